@@ -1,0 +1,219 @@
+"""Cases and what was measured of them: plain data that goes to JSON and back.
+
+Nothing here knows torch; dtypes and devices are their names (`float32`, `cuda:0`).
+"""
+
+import sys
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from harness.arm import ArmSpec
+from harness.rules import Rule, Verdict
+from harness.trace import Trace
+
+NOT_FINITE = sys.float_info.max
+"""Stands for a distance that is NaN or infinite, which JSON cannot carry."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to run: (family, revision, trace, arm) and where.
+
+    `revision` is a name of the registry or the label of an upstream source;
+    `source` and `model_class` are set for upstream only.  `graph_budget` is the
+    number of graphs the compiler may build over the whole trace.
+    """
+
+    family: str
+    revision: str
+    trace: Trace
+    arm: ArmSpec
+    dtype: str = "float32"
+    device: str = "cpu"
+    seed: int = 0
+    graph_budget: int = 1
+    source: str | None = None
+    model_class: str | None = None
+
+
+class Run(NamedTuple):
+    """`count` neighbouring rows of one origin.
+
+    payload > 0: rows `row`, `row` + 1, .. of `level` of the payload with that
+    number (payloads are numbered from 1 in the order of the trace's set steps).
+    payload < 0: the caller's tensor of payload -k, after the caller reused it.
+    0: exact zeros.  None: values that were never set.
+    """
+
+    payload: int | None
+    level: int
+    row: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one get gave.
+
+    `structure` is `none` or `tensors`; the tuples have one entry per level:
+    rows as runs, hidden sizes, dtype and device names, storage addresses in bytes.
+    """
+
+    structure: Literal["none", "tensors"]
+    rows: tuple[tuple[Run, ...], ...] = ()
+    hidden: tuple[int, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    addresses: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception: its type and message, which call raised it, and where (file:line)."""
+
+    type: str
+    message: str
+    call: Literal["set", "get", "clear", "resize", "decoder", "capture", "replay", "reload"]
+    where: str
+
+
+@dataclass(frozen=True)
+class Distances:
+    """Largest absolute differences of one forward's output (dtype of the case).
+
+    The references run uncompiled beside it: `eager` the same revision's own
+    answer, the controls without and with a zeroed payload, and in fp64.
+    `effect` is eager against zero-deepstack, `rounding` eager against fp64.
+    """
+
+    eager: float
+    no_deepstack: float
+    zero_deepstack: float
+    effect: float
+    rounding: float
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What one step did; `capacity` and `generation` are the buffer's afterwards.
+
+    `graphs` counts the graphs compiled so far, `returned_at` is where a get
+    answered (file:line of its return).
+    """
+
+    step: str
+    capacity: int
+    generation: int | None = None
+    answer: Answer | None = None
+    raised: tuple[Raised, ...] = ()
+    unavailable: str | None = None
+    distances: Distances | None = None
+    graphs: int = 0
+    returned_at: str | None = None
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """What the compiler did over a trace: counts, and reasons in its own words.
+
+    `guards` and `kept` count guards before and after the policy; the `payload_`
+    pair counts those on the decoder's payload argument only.
+    """
+
+    graphs: int
+    recompiles: int
+    breaks: int
+    fell_back: bool
+    guards: int
+    kept: int
+    payload_guards: int
+    payload_kept: int
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The facts of one case.  `vision` is False for a model without a vision tower."""
+
+    dtype: str
+    device: str
+    levels: int
+    hidden: int
+    torch: str
+    steps: tuple[StepFacts, ...]
+    graphs: GraphFacts | None = None
+    vision: bool = True
+    error: str | None = None
+
+    def to_json(self) -> bytes:
+        """One line of JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> "Observation":
+        """Read what `to_json` wrote; raises `msgspec.ValidationError` otherwise."""
+        return msgspec.json.decode(text, type=cls)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What an oracle says: a figure against a limit, not only yes or no."""
+
+    rule: Rule
+    verdict: Verdict
+    value: float | None = None
+    limit: float | None = None
+    unit: str = ""
+    detail: str = ""
+
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One judgement as users read it, one JSON object per line (`--json`)."""
+
+    incident: str | None
+    system: str
+    family: str
+    model_class: str | None
+    revision: str
+    source: str | None
+    trace: str
+    arm: str
+    guard_policy: str
+    shape_policy: str
+    backend: str
+    capture: str
+    device: str
+    dtype: str
+    rule: str
+    verdict: str
+    value: float | None
+    limit: float | None
+    unit: str
+    reach: str | None
+    detail: str
+    torch: str
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+    @classmethod
+    def of(cls, case: Case, judgement: Judgement, torch: str, incident: str | None = None) -> "Row":
+        """The row of one judgement of one case."""
+        arm, said = case.arm, judgement
+        return cls(
+            incident=incident, system="deepstack", family=case.family,
+            model_class=case.model_class, revision=case.revision, source=case.source,
+            trace=str(case.trace), arm=arm.name, guard_policy=arm.guards,
+            shape_policy=arm.shapes, backend=arm.backend, capture=arm.capture,
+            device=case.device, dtype=case.dtype, rule=said.rule, verdict=said.verdict,
+            value=said.value, limit=said.limit, unit=said.unit, reach=None,
+            detail=said.detail, torch=torch,
+        )  # fmt: skip
+
+    def to_json(self) -> str:
+        """One line of JSON, without a line end."""
+        return msgspec.json.encode(self).decode()

@@ -1,0 +1,44 @@
+"""Errors that are for people: one sentence, and the exit code that belongs to it.
+
+Exit codes (the same for every command): 0 what was asked holds, 1 judged and it
+does not, 2 the call was wrong, 3 the machine cannot, 4 a bug of the harness.
+"""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a command's exit status says; `--bisect` turns 2, 3 and 4 into 125."""
+
+    HOLDS = 0
+    BROKEN = 1
+    USAGE = 2
+    MACHINE = 3
+    BUG = 4
+    BISECT_SKIP = 125
+
+
+class HarnessError(Exception):
+    """A sentence for the user, and the exit code it ends the command with."""
+
+    exit_code = ExitCode.BUG
+
+
+class UsageError(HarnessError):
+    """The call was wrong: an unknown name, file, release or class."""
+
+    exit_code = ExitCode.USAGE
+
+
+class MachineError(HarnessError):
+    """The machine cannot: no network, no GPU, no compiler, no room on the disk."""
+
+    exit_code = ExitCode.MACHINE
+
+
+class NotMeasured(HarnessError):
+    """A probe saw nothing, so that judging would be guessing; the case is ERROR."""
+
+
+class StepUnavailable(Exception):
+    """The buffer or the session has no such step: rules that need it are SKIP."""

@@ -1,0 +1,153 @@
+"""The interfaces everything else stands on: Buffer, Decoder, Family, Session, Probe.
+
+Shapes: h hidden size, n tokens of a step, N tokens set, P tokens asked for.
+torch is imported by type checkers only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Facts_co = TypeVar("Facts_co", covariant=True)
+
+
+class Buffer(Protocol):
+    """The thing under test: per level a (capacity, hidden) tensor beside the decoder.
+
+    It may also have `generation: int`, which changes before storage moves; a
+    buffer without it promises that storage never moves.  A buffer of a model that
+    was built without a vision tower sets `vision = False` and always answers None.
+    """
+
+    @property
+    def capacity(self) -> int:
+        """Token rows there is room for, now."""
+        ...
+
+    def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
+        """P rows of every level, each (P, hidden); the payload and then exact zeros."""
+        ...
+
+    def set(self, payload: Tensor, /) -> None:
+        """Copy a payload (levels, N, hidden) into rows [0, N)."""
+        ...
+
+    def clear(self, tokens: int, /) -> None:
+        """End the payload's life: no row of it is read again."""
+        ...
+
+    def resize(self, tokens: int, /) -> None:
+        """Make room for `tokens` rows, keeping [0, N).
+
+        Raises `harness.errors.StepUnavailable` in a revision without this step.
+        """
+        ...
+
+
+class BufferFactory(Protocol):
+    """How a buffer is made: a class of ours, or a class bound to a vLLM source."""
+
+    def __call__(
+        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
+    ) -> Buffer:
+        """Make an empty buffer."""
+        ...
+
+
+class Decoder(Protocol):
+    """A tiny text decoder, flat over tokens.
+
+    hidden (n, h), positions (3, n) int64, payload a tuple of (n, h) per level or
+    None; answers (n, h).  The argument must be called `payload`: guards are
+    looked up by that name.
+    """
+
+    def __call__(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
+        """Run all layers and the final norm."""
+        ...
+
+
+class Family(Protocol):
+    """Builds the decoders of one model family, randomly initialised."""
+
+    name: str
+    hidden: int
+    levels: int
+
+    def build(self, *, dtype: torch.dtype, device: torch.device, seed: int) -> torch.nn.Module:
+        """Make a `Decoder` in eval mode; equal seeds give equal weights."""
+        ...
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What an arm may prepare for before the first step: the largest sizes.
+
+    capacity in token rows; `levels` and `hidden` are the payload's.
+    """
+
+    capacity: int
+    hidden: int
+    levels: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The arguments of one decoder call (see `Decoder` for shapes)."""
+
+    hidden: Tensor
+    positions: Tensor
+    payload: tuple[Tensor, ...] | None
+
+
+class Session(Protocol):
+    """An opened arm: one decoder, run in one way, until closed.
+
+    Steps an arm does not have raise `harness.errors.StepUnavailable`.
+    """
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """Run the decoder; answers (n, h)."""
+        ...
+
+    def capture(self, tokens: int) -> None:
+        """Record a graph for P tokens."""
+        ...
+
+    def replay(self, tokens: int) -> Tensor:
+        """Run the graph recorded for P tokens; answers (P, h)."""
+        ...
+
+    def reload(self) -> None:
+        """Save what was compiled, and go on with what was loaded back."""
+        ...
+
+    def close(self) -> None:
+        """Drop what was compiled."""
+        ...
+
+
+class Probe(Protocol[Facts_co]):
+    """A context manager that watches a run, and then states facts."""
+
+    def __enter__(self) -> Probe[Facts_co]:
+        """Start watching."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Stop watching."""
+        ...
+
+    def facts(self) -> Facts_co:
+        """What was measured; raises `harness.errors.NotMeasured` when nothing was."""
+        ...
