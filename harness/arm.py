@@ -7,6 +7,7 @@ payload taken away or zeroed), or `BACKEND/GUARDS[/SHAPES]`, such as
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -58,18 +59,9 @@ class PayloadPolicy(StrEnum):
     ZERO = "zero"
 
 
-# The engine's own settings for the same thing, from vLLM's CompilationConfig
-# (vllm/config/compilation.py): mode 1 is stock torch.compile, mode 3 the engine's
-# own, which drops guards; evaluate_guards keeps the SHAPE_ENV guards.
-_ENGINE_FLAGS = {
-    GuardPolicy.NONE: "--enforce-eager",
-    GuardPolicy.STOCK: '--compilation-config \'{"mode": 1}\'',
-    GuardPolicy.DROP_ALL: '--compilation-config \'{"mode": 3}\'',
-    GuardPolicy.SHAPE_ENV_ONLY: (
-        '--compilation-config \'{"mode": 3, "dynamic_shapes_config": {"evaluate_guards": true}}\''
-    ),
-    GuardPolicy.KEEP_TENSOR: "",
-}
+# The engine's modes, from vLLM's CompilationConfig (vllm/config/compilation.py, 0.33.0):
+# 1 stock torch.compile, 2 one Dynamo trace with any backend, 3 its own; 2 and 3 drop guards.
+_STOCK, _TRACE_ONCE, _ENGINE = 1, 2, 3
 _GUARDS = {
     GuardPolicy.STOCK: "guards kept",
     GuardPolicy.DROP_ALL: "guards dropped, as the engine does",
@@ -114,8 +106,23 @@ class ArmSpec:
 
     @property
     def engine_flags(self) -> str:
-        """The vLLM flags that correspond, empty where the engine has none."""
-        return _ENGINE_FLAGS[self.guards] if self.payload is PayloadPolicy.BUFFER else ""
+        """The vLLM flags (and environment) that correspond, empty where the engine has none."""
+        if self.payload is not PayloadPolicy.BUFFER or self.guards is GuardPolicy.KEEP_TENSOR:
+            return ""
+        if not self.compiled:
+            return "--enforce-eager"
+        config: dict[str, object] = {"mode": self._engine_mode, "backend": str(self.backend)}
+        if self.guards is not GuardPolicy.SHAPE_ENV_ONLY:
+            return _flag(config)
+        # evaluate_guards is a debugging mode; its docstring asks for these two variables.
+        config["dynamic_shapes_config"] = {"evaluate_guards": True}
+        return f"{_flag(config)} with VLLM_USE_BYTECODE_HOOK=0 VLLM_USE_AOT_COMPILE=0"
+
+    @property
+    def _engine_mode(self) -> int:
+        if self.guards is GuardPolicy.STOCK:
+            return _STOCK
+        return _TRACE_ONCE if self.backend is Backend.AOT_EAGER else _ENGINE
 
     @classmethod
     def parse(cls, name: str) -> ArmSpec:
@@ -131,6 +138,10 @@ class ArmSpec:
 
         opener = resolve("session", SESSIONS, "compiled" if self.compiled else "eager")
         return opener(self, decoder, profile)  # type: ignore[operator, no-any-return]
+
+
+def _flag(config: dict[str, object]) -> str:
+    return f"--compilation-config '{json.dumps(config)}'"
 
 
 def every_arm() -> Sequence[ArmSpec]:

@@ -69,13 +69,16 @@ class Answer:
     addresses: tuple[int, ...] = ()
 
 
+CallName = Literal["set", "get", "clear", "resize", "decoder", "capture", "replay", "reload"]
+
+
 @dataclass(frozen=True)
 class Raised:
     """An exception: its type and message, which call raised it, and where (file:line)."""
 
     type: str
     message: str
-    call: Literal["set", "get", "clear", "resize", "decoder", "capture", "replay", "reload"]
+    call: CallName
     where: str
 
 
@@ -99,19 +102,18 @@ class Distances:
 class StepFacts:
     """What one step did; `capacity` and `generation` are the buffer's afterwards.
 
-    `graphs` counts the graphs compiled so far, `returned_at` is where a get
-    answered (file:line of its return).
+    `raised` is the call that ended the step early, `unavailable` the step that the
+    buffer or the arm lacks, `graphs` counts the graphs compiled so far.
     """
 
     step: str
     capacity: int
     generation: int | None = None
     answer: Answer | None = None
-    raised: tuple[Raised, ...] = ()
+    raised: Raised | None = None
     unavailable: str | None = None
     distances: Distances | None = None
     graphs: int = 0
-    returned_at: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,13 +121,14 @@ class GraphFacts:
     """What the compiler did over a trace: counts, and reasons in its own words.
 
     `guards` and `kept` count guards before and after the policy; the `payload_`
-    pair counts those on the decoder's payload argument only.
+    pair counts those on the decoder's payload argument only.  `limit_hit`: Dynamo
+    reached its recompile limit, where by default it falls back to eager silently.
     """
 
     graphs: int
     recompiles: int
     breaks: int
-    fell_back: bool
+    limit_hit: bool
     guards: int
     kept: int
     payload_guards: int

@@ -84,6 +84,10 @@ class Family(Protocol):
         """Make a `Decoder` in eval mode; equal seeds give equal weights."""
         ...
 
+    def positions(self, tokens: int, device: torch.device) -> Tensor:
+        """Realistic positions (3, n) of a text with images; equal for equal n."""
+        ...
+
 
 @dataclass(frozen=True)
 class Profile:

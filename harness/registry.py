@@ -32,6 +32,20 @@ REVISIONS: Mapping[str, Entry] = {
     "reference": Entry("harness.revisions.reference:ReferenceBuffer", "keeps every rule"),
 }
 
+MUTANTS: Mapping[str, Entry] = {
+    "none_when_empty": Entry("harness.mutants.none_when_empty:NoneWhenEmpty", "R1"),
+    "levels_swapped": Entry("harness.mutants.levels_swapped:LevelsSwapped", "R2"),
+    "stale_after_shorter_set": Entry("harness.mutants.stale_after_shorter_set:StaleAfterShorterSet", "R3"),
+    "keeps_callers_tensor": Entry("harness.mutants.keeps_callers_tensor:KeepsCallersTensor", "R3"),
+    "growth_loses_payload": Entry("harness.mutants.growth_loses_payload:GrowthLosesPayload", "R4"),
+    "clears_one_row_too_few": Entry("harness.mutants.clears_one_row_too_few:ClearsOneRowTooFew", "R5"),
+    "moves_unannounced": Entry("harness.mutants.moves_unannounced:MovesUnannounced", "R6"),
+    "dtype_lost_on_resize": Entry("harness.mutants.dtype_lost_on_resize:DtypeLostOnResize", "R7"),
+    "broadcasts_hidden": Entry("harness.mutants.broadcasts_hidden:BroadcastsHidden", "R8"),
+    "rejects_after_clearing": Entry("harness.mutants.rejects_after_clearing:RejectsAfterClearing", "R8"),
+}
+"""Faulty variants of `reference`; the summary is the rule each one breaks."""
+
 SESSIONS: Mapping[str, Entry] = {
     "eager": Entry("harness.arms.eager:open_session", "not compiled; the controls too"),
     "compiled": Entry("harness.arms.compile:open_session", "torch.compile with a guard and a shape policy"),

@@ -1,0 +1,13 @@
+"""Fixtures of the harness's own tests."""
+
+import pytest
+import torch
+
+from harness.play import Model
+
+
+@pytest.fixture(scope="session")
+def qwen() -> Model:
+    """The tiny Qwen3-VL decoder, drawn once."""
+    torch.set_num_threads(1)
+    return Model.build("qwen3_vl")

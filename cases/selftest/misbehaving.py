@@ -1,0 +1,37 @@
+"""Functions for children that `harness.isolate` has to survive."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+MARK = 0
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def refuse(why: str) -> None:
+    raise ValueError(why)
+
+
+def crash() -> None:
+    print("printed before", flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def hang(note: str) -> None:
+    grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(note).write_text(str(grandchild.pid))
+    time.sleep(600)
+
+
+def eat(megabytes: int) -> int:
+    return len(bytearray(megabytes * 2**20)) // 2**20
+
+
+def mark() -> int:
+    return MARK

@@ -1,0 +1,36 @@
+"""How tests play a case: one trace on one buffer, uncompiled unless they say otherwise."""
+
+from typing import cast
+
+from harness.arm import EAGER, ArmSpec
+from harness.case import Case, Judgement, Observation
+from harness.matrix import graph_budget
+from harness.oracles.every import judge_all
+from harness.play import Model, play
+from harness.protocols import BufferFactory
+from harness.registry import MUTANTS, REVISIONS, resolve
+from harness.rules import Rule, Verdict
+from harness.trace import Trace
+
+
+def case_of(trace: str, revision: str, arm: ArmSpec = EAGER, dtype: str = "float32") -> Case:
+    parsed = Trace.parse(trace)
+    return Case("qwen3_vl", revision, parsed, arm, dtype=dtype, graph_budget=graph_budget(parsed, arm))
+
+
+def observe(model: Model, trace: str, revision: str, arm: ArmSpec = EAGER) -> Observation:
+    return play(case_of(trace, revision, arm), model, buffer_named(revision))
+
+
+def judge(model: Model, trace: str, revision: str, arm: ArmSpec = EAGER) -> dict[Rule, Judgement]:
+    case = case_of(trace, revision, arm)
+    return {said.rule: said for said in judge_all(case, play(case, model, buffer_named(revision)))}
+
+
+def broken(judgements: dict[Rule, Judgement]) -> set[Rule]:
+    assert not [said for said in judgements.values() if said.verdict is Verdict.ERROR]
+    return {rule for rule, said in judgements.items() if said.verdict is Verdict.FAIL}
+
+
+def buffer_named(name: str) -> BufferFactory:
+    return cast(BufferFactory, resolve("buffer", {**REVISIONS, **MUTANTS}, name))

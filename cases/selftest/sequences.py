@@ -1,0 +1,66 @@
+"""The sequences S1..S10 on a buffer of 16 rows, and what each revision makes of them.
+
+Measured on released vLLM sources.  Per get: (rows, rows that hold data), None, or
+the name of the exception; `contract` is what the ledger must say.
+"""
+
+from dataclasses import dataclass
+
+Read = tuple[int, int] | str | None
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """One trace and, per revision, what its gets answer in order."""
+
+    trace: str
+    original: list[Read]
+    pr40145: list[Read]
+    pr40932: list[Read]
+    pr43617: list[Read]
+    contract: list[Read]
+
+    def of(self, revision: str) -> list[Read]:
+        """#49397 differs only in a model without a vision tower; the reference keeps the contract."""
+        name = {"pr49397": "pr43617", "reference": "contract"}.get(revision, revision)
+        reads: list[Read] = getattr(self, name)
+        return reads
+
+
+ERROR = "ValueError"
+SEQUENCES = {
+    "S1": Sequence("cap 16: get 4", [(4, 0)], [None], [None], [(4, 0)], [(4, 0)]),
+    "S2": Sequence("cap 16: set 9; get 16", [(16, 9)], [ERROR], [(16, 9)], [(16, 9)], [(16, 9)]),
+    "S3": Sequence(
+        "cap 16: set 9; get 16; clear 16; get 16",
+        [(16, 9), (16, 0)],
+        [ERROR, ERROR],
+        [(16, 9), None],
+        [(16, 9), (16, 0)],
+        [(16, 9), (16, 0)],
+    ),
+    "S4": Sequence("cap 16: set 9; clear 5; get 9", [(9, 4)], [None], [None], [(9, 4)], [(9, 0)]),
+    "S5": Sequence(
+        "cap 16: set 9; clear 5; set 3; get 9", [(9, 7)], [ERROR], [(9, 7)], [(9, 7)], [(9, 3)]
+    ),
+    "S6": Sequence("cap 16: set 16; get 20", [(16, 16)], [ERROR], [(16, 16)], [(20, 0)], [(20, 16)]),
+    "S7": Sequence(
+        "cap 16: set 9; get 9; set 20; get 20",
+        [(9, 9), (20, 20)],
+        [(9, 9), (20, 20)],
+        [(9, 9), (20, 20)],
+        [(9, 9), (20, 20)],
+        [(9, 9), (20, 20)],
+    ),
+    "S8": Sequence(
+        "cap 16: set 8; get 4; clear 4; get 4; clear 4; get 8",
+        [(4, 4), (4, 0), (8, 4)],
+        [(4, 4), None, None],
+        [(4, 4), None, None],
+        [(4, 4), (4, 0), (8, 4)],
+        [(4, 4), (4, 0), (8, 0)],
+    ),
+    "S9": Sequence("cap 16: set 9; set 3; get 9", [(9, 9)], [ERROR], [(9, 9)], [(9, 9)], [(9, 3)]),
+    "S10": Sequence("cap 16: set 9; get 4", [(4, 4)], [(4, 4)], [(4, 4)], [(4, 4)], [(4, 4)]),
+}
+REVISIONS = ("original", "pr40145", "pr40932", "pr43617", "pr49397", "reference")

@@ -1,0 +1,1 @@
+"""Ways to run a decoder: one file per kind of session."""

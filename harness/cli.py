@@ -1,0 +1,93 @@
+"""Parses the command line, and turns every outcome into a documented exit code."""
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from harness import __version__
+from harness.errors import ExitCode, HarnessError, UsageError
+from harness.reporting.output import Output
+
+COMMANDS = ("list", "repro", "doctor")
+_JUDGEMENTS = {ExitCode.HOLDS, ExitCode.BROKEN}
+_CODES = (
+    "exit codes: 0 what was asked holds, 1 judged and it does not, 2 the call was wrong, "
+    "3 the machine cannot, 4 a bug of the harness"
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing the usage: every wrong call ends in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see '{self.prog} --help'")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line; costs no torch."""
+    parser = _Parser(
+        prog="python -m harness",
+        description="Find what torch.compile does to models that keep state in side buffers.",
+        epilog=_CODES,
+    )
+    parser.add_argument("--version", action="version", version=f"deepstack-harness {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        module = _module(name)
+        child = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY, epilog=_CODES)
+        module.add_arguments(child)
+        _add_common(child)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; answers its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    code = _guarded(words)
+    if "--bisect" in words and code not in _JUDGEMENTS:
+        return ExitCode.BISECT_SKIP
+    return code
+
+
+def _guarded(words: Sequence[str]) -> ExitCode:
+    try:
+        return _run(words)
+    except HarnessError as error:
+        print(f"harness: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output left (`| head`): not our error, and nothing to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.MACHINE
+    except KeyboardInterrupt:
+        print("harness: interrupted", file=sys.stderr)
+        return ExitCode.MACHINE
+    except Exception:
+        traceback.print_exc()
+        print("harness: this is a bug of the harness; please report the lines above", file=sys.stderr)
+        return ExitCode.BUG
+
+
+def _run(words: Sequence[str]) -> ExitCode:
+    args = build_parser().parse_args(words)
+    output = Output(args.json, quiet=args.quiet)
+    try:
+        code: ExitCode = _module(args.command).run(args, output)
+        return code
+    finally:
+        output.close()
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    common = parser.add_argument_group("output")
+    common.add_argument("--json", metavar="FILE", help="write one JSON object per line; '-' is stdout, and nothing else is on it")
+    common.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    common.add_argument("--bisect", action="store_true", help="exit 125 wherever nothing was judged, for 'git bisect run'")
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"harness.commands.{name}")

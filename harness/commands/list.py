@@ -1,0 +1,78 @@
+"""`list`: what there is, by kind."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from harness.arm import every_arm
+from harness.errors import ExitCode, UsageError
+from harness.incidents import catalogue
+from harness.registry import FAMILIES, ORACLES, REVISIONS, Entry
+from harness.reporting.output import Column, Output
+from harness.rules import Rule
+
+SUMMARY = "incidents, families, revisions, arms and rules, with one line each"
+Item = dict[str, object]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """KIND is optional: without it everything is listed."""
+    parser.add_argument("kind", nargs="?", metavar="KIND", help=f"one of {', '.join(KINDS)}; all without it")
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Print one table per kind; `--json` gets one object per item."""
+    if args.kind is not None and args.kind not in KINDS:
+        raise UsageError(f"unknown kind '{args.kind}'; known are {', '.join(KINDS)}")
+    for kind in [args.kind] if args.kind else KINDS:
+        _show(kind, list(KINDS[kind]()), output)
+    return ExitCode.HOLDS
+
+
+def _show(kind: str, items: list[Item], output: Output) -> None:
+    output.line(kind, "bold")
+    width = max(len(str(item["name"])) for item in items)
+    for item in items:
+        output.row([Column("name", width), Column("summary", 0)], ["  " + str(item["name"]).ljust(width), str(item["summary"])])
+        output.record({"kind": kind, **item})
+    output.line()
+
+
+def _incidents() -> Iterable[Item]:
+    for one in catalogue():
+        yield {
+            "name": f"{one.id} {one.name}",
+            "summary": f"{one.title} [{', '.join(one.rules)}]; {', '.join(one.references)}",
+            "id": one.id,
+            "references": one.references,
+            "rules": one.rules,
+            "faulty": one.faulty,
+            "fixed": one.fixed,
+        }
+
+
+def _entries(entries: Mapping[str, Entry]) -> Iterable[Item]:
+    return ({"name": name, "summary": entry.summary} for name, entry in entries.items())
+
+
+def _arms() -> Iterable[Item]:
+    for arm in every_arm():
+        flags = f"; vLLM: {arm.engine_flags}" if arm.engine_flags else ""
+        yield {"name": arm.name, "summary": arm.summary + flags, "engine_flags": arm.engine_flags}
+
+
+def _rules() -> Iterable[Item]:
+    for rule in Rule:
+        judged = "" if rule in ORACLES else " (no oracle yet)"
+        yield {"name": rule, "summary": f"{rule.title}: {rule.promise}{judged}"}
+
+
+KINDS: Mapping[str, Callable[[], Iterable[Item]]] = MappingProxyType(
+    {
+        "incidents": _incidents,
+        "families": lambda: _entries(FAMILIES),
+        "revisions": lambda: _entries(REVISIONS),
+        "arms": _arms,
+        "rules": _rules,
+    }
+)

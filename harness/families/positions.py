@@ -1,0 +1,31 @@
+"""Positions (3, n) of a made-up text with images, as Qwen-VL numbers them.
+
+A text token has one number on all three axes (time, height, width).  The tokens
+of an image share the time of its start and count height and width from there;
+the text behind it goes on after the largest of them (transformers,
+`Qwen3VLModel.get_rope_index`).
+"""
+
+from collections.abc import Iterator
+from itertools import cycle, islice
+
+import torch
+from torch import Tensor
+
+# Tokens of text, then the (height, width) of the image behind it, over and over.
+LAYOUT = ((3, (2, 3)), (2, (4, 2)), (5, (3, 4)))
+
+
+def mrope_positions(tokens: int, device: torch.device) -> Tensor:
+    """Positions (3, `tokens`) int64; fewer tokens are the start of more."""
+    rows = list(islice(_rows(), tokens))
+    return torch.tensor(rows, dtype=torch.int64).reshape(tokens, 3).T.contiguous().to(device)
+
+
+def _rows() -> Iterator[tuple[int, int, int]]:
+    start = 0
+    for text, (height, width) in cycle(LAYOUT):
+        yield from ((at, at, at) for at in range(start, start + text))
+        start += text
+        yield from ((start, start + y, start + x) for y in range(height) for x in range(width))
+        start += max(height, width)

@@ -1,0 +1,111 @@
+"""The catalogue of faults of the real world, read from `fixtures/incidents.toml`."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from harness.arm import ArmSpec
+from harness.errors import UsageError
+from harness.places import data
+from harness.rules import Rule
+from harness.trace import Trace
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trace, the arms to play it under, and which rules each revision must break there.
+
+    `revisions` narrows it to some of the incident's; empty means all.
+    """
+
+    trace: str
+    arms: tuple[str, ...]
+    broken: Mapping[str, tuple[Rule, ...]]
+    note: str = ""
+    revisions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a trace or an arm that does not read; msgspec then says where it stands."""
+        try:
+            Trace.parse(self.trace)
+            [ArmSpec.parse(arm) for arm in self.arms]
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+
+@dataclass(frozen=True)
+class Incident:
+    """One fault: where it was reported, what shows it, who has it and who does not.
+
+    `references` are `project number`; `rules` are those that name the fault;
+    `faulty` and `fixed` are revisions.
+    """
+
+    id: str
+    name: str
+    title: str
+    references: tuple[str, ...]
+    families: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    faulty: tuple[str, ...]
+    fixed: tuple[str, ...]
+    symptom: str
+    cause: str
+    run: tuple[Run, ...]
+
+    @property
+    def revisions(self) -> tuple[str, ...]:
+        """Known-bad first."""
+        return self.faulty + self.fixed
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The whole file."""
+
+    schema_version: int
+    incident: tuple[Incident, ...]
+
+
+def load(path: Path) -> Catalogue:
+    """Read a catalogue; `UsageError` says which entry is wrong, and where."""
+    try:
+        found = msgspec.toml.decode(path.read_bytes(), type=Catalogue)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(f"{path} is not a catalogue of incidents: {error}") from None
+    if found.schema_version != SCHEMA_VERSION:
+        raise UsageError(f"{path} has schema_version {found.schema_version}, this harness reads {SCHEMA_VERSION}")
+    return found
+
+
+@cache
+def catalogue() -> tuple[Incident, ...]:
+    """The incidents that come with the harness."""
+    return load(data("fixtures/incidents.toml")).incident
+
+
+def find(text: str) -> Incident:
+    """An incident by id, short name or any reference (`43617`, `vllm 43617`, `vllm#43617`).
+
+    Raises `UsageError` for an unknown or ambiguous one.
+    """
+    wanted = re.sub(r"[#\s]+", " ", text.strip())
+    found = [incident for incident in catalogue() if wanted in _names(incident)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        full = [reference for one in found for reference in one.references if reference.endswith(f" {wanted}")]
+        raise UsageError(f"incident '{text}' is ambiguous: say one of {', '.join(full)}")
+    known = ", ".join(f"{incident.id} ({incident.name})" for incident in catalogue())
+    raise UsageError(f"unknown incident '{text}'; known are {known}, and every reference of theirs")
+
+
+def _names(incident: Incident) -> set[str]:
+    numbers = {reference.split()[-1] for reference in incident.references}
+    return {incident.id, incident.name, *incident.references, *numbers}

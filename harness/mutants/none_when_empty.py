@@ -1,0 +1,13 @@
+"""Answers None while nothing is set: the fault of vLLM issue 43602."""
+
+from torch import Tensor
+
+from harness.revisions.reference import ReferenceBuffer
+
+
+class NoneWhenEmpty(ReferenceBuffer):
+    """Breaks R1."""
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        """None instead of zeros."""
+        return super().get(tokens) if self._tokens_set else None

@@ -1,0 +1,46 @@
+"""One sentence that names the argument and the step at fault."""
+
+from harness.case import Answer, Case, Observation, StepFacts
+from harness.oracles.base import numbered_steps
+from harness.oracles.output import tolerance
+from harness.trace import RUNS_DECODER, Step
+
+Played = tuple[int, Step, StepFacts]
+
+
+def diagnose(case: Case, observation: Observation) -> str | None:
+    """Why a compiled run went wrong; None where nothing did, or it is not this kind of fault."""
+    runs = [run for run in numbered_steps(case, observation) if run[1].op in RUNS_DECODER and run[2].answer]
+    wrong = [run for run in runs if _off(run[2])]
+    if not case.arm.compiled or not wrong:
+        return None
+    return f"{_specialised(runs[0], observation)}; {_reused(wrong[0])}"
+
+
+def _off(facts: StepFacts) -> bool:
+    found = facts.distances
+    return found is not None and found.eager > tolerance(found)
+
+
+def _specialised(first: Played, observation: Observation) -> str:
+    number, step, facts = first
+    guards = observation.graphs
+    fate = "and no guard notices another structure"
+    if guards is not None and guards.payload_guards > guards.payload_kept:
+        fate = f"and {guards.payload_guards - guards.payload_kept} of {guards.payload_guards} guards on it were dropped"
+    return f"the argument 'payload' was {_shape(facts.answer)} in step {number} '{step}', which compiled the graph, {fate}"
+
+
+def _reused(wrong: Played) -> str:
+    number, step, facts = wrong
+    assert facts.distances is not None  # _off saw it
+    off = f"off from eager by {facts.distances.eager:.2g}"
+    same = facts.distances.no_deepstack <= tolerance(facts.distances)
+    without = f", equal to a model without deepstack to {facts.distances.no_deepstack:.1g}" if same else ""
+    return f"step {number} '{step}' passed {_shape(facts.answer)} and reused that graph: {off}{without}"
+
+
+def _shape(answer: Answer | None) -> str:
+    if answer is None or answer.structure == "none":
+        return "None"
+    return f"{len(answer.rows)} tensors"

@@ -1,0 +1,1 @@
+"""What is measured, one file each; probes state facts and never judge them."""

@@ -1,0 +1,60 @@
+"""How far a run is from eager, from its controls, and from fp64."""
+
+import copy
+import math
+
+import torch
+from torch import Tensor
+
+from harness.arms.eager import zero_payload
+from harness.case import NOT_FINITE, Distances
+from harness.errors import NotMeasured
+from harness.protocols import Inputs
+
+
+class NumericsProbe:
+    """Compares outputs of one decoder; runs the references uncompiled, in the case's dtype."""
+
+    def __init__(self, decoder: torch.nn.Module, levels: int) -> None:
+        """Keep the decoder (see `harness.protocols.Decoder`) and a copy of it in fp64."""
+        self._decoder = decoder
+        self._exact = copy.deepcopy(decoder).double()
+        self._levels = levels
+
+    def eager(self, inputs: Inputs) -> Tensor:
+        """The reference output (n, h)."""
+        return self._run(inputs.hidden, inputs, inputs.payload)
+
+    def distances(self, out: Tensor, inputs: Inputs, eager: Tensor) -> Distances:
+        """Compare `out` with `eager`, both (n, h), which used `inputs`; max absolute differences."""
+        zeros = zero_payload(inputs.hidden, self._levels)
+        without, zeroed = (self._run(inputs.hidden, inputs, payload) for payload in (None, zeros))
+        return Distances(
+            eager=distance(out, eager),
+            no_deepstack=distance(out, without),
+            zero_deepstack=distance(out, zeroed),
+            effect=distance(eager, zeroed),
+            rounding=distance(eager, self._in_fp64(inputs)),
+        )
+
+    def _run(self, hidden: Tensor, inputs: Inputs, payload: tuple[Tensor, ...] | None) -> Tensor:
+        out: Tensor = self._decoder(hidden, inputs.positions, payload)
+        return out
+
+    def _in_fp64(self, inputs: Inputs) -> Tensor:
+        payload = None if inputs.payload is None else tuple(level.double() for level in inputs.payload)
+        out: Tensor = self._exact(inputs.hidden.double(), inputs.positions, payload)
+        return out
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    """Largest absolute difference in fp64; `NOT_FINITE` for NaN, infinity or another shape.
+
+    Raises `NotMeasured` where both are empty: nothing was compared.
+    """
+    if one.shape != other.shape:
+        return NOT_FINITE
+    if not one.numel():
+        raise NotMeasured("compared outputs of 0 tokens, which shows nothing")
+    value = (one.double() - other.double()).abs().max().item()
+    return value if math.isfinite(value) else NOT_FINITE

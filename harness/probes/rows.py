@@ -1,0 +1,84 @@
+"""Whose rows are these: live rows of an answer, traced back to the payloads they came from.
+
+Payload rows are random, so their bytes identify them.  A row that was set is
+known as (payload, level, row); a tensor that its caller reused after `set` is
+known as such; zeros are zeros; anything else was never set.
+"""
+
+from collections.abc import Iterable
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from harness.case import Answer, Run
+
+_ZERO = Run(0, 0, 0, 1)
+_UNKNOWN = Run(None, 0, 0, 1)
+
+
+class RowOwners:
+    """Remembers every payload of a trace, and names the origin of any row."""
+
+    def __init__(self) -> None:
+        """No payload is known yet."""
+        self._payloads: dict[int, Tensor] = {}
+        self._known: dict[torch.dtype, dict[bytes, Run]] = {}
+
+    def remember(self, number: int, payload: Tensor) -> None:
+        """Register a payload (levels, N, hidden) under its number; negative: after reuse."""
+        self._payloads[number] = payload.detach().clone()
+        self._known.clear()
+
+    def runs(self, level: Tensor) -> tuple[Run, ...]:
+        """The rows of one level (P, hidden) as runs of neighbours of one origin."""
+        if level.device.type == "meta":
+            return (_UNKNOWN._replace(count=level.size(0)),)
+        known = self._lookup(level.dtype)
+        return merge(known.get(row, _UNKNOWN) if any(row) else _ZERO for row in _row_bytes(level))
+
+    def _lookup(self, dtype: torch.dtype) -> dict[bytes, Run]:
+        if dtype not in self._known:
+            self._known[dtype] = {
+                row: Run(number, level, index, 1) if number > 0 else Run(number, 0, 0, 1)
+                for number, payload in self._payloads.items()
+                for level, rows in enumerate(payload.to(dtype))
+                for index, row in enumerate(_row_bytes(rows))
+            }
+        return self._known[dtype]
+
+
+def merge(cells: Iterable[Run]) -> tuple[Run, ...]:
+    """Join neighbouring single rows of one origin: row indices of a payload must count up."""
+    numbered = enumerate(cells)
+    groups = groupby(numbered, key=lambda item: _origin(item[1], item[0]))
+    return tuple(_join([cell for _, cell in group]) for _, group in groups)
+
+
+def _origin(cell: Run, position: int) -> tuple[int | None, int, int]:
+    counts_up = cell.payload is not None and cell.payload > 0
+    return (cell.payload, cell.level, cell.row - position if counts_up else 0)
+
+
+def _join(cells: list[Run]) -> Run:
+    return cells[0]._replace(count=len(cells))
+
+
+def _row_bytes(rows: Tensor) -> list[bytes]:
+    # -0.0 has a set bit and is a zero all the same: adding 0.0 makes it +0.0.
+    plain = (rows.detach() + 0.0).cpu().contiguous()
+    return [bytes(row) for row in plain.view(torch.uint8).numpy()] if plain.numel() else [b""] * len(plain)
+
+
+def answer_facts(answer: tuple[Tensor, ...] | None, owners: RowOwners) -> Answer:
+    """The facts of one get: structure, rows and their owners, placement and addresses."""
+    if answer is None:
+        return Answer("none")
+    return Answer(
+        structure="tensors",
+        rows=tuple(owners.runs(level) for level in answer),
+        hidden=tuple(level.size(1) for level in answer),
+        dtypes=tuple(str(level.dtype).removeprefix("torch.") for level in answer),
+        devices=tuple(str(level.device) for level in answer),
+        addresses=tuple(level.data_ptr() if level.device.type != "meta" else 0 for level in answer),
+    )

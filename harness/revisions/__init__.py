@@ -1,0 +1,1 @@
+"""Buffer semantics, one short file each; every file says which vLLM change it follows."""

@@ -1,0 +1,1 @@
+"""Runs what was planned, and hands out what came of it."""

@@ -1,0 +1,61 @@
+"""What Dynamo counted: graphs, recompiles with reasons, breaks, guards that are really checked.
+
+Read in torch 2.10 .. 2.15.  Dynamo keeps 64 compilation metrics only, so
+`start_counting` is called once for each session.
+"""
+
+from types import CodeType
+
+import torch
+import torch._dynamo as dynamo
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
+
+
+def start_counting() -> None:
+    """Drop every compiled graph and set all counters to zero."""
+    torch.compiler.reset()
+    counters.clear()
+    clear_compilation_metrics()
+
+
+def mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
+    """Compile with a symbol for the size of `dim`, instead of its first value."""
+    dynamo.mark_dynamic(tensor, dim)
+
+
+def graphs_built() -> int:
+    """Graphs handed to the backend since `start_counting`."""
+    return int(counters["stats"]["unique_graphs"])
+
+
+def graph_breaks() -> int:
+    """Graph breaks since `start_counting`, whatever their reason."""
+    return sum(counters["graph_break"].values())
+
+
+def recompile_reasons() -> list[str]:
+    """For each recompile, the guard that failed, in Dynamo's words, without the source line."""
+    reasons = [metrics.recompile_reason for metrics in get_compilation_metrics()]
+    return [reason.splitlines()[0].split("#")[0].strip() for reason in reasons if reason]
+
+
+def checked_guards(code: CodeType) -> int:
+    """Guards that torch evaluates on calls of `code`, over all its cached graphs.
+
+    Counted in the guard trees themselves, so it shows whether a guard filter was
+    really applied (`torch.compile` pops `guard_filter_fn` out of the caller's
+    options: a reused dict turns every guard back on).
+    """
+    trees = [str(entry.guard_manager) for entry in _debug_get_cache_entry_list(code)]
+    return sum(_leaves(tree) for tree in trees)
+
+
+def _leaves(tree: str) -> int:
+    nodes = [line.lstrip("| ") for line in tree.splitlines() if "+- " in line]
+    return sum("GuardManager" not in node for node in nodes)
+
+
+def is_recompile_limit(error: BaseException) -> bool:
+    """Whether Dynamo gave up compiling; with its default setting it would run eager silently."""
+    return "RecompileLimit" in type(error).__name__

@@ -1,0 +1,110 @@
+"""Read single files out of a published wheel or sdist.
+
+By byte ranges with remotezip where the server has them (half a second instead of
+300 MB), otherwise from a download that is kept.
+"""
+
+import functools
+import io
+import logging
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+
+import httpx2
+from remotezip import PartialBuffer, RemoteZip, RemoteZipError  # type: ignore[import-untyped]
+from unearth import Link, PackageFinder
+from unearth.errors import UnpackError
+from unearth.fetchers import PyPIClient
+
+from harness.errors import MachineError
+from harness.upstream import kept
+from harness.upstream.archive import Archive
+from harness.upstream.source import NoSuchMember
+
+_LOG = logging.getLogger("harness.upstream")
+
+
+class PublishedFile:
+    """A wheel or an sdist on an index, or in a folder that stands for one."""
+
+    def __init__(self, link: Link, client: PyPIClient) -> None:
+        """`client` carries certificates, proxies and credentials."""
+        self._link = link
+        self._client = client
+
+    def read(self, member: str) -> tuple[bytes, str]:
+        """The bytes of one file, and the name to show for it.
+
+        Raises `NoSuchMember`, or `MachineError` when the server gives way.
+        """
+        try:
+            return self._read(member)
+        except (httpx2.HTTPError, UnpackError, OSError) as error:
+            raise MachineError(f"{self._link.redacted} cannot be read: {error}; {kept.alternatives()}") from error
+
+    def _read(self, member: str) -> tuple[bytes, str]:
+        if self._link.is_file:
+            return Archive(self._link.file_path).read_bytes(member)
+        if not self._link.is_wheel:
+            return self._download(member)
+        try:
+            return self._by_ranges(member)
+        except (_NoRanges, zipfile.BadZipFile, RemoteZipError):
+            return self._download(member)
+
+    def _by_ranges(self, member: str) -> tuple[bytes, str]:
+        fetcher = functools.partial(_RangeFetcher, self._client)
+        with RemoteZip(self._link.normalized, fetcher=fetcher, support_suffix_range=False) as wheel:
+            if member not in wheel.namelist():
+                raise NoSuchMember(self._link.filename, member)
+            return wheel.read(member), f"{self._link.filename}/{member}"
+
+    def _download(self, member: str) -> tuple[bytes, str]:
+        """Into the cache, or, where that cannot be written, to where temporary files go."""
+        _LOG.warning("%s is downloaded whole, since no part of it can be read alone", self._link.redacted)
+        try:
+            kept.archives().mkdir(parents=True, exist_ok=True)
+            return self._download_below(kept.archives(), member)
+        except OSError as error:
+            kept.warn(error)
+            return self._download_below(None, member)
+
+    def _download_below(self, folder: Path | None, member: str) -> tuple[bytes, str]:
+        with tempfile.TemporaryDirectory(dir=folder) as own:
+            path = PackageFinder(self._client).download(self._link, own)  # checks the index's hash
+            read = Archive(path).read_bytes(member)
+            if folder:
+                os.replace(path, folder / path.name)
+            return read
+
+
+class _NoRanges(Exception):
+    """The server answers with whole files only."""
+
+
+class _RangeFetcher:
+    """Where RemoteZip gets bytes from: `fetch((first, last))`, or `fetch((-count, None))` for the end."""
+
+    def __init__(self, client: PyPIClient, url: str, session: object, **options: object) -> None:
+        self._client = client
+        self._url = url
+
+    def fetch(self, data_range: tuple[int, int | None], stream: bool = False) -> PartialBuffer:
+        first, last = data_range
+        if last is None:
+            size = self._ask(0, 0)[1]
+            first, last = max(0, size + first), size - 1
+        data, _ = self._ask(first, last)
+        return PartialBuffer(io.BytesIO(data), first, len(data), stream=False)
+
+    def _ask(self, first: int, last: int) -> tuple[bytes, int]:
+        """The bytes first..last, and the size of the whole file."""
+        headers = {"Range": f"bytes={first}-{last}", "Accept-Encoding": "identity"}
+        with self._client.stream("GET", self._url, headers=headers) as response:
+            response.raise_for_status()
+            size = response.headers.get("Content-Range", "").rpartition("/")[2]
+            if response.status_code != httpx2.codes.PARTIAL_CONTENT or not size.isdecimal():
+                raise _NoRanges
+            return response.read(), int(size)

@@ -1,0 +1,48 @@
+"""A released version as a source: what is kept on disk first, then the package index."""
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from harness.upstream import kept
+from harness.upstream.archive import Archive, DamagedArchive
+from harness.upstream.source import NoSuchMember, SourceFile, decode
+
+if TYPE_CHECKING:
+    from harness.upstream.index import PublishedFile
+
+
+class Release:
+    """vLLM as it was published under one version."""
+
+    def __init__(self, version: Version) -> None:
+        """Nothing is looked up before a file is read."""
+        self.version = version
+        self.label = f"vllm {version}"
+
+    def read(self, member: str) -> SourceFile:
+        """See `Source.read`; the shown name is that of the kept file, which can be opened."""
+        found = kept.load(self.version, member)
+        if found:
+            return decode(found[0], str(found[1]))
+        try:
+            data, shown = self._fetch(member)
+        except NoSuchMember as error:
+            raise NoSuchMember(self.label, member) from error
+        return decode(data, str(kept.store(self.version, member, data) or shown))
+
+    def _fetch(self, member: str) -> tuple[bytes, str]:
+        for path in kept.archives_of(self.version):
+            try:
+                return Archive(path).read_bytes(member)
+            except DamagedArchive:  # the next download replaces it
+                continue
+        return self._published.read(member)
+
+    @cached_property
+    def _published(self) -> "PublishedFile":
+        # Not at the top: the clients for an index take longer to import than a local source to bind.
+        from harness.upstream.index import Index
+
+        return Index().find(self.version)

@@ -1,0 +1,109 @@
+"""What a piece of Python reads and writes, read off its syntax tree.
+
+Three kinds of names: `x` a variable, `self.x` an attribute of the instance, and
+`.x` an attribute of anything else.  The last keeps `config.size = 1` apart from
+`config.name = "a"` when only `config.size` is read.
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import TypeGuard
+
+ANY_OF_SELF = "self.*"  # written under a name that only running the code would tell
+_REGISTERS = {"register_buffer", "register_parameter", "register_module", "add_module"}
+_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def reads(node: ast.AST) -> set[str]:
+    """Every name that `node` reads; names bound by its own comprehensions are left out."""
+    return {name for each in ast.walk(node) for name in _read_by(each)} - _comprehension_names(node)
+
+
+def required(node: ast.AST) -> dict[str, int]:
+    """The `self.x` that `node` cannot do without, and the line of each.
+
+    Those asked for by `hasattr` or `getattr` alone are not among them.
+    """
+    attributes = [each for each in ast.walk(node) if _is_of_self(each) and isinstance(each.ctx, ast.Load)]
+    last_first = sorted(attributes, key=lambda each: each.lineno, reverse=True)
+    return {f"self.{each.attr}": each.lineno for each in last_first}
+
+
+def writes(node: ast.AST) -> set[str]:
+    """Every name that `node` binds, changes in place or deletes."""
+    if isinstance(node, _NESTED):
+        return {node.name}
+    found = {name for each in ast.walk(node) for name in _written_by(each)}
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        found |= _changed_by_call(node.value)
+    return found - _comprehension_names(node)
+
+
+def calls_itself(node: ast.AST) -> set[str]:
+    """The x of every `self.x(...)`."""
+    calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
+    return {called.attr for called in calls if _is_of_self(called)}
+
+
+def _read_by(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif isinstance(node, ast.AugAssign):
+        yield _place(node.target)
+    elif isinstance(node, ast.Attribute):
+        if _is_of_self(node):
+            yield f"self.{node.attr}"
+        if isinstance(node.ctx, ast.Load):
+            yield f".{node.attr}"
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"getattr", "hasattr"}:
+        yield from _named_in_call(node)
+
+
+def _written_by(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        yield _place(node)
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
+        yield from list(_named_in_call(node)) or [ANY_OF_SELF]
+    elif isinstance(node, ast.Call) and _is_of_self(node.func) and node.func.attr in _REGISTERS:
+        name = node.args[0] if node.args else None
+        yield f"self.{name.value}" if isinstance(name, ast.Constant) else ANY_OF_SELF
+
+
+def _changed_by_call(call: ast.Call) -> set[str]:
+    """`x.append(..)` as a statement is there for what it does to x."""
+    if isinstance(call.func, ast.Attribute) and not _is_of_self(call.func):
+        return {_place(call.func.value)}
+    return set()
+
+
+def _named_in_call(call: ast.Call) -> Iterator[str]:
+    """`self.x` for `getattr(self, "x", ..)` and the like."""
+    match call.args:
+        case [ast.Name(id="self"), ast.Constant(value=str(name)), *_]:
+            yield f"self.{name}"
+
+
+def _place(node: ast.AST) -> str:
+    """The name that an assignment to `node` changes."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return f"self.{name}"
+        case ast.Attribute(attr=name):
+            return f".{name}"
+        case ast.Subscript(value=inner) | ast.Starred(value=inner) | ast.Call(func=inner):
+            return _place(inner)
+    return ""
+
+
+def _is_of_self(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _comprehension_names(node: ast.AST) -> set[str]:
+    targets = [each.target for each in ast.walk(node) if isinstance(each, ast.comprehension)]
+    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
