@@ -39,7 +39,7 @@ class Case:
 
 
 class Run(NamedTuple):
-    """`count` neighbouring rows of one origin.
+    """`rows` neighbouring rows of one origin.
 
     payload > 0: rows `row`, `row` + 1, .. of `level` of the payload with that
     number (payloads are numbered from 1 in the order of the trace's set steps).
@@ -50,7 +50,7 @@ class Run(NamedTuple):
     payload: int | None
     level: int
     row: int
-    count: int
+    rows: int
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def _guarded(words: Sequence[str]) -> ExitCode:
     except KeyboardInterrupt:
         print("harness: interrupted", file=sys.stderr)
         return ExitCode.MACHINE
-    except Exception:
+    except Exception:  # noqa: BLE001  # whatever is left is our own bug, and has its exit code
         traceback.print_exc()
         print("harness: this is a bug of the harness; please report the lines above", file=sys.stderr)
         return ExitCode.BUG
@@ -84,10 +84,16 @@ def _run(words: Sequence[str]) -> ExitCode:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     common = parser.add_argument_group("output")
-    common.add_argument("--json", metavar="FILE", help="write one JSON object per line; '-' is stdout, and nothing else is on it")
+    common.add_argument(
+        "--json",
+        metavar="FILE",
+        help="write one JSON object per line; '-' is stdout, and nothing else is on it",
+    )
     common.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    common.add_argument("--bisect", action="store_true", help="exit 125 wherever nothing was judged, for 'git bisect run'")
+    common.add_argument(
+        "--bisect", action="store_true", help="exit 125 wherever nothing was judged, for 'git bisect run'"
+    )
 
 
-def _module(name: str) -> Any:
+def _module(name: str) -> Any:  # noqa: ANN401  # a module; mypy knows no type for its functions
     return importlib.import_module(f"harness.commands.{name}")

@@ -29,5 +29,7 @@ def parse_device(name: str) -> torch.device:
         raise UsageError(f"device '{name}' is not supported; known are cpu, cuda and cuda:N")
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
-        raise MachineError(f"device '{name}' is not here: torch {torch.__version__} sees {count} GPUs; use cpu")
+        raise MachineError(
+            f"device '{name}' is not here: torch {torch.__version__} sees {count} GPUs; use cpu"
+        )
     return device

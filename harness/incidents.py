@@ -80,7 +80,9 @@ def load(path: Path) -> Catalogue:
     except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(f"{path} is not a catalogue of incidents: {error}") from None
     if found.schema_version != SCHEMA_VERSION:
-        raise UsageError(f"{path} has schema_version {found.schema_version}, this harness reads {SCHEMA_VERSION}")
+        raise UsageError(
+            f"{path} has schema_version {found.schema_version}, this harness reads {SCHEMA_VERSION}"
+        )
     return found
 
 
@@ -100,7 +102,9 @@ def find(text: str) -> Incident:
     if len(found) == 1:
         return found[0]
     if found:
-        full = [reference for one in found for reference in one.references if reference.endswith(f" {wanted}")]
+        full = [
+            reference for one in found for reference in one.references if reference.endswith(f" {wanted}")
+        ]
         raise UsageError(f"incident '{text}' is ambiguous: say one of {', '.join(full)}")
     known = ", ".join(f"{incident.id} ({incident.name})" for incident in catalogue())
     raise UsageError(f"unknown incident '{text}'; known are {known}, and every reference of theirs")

@@ -52,7 +52,9 @@ def run_isolated(
     """
     with tempfile.TemporaryDirectory(prefix="harness-") as folder:
         answer = Path(folder) / "answer.json"
-        order = json.dumps({"target": target, "arguments": dict(arguments), "answer": str(answer), "memory": memory_bytes})
+        order = json.dumps(
+            {"target": target, "arguments": dict(arguments), "answer": str(answer), "memory": memory_bytes}
+        )
         child = subprocess.Popen(
             [sys.executable, "-m", "harness.isolate"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, start_new_session=True,
@@ -106,7 +108,7 @@ def _call(target: str, arguments: Mapping[str, Any]) -> tuple[Ending, Any, str]:
         return Ending.RETURNED, getattr(importlib.import_module(module), attribute)(**arguments), ""
     except MemoryError as error:
         return Ending.OUT_OF_MEMORY, None, str(error)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # what the child's function raises is its answer
         # torch reports a failed allocation as a RuntimeError with this text.
         full = "can't allocate memory" in str(error) or "not enough memory" in str(error)
         return Ending.OUT_OF_MEMORY if full else Ending.RAISED, None, f"{type(error).__name__}: {error}"

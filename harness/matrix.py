@@ -1,11 +1,11 @@
 """What to run: incidents and questions turned into cases, cheap arms first.  No torch."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from harness.arm import ArmSpec, Backend, GuardPolicy, PayloadPolicy
 from harness.case import Case
-from harness.incidents import Incident, Run
+from harness.incidents import Incident
 from harness.rules import Rule
 from harness.trace import RUNS_DECODER, Trace
 
@@ -21,6 +21,11 @@ class Planned:
     case: Case
     must_break: frozenset[Rule] | None
     note: str = ""
+
+    @property
+    def is_control(self) -> bool:
+        """Whether this shows what a model without a payload gives."""
+        return self.case.arm.payload is not PayloadPolicy.BUFFER
 
 
 @dataclass(frozen=True)
@@ -45,51 +50,64 @@ def graph_budget(trace: Trace, arm: ArmSpec) -> int:
     return max(1, len(sizes))
 
 
-def plan_incident(incident: Incident, where: Where, revisions: Iterable[str]) -> list[Planned]:
-    """The runs of an incident over revisions, controls added, cheap backends first."""
+def plan_incident(incident: Incident, where: Where) -> list[Planned]:
+    """The runs of an incident over its revisions, controls added, cheap backends first."""
     known = [
-        Planned(_case(where, revision, Trace.parse(run.trace), arm), _expected(incident, run, revision), run.note)
+        Planned(
+            _case(where, revision, Trace.parse(run.trace), arm),
+            frozenset(run.broken.get(revision, ())),
+            run.note,
+        )
         for run in incident.run
         for arm in map(ArmSpec.parse, run.arms)
-        for revision in revisions
-        if not run.revisions or revision in run.revisions
+        for revision in run.revisions or incident.revisions
     ]
-    return sorted([*_controls(incident, where), *known], key=lambda planned: _COST.index(planned.case.arm.backend))
+    return sorted([*_controls(incident, where), *known], key=_cost)
 
 
-def plan_custom(
-    where: Where, revisions: Iterable[str], traces: Sequence[Trace], arms: Sequence[ArmSpec]
-) -> list[Planned]:
-    """Traces and arms of the user's own: nothing is expected of them beforehand."""
-    return [
-        Planned(_case(where, revision, trace, arm), None)
-        for arm in arms
-        for trace in traces
-        for revision in revisions
+def plan_source(incident: Incident, where: Where, label: str, model_class: str) -> list[Planned]:
+    """The runs of an incident on one upstream class, of which nothing is expected."""
+    runs = [
+        Planned(_of_source(_case(where, label, Trace.parse(run.trace), arm), model_class), None, run.note)
+        for run in incident.run
+        for arm in map(ArmSpec.parse, run.arms)
     ]
+    return sorted([*_controls(incident, where), *runs], key=_cost)
 
 
-def for_source(planned: Planned, label: str, model_class: str) -> Planned:
-    """The same case on an upstream class, of which nothing is expected."""
-    case = replace(planned.case, revision=label, source=label, model_class=model_class)
-    return Planned(case, None, planned.note)
+def narrow(plan: Iterable[Planned], trace: Trace | None, arm: ArmSpec | None) -> list[Planned]:
+    """The part of a plan with this arm; with a trace or arm of the user's own, the plan rebuilt on it.
+
+    Nothing is expected of what the catalogue does not cover.
+    """
+    plan = list(plan)
+    covered = arm is None or any(planned.case.arm == arm for planned in plan)
+    if trace is None and covered:
+        return [planned for planned in plan if arm in (None, planned.case.arm) or planned.is_control]
+    rebuilt = (
+        _rebuilt(planned.case, trace or planned.case.trace, arm) for planned in plan if not planned.is_control
+    )
+    return list(dict.fromkeys(rebuilt))
 
 
-def arms_of(incident: Incident) -> list[ArmSpec]:
-    """Every arm an incident is run under, once."""
-    return list(dict.fromkeys(ArmSpec.parse(arm) for run in incident.run for arm in run.arms))
+def _rebuilt(case: Case, trace: Trace, arm: ArmSpec | None) -> Planned:
+    arm = arm or case.arm
+    return Planned(replace(case, trace=trace, arm=arm, graph_budget=graph_budget(trace, arm)), None)
 
 
-def _expected(incident: Incident, run: Run, revision: str) -> frozenset[Rule] | None:
-    known = revision in incident.revisions
-    return frozenset(run.broken.get(revision, ())) if known else None
+def _of_source(case: Case, model_class: str) -> Case:
+    return replace(case, source=case.revision, model_class=model_class)
+
+
+def _cost(planned: Planned) -> int:
+    return _COST.index(planned.case.arm.backend)
 
 
 def _controls(incident: Incident, where: Where) -> Iterator[Planned]:
     trace = Trace.parse(incident.run[0].trace)
     if any(step.op in RUNS_DECODER for step in trace):
         for payload in (PayloadPolicy.NONE, PayloadPolicy.ZERO):
-            yield Planned(_case(where, CONTROL_REVISION, trace, ArmSpec(payload=payload)), frozenset(), "control")
+            yield Planned(_case(where, CONTROL_REVISION, trace, ArmSpec(payload=payload)), frozenset())
 
 
 def _case(where: Where, revision: str, trace: Trace, arm: ArmSpec) -> Case:

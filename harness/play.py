@@ -9,13 +9,13 @@ import traceback
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from harness.arm import EAGER
 from harness.arms.compile import CompiledSession
 from harness.case import Answer, CallName, Case, Distances, GraphFacts, Observation, Raised, StepFacts
 from harness.devices import parse_device, parse_dtype
@@ -121,7 +121,9 @@ class Player:
     def _set(self, step: Step) -> "Attempt[None]":
         payload = self._payload(step)
         self._owners.remember(self._sets, payload)
-        attempts = [self._set_and_reuse(buffer, payload.clone()) for buffer in (self._buffer, self._reference)]
+        attempts = [
+            self._set_and_reuse(buffer, payload.clone()) for buffer in (self._buffer, self._reference)
+        ]
         self._owners.remember(-self._sets, torch.full_like(payload, _REUSED - self._sets))
         return attempts[0]
 
@@ -145,7 +147,7 @@ class Player:
 
     def _change(self, step: Step, change: Callable[[Buffer], None]) -> StepFacts:
         call: CallName = "clear" if step.op is Op.CLEAR else "resize"
-        attempts = [attempt(call, lambda b=buffer: change(b)) for buffer in (self._buffer, self._reference)]
+        attempts = [attempt(call, partial(change, buffer)) for buffer in (self._buffer, self._reference)]
         return self._facts(step, attempts[0])
 
     def _get(self, step: Step) -> StepFacts:
@@ -177,7 +179,9 @@ class Player:
         reference = attempt("get", lambda: self._reference.get(step.tokens))
         inputs = Inputs(hidden, positions, reference.value)
         eager = attempt("decoder", lambda: self._model.numerics.eager(inputs))
-        comparable = reference.returned and eager.value is not None and ran.value is not None and step.tokens > 0
+        comparable = (
+            reference.returned and eager.value is not None and ran.value is not None and step.tokens > 0
+        )
         distances = self._model.numerics.distances(ran.value, inputs, eager.value) if comparable else None  # type: ignore[arg-type]
         attempt("clear", lambda: self._reference.clear(step.tokens))
         return distances
@@ -207,7 +211,7 @@ def attempt(call: CallName, function: Callable[[], T]) -> Attempt[T]:
         return Attempt(value=function())
     except StepUnavailable as missing:
         return Attempt(unavailable=str(missing))
-    except Exception as error:  # whatever a buffer or a compiled call raises is a fact
+    except Exception as error:  # noqa: BLE001  # whatever a buffer or a compiled call raises is a fact
         message = (str(error).strip().splitlines() or [""])[0]
         return Attempt(raised=Raised(type(error).__name__, message, call, _where(error)))
 
@@ -223,7 +227,10 @@ def play(case: Case, model: Model, make_buffer: BufferFactory) -> Observation:
 
     Exceptions of the buffer and of the compiled call are facts of their step.
     """
-    with torch.no_grad(), closing(case.arm.open(model.decoder, model.profile(case.trace.capacity))) as session:
+    with (
+        torch.no_grad(),
+        closing(case.arm.open(model.decoder, model.profile(case.trace.capacity))) as session,
+    ):
         player = Player(case, model, make_buffer, session)
         probe = GraphProbe(session, case.arm.guards) if isinstance(session, CompiledSession) else None
         with probe or nullcontext():
@@ -234,7 +241,7 @@ def play(case: Case, model: Model, make_buffer: BufferFactory) -> Observation:
         device=str(model.device),
         levels=model.family.levels,
         hidden=model.family.hidden,
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         steps=steps,
         graphs=graphs,
         vision=player.vision,

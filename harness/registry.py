@@ -20,15 +20,28 @@ class Entry:
 
 
 FAMILIES: Mapping[str, Entry] = {
-    "qwen3_vl": Entry("harness.families.qwen3_vl:FAMILY", "Qwen3-VL text decoder, payload added after its first layers"),
+    "qwen3_vl": Entry(
+        "harness.families.qwen3_vl:FAMILY", "Qwen3-VL text decoder, payload added after its first layers"
+    ),
 }
 
 REVISIONS: Mapping[str, Entry] = {
-    "original": Entry("harness.revisions.original:OriginalBuffer", "vLLM 0.11 .. 0.19.1: no counter, get always slices"),
-    "pr40145": Entry("harness.revisions.pr40145:Pr40145Buffer", "vLLM 0.20.0, 0.20.1: counter, None when empty, ValueError above it"),
-    "pr40932": Entry("harness.revisions.pr40932:Pr40932Buffer", "vLLM 0.20.2 .. 0.22.1: counter, None when empty, no check"),
-    "pr43617": Entry("harness.revisions.pr43617:Pr43617Buffer", "vLLM 0.23.0 .. 0.27: never None, get resizes"),
-    "pr49397": Entry("harness.revisions.pr49397:Pr49397Buffer", "vLLM 0.28.0 .. 0.33.0: no buffers without a vision tower"),
+    "original": Entry(
+        "harness.revisions.original:OriginalBuffer", "vLLM 0.11 .. 0.19.1: no counter, get always slices"
+    ),
+    "pr40145": Entry(
+        "harness.revisions.pr40145:Pr40145Buffer",
+        "vLLM 0.20.0, 0.20.1: counter, None when empty, ValueError above it",
+    ),
+    "pr40932": Entry(
+        "harness.revisions.pr40932:Pr40932Buffer", "vLLM 0.20.2 .. 0.22.1: counter, None when empty, no check"
+    ),
+    "pr43617": Entry(
+        "harness.revisions.pr43617:Pr43617Buffer", "vLLM 0.23.0 .. 0.27: never None, get resizes"
+    ),
+    "pr49397": Entry(
+        "harness.revisions.pr49397:Pr49397Buffer", "vLLM 0.28.0 .. 0.33.0: no buffers without a vision tower"
+    ),
     "reference": Entry("harness.revisions.reference:ReferenceBuffer", "keeps every rule"),
 }
 
@@ -60,7 +73,9 @@ ORACLES: Mapping[str, Entry] = {
     "R5": Entry("harness.oracles.contract:clear", "rows of a cleared payload"),
     "R6": Entry("harness.oracles.address:judge", "storage that moved unannounced"),
     "R7": Entry("harness.oracles.placement:judge", "levels in another dtype or on another device"),
-    "R8": Entry("harness.oracles.contract:rejection", "bad calls accepted, or rejected with the state changed"),
+    "R8": Entry(
+        "harness.oracles.contract:rejection", "bad calls accepted, or rejected with the state changed"
+    ),
     "R11": Entry("harness.oracles.graphs:judge", "graphs built against the budget, breaks, fall-back"),
 }
 

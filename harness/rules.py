@@ -22,7 +22,7 @@ class Rule(StrEnum):
     R13 = "R13"
 
     @property
-    def title(self) -> str:
+    def word(self) -> str:
         """One word: `R2` is `boundary`."""
         return PROMISES[self][0]
 
@@ -53,8 +53,10 @@ PROMISES: dict[Rule, tuple[str, str]] = {
     Rule.R1: ("structure", "every get answers with all levels, always tensors, never None"),
     Rule.R2: (
         "boundary",
-        "get(P) gives P rows: the payload in [0, min(N, P)), exact zeros behind it; "
-        "get and clear never raise for 0 <= P <= capacity",
+        (
+            "get(P) gives P rows: the payload in [0, min(N, P)), exact zeros behind it; "
+            "get and clear never raise for 0 <= P <= capacity"
+        ),
     ),
     Rule.R3: ("freshness", "no row of a replaced payload is ever read; set copies"),
     Rule.R4: (

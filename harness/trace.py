@@ -86,7 +86,14 @@ class Step:
         if (found["tokens"] is None) != (op is Op.RELOAD):
             wants = "no token count" if op is Op.RELOAD else f"a token count, as in '{op} 9'"
             raise TraceError(f"step '{text.strip()}': {op} takes {wants}")
-        return cls(op, int(found["tokens"] or 0), **_options(text, found["options"]))
+        options = _options(text, found["options"])
+        return cls(
+            op,
+            int(found["tokens"] or 0),
+            levels=_count(text, options, "levels"),
+            hidden=_count(text, options, "hidden"),
+            request=options.get("request"),
+        )
 
 
 @dataclass(frozen=True)
@@ -119,11 +126,15 @@ class Trace:
         return cls(int(found["capacity"]), tuple(map(Step.parse, steps)))
 
 
-def _options(step: str, text: str) -> dict[str, int | str]:
-    pairs = dict(part.split("=", 1) for part in text.split())
-    for key, value in pairs.items():
-        if key not in {"levels", "hidden", "request"}:
-            raise TraceError(f"step '{step.strip()}': unknown option '{key}', known are levels, hidden, request")
-        if key != "request" and not value.isdecimal():
-            raise TraceError(f"step '{step.strip()}': {key}= takes a count of 0 or more, not '{value}'")
-    return {key: value if key == "request" else int(value) for key, value in pairs.items()}
+def _options(step: str, text: str) -> dict[str, str]:
+    options = dict(part.split("=", 1) for part in text.split())
+    for key in options.keys() - {"levels", "hidden", "request"}:
+        raise TraceError(f"step '{step.strip()}': unknown option '{key}', known are levels, hidden, request")
+    return options
+
+
+def _count(step: str, options: dict[str, str], key: str) -> int | None:
+    value = options.get(key)
+    if value is not None and not value.isdecimal():
+        raise TraceError(f"step '{step.strip()}': {key}= takes a count of 0 or more, not '{value}'")
+    return None if value is None else int(value)

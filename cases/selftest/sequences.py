@@ -40,9 +40,7 @@ SEQUENCES = {
         [(16, 9), (16, 0)],
     ),
     "S4": Sequence("cap 16: set 9; clear 5; get 9", [(9, 4)], [None], [None], [(9, 4)], [(9, 0)]),
-    "S5": Sequence(
-        "cap 16: set 9; clear 5; set 3; get 9", [(9, 7)], [ERROR], [(9, 7)], [(9, 7)], [(9, 3)]
-    ),
+    "S5": Sequence("cap 16: set 9; clear 5; set 3; get 9", [(9, 7)], [ERROR], [(9, 7)], [(9, 7)], [(9, 3)]),
     "S6": Sequence("cap 16: set 16; get 20", [(16, 16)], [ERROR], [(16, 16)], [(20, 0)], [(20, 16)]),
     "S7": Sequence(
         "cap 16: set 9; get 9; set 20; get 20",

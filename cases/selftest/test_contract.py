@@ -51,18 +51,48 @@ def test_a_released_revision_breaks_what_was_measured_on_its_releases(qwen: Mode
 @pytest.mark.parametrize(
     ("trace", "buffer", "rule", "figure", "words"),
     [
-        ("cap 16: set 9; clear 5; get 9", "pr43617", Rule.R5, 12, "payload 1 (request r1, cleared at step 2)"),
-        ("cap 16: set 9 request=bob; set 3; get 9", "pr43617", Rule.R3, 18, "request bob, replaced at step 2"),
-        ("cap 16: set 16; get 20", "pr43617", Rule.R4, 48, "48 rows over 3 levels, first row 0 of level 0 holds zeros"),
+        (
+            "cap 16: set 9; clear 5; get 9",
+            "pr43617",
+            Rule.R5,
+            12,
+            "payload 1 (request r1, cleared at step 2)",
+        ),
+        (
+            "cap 16: set 9 request=bob; set 3; get 9",
+            "pr43617",
+            Rule.R3,
+            18,
+            "request bob, replaced at step 2",
+        ),
+        (
+            "cap 16: set 16; get 20",
+            "pr43617",
+            Rule.R4,
+            48,
+            "48 rows over 3 levels, first row 0 of level 0 holds zeros",
+        ),
         ("cap 16: set 16; get 20", "original", Rule.R4, 12, "first row 16 of level 0 is missing"),
-        ("cap 16: set 9; get 16", "pr40145", Rule.R2, 1, "get raised ValueError: get of 16 tokens, but only 9"),
+        (
+            "cap 16: set 9; get 16",
+            "pr40145",
+            Rule.R2,
+            1,
+            "get raised ValueError: get of 16 tokens, but only 9",
+        ),
         ("cap 16: set 9; get 9; set 20; get 9", "pr43617", Rule.R6, 1, "step 4 'get 9'"),
         ("cap 16: get -1", "pr43617", Rule.R8, 1, "step 1 'get -1' was accepted"),
         ("cap 16: get 4; get 2", "pr40932", Rule.R1, 2, "step 1 'get 4' was answered with None"),
-        ("cap 16: set 9; get 9", "keeps_callers_tensor", Rule.R3, 27, "follows the caller's tensor of payload 1"),
+        (
+            "cap 16: set 9; get 9",
+            "keeps_callers_tensor",
+            Rule.R3,
+            27,
+            "follows the caller's tensor of payload 1",
+        ),
     ],
 )
-def test_the_figure_and_the_words(  # noqa: PLR0917
+def test_the_figure_and_the_words(
     qwen: Model, trace: str, buffer: str, rule: Rule, figure: int, words: str
 ) -> None:
     said = judge(qwen, trace, buffer)[rule]

@@ -15,8 +15,8 @@ def follow(ledger: Ledger, trace: Trace) -> list[Read]:
     for step in trace:
         expected = ledger.expect(step)
         if expected.levels:
-            assert {sum(run.count for run in level) for level in expected.levels} == {step.tokens}
-            reads.append((step.tokens, sum(run.count for run in expected.levels[0] if run.payload)))
+            assert {sum(run.rows for run in level) for level in expected.levels} == {step.tokens}
+            reads.append((step.tokens, sum(run.rows for run in expected.levels[0] if run.payload)))
         ledger.commit(step, accepted=True, capacity=max(ledger.capacity, step.tokens))
     return reads
 

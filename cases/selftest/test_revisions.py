@@ -26,7 +26,9 @@ def _read(facts: StepFacts) -> Read:
 
 
 def _counts(answer: Answer) -> tuple[int, int]:
-    levels = {(sum(run.count for run in runs), sum(run.count for run in runs if run.payload)) for runs in answer.rows}
+    levels = {
+        (sum(run.rows for run in runs), sum(run.rows for run in runs if run.payload)) for runs in answer.rows
+    }
     assert len(levels) == 1, "levels of one answer differ"
     return levels.pop()
 

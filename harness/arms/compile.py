@@ -8,7 +8,7 @@ reuses the graph for ever (vLLM's compilation wrapper; public torch API
 
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -44,9 +44,9 @@ class GuardRecorder:
     def _decide(self, guards: Sequence[Any]) -> list[bool]:
         match self._policy:
             case GuardPolicy.DROP_ALL:
-                return list(torch.compiler.skip_all_guards_unsafe(guards))
+                return list(torch.compiler.skip_all_guards_unsafe(guards))  # type: ignore[no-untyped-call]
             case GuardPolicy.KEEP_TENSOR:
-                return list(torch.compiler.keep_tensor_guards_unsafe(guards))
+                return list(torch.compiler.keep_tensor_guards_unsafe(guards))  # type: ignore[no-untyped-call]
             case GuardPolicy.SHAPE_ENV_ONLY:
                 return [guard.guard_type == "SHAPE_ENV" for guard in guards]
         return [True] * len(guards)
@@ -64,7 +64,7 @@ class CompiledSession(EagerSession):
         self.calls = 0
         self._cleanup = ExitStack()
         # Dynamo's own answer to too many recompiles is to run eager, and eager equals eager.
-        self._cleanup.enter_context(torch.compiler.config.patch(fail_on_recompile_limit_hit=True))
+        self._cleanup.enter_context(dynamo.refuse_silent_fallback())
         self._code = decoder.forward.__code__  # type: ignore[attr-defined]
         self._compiled = torch.compile(
             decoder.forward,  # type: ignore[attr-defined]
@@ -96,7 +96,7 @@ class CompiledSession(EagerSession):
         self._cleanup.close()
         torch.compiler.reset()
 
-    def _stance(self) -> Any:
+    def _stance(self) -> AbstractContextManager[object]:
         # The engine's debugging mode refuses recompiles, but only once warm: the
         # stance raises on the first compile as well.
         refuse = self._spec.guards is GuardPolicy.SHAPE_ENV_ONLY and self.calls > 0

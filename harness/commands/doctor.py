@@ -8,20 +8,21 @@ from harness.errors import ExitCode
 from harness.reporting.output import Column, Output
 
 SUMMARY = "what this machine can run, and why not"
-_COLUMNS = (Column("what", 22), Column("here", 7), Column("found", 0))
+_COLUMNS = (Column(16), Column(3), Column(0))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Nothing beyond the common options."""
 
 
-def run(args: Namespace, output: Output) -> ExitCode:
+def run(_args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when `repro 43602` can run here on the CPU, 3 when something it needs is missing."""
     from harness.runner.doctor import examine
 
     missing = []
     for finding in examine():
-        output.row(_COLUMNS, [finding.what, "yes" if finding.here else "no", finding.found], "" if finding.here else "yellow")
+        here = "yes" if finding.here else "no"
+        output.row(_COLUMNS, [finding.what, here, finding.found], "" if finding.here else "yellow")
         output.record(finding)
         if finding.needed and not finding.here:
             missing.append(finding.what)

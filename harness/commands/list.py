@@ -33,7 +33,7 @@ def _show(kind: str, items: list[Item], output: Output) -> None:
     output.line(kind, "bold")
     width = max(len(str(item["name"])) for item in items)
     for item in items:
-        output.row([Column("name", width), Column("summary", 0)], ["  " + str(item["name"]).ljust(width), str(item["summary"])])
+        output.row([Column(2), Column(width), Column(0)], ["", str(item["name"]), str(item["summary"])])
         output.record({"kind": kind, **item})
     output.line()
 
@@ -64,7 +64,7 @@ def _arms() -> Iterable[Item]:
 def _rules() -> Iterable[Item]:
     for rule in Rule:
         judged = "" if rule in ORACLES else " (no oracle yet)"
-        yield {"name": rule, "summary": f"{rule.title}: {rule.promise}{judged}"}
+        yield {"name": rule, "summary": f"{rule.word}: {rule.promise}{judged}"}
 
 
 KINDS: Mapping[str, Callable[[], Iterable[Item]]] = MappingProxyType(

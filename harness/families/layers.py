@@ -12,7 +12,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (its usual name)
-from typing_extensions import override
 
 AttentionKind = Literal["sdpa", "written_out"]
 
@@ -30,7 +29,6 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
 
-    @override
     def forward(self, x: Tensor) -> Tensor:
         """(.., width) -> the same shape and dtype."""
         wide = x.to(at_least_fp32(x.dtype))
@@ -47,7 +45,6 @@ class SwiGLU(nn.Module):
         self.up_proj = nn.Linear(hidden, mlp, bias=False)
         self.down_proj = nn.Linear(mlp, hidden, bias=False)
 
-    @override
     def forward(self, x_NH: Tensor) -> Tensor:
         """(N, H) -> (N, H)."""
         out: Tensor = self.down_proj(F.silu(self.gate_proj(x_NH)) * self.up_proj(x_NH))
@@ -71,7 +68,6 @@ class InterleavedMRope(nn.Module):
         self.register_buffer("axis_L", torch.tensor(axes), persistent=False)
         self.axis_L: Tensor
 
-    @override
     def forward(self, positions_3N: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Positions (3, N) int64 -> cos and sin, each (N, 1, D) in `dtype`."""
         exact = at_least_fp32(dtype)
@@ -99,7 +95,7 @@ def sdpa(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
 
 def written_out(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
     """The same, operation by operation; answers (A, N, D)."""
-    q_KGND = q_AND.unflatten(0, (k_KSD.size(0), -1))
+    q_KGND = torch.unflatten(q_AND, 0, (k_KSD.size(0), -1))
     score_KGNS = q_KGND @ k_KSD.unsqueeze(1).mT * scale
     token_N = torch.arange(q_AND.size(1), device=q_AND.device)
     score_KGNS = score_KGNS.masked_fill(token_N > token_N[:, None], -torch.inf)

@@ -12,12 +12,19 @@ from itertools import cycle, islice
 import torch
 from torch import Tensor
 
+from harness.errors import UsageError
+
 # Tokens of text, then the (height, width) of the image behind it, over and over.
 LAYOUT = ((3, (2, 3)), (2, (4, 2)), (5, (3, 4)))
 
 
 def mrope_positions(tokens: int, device: torch.device) -> Tensor:
-    """Positions (3, `tokens`) int64; fewer tokens are the start of more."""
+    """Positions (3, `tokens`) int64; fewer tokens are the start of more.
+
+    Raises `UsageError` for a negative count.
+    """
+    if tokens < 0:
+        raise UsageError(f"there are no positions for {tokens} tokens; ask for 0 or more")
     rows = list(islice(_rows(), tokens))
     return torch.tensor(rows, dtype=torch.int64).reshape(tokens, 3).T.contiguous().to(device)
 

@@ -1,5 +1,7 @@
 """R6: while the generation stays, get answers at the same addresses."""
 
+from itertools import pairwise
+
 from harness.case import Answer, Case, Judgement, Observation
 from harness.oracles.base import against, numbered_steps, skip
 from harness.rules import Rule
@@ -16,7 +18,7 @@ def judge(case: Case, observation: Observation) -> Judgement:
         return skip(Rule.R6, "fewer than two answers to compare")
     moved = [
         (number, step)
-        for (_, _, before, old), (number, step, after, new) in zip(seen, seen[1:], strict=False)
+        for (_, _, before, old), (number, step, after, new) in pairwise(seen)
         if before == after and old != new
     ]
     detail = f"step {moved[0][0]} '{moved[0][1]}' answered from other storage, unannounced" if moved else ""
@@ -25,4 +27,6 @@ def judge(case: Case, observation: Observation) -> Judgement:
 
 def _has_storage(answer: Answer) -> bool:
     # An empty slice has no address of its own.
-    return bool(answer.rows) and all(rows and address for rows, address in zip(answer.rows, answer.addresses, strict=True))
+    return bool(answer.rows) and all(
+        rows and address for rows, address in zip(answer.rows, answer.addresses, strict=True)
+    )

@@ -159,7 +159,9 @@ class _Follower:
     def _describe(self, cells: list[tuple[int, int, Cell | None]]) -> str:
         level, row, cell = cells[0]
         levels = len({level for level, _, _ in cells})
-        return f"{len(cells)} rows over {levels} levels, first row {row} of level {level} {self._origin(cell)}"
+        return (
+            f"{len(cells)} rows over {levels} levels, first row {row} of level {level} {self._origin(cell)}"
+        )
 
     def _origin(self, cell: Cell | None) -> str:
         if cell is None:

@@ -1,6 +1,6 @@
 """One sentence that names the argument and the step at fault."""
 
-from harness.case import Answer, Case, Observation, StepFacts
+from harness.case import Answer, Case, GraphFacts, Observation, StepFacts
 from harness.oracles.base import numbered_steps
 from harness.oracles.output import tolerance
 from harness.trace import RUNS_DECODER, Step
@@ -9,7 +9,11 @@ Played = tuple[int, Step, StepFacts]
 
 
 def diagnose(case: Case, observation: Observation) -> str | None:
-    """Why a compiled run went wrong; None where nothing did, or it is not this kind of fault."""
+    """Why a run went wrong; None where nothing did, or it is no fault of this kind."""
+    for number, step, facts in numbered_steps(case, observation):
+        if facts.raised:
+            said = facts.raised
+            return f"step {number} '{step}': {said.call} raised {said.type}: {said.message} ({said.where})"
     runs = [run for run in numbered_steps(case, observation) if run[1].op in RUNS_DECODER and run[2].answer]
     wrong = [run for run in runs if _off(run[2])]
     if not case.arm.compiled or not wrong:
@@ -24,11 +28,15 @@ def _off(facts: StepFacts) -> bool:
 
 def _specialised(first: Played, observation: Observation) -> str:
     number, step, facts = first
-    guards = observation.graphs
-    fate = "and no guard notices another structure"
-    if guards is not None and guards.payload_guards > guards.payload_kept:
-        fate = f"and {guards.payload_guards - guards.payload_kept} of {guards.payload_guards} guards on it were dropped"
-    return f"the argument 'payload' was {_shape(facts.answer)} in step {number} '{step}', which compiled the graph, {fate}"
+    given = f"the argument 'payload' was {_shape(facts.answer)} in step {number} '{step}'"
+    return f"{given}, which compiled the graph, {_guards(observation.graphs)}"
+
+
+def _guards(facts: GraphFacts | None) -> str:
+    dropped = facts.payload_guards - facts.payload_kept if facts else 0
+    if facts is None or not dropped:
+        return "and no guard notices another structure"
+    return f"and {dropped} of {facts.payload_guards} guards on it were dropped"
 
 
 def _reused(wrong: Played) -> str:
@@ -36,7 +44,7 @@ def _reused(wrong: Played) -> str:
     assert facts.distances is not None  # _off saw it
     off = f"off from eager by {facts.distances.eager:.2g}"
     same = facts.distances.no_deepstack <= tolerance(facts.distances)
-    without = f", equal to a model without deepstack to {facts.distances.no_deepstack:.1g}" if same else ""
+    without = f", and {facts.distances.no_deepstack:.1g} from a model without deepstack" if same else ""
     return f"step {number} '{step}' passed {_shape(facts.answer)} and reused that graph: {off}{without}"
 
 

@@ -39,8 +39,12 @@ def judge(case: Case, observation: Observation) -> Judgement:
         return skip(Rule.R0, _why_not(observation))
     weak = [found for _, _, found in measured if 0 < found.effect <= EFFECT * tolerance(found)]
     if weak:
-        return error(Rule.R0, f"the payload moves the output by {weak[0].effect:.2g} only: too little to judge by")
-    return against(Rule.R0, worst.eager, tolerance(worst), "abs", f"step {number} '{step}': {_describe(worst)}")
+        return error(
+            Rule.R0, f"the payload moves the output by {weak[0].effect:.2g} only: too little to judge by"
+        )
+    return against(
+        Rule.R0, worst.eager, tolerance(worst), "abs", f"step {number} '{step}': {_describe(worst)}"
+    )
 
 
 def _describe(found: Distances) -> str:

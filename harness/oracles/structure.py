@@ -15,7 +15,9 @@ def judge(case: Case, observation: Observation) -> Judgement:
     if not answers:
         return skip(Rule.R1, "no get answered")
     wanted = observation.levels if observation.vision else 0
-    wrong = [(number, step, len(answer.rows)) for number, step, answer in answers if len(answer.rows) != wanted]
+    wrong = [
+        (number, step, len(answer.rows)) for number, step, answer in answers if len(answer.rows) != wanted
+    ]
     detail = ""
     if wrong:
         number, step, found = wrong[0]

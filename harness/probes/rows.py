@@ -33,7 +33,7 @@ class RowOwners:
     def runs(self, level: Tensor) -> tuple[Run, ...]:
         """The rows of one level (P, hidden) as runs of neighbours of one origin."""
         if level.device.type == "meta":
-            return (_UNKNOWN._replace(count=level.size(0)),)
+            return (_UNKNOWN._replace(rows=level.size(0)),)
         known = self._lookup(level.dtype)
         return merge(known.get(row, _UNKNOWN) if any(row) else _ZERO for row in _row_bytes(level))
 
@@ -61,7 +61,7 @@ def _origin(cell: Run, position: int) -> tuple[int | None, int, int]:
 
 
 def _join(cells: list[Run]) -> Run:
-    return cells[0]._replace(count=len(cells))
+    return cells[0]._replace(rows=len(cells))
 
 
 def _row_bytes(rows: Tensor) -> list[bytes]:

@@ -35,7 +35,9 @@ class JsonLines:
                 self._stream.close()
 
     def _cannot(self, error: OSError) -> MachineError:
-        return MachineError(f"cannot write rows to '{self._target}': {error.strerror}; rows before this one are kept")
+        return MachineError(
+            f"cannot write rows to '{self._target}': {error.strerror}; rows before this one are kept"
+        )
 
 
 def _open(target: str) -> TextIO:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 class Column:
     """A column of a table that is printed row by row."""
 
-    title: str
     width: int
     right: bool = False
 

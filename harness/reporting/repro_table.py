@@ -8,21 +8,14 @@ from typing import TYPE_CHECKING
 from harness.arm import Backend
 from harness.case import NOT_FINITE, Distances
 from harness.incidents import Incident
+from harness.matrix import Planned
 from harness.reporting.output import Column, Output
 from harness.rules import Rule
 
 if TYPE_CHECKING:
     from harness.runner.cells import Cell
 
-_COLUMNS = (
-    Column("revision", 12),
-    Column("arm", 24),
-    Column("to eager", 9, right=True),
-    Column("to no-deepstack", 15, right=True),
-    Column("graphs", 6, right=True),
-    Column("recompiles", 10, right=True),
-    Column("rules broken", 0),
-)
+_HEADINGS = ("revision", "arm", "to eager", "to no-deepstack", "graphs", "recompiles", "rules broken")
 _BACKENDS = {
     Backend.NONE: "not compiled",
     Backend.EAGER: "torch.compile, backend eager",
@@ -34,12 +27,13 @@ _BACKENDS = {
 class ReproTable:
     """Prints cells as they come; `output` decides what is seen."""
 
-    def __init__(self, output: Output, incident: Incident) -> None:
-        """Print what is about to be shown."""
+    def __init__(self, output: Output, incident: Incident, plan: Sequence[Planned]) -> None:
+        """Print what is about to be shown; `plan` is what the columns have to hold."""
         self.output = output
         self._incident = incident
         self._backend: Backend | None = None
         self._trace = ""
+        self._columns = _columns(plan)
         output.line(f"incident {incident.id} ({incident.name}): {incident.title}", "bold")
         output.line(f"references: {', '.join(incident.references)}")
         output.line(f"seen as: {incident.symptom}")
@@ -54,13 +48,13 @@ class ReproTable:
         cells = [
             case.revision,
             case.arm.name,
-            _number(distances and distances.eager),
-            _number(distances and distances.no_deepstack),
+            _number(distances.eager if distances else None),
+            _number(distances.no_deepstack if distances else None),
             "-" if graphs is None else str(graphs.graphs),
             "-" if graphs is None else str(graphs.recompiles),
             _rules(cell),
         ]
-        self.output.row(_COLUMNS, cells, _style(cell))
+        self.output.row(self._columns, cells, _style(cell))
         for row in cell.rows(self._incident.id):
             self.output.record(row)
 
@@ -70,7 +64,9 @@ class ReproTable:
 
         causes: dict[str, set[str]] = {}
         for cell in cells:
-            if Rule.R0 in cell.broken and (sentence := diagnose(cell.case, cell.observation)):
+            if cell.broken & set(self._incident.rules) and (
+                sentence := diagnose(cell.case, cell.observation)
+            ):
                 causes.setdefault(sentence, set()).add(cell.case.revision)
         self.output.line()
         for sentence, revisions in list(causes.items())[:1]:
@@ -78,12 +74,12 @@ class ReproTable:
 
     def shown(self, cells: Sequence[Cell]) -> None:
         """The closing line when everything is as the catalogue says."""
-        arms = sorted({cell.case.arm.name for cell in cells if Rule.R0 in cell.broken})
+        arms = list(dict.fromkeys(cell.case.arm.name for cell in cells if Rule.R0 in cell.broken))
+        if arms:
+            self.output.line(f"wrong without an error under: {', '.join(arms)}")
         faulty, fixed = ", ".join(self._incident.faulty), ", ".join(self._incident.fixed)
-        self.output.line(f"wrong without an error under: {', '.join(arms)}" if arms else "")
-        self.output.verdict(
-            f"shown: {faulty} break {' and '.join(self._incident.rules)}; {fixed} do not", good=True
-        )
+        rules = " and ".join(self._incident.rules)
+        self.output.verdict(f"shown: rules {rules} broken by {faulty}, kept by {fixed}", good=True)
 
     def unexpected(self, cells: Sequence[Cell]) -> None:
         """The closing lines when a cell is not as expected: what was expected, and what was seen."""
@@ -106,7 +102,9 @@ class ReproTable:
         else:
             rules = frozenset[Rule]().union(*(cell.broken for cell in faulty)) & set(self._incident.rules)
             self.output.line(f"where: {where}")
-            self.output.verdict(f"{what}: HAS incident {self._incident.id}, breaks {_names(rules)}", good=False)
+            self.output.verdict(
+                f"{what}: HAS incident {self._incident.id}, breaks {_names(rules)}", good=False
+            )
 
     def _heading(self, cell: Cell) -> None:
         case = cell.case
@@ -115,7 +113,16 @@ class ReproTable:
         self.output.line(f"{_BACKENDS[case.arm.backend]}, trace '{case.trace}'", "bold")
         if cell.planned.note:
             self.output.line(cell.planned.note)
-        self.output.row(_COLUMNS, [column.title for column in _COLUMNS], "dim")
+        self.output.row(self._columns, _HEADINGS, "dim")
+
+
+def _columns(plan: Sequence[Planned]) -> list[Column]:
+    """Names to the left, figures to the right; the last column takes what is left."""
+    names = [
+        max(map(len, words)) for words in ([p.case.revision for p in plan], [p.case.arm.name for p in plan])
+    ]
+    left = [Column(max(width, len(title))) for width, title in zip(names, _HEADINGS, strict=False)]
+    return [*left, *(Column(len(title), right=True) for title in _HEADINGS[2:-1]), Column(0)]
 
 
 def _worst(cell: Cell) -> Distances | None:
@@ -139,7 +146,7 @@ def _rules(cell: Cell) -> str:
 
 
 def _names(rules: frozenset[Rule] | None) -> str:
-    return " ".join(sorted(rules or (), key=list(Rule).index)) or "none"
+    return " ".join(rule for rule in Rule if rule in (rules or ())) or "none"
 
 
 def _style(cell: Cell) -> str:

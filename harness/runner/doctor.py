@@ -38,7 +38,9 @@ def torch_version() -> Finding:
 
     found = tuple(int(part) for part in torch.__version__.split(".")[:2])
     known = f"read in {_dotted(OLDEST_TORCH)} .. {_dotted(NEWEST_TORCH)}"
-    return Finding("torch", OLDEST_TORCH <= found <= NEWEST_TORCH, f"{torch.__version__}, {known}", needed=True)
+    return Finding(
+        "torch", OLDEST_TORCH <= found <= NEWEST_TORCH, f"{torch.__version__}, {known}", needed=True
+    )
 
 
 def gpu() -> Finding:
@@ -55,7 +57,11 @@ def vllm() -> Finding:
     try:
         return Finding("vllm", here=True, found=importlib.metadata.version("vllm"))
     except importlib.metadata.PackageNotFoundError:
-        return Finding("vllm", here=False, found="not installed: '--vllm installed' is refused, releases and files are not")
+        return Finding(
+            "vllm",
+            here=False,
+            found="not installed: '--vllm installed' is refused, releases and files are not",
+        )
 
 
 def package_index() -> Finding:
@@ -78,7 +84,9 @@ def cache_folder() -> Finding:
         with tempfile.TemporaryFile(dir=folder):
             free = shutil.disk_usage(folder).free / 2**30
     except OSError as error:
-        return Finding("cache", here=False, found=f"{folder}: {error.strerror}; releases are fetched every time")
+        return Finding(
+            "cache", here=False, found=f"{folder}: {error.strerror}; releases are fetched every time"
+        )
     return Finding("cache", here=True, found=f"{folder}, {free:.0f} GiB free")
 
 

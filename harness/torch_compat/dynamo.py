@@ -4,6 +4,7 @@ Read in torch 2.10 .. 2.15.  Dynamo keeps 64 compilation metrics only, so
 `start_counting` is called once for each session.
 """
 
+from contextlib import AbstractContextManager
 from types import CodeType
 
 import torch
@@ -54,6 +55,12 @@ def checked_guards(code: CodeType) -> int:
 def _leaves(tree: str) -> int:
     nodes = [line.lstrip("| ") for line in tree.splitlines() if "+- " in line]
     return sum("GuardManager" not in node for node in nodes)
+
+
+def refuse_silent_fallback() -> AbstractContextManager[None]:
+    """While open, reaching the recompile limit raises instead of running eager from then on."""
+    patched: AbstractContextManager[None] = torch.compiler.config.patch(fail_on_recompile_limit_hit=True)  # type: ignore[attr-defined]
+    return patched
 
 
 def is_recompile_limit(error: BaseException) -> bool:

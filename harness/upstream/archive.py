@@ -1,42 +1,44 @@
 """A wheel or an sdist as a source: single files are read, nothing is unpacked."""
 
 import email
+import functools
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from harness.errors import UsageError
 from harness.upstream.source import PACKAGE_MARK, NoSuchMember, SourceFile, decode
 
 SUFFIXES = (".whl", ".zip", ".tar.gz", ".tgz")
 
-# What zipfile and tarfile raise for damaged or unreadable files; gzip's own error is an OSError.
-_BROKEN = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
+# What zipfile and tarfile raise for files that are damaged, encrypted or not permitted;
+# gzip's own error is an OSError, zipfile's for encryption a RuntimeError.
+_BROKEN = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, RuntimeError)
 
 
 class DamagedArchive(UsageError):
-    """The file is no readable archive: cut short, or not permitted."""
+    """The file is no readable archive: cut short, encrypted or not permitted."""
 
 
 class Archive:
-    """A wheel (.whl), or an sdist or repository archive (.zip, .tar.gz)."""
+    """A wheel (.whl), or an sdist or repository archive (.zip, .tar.gz, .tgz)."""
 
     def __init__(self, path: Path) -> None:
         """Look inside; raises `UsageError` when this is no vLLM or cannot be read."""
         self.path = path.absolute()
-        try:
-            with _Members(self.path) as members:
-                names = members.names()
-                name, version = _distribution(members, names)
-        except _BROKEN as error:
-            raise self._damaged(error) from error
-        self._names = frozenset(names)
-        self._top = self._find_package(names, f"{name} {version}" if name else "no vLLM package")
-        self.label = f"{name} {version}" if name else f"vllm at {self.path}"
+        with self._open() as opened:
+            self._names = frozenset(opened.names)
+            distribution = _distribution(opened)
+        tops = [name.partition(PACKAGE_MARK)[0] for name in self._names if f"/{PACKAGE_MARK}" in f"/{name}"]
+        if not tops:
+            content = distribution or "something else"
+            raise UsageError(f"'{self.path}' holds {content}, not vLLM: give a wheel or an sdist of vllm")
+        self._top = min(tops, key=len)  # nothing in a wheel, one folder in an sdist
+        self.label = distribution or f"vllm at {self.path}"
 
     def read(self, member: str) -> SourceFile:
         """See `Source.read`."""
@@ -47,54 +49,50 @@ class Archive:
         name = self._top + member
         if name not in self._names:
             raise NoSuchMember(self.label, member)
+        with self._open() as opened:
+            return opened.read(name), f"{self.path}/{name}"
+
+    @contextmanager
+    def _open(self) -> Iterator["_Opened"]:
         try:
-            with _Members(self.path) as members:
-                return members.read(name), f"{self.path}/{name}"
+            with _zipped(self.path) if self.path.suffix in {".whl", ".zip"} else _tarred(self.path) as opened:
+                yield opened
         except _BROKEN as error:
-            raise self._damaged(error) from error
-
-    def _damaged(self, error: Exception) -> DamagedArchive:
-        kind = "a wheel" if self.path.suffix == ".whl" else "an archive"
-        return DamagedArchive(f"'{self.path}' cannot be read as {kind}, is it complete? ({error})")
-
-    def _find_package(self, names: Iterable[str], content: str) -> str:
-        """What stands before `vllm/`: nothing in a wheel, the top folder in an sdist."""
-        tops = [name.partition(PACKAGE_MARK)[0] for name in names if f"/{PACKAGE_MARK}" in f"/{name}"]
-        if not tops:
-            raise UsageError(f"'{self.path}' holds {content}, not vLLM: give a wheel or an sdist of vllm")
-        return min(tops, key=len)
+            kind = "a wheel" if self.path.suffix == ".whl" else "an archive"
+            raise DamagedArchive(
+                f"'{self.path}' cannot be read as {kind}, is it complete? ({error})"
+            ) from error
 
 
-class _Members:
-    """One reading interface over zip and tar, open while in a `with`."""
+@dataclass(frozen=True)
+class _Opened:
+    """What zip and tar have in common."""
 
-    def __init__(self, path: Path) -> None:
-        zipped = path.suffix in {".whl", ".zip"}
-        self._archive = zipfile.ZipFile(path) if zipped else tarfile.open(path)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._archive.close()
-
-    def names(self) -> list[str]:
-        is_zip = isinstance(self._archive, zipfile.ZipFile)
-        return self._archive.namelist() if is_zip else self._archive.getnames()
-
-    def read(self, name: str) -> bytes:
-        if isinstance(self._archive, zipfile.ZipFile):
-            return self._archive.read(name)
-        file = self._archive.extractfile(name)
-        return file.read() if file else b""
+    names: Sequence[str]
+    read: Callable[[str], bytes]
 
 
-def _distribution(members: _Members, names: list[str]) -> tuple[str | None, str | None]:
-    """Name and version from the metadata: `*.dist-info/METADATA`, or an sdist's `*/PKG-INFO`."""
-    for name in names:
+@contextmanager
+def _zipped(path: Path) -> Iterator[_Opened]:
+    with zipfile.ZipFile(path) as archive:
+        yield _Opened(archive.namelist(), archive.read)
+
+
+@contextmanager
+def _tarred(path: Path) -> Iterator[_Opened]:
+    with tarfile.open(path) as archive:
+        yield _Opened(archive.getnames(), functools.partial(_read_tarred, archive))
+
+
+def _read_tarred(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    return file.read() if file else b""
+
+
+def _distribution(opened: _Opened) -> str | None:
+    """`NAME VERSION` from the metadata: `*.dist-info/METADATA`, or an sdist's `*/PKG-INFO`."""
+    for name in opened.names:
         if name.count("/") == 1 and name.endswith((".dist-info/METADATA", "/PKG-INFO")):
-            said = email.message_from_bytes(members.read(name))
-            return said["Name"], said["Version"]
-    return None, None
+            said = email.message_from_bytes(opened.read(name))
+            return f"{said['Name']} {said['Version']}"
+    return None

@@ -2,20 +2,18 @@
 
 import inspect
 import linecache
-import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from harness.errors import StepUnavailable, UsageError
-from harness.upstream.cut import HOST, SINCE, STORAGE, Cut, cut
-from harness.upstream.source import NoSuchMember, Source
+from harness.errors import UsageError
+from harness.upstream.buffer import UpstreamBuffer
+from harness.upstream.cut import HOST, STORAGE, Cut, NoBuffer, cut
+from harness.upstream.source import NoSuchMember, Source, SourceFile
 from harness.upstream.stand_ins import (
     STAND_INS,
     Host,
@@ -30,19 +28,28 @@ from harness.upstream.stand_ins import (
 
 @dataclass(frozen=True)
 class Model:
-    """Where a model class is defined; `nested` is where its configuration lies in the Hugging Face one."""
+    """Where a model class is defined, and the first release that has its buffer.
+
+    `nested` names the part of the Hugging Face configuration that is the model's own.
+    """
 
     member: str
     class_name: str
+    since: str
     nested: str | None = None
 
 
 MODELS: Mapping[str, Model] = {
-    "qwen3_vl": Model("vllm/model_executor/models/qwen3_vl.py", "Qwen3VLForConditionalGeneration"),
+    "qwen3_vl": Model(
+        "vllm/model_executor/models/qwen3_vl.py",
+        "Qwen3VLForConditionalGeneration",
+        since="0.11.0",
+    ),
     "qwen3_omni_moe_thinker": Model(
         "vllm/model_executor/models/qwen3_omni_moe_thinker.py",
         "Qwen3OmniMoeThinkerForConditionalGeneration",
-        "thinker_config",
+        since="0.11.1",
+        nested="thinker_config",
     ),
 }
 
@@ -51,8 +58,7 @@ MODELS: Mapping[str, Model] = {
 class BoundClass:
     """A model class of one source, as a `BufferFactory`.
 
-    Use `dataclasses.replace(bound, surroundings=...)` for a model that is built
-    in another way.
+    `dataclasses.replace(bound, surroundings=...)` builds the model in another way.
     """
 
     source: Source
@@ -83,7 +89,7 @@ class BoundClass:
 
     def __call__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> "UpstreamBuffer":
+    ) -> UpstreamBuffer:
         """Run the class's own allocation.
 
         dtype and device are the ambient ones, since the class names none.  Raises
@@ -94,11 +100,42 @@ class BoundClass:
         try:
             with _ambient(dtype, device):
                 instance.surround(self.surroundings.tower, self._visual())
-                instance.__init__(**self._arguments(config))  # type: ignore[misc]
+                type(instance).__init__(instance, **self._arguments(config))
         except Exception as error:
-            where = _place_of(error, self.filename)
-            raise UsageError(f"{where}: {self.model_class}.__init__ cannot be run without vLLM: {error}") from error
-        return UpstreamBuffer(instance, self.cut, self.surroundings.vision)
+            where = self._place_of(error)
+            raise UsageError(
+                f"{where}: {self.model_class}.__init__ cannot be run without vLLM: {error}"
+            ) from error
+        return UpstreamBuffer(instance, self.cut, vision=self.surroundings.vision)
+
+    def rehearse(self) -> None:
+        """Refuse what would otherwise look like a fault of the buffer in the middle of a run.
+
+        Raises `UsageError` when a method needs what only the whole vLLM has.
+        """
+        buffer = self(4, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
+        try:
+            buffer.set(torch.ones(2, 3, 5))
+            self._check_storage(buffer)
+            buffer.get(3)
+            buffer.clear(3)
+        except UsageError:
+            raise
+        except Exception as error:
+            # Anything else is the buffer's own fault, and for the run to report.
+            if _is_ours(error):
+                where = self._place_of(error)
+                raise UsageError(
+                    f"{where}: {self.model_class} cannot be run without vLLM: {error}"
+                ) from error
+
+    def _check_storage(self, buffer: UpstreamBuffer) -> None:
+        try:
+            found = buffer.capacity
+        except (AttributeError, LookupError, TypeError):
+            found = 0
+        if not found:
+            raise UsageError(f"{self.filename}: {self.model_class} keeps no rows per level in self.{STORAGE}")
 
     def _visual(self) -> nn.Module | None:
         """The vision tower, or what this release has in its place."""
@@ -107,63 +144,12 @@ class BoundClass:
         return StageMissingLayer() if "StageMissingLayer" in self.cut.replaced.values() else None
 
     def _arguments(self, config: Settings) -> dict[str, object]:
-        known = {"vllm_config": config, "prefix": ""}
+        known: dict[str, object] = {"vllm_config": config, "prefix": ""}
         wanted = inspect.signature(self.host).parameters
         return {name: value for name, value in known.items() if name in wanted}
 
-
-class UpstreamBuffer:
-    """An instance of a cut-out class behind the `Buffer` interface.
-
-    It has no `generation`: no release tells anybody that storage moves.
-    """
-
-    def __init__(self, host: Host, cut: Cut, vision: bool) -> None:
-        """`host` has been through the class's own `__init__`."""
-        self._host: Any = host
-        self._cut = cut
-        self.vision = vision
-
-    @property
-    def capacity(self) -> int:
-        """Rows of level 0 now; 0 while there is no storage."""
-        levels = getattr(self._host, STORAGE, None)
-        return 0 if levels is None or len(levels) == 0 else int(levels[0].size(0))
-
-    def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """See `Buffer.get`; raises `UsageError` when the levels cannot be told from the answer."""
-        answer = self._call("get", tokens)
-        return None if answer is None else self._in_level_order(answer)
-
-    def set(self, payload: Tensor, /) -> None:
-        """See `Buffer.set`."""
-        self._call("set", payload)
-
-    def clear(self, tokens: int, /) -> None:
-        """See `Buffer.clear`."""
-        self._call("clear", tokens)
-
-    def resize(self, tokens: int, /) -> None:
-        """See `Buffer.resize`."""
-        if "resize" not in self._cut.verbs:
-            raise StepUnavailable(f"{self._cut.class_name} has no method that resizes the buffer")
-        self._call("resize", tokens)
-
-    def _call(self, verb: str, argument: object) -> Any:
-        return getattr(self._host, self._cut.verbs[verb])(argument)
-
-    def _in_level_order(self, answer: Any) -> tuple[Tensor, ...]:
-        """By name, as the decoder looks them up: `deepstack_input_embeds_0`, `_1`, ..."""
-        tensors = getattr(answer, "tensors", answer)
-        found = list(tensors) if isinstance(tensors, Mapping) else type(answer).__name__
-        wanted = [f"{STORAGE}_{level}" for level in range(len(found))]
-        if not isinstance(tensors, Mapping) or set(wanted) != set(found):
-            method = self._cut.verbs["get"]
-            raise UsageError(
-                f"{self._cut.filename}:{self._cut.lines[method]}: {method} answers with {found}, "
-                f"not with one tensor each for {STORAGE}_0, {STORAGE}_1, ..: which level is which?"
-            )
-        return tuple(tensors[name] for name in wanted)
+    def _place_of(self, error: Exception) -> str:
+        return _place_of(error, self.filename)
 
 
 def bind(source: Source, model: str = "qwen3_vl") -> BoundClass:
@@ -178,12 +164,14 @@ def bind(source: Source, model: str = "qwen3_vl") -> BoundClass:
     chosen = MODELS[model]
     try:
         file = source.read(chosen.member)
-    except NoSuchMember as error:
-        raise UsageError(f"{error}: {SINCE}") from error
-    linecache.cache[file.filename] = (len(file.text), None, file.text.splitlines(True), file.filename)
-    done = cut(file, chosen.class_name, host=Host, given=Host.GIVEN, stand_ins=STAND_INS)
+        done = cut(file, chosen.class_name, host=Host, given=Host.GIVEN, stand_ins=STAND_INS)
+    except (NoSuchMember, NoBuffer) as error:
+        raise UsageError(
+            f"{error}; {chosen.class_name} has its buffer from vLLM {chosen.since} on"
+        ) from error
+    _show_in_tracebacks(file)
     bound = BoundClass(source, chosen, done, _define(done))
-    _rehearse(bound)
+    bound.rehearse()
     return bound
 
 
@@ -193,69 +181,39 @@ def where_returned(buffer: UpstreamBuffer, tokens: int) -> str:
     For a diagnosis only: a get that resizes does so here too, and what a get
     raises comes through.
     """
-    places: list[str] = []
-    method, filename = buffer._cut.verbs["get"], buffer._cut.filename
-
-    def watch_line(frame: FrameType, event: str, _: object) -> Any:
-        if event == "return":
-            places.append(f"{filename}:{frame.f_lineno}")
-        return watch_line
-
-    def watch_call(frame: FrameType, event: str, _: object) -> Any:
-        code = frame.f_code
-        return watch_line if (code.co_filename, code.co_name) == (filename, method) else None
-
-    before = sys.gettrace()
-    sys.settrace(watch_call)
-    try:
-        buffer._call("get", tokens)
-    finally:
-        sys.settrace(before)
-    return places[-1]
+    return buffer.where_returned(tokens)
 
 
 def _define(done: Cut) -> type[Host]:
-    """Execute the cut module: the class, over a fresh host."""
+    """Execute the cut module: it defines the class, over `Host`."""
     stand_ins = {name: STAND_INS[real] for name, real in done.replaced.items()}
-    names: dict[str, Any] = {"__name__": f"{__name__}.{done.class_name}", HOST: Host, **stand_ins}
+    names: dict[str, object] = {"__name__": f"{__name__}.{done.class_name}", HOST: Host, **stand_ins}
     try:
         exec(done.code, names)
     except Exception as error:
         where = _place_of(error, done.filename)
         raise UsageError(f"{where}: {done.class_name} cannot be defined without vLLM: {error}") from error
-    defined: type[Host] = names[done.class_name]
+    defined = names[done.class_name]
+    assert isinstance(defined, type)
+    assert issubclass(defined, Host)
     return defined
 
 
-def _rehearse(bound: BoundClass) -> None:
-    """Refuse now what would otherwise look like a fault of the buffer in the middle of a run."""
-    buffer = bound(4, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
-    where = f"{bound.filename}:{min(bound.methods.values())}"
-    try:
-        buffer.set(torch.ones(2, 3, 5))
-        if not _has_rows(buffer, 3):
-            raise UsageError(f"{where}: {bound.model_class} keeps its rows elsewhere than in self.{STORAGE}")
-        buffer.get(3)
-        buffer.clear(3)
-    except UsageError:
-        raise
-    except Exception as error:  # what is the buffer's own fault is for the run to report
-        if _is_ours(error):
-            place = _place_of(error, bound.filename)
-            raise UsageError(f"{place}: {bound.model_class} cannot be run without vLLM: {error}") from error
+def _show_in_tracebacks(file: SourceFile) -> None:
+    """Let tracebacks quote the lines that were compiled, also when they lie inside a wheel.
 
-
-def _has_rows(buffer: UpstreamBuffer, rows: int) -> bool:
-    try:
-        return buffer.capacity >= rows
-    except (AttributeError, LookupError, TypeError):
-        return False
+    Without a modification time linecache never drops the entry.
+    """
+    lines = file.text.splitlines(keepends=True)
+    linecache.cache[file.filename] = (len(file.text), None, lines, file.filename)
 
 
 def _is_ours(error: Exception) -> bool:
     """Whether cut code missed something that only the whole vLLM would have."""
     stand_ins = (Host, Settings, VisionTower, StageMissingLayer, IntermediateTensors)
-    return type(error) is NameError or (isinstance(error, AttributeError) and isinstance(error.obj, stand_ins))
+    return type(error) is NameError or (
+        isinstance(error, AttributeError) and isinstance(error.obj, stand_ins)
+    )
 
 
 def _place_of(error: Exception, filename: str) -> str:

@@ -20,11 +20,15 @@ from harness.upstream.source import SourceFile
 from harness.upstream.uses import ANY_OF_SELF, Function, calls_itself, reads, required, writes
 
 HOST = "__deepstack_host__"
-SINCE = "vLLM has the deepstack buffer from 0.11 on"
 STORAGE = "deepstack_input_embeds"
 
 _VERBS = {verb: re.compile(rf"_{verb}_\w*{STORAGE}\w*") for verb in ("get", "set", "clear", "resize")}
 _NEEDED_VERBS = frozenset({"get", "set", "clear"})
+
+
+class NoBuffer(UsageError):
+    """The class is not there, or has no deepstack buffer."""
+
 
 Members = Mapping[str, list[ast.stmt]]
 
@@ -46,13 +50,15 @@ class Cut:
     replaced: Mapping[str, str]
 
 
-def cut(file: SourceFile, class_name: str, *, host: type, given: Collection[str], stand_ins: Collection[str]) -> Cut:
+def cut(
+    file: SourceFile, class_name: str, *, host: type, given: Collection[str], stand_ins: Collection[str]
+) -> Cut:
     """Cut the buffer of `class_name` out of `file`.
 
     `host` takes the place of the class's bases, `given` names the attributes that
     instances have before `__init__` runs, `stand_ins` the imported names that
-    can be replaced.  Raises `UsageError` that names file and line for what is
-    not there, does not parse or cannot be supplied.
+    can be replaced.  Raises `NoBuffer` when there is nothing to cut, and another
+    `UsageError`, with file and line, for what does not parse or cannot be supplied.
     """
     tree = parse(file.text, file.filename)
     definition = _definition(tree, class_name, file.filename)
@@ -60,14 +66,18 @@ def cut(file: SourceFile, class_name: str, *, host: type, given: Collection[str]
     root = surgeon.reduced(host)
     cutting = Cutting(tree, file.filename, root, stand_ins, given={HOST})
     code = cutting.compile()
-    lines = {node.name: node.lineno for node in root.body if isinstance(node, Function) and node.name != "__init__"}
+    lines = {
+        node.name: node.lineno for node in root.body if isinstance(node, Function) and node.name != "__init__"
+    }
     return Cut(class_name, file.filename, code, surgeon.verbs, lines, cutting.replaced)
 
 
 class _Surgeon:
     """Decides which members of one class belong to its buffer."""
 
-    def __init__(self, definition: ast.ClassDef, members: Members, filename: str, given: Collection[str]) -> None:
+    def __init__(
+        self, definition: ast.ClassDef, members: Members, filename: str, given: Collection[str]
+    ) -> None:
         self._definition = definition
         self._members = members
         self._where = f"{filename}:{definition.lineno}"
@@ -91,21 +101,25 @@ class _Surgeon:
         verbs = {verb: name for verb, name in found.items() if name}
         if lacking := sorted(_NEEDED_VERBS - verbs.keys()):
             names = ", ".join(f"_{verb}_{STORAGE}" for verb in lacking)
-            raise UsageError(f"{self._where}: class {self._definition.name} has no {names}: {SINCE}")
+            raise NoBuffer(f"{self._where}: class {self._definition.name} has no {names}")
         return verbs
 
     def _method_named(self, verb: str, pattern: re.Pattern[str]) -> str | None:
         names = [name for name, nodes in self._members.items() if pattern.fullmatch(name)]
         exact = f"_{verb}_{STORAGE}"
         if len(names) > 1 and exact not in names:
-            raise UsageError(f"{self._where}: which of {', '.join(names)} is it that should {verb} the buffer?")
+            raise UsageError(
+                f"{self._where}: which of {', '.join(names)} is it that should {verb} the buffer?"
+            )
         return exact if exact in names else next(iter(names), None)
 
     def _find_init(self) -> Function:
         for node in self._members.get("__init__", ()):
             if isinstance(node, Function):
                 return node
-        raise UsageError(f"{self._where}: class {self._definition.name} has no __init__ that allocates the buffer")
+        raise NoBuffer(
+            f"{self._where}: class {self._definition.name} has no __init__ that allocates the buffer"
+        )
 
     def _body(self) -> list[ast.stmt]:
         """The buffer's methods, what they call and read, and the slice of `__init__` for it."""
@@ -128,7 +142,9 @@ class _Surgeon:
         found, called, done = writes(node), calls_itself(node), set[str]()
         while todo := called - done:
             done |= todo
-            bodies = [each for name in todo for each in self._members.get(name, ()) if isinstance(each, Function)]
+            bodies = [
+                each for name in todo for each in self._members.get(name, ()) if isinstance(each, Function)
+            ]
             changed = {name for method in bodies for inner in method.body for name in writes(inner)}
             found |= {name for name in changed if name.startswith("self.")}
             called |= {name for method in bodies for name in calls_itself(method)}
@@ -152,7 +168,7 @@ def _definition(tree: ast.Module, class_name: str, filename: str) -> ast.ClassDe
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
             return node
-    raise UsageError(f"{filename} has no class {class_name}: {SINCE}")
+    raise NoBuffer(f"{filename} has no class {class_name}")
 
 
 def _members(definition: ast.ClassDef, tree: ast.Module) -> Members:

@@ -5,20 +5,22 @@ client here raises instead: a release that does not exist and an index that cann
 be asked are told apart.
 """
 
+import atexit
 import functools
 import logging
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from unearth import Link, Package, PackageFinder
 from unearth.auth import MultiDomainBasicAuth
-from unearth.fetchers import PyPIClient
+from unearth.fetchers import Fetcher, PyPIClient
 
 from harness.errors import MachineError, UsageError
 from harness.upstream import kept, pip_settings
@@ -29,6 +31,36 @@ _NAME = "vllm"
 _ABSENT = {404, 410}
 _TIMEOUT = httpx2.Timeout(30, connect=5)  # seconds: a machine without a network says so at once
 _UNREACHABLE = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """An index, or a `find-links` page or folder."""
+
+    address: str
+    is_index: bool
+
+
+@dataclass
+class _Listing:
+    """What all places together have of vLLM.
+
+    `unreachable` says which places could not be asked, and why; `said` is what
+    unearth says of the others, such as that a page is not there.
+    """
+
+    packages: list[Package] = field(default_factory=list)
+    unreachable: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def reasons(self) -> str:
+        """Why something that was looked for may be missing."""
+        return "; ".join(self.unreachable or self.said) or "pip is told of no place that has vllm"
+
+    def versions(self) -> list[Version]:
+        """Every version once, the newest last."""
+        return sorted({Version(str(package.version)) for package in self.packages})
 
 
 class Index:
@@ -45,33 +77,46 @@ class Index:
         Raises `UsageError` when it does not exist, naming neighbours that do,
         and `MachineError` when that cannot be known.
         """
-        found, unreachable, said = self._look_up()
+        listing = self._listing
         wanted = SpecifierSet(f"=={version}")
-        matching = [package for package in found if wanted.contains(str(package.version), prereleases=True)]
+        matching = [each for each in listing.packages if wanted.contains(str(each.version), prereleases=True)]
         if matching:
             links = [package.link for package in matching]
             best = min(links, key=lambda link: (not link.is_wheel, not link.is_file))
             return PublishedFile(best, self._client)
-        if unreachable or not found:
-            reasons = "; ".join(unreachable or said) or "pip is told of no place that has vllm"
-            raise MachineError(f"vllm {version} cannot be looked up: {reasons}; {kept.alternatives()}")
-        raise UsageError(f"there is no vllm {version}: {_neighbours(version, found)}")
+        if listing.unreachable or not listing.packages:
+            raise MachineError(
+                f"vllm {version} cannot be looked up: {listing.reasons}; {kept.alternatives()}"
+            )
+        raise UsageError(f"there is no vllm {version}: {_neighbours(version, listing.versions())}")
 
-    def _look_up(self) -> tuple[list[Package], list[str], list[str]]:
-        """All releases of all places, why a place could not be asked, and what unearth says of the rest."""
-        found: list[Package] = []
-        unreachable: list[str] = []
-        with _unearth_warnings() as said:
-            for kind, address in self._places:
+    def versions(self) -> list[Version]:
+        """Every release there is, the newest last; raises `MachineError` when none can be seen."""
+        found = self._listing.versions()
+        if not found:
+            raise MachineError(f"the releases of vllm cannot be listed: {self._listing.reasons}")
+        return found
+
+    @functools.cached_property
+    def _listing(self) -> _Listing:
+        listing = _Listing()
+        with _unearth_warnings(listing.said):
+            for place in self._places:
                 try:
-                    found += self._ask(kind, address)
+                    listing.packages += self._ask(place)
                 except _UNREACHABLE as error:
-                    unreachable.append(f"{Link(address).redacted} cannot be reached ({str(error) or repr(error)})")
-        return found, unreachable, said
+                    reason = str(error) or type(error).__name__
+                    listing.unreachable.append(f"{Link(place.address).redacted} cannot be reached ({reason})")
+        return listing
 
-    def _ask(self, kind: str, address: str) -> Sequence[Package]:
+    def _ask(self, place: _Place) -> Sequence[Package]:
         """All releases one place has, for any platform and Python, yanked ones included."""
-        finder = PackageFinder(self._client, ignore_compatibility=True, **{kind: [address]})  # type: ignore[arg-type]
+        finder = PackageFinder(
+            cast("Fetcher", self._client),
+            index_urls=[place.address] if place.is_index else [],
+            find_links=[] if place.is_index else [place.address],
+            ignore_compatibility=True,
+        )
         return list(finder.find_all_packages(_NAME, allow_yanked=True))
 
     @functools.cached_property
@@ -84,9 +129,15 @@ class Index:
             timeout=_TIMEOUT,
             follow_redirects=True,
         )
-        indexes = [address for kind, address in self._places if kind == "index_urls"]
+        indexes = [place.address for place in self._places if place.is_index]
         client.auth = MultiDomainBasicAuth(prompting=False, index_urls=indexes)
+        atexit.register(client.close)
         return client
+
+
+def known_releases() -> list[Version]:
+    """The releases that the configured indexes list, the newest last; raises `MachineError`."""
+    return Index().versions()
 
 
 class _Client(PyPIClient):
@@ -98,33 +149,35 @@ class _Client(PyPIClient):
         return response
 
 
-def _places(settings: PipSettings) -> list[tuple[str, str]]:
-    """unearth's keyword and an address for each; local folders that do not exist hold nothing."""
+def _places(settings: PipSettings) -> list[_Place]:
+    """In pip's order; like pip, without the local folders that do not exist."""
     default = PackageFinder().sources[0]["url"]  # unearth's default index is pip's
     indexes = [] if settings.no_index else [settings.index_url or default, *settings.extra_index_urls]
     links = [link for link in settings.find_links if "://" in link or Path(link).exists()]
-    return [*(("index_urls", url) for url in indexes), *(("find_links", link) for link in links)]
+    return [
+        *(_Place(address, is_index=True) for address in indexes),
+        *(_Place(address, is_index=False) for address in links),
+    ]
 
 
-def _neighbours(version: Version, found: Sequence[Package]) -> str:
-    known = sorted({Version(package.version) for package in found if package.version})
+def _neighbours(version: Version, known: Sequence[Version]) -> str:
     below = sum(each < version for each in known)
     near = ", ".join(map(str, known[max(0, below - 2) : below + 2]))
     return f"near it are {near}, the newest is {known[-1]}"
 
 
 @contextmanager
-def _unearth_warnings() -> Iterator[list[str]]:
-    """Collect instead of printing: an index that lacks vLLM is no news while another one has it."""
+def _unearth_warnings(said: list[str]) -> Iterator[None]:
+    """Collect, do not print: that an index lacks vLLM is no news while another one has it."""
     logger = logging.getLogger("unearth.collector")
-    said: list[str] = []
 
     def hold_back(record: logging.LogRecord) -> bool:
-        said.append(record.getMessage())
+        if record.levelno >= logging.WARNING:
+            said.append(record.getMessage())
         return False
 
     logger.addFilter(hold_back)
     try:
-        yield said
+        yield
     finally:
         logger.removeFilter(hold_back)

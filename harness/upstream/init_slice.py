@@ -23,7 +23,9 @@ _BLOCKS = (
 _LEAVES_BLOCK = (ast.Raise, ast.Break, ast.Continue)
 
 
-def backward_slice(init: Function, needed: Collection[str], given: Collection[str], writes: Writes) -> Function:
+def backward_slice(
+    init: Function, needed: Collection[str], given: Collection[str], writes: Writes
+) -> Function:
     """A copy of `init` without the statements that do not matter to the names in `needed`.
 
     Names in `given` (such as `self.visual`) exist already: nothing is kept for

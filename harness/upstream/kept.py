@@ -92,7 +92,7 @@ def _replace(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.replace(name, path)
+        Path(name).replace(path)
     except OSError:
-        os.unlink(name)
+        Path(name).unlink()
         raise

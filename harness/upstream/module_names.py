@@ -66,7 +66,8 @@ class Cutting:
         # Annotations name types of vLLM: unevaluated they ask for nothing.
         flags = __future__.annotations.compiler_flag
         with warnings.catch_warnings(action="ignore"):
-            return compile(module, self.filename, "exec", flags, dont_inherit=True)
+            code: CodeType = compile(module, self.filename, "exec", flags, dont_inherit=True)
+            return code
 
     def _bring(self, name: str) -> None:
         bindings = [node for node in self.tree.body if name in _bound(node)]
@@ -82,8 +83,9 @@ class Cutting:
     def _bring_import(self, name: str, node: Import) -> None:
         alias = next(alias for alias in node.names if _bound_as(alias) == name)
         if _importable(node, alias):
-            self._brought.append(copy.copy(node))
-            self._brought[-1].names = [alias]
+            alone = copy.copy(node)
+            alone.names = [alias]
+            self._brought.append(alone)
         elif alias.name in self.stand_ins:
             self.replaced[name] = alias.name
         else:
@@ -101,7 +103,8 @@ class Cutting:
 
     def _refuse_at(self, line: int, what: str) -> None:
         raise UsageError(
-            f"{self.filename}:{line}: {self.root.name} needs {what}: it cannot be supplied without importing vLLM"
+            f"{self.filename}:{line}: {self.root.name} needs {what}: "
+            "it cannot be supplied without importing vLLM"
         )
 
 

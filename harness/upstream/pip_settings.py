@@ -65,5 +65,7 @@ def _from_pip() -> Mapping[str, str]:
 
 
 def _from_environment() -> Mapping[str, str]:
-    named = ((name.removeprefix("PIP_"), text) for name, text in os.environ.items() if name.startswith("PIP_"))
+    named = (
+        (name.removeprefix("PIP_"), text) for name, text in os.environ.items() if name.startswith("PIP_")
+    )
     return {f":env:.{name.lower().replace('_', '-')}": text for name, text in named}

@@ -7,16 +7,16 @@ By byte ranges with remotezip where the server has them (half a second instead o
 import functools
 import io
 import logging
-import os
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import cast
 
 import httpx2
-from remotezip import PartialBuffer, RemoteZip, RemoteZipError  # type: ignore[import-untyped]
+from remotezip import PartialBuffer, RemoteZip, RemoteZipError
 from unearth import Link, PackageFinder
 from unearth.errors import UnpackError
-from unearth.fetchers import PyPIClient
+from unearth.fetchers import Fetcher, PyPIClient
 
 from harness.errors import MachineError
 from harness.upstream import kept
@@ -42,7 +42,9 @@ class PublishedFile:
         try:
             return self._read(member)
         except (httpx2.HTTPError, UnpackError, OSError) as error:
-            raise MachineError(f"{self._link.redacted} cannot be read: {error}; {kept.alternatives()}") from error
+            raise MachineError(
+                f"{self._link.redacted} cannot be read: {error}; {kept.alternatives()}"
+            ) from error
 
     def _read(self, member: str) -> tuple[bytes, str]:
         if self._link.is_file:
@@ -73,10 +75,11 @@ class PublishedFile:
 
     def _download_below(self, folder: Path | None, member: str) -> tuple[bytes, str]:
         with tempfile.TemporaryDirectory(dir=folder) as own:
-            path = PackageFinder(self._client).download(self._link, own)  # checks the index's hash
+            finder = PackageFinder(cast("Fetcher", self._client))
+            path = finder.download(self._link, own)  # checks the hash that the index gives
             read = Archive(path).read_bytes(member)
             if folder:
-                os.replace(path, folder / path.name)
+                path.replace(folder / path.name)
             return read
 
 

@@ -10,7 +10,7 @@ from harness.upstream.archive import Archive, DamagedArchive
 from harness.upstream.source import NoSuchMember, SourceFile, decode
 
 if TYPE_CHECKING:
-    from harness.upstream.index import PublishedFile
+    from harness.upstream.published import PublishedFile
 
 
 class Release:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, ItemsView, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ class IntermediateTensors:
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = tensors
 
-    def __getitem__(self, key: str | slice) -> Any:
+    def __getitem__(self, key: str | slice) -> object:
         if isinstance(key, str):
             return self.tensors[key]
         return type(self)({name: tensor[key] for name, tensor in self.tensors.items()})
@@ -28,6 +28,7 @@ class IntermediateTensors:
         self.tensors[key] = tensor
 
     def items(self) -> ItemsView[str, Tensor]:
+        """Names and tensors."""
         return self.tensors.items()
 
     def __len__(self) -> int:
@@ -64,7 +65,7 @@ class Settings:
         self.__dict__.update(values)
         self._path = path
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         """Only what was not given comes here."""
         raise AttributeError(f"the harness has no {self._path}.{name}", name=name, obj=self)
 
@@ -87,7 +88,9 @@ def vllm_config(
     return Settings(
         "vllm_config",
         model_config=Settings(
-            "vllm_config.model_config", dtype=dtype, hf_config=Settings(root, **{nested: model}) if nested else model
+            "vllm_config.model_config",
+            dtype=dtype,
+            hf_config=Settings(root, **{nested: model}) if nested else model,
         ),
         scheduler_config=Settings("vllm_config.scheduler_config", max_num_batched_tokens=capacity),
         device_config=Settings("vllm_config.device_config", device=device),
@@ -111,6 +114,7 @@ class Host(nn.Module):
     """Takes the place of the model class's bases (vllm/model_executor/models/interfaces.py)."""
 
     GIVEN = frozenset({"visual"})
+    _around: tuple[Callable[[], AbstractContextManager[object]], nn.Module | None]
 
     def surround(self, tower: Callable[[], AbstractContextManager[object]], visual: nn.Module | None) -> None:
         """Say, before `__init__`, what there is around the buffer."""

@@ -56,7 +56,11 @@ def _read_by(node: ast.AST) -> Iterator[str]:
             yield f"self.{node.attr}"
         if isinstance(node.ctx, ast.Load):
             yield f".{node.attr}"
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"getattr", "hasattr"}:
+    elif (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in {"getattr", "hasattr"}
+    ):
         yield from _named_in_call(node)
 
 
@@ -68,8 +72,7 @@ def _written_by(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
         yield from list(_named_in_call(node)) or [ANY_OF_SELF]
     elif isinstance(node, ast.Call) and _is_of_self(node.func) and node.func.attr in _REGISTERS:
-        name = node.args[0] if node.args else None
-        yield f"self.{name.value}" if isinstance(name, ast.Constant) else ANY_OF_SELF
+        yield from _first_argument(node)
 
 
 def _changed_by_call(call: ast.Call) -> set[str]:
@@ -84,6 +87,15 @@ def _named_in_call(call: ast.Call) -> Iterator[str]:
     match call.args:
         case [ast.Name(id="self"), ast.Constant(value=str(name)), *_]:
             yield f"self.{name}"
+
+
+def _first_argument(call: ast.Call) -> Iterator[str]:
+    """`self.x` for `self.register_buffer("x", ..)` and the like."""
+    match call.args:
+        case [ast.Constant(value=str(name)), *_]:
+            yield f"self.{name}"
+        case _:
+            yield ANY_OF_SELF
 
 
 def _place(node: ast.AST) -> str:

@@ -1,0 +1,35 @@
+"""Every incident of the catalogue: each revision breaks exactly the rules it is known to break."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.incidents import catalogue
+from harness.matrix import Planned, Where, plan_incident
+from harness.runner.cells import Runner
+
+
+def cases() -> Iterator[object]:
+    for incident in catalogue():
+        for family in incident.families:
+            for planned in plan_incident(incident, Where(family)):
+                # One process per backend: the first Inductor compile of a process costs 20 s.
+                group = pytest.mark.xdist_group(str(planned.case.arm.backend))
+                yield pytest.param(planned, id=f"{incident.id}-{_name(planned)}", marks=group)
+
+
+def _name(planned: Planned) -> str:
+    case = planned.case
+    return f"{case.family}-{case.revision}-{case.arm.name}-{case.trace}".replace(" ", "_")
+
+
+@pytest.fixture(scope="session")
+def runner() -> Runner:
+    return Runner()
+
+
+@pytest.mark.parametrize("planned", cases())
+def test_breaks_what_it_is_known_to_break(runner: Runner, planned: Planned) -> None:
+    cell = runner.play(planned)
+    assert not cell.unjudged, cell.judgements
+    assert cell.broken == planned.must_break, [said for said in cell.judgements if said.rule in cell.broken]

@@ -1,0 +1,74 @@
+"""The figures of vLLM issue 43602: how far off, and equal to what."""
+
+import pytest
+
+from harness.arm import ArmSpec
+from harness.case import Case, Distances, Observation
+from harness.play import Model, play
+from harness.protocols import BufferFactory
+from harness.registry import REVISIONS, resolve
+from harness.trace import Trace
+
+TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16")
+FAULTY = ("pr40145", "pr40932")
+FIXED = ("original", "pr43617", "pr49397", "reference")
+CLOSE = 1e-4
+FAR = 0.1
+BACKENDS = [
+    pytest.param(backend, marks=pytest.mark.xdist_group(backend))
+    for backend in ("eager", "aot_eager", "inductor")
+]
+
+
+@pytest.fixture(scope="session")
+def model() -> Model:
+    return Model.build("qwen3_vl")
+
+
+def played(model: Model, revision: str, arm: str) -> Observation:
+    make: BufferFactory = resolve("revision", REVISIONS, revision)  # type: ignore[assignment]
+    return play(Case("qwen3_vl", revision, TRACE, ArmSpec.parse(arm)), model, make)
+
+
+def last_forward(observation: Observation) -> Distances:
+    distances = observation.steps[-1].distances
+    assert distances is not None
+    assert distances.effect > FAR, "the payload does not show in the output"
+    return distances
+
+
+@pytest.mark.parametrize("revision", FAULTY)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_guards_dropped_the_faulty_equal_a_model_without_deepstack(
+    model: Model, backend: str, revision: str
+) -> None:
+    observation = played(model, revision, f"{backend}/drop_all")
+    distances = last_forward(observation)
+    assert distances.eager > FAR
+    assert distances.no_deepstack < CLOSE
+    assert observation.graphs is not None
+    assert (observation.graphs.graphs, observation.graphs.recompiles) == (1, 0)
+    assert observation.graphs.payload_guards > observation.graphs.payload_kept == 0
+
+
+@pytest.mark.parametrize("revision", FIXED)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_guards_dropped_the_fixed_equal_eager(model: Model, backend: str, revision: str) -> None:
+    distances = last_forward(played(model, revision, f"{backend}/drop_all"))
+    assert distances.eager < CLOSE
+    assert distances.no_deepstack > FAR
+
+
+@pytest.mark.parametrize("revision", FAULTY + FIXED)
+def test_guards_kept_all_are_right(model: Model, revision: str) -> None:
+    observation = played(model, revision, "eager/stock")
+    assert last_forward(observation).eager < CLOSE
+    assert observation.graphs is not None
+    assert observation.graphs.graphs == (2 if revision in FAULTY else 1)
+
+
+@pytest.mark.parametrize("arm", ["eager/shape_env_only", "eager/keep_tensor"])
+def test_weaker_guards_miss_it_silently(model: Model, arm: str) -> None:
+    observation = played(model, "pr40932", arm)
+    assert last_forward(observation).eager > FAR
+    assert not [facts for facts in observation.steps if facts.raised]
