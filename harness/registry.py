@@ -53,6 +53,7 @@ MUTANTS: Mapping[str, Entry] = {
     "growth_loses_payload": Entry("harness.mutants.growth_loses_payload:GrowthLosesPayload", "R4"),
     "clears_one_row_too_few": Entry("harness.mutants.clears_one_row_too_few:ClearsOneRowTooFew", "R5"),
     "moves_unannounced": Entry("harness.mutants.moves_unannounced:MovesUnannounced", "R6"),
+    "copies_on_get": Entry("harness.mutants.copies_on_get:CopiesOnGet", "R6"),
     "dtype_lost_on_resize": Entry("harness.mutants.dtype_lost_on_resize:DtypeLostOnResize", "R7"),
     "broadcasts_hidden": Entry("harness.mutants.broadcasts_hidden:BroadcastsHidden", "R8"),
     "rejects_after_clearing": Entry("harness.mutants.rejects_after_clearing:RejectsAfterClearing", "R8"),

@@ -1,6 +1,8 @@
 """Probes measure what they say, and say so when they measured nothing."""
 
 import math
+import weakref
+from typing import ClassVar
 
 import pytest
 import torch
@@ -10,11 +12,12 @@ from harness.arm import ArmSpec, GuardPolicy
 from harness.arms.compile import CompiledSession, open_session
 from harness.case import NOT_FINITE, Run
 from harness.errors import NotMeasured
-from harness.play import Model
+from harness.play import Model, play
 from harness.probes.graphs import GraphProbe
 from harness.probes.numerics import distance
 from harness.probes.rows import RowOwners
 from harness.protocols import Inputs
+from harness.revisions.reference import ReferenceBuffer
 
 DROP_ALL = ArmSpec.parse("eager/drop_all")
 
@@ -130,3 +133,20 @@ def test_every_arm_of_the_backend_eager_runs(qwen: Model) -> None:
     observation = observe(qwen, str(case.trace), "reference", case.arm)
     assert observation.graphs is not None
     assert 0 < observation.graphs.kept < observation.graphs.guards
+
+
+def test_answers_outlive_their_step_so_that_no_address_is_handed_out_twice(qwen: Model) -> None:
+    alive: list[bool] = []
+
+    class Watching(ReferenceBuffer):
+        answers: ClassVar[list[weakref.ref[torch.Tensor]]] = []
+
+        def get(self, tokens: int) -> tuple[torch.Tensor, ...] | None:
+            alive.extend(ref() is not None for ref in self.answers)
+            answer = tuple(torch.zeros(tokens, qwen.family.hidden) for _ in range(3))
+            self.answers.append(weakref.ref(answer[0]))
+            return answer
+
+    play(case_of("cap 16: get 4; get 4; get 4", "watching"), qwen, Watching)
+    # Three gets: one answer kept, then two, then three, seen from the later gets of both lanes.
+    assert alive.count(True) >= 9

@@ -1,0 +1,35 @@
+"""Incident 43602 on released vLLM sources, read by range from the configured package index."""
+
+import pytest
+
+from harness.arm import ArmSpec
+from harness.incidents import find
+from harness.matrix import Where, narrow, plan_source
+from harness.rules import Rule
+from harness.runner.cells import Runner
+from harness.upstream.bind import bind
+from harness.upstream.locate import locate
+
+pytestmark = pytest.mark.network
+
+FAULTY = ("0.20.0", "0.20.1", "0.20.2", "0.21.0", "0.22.1")
+FREE = ("0.19.1", "0.23.0", "0.27.1", "0.33.0")
+
+
+def rules_broken(release: str) -> frozenset[Rule]:
+    bound = bind(locate(release), "qwen3_vl")
+    incident = find("43602")
+    plan = plan_source(incident, Where("qwen3_vl"), bound.label, bound.model_class)
+    cells = [Runner({bound.label: bound}).play(one) for one in narrow(plan, None, ArmSpec.parse("eager/drop_all"))]
+    assert not [cell.unjudged for cell in cells if cell.unjudged]
+    return frozenset[Rule]().union(*(cell.broken for cell in cells)) & frozenset(incident.rules)
+
+
+@pytest.mark.parametrize("release", FAULTY)
+def test_releases_that_ship_the_fault(release: str) -> None:
+    assert rules_broken(release) == {Rule.R0, Rule.R1}
+
+
+@pytest.mark.parametrize("release", FREE)
+def test_releases_that_are_free_of_it(release: str) -> None:
+    assert rules_broken(release) == frozenset()
