@@ -12,7 +12,7 @@ from harness import __version__
 from harness.errors import ExitCode, HarnessError, UsageError
 from harness.reporting.output import Output
 
-COMMANDS = ("list", "repro", "doctor")
+COMMANDS = ("list", "repro", "check", "doctor")
 _JUDGEMENTS = {ExitCode.HOLDS, ExitCode.BROKEN}
 _CODES = (
     "exit codes: 0 what was asked holds, 1 judged and it does not, 2 the call was wrong, "

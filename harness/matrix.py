@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from harness.arm import ArmSpec, Backend, GuardPolicy, PayloadPolicy
+from harness.arm import EAGER, ArmSpec, Backend, GuardPolicy, PayloadPolicy
 from harness.case import Case
 from harness.incidents import Incident
 from harness.rules import Rule
@@ -12,6 +12,39 @@ from harness.trace import RUNS_DECODER, Trace
 CONTROL_REVISION = "reference"
 """The controls do not depend on the buffer; they are shown once, on this revision."""
 _COST = [Backend.NONE, Backend.EAGER, Backend.AOT_EAGER, Backend.INDUCTOR]
+
+
+AUDIT_TRACES = (
+    # S1..S10: lifecycles that released buffers were measured on.
+    "cap 16: get 4",
+    "cap 16: set 9; get 16",
+    "cap 16: set 9; get 16; clear 16; get 16",
+    "cap 16: set 9; clear 5; get 9",
+    "cap 16: set 9; clear 5; set 3; get 9",
+    "cap 16: set 16; get 20",
+    "cap 16: set 9; get 9; set 20; get 20",
+    "cap 16: set 8; get 4; clear 4; get 4; clear 4",
+    "cap 16: set 9; set 3; get 9",
+    "cap 16: set 9; get 4",
+    # Calls that must be refused.
+    "cap 16: get -1",
+    "cap 16: set 4 levels=4",
+    "cap 16: set 4 hidden=1",
+    "cap 16: set 9; get 9; set 20 hidden=7; get 9",
+)
+
+CONTRACT_TRACES = (
+    # Together these put R1..R8 to the test: growth by set, get and resize, both ends of
+    # a clear, a shorter payload after a longer one, refused calls between reads.
+    "cap 16: profile 16; set 9; get 16; get 9; clear 16; get 16",
+    "cap 16: set 9; clear 5; get 16; set 9; clear 0; get 9",
+    "cap 16: set 9; get 9; set 3; get 9; get 3",
+    "cap 16: set 16; get 16; get 20; get 20; set 24; get 24; get 30; clear 30; get 30",
+    "cap 16: set 9; get 9; resize 20; get 9; resize 4; get 9; resize 12; get 9",
+    "cap 16: set 9; get 9; set 4 hidden=1; get 9; set 4 levels=2; get 9; set 20 hidden=7; get 9",
+    "cap 16: set 9; get 9; get -1; clear -1; resize -1; get 9; get 0; clear 0; get 9",
+    "cap 16: set 9; get 9; forward 16; set 3; forward 4; forward 9; get 16",
+)
 
 
 @dataclass(frozen=True)
@@ -73,6 +106,18 @@ def plan_source(incident: Incident, where: Where, label: str, model_class: str) 
         for arm in map(ArmSpec.parse, run.arms)
     ]
     return sorted([*_controls(incident, where), *runs], key=_cost)
+
+
+def plan_audit(where: Where, label: str, model_class: str) -> list[Planned]:
+    """The audit traces on one class, its methods driven directly and uncompiled."""
+    traces = map(Trace.parse, AUDIT_TRACES)
+    return [Planned(_of_source(_case(where, label, trace, EAGER), model_class), None) for trace in traces]
+
+
+def plan_check(where: Where, label: str) -> list[Planned]:
+    """The whole buffer contract on one class of a user's own, uncompiled."""
+    traces = map(Trace.parse, (*AUDIT_TRACES, *CONTRACT_TRACES))
+    return [Planned(_case(where, label, trace, EAGER), None) for trace in traces]
 
 
 def narrow(plan: Iterable[Planned], trace: Trace | None, arm: ArmSpec | None) -> list[Planned]:

@@ -4,31 +4,20 @@ import pytest
 
 from cases.selftest.playing import broken, judge
 from harness.arm import ArmSpec
+from harness.matrix import CONTRACT_TRACES
 from harness.play import Model
 from harness.registry import MUTANTS
 from harness.rules import Rule, Verdict
 
-# Together these put R1..R8 to the test: growth by set and by get, both ends of a
-# clear, a shorter payload after a longer one, rejected calls between reads.
-TRACES = [
-    "cap 16: profile 16; set 9; get 16; get 9; clear 16; get 16",
-    "cap 16: set 9; clear 5; get 16; set 9; clear 0; get 9",
-    "cap 16: set 9; get 9; set 3; get 9; get 3",
-    "cap 16: set 16; get 16; get 20; get 20; set 24; get 24; get 30; clear 30; get 30",
-    "cap 16: set 9; get 9; resize 20; get 9; resize 4; get 9; resize 12; get 9",
-    "cap 16: set 9; get 9; set 4 hidden=1; get 9; set 4 levels=2; get 9; set 20 hidden=7; get 9",
-    "cap 16: set 9; get 9; get -1; clear -1; resize -1; get 9; get 0; clear 0; get 9",
-    "cap 16: set 9; get 9; forward 16; set 3; forward 4; forward 9; get 16",
-]
 RULES = [Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8]
 
 
 def rules_broken(model: Model, buffer: str) -> set[Rule]:
-    return set().union(*(broken(judge(model, trace, buffer)) for trace in TRACES))
+    return set().union(*(broken(judge(model, trace, buffer)) for trace in CONTRACT_TRACES))
 
 
 def test_the_reference_keeps_every_rule_and_every_rule_is_put_to_the_test(qwen: Model) -> None:
-    verdicts = [judge(qwen, trace, "reference") for trace in TRACES]
+    verdicts = [judge(qwen, trace, "reference") for trace in CONTRACT_TRACES]
     for rule in RULES:
         seen = {judged[rule].verdict for judged in verdicts}
         assert Verdict.PASS in seen, rule
@@ -123,7 +112,7 @@ def test_rows_are_told_apart_in_half_precision(dtype: str) -> None:
     from harness.oracles.every import judge_all
     from harness.play import play
 
-    case = case_of(TRACES[0], "reference", dtype=dtype)
+    case = case_of(CONTRACT_TRACES[0], "reference", dtype=dtype)
     said = judge_all(case, play(case, model, buffer_named("reference")))
     assert not [judgement for judgement in said if judgement.verdict in (Verdict.FAIL, Verdict.ERROR)]
     assert ArmSpec.parse("eager") == case.arm

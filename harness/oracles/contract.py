@@ -138,9 +138,10 @@ class _Follower:
         self._suspect = None
 
     def _expose(self, tokens: int) -> None:
-        # A rule about stale rows is put to the test only where such a row could have been read.
+        # A rule about stale rows is put to the test only where such a row could have been
+        # read: behind the live payload, where an ended one once lay.
         for fate, rule in ((Fate.REPLACED, Rule.R3), (Fate.CLEARED, Rule.R5)):
-            if min(tokens, self._ledger.stale_rows(fate)) > 0:
+            if min(tokens, self._ledger.stale_rows(fate)) > self._ledger.tokens:
                 self.audit.judged.add(rule)
 
     def _rule(self, expected: Expected, cell: Cell | None) -> Rule:

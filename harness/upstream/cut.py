@@ -17,7 +17,7 @@ from harness.errors import UsageError
 from harness.upstream.init_slice import backward_slice
 from harness.upstream.module_names import Cutting, parse
 from harness.upstream.source import SourceFile
-from harness.upstream.uses import ANY_OF_SELF, Function, calls_itself, reads, required, writes
+from harness.upstream.uses import ANY_OF_SELF, Function, binds, calls_itself, reads, required, writes
 
 HOST = "__deepstack_host__"
 STORAGE = "deepstack_input_embeds"
@@ -153,7 +153,7 @@ class _Surgeon:
     def _check_attributes(self, body: list[ast.stmt], host: type) -> None:
         """Refuse a method that reads an attribute nobody would have set."""
         functions = [node for node in body if isinstance(node, Function)]
-        there = {name for function in functions for inner in function.body for name in writes(inner)}
+        there = {name for function in functions for inner in function.body for name in binds(inner)}
         there |= self._given | {f"self.{name}" for name in (*self._members, *dir(host))}
         for function in functions:
             for name, line in required(function).items():

@@ -25,7 +25,7 @@ from unearth.fetchers import Fetcher, PyPIClient
 from harness.errors import MachineError, UsageError
 from harness.upstream import kept, pip_settings
 from harness.upstream.pip_settings import PipSettings
-from harness.upstream.published import PublishedFile
+from harness.upstream.published import PublishedFile, reason
 
 _NAME = "vllm"
 _ABSENT = {404, 410}
@@ -81,9 +81,7 @@ class Index:
         wanted = SpecifierSet(f"=={version}")
         matching = [each for each in listing.packages if wanted.contains(str(each.version), prereleases=True)]
         if matching:
-            links = [package.link for package in matching]
-            best = min(links, key=lambda link: (not link.is_wheel, not link.is_file))
-            return PublishedFile(best, self._client)
+            return PublishedFile(min(matching, key=lambda each: _rank(each, version)).link, self._client)
         if listing.unreachable or not listing.packages:
             raise MachineError(
                 f"vllm {version} cannot be looked up: {listing.reasons}; {kept.alternatives()}"
@@ -105,8 +103,8 @@ class Index:
                 try:
                     listing.packages += self._ask(place)
                 except _UNREACHABLE as error:
-                    reason = str(error) or type(error).__name__
-                    listing.unreachable.append(f"{Link(place.address).redacted} cannot be reached ({reason})")
+                    where = Link(place.address).redacted
+                    listing.unreachable.append(f"{where} cannot be reached ({reason(error)})")
         return listing
 
     def _ask(self, place: _Place) -> Sequence[Package]:
@@ -158,6 +156,11 @@ def _places(settings: PipSettings) -> list[_Place]:
         *(_Place(address, is_index=True) for address in indexes),
         *(_Place(address, is_index=False) for address in links),
     ]
+
+
+def _rank(package: Package, version: Version) -> tuple[bool, bool, bool]:
+    """The smallest is the best: no local build such as 0.22.1+cu129, a wheel, on this machine."""
+    return Version(str(package.version)) != version, not package.link.is_wheel, not package.link.is_file
 
 
 def _neighbours(version: Version, known: Sequence[Version]) -> str:

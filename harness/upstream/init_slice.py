@@ -32,8 +32,8 @@ def backward_slice(
     them.  `writes` tells what a statement changes.  Checks that only raise are
     left out with the rest.
     """
-    pruned = _pruned(init, _Slice(init, set(needed), set(given), writes).kept())
-    return cast(Function, pruned)
+    kept = _Slice(init, set(needed), set(given), writes).kept()
+    return cast(Function, _pruned_block(init, kept))
 
 
 class _Slice:
@@ -95,9 +95,11 @@ def _is_base_init(node: ast.AST) -> bool:
 
 
 def _pruned(node: ast.AST, kept: set[ast.AST]) -> ast.AST:
-    """A copy of a block with only what is kept inside it; a statement as it is."""
-    if not isinstance(node, (*_BLOCKS, ast.FunctionDef, ast.AsyncFunctionDef)):
-        return node
+    """A statement as it is, or a copy of a block with only what is kept inside it."""
+    return _pruned_block(node, kept) if isinstance(node, _BLOCKS) else node
+
+
+def _pruned_block(node: ast.AST, kept: set[ast.AST]) -> ast.AST:
     copied = copy.copy(node)
     for field, inner in ast.iter_fields(node):
         if field in {"body", "orelse", "finalbody", "handlers", "cases"} and inner:

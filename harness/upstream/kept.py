@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from harness import places
 
@@ -30,21 +30,22 @@ def archives() -> Path:
 
 def archives_of(version: Version) -> Iterator[Path]:
     """The kept wheels and sdists of one release."""
-    yield from sorted(archives().glob(f"vllm-{version}[-.]*"))
+    for pattern in (f"vllm-{version}-*.whl", f"vllm-{version}.tar.gz", f"vllm-{version}.zip"):
+        yield from sorted(archives().glob(pattern))
 
 
-def versions() -> list[str]:
+def versions() -> list[Version]:
     """The releases of which something is kept."""
     try:
-        return sorted(folder.name for folder in _releases().iterdir() if any(folder.rglob("*.py")))
-    except OSError:
+        return sorted(Version(folder.name) for folder in _releases().iterdir() if any(folder.rglob("*.py")))
+    except (OSError, InvalidVersion):  # nothing kept, or a folder that is not ours
         return []
 
 
 def alternatives() -> str:
     """What to give instead of a release that cannot be fetched."""
     have = versions()
-    also = f", or a release that is kept here ({', '.join(have)})" if have else ""
+    also = f", or a release that is kept here ({', '.join(map(str, have))})" if have else ""
     return f"give a wheel, an sdist or a source tree instead{also}"
 
 

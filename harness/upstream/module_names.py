@@ -8,14 +8,15 @@ import copy
 import dis
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from types import CodeType
 
 from harness.errors import UsageError
+from harness.upstream.uses import writes
 
 _IMPORTABLE = sys.stdlib_module_names | {"torch"}
-_ALWAYS_THERE = frozenset(dir(builtins)) | {"__name__"}
+_ALWAYS_THERE = frozenset(dir(builtins)) | {"__name__", "__annotations__"}
 _READS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 
 Import = ast.Import | ast.ImportFrom
@@ -70,7 +71,7 @@ class Cutting:
             return code
 
     def _bring(self, name: str) -> None:
-        bindings = [node for node in self.tree.body if name in _bound(node)]
+        bindings = [node for node in self.tree.body if name in writes(node)]
         if not bindings:
             self._refuse(name, "is bound nowhere at the top level of the file")
         for node in bindings:
@@ -98,31 +99,14 @@ class Cutting:
 
     def _refuse(self, name: str, why: str) -> None:
         nodes = [each for node in (self.root, *self._brought) for each in ast.walk(node)]
-        line = min(each.lineno for each in nodes if isinstance(each, ast.Name) and each.id == name)
-        self._refuse_at(line, f"'{name}', which {why}")
+        lines = [each.lineno for each in nodes if isinstance(each, ast.Name) and each.id == name]
+        self._refuse_at(min(lines, default=self.root.lineno), f"'{name}', which {why}")
 
     def _refuse_at(self, line: int, what: str) -> None:
         raise UsageError(
             f"{self.filename}:{line}: {self.root.name} needs {what}: "
             "it cannot be supplied without importing vLLM"
         )
-
-
-def _bound(node: ast.stmt) -> Iterator[str]:
-    """The names that a top-level statement binds; those inside its blocks do not count."""
-    match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
-        case ast.Import(names=names) | ast.ImportFrom(names=names):
-            yield from map(_bound_as, names)
-        case ast.Assign(targets=targets):
-            yield from _names(targets)
-        case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
-            yield from _names([target])
-
-
-def _names(targets: Iterable[ast.AST]) -> Iterator[str]:
-    yield from (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
 
 
 def _bound_as(alias: ast.alias) -> str:

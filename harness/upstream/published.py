@@ -15,7 +15,7 @@ from typing import cast
 import httpx2
 from remotezip import PartialBuffer, RemoteZip, RemoteZipError
 from unearth import Link, PackageFinder
-from unearth.errors import UnpackError
+from unearth.errors import HashMismatchError, UnpackError
 from unearth.fetchers import Fetcher, PyPIClient
 
 from harness.errors import MachineError
@@ -43,7 +43,7 @@ class PublishedFile:
             return self._read(member)
         except (httpx2.HTTPError, UnpackError, OSError) as error:
             raise MachineError(
-                f"{self._link.redacted} cannot be read: {error}; {kept.alternatives()}"
+                f"{self._link.redacted} cannot be read ({reason(error)}); {kept.alternatives()}"
             ) from error
 
     def _read(self, member: str) -> tuple[bytes, str]:
@@ -77,10 +77,19 @@ class PublishedFile:
         with tempfile.TemporaryDirectory(dir=folder) as own:
             finder = PackageFinder(cast("Fetcher", self._client))
             path = finder.download(self._link, own)  # checks the hash that the index gives
-            read = Archive(path).read_bytes(member)
+            data, _ = Archive(path).read_bytes(member)
             if folder:
                 path.replace(folder / path.name)
-            return read
+            return data, f"{self._link.filename}/{member}"
+
+
+def reason(error: Exception) -> str:
+    """In one line, and without the address, which may carry a password."""
+    if isinstance(error, httpx2.HTTPStatusError):
+        return f"it answers {error.response.status_code} {error.response.reason_phrase}"
+    if isinstance(error, HashMismatchError):
+        return "its digest is not the one that the index gives"
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 class _NoRanges(Exception):

@@ -30,14 +30,21 @@ def required(node: ast.AST) -> dict[str, int]:
     return {f"self.{each.attr}": each.lineno for each in last_first}
 
 
+def binds(node: ast.AST) -> set[str]:
+    """Every name that is there after `node` because `node` has set it."""
+    if isinstance(node, _NESTED):
+        return {node.name}
+    return {name for each in ast.walk(node) for name in _bound_by(each)} - _comprehension_names(node)
+
+
 def writes(node: ast.AST) -> set[str]:
     """Every name that `node` binds, changes in place or deletes."""
     if isinstance(node, _NESTED):
         return {node.name}
-    found = {name for each in ast.walk(node) for name in _written_by(each)}
+    changed = {name for each in ast.walk(node) for name in _changed_by(each)}
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        found |= _changed_by_call(node.value)
-    return found - _comprehension_names(node)
+        changed |= _changed_by_call(node.value)
+    return binds(node) | changed
 
 
 def calls_itself(node: ast.AST) -> set[str]:
@@ -49,8 +56,6 @@ def calls_itself(node: ast.AST) -> set[str]:
 def _read_by(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         yield node.id
-    elif isinstance(node, ast.AugAssign):
-        yield _place(node.target)
     elif isinstance(node, ast.Attribute):
         if _is_of_self(node):
             yield f"self.{node.attr}"
@@ -64,15 +69,24 @@ def _read_by(node: ast.AST) -> Iterator[str]:
         yield from _named_in_call(node)
 
 
-def _written_by(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+def _bound_by(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
         yield _place(node)
+    elif isinstance(node, _NESTED):
+        yield node.name
     elif isinstance(node, ast.Import | ast.ImportFrom):
         yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
-        yield from list(_named_in_call(node)) or [ANY_OF_SELF]
+        yield from _set_by_name(node)
     elif isinstance(node, ast.Call) and _is_of_self(node.func) and node.func.attr in _REGISTERS:
         yield from _first_argument(node)
+
+
+def _changed_by(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        yield _place(node)
+    elif isinstance(node, ast.Delete):
+        yield from map(_place, node.targets)
 
 
 def _changed_by_call(call: ast.Call) -> set[str]:
@@ -83,10 +97,21 @@ def _changed_by_call(call: ast.Call) -> set[str]:
 
 
 def _named_in_call(call: ast.Call) -> Iterator[str]:
-    """`self.x` for `getattr(self, "x", ..)` and the like."""
+    """`self.x` for `getattr(self, "x", ..)` and `hasattr(self, "x")`."""
     match call.args:
         case [ast.Name(id="self"), ast.Constant(value=str(name)), *_]:
             yield f"self.{name}"
+
+
+def _set_by_name(call: ast.Call) -> Iterator[str]:
+    """What `setattr` binds; for an attribute of another object nothing but a literal name counts."""
+    match call.args:
+        case [ast.Name(id="self"), ast.Constant(value=str(name)), _]:
+            yield f"self.{name}"
+        case [ast.Name(id="self"), *_]:
+            yield ANY_OF_SELF
+        case [_, ast.Constant(value=str(name)), _]:
+            yield f".{name}"
 
 
 def _first_argument(call: ast.Call) -> Iterator[str]:

@@ -1,0 +1,54 @@
+"""`audit`: rules x (source, model class), kept or broken, with the figure, the shortest trace and the reach."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from harness.errors import ExitCode, UsageError
+from harness.reporting.output import Output
+
+if TYPE_CHECKING:
+    from harness.runner.audit import Standing
+    from harness.upstream.discover import Found
+
+SUMMARY = "which rules the deepstack classes of one or more vLLM sources keep"
+SOURCE_HELP = "'installed', a release such as 0.22.1, a wheel or sdist file, or a source tree; may be repeated"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Sources, in the order they are shown."""
+    parser.add_argument("--vllm", metavar="SOURCE", action="append", required=True, help=SOURCE_HELP)
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when no rule is broken, 1 when one is (or a class ended as ERROR)."""
+    import torch
+
+    from harness.reporting.audit_table import AuditTable
+    from harness.upstream.discover import find_classes
+    from harness.upstream.locate import locate
+
+    torch.set_num_threads(1)
+    table = AuditTable(output)
+    standings = []
+    for source in map(locate, args.vllm):
+        with output.progress(f"reading {source.label}"):
+            found = find_classes(source)
+        if not found:
+            raise UsageError(f"{source.label} has no class with a deepstack buffer; vLLM has had one since 0.11")
+        judged = [_stand(one) for one in found if one.buffer is not None]
+        table.source(source.label, judged, [one for one in found if one.buffer is None])
+        standings += judged
+    table.close(standings)
+    return ExitCode.BROKEN if any(one.broken or one.unjudged for one in standings) else ExitCode.HOLDS
+
+
+def _stand(found: Found) -> Standing:
+    from harness.matrix import Where, plan_audit
+    from harness.runner.audit import stand
+    from harness.runner.cells import Runner
+
+    assert found.buffer is not None  # the caller chose it so
+    plan = plan_audit(Where("qwen3_vl"), found.buffer.label, found.model_class)
+    return stand(Runner({found.buffer.label: found.buffer}), found.buffer.label, found.model_class, plan)

@@ -1,0 +1,69 @@
+"""Where a class stands over a plan of cases: one row per rule, the shortest trace that shows a fault."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from harness.case import Judgement, Row
+from harness.matrix import Planned
+from harness.rules import Rule, Verdict
+from harness.runner.cells import Cell, Runner
+
+_WORST_FIRST = (Verdict.FAIL, Verdict.ERROR, Verdict.PASS, Verdict.SKIP)
+_COMPILED_ONLY = frozenset({Rule.R0, Rule.R11})
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One class of one source (or of a user): for every rule the row that decides.
+
+    That is the failing one with the shortest trace, else one that could not be
+    judged, else one that passed, else one that says why the rule does not apply.
+    """
+
+    source: str
+    model_class: str
+    rows: tuple[Row, ...]
+
+    @property
+    def broken(self) -> frozenset[Rule]:
+        """Rules that FAIL somewhere."""
+        return self.rules(Verdict.FAIL)
+
+    @property
+    def kept(self) -> frozenset[Rule]:
+        """Rules that PASS somewhere and FAIL nowhere."""
+        return self.rules(Verdict.PASS)
+
+    @property
+    def unjudged(self) -> frozenset[Rule]:
+        """Rules that ended as ERROR."""
+        return self.rules(Verdict.ERROR)
+
+    def rules(self, verdict: Verdict) -> frozenset[Rule]:
+        """Rules whose deciding row has this verdict."""
+        return frozenset(Rule(row.rule) for row in self.rows if row.verdict == verdict)
+
+    @property
+    def signature(self) -> tuple[Row, ...]:
+        """What two classes share that stand alike: their rows, without the names, files and lines."""
+        blank = {"model_class": None, "revision": "", "source": None, "detail": "", "family": ""}
+        return tuple(replace(row, **blank) for row in self.rows)  # type: ignore[arg-type]
+
+
+def stand(runner: Runner, source: str, model_class: str, plan: Iterable[Planned]) -> Standing:
+    """Play a plan and sum it up."""
+    cells = [runner.play(planned) for planned in plan]
+    rules = [said.rule for said in cells[0].judgements if said.rule not in _COMPILED_ONLY]
+    return Standing(source, model_class, tuple(_deciding(rule, cells) for rule in rules))
+
+
+def _deciding(rule: Rule, cells: Sequence[Cell]) -> Row:
+    pairs = [(cell, said) for cell in cells for said in cell.judgements if said.rule is rule]
+    cell, said = min(pairs, key=_precedence)
+    return Row.of(cell.case, said, cell.observation.torch)
+
+
+def _precedence(pair: tuple[Cell, Judgement]) -> tuple[int, int, str]:
+    cell, said = pair
+    trace = cell.case.trace
+    return (_WORST_FIRST.index(said.verdict), len(trace.steps), str(trace))

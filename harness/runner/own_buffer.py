@@ -1,0 +1,57 @@
+"""A buffer class of the user's own, found by `MODULE:CLASS` and held to the interface."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from harness.errors import UsageError
+from harness.protocols import BufferFactory
+
+_SIGNATURE = "(capacity, hidden, levels, *, dtype, device)"
+_METHODS = {"get": "get(tokens)", "set": "set(payload)", "clear": "clear(tokens)", "resize": "resize(tokens)"}
+
+
+def load_buffer(text: str) -> BufferFactory:
+    """Import a class, from the current folder too, and make one instance to see that it fits.
+
+    Raises `UsageError` that says what is missing.
+    """
+    module, separator, name = text.partition(":")
+    if not separator or not module or not name:
+        raise UsageError(f"'{text}' is not MODULE:CLASS, as in harness.revisions.reference:ReferenceBuffer")
+    found = getattr(_module(module), name, None)
+    if not isinstance(found, type):
+        what = "no" if found is None else "no class, but another object,"
+        raise UsageError(f"module '{module}' has {what} '{name}'")
+    _fit(found, text)
+    return cast(BufferFactory, found)
+
+
+def _module(name: str) -> object:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # noqa: BLE001  # a module may raise anything while it is imported
+        raise UsageError(f"module '{name}' cannot be imported: {type(error).__name__}: {error}") from None
+
+
+def _fit(made_by: type, text: str) -> None:
+    try:
+        buffer = made_by(4, 8, 2, dtype=torch.float32, device=torch.device("cpu"))
+    except Exception as error:  # noqa: BLE001  # whatever the class raises, it does not fit
+        raise UsageError(
+            f"{text} cannot be made with {_SIGNATURE}: {type(error).__name__}: {error}"
+        ) from None
+    missing = [call for method, call in _METHODS.items() if not callable(getattr(buffer, method, None))]
+    if not isinstance(getattr(buffer, "capacity", None), int):
+        missing.append("the attribute capacity (int, token rows)")
+    if missing:
+        raise UsageError(
+            f"{text} does not fit the buffer interface, it lacks {', '.join(missing)}; "
+            "a step that it has not may raise harness.errors.StepUnavailable"
+        )
