@@ -88,7 +88,8 @@ class Distances:
 
     The references run uncompiled beside it: `eager` the same revision's own
     answer, the controls without and with a zeroed payload, and in fp64.
-    `effect` is eager against zero-deepstack, `rounding` eager against fp64.
+    `effect` is eager against zero-deepstack, `rounding` eager against fp64;
+    `greedy` is the share of tokens whose greedy choice equals eager's.
     """
 
     eager: float
@@ -96,6 +97,7 @@ class Distances:
     zero_deepstack: float
     effect: float
     rounding: float
+    greedy: float = 1.0
 
 
 @dataclass(frozen=True)

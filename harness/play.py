@@ -53,7 +53,9 @@ class Model:
         found: Family = resolve("family", FAMILIES, family)  # type: ignore[assignment]
         torch_dtype, torch_device = parse_dtype(dtype), parse_device(device)
         decoder = found.build(dtype=torch_dtype, device=torch_device, seed=seed)
-        return cls(found, decoder, NumericsProbe(decoder, found.levels), torch_dtype, torch_device)
+        return cls(
+            found, decoder, NumericsProbe(decoder, found.levels, found.hidden), torch_dtype, torch_device
+        )
 
     def profile(self, capacity: int) -> Profile:
         """The largest sizes of a trace with this capacity."""
@@ -162,6 +164,8 @@ class Player:
     def _forward(self, index: int, step: Step) -> StepFacts:
         hidden = self._random((step.tokens, self._model.family.hidden), salt=-1 - index)
         positions = self._model.family.positions(step.tokens, self._model.device)
+        for buffer in (self._buffer, self._reference):
+            _begin(buffer, step)
         got = attempt("get", lambda: self._buffer.get(step.tokens))
         answer = self._answer(got)
         if not got.returned:
@@ -203,6 +207,13 @@ class Player:
             distances=distances,
             graphs=dynamo.graphs_built() if self._case.arm.compiled else 0,
         )
+
+
+def _begin(buffer: Buffer, step: Step) -> None:
+    """Let a buffer that is driven as an engine drives it see a step that may carry no payload."""
+    begin = getattr(buffer, "begin_step", None)
+    if begin is not None:
+        begin(step.tokens, profile=step.op is Op.PROFILE)
 
 
 def attempt(call: CallName, function: Callable[[], T]) -> Attempt[T]:

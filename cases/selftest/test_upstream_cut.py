@@ -268,6 +268,11 @@ REFUSED: dict[str, tuple[ModelFile, str, str]] = {
         "'rank_of_everything', which comes from vllm.distributed: it cannot be supplied without importing",
     ),
     "unknown": (in_get("get_context()"), "get_context()", "needs 'get_context', which is bound nowhere"),
+    "star": (
+        replace(in_get("TABLE[0]"), header=f"{HEADER}\nfrom vllm.tables import *\nTABLE.append(1)\n"),
+        "TABLE.append(1)",
+        "needs 'TABLE', which is bound nowhere at the top level",
+    ),
     "inner import": (
         in_get("import vllm.envs"),
         "import vllm.envs",

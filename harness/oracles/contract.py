@@ -193,9 +193,11 @@ class _Follower:
 
 
 def _rows_side_by_side(
-    runs: Iterable[Run], wanted: Iterable[Run]
+    runs: tuple[Run, ...], wanted: tuple[Run, ...]
 ) -> Iterator[tuple[int, Cell | None, Cell | None]]:
-    """(row, what it is, what it must be); None where one side has no such row."""
+    """(row, what it is, what it must be) where they may differ; None where one side has no such row."""
+    if runs == wanted:
+        return
     found, right = list(_cells(runs)), list(_cells(wanted))
     for row in range(max(len(found), len(right))):
         yield row, found[row] if row < len(found) else None, right[row] if row < len(right) else None

@@ -12,14 +12,23 @@ from harness.errors import NotMeasured
 from harness.protocols import Inputs
 
 
+_WORDS = 512
+
+
 class NumericsProbe:
     """Compares outputs of one decoder; runs the references uncompiled, in the case's dtype."""
 
-    def __init__(self, decoder: torch.nn.Module, levels: int) -> None:
-        """Keep the decoder (see `harness.protocols.Decoder`) and a copy of it in fp64."""
+    def __init__(self, decoder: torch.nn.Module, levels: int, hidden: int) -> None:
+        """Keep the decoder (see `harness.protocols.Decoder`), a copy of it in fp64, and draw a head.
+
+        The head (hidden, words) stands for the language model's, so that a greedy
+        choice of words exists as in an evaluation.
+        """
         self._decoder = decoder
         self._exact = copy.deepcopy(decoder).double()
         self._levels = levels
+        head = torch.randn(hidden, _WORDS, generator=torch.Generator().manual_seed(0))
+        self._head = head.to(next(decoder.parameters()).device)
 
     def eager(self, inputs: Inputs) -> Tensor:
         """The reference output (n, h)."""
@@ -35,7 +44,15 @@ class NumericsProbe:
             zero_deepstack=distance(out, zeroed),
             effect=distance(eager, zeroed),
             rounding=distance(eager, self._in_fp64(inputs)),
+            greedy=self._agreement(out, eager),
         )
+
+    def _agreement(self, out: Tensor, eager: Tensor) -> float:
+        """Share of tokens for which both would choose the same word of the random vocabulary."""
+        if out.shape != eager.shape:
+            return 0.0
+        chosen, wanted = ((hidden.float() @ self._head).argmax(-1) for hidden in (out, eager))
+        return (chosen == wanted).double().mean().item()
 
     def _run(self, hidden: Tensor, inputs: Inputs, payload: tuple[Tensor, ...] | None) -> Tensor:
         out: Tensor = self._decoder(hidden, inputs.positions, payload)

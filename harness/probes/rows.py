@@ -5,7 +5,7 @@ known as (payload, level, row); a tensor that its caller reused after `set` is
 known as such; zeros are zeros; anything else was never set.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 import torch
@@ -18,34 +18,45 @@ _UNKNOWN = Run(None, 0, 0, 1)
 
 
 class RowOwners:
-    """Remembers every payload of a trace, and names the origin of any row."""
+    """Remembers every payload of a trace, and names the origin of any row.
+
+    Rows are looked up by the hash of their bytes (64 bits), once per dtype.
+    """
 
     def __init__(self) -> None:
         """No payload is known yet."""
         self._payloads: dict[int, Tensor] = {}
-        self._known: dict[torch.dtype, dict[bytes, Run]] = {}
+        self._known: dict[torch.dtype, dict[int, Run]] = {}
 
     def remember(self, number: int, payload: Tensor) -> None:
         """Register a payload (levels, N, hidden) under its number; negative: after reuse."""
         self._payloads[number] = payload.detach().clone()
-        self._known.clear()
+        for dtype, known in self._known.items():
+            known.update(_rows_of(number, payload.to(dtype)))
 
     def runs(self, level: Tensor) -> tuple[Run, ...]:
         """The rows of one level (P, hidden) as runs of neighbours of one origin."""
         if level.device.type == "meta":
             return (_UNKNOWN._replace(rows=level.size(0)),)
         known = self._lookup(level.dtype)
-        return merge(known.get(row, _UNKNOWN) if any(row) else _ZERO for row in _row_bytes(level))
+        return merge(_ZERO if _is_zero(row) else known.get(hash(row), _UNKNOWN) for row in _row_bytes(level))
 
-    def _lookup(self, dtype: torch.dtype) -> dict[bytes, Run]:
+    def _lookup(self, dtype: torch.dtype) -> dict[int, Run]:
         if dtype not in self._known:
-            self._known[dtype] = {
-                row: Run(number, level, index, 1) if number > 0 else Run(number, 0, 0, 1)
-                for number, payload in self._payloads.items()
-                for level, rows in enumerate(payload.to(dtype))
-                for index, row in enumerate(_row_bytes(rows))
-            }
+            self._known[dtype] = {}
+            for number, payload in self._payloads.items():
+                self._known[dtype].update(_rows_of(number, payload.to(dtype)))
         return self._known[dtype]
+
+
+def _rows_of(number: int, payload: Tensor) -> Iterator[tuple[int, Run]]:
+    for level, rows in enumerate(payload):
+        for index, row in enumerate(_row_bytes(rows)):
+            yield hash(row), Run(number, level, index, 1) if number > 0 else Run(number, 0, 0, 1)
+
+
+def _is_zero(row: bytes) -> bool:
+    return row.count(0) == len(row)
 
 
 def merge(cells: Iterable[Run]) -> tuple[Run, ...]:

@@ -52,6 +52,17 @@ class Archive:
         with self._open() as opened:
             return opened.read(name), f"{self.path}/{name}"
 
+    def mentioning(self, folder: str, word: str) -> list[str]:
+        """See `Source.mentioning`."""
+        return sorted(self.texts(folder, word))
+
+    def texts(self, folder: str, word: str) -> dict[str, bytes]:
+        """The members right in `folder` that have `word`, with their bytes; the archive is opened once."""
+        inside = [name for name in self._names if _right_in(self._top + folder, name)]
+        with self._open() as opened:
+            found = {name.removeprefix(self._top): opened.read(name) for name in inside}
+        return {name: data for name, data in found.items() if word.encode() in data}
+
     @contextmanager
     def _open(self) -> Iterator["_Opened"]:
         try:
@@ -62,6 +73,10 @@ class Archive:
             raise DamagedArchive(
                 f"'{self.path}' cannot be read as {kind}, is it complete? ({error})"
             ) from error
+
+
+def _right_in(folder: str, name: str) -> bool:
+    return name.rpartition("/")[0] == folder and name.endswith(".py")
 
 
 @dataclass(frozen=True)

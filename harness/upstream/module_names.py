@@ -71,10 +71,10 @@ class Cutting:
             return code
 
     def _bring(self, name: str) -> None:
-        bindings = [node for node in self.tree.body if name in writes(node)]
-        if not bindings:
+        nodes = [node for node in self.tree.body if name in writes(node) and node not in self._brought]
+        if not nodes:  # or all are here already and change it, without binding it
             self._refuse(name, "is bound nowhere at the top level of the file")
-        for node in bindings:
+        for node in nodes:
             if isinstance(node, Import):
                 self._bring_import(name, node)
             else:

@@ -23,6 +23,9 @@ from harness.upstream import kept
 from harness.upstream.archive import Archive
 from harness.upstream.source import NoSuchMember
 
+_SLACK = 1 << 12
+_NEAR = 1 << 16
+
 _LOG = logging.getLogger("harness.upstream")
 
 
@@ -45,6 +48,30 @@ class PublishedFile:
             raise MachineError(
                 f"{self._link.redacted} cannot be read ({reason(error)}); {kept.alternatives()}"
             ) from error
+
+    def texts(self, folder: str, word: str) -> dict[str, bytes]:
+        """The members right in `folder` that have `word`; a wheel on a server costs two range reads.
+
+        Raises `MachineError` when the server gives way.
+        """
+        try:
+            with tempfile.TemporaryDirectory() as own:
+                return Archive(self._partial(folder, Path(own))).texts(folder, word)
+        except (httpx2.HTTPError, UnpackError, OSError) as error:
+            raise MachineError(
+                f"{self._link.redacted} cannot be read ({reason(error)}); {kept.alternatives()}"
+            ) from error
+
+    def _partial(self, folder: str, own: Path) -> Path:
+        """A file with everything that is needed to read `folder`: by ranges, or the whole one."""
+        if self._link.is_file:
+            return self._link.file_path
+        if self._link.is_wheel:
+            try:
+                return _sparse_copy(_RangeFetcher(self._client, self._link.normalized, None), folder, own)
+            except (_NoRanges, zipfile.BadZipFile, RemoteZipError):
+                pass
+        return PackageFinder(cast("Fetcher", self._client)).download(self._link, own)
 
     def _read(self, member: str) -> tuple[bytes, str]:
         if self._link.is_file:
@@ -92,6 +119,37 @@ def reason(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
+def _sparse_copy(server: "_RangeFetcher", folder: str, own: Path) -> Path:
+    """The wheel with holes: its directory, its metadata and `folder` lie where they belong.
+
+    Files of one folder follow each other in a wheel, so one range holds them all.
+    """
+    with RemoteZip("wheel", fetcher=lambda *_, **__: server, support_suffix_range=False) as wheel:
+        first, size = wheel.start_dir, server.size
+        wanted = (f"{folder}/", ".dist-info/METADATA")
+        members = [info for info in wheel.infolist() if any(part in info.filename for part in wanted)]
+    copy = own / "partial.whl"
+    with copy.open("wb") as file:
+        file.truncate(size)
+        for begin, end in [*_spans(members, first), (first, size)]:
+            file.seek(begin)
+            file.write(server.read(begin, end - 1))
+    return copy
+
+
+def _spans(members: list[zipfile.ZipInfo], end_of_files: int) -> list[tuple[int, int]]:
+    """Byte ranges (first, behind last) of members; what lies close together is read at once."""
+    spans: list[tuple[int, int]] = []
+    for info in sorted(members, key=lambda member: member.header_offset):
+        # A local header has 30 bytes and names; its extra field may differ from the directory's.
+        behind = info.header_offset + 30 + len(info.filename.encode()) + info.compress_size + _SLACK
+        if spans and info.header_offset <= spans[-1][1] + _NEAR:
+            spans[-1] = (spans[-1][0], min(behind, end_of_files))
+        else:
+            spans.append((info.header_offset, min(behind, end_of_files)))
+    return spans
+
+
 class _NoRanges(Exception):
     """The server answers with whole files only."""
 
@@ -102,6 +160,12 @@ class _RangeFetcher:
     def __init__(self, client: PyPIClient, url: str, session: object, **options: object) -> None:
         self._client = client
         self._url = url
+        self.size = 0
+        """Bytes of the whole file, once something was read."""
+
+    def read(self, first: int, last: int) -> bytes:
+        """The bytes first..last."""
+        return self._ask(first, last)[0]
 
     def fetch(self, data_range: tuple[int, int | None], stream: bool = False) -> PartialBuffer:
         first, last = data_range
@@ -119,4 +183,5 @@ class _RangeFetcher:
             size = response.headers.get("Content-Range", "").rpartition("/")[2]
             if response.status_code != httpx2.codes.PARTIAL_CONTENT or not size.isdecimal():
                 raise _NoRanges
-            return response.read(), int(size)
+            self.size = int(size)
+            return response.read(), self.size

@@ -32,6 +32,27 @@ class Release:
             raise NoSuchMember(self.label, member) from error
         return decode(data, str(kept.store(self.version, member, data) or shown))
 
+    def mentioning(self, folder: str, word: str) -> list[str]:
+        """See `Source.mentioning`; the list and the files are kept, so a second look reads the disk only."""
+        listing = f"{folder}/mentioning-{word}.txt"
+        found = kept.load(self.version, listing)
+        if found:
+            return found[0].decode().splitlines()
+        texts = self._texts(folder, word)
+        for member, data in texts.items():
+            kept.store(self.version, member, data)
+        names = sorted(texts)
+        kept.store(self.version, listing, "\n".join(names).encode())
+        return names
+
+    def _texts(self, folder: str, word: str) -> dict[str, bytes]:
+        for path in kept.archives_of(self.version):
+            try:
+                return Archive(path).texts(folder, word)
+            except DamagedArchive:  # the next download replaces it
+                continue
+        return self._published.texts(folder, word)
+
     def _fetch(self, member: str) -> tuple[bytes, str]:
         for path in kept.archives_of(self.version):
             try:

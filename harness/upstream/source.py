@@ -35,6 +35,14 @@ class Source(Protocol):
         ...
 
 
+    def mentioning(self, folder: str, word: str) -> list[str]:
+        """The members right in `folder` (such as `vllm/model_executor/models`) whose text has `word`.
+
+        Raises what `read` raises.
+        """
+        ...
+
+
 class NoSuchMember(UsageError):
     """This vLLM has no such file."""
 

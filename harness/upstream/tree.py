@@ -49,6 +49,15 @@ class Tree:
         except OSError as error:
             raise UsageError(f"'{path}' cannot be read: {error.strerror}") from error
 
+    def mentioning(self, folder: str, word: str) -> list[str]:
+        """See `Source.mentioning`."""
+        place = self._package / folder.removeprefix("vllm/")
+        try:
+            found = [path.name for path in place.glob("*.py") if word.encode() in path.read_bytes()]
+        except OSError as error:
+            raise UsageError(f"'{error.filename}' cannot be read: {error.strerror}") from error
+        return [f"{folder}/{name}" for name in sorted(found)]
+
     def _written_version(self) -> str | None:
         """What the build wrote into `vllm/_version.py`."""
         try:

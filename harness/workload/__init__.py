@@ -1,0 +1,1 @@
+"""What users ask of an engine: requests, and the schedule that turns them into traces; no torch."""
