@@ -20,7 +20,9 @@ def rules_broken(release: str) -> frozenset[Rule]:
     bound = bind(locate(release), "qwen3_vl")
     incident = find("43602")
     plan = plan_source(incident, Where("qwen3_vl"), bound.label, bound.model_class)
-    cells = [Runner({bound.label: bound}).play(one) for one in narrow(plan, None, ArmSpec.parse("eager/drop_all"))]
+    cells = [
+        Runner({bound.label: bound}).play(one) for one in narrow(plan, None, ArmSpec.parse("eager/drop_all"))
+    ]
     assert not [cell.unjudged for cell in cells if cell.unjudged]
     return frozenset[Rule]().union(*(cell.broken for cell in cells)) & frozenset(incident.rules)
 

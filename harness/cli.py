@@ -1,18 +1,20 @@
 """Parses the command line, and turns every outcome into a documented exit code."""
 
 import argparse
+import contextlib
 import importlib
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from harness import __version__
 from harness.errors import ExitCode, HarnessError, UsageError
 from harness.reporting.output import Output
 
-COMMANDS = ("list", "repro", "check", "doctor")
+COMMANDS = ("list", "repro", "audit", "check", "doctor")
 _JUDGEMENTS = {ExitCode.HOLDS, ExitCode.BROKEN}
 _CODES = (
     "exit codes: 0 what was asked holds, 1 judged and it does not, 2 the call was wrong, "
@@ -75,11 +77,22 @@ def _guarded(words: Sequence[str]) -> ExitCode:
 def _run(words: Sequence[str]) -> ExitCode:
     args = build_parser().parse_args(words)
     output = Output(args.json, quiet=args.quiet)
-    try:
+    with _notices(quiet=args.quiet), contextlib.closing(output):
         code: ExitCode = _module(args.command).run(args, output)
         return code
+
+
+@contextlib.contextmanager
+def _notices(*, quiet: bool) -> Iterator[None]:
+    """What the harness's loggers say (an unwritable cache, a long download) goes to stderr, as errors do."""
+    logger, handler = logging.getLogger("harness"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("harness: %(message)s"))
+    handler.setLevel(logging.ERROR if quiet else logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
     finally:
-        output.close()
+        logger.removeHandler(handler)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from harness.arms.compile import CompiledSession
 from harness.case import Answer, CallName, Case, Distances, GraphFacts, Observation, Raised, StepFacts
 from harness.devices import parse_device, parse_dtype
-from harness.errors import NotMeasured, StepUnavailable
+from harness.errors import HarnessError, NotMeasured, StepUnavailable
 from harness.probes.graphs import GraphProbe
 from harness.probes.numerics import NumericsProbe
 from harness.probes.rows import RowOwners, answer_facts
@@ -217,9 +217,11 @@ def _begin(buffer: Buffer, step: Step) -> None:
 
 
 def attempt(call: CallName, function: Callable[[], T]) -> Attempt[T]:
-    """Call `function` and keep what came of it; only exceptions of the harness's user's code are kept."""
+    """Call `function` and keep what came of it; errors of the harness itself come through."""
     try:
         return Attempt(value=function())
+    except HarnessError:
+        raise
     except StepUnavailable as missing:
         return Attempt(unavailable=str(missing))
     except Exception as error:  # noqa: BLE001  # whatever a buffer or a compiled call raises is a fact

@@ -48,6 +48,9 @@ class Verdict(StrEnum):
     MISSING = "MISSING"
 
 
+BROKEN = frozenset({Verdict.FAIL, Verdict.XFAIL})
+"""Verdicts of a rule that is broken, known or not."""
+
 PROMISES: dict[Rule, tuple[str, str]] = {
     Rule.R0: ("output", "compiled equals eager within the tolerance of the dtype"),
     Rule.R1: ("structure", "every get answers with all levels, always tensors, never None"),

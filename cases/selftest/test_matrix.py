@@ -50,10 +50,14 @@ def test_a_trace_of_ones_own_is_planned_once_per_revision_and_arm() -> None:
     arm = ArmSpec.parse("inductor/keep_tensor")
     plan = narrow(plan_incident(find("43602"), WHERE), trace, arm)
     assert [planned.case.revision for planned in plan] == list(find("43602").revisions)
-    assert {(planned.case.trace, planned.case.arm, planned.must_break) for planned in plan} == {(trace, arm, None)}
+    assert {(planned.case.trace, planned.case.arm, planned.must_break) for planned in plan} == {
+        (trace, arm, None)
+    }
 
 
 def test_of_a_source_nothing_is_expected() -> None:
     plan = plan_source(find("43602"), WHERE, "vllm 1.2.3", "SomeModel")
     of_source = [planned for planned in plan if not planned.is_control]
-    assert {(p.case.source, p.case.model_class, p.must_break) for p in of_source} == {("vllm 1.2.3", "SomeModel", None)}
+    assert {(p.case.source, p.case.model_class, p.must_break) for p in of_source} == {
+        ("vllm 1.2.3", "SomeModel", None)
+    }

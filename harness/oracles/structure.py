@@ -10,7 +10,7 @@ def judge(case: Case, observation: Observation) -> Judgement:
     answers = [
         (number, step, facts.answer)
         for number, step, facts in numbered_steps(case, observation)
-        if facts.answer is not None
+        if facts.answer is not None and step.tokens >= 0  # a negative count should not be answered at all: R8
     ]
     if not answers:
         return skip(Rule.R1, "no get answered")

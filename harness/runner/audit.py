@@ -1,10 +1,12 @@
 """Where a class stands over a plan of cases: one row per rule, the shortest trace that shows a fault."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from harness.case import Judgement, Row
 from harness.matrix import Planned
+from harness.oracles.expectation import expect
 from harness.rules import Rule, Verdict
 from harness.runner.cells import Cell, Runner
 
@@ -26,13 +28,23 @@ class Standing:
 
     @property
     def broken(self) -> frozenset[Rule]:
-        """Rules that FAIL somewhere."""
-        return self.rules(Verdict.FAIL)
+        """Rules that FAIL somewhere, known or not."""
+        return self.rules(Verdict.FAIL) | self.rules(Verdict.XFAIL)
 
     @property
     def kept(self) -> frozenset[Rule]:
         """Rules that PASS somewhere and FAIL nowhere."""
-        return self.rules(Verdict.PASS)
+        return self.rules(Verdict.PASS) | self.improved
+
+    @property
+    def new(self) -> frozenset[Rule]:
+        """Broken, and not known to be."""
+        return self.rules(Verdict.FAIL)
+
+    @property
+    def improved(self) -> frozenset[Rule]:
+        """Kept, and known to be broken."""
+        return self.rules(Verdict.IMPROVED)
 
     @property
     def unjudged(self) -> frozenset[Rule]:
@@ -50,11 +62,18 @@ class Standing:
         return tuple(replace(row, **blank) for row in self.rows)  # type: ignore[arg-type]
 
 
-def stand(runner: Runner, source: str, model_class: str, plan: Iterable[Planned]) -> Standing:
-    """Play a plan and sum it up."""
+def stand(
+    runner: Runner,
+    source: str,
+    model_class: str,
+    plan: Iterable[Planned],
+    known: Mapping[Rule, str] = MappingProxyType({}),
+) -> Standing:
+    """Play a plan and sum it up; `known` are failures (rule -> reference) that are expected."""
     cells = [runner.play(planned) for planned in plan]
     rules = [said.rule for said in cells[0].judgements if said.rule not in _COMPILED_ONLY]
-    return Standing(source, model_class, tuple(_deciding(rule, cells) for rule in rules))
+    deciding = (_deciding(rule, cells) for rule in rules)
+    return Standing(source, model_class, tuple(expect(deciding, known)))
 
 
 def _deciding(rule: Rule, cells: Sequence[Cell]) -> Row:
@@ -63,7 +82,7 @@ def _deciding(rule: Rule, cells: Sequence[Cell]) -> Row:
     return Row.of(cell.case, said, cell.observation.torch)
 
 
-def _precedence(pair: tuple[Cell, Judgement]) -> tuple[int, int, str]:
+def _precedence(pair: tuple[Cell, Judgement]) -> tuple[int, int]:
+    """Of traces of one length the first in the plan is taken."""
     cell, said = pair
-    trace = cell.case.trace
-    return (_WORST_FIRST.index(said.verdict), len(trace.steps), str(trace))
+    return (_WORST_FIRST.index(said.verdict), len(cell.case.trace.steps))

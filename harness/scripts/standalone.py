@@ -37,7 +37,7 @@ def render_script(incident: Incident, family: str) -> str:
 
 
 def render_pytest(incident: Incident, family: str) -> str:
-    """A pytest file of under 60 lines, red on the fault; raises as `render_script` does."""
+    """A pytest file, red on the fault; raises as `render_script` does."""
     return _render("test", incident, family)
 
 

@@ -12,7 +12,8 @@ from torch import nn
 
 from harness.errors import UsageError
 from harness.upstream.buffer import UpstreamBuffer
-from harness.upstream.cut import HOST, STORAGE, Cut, NoBuffer, cut
+from harness.upstream.cut import HOST, STORAGE, Cut, Inherited, NoBuffer, class_named, cut, members_of
+from harness.upstream.module_names import parse
 from harness.upstream.source import NoSuchMember, Source, SourceFile
 from harness.upstream.stand_ins import (
     STAND_INS,
@@ -108,6 +109,11 @@ class BoundClass:
             ) from error
         return UpstreamBuffer(instance, self.cut, vision=self.surroundings.vision)
 
+    def inherited(self) -> Inherited:
+        """What a class in another file gets from this one."""
+        tree = parse(self.source.read(self.model.member).text, self.filename)
+        return Inherited(members_of(class_named(tree, self.model_class, self.filename), tree), self.cut)
+
     def rehearse(self) -> None:
         """Refuse what would otherwise look like a fault of the buffer in the middle of a run.
 
@@ -163,14 +169,29 @@ def bind(source: Source, model: str = "qwen3_vl") -> BoundClass:
         raise UsageError(f"unknown model '{model}'; known are {', '.join(MODELS)}")
     chosen = MODELS[model]
     try:
-        file = source.read(chosen.member)
-        done = cut(file, chosen.class_name, host=Host, given=Host.GIVEN, stand_ins=STAND_INS)
+        return bind_class(source, source.read(chosen.member), chosen)
     except (NoSuchMember, NoBuffer) as error:
         raise UsageError(
             f"{error}; {chosen.class_name} has its buffer from vLLM {chosen.since} on"
         ) from error
+
+
+def bind_class(source: Source, file: SourceFile, model: Model, base: BoundClass | None = None) -> BoundClass:
+    """Cut one class out of a file of `source`; `base` is its base class from another file, already bound.
+
+    Raises `NoBuffer` for a class without one, and what `bind` raises.
+    """
+    stand_ins = {**STAND_INS, **({base.model_class: base.host} if base else {})}
+    done = cut(
+        file,
+        model.class_name,
+        host=base.host if base else Host,
+        given=Host.GIVEN,
+        stand_ins=stand_ins,
+        inherited=base.inherited() if base else None,
+    )
     _show_in_tracebacks(file)
-    bound = BoundClass(source, chosen, done, _define(done))
+    bound = BoundClass(source, model, done, _define(done, stand_ins, base.host if base else Host))
     bound.rehearse()
     return bound
 
@@ -184,10 +205,10 @@ def where_returned(buffer: UpstreamBuffer, tokens: int) -> str:
     return buffer.where_returned(tokens)
 
 
-def _define(done: Cut) -> type[Host]:
-    """Execute the cut module: it defines the class, over `Host`."""
-    stand_ins = {name: STAND_INS[real] for name, real in done.replaced.items()}
-    names: dict[str, object] = {"__name__": f"{__name__}.{done.class_name}", HOST: Host, **stand_ins}
+def _define(done: Cut, stand_ins: Mapping[str, object], host: type[Host]) -> type[Host]:
+    """Execute the cut module: it defines the class, over `host`."""
+    given = {name: stand_ins[real] for name, real in done.replaced.items()}
+    names: dict[str, object] = {"__name__": f"{__name__}.{done.class_name}", HOST: host, **given}
     try:
         exec(done.code, names)
     except Exception as error:

@@ -50,25 +50,44 @@ class Cut:
     replaced: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class Inherited:
+    """What a base class in another file contributes: its parsed members, and how it was cut."""
+
+    members: Members
+    cut: Cut
+
+
 def cut(
-    file: SourceFile, class_name: str, *, host: type, given: Collection[str], stand_ins: Collection[str]
+    file: SourceFile,
+    class_name: str,
+    *,
+    host: type,
+    given: Collection[str],
+    stand_ins: Collection[str],
+    inherited: Inherited | None = None,
+    verbs: Mapping[str, str] | None = None,
 ) -> Cut:
     """Cut the buffer of `class_name` out of `file`.
 
-    `host` takes the place of the class's bases, `given` names the attributes that
+    `host` takes the place of the class's bases; where one of these was cut itself,
+    from another file, `host` is that and `inherited` tells of it.  `given` names the attributes that
     instances have before `__init__` runs, `stand_ins` the imported names that
-    can be replaced.  Raises `NoBuffer` when there is nothing to cut, and another
+    can be replaced; `verbs` the methods to cut, where they are not get, set and
+    clear.  Raises `NoBuffer` when there is nothing to cut, and another
     `UsageError`, with file and line, for what does not parse or cannot be supplied.
     """
     tree = parse(file.text, file.filename)
-    definition = _definition(tree, class_name, file.filename)
-    surgeon = _Surgeon(definition, _members(definition, tree), file.filename, given)
+    definition = class_named(tree, class_name, file.filename)
+    surgeon = _Surgeon(definition, members_of(definition, tree), file.filename, given, inherited, verbs)
     root = surgeon.reduced(host)
     cutting = Cutting(tree, file.filename, root, stand_ins, given={HOST})
     code = cutting.compile()
     lines = {
         node.name: node.lineno for node in root.body if isinstance(node, Function) and node.name != "__init__"
     }
+    if inherited is not None:
+        lines = {**inherited.cut.lines, **lines}
     return Cut(class_name, file.filename, code, surgeon.verbs, lines, cutting.replaced)
 
 
@@ -76,14 +95,23 @@ class _Surgeon:
     """Decides which members of one class belong to its buffer."""
 
     def __init__(
-        self, definition: ast.ClassDef, members: Members, filename: str, given: Collection[str]
+        self,
+        definition: ast.ClassDef,
+        members: Members,
+        filename: str,
+        given: Collection[str],
+        inherited: Inherited | None,
+        verbs: Mapping[str, str] | None,
     ) -> None:
         self._definition = definition
-        self._members = members
+        self._own = {id(node) for nodes in members.values() for node in nodes}
+        self._members = {**(inherited.members if inherited else {}), **members}
+        theirs = inherited.members.get("__init__", ()) if inherited else ()
+        self._inherited_init = [node for node in theirs if isinstance(node, Function)]
         self._where = f"{filename}:{definition.lineno}"
         self._filename = filename
         self._given = {f"self.{name}" for name in given}
-        self.verbs = self._find_verbs()
+        self.verbs = self._find_verbs() if verbs is None else self._named(verbs)
         self._init = self._find_init()
 
     def reduced(self, host: type) -> ast.ClassDef:
@@ -93,7 +121,8 @@ class _Surgeon:
         reduced = copy.copy(self._definition)
         reduced.bases = [ast.copy_location(ast.Name(HOST, ast.Load()), self._definition)]
         reduced.keywords, reduced.decorator_list = [], []
-        reduced.body = sorted(body, key=lambda node: node.lineno)
+        own = [node for node in body if id(node) in self._own or node is body[-1]]
+        reduced.body = sorted(own, key=lambda node: node.lineno)
         return reduced
 
     def _find_verbs(self) -> dict[str, str]:
@@ -103,6 +132,11 @@ class _Surgeon:
             names = ", ".join(f"_{verb}_{STORAGE}" for verb in lacking)
             raise NoBuffer(f"{self._where}: class {self._definition.name} has no {names}")
         return verbs
+
+    def _named(self, verbs: Mapping[str, str]) -> dict[str, str]:
+        if lacking := sorted(set(verbs.values()) - self._members.keys()):
+            raise NoBuffer(f"{self._where}: class {self._definition.name} has no {', '.join(lacking)}")
+        return dict(verbs)
 
     def _method_named(self, verb: str, pattern: re.Pattern[str]) -> str | None:
         names = [name for name, nodes in self._members.items() if pattern.fullmatch(name)]
@@ -154,6 +188,7 @@ class _Surgeon:
         """Refuse a method that reads an attribute nobody would have set."""
         functions = [node for node in body if isinstance(node, Function)]
         there = {name for function in functions for inner in function.body for name in binds(inner)}
+        there |= {name for node in self._inherited_init for inner in node.body for name in binds(inner)}
         there |= self._given | {f"self.{name}" for name in (*self._members, *dir(host))}
         for function in functions:
             for name, line in required(function).items():
@@ -164,14 +199,14 @@ class _Surgeon:
                     )
 
 
-def _definition(tree: ast.Module, class_name: str, filename: str) -> ast.ClassDef:
+def class_named(tree: ast.Module, class_name: str, filename: str) -> ast.ClassDef:
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
             return node
     raise NoBuffer(f"{filename} has no class {class_name}")
 
 
-def _members(definition: ast.ClassDef, tree: ast.Module) -> Members:
+def members_of(definition: ast.ClassDef, tree: ast.Module) -> Members:
     """What the class and its bases in the same file define, by name; the class's own come first."""
     members: dict[str, list[ast.stmt]] = {}
     for node in definition.body:
@@ -181,7 +216,7 @@ def _members(definition: ast.ClassDef, tree: ast.Module) -> Members:
         if isinstance(base, ast.Name):
             for node in tree.body:
                 if isinstance(node, ast.ClassDef) and node.name == base.id and node is not definition:
-                    members = {**_members(node, tree), **members}
+                    members = {**members_of(node, tree), **members}
     return members
 
 

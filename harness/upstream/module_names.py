@@ -6,6 +6,7 @@ import ast
 import builtins
 import copy
 import dis
+import functools
 import sys
 import warnings
 from collections.abc import Collection
@@ -22,8 +23,9 @@ _READS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 Import = ast.Import | ast.ImportFrom
 
 
+@functools.lru_cache(maxsize=16)
 def parse(text: str, filename: str) -> ast.Module:
-    """The syntax tree, or `UsageError` with the line that does not parse."""
+    """The syntax tree, which nobody may change, or `UsageError` with the line that does not parse."""
     try:
         with warnings.catch_warnings(action="ignore"):  # about style, and about other people's code
             return ast.parse(text, filename)
@@ -44,7 +46,7 @@ class Cutting:
 
     tree: ast.Module
     filename: str
-    root: ast.ClassDef
+    root: ast.ClassDef | ast.FunctionDef
     stand_ins: Collection[str]
     given: Collection[str]
     replaced: dict[str, str] = field(default_factory=dict)

@@ -34,7 +34,6 @@ class Source(Protocol):
         """
         ...
 
-
     def mentioning(self, folder: str, word: str) -> list[str]:
         """The members right in `folder` (such as `vllm/model_executor/models`) whose text has `word`.
 

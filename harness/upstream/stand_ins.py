@@ -71,20 +71,28 @@ class Settings:
 
 
 def vllm_config(
-    capacity: int, hidden: int, levels: int, *, nested: str | None, dtype: torch.dtype, device: torch.device
+    capacity: int,
+    hidden: int,
+    levels: int,
+    *,
+    nested: str | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    **own: object,
 ) -> Settings:
     """The settings of an engine with `capacity` tokens a step.
 
     As in vllm/config: a model's Hugging Face configuration is
     `model_config.hf_config`, for Qwen3-Omni with the thinker's inside (`nested`).
     Which layers of the tower the levels come from means nothing here: 0, 1, ...
+    `own` are further settings of the model's configuration.
     """
     root = "vllm_config.model_config.hf_config"
     text = Settings(f"{root}.text_config", hidden_size=hidden)
     vision = Settings(
         f"{root}.vision_config", deepstack_visual_indexes=list(range(levels)), out_hidden_size=hidden
     )
-    model = Settings(root, text_config=text, vision_config=vision)
+    model = Settings(root, text_config=text, vision_config=vision, **own)
     return Settings(
         "vllm_config",
         model_config=Settings(

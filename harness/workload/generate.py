@@ -23,7 +23,10 @@ from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ROWS = 600
 SEED = 43602
@@ -70,11 +73,13 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    table = pa.Table.from_pylist(list(rows), schema=_schema(pa))
+    table = pa.Table.from_pylist(list(rows), schema=_schema())
     parquet.write_table(table, path, compression="zstd")
 
 
-def _schema(pa: Any) -> Any:
+def _schema() -> "pa.Schema":
+    import pyarrow as pa
+
     text, image = pa.string(), pa.struct({"bytes": pa.binary(), "path": pa.string()})
     columns = {"images": pa.list_(image), "choices": pa.list_(text)}
     note = json.dumps({"info": {"features": _FEATURES}})
@@ -106,7 +111,7 @@ def _size(draw: random.Random) -> tuple[int, int]:
 
 
 def _log_normal(draw: random.Random, median: float, spread: float) -> float:
-    # 1 - random() lies in (0, 1]: halved and shifted away from both ends.
+    # Away from both ends, where the inverse of the distribution is infinite.
     share = 0.001 + 0.998 * draw.random()
     return median * math.exp(spread * NormalDist().inv_cdf(share))
 
@@ -131,7 +136,9 @@ def _blank(height: int, width: int) -> bytes:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the fixture to the path given."""
-    parser = argparse.ArgumentParser(prog="python -m harness.workload.generate", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m harness.workload.generate", description="Make a workload that looks like Geometry3K."
+    )
     parser.add_argument("out", type=Path, help="the Parquet file to write")
     out: Path = parser.parse_args(arguments).out
     try:

@@ -17,13 +17,16 @@ import warnings
 from collections.abc import Iterable
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from harness.errors import HarnessError, MachineError, UsageError
+from harness.errors import MachineError, UsageError
 from harness.places import data
 from harness.workload.requests import Request
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FIXTURE = "fixtures/workloads/geo3k_like.parquet"
 SPLIT = "test"
@@ -74,8 +77,7 @@ def estimated_tokens(text: str) -> int:
     return sum(-(-len(piece["word"] or ".") // LETTERS_PER_TOKEN) for piece in pieces)
 
 
-def _table(where: str) -> Any:
-    """The rows as an Arrow table."""
+def _table(where: str) -> "pa.Table":
     path = Path(where)
     if path.is_file():
         return _read(path)
@@ -88,7 +90,7 @@ def _table(where: str) -> Any:
     return _fetch(named["name"], named["split"] or SPLIT)
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path) -> "pa.Table":
     # Arrow alone: `datasets` would leave locks and copies in the user's cache, and
     # write a line of its own beside ours when the file is no Parquet.
     import pyarrow as pa
@@ -111,32 +113,32 @@ def _ask_hub(name: str) -> None:
         HfApi().dataset_info(name, timeout=_HUB_SECONDS)
     except OfflineModeIsEnabled:
         return  # a copy of an earlier run is all that is asked for
-    except (HFValidationError, RepositoryNotFoundError) as error:
-        raise UsageError(f"the hub has no data set '{name}': {_first_line(error)}") from None
+    except (HFValidationError, RepositoryNotFoundError):
+        raise UsageError(f"the hub has no data set '{name}' that you may read") from None
     except Exception as error:  # noqa: BLE001  # what a failed connection raises depends on the hub's client
         raise _unreachable(name, error) from None
 
 
-def _fetch(name: str, split: str) -> Any:
+def _fetch(name: str, split: str) -> "pa.Table":
     """A split of a data set: a name on the hub, or a folder."""
     import datasets
 
     try:
         return datasets.load_dataset(name, split=split).with_format("arrow")[:]
-    except ValueError as error:
-        raise UsageError(f"'{name}' has no split '{split}': {_first_line(error)}") from None
     except OSError as error:
         raise _unreachable(name, error) from None
+    except (ValueError, datasets.exceptions.DatasetsError) as error:
+        raise UsageError(f"split '{split}' of '{name}' cannot be read: {_first_line(error)}") from None
 
 
-def _unreachable(name: str, error: Exception) -> HarnessError:
+def _unreachable(name: str, error: Exception) -> MachineError:
     return MachineError(
         f"data set '{name}' cannot be fetched ({_first_line(error)}): give a local Parquet file, "
         "or nothing for the workload that comes with the harness"
     )
 
 
-def _rows(table: Any, where: str) -> list[Row]:
+def _rows(table: "pa.Table", where: str) -> list[Row]:
     fields = Row.__struct_fields__
     missing = [name for name in fields if name not in table.column_names]
     if missing:

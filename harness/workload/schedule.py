@@ -130,14 +130,16 @@ def mix_text(requests: Iterable[Request], every: int = TEXT_EVERY) -> list[Reque
 def serve(requests: Sequence[Request], budget: int = BUDGET, slots: int = SLOTS) -> list[ScheduledStep]:
     """An evaluation: the requests with text-only ones between, and at the end one request alone.
 
-    That last one is the first request again, id `tail`; its decode steps are
-    steps of one token, which otherwise hardly come.  Raises as `schedule` does,
-    and `UsageError` for no requests.
+    That last one is the first request with images again, id `tail`; its decode
+    steps are steps of one token, which otherwise hardly come.  Raises as
+    `schedule` does, and `UsageError` for no requests.
     """
     if not requests:
         raise UsageError("a workload of no requests has no steps: give 1 request or more")
-    tail = replace(requests[0], id="tail", decode_tokens=TAIL_DECODES)
-    return [*schedule(mix_text(requests), budget, slots), *schedule([tail], budget, slots)]
+    last = next((request for request in requests if request.images), requests[0])
+    tail = replace(last, id="tail", decode_tokens=TAIL_DECODES)
+    *mixed, tail = _distinct([*mix_text(requests), tail])
+    return [*schedule(mixed, budget, slots), *schedule([tail], budget, slots)]
 
 
 def to_trace(
@@ -147,8 +149,8 @@ def to_trace(
 
     First the dummy run of `capacity` tokens, with nothing set.  Then, for each
     step, `set N` (unpadded, only where the step has visual tokens: text-only
-    steps skip it) and `forward P`, where P is `pad(N)`.  The owner of a payload
-    is named `a+b`, after the requests of the step.
+    steps skip it) and `forward P`, where P is `pad(N)`, which may pass the
+    capacity.  The owner of a payload is named `a+b`, after the requests of the step.
     """
     operations = [Step(Op.PROFILE, capacity)]
     for step in steps:
