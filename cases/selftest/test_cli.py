@@ -41,6 +41,8 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
             "--json file '/nowhere/rows.jsonl': No such file",
         ),
         (["repro", "43602", "--vllm", "no-such-thing"], "'no-such-thing'"),
+        (["repro", "43602", "--script", "/nowhere/f.py"], "cannot write to '/nowhere/f.py': No such file"),
+        (["repro", "43602", "--script", "f.py", "--vllm", "0.22.1"], "leave --vllm, --trace and --arm out"),
         (["repro"], "the following arguments are required: incident"),
         (["frobnicate"], "'frobnicate'"),
         (["list", "fruit"], "unknown kind 'fruit'; known are incidents"),
@@ -207,3 +209,14 @@ def test_a_reader_that_leaves_is_not_a_bug() -> None:
     command = f"{sys.executable} -m harness list | head -1"
     ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert (ran.stdout, ran.stderr) == ("incidents\n", "")
+
+
+def test_a_script_and_a_pytest_file_are_written(tmp_path: Path) -> None:
+    script, test = tmp_path / "show.py", tmp_path / "test_show.py"
+    assert (
+        main(["repro", "43602", "--script", str(script), "--pytest", str(test), "--quiet"]) == ExitCode.HOLDS
+    )
+    assert (
+        subprocess.run([sys.executable, "-I", str(script)], capture_output=True, check=False).returncode == 1
+    )
+    assert "def test_" in test.read_text()

@@ -11,6 +11,7 @@ from harness.arm import ArmSpec
 from harness.errors import ExitCode, UsageError
 from harness.incidents import Incident, find
 from harness.matrix import Planned, Where, narrow, plan_incident, plan_source
+from harness.reporting.json_lines import write_text
 from harness.reporting.output import Output
 from harness.reporting.repro_table import ReproTable
 from harness.trace import Trace
@@ -34,6 +35,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--arm", metavar="A", help="this arm only, see 'list arms'")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
+    parser.add_argument(
+        "--script", metavar="FILE", help="write a standalone program that shows it (torch only), and stop"
+    )
+    parser.add_argument("--pytest", metavar="FILE", help="write a pytest file, red on the fault, and stop")
     parser.add_argument("--family", metavar="F", help="this model family only, see 'list families'")
     parser.add_argument(
         "--dtype", default="float32", metavar="D", help="float32 (default), bfloat16, float16 or float64"
@@ -44,6 +49,8 @@ def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0: shown on every faulty revision, absent from every fixed one (or from the vLLM); 1: not so."""
     incident = find(args.incident)
     families = _families(incident, args.family)
+    if args.script or args.pytest:
+        return _write_files(incident, families[0], args, output)
     asked = Asked(
         trace=Trace.parse(args.trace) if args.trace else None,
         arm=ArmSpec.parse(args.arm) if args.arm else None,
@@ -69,6 +76,21 @@ class Asked:
 
     trace: Trace | None
     arm: ArmSpec | None
+
+
+def _write_files(incident: Incident, family: str, args: Namespace, output: Output) -> ExitCode:
+    """What one attaches to an upstream issue, or merges there."""
+    from harness.scripts.standalone import render_pytest, render_script
+
+    if args.vllm or args.trace or args.arm:
+        raise UsageError(
+            "--script and --pytest show the catalogue's own trace: leave --vllm, --trace and --arm out"
+        )
+    for path, render in ((args.script, render_script), (args.pytest, render_pytest)):
+        if path:
+            write_text(path, render(incident, family))
+            output.line(f"wrote {path}")
+    return ExitCode.HOLDS
 
 
 def _families(incident: Incident, wanted: str | None) -> Sequence[str]:

@@ -40,6 +40,14 @@ class JsonLines:
         )
 
 
+def write_text(target: str, text: str) -> None:
+    """Write a whole file; raises `UsageError` where that cannot be."""
+    try:
+        Path(target).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write to '{target}': {error.strerror}") from None
+
+
 def _open(target: str) -> TextIO:
     try:
         return Path(target).open("w", encoding="utf-8")

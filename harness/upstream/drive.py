@@ -17,7 +17,14 @@ import torch
 from harness.errors import UsageError
 from harness.upstream.bind import MODELS, Model
 from harness.upstream.cut import HOST, Cut, Inherited, NoBuffer, class_named, cut, members_of
-from harness.upstream.driven import TOKEN_IDS, DeepstackTower, DrivenBuffer, DrivenHost, FirstRank, get_pp_group
+from harness.upstream.driven import (
+    TOKEN_IDS,
+    DeepstackTower,
+    DrivenBuffer,
+    DrivenHost,
+    FirstRank,
+    get_pp_group,
+)
 from harness.upstream.helpers import CannotSupply, Helpers, imports
 from harness.upstream.module_names import parse
 from harness.upstream.recording import RecordingModel
@@ -138,9 +145,9 @@ def drive(source: Source, model: str | Model = "qwen3_vl") -> DrivenClass:
 
 def _driven(source: Source, file: SourceFile, model: Model) -> DrivenClass:
     """Cut one class, and before it the class in another file that it has its methods from."""
-    helpers = Helpers(source, _STAND_INS)
     base = _base(source, file, model)
     host = base.host if base else DrivenHost
+    helpers = Helpers(source, {**_STAND_INS, **({base.model_class: host} if base else {})})
     done = cut(
         file,
         model.class_name,

@@ -95,10 +95,10 @@ class Helpers:
         path = module.replace(".", "/")
         try:
             return f"{path}.py", self._source.read(f"{path}.py")
-        except NoSuchMember as error:
+        except NoSuchMember:
             with suppress(NoSuchMember):
                 return f"{path}/__init__.py", self._source.read(f"{path}/__init__.py")
-            raise error
+            raise
 
 
 def imports(file: SourceFile, member: str) -> dict[str, tuple[str, str]]:
