@@ -23,7 +23,9 @@ class Case:
 
     `revision` is a name of the registry or the label of an upstream source;
     `source` and `model_class` are set for upstream only.  `graph_budget` is the
-    number of graphs the compiler may build over the whole trace.
+    number of graphs the compiler may build over the whole trace.  Without `thorough`
+    each forward is compared with eager and the zeroed payload only, as long
+    workloads need it.
     """
 
     family: str
@@ -34,6 +36,7 @@ class Case:
     device: str = "cpu"
     seed: int = 0
     graph_budget: int = 1
+    thorough: bool = True
     source: str | None = None
     model_class: str | None = None
 
@@ -89,11 +92,12 @@ class Distances:
     The references run uncompiled beside it: `eager` the same revision's own
     answer, the controls without and with a zeroed payload, and in fp64.
     `effect` is eager against zero-deepstack, `rounding` eager against fp64;
+    where that was not measured, `no_deepstack` is None and `rounding` 0.
     `greedy` is the share of tokens whose greedy choice equals eager's.
     """
 
     eager: float
-    no_deepstack: float
+    no_deepstack: float | None
     zero_deepstack: float
     effect: float
     rounding: float

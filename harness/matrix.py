@@ -120,6 +120,24 @@ def plan_check(where: Where, label: str) -> list[Planned]:
     return [Planned(_case(where, label, trace, EAGER), None) for trace in traces]
 
 
+def plan_workload(
+    incident: Incident, where: Where, trace: Trace, source: tuple[str, str] | None = None
+) -> list[Planned]:
+    """A workload over all revisions with the guards dropped, and over the faulty ones with them kept.
+
+    `source` is the label and model class of an upstream class to run instead.
+    Traffic that alternates compiles a graph for each structure it has seen, so
+    graphs are counted, and not judged.
+    """
+    dropped, kept = ArmSpec.parse("eager/drop_all"), ArmSpec.parse("eager/stock")
+    if source is not None:
+        planned = [_of_source(_case(where, source[0], trace, arm), source[1]) for arm in (dropped, kept)]
+    else:
+        pairs = [*((one, dropped) for one in incident.revisions), *((one, kept) for one in incident.faulty)]
+        planned = [_case(where, revision, trace, arm) for revision, arm in pairs]
+    return [Planned(replace(case, thorough=False), None) for case in planned]
+
+
 def narrow(plan: Iterable[Planned], trace: Trace | None, arm: ArmSpec | None) -> list[Planned]:
     """The part of a plan with this arm; with a trace or arm of the user's own, the plan rebuilt on it.
 

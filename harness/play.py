@@ -183,10 +183,10 @@ class Player:
         reference = attempt("get", lambda: self._reference.get(step.tokens))
         inputs = Inputs(hidden, positions, reference.value)
         eager = attempt("decoder", lambda: self._model.numerics.eager(inputs))
-        comparable = (
-            reference.returned and eager.value is not None and ran.value is not None and step.tokens > 0
-        )
-        distances = self._model.numerics.distances(ran.value, inputs, eager.value) if comparable else None  # type: ignore[arg-type]
+        distances = None
+        if reference.returned and eager.value is not None and ran.value is not None and step.tokens > 0:
+            thorough = self._case.thorough
+            distances = self._model.numerics.distances(ran.value, inputs, eager.value, thorough=thorough)
         attempt("clear", lambda: self._reference.clear(step.tokens))
         return distances
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness.arm import ArmSpec
 from harness.errors import ExitCode, UsageError
+from harness.commands.workload import evaluate_workload
 from harness.incidents import Incident, find
 from harness.matrix import Planned, Where, narrow, plan_incident, plan_source
 from harness.reporting.json_lines import write_text
@@ -35,6 +36,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--arm", metavar="A", help="this arm only, see 'list arms'")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
+    parser.add_argument(
+        "--workload",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="serve a workload instead, and report greedy agreement with eager and leaks: "
+        "a Parquet file or hub name with Geometry3K's columns, our own without FILE",
+    )
     parser.add_argument(
         "--script", metavar="FILE", help="write a standalone program that shows it (torch only), and stop"
     )
@@ -63,7 +72,11 @@ def run(args: Namespace, output: Output) -> ExitCode:
     # One thread: a tiny decoder runs 20 times slower on a busy machine with more.
     torch.set_num_threads(1)
     places = [Where(family, args.dtype, args.device) for family in families]
-    if args.vllm:
+    if args.workload is not None:
+        held = [
+            evaluate_workload(incident, where, args.workload or None, args.vllm, output) for where in places
+        ]
+    elif args.vllm:
         held = [_theirs(incident, where, asked, args.vllm, output) for where in places]
     else:
         held = [_ours(incident, where, asked, output) for where in places]

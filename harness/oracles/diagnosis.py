@@ -1,6 +1,6 @@
 """One sentence that names the argument and the step at fault."""
 
-from harness.case import Answer, Case, GraphFacts, Observation, StepFacts
+from harness.case import Answer, Case, Distances, GraphFacts, Observation, StepFacts
 from harness.oracles.base import numbered_steps
 from harness.oracles.output import tolerance
 from harness.trace import RUNS_DECODER, Step
@@ -43,9 +43,13 @@ def _reused(wrong: Played) -> str:
     number, step, facts = wrong
     assert facts.distances is not None  # _off saw it
     off = f"off from eager by {facts.distances.eager:.2g}"
-    same = facts.distances.no_deepstack <= tolerance(facts.distances)
-    without = f", and {facts.distances.no_deepstack:.1g} from a model without deepstack" if same else ""
-    return f"step {number} '{step}' passed {_shape(facts.answer)} and reused that graph: {off}{without}"
+    return f"step {number} '{step}' passed {_shape(facts.answer)} and reused that graph: {off}{_as_without(facts.distances)}"
+
+
+def _as_without(found: Distances) -> str:
+    if found.no_deepstack is None or found.no_deepstack > tolerance(found):
+        return ""
+    return f", and {found.no_deepstack:.1g} from a model without deepstack"
 
 
 def _shape(answer: Answer | None) -> str:

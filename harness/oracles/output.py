@@ -48,10 +48,8 @@ def judge(case: Case, observation: Observation) -> Judgement:
 
 
 def _describe(found: Distances) -> str:
-    return (
-        f"{found.eager:.2g} from eager, {found.no_deepstack:.2g} from no-deepstack, "
-        f"{found.zero_deepstack:.2g} from zero-deepstack"
-    )
+    without = "" if found.no_deepstack is None else f"{found.no_deepstack:.2g} from no-deepstack, "
+    return f"{found.eager:.2g} from eager, {without}{found.zero_deepstack:.2g} from zero-deepstack"
 
 
 def _crash(case: Case, observation: Observation) -> Judgement | None:

@@ -25,7 +25,7 @@ from harness.upstream.driven import (
     FirstRank,
     get_pp_group,
 )
-from harness.upstream.helpers import CannotSupply, Helpers, imports
+from harness.upstream.helpers import Helpers, imports
 from harness.upstream.module_names import parse
 from harness.upstream.recording import RecordingModel
 from harness.upstream.running import ambient, place_of, show_in_tracebacks
@@ -230,6 +230,8 @@ def _config(
 def _is_ours(error: Exception) -> bool:
     """Whether cut code missed something that only the whole vLLM would have."""
     stand_ins = (Host, Settings, VisionTower, RecordingModel, FirstRank)
-    return isinstance(error, NameError | CannotSupply) or (
-        isinstance(error, AttributeError) and isinstance(error.obj, stand_ins)
+    return (
+        isinstance(error, UsageError)
+        or type(error) is NameError
+        or (isinstance(error, AttributeError) and isinstance(error.obj, stand_ins))
     )

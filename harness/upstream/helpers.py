@@ -66,7 +66,7 @@ class Helpers:
             try:
                 self._made[key] = self._cut(module, name)
             except UsageError as error:
-                self._made[key] = Refused(str(error))
+                self._made[key] = Refused(f"{name} cannot be supplied: {error}")
         return self._made[key]
 
     def _cut(self, module: str, name: str) -> object:
@@ -103,7 +103,7 @@ class Helpers:
 
 def imports(file: SourceFile, member: str) -> dict[str, tuple[str, str]]:
     """What `file`, which is `member`, imports from vLLM, by the name it is bound to: (module, real name)."""
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     for node in parse(file.text, file.filename).body:
         if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("vllm.")):
             module = _absolute(node, member)
