@@ -151,7 +151,8 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _ratio(one: str, seconds: float, other: str, reference: float, limit: float) -> str:
-    return f"{one} {seconds:.2f} s, {other} {reference:.2f} s: ratio {seconds / reference:.2f}, limit {limit:.2f}"
+    ratio = seconds / reference
+    return f"{one} {seconds:.2f} s, {other} {reference:.2f} s: ratio {ratio:.2f}, limit {limit:.2f}"
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def known_failures() -> tuple[KnownFailure, ...]:
 
 
 def known_of(label: str, model_class: str, entries: Iterable[KnownFailure] | None = None) -> dict[Rule, str]:
-    """Rule -> reference for a class of a source labelled `vllm VERSION`; nothing for a tree without a version."""
+    """Rule -> reference for a class of a source labelled `vllm VERSION`; nothing for a source without one."""
     try:
         version = Version(label.removeprefix("vllm "))
     except InvalidVersion:

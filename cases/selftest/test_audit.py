@@ -47,7 +47,8 @@ class Roomier(Qwen3VLForConditionalGeneration):
         config = vllm_config.model_config.hf_config
         self.levels = len(config.vision_config.deepstack_visual_indexes)
         rows = 2 * vllm_config.scheduler_config.max_num_batched_tokens
-        self.deepstack_input_embeds = [torch.zeros(rows, config.text_config.hidden_size) for _ in range(self.levels)]
+        hidden = config.text_config.hidden_size
+        self.deepstack_input_embeds = [torch.zeros(rows, hidden) for _ in range(self.levels)]
         self.filled = 0
 
 
@@ -168,6 +169,14 @@ def test_a_file_that_does_not_parse_is_quoted(source: Path, capsys: pytest.Captu
     assert "broken.py:1" in capsys.readouterr().err
 
 
+ENTRY = """\
+schema_version = 1
+[[failure]]
+releases = "{releases}"
+classes = ["*"]
+rules = ["{rule}"]
+reference = "x"
+"""
 KNOWN = KnownFailure(">=0.20,<0.23", ("*",), (Rule.R1,), "vllm 43602")
 
 
@@ -209,11 +218,11 @@ def test_expected_improved_and_new(source: Path, tmp_path: Path) -> None:
     [
         ("schema_version = 2\nfailure = []\n", "schema_version 2, this harness reads 1"),
         (
-            'schema_version = 1\n[[failure]]\nreleases = "newish"\nclasses = ["*"]\nrules = ["R1"]\nreference = "x"\n',
+            ENTRY.format(releases="newish", rule="R1"),
             "newish",
         ),
         (
-            'schema_version = 1\n[[failure]]\nreleases = ">=1"\nclasses = ["*"]\nrules = ["R99"]\nreference = "x"\n',
+            ENTRY.format(releases=">=1", rule="R99"),
             "R99",
         ),
         ("not toml at all", "is not a file of known failures"),

@@ -1,5 +1,7 @@
 """Classes driven through their own embed_input_ids and forward, over a language model that records."""
 
+import linecache
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -189,6 +191,17 @@ def test_helpers_are_the_sources_own_under_their_own_lines(tmp_path: Path) -> No
         buffer.set(payload(7))
     last = caught.traceback[-1]
     assert (str(last.path), last.lineno + 1) == (str(tmp_path / UTILS), line_of(text, "assert len(where)"))
+
+
+def test_tracebacks_quote_model_and_helper_also_inside_a_wheel(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "tree")
+    wheel = tmp_path / "vllm-0.22.1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path in tree.rglob("*.py"):
+            archive.write(path, path.relative_to(tree))
+    drive(locate(str(wheel)))
+    for member, text, fragment in ((QWEN, COUNTED, "def forward"), (UTILS, HELPERS, "def put_rows")):
+        assert fragment in linecache.getline(f"{wheel}/{member}", line_of(text, fragment))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`audit`: rules x (source, model class), kept or broken, with the figure, the shortest trace and the reach."""
+"""`audit`: which rules the classes of sources keep or break, with figure, shortest trace and reach."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.arm import ArmSpec
-from harness.errors import ExitCode, UsageError
 from harness.commands.workload import evaluate_workload
+from harness.errors import ExitCode, UsageError
 from harness.incidents import Incident, find
 from harness.matrix import Planned, Where, narrow, plan_incident, plan_source
 from harness.reporting.json_lines import write_text

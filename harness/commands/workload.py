@@ -54,7 +54,7 @@ def _trace(workload: str | None, output: Output) -> Trace:
         f"{len(requests)} requests, {len(steps)} steps ({visual} with visual tokens), "
         f"{distinct_counts(steps)} token counts; chunked prefill, 512 tokens and 4 slots a step, not padded"
     )
-    # Unpadded, as without captured graphs: the counts vary most, and pr40145 lives long enough to be compared.
+    # Unpadded, as without captured graphs: the counts vary most, and pr40145 does not die of padding.
     return to_trace(steps, pad=unpadded)
 
 

@@ -43,7 +43,8 @@ def _reused(wrong: Played) -> str:
     number, step, facts = wrong
     assert facts.distances is not None  # _off saw it
     off = f"off from eager by {facts.distances.eager:.2g}"
-    return f"step {number} '{step}' passed {_shape(facts.answer)} and reused that graph: {off}{_as_without(facts.distances)}"
+    passed = f"step {number} '{step}' passed {_shape(facts.answer)} and reused that graph"
+    return f"{passed}: {off}{_as_without(facts.distances)}"
 
 
 def _as_without(found: Distances) -> str:

@@ -11,7 +11,6 @@ from harness.case import NOT_FINITE, Distances
 from harness.errors import NotMeasured
 from harness.protocols import Inputs
 
-
 _WORDS = 512
 
 

@@ -200,6 +200,7 @@ class _Surgeon:
 
 
 def class_named(tree: ast.Module, class_name: str, filename: str) -> ast.ClassDef:
+    """The class statement at the top level of a file; raises `NoBuffer` when there is none."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
             return node
