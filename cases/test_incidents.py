@@ -28,7 +28,7 @@ def runner() -> Runner:
     return Runner()
 
 
-@pytest.mark.parametrize("planned", cases())
+@pytest.mark.parametrize("planned", list(cases()))
 def test_breaks_what_it_is_known_to_break(runner: Runner, planned: Planned) -> None:
     cell = runner.play(planned)
     assert not cell.unjudged, cell.judgements

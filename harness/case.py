@@ -5,6 +5,7 @@ Nothing here knows torch; dtypes and devices are their names (`float32`, `cuda:0
 
 import sys
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -17,15 +18,25 @@ NOT_FINITE = sys.float_info.max
 """Stands for a distance that is NaN or infinite, which JSON cannot carry."""
 
 
+class Compare(StrEnum):
+    """What the decoder's output is compared with at every forward.
+
+    ALL: eager, both controls and fp64.  EAGER: eager and the zeroed payload only, for
+    long workloads.  NOTHING: no decoder runs; forward and profile read and clear.
+    """
+
+    ALL = "all"
+    EAGER = "eager"
+    NOTHING = "nothing"
+
+
 @dataclass(frozen=True)
 class Case:
     """One thing to run: (family, revision, trace, arm) and where.
 
     `revision` is a name of the registry or the label of an upstream source;
     `source` and `model_class` are set for upstream only.  `graph_budget` is the
-    number of graphs the compiler may build over the whole trace.  Without `thorough`
-    each forward is compared with eager and the zeroed payload only, as long
-    workloads need it.
+    number of graphs the compiler may build over the whole trace.
     """
 
     family: str
@@ -36,7 +47,7 @@ class Case:
     device: str = "cpu"
     seed: int = 0
     graph_budget: int = 1
-    thorough: bool = True
+    compare: Compare = Compare.ALL
     source: str | None = None
     model_class: str | None = None
 

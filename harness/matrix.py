@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from harness.arm import EAGER, ArmSpec, Backend, GuardPolicy, PayloadPolicy
-from harness.case import Case
+from harness.case import Case, Compare
 from harness.incidents import Incident
 from harness.rules import Rule
 from harness.trace import RUNS_DECODER, Trace
@@ -108,10 +108,13 @@ def plan_source(incident: Incident, where: Where, label: str, model_class: str) 
     return sorted([*_controls(incident, where), *runs], key=_cost)
 
 
-def plan_audit(where: Where, label: str, model_class: str) -> list[Planned]:
-    """The audit traces on one class, its methods driven directly and uncompiled."""
-    traces = map(Trace.parse, AUDIT_TRACES)
-    return [Planned(_of_source(_case(where, label, trace, EAGER), model_class), None) for trace in traces]
+def plan_audit(
+    where: Where, label: str, model_class: str, texts: Iterable[str] = AUDIT_TRACES
+) -> list[Planned]:
+    """Traces on one upstream class, no decoder beside it; by default the audit traces."""
+    traces = map(Trace.parse, texts)
+    cases = (replace(_case(where, label, trace, EAGER), compare=Compare.NOTHING) for trace in traces)
+    return [Planned(_of_source(case, model_class), None) for case in cases]
 
 
 def plan_check(where: Where, label: str) -> list[Planned]:
@@ -135,7 +138,7 @@ def plan_workload(
     else:
         pairs = [*((one, dropped) for one in incident.revisions), *((one, kept) for one in incident.faulty)]
         planned = [_case(where, revision, trace, arm) for revision, arm in pairs]
-    return [Planned(replace(case, thorough=False), None) for case in planned]
+    return [Planned(replace(case, compare=Compare.EAGER), None) for case in planned]
 
 
 def narrow(plan: Iterable[Planned], trace: Trace | None, arm: ArmSpec | None) -> list[Planned]:

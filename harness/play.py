@@ -17,7 +17,17 @@ import torch
 from torch import Tensor
 
 from harness.arms.compile import CompiledSession
-from harness.case import Answer, CallName, Case, Distances, GraphFacts, Observation, Raised, StepFacts
+from harness.case import (
+    Answer,
+    CallName,
+    Case,
+    Compare,
+    Distances,
+    GraphFacts,
+    Observation,
+    Raised,
+    StepFacts,
+)
 from harness.devices import parse_device, parse_dtype
 from harness.errors import HarnessError, NotMeasured, StepUnavailable
 from harness.probes.graphs import GraphProbe
@@ -80,15 +90,17 @@ class Player:
     """Plays the steps of one case in order; see `play`."""
 
     def __init__(self, case: Case, model: Model, make_buffer: BufferFactory, session: Session) -> None:
-        """Make both buffers, empty."""
+        """Make the buffer under test, empty, and beside it that of the reference lane."""
         self._case = case
         self._model = model
         self._session = session
         family, capacity = model.family, case.trace.capacity
-        self._buffer, self._reference = (
+        lanes = 1 if case.compare is Compare.NOTHING else 2
+        self._lanes = [
             make_buffer(capacity, family.hidden, family.levels, dtype=model.dtype, device=model.device)
-            for _ in range(2)
-        )
+            for _ in range(lanes)
+        ]
+        self._buffer = self._lanes[0]
         self._owners = RowOwners()
         self._sets = 0
         # Answers are kept: freed storage could be handed out again at the same
@@ -123,9 +135,7 @@ class Player:
     def _set(self, step: Step) -> "Attempt[None]":
         payload = self._payload(step)
         self._owners.remember(self._sets, payload)
-        attempts = [
-            self._set_and_reuse(buffer, payload.clone()) for buffer in (self._buffer, self._reference)
-        ]
+        attempts = [self._set_and_reuse(buffer, payload.clone()) for buffer in self._lanes]
         self._owners.remember(-self._sets, torch.full_like(payload, _REUSED - self._sets))
         return attempts[0]
 
@@ -149,12 +159,11 @@ class Player:
 
     def _change(self, step: Step, change: Callable[[Buffer], None]) -> StepFacts:
         call: CallName = "clear" if step.op is Op.CLEAR else "resize"
-        attempts = [attempt(call, partial(change, buffer)) for buffer in (self._buffer, self._reference)]
+        attempts = [attempt(call, partial(change, buffer)) for buffer in self._lanes]
         return self._facts(step, attempts[0])
 
     def _get(self, step: Step) -> StepFacts:
-        got = attempt("get", lambda: self._buffer.get(step.tokens))
-        attempt("get", lambda: self._reference.get(step.tokens))
+        got, *_ = [attempt("get", partial(buffer.get, step.tokens)) for buffer in self._lanes]
         return self._facts(step, got, self._answer(got))
 
     def _answer(self, got: "Attempt[tuple[Tensor, ...] | None]") -> Answer | None:
@@ -162,32 +171,38 @@ class Player:
         return answer_facts(got.value, self._owners) if got.returned else None
 
     def _forward(self, index: int, step: Step) -> StepFacts:
-        hidden = self._random((step.tokens, self._model.family.hidden), salt=-1 - index)
-        positions = self._model.family.positions(step.tokens, self._model.device)
-        for buffer in (self._buffer, self._reference):
+        for buffer in self._lanes:
             _begin(buffer, step)
         got = attempt("get", lambda: self._buffer.get(step.tokens))
         answer = self._answer(got)
         if not got.returned:
             return self._facts(step, got)
-        ran = attempt("decoder", lambda: self._session.forward(Inputs(hidden, positions, got.value)))
-        distances = self._compare(step, ran, hidden, positions)
+        ran, distances = self._decode(index, step, got.value)
         if not ran.returned:
             return self._facts(step, ran, answer)
         cleared = attempt("clear", lambda: self._buffer.clear(step.tokens))
         return self._facts(step, cleared, answer, distances)
 
-    def _compare(
-        self, step: Step, ran: "Attempt[Tensor]", hidden: Tensor, positions: Tensor
-    ) -> Distances | None:
-        reference = attempt("get", lambda: self._reference.get(step.tokens))
-        inputs = Inputs(hidden, positions, reference.value)
+    def _decode(
+        self, index: int, step: Step, payload: tuple[Tensor, ...] | None
+    ) -> "tuple[Attempt[Tensor], Distances | None]":
+        if self._case.compare is Compare.NOTHING:
+            return Attempt(), None
+        hidden = self._random((step.tokens, self._model.family.hidden), salt=-1 - index)
+        inputs = Inputs(hidden, self._model.family.positions(step.tokens, self._model.device), payload)
+        ran = attempt("decoder", lambda: self._session.forward(inputs))
+        return ran, self._compare(step, ran, inputs)
+
+    def _compare(self, step: Step, ran: "Attempt[Tensor]", inputs: Inputs) -> Distances | None:
+        beside = self._lanes[1]
+        reference = attempt("get", lambda: beside.get(step.tokens))
+        inputs = Inputs(inputs.hidden, inputs.positions, reference.value)
         eager = attempt("decoder", lambda: self._model.numerics.eager(inputs))
         distances = None
         if reference.returned and eager.value is not None and ran.value is not None and step.tokens > 0:
-            thorough = self._case.thorough
+            thorough = self._case.compare is Compare.ALL
             distances = self._model.numerics.distances(ran.value, inputs, eager.value, thorough=thorough)
-        attempt("clear", lambda: self._reference.clear(step.tokens))
+        attempt("clear", lambda: beside.clear(step.tokens))
         return distances
 
     def _facts(

@@ -76,7 +76,7 @@ ENGINE_ORDER = (
     # FULL and breakable graphs replay the outer forward without its Python: their orders, with
     # capture and replay, have their place here once a driven class has these steps.
     Order(
-        "cap 16: profile 16; set 9; set 0; forward 16; forward 16; forward 16",
+        "cap 16: profile 16; set 9; set 0; forward 16",
         "a text-only step is embedded before the visual step was run",
         taken=False,
     ),

@@ -85,7 +85,8 @@ def write(folder: Path, version: str = "0.22.1") -> Path:
 
 def found(source: Source) -> dict[str, tuple[bool, str]]:
     return {
-        one.model_class: (one.buffer is not None, one.note or one.refusal) for one in find_classes(source)
+        one.model_class: (one.buffer is not None, one.note or " | ".join(one.refusals))
+        for one in find_classes(source)
     }
 
 

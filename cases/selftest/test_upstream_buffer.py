@@ -59,7 +59,7 @@ def test_the_allocation_follows_the_ambient_placement(
 
 def test_the_ambient_placement_is_restored_when_the_allocation_raises(tmp_path: Path) -> None:
     of = bound(tmp_path)
-    with pytest.raises(UsageError, match=f"{QWEN}:.*__init__ cannot be run without vLLM: .*-1"):
+    with pytest.raises(UsageError, match=f"{QWEN}:.*__init__ cannot be run without vLLM: "):
         of(-1, 8, 3, dtype=torch.float64, device=META)
     assert torch.get_default_dtype() is torch.float32
     assert torch.empty(0).device == CPU

@@ -10,7 +10,6 @@ from harness.reporting.output import Output
 
 if TYPE_CHECKING:
     from harness.runner.audit import Standing
-    from harness.upstream.discover import Found
 
 SUMMARY = "which rules the deepstack classes of one or more vLLM sources keep"
 SOURCE_HELP = (
@@ -28,6 +27,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     import torch
 
     from harness.reporting.audit_table import AuditTable
+    from harness.runner.classes import judge_class
     from harness.upstream.discover import find_classes
     from harness.upstream.locate import locate
 
@@ -37,26 +37,14 @@ def run(args: Namespace, output: Output) -> ExitCode:
     for source in map(locate, args.vllm):
         with output.progress(f"judging {source.label}"):
             found = find_classes(source)
-            standings += [_stand(one) for one in found if one.buffer is not None]
+            standings += [judge_class(one) for one in found if one.buffer or one.driven]
         if not found:
             raise UsageError(
                 f"{source.label} has no class with a deepstack buffer; vLLM has had one since 0.11"
             )
         for one in found:
-            if one.buffer is None:
-                table.refuse(source.label, one.model_class, one.refusal)
+            if not one.buffer and not one.driven:
+                table.refuse(source.label, one.model_class, one.refusals[-1])
     table.show(standings)
     table.close(standings)
     return ExitCode.BROKEN if any(one.broken or one.unjudged for one in standings) else ExitCode.HOLDS
-
-
-def _stand(found: Found) -> Standing:
-    from harness.known_failures import known_of
-    from harness.matrix import Where, plan_audit
-    from harness.runner.audit import stand
-    from harness.runner.cells import Runner
-
-    assert found.buffer is not None  # the caller chose it so
-    label, name = found.buffer.label, found.model_class
-    plan = plan_audit(Where("qwen3_vl"), label, name)
-    return stand(Runner({label: found.buffer}), label, name, plan, known_of(label, name))

@@ -33,11 +33,12 @@ class AuditTable:
     def __init__(self, output: Output) -> None:
         """Nothing is printed before all sources are judged, since any two may be alike."""
         self._output = output
-        self._refusals: list[str] = []
+        self._refusals: dict[tuple[str, str], list[str]] = {}
 
     def refuse(self, label: str, model_class: str, why: str) -> None:
         """A class that could not be driven, and why."""
-        self._refusals.append(f"{label}, {model_class}: {why}")
+        place, _, reason = why.partition(": ")
+        self._refusals.setdefault((model_class, reason or place), []).append(label)
 
     def show(self, standings: Sequence[Standing]) -> None:
         """The groups, what their members share, who stands apart, and every finding."""
@@ -46,7 +47,8 @@ class AuditTable:
         self._differences(groups)
         for letter, members in groups.items():
             self._findings(letter, members)
-        self._list("not driven", self._refusals)
+        refusals = [f"{name} ({', '.join(labels)}): {why}" for (name, why), labels in self._refusals.items()]
+        self._list("not driven", refusals)
         for standing in standings:
             for row in standing.rows:
                 self._output.record(row)

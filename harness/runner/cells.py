@@ -1,5 +1,6 @@
 """Planned cases, played and judged one after the other in this process."""
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -50,17 +51,17 @@ class Cell:
 
 
 class Runner:
-    """Plays cases; models are made once, buffers come from revisions or from bound sources."""
+    """Plays cases; buffers come from revisions or from bound sources."""
 
     def __init__(self, bound: Mapping[str, BufferFactory] | None = None) -> None:
         """`bound` maps labels of upstream sources to their classes."""
         self._bound = dict(bound or {})
-        self._models: dict[tuple[str, str, str, int], Model] = {}
 
     def play(self, planned: Planned) -> Cell:
         """Play and judge one case."""
         case = planned.case
-        observation = play(case, self._model(case), self._factory(case.revision))
+        model = _shared_model(case.family, case.dtype, case.device, case.seed)
+        observation = play(case, model, self._factory(case.revision))
         return Cell(planned, observation, tuple(judge_all(case, observation)))
 
     def play_all(self, plan: Iterable[Planned]) -> Iterator[Cell]:
@@ -72,8 +73,8 @@ class Runner:
             return self._bound[revision]
         return cast(BufferFactory, resolve("revision", REVISIONS, revision))
 
-    def _model(self, case: Case) -> Model:
-        key = (case.family, case.dtype, case.device, case.seed)
-        if key not in self._models:
-            self._models[key] = Model.build(*key)
-        return self._models[key]
+
+@functools.cache
+def _shared_model(family: str, dtype: str, device: str, seed: int) -> Model:
+    """Drawn once: no run changes it."""
+    return Model.build(family, dtype, device, seed)

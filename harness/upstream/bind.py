@@ -1,10 +1,7 @@
 """Bind the buffer of a vLLM source to the `Buffer` interface."""
 
 import inspect
-import linecache
-import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +11,7 @@ from harness.errors import UsageError
 from harness.upstream.buffer import UpstreamBuffer
 from harness.upstream.cut import HOST, STORAGE, Cut, Inherited, NoBuffer, class_named, cut, members_of
 from harness.upstream.module_names import parse
+from harness.upstream.running import ambient, place_of, show_in_tracebacks
 from harness.upstream.source import NoSuchMember, Source, SourceFile
 from harness.upstream.stand_ins import (
     STAND_INS,
@@ -99,7 +97,7 @@ class BoundClass:
         config = vllm_config(capacity, hidden, levels, nested=self.model.nested, dtype=dtype, device=device)
         instance = self.host.__new__(self.host)
         try:
-            with _ambient(dtype, device):
+            with ambient(dtype, device):
                 instance.surround(self.surroundings.tower, self._visual())
                 type(instance).__init__(instance, **self._arguments(config))
         except Exception as error:
@@ -155,7 +153,7 @@ class BoundClass:
         return {name: value for name, value in known.items() if name in wanted}
 
     def _place_of(self, error: Exception) -> str:
-        return _place_of(error, self.filename)
+        return place_of(error, self.filename)
 
 
 def bind(source: Source, model: str = "qwen3_vl") -> BoundClass:
@@ -190,7 +188,7 @@ def bind_class(source: Source, file: SourceFile, model: Model, base: BoundClass 
         stand_ins=stand_ins,
         inherited=base.inherited() if base else None,
     )
-    _show_in_tracebacks(file)
+    show_in_tracebacks(file)
     bound = BoundClass(source, model, done, _define(done, stand_ins, base.host if base else Host))
     bound.rehearse()
     return bound
@@ -212,21 +210,12 @@ def _define(done: Cut, stand_ins: Mapping[str, object], host: type[Host]) -> typ
     try:
         exec(done.code, names)
     except Exception as error:
-        where = _place_of(error, done.filename)
+        where = place_of(error, done.filename)
         raise UsageError(f"{where}: {done.class_name} cannot be defined without vLLM: {error}") from error
     defined = names[done.class_name]
     assert isinstance(defined, type)
     assert issubclass(defined, Host)
     return defined
-
-
-def _show_in_tracebacks(file: SourceFile) -> None:
-    """Let tracebacks quote the lines that were compiled, also when they lie inside a wheel.
-
-    Without a modification time linecache never drops the entry.
-    """
-    lines = file.text.splitlines(keepends=True)
-    linecache.cache[file.filename] = (len(file.text), None, lines, file.filename)
 
 
 def _is_ours(error: Exception) -> bool:
@@ -235,21 +224,3 @@ def _is_ours(error: Exception) -> bool:
     return type(error) is NameError or (
         isinstance(error, AttributeError) and isinstance(error.obj, stand_ins)
     )
-
-
-def _place_of(error: Exception, filename: str) -> str:
-    """`FILE:LINE` of the innermost frame in `filename`."""
-    frames = traceback.walk_tb(error.__traceback__)
-    lines = [line for frame, line in frames if frame.f_code.co_filename == filename]
-    return f"{filename}:{lines[-1]}" if lines else filename
-
-
-@contextmanager
-def _ambient(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with device:
-            yield
-    finally:
-        torch.set_default_dtype(before)

@@ -171,7 +171,7 @@ class _Surgeon:
         of_instances = {name for name in read if "." in name}  # a method's own variables mean nothing here
         return backward_slice(self._init, of_instances, self._given, self._writes)
 
-    def _writes(self, node: ast.AST) -> set[str]:
+    def _writes(self, node: ast.AST) -> frozenset[str]:
         """What a statement changes, the methods of the class that it calls included."""
         found, called, done = writes(node), calls_itself(node), set[str]()
         while todo := called - done:

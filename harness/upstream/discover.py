@@ -6,27 +6,36 @@ keeps the payload itself, from one call to the next.
 """
 
 import ast
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from harness.errors import UsageError
-from harness.upstream.bind import MODELS, BoundClass, Model, bind_class
+from harness.upstream.bind import BoundClass, Model, bind_class
 from harness.upstream.cut import STORAGE
+from harness.upstream.drive import DRIVEN, DrivenClass, drive
 from harness.upstream.module_names import parse
 from harness.upstream.source import Source, SourceFile
 
 FOLDER = "vllm/model_executor/models"
 _WORD = "deepstack"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Found:
-    """One class: its buffer, or why it cannot be driven; `note` says what it shares with another class."""
+    """One class: its buffer, and itself in its own call order, each as far as it can be driven.
+
+    `buffer` drives its get, set and clear methods, `driven` its `embed_input_ids`
+    and `forward`; `refusals` say why one of them is None.  `note` says what the
+    class shares with another one.
+    """
 
     model_class: str
     member: str
     buffer: BoundClass | None = None
-    refusal: str = ""
+    driven: DrivenClass | None = None
+    refusals: tuple[str, ...] = ()
     note: str = ""
 
 
@@ -100,15 +109,24 @@ def _bound(source: Source, one: _Class, classes: Mapping[str, _Class], bound: di
     inherited = _bind(source, base, classes, bound) if base else None
     if inherited is not None and one.method("__init__") is None:
         note = f"inherits all of {inherited.model_class}"
-        return Found(one.node.name, one.member, inherited.buffer, inherited.refusal, note)
+        return replace(inherited, model_class=one.node.name, member=one.member, note=note)
+    model, refusals = _model(one), list[str]()
+    buffer = _tried(
+        lambda: bind_class(source, one.file, model, inherited.buffer if inherited else None), refusals
+    )
+    driven = _tried(lambda: drive(source, model), refusals)
+    return Found(one.node.name, one.member, buffer, driven, tuple(refusals))
+
+
+def _tried(work: Callable[[], T], refusals: list[str]) -> T | None:
     try:
-        buffer = bind_class(source, one.file, _model(one), inherited.buffer if inherited else None)
+        return work()
     except UsageError as error:
-        return Found(one.node.name, one.member, refusal=str(error))
-    return Found(one.node.name, one.member, buffer)
+        refusals.append(str(error))
+        return None
 
 
 def _model(one: _Class) -> Model:
     """As the table has it, for what is known of a class besides its name."""
-    known = (model for model in MODELS.values() if model.class_name == one.node.name)
+    known = (model for model in DRIVEN.values() if model.class_name == one.node.name)
     return next(known, Model(one.member, one.node.name, since="this release"))

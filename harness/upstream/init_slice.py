@@ -13,7 +13,7 @@ from typing import cast
 from harness.upstream.uses import ANY_OF_SELF, Function, reads
 
 Block = tuple[ast.AST, ...]
-Writes = Callable[[ast.AST], set[str]]
+Writes = Callable[[ast.AST], frozenset[str]]
 
 _PARTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 _BLOCKS = (

@@ -6,6 +6,7 @@ Three kinds of names: `x` a variable, `self.x` an attribute of the instance, and
 """
 
 import ast
+import functools
 from collections.abc import Iterator
 from typing import TypeGuard
 
@@ -14,10 +15,15 @@ _REGISTERS = {"register_buffer", "register_parameter", "register_module", "add_m
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
+# A statement is asked about again and again, by every class of its file.
+_remembered = functools.lru_cache(maxsize=1 << 16)
 
-def reads(node: ast.AST) -> set[str]:
+
+@_remembered
+def reads(node: ast.AST) -> frozenset[str]:
     """Every name that `node` reads; names bound by its own comprehensions are left out."""
-    return {name for each in ast.walk(node) for name in _read_by(each)} - _comprehension_names(node)
+    found = frozenset(name for each in ast.walk(node) for name in _read_by(each))
+    return found - _comprehension_names(node)
 
 
 def required(node: ast.AST) -> dict[str, int]:
@@ -30,27 +36,31 @@ def required(node: ast.AST) -> dict[str, int]:
     return {f"self.{each.attr}": each.lineno for each in last_first}
 
 
-def binds(node: ast.AST) -> set[str]:
+@_remembered
+def binds(node: ast.AST) -> frozenset[str]:
     """Every name that is there after `node` because `node` has set it."""
     if isinstance(node, _NESTED):
-        return {node.name}
-    return {name for each in ast.walk(node) for name in _bound_by(each)} - _comprehension_names(node)
+        return frozenset({node.name})
+    found = frozenset(name for each in ast.walk(node) for name in _bound_by(each))
+    return found - _comprehension_names(node)
 
 
-def writes(node: ast.AST) -> set[str]:
+@_remembered
+def writes(node: ast.AST) -> frozenset[str]:
     """Every name that `node` binds, changes in place or deletes."""
     if isinstance(node, _NESTED):
-        return {node.name}
+        return frozenset({node.name})
     changed = {name for each in ast.walk(node) for name in _changed_by(each)}
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         changed |= _changed_by_call(node.value)
     return binds(node) | changed
 
 
-def calls_itself(node: ast.AST) -> set[str]:
+@_remembered
+def calls_itself(node: ast.AST) -> frozenset[str]:
     """The x of every `self.x(...)`."""
     calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
-    return {called.attr for called in calls if _is_of_self(called)}
+    return frozenset(called.attr for called in calls if _is_of_self(called))
 
 
 def _read_by(node: ast.AST) -> Iterator[str]:

@@ -1,0 +1,74 @@
+"""What released vLLM classes keep and break, measured: the table of releases, and nothing new since."""
+
+import pytest
+
+from harness.known_failures import known_of
+from harness.matrix import Where, plan_audit
+from harness.rules import Rule
+from harness.runner.audit import Standing, stand
+from harness.runner.cells import Runner
+from harness.upstream.discover import find_classes
+from harness.upstream.locate import locate
+
+pytestmark = pytest.mark.network
+
+R = Rule
+LATER = {R.R3, R.R4, R.R5, R.R6, R.R8}
+BROKEN = {
+    "0.19.1": LATER,
+    "0.20.1": {R.R1, R.R2, R.R6, R.R8},
+    "0.22.1": {R.R1, *LATER},
+    "0.23.0": LATER,
+    "0.33.0": LATER,
+}
+KEPT = {
+    "0.19.1": {R.R1, R.R2},
+    "0.20.1": {R.R4},
+    "0.22.1": {R.R2},
+    "0.23.0": {R.R1, R.R2},
+    "0.33.0": {R.R1, R.R2},
+}
+TABLE = {"Qwen3VLForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"}
+
+
+def standings(release: str) -> list[Standing]:
+    found = [one for one in find_classes(locate(release)) if one.buffer is not None]
+    judged = []
+    for one in found:
+        assert one.buffer is not None
+        label = one.buffer.label
+        plan = plan_audit(Where("qwen3_vl"), label, one.model_class)
+        known = known_of(label, one.model_class)
+        judged.append(stand(Runner({label: one.buffer}), label, one.model_class, plan, known))
+    return judged
+
+
+@pytest.mark.parametrize("release", BROKEN)
+def test_rules_broken_per_release(release: str) -> None:
+    judged = {one.model_class: one for one in standings(release)}
+    assert judged.keys() >= TABLE
+    for name in TABLE:
+        assert judged[name].broken == BROKEN[release]
+        assert judged[name].kept - {R.R7} == KEPT[release]
+
+
+@pytest.mark.parametrize("release", ["0.11.2", "0.19.1", "0.20.0", "0.20.2", "0.22.1", "0.27.1", "0.33.0"])
+def test_nothing_is_broken_that_was_not_known_and_nothing_known_is_mended(release: str) -> None:
+    for one in standings(release):
+        assert (one.new, one.improved, one.unjudged) == (frozenset(), frozenset(), frozenset()), (
+            one.model_class
+        )
+
+
+def test_no_class_of_the_newest_release_is_skipped_without_a_sentence() -> None:
+    found = {one.model_class: one.refusals for one in find_classes(locate("0.33.0"))}
+    assert found.keys() >= {
+        "CohereCompassForConditionalGeneration",
+        "Cosmos3ForConditionalGeneration",
+        *TABLE,
+    }
+    assert all(
+        len(refusals) == 2
+        for name, refusals in found.items()
+        if name in {"InternS1ProForConditionalGeneration", "MossAudioModel"}
+    )
