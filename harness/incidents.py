@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import msgspec
-
 from harness.arm import ArmSpec
 from harness.errors import UsageError
 from harness.places import data
 from harness.rules import Rule
 from harness.trace import Trace
+from harness.versioned import load_toml
 
 SCHEMA_VERSION = 1
 
@@ -74,16 +73,8 @@ class Catalogue:
 
 
 def load(path: Path) -> Catalogue:
-    """Read a catalogue; `UsageError` says which entry is wrong, and where."""
-    try:
-        found = msgspec.toml.decode(path.read_bytes(), type=Catalogue)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(f"{path} is not a catalogue of incidents: {error}") from None
-    if found.schema_version != SCHEMA_VERSION:
-        raise UsageError(
-            f"{path} has schema_version {found.schema_version}, this harness reads {SCHEMA_VERSION}"
-        )
-    return found
+    """Read a catalogue of incidents; raises what `load_toml` raises."""
+    return load_toml(path, Catalogue, "a catalogue of incidents", SCHEMA_VERSION)
 
 
 @cache

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from harness.errors import UsageError
 from harness.places import data
 from harness.rules import Rule
+from harness.versioned import load_toml
 
 SCHEMA_VERSION = 1
 
@@ -47,16 +46,8 @@ class KnownFailures:
 
 
 def load(path: Path) -> KnownFailures:
-    """Read a file of known failures; `UsageError` says which entry is wrong, and where."""
-    try:
-        found = msgspec.toml.decode(path.read_bytes(), type=KnownFailures)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(f"{path} is not a file of known failures: {error}") from None
-    if found.schema_version != SCHEMA_VERSION:
-        raise UsageError(
-            f"{path} has schema_version {found.schema_version}, this harness reads {SCHEMA_VERSION}"
-        )
-    return found
+    """Read a file of known failures; raises what `load_toml` raises."""
+    return load_toml(path, KnownFailures, "a file of known failures", SCHEMA_VERSION)
 
 
 @cache

@@ -20,7 +20,7 @@ from harness.reach import ENGINE_ORDER, reach_of
 from harness.rules import Rule, Verdict
 from harness.trace import Op, Trace
 from harness.upstream.bind import MODELS, BoundClass, bind
-from harness.upstream.bind import Model as ModelClass
+from harness.upstream.cut_class import Model as ModelClass
 from harness.upstream.drive import DrivenClass, drive
 from harness.upstream.driven import DrivenBuffer
 from harness.upstream.locate import locate

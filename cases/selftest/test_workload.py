@@ -366,7 +366,8 @@ def pictures(row: dict[str, Any]) -> list[tuple[object, ...]]:
     from PIL import Image
 
     opened = [Image.open(BytesIO(image["bytes"])) for image in row["images"]]
-    return [(image.size, image.mode, image.getextrema()) for image in opened]
+    paths = [image["path"] for image in row["images"]]
+    return [(one.size, one.mode, one.getextrema(), path) for one, path in zip(opened, paths, strict=True)]
 
 
 # Rows

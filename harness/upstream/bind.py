@@ -1,6 +1,5 @@
 """Bind the buffer of a vLLM source to the `Buffer` interface."""
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -9,8 +8,8 @@ from torch import nn
 
 from harness.errors import UsageError
 from harness.upstream.buffer import UpstreamBuffer
-from harness.upstream.cut import HOST, STORAGE, Cut, Inherited, NoBuffer, class_named, cut, members_of
-from harness.upstream.module_names import parse
+from harness.upstream.cut import HOST, STORAGE, Cut, NoBuffer, cut
+from harness.upstream.cut_class import CutClass, Model
 from harness.upstream.running import ambient, place_of, show_in_tracebacks
 from harness.upstream.source import NoSuchMember, Source, SourceFile
 from harness.upstream.stand_ins import (
@@ -23,20 +22,6 @@ from harness.upstream.stand_ins import (
     VisionTower,
     vllm_config,
 )
-
-
-@dataclass(frozen=True)
-class Model:
-    """Where a model class is defined, and the first release that has its buffer.
-
-    `nested` names the part of the Hugging Face configuration that is the model's own.
-    """
-
-    member: str
-    class_name: str
-    since: str
-    nested: str | None = None
-
 
 MODELS: Mapping[str, Model] = {
     "qwen3_vl": Model(
@@ -54,37 +39,13 @@ MODELS: Mapping[str, Model] = {
 
 
 @dataclass(frozen=True)
-class BoundClass:
+class BoundClass(CutClass[Host]):
     """A model class of one source, as a `BufferFactory`.
 
     `dataclasses.replace(bound, surroundings=...)` builds the model in another way.
     """
 
-    source: Source
-    model: Model
-    cut: Cut
-    host: type[Host]
     surroundings: Surroundings = field(default_factory=Surroundings)
-
-    @property
-    def label(self) -> str:
-        """The source's: `vllm 0.22.1`."""
-        return self.source.label
-
-    @property
-    def model_class(self) -> str:
-        """The class's own name."""
-        return self.cut.class_name
-
-    @property
-    def filename(self) -> str:
-        """The file it was cut from, as tracebacks show it."""
-        return self.cut.filename
-
-    @property
-    def methods(self) -> Mapping[str, int]:
-        """The methods that were cut, and their lines."""
-        return self.cut.lines
 
     def __call__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -99,18 +60,10 @@ class BoundClass:
         try:
             with ambient(dtype, device):
                 instance.surround(self.surroundings.tower, self._visual())
-                type(instance).__init__(instance, **self._arguments(config))
+                type(instance).__init__(instance, **self.arguments(config))
         except Exception as error:
-            where = self._place_of(error)
-            raise UsageError(
-                f"{where}: {self.model_class}.__init__ cannot be run without vLLM: {error}"
-            ) from error
+            raise self.refusal(error, ".__init__") from error
         return UpstreamBuffer(instance, self.cut, vision=self.surroundings.vision)
-
-    def inherited(self) -> Inherited:
-        """What a class in another file gets from this one."""
-        tree = parse(self.source.read(self.model.member).text, self.filename)
-        return Inherited(members_of(class_named(tree, self.model_class, self.filename), tree), self.cut)
 
     def rehearse(self) -> None:
         """Refuse what would otherwise look like a fault of the buffer in the middle of a run.
@@ -128,10 +81,7 @@ class BoundClass:
         except Exception as error:
             # Anything else is the buffer's own fault, and for the run to report.
             if _is_ours(error):
-                where = self._place_of(error)
-                raise UsageError(
-                    f"{where}: {self.model_class} cannot be run without vLLM: {error}"
-                ) from error
+                raise self.refusal(error) from error
 
     def _check_storage(self, buffer: UpstreamBuffer) -> None:
         try:
@@ -146,14 +96,6 @@ class BoundClass:
         if self.surroundings.vision:
             return VisionTower()
         return StageMissingLayer() if "StageMissingLayer" in self.cut.replaced.values() else None
-
-    def _arguments(self, config: Settings) -> dict[str, object]:
-        known: dict[str, object] = {"vllm_config": config, "prefix": ""}
-        wanted = inspect.signature(self.host).parameters
-        return {name: value for name, value in known.items() if name in wanted}
-
-    def _place_of(self, error: Exception) -> str:
-        return place_of(error, self.filename)
 
 
 def bind(source: Source, model: str = "qwen3_vl") -> BoundClass:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from harness.errors import UsageError
-from harness.upstream.bind import BoundClass, Model, bind_class
+from harness.upstream.bind import BoundClass, bind_class
 from harness.upstream.cut import STORAGE
+from harness.upstream.cut_class import Model
 from harness.upstream.drive import DRIVEN, DrivenClass, drive
 from harness.upstream.module_names import parse
 from harness.upstream.source import Source, SourceFile

@@ -7,7 +7,6 @@ what the engine really reaches, and covers classes without get, set and clear.
 """
 
 import ast
-import inspect
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,8 +14,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from harness.errors import UsageError
-from harness.upstream.bind import MODELS, Model
-from harness.upstream.cut import HOST, Cut, Inherited, NoBuffer, class_named, cut, members_of
+from harness.upstream.bind import MODELS
+from harness.upstream.cut import HOST, Cut, NoBuffer, class_named, cut, members_of
+from harness.upstream.cut_class import CutClass, Model
 from harness.upstream.driven import (
     TOKEN_IDS,
     DeepstackTower,
@@ -45,33 +45,8 @@ _STAND_INS: Mapping[str, object] = {**STAND_INS, "get_pp_group": get_pp_group}
 
 
 @dataclass(frozen=True)
-class DrivenClass:
+class DrivenClass(CutClass[DrivenHost]):
     """A model class of one source, as a `BufferFactory` whose buffers the class itself moves."""
-
-    source: Source
-    model: Model
-    cut: Cut
-    host: type[DrivenHost]
-
-    @property
-    def label(self) -> str:
-        """The source's: `vllm 0.22.1`."""
-        return self.source.label
-
-    @property
-    def model_class(self) -> str:
-        """The class's own name."""
-        return self.cut.class_name
-
-    @property
-    def filename(self) -> str:
-        """The file it was cut from, as tracebacks show it."""
-        return self.cut.filename
-
-    @property
-    def methods(self) -> Mapping[str, int]:
-        """The methods that were cut, and their lines."""
-        return self.cut.lines
 
     def __call__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -86,9 +61,9 @@ class DrivenClass:
             with ambient(dtype, device):
                 instance.surround(Surroundings().tower, DeepstackTower(levels))
                 instance.accompany(RecordingModel(hidden, dtype, device))
-                type(instance).__init__(instance, **self._arguments(config))
+                type(instance).__init__(instance, **self.arguments(config))
         except Exception as error:
-            raise self._refusal(error, ".__init__") from error
+            raise self.refusal(error, ".__init__") from error
         return DrivenBuffer(instance, main_features=self.model_class not in _WITHOUT_MAIN_FEATURES)
 
     def rehearse(self) -> None:
@@ -108,21 +83,7 @@ class DrivenClass:
         except Exception as error:
             # Anything else is the class's own fault, and for the run to report.
             if _is_ours(error):
-                raise self._refusal(error) from error
-
-    def inherited(self) -> Inherited:
-        """What a class in another file gets from this one."""
-        tree = parse(self.source.read(self.model.member).text, self.filename)
-        return Inherited(members_of(class_named(tree, self.model_class, self.filename), tree), self.cut)
-
-    def _refusal(self, error: Exception, method: str = "") -> UsageError:
-        where = place_of(error, self.filename)
-        return UsageError(f"{where}: {self.model_class}{method} cannot be run without vLLM: {error}")
-
-    def _arguments(self, config: Settings) -> dict[str, object]:
-        known: dict[str, object] = {"vllm_config": config, "prefix": ""}
-        wanted = inspect.signature(self.host).parameters
-        return {name: value for name, value in known.items() if name in wanted}
+                raise self.refusal(error) from error
 
 
 def drive(source: Source, model: str | Model = "qwen3_vl") -> DrivenClass:

@@ -1,7 +1,5 @@
 """How engines pad a step: to the sizes that CUDA graphs were captured at, or to the ranks that share it."""
 
-from bisect import bisect_left
-
 from harness.errors import UsageError
 
 CAPTURE_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
@@ -20,11 +18,8 @@ def pad_to_capture(tokens: int, largest: int = CAPTURE_SIZES[-1]) -> int:
     `largest` is twice the slots, and prefill runs unpadded.  Raises `UsageError`
     for a negative count.
     """
-    if _counted(tokens) == 0 or tokens > largest:
-        return tokens
-    sizes = [size for size in CAPTURE_SIZES if size <= largest]
-    place = bisect_left(sizes, tokens)
-    return sizes[place] if place < len(sizes) else tokens
+    fitting = (size for size in CAPTURE_SIZES if _counted(tokens) <= size <= largest)
+    return next(fitting, tokens) if tokens else 0
 
 
 def pad_to_multiple(tokens: int, ranks: int) -> int:

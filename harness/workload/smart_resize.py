@@ -49,7 +49,7 @@ def _check(height: int, width: int) -> None:
 
 
 def _floor(side: float) -> int:
-    return max(1, math.floor(side / FACTOR)) * FACTOR
+    return math.floor(side / FACTOR) * FACTOR
 
 
 def _ceil(side: float) -> int:

@@ -1,0 +1,74 @@
+"""What a class that was cut out of a source knows of itself, however it is driven."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from harness.errors import UsageError
+from harness.upstream.cut import Cut, Inherited, class_named, members_of
+from harness.upstream.module_names import parse
+from harness.upstream.running import place_of
+from harness.upstream.source import Source
+from harness.upstream.stand_ins import Host, Settings
+
+H = TypeVar("H", bound=Host)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Where a model class is defined, and the first release that has its buffer.
+
+    `nested` names the part of the Hugging Face configuration that is the model's own.
+    """
+
+    member: str
+    class_name: str
+    since: str
+    nested: str | None = None
+
+
+@dataclass(frozen=True)
+class CutClass(Generic[H]):
+    """A model class of one source; `host` is the class that was compiled."""
+
+    source: Source
+    model: Model
+    cut: Cut
+    host: type[H]
+
+    @property
+    def label(self) -> str:
+        """The source's: `vllm 0.22.1`."""
+        return self.source.label
+
+    @property
+    def model_class(self) -> str:
+        """The class's own name."""
+        return self.cut.class_name
+
+    @property
+    def filename(self) -> str:
+        """The file it was cut from, as tracebacks show it."""
+        return self.cut.filename
+
+    @property
+    def methods(self) -> Mapping[str, int]:
+        """The methods that were cut, and their lines."""
+        return self.cut.lines
+
+    def inherited(self) -> Inherited:
+        """What a class in another file gets from this one."""
+        tree = parse(self.source.read(self.model.member).text, self.filename)
+        return Inherited(members_of(class_named(tree, self.model_class, self.filename), tree), self.cut)
+
+    def refusal(self, error: Exception, method: str = "") -> UsageError:
+        """For what only the whole vLLM has: file and line, class, and what was missed."""
+        where = place_of(error, self.filename)
+        return UsageError(f"{where}: {self.model_class}{method} cannot be run without vLLM: {error}")
+
+    def arguments(self, config: Settings) -> dict[str, object]:
+        """What the class's `__init__` takes, of what an engine passes."""
+        known: dict[str, object] = {"vllm_config": config, "prefix": ""}
+        wanted = inspect.signature(self.host).parameters
+        return {name: value for name, value in known.items() if name in wanted}
