@@ -32,4 +32,5 @@ def parse_device(name: str) -> torch.device:
         raise MachineError(
             f"device '{name}' is not here: torch {torch.__version__} sees {count} GPUs; use cpu"
         )
-    return device
+    # Tensors name their device with its index: 'cuda' alone would never equal theirs.
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device

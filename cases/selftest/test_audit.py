@@ -140,7 +140,7 @@ def test_audit_tells_rules_classes_and_differences(source: Path, capsys: pytest.
     assert "sources whose classes differ from each other" in out
     assert "'cap 16: get 4': step 1 'get 4' was answered with None" in out
     assert "not driven" in out
-    assert "Methodless: " in out
+    assert "Methodless (vllm at " in out
 
 
 def test_audit_rows(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,8 @@ MARK = re.compile(r"^( +)\S.*  # THE FAULT; the fix: (.+)$", re.MULTILINE)
 # Importing the harness is an error in the child, also where it is installed.
 SCRIPT = "import runpy, sys; sys.modules['harness'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
 PYTEST = "import pytest, sys; sys.modules['harness'] = None; sys.exit(pytest.main(sys.argv[1:]))"
-OPTIONS = ("-p", "no:cacheprovider", "-rA", "--tb=line")
+# Without the settings of a project that the temporary folder may lie in.
+OPTIONS = ("-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "-rA", "--tb=line")
 OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR) (\w+)\.py::", re.MULTILINE)
 every_incident = pytest.mark.parametrize("incident", [find(number) for number in SHOWN], ids=SHOWN)
 both = pytest.mark.parametrize("render", [render_script, render_pytest])
