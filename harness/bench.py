@@ -61,11 +61,11 @@ def measure(source: str | None) -> Iterator[str]:
 
 
 def bind_seconds(source: str) -> float:
-    """Least time in seconds to find and bind the class of a local source, after torch is imported."""
+    """Seconds to find and bind the class of a local source for the first time, after torch is imported."""
     from harness.upstream.bind import bind
     from harness.upstream.locate import locate
 
-    return min(_seconds(lambda: bind(locate(source), _FAMILY)) for _ in range(_REPEATS))
+    return _seconds(lambda: bind(locate(source), _FAMILY))
 
 
 def compile_bare() -> None:
