@@ -15,6 +15,7 @@ from harness.matrix import Planned, Where, narrow, plan_incident, plan_source
 from harness.reporting.json_lines import write_text
 from harness.reporting.output import Output
 from harness.reporting.repro_table import ReproTable
+from harness.rules import Rule
 from harness.trace import Trace
 
 if TYPE_CHECKING:
@@ -58,29 +59,53 @@ def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0: shown on every faulty revision, absent from every fixed one (or from the vLLM); 1: not so."""
     incident = find(args.incident)
     families = _families(incident, args.family)
+    _refuse_mixtures(incident, args)
     if args.script or args.pytest:
         return _write_files(incident, families[0], args, output)
     asked = Asked(
         trace=Trace.parse(args.trace) if args.trace else None,
         arm=ArmSpec.parse(args.arm) if args.arm else None,
     )
+    _prepare_torch(args)
+    places = [Where(family, args.dtype, args.device) for family in families]
+    held = [_holds(incident, where, asked, args, output) for where in places]
+    return ExitCode.HOLDS if all(held) else ExitCode.BROKEN
+
+
+def _holds(incident: Incident, where: Where, asked: Asked, args: Namespace, output: Output) -> bool:
+    if args.workload is not None:
+        return evaluate_workload(incident, where, args.workload or None, args.vllm, output)
+    if args.vllm:
+        return _theirs(incident, where, asked, args.vllm, output)
+    return _ours(incident, where, asked, output)
+
+
+def _refuse_mixtures(incident: Incident, args: Namespace) -> None:
+    """Options that leave no room for each other, instead of one that is ignored."""
+    if (args.script or args.pytest) and (args.vllm or args.trace or args.arm or args.workload is not None):
+        raise UsageError(
+            "--script and --pytest show the catalogue's own trace: "
+            "leave --vllm, --trace, --arm and --workload out"
+        )
+    if args.workload is None:
+        return
+    if args.trace or args.arm:
+        raise UsageError("--workload brings its own trace and arms: leave --trace and --arm out")
+    if Rule.R0 not in incident.rules:
+        raise UsageError(
+            f"incident {incident.id} does not change outputs (rule R0): no evaluation would see it"
+        )
+
+
+def _prepare_torch(args: Namespace) -> None:
+    """Refuse a wrong dtype or device before anything is printed, and pin torch to one thread."""
     import torch
 
     from harness.devices import parse_device, parse_dtype
 
-    parse_dtype(args.dtype), parse_device(args.device)  # refused before anything is printed
-    # One thread: a tiny decoder runs 20 times slower on a busy machine with more.
+    parse_dtype(args.dtype), parse_device(args.device)
+    # A tiny decoder runs 20 times slower on a busy machine with more threads.
     torch.set_num_threads(1)
-    places = [Where(family, args.dtype, args.device) for family in families]
-    if args.workload is not None:
-        held = [
-            evaluate_workload(incident, where, args.workload or None, args.vllm, output) for where in places
-        ]
-    elif args.vllm:
-        held = [_theirs(incident, where, asked, args.vllm, output) for where in places]
-    else:
-        held = [_ours(incident, where, asked, output) for where in places]
-    return ExitCode.HOLDS if all(held) else ExitCode.BROKEN
 
 
 @dataclass(frozen=True)
@@ -95,10 +120,6 @@ def _write_files(incident: Incident, family: str, args: Namespace, output: Outpu
     """What one attaches to an upstream issue, or merges there."""
     from harness.scripts.standalone import render_pytest, render_script
 
-    if args.vllm or args.trace or args.arm:
-        raise UsageError(
-            "--script and --pytest show the catalogue's own trace: leave --vllm, --trace and --arm out"
-        )
     for path, render in ((args.script, render_script), (args.pytest, render_pytest)):
         if path:
             write_text(path, render(incident, family))
