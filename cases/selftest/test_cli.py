@@ -67,6 +67,16 @@ def test_a_missing_gpu_is_the_machines_fault(capsys: pytest.CaptureFixture[str])
     assert "device 'cuda' is not here" in sentence(capsys)
 
 
+def test_no_network_is_the_machines_fault(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # nobody listens there
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
+    monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path))
+    assert main(["repro", "43602", "--vllm", "0.22.1", *FAST]) == ExitCode.MACHINE
+    assert "vllm 0.22.1 cannot be looked up" in sentence(capsys)
+
+
 def truncated_wheel(folder: Path) -> Path:
     path = folder / "vllm-0.22.1-py3-none-any.whl"
     path.write_bytes(other_wheel(folder).read_bytes()[:-30])
