@@ -73,8 +73,6 @@ ENGINE_ORDER = (
         setting="--compilation-config.pass_config.enable_sp",
         until=Version("0.31"),
     ),
-    # FULL and breakable graphs replay the outer forward without its Python: their orders, with
-    # capture and replay, have their place here once a driven class has these steps.
     Order(
         "cap 16: profile 16; set 9; set 0; forward 16",
         "a text-only step is embedded before the visual step was run",
@@ -93,24 +91,48 @@ ENGINE_ORDER = (
 )
 
 
+_FULL = "--compilation-config.cudagraph_mode=FULL"
+REPLAY_ORDER = (
+    Order(
+        "cap 16: profile 16; set 12; forward 16; forward 16",
+        "FULL graphs: captured with nothing set, replayed for a visual step and for a text-only one",
+        setting=_FULL,
+    ),
+    Order(
+        "cap 16: profile 16; set 12; forward 16; set 5; forward 16",
+        "FULL graphs: replayed for a long visual step and for a short one",
+        setting=_FULL,
+    ),
+    Order(
+        "cap 16: profile 16; set 12; forward 16; set 20; forward 16",
+        "FULL graphs: storage grows after the capture, above the token budget",
+        taken=False,
+    ),
+)
+"""Orders in which the Python of get and clear runs at capture only (`harness.upstream.replayed`).
+
+The default mode, FULL_AND_PIECEWISE, replays decode batches only, behind steps
+whose Python ran.  Breakable graphs (0.22 on) replay prefill as FULL does.
+"""
+
+
 def reach_of(rule: Rule, rows: Iterable[Row]) -> str:
     """How the engine comes to break `rule`: `reachable`, `flag: SETTING` or `latent`.
 
-    `rows` are those of one class played over `ENGINE_ORDER`.  A rule that breaks
-    on no order, or only where none is taken, is latent.
+    `rows` are those of one class played over `ENGINE_ORDER`, and replayed over
+    `REPLAY_ORDER`.  A rule that breaks on no order, or only where none is taken, is
+    latent; several flags are joined by "or".
     """
     broken = {(row.trace, row.source) for row in rows if row.rule == rule and row.verdict in _BROKEN}
-    reaches = [
-        order.reach(source) for order in ENGINE_ORDER for trace, source in broken if trace == order.trace
-    ]
-    return min(reaches, key=_nearest, default=LATENT)
+    orders = [*ENGINE_ORDER, *REPLAY_ORDER]
+    reaches = [order.reach(source) for order in orders for trace, source in broken if trace == order.trace]
+    if REACHABLE in reaches:
+        return REACHABLE
+    flags = dict.fromkeys(reach.removeprefix("flag: ") for reach in reaches if reach != LATENT)
+    return f"flag: {' or '.join(flags)}" if flags else LATENT
 
 
 _BROKEN = frozenset({Verdict.FAIL, Verdict.XFAIL})
-
-
-def _nearest(reach: str) -> int:
-    return {REACHABLE: 0, LATENT: 2}.get(reach, 1)
 
 
 def _version(source: str | None) -> Version | None:

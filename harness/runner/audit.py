@@ -76,6 +76,19 @@ def stand(
     return Standing(source, model_class, tuple(expect(deciding, known)))
 
 
+def merged(one: Standing, other: Standing) -> Standing:
+    """Both together: for each rule the row that decides, of equal ones the first."""
+    pairs = zip(one.rows, other.rows, strict=True)
+    return replace(
+        one, rows=tuple(min(pair, key=lambda row: _WORST_FIRST.index(_plain(row))) for pair in pairs)
+    )
+
+
+def _plain(row: Row) -> Verdict:
+    verdict = Verdict(row.verdict)
+    return {Verdict.XFAIL: Verdict.FAIL, Verdict.IMPROVED: Verdict.PASS}.get(verdict, verdict)
+
+
 def _deciding(rule: Rule, cells: Sequence[Cell]) -> Row:
     pairs = [(cell, said) for cell in cells for said in cell.judgements if said.rule is rule]
     cell, said = min(pairs, key=_precedence)
