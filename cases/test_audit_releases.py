@@ -7,6 +7,7 @@ from harness.matrix import Where, plan_audit
 from harness.rules import Rule
 from harness.runner.audit import Standing, stand
 from harness.runner.cells import Runner
+from harness.runner.classes import judge_class
 from harness.upstream.discover import find_classes
 from harness.upstream.locate import locate
 
@@ -72,3 +73,31 @@ def test_no_class_of_the_newest_release_is_skipped_without_a_sentence() -> None:
         for name, refusals in found.items()
         if name in {"InternS1ProForConditionalGeneration", "MossAudioModel"}
     )
+
+
+DBO, FULL = "--enable-dbo", "--compilation-config.cudagraph_mode=FULL"
+REACH = [
+    ("0.22.1", "Qwen3VLForConditionalGeneration", R.R1, "reachable"),
+    ("0.20.1", "Qwen3OmniMoeThinkerForConditionalGeneration", R.R2, "reachable"),
+    ("0.19.1", "Qwen3VLForConditionalGeneration", R.R5, f"flag: {DBO}"),
+    ("0.33.0", "Qwen3VLForConditionalGeneration", R.R5, f"flag: {DBO} or {FULL}"),
+    ("0.33.0", "Qwen3VLForConditionalGeneration", R.R4, "latent"),
+    ("0.33.0", "Granite4VisionForConditionalGeneration", R.R3, "latent"),
+    ("0.33.0", "Granite4VisionForConditionalGeneration", R.R5, f"flag: {FULL}"),
+    ("0.20.1", "Granite4VisionForConditionalGeneration", R.R2, "reachable"),
+]
+
+
+@pytest.mark.parametrize(("release", "name", "rule", "reach"), REACH)
+def test_how_the_engine_comes_to_it(release: str, name: str, rule: Rule, reach: str) -> None:
+    judged = judge_class(next(one for one in find_classes(locate(release)) if one.model_class == name))
+    assert {row.rule: row.reach for row in judged.rows}[rule] == reach
+
+
+def test_the_text_only_step_of_granite() -> None:
+    found = {one.model_class: one for one in find_classes(locate("0.33.0"))}
+    judged = judge_class(found["Granite4VisionForConditionalGeneration"])
+    assert judged.broken == {R.R3, R.R4, R.R5}
+    assert (judged.new, judged.improved) == (frozenset(), frozenset())
+    row = next(row for row in judged.rows if row.rule == R.R3)
+    assert (row.trace, row.value) == ("cap 16: profile 16; set 9; set 0; forward 16", 27)

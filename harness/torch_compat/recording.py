@@ -1,8 +1,8 @@
 """Records the operations of a call on their very tensors, and does them again, as a CUDA graph would.
 
-Uses `torch.utils._python_dispatch.TorchDispatchMode`.  Views are not repeated: their
-tensors exist.  Operations that write run again on the tensors they wrote; results
-of the others are copied into the tensors that the first run gave out.
+Uses `torch.utils._python_dispatch.TorchDispatchMode`.  Operations that
+write run again on the tensors they wrote; results of the others are copied into
+the tensors that the first run gave out (which changes nothing in a view).
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,7 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        if not _is_view(func):
-            self._operations.append((func, args, kwargs or {}, out))
+        self._operations.append((func, args, kwargs or {}, out))
         return out
 
     def replay(self) -> None:
@@ -40,8 +39,3 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             again = func(*args, **kwargs)
             if isinstance(out, Tensor) and not func._schema.is_mutable:
                 out.copy_(again)
-
-
-def _is_view(func: OpOverload[..., Any]) -> bool:
-    aliases = [returned.alias_info for returned in func._schema.returns]
-    return any(alias is not None and not alias.is_write for alias in aliases)
