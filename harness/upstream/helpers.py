@@ -1,8 +1,10 @@
 """Functions that a model file imports from its own vLLM, cut out of the file they are defined in."""
 
 import ast
+import functools
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from types import CodeType
 from typing import NoReturn
 
 from harness.errors import UsageError
@@ -71,16 +73,11 @@ class Helpers:
 
     def _cut(self, module: str, name: str) -> object:
         member, file = self._read(module)
-        tree = parse(file.text, file.filename)
-        root = _definition(tree, name)
-        if root is None:
+        compiled = _compiled(file, name, self.importable(file))
+        if compiled is None:
             return self._passed_on(member, file, name)
-        cutting = Cutting(tree, file.filename, root, self.importable(file), given=())
-        code = cutting.compile()
-        names: dict[str, object] = {
-            "__name__": f"{__name__}.{module}",
-            **self.supply(member, file, cutting.replaced),
-        }
+        code, replaced = compiled
+        names: dict[str, object] = {"__name__": f"{__name__}.{module}", **self.supply(member, file, replaced)}
         show_in_tracebacks(file)
         exec(code, names)
         return names[name]
@@ -99,6 +96,17 @@ class Helpers:
             with suppress(NoSuchMember):
                 return f"{path}/__init__.py", self._source.read(f"{path}/__init__.py")
             raise
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(file: SourceFile, name: str, importable: frozenset[str]) -> tuple[CodeType, list[str]] | None:
+    """The code of one function and what it needs of vLLM; every class of a source asks for the same ones."""
+    tree = parse(file.text, file.filename)
+    root = _definition(tree, name)
+    if root is None:
+        return None
+    cutting = Cutting(tree, file.filename, root, importable, given=())
+    return cutting.compile(), list(cutting.replaced)
 
 
 def imports(file: SourceFile, member: str) -> dict[str, tuple[str, str]]:
