@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from packaging.version import InvalidVersion, Version
 
 from harness.case import Row
-from harness.rules import Rule, Verdict
+from harness.rules import BROKEN, Rule
 
 REACHABLE = "reachable"
 LATENT = "latent"
@@ -123,16 +123,13 @@ def reach_of(rule: Rule, rows: Iterable[Row]) -> str:
     `REPLAY_ORDER`.  A rule that breaks on no order, or only where none is taken, is
     latent; several flags are joined by "or".
     """
-    broken = {(row.trace, row.source) for row in rows if row.rule == rule and row.verdict in _BROKEN}
+    broken = {(row.trace, row.source) for row in rows if row.rule == rule and row.verdict in BROKEN}
     orders = [*ENGINE_ORDER, *REPLAY_ORDER]
     reaches = [order.reach(source) for order in orders for trace, source in broken if trace == order.trace]
     if REACHABLE in reaches:
         return REACHABLE
     flags = dict.fromkeys(reach.removeprefix("flag: ") for reach in reaches if reach != LATENT)
     return f"flag: {' or '.join(flags)}" if flags else LATENT
-
-
-_BROKEN = frozenset({Verdict.FAIL, Verdict.XFAIL})
 
 
 def _version(source: str | None) -> Version | None:

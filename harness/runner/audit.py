@@ -70,23 +70,14 @@ def stand(
     known: Mapping[Rule, str] = MappingProxyType({}),
 ) -> Standing:
     """Play a plan and sum it up; `known` are failures (rule -> reference) that are expected."""
-    cells = [runner.play(planned) for planned in plan]
+    return sum_up([runner.play(planned) for planned in plan], source, model_class, known)
+
+
+def sum_up(cells: Sequence[Cell], source: str, model_class: str, known: Mapping[Rule, str]) -> Standing:
+    """Where a class stands after these cells, of which there is at least one."""
     rules = [said.rule for said in cells[0].judgements if said.rule not in _COMPILED_ONLY]
     deciding = (_deciding(rule, cells) for rule in rules)
     return Standing(source, model_class, tuple(expect(deciding, known)))
-
-
-def merged(one: Standing, other: Standing) -> Standing:
-    """Both together: for each rule the row that decides, of equal ones the first."""
-    pairs = zip(one.rows, other.rows, strict=True)
-    return replace(
-        one, rows=tuple(min(pair, key=lambda row: _WORST_FIRST.index(_plain(row))) for pair in pairs)
-    )
-
-
-def _plain(row: Row) -> Verdict:
-    verdict = Verdict(row.verdict)
-    return {Verdict.XFAIL: Verdict.FAIL, Verdict.IMPROVED: Verdict.PASS}.get(verdict, verdict)
 
 
 def _deciding(rule: Rule, cells: Sequence[Cell]) -> Row:

@@ -1,7 +1,7 @@
 """Planned cases, played and judged one after the other in this process."""
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -63,10 +63,6 @@ class Runner:
         model = _shared_model(case.family, case.dtype, case.device, case.seed)
         observation = play(case, model, self._factory(case.revision))
         return Cell(planned, observation, tuple(judge_all(case, observation)))
-
-    def play_all(self, plan: Iterable[Planned]) -> Iterator[Cell]:
-        """Cells as they finish."""
-        return map(self.play, plan)
 
     def _factory(self, revision: str) -> BufferFactory:
         if revision in self._bound:

@@ -8,9 +8,9 @@ from torch import nn
 
 from harness.errors import UsageError
 from harness.upstream.buffer import UpstreamBuffer
-from harness.upstream.cut import HOST, STORAGE, Cut, NoBuffer, cut
-from harness.upstream.cut_class import CutClass, Model
-from harness.upstream.running import ambient, place_of, show_in_tracebacks
+from harness.upstream.cut import STORAGE, NoBuffer, cut
+from harness.upstream.cut_class import CutClass, Model, define
+from harness.upstream.running import ambient, show_in_tracebacks
 from harness.upstream.source import NoSuchMember, Source, SourceFile
 from harness.upstream.stand_ins import (
     STAND_INS,
@@ -131,7 +131,8 @@ def bind_class(source: Source, file: SourceFile, model: Model, base: BoundClass 
         inherited=base.inherited() if base else None,
     )
     show_in_tracebacks(file)
-    bound = BoundClass(source, model, done, _define(done, stand_ins, base.host if base else Host))
+    given = {name: stand_ins[real] for name, real in done.replaced.items()}
+    bound = BoundClass(source, model, done, define(done, given, base.host if base else Host))
     bound.rehearse()
     return bound
 
@@ -143,21 +144,6 @@ def where_returned(buffer: UpstreamBuffer, tokens: int) -> str:
     raises comes through.
     """
     return buffer.where_returned(tokens)
-
-
-def _define(done: Cut, stand_ins: Mapping[str, object], host: type[Host]) -> type[Host]:
-    """Execute the cut module: it defines the class, over `host`."""
-    given = {name: stand_ins[real] for name, real in done.replaced.items()}
-    names: dict[str, object] = {"__name__": f"{__name__}.{done.class_name}", HOST: host, **given}
-    try:
-        exec(done.code, names)
-    except Exception as error:
-        where = place_of(error, done.filename)
-        raise UsageError(f"{where}: {done.class_name} cannot be defined without vLLM: {error}") from error
-    defined = names[done.class_name]
-    assert isinstance(defined, type)
-    assert issubclass(defined, Host)
-    return defined
 
 
 def _is_ours(error: Exception) -> bool:

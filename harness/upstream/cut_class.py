@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from harness.errors import UsageError
-from harness.upstream.cut import Cut, Inherited, class_named, members_of
+from harness.upstream.cut import HOST, Cut, Inherited, class_named, members_of
 from harness.upstream.module_names import parse
 from harness.upstream.running import place_of
 from harness.upstream.source import Source
@@ -72,3 +72,20 @@ class CutClass(Generic[H]):
         known: dict[str, object] = {"vllm_config": config, "prefix": ""}
         wanted = inspect.signature(self.host).parameters
         return {name: value for name, value in known.items() if name in wanted}
+
+
+def define(done: Cut, names: Mapping[str, object], host: type[H]) -> type[H]:
+    """Execute a cut module: it defines the class, over `host`, where `names` are known besides.
+
+    Raises `UsageError` with file and line when that needs the whole vLLM.
+    """
+    known = {"__name__": f"{__name__}.{done.class_name}", HOST: host, **names}
+    try:
+        exec(done.code, known)
+    except Exception as error:
+        where = place_of(error, done.filename)
+        raise UsageError(f"{where}: {done.class_name} cannot be defined without vLLM: {error}") from error
+    defined = known[done.class_name]
+    assert isinstance(defined, type)
+    assert issubclass(defined, host)
+    return defined

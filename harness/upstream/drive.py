@@ -15,8 +15,8 @@ import torch
 
 from harness.errors import UsageError
 from harness.upstream.bind import MODELS
-from harness.upstream.cut import HOST, Cut, NoBuffer, class_named, cut, members_of
-from harness.upstream.cut_class import CutClass, Model
+from harness.upstream.cut import NoBuffer, class_named, cut, members_of
+from harness.upstream.cut_class import CutClass, Model, define
 from harness.upstream.driven import (
     TOKEN_IDS,
     DeepstackTower,
@@ -28,7 +28,7 @@ from harness.upstream.driven import (
 from harness.upstream.helpers import Helpers, imports
 from harness.upstream.module_names import parse
 from harness.upstream.recording import RecordingModel
-from harness.upstream.running import ambient, place_of, show_in_tracebacks
+from harness.upstream.running import ambient, show_in_tracebacks
 from harness.upstream.source import NoSuchMember, Source, SourceFile
 from harness.upstream.stand_ins import STAND_INS, Host, Settings, Surroundings, VisionTower, vllm_config
 
@@ -119,7 +119,8 @@ def _driven(source: Source, file: SourceFile, model: Model) -> DrivenClass:
         verbs=_OWN_METHODS,
     )
     show_in_tracebacks(file)
-    return DrivenClass(source, model, done, _define(file, model.member, done, helpers, host))
+    supplied = helpers.supply(model.member, file, done.replaced)
+    return DrivenClass(source, model, done, define(done, supplied, host))
 
 
 def _base(source: Source, file: SourceFile, model: Model) -> DrivenClass | None:
@@ -143,26 +144,6 @@ def _chosen(model: str | Model) -> Model:
     if model not in DRIVEN:
         raise UsageError(f"unknown model '{model}'; known are {', '.join(DRIVEN)}")
     return DRIVEN[model]
-
-
-def _define(
-    file: SourceFile, member: str, done: Cut, helpers: Helpers, host: type[DrivenHost]
-) -> type[DrivenHost]:
-    """Execute the cut module: it defines the class, over `host`."""
-    names: dict[str, object] = {
-        "__name__": f"{__name__}.{done.class_name}",
-        HOST: host,
-        **helpers.supply(member, file, done.replaced),
-    }
-    try:
-        exec(done.code, names)
-    except Exception as error:
-        where = place_of(error, done.filename)
-        raise UsageError(f"{where}: {done.class_name} cannot be defined without vLLM: {error}") from error
-    defined = names[done.class_name]
-    assert isinstance(defined, type)
-    assert issubclass(defined, DrivenHost)
-    return defined
 
 
 def _config(
