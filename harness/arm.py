@@ -1,14 +1,16 @@
 """Arms: the ways to run a decoder, by name.
 
 An arm is `eager`, a control (`no-deepstack`, `zero-deepstack`: eager with the
-payload taken away or zeroed), or `BACKEND/GUARDS[/SHAPES]`, such as
-`inductor/drop_all`.
+payload taken away or zeroed), or `BACKEND/GUARDS`, such as `inductor/drop_all`.
+Behind these stands what is unusual, in this order: a shape policy, options of
+Inductor, how graphs are captured, and how many ranks share a step:
+`eager/full`, `inductor/drop_all/no_size_asserts`, `aot_eager/drop_all/tp2`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -30,10 +32,17 @@ class GuardPolicy(StrEnum):
 
 
 class ShapePolicy(StrEnum):
-    """How the token dimension of the arguments is marked before the first compile."""
+    """How the token dimension of the arguments is marked before the first compile.
+
+    STATIC marks nothing: every size is compiled for itself.  MARK_UNBACKED never
+    specialises, 0 and 1 included, and cannot branch on a size: it needs a family
+    whose attention does not (`qwen3_vl:written_out`).
+    """
 
     NONE = "none"
     MARK_DYNAMIC = "mark_dynamic"
+    STATIC = "static"
+    MARK_UNBACKED = "mark_unbacked"
 
 
 class Backend(StrEnum):
@@ -46,9 +55,30 @@ class Backend(StrEnum):
 
 
 class Capture(StrEnum):
-    """How graphs are captured and replayed."""
+    """How graphs are captured, and so which Python does not run again at a replay.
+
+    FULL: get, decode and clear in one graph.  PIECEWISE: the decoder between its
+    attention calls; get and clear stay Python.  BREAKABLE: as FULL, but attention is
+    run again between the pieces.  REDUCE_OVERHEAD: torch's own, CUDA only.
+    """
 
     NONE = "none"
+    FULL = "full"
+    PIECEWISE = "piecewise"
+    BREAKABLE = "breakable"
+    REDUCE_OVERHEAD = "reduce_overhead"
+
+
+class InductorOption(StrEnum):
+    """Settings of Inductor that change what is computed or checked.
+
+    NO_SIZE_ASSERTS: input sizes are not compared with those compiled for (engines on
+    torch < 2.12).  EMULATE_CASTS: half precision is rounded between operations as
+    eager does (`emulate_precision_casts`).
+    """
+
+    NO_SIZE_ASSERTS = "no_size_asserts"
+    EMULATE_CASTS = "emulate_casts"
 
 
 class PayloadPolicy(StrEnum):
@@ -59,9 +89,6 @@ class PayloadPolicy(StrEnum):
     ZERO = "zero"
 
 
-# The engine's modes, from vLLM's CompilationConfig (vllm/config/compilation.py, 0.33.0):
-# 1 stock torch.compile, 2 one Dynamo trace with any backend, 3 its own; 2 and 3 drop guards.
-_STOCK, _TRACE_ONCE, _ENGINE = 1, 2, 3
 _GUARDS = {
     GuardPolicy.STOCK: "guards kept",
     GuardPolicy.DROP_ALL: "guards dropped, as the engine does",
@@ -75,22 +102,56 @@ _CONTROLS = {
 }
 
 
+_RANKS = re.compile(r"tp([1-9]\d*)")
+_SHAPES = {
+    ShapePolicy.STATIC: "sizes compiled for themselves",
+    ShapePolicy.MARK_UNBACKED: "sizes unbacked",
+}
+_OPTIONS = {
+    InductorOption.NO_SIZE_ASSERTS: "input sizes not asserted",
+    InductorOption.EMULATE_CASTS: "rounding as eager does",
+}
+_CAPTURES = {
+    Capture.FULL: "graph of get, decode and clear",
+    Capture.PIECEWISE: "graphs of the pieces between attention calls",
+    Capture.BREAKABLE: "graph of get, decode and clear, broken at attention",
+    Capture.REDUCE_OVERHEAD: "CUDA graphs by torch's own mode reduce-overhead",
+}
+_GRAMMAR = "BACKEND/GUARDS[/SHAPES][/OPTION][/CAPTURE][/tpN]"
+
+
 @dataclass(frozen=True)
 class ArmSpec:
-    """One way to run: guard policy, shape policy, backend, capture mode, payload."""
+    """One way to run: guard policy, shape policy, backend, capture mode, payload, ranks that share a step."""
 
     guards: GuardPolicy = GuardPolicy.NONE
     shapes: ShapePolicy = ShapePolicy.NONE
     backend: Backend = Backend.NONE
     capture: Capture = Capture.NONE
     payload: PayloadPolicy = PayloadPolicy.BUFFER
+    options: tuple[InductorOption, ...] = ()
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what does not go together."""
+        if self.options and self.backend is not Backend.INDUCTOR:
+            raise UsageError(f"arm '{self.name}': {self.options[0]} is an option of backend inductor")
+        if self.capture is Capture.REDUCE_OVERHEAD and self.backend is not Backend.INDUCTOR:
+            raise UsageError(f"arm '{self.name}': reduce_overhead is a mode of backend inductor")
 
     @property
     def name(self) -> str:
         """The public name; `parse` reads it back."""
-        if self.backend is Backend.NONE:
-            return next(name for name, (payload, _) in _CONTROLS.items() if payload is self.payload)
-        return f"{self.backend}/{self.guards}"
+        parts = [f"{self.backend}/{self.guards}" if self.compiled else self._control]
+        parts += [str(self.shapes)] if self.shapes in _SHAPES else []
+        parts += map(str, self.options)
+        parts += [str(self.capture)] if self.captured else []
+        parts += [f"tp{self.ranks}"] if self.ranks > 1 else []
+        return "/".join(parts)
+
+    @property
+    def _control(self) -> str:
+        return next(name for name, (payload, _) in _CONTROLS.items() if payload is self.payload)
 
     @property
     def compiled(self) -> bool:
@@ -98,61 +159,107 @@ class ArmSpec:
         return self.backend is not Backend.NONE
 
     @property
+    def captured(self) -> bool:
+        """Whether graphs are captured and replayed."""
+        return self.capture is not Capture.NONE
+
+    @property
+    def session(self) -> str:
+        """The name in `harness.registry.SESSIONS` of what runs it."""
+        if self.captured:
+            return "captured"
+        return "compiled" if self.compiled else "eager"
+
+    @property
     def summary(self) -> str:
         """One line for `list arms`."""
-        if not self.compiled:
+        if not self.compiled and not self.captured and self.ranks == 1:
             return _CONTROLS[self.name][1]
-        return f"torch.compile, backend {self.backend}, {_GUARDS[self.guards]}"
-
-    @property
-    def engine_flags(self) -> str:
-        """The vLLM flags (and environment) that correspond, empty where the engine has none."""
-        if self.payload is not PayloadPolicy.BUFFER or self.guards is GuardPolicy.KEEP_TENSOR:
-            return ""
-        if not self.compiled:
-            return "--enforce-eager"
-        config: dict[str, object] = {"mode": self._engine_mode, "backend": str(self.backend)}
-        if self.guards is not GuardPolicy.SHAPE_ENV_ONLY:
-            return _flag(config)
-        # evaluate_guards is a debugging mode; its docstring asks for these two variables.
-        config["dynamic_shapes_config"] = {"evaluate_guards": True}
-        return f"{_flag(config)} with VLLM_USE_BYTECODE_HOOK=0 VLLM_USE_AOT_COMPILE=0"
-
-    @property
-    def _engine_mode(self) -> int:
-        if self.guards is GuardPolicy.STOCK:
-            return _STOCK
-        return _TRACE_ONCE if self.backend is Backend.AOT_EAGER else _ENGINE
+        how = (
+            f"torch.compile, backend {self.backend}, {_GUARDS[self.guards]}"
+            if self.compiled
+            else "not compiled"
+        )
+        parts = [how, _SHAPES.get(self.shapes), *map(_OPTIONS.get, self.options), _CAPTURES.get(self.capture)]
+        parts += [f"{self.ranks} ranks share a step"] if self.ranks > 1 else []
+        return ", ".join(part for part in parts if part)
 
     @classmethod
     def parse(cls, name: str) -> ArmSpec:
-        """Find an arm by name, or raise `UsageError` that lists all of them."""
-        known = {arm.name: arm for arm in every_arm()}
-        if name not in known:
-            raise UsageError(f"unknown arm '{name}'; known are {', '.join(known)}")
-        return known[name]
+        """Read an arm's name, or raise `UsageError` that lists the usual ones and how others are made."""
+        first, *rest = name.split("/")
+        if first in _CONTROLS and first != "eager" and not rest:
+            return cls(payload=_CONTROLS[first][0])
+        parts = [found for part in rest for found in _meanings(part)]
+        spec = _compose(first, parts) if len(parts) == len(rest) else None
+        if spec is None or spec.name != name:
+            known = ", ".join(arm.name for arm in every_arm())
+            raise UsageError(f"unknown arm '{name}'; known are {known}, and others made as {_GRAMMAR}")
+        return spec
 
     def open(self, decoder: Decoder, profile: Profile) -> Session:
         """Start running `decoder` this way; nothing is compiled before the first forward."""
         from harness.registry import SESSIONS, resolve
 
-        opener = resolve("session", SESSIONS, "compiled" if self.compiled else "eager")
+        opener = resolve("session", SESSIONS, self.session)
         return opener(self, decoder, profile)  # type: ignore[operator, no-any-return]
 
 
-def _flag(config: dict[str, object]) -> str:
-    return f"--compilation-config '{json.dumps(config)}'"
+_Part = GuardPolicy | ShapePolicy | InductorOption | Capture | int
+
+
+def _meanings(part: str) -> Iterator[_Part]:
+    """What one part of a name stands for; nothing where it is unknown."""
+    for kind in (GuardPolicy, ShapePolicy, InductorOption, Capture):
+        if part in set(kind) and part != "none":
+            yield kind(part)
+    if ranks := _RANKS.fullmatch(part):
+        yield int(ranks[1])
+
+
+def _compose(first: str, parts: Sequence[_Part]) -> ArmSpec | None:
+    """The arm of these parts, in whatever order; None where guards and backend do not go together."""
+    guards = next((part for part in parts if isinstance(part, GuardPolicy)), GuardPolicy.NONE)
+    compiled = guards is not GuardPolicy.NONE
+    if first not in set(Backend) or (first != "eager" and not compiled):
+        return None
+    shapes = ShapePolicy.MARK_DYNAMIC if compiled else ShapePolicy.NONE
+    return ArmSpec(
+        guards,
+        next((part for part in parts if isinstance(part, ShapePolicy)), shapes),
+        Backend(first) if compiled else Backend.NONE,
+        next((part for part in parts if isinstance(part, Capture)), Capture.NONE),
+        options=tuple(part for part in parts if isinstance(part, InductorOption)),
+        ranks=next((part for part in parts if isinstance(part, int)), 1),
+    )
 
 
 def every_arm() -> Sequence[ArmSpec]:
-    """All arms, controls first, then the cheap backends before the dear ones."""
+    """The usual arms: controls, compiled ones by backend (cheap before dear), then the unusual."""
     controls = [ArmSpec(payload=payload) for payload, _ in _CONTROLS.values()]
     compiled = [
         ArmSpec(guards, ShapePolicy.MARK_DYNAMIC, backend)
         for backend in (Backend.EAGER, Backend.AOT_EAGER, Backend.INDUCTOR)
         for guards in _GUARDS
     ]
-    return [*controls, *compiled]
+    return [*controls, *compiled, *map(_parsed, _UNUSUAL)]
+
+
+_UNUSUAL = (
+    "eager/stock/static", "eager/drop_all/mark_unbacked", "inductor/drop_all/mark_unbacked",
+    "inductor/drop_all/no_size_asserts", "inductor/drop_all/emulate_casts",
+    "eager/full", "eager/piecewise", "eager/breakable",
+    "eager/drop_all/full", "eager/drop_all/piecewise", "eager/drop_all/breakable",
+    "inductor/drop_all/full", "inductor/drop_all/piecewise", "inductor/drop_all/breakable",
+    "inductor/drop_all/reduce_overhead", "eager/tp2", "aot_eager/drop_all/tp2",
+)  # fmt: skip
+
+
+def _parsed(name: str) -> ArmSpec:
+    first, *rest = name.split("/")
+    spec = _compose(first, [found for part in rest for found in _meanings(part)])
+    assert spec is not None, name
+    return spec
 
 
 EAGER = ArmSpec()

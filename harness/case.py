@@ -18,6 +18,10 @@ NOT_FINITE = sys.float_info.max
 """Stands for a distance that is NaN or infinite, which JSON cannot carry."""
 
 
+ENGINE = "engine"
+"""The caller that does everything right."""
+
+
 class Compare(StrEnum):
     """What the decoder's output is compared with at every forward.
 
@@ -35,7 +39,8 @@ class Case:
     """One thing to run: (family, revision, trace, arm) and where.
 
     `revision` is a name of the registry or the label of an upstream source;
-    `source` and `model_class` are set for upstream only.  `graph_budget` is the
+    `source` and `model_class` are set for upstream only.  `caller` is how the buffer
+    and the decoder are driven (`harness.registry.CALLERS`).  `graph_budget` is the
     number of graphs the compiler may build over the whole trace.
     """
 
@@ -50,6 +55,18 @@ class Case:
     compare: Compare = Compare.ALL
     source: str | None = None
     model_class: str | None = None
+    caller: str = "engine"
+
+    @property
+    def subject(self) -> str:
+        """Who is judged: `pr43617`, or `pr43617@micro_batches` under another caller than a correct engine."""
+        return self.revision if self.caller == ENGINE else f"{self.revision}@{self.caller}"
+
+
+def parse_subject(text: str) -> tuple[str, str]:
+    """(revision, caller) of what `Case.subject` gives."""
+    revision, _, caller = text.partition("@")
+    return revision, caller or ENGINE
 
 
 class Run(NamedTuple):
@@ -83,7 +100,7 @@ class Answer:
     addresses: tuple[int, ...] = ()
 
 
-CallName = Literal["set", "get", "clear", "resize", "decoder", "capture", "replay", "reload"]
+CallName = Literal["set", "get", "clear", "resize", "decoder", "capture", "replay", "reload", "caller"]
 
 
 @dataclass(frozen=True)
@@ -116,11 +133,41 @@ class Distances:
 
 
 @dataclass(frozen=True)
+class Shard:
+    """What one rank of a sequence-parallel step saw: the payload rows given to its decoder, per level.
+
+    `stray` is the largest difference of the rank's gathered output to the unsharded run.
+    """
+
+    rank: int
+    ranks: int
+    rows: tuple[tuple[Run, ...], ...]
+    stray: float | None = None
+
+
+@dataclass(frozen=True)
+class GraphUse:
+    """Storage of the buffer as a captured graph used it in one step.
+
+    `detached`: the graph read storage that the buffer no longer answers from.
+    `freed`: storages that captured graphs still use, and the buffer let go.
+    `allocated`: tensors that get and clear allocated while they were captured.
+    """
+
+    detached: bool = False
+    freed: int = 0
+    allocated: int = 0
+
+
+@dataclass(frozen=True)
 class StepFacts:
     """What one step did; `capacity` and `generation` are the buffer's afterwards.
 
     `raised` is the call that ended the step early, `unavailable` the step that the
-    buffer or the arm lacks, `graphs` counts the graphs compiled so far.
+    buffer or the arm lacks, `graphs` counts the graphs compiled so far.  `attended`
+    is the largest number of rows that an opaque attention was given; None where no
+    attention says so.  `graph_use` is there for arms that capture, `shards` for
+    those whose ranks share a step.
     """
 
     step: str
@@ -131,6 +178,9 @@ class StepFacts:
     unavailable: str | None = None
     distances: Distances | None = None
     graphs: int = 0
+    attended: int | None = None
+    graph_use: GraphUse | None = None
+    shards: tuple[Shard, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -155,7 +205,11 @@ class GraphFacts:
 
 @dataclass(frozen=True)
 class Observation:
-    """The facts of one case.  `vision` is False for a model without a vision tower."""
+    """The facts of one case.
+
+    `vision` is False for a model without a vision tower; `routed` is True for a
+    family that routes tokens to experts, where rounding may choose another expert.
+    """
 
     dtype: str
     device: str
@@ -165,6 +219,7 @@ class Observation:
     steps: tuple[StepFacts, ...]
     graphs: GraphFacts | None = None
     vision: bool = True
+    routed: bool = False
     error: str | None = None
 
     def to_json(self) -> bytes:
@@ -226,7 +281,7 @@ class Row:
         arm, said = case.arm, judgement
         return cls(
             incident=incident, system="deepstack", family=case.family,
-            model_class=case.model_class, revision=case.revision, source=case.source,
+            model_class=case.model_class, revision=case.subject, source=case.source,
             trace=str(case.trace), arm=arm.name, guard_policy=arm.guards,
             shape_policy=arm.shapes, backend=arm.backend, capture=arm.capture,
             device=case.device, dtype=case.dtype, rule=said.rule, verdict=said.verdict,

@@ -20,7 +20,8 @@ SCHEMA_VERSION = 1
 class Run:
     """A trace, the arms to play it under, and which rules each revision must break there.
 
-    `revisions` narrows it to some of the incident's; empty means all.
+    `revisions` and `families` narrow it to some of the incident's; empty means all.
+    `dtype` is played instead of float32, where the fault is one of rounding.
     """
 
     trace: str
@@ -28,6 +29,13 @@ class Run:
     broken: Mapping[str, tuple[Rule, ...]]
     note: str = ""
     revisions: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+    dtype: str = ""
+
+    @property
+    def about_sources(self) -> bool:
+        """Whether a vLLM class can be played in place of the revisions: no caller of ours is at fault."""
+        return not any("@" in subject for subject in self.broken)
 
     def __post_init__(self) -> None:
         """Refuse a trace or an arm that does not read; msgspec then says where it stands."""
@@ -43,7 +51,8 @@ class Incident:
     """One fault: where it was reported, what shows it, who has it and who does not.
 
     `references` are `project number`; `rules` are those that name the fault;
-    `faulty` and `fixed` are revisions.
+    `faulty` and `fixed` are revisions (or mutants), each with `@CALLER` behind it
+    where the fault, or its absence, is the caller's.
     """
 
     id: str
@@ -59,9 +68,31 @@ class Incident:
     run: tuple[Run, ...]
 
     @property
+    def reported(self) -> bool:
+        """Whether someone met it; references of the others are sequences that showed it here."""
+        return not all(reference.startswith("sequence ") for reference in self.references)
+
+    @property
     def revisions(self) -> tuple[str, ...]:
         """Known-bad first."""
         return self.faulty + self.fixed
+
+    def runs_of(self, family: str) -> tuple[Run, ...]:
+        """The runs that a family, or a variant of one, takes part in."""
+        return tuple(run for run in self.run if not run.families or _is_among(family, run.families))
+
+    def has_family(self, family: str) -> bool:
+        """Whether a family, or the one that it is a variant of, is the incident's."""
+        return _is_among(family, self.families)
+
+    @property
+    def about_sources(self) -> bool:
+        """Whether a vLLM class can have it: not where a caller of ours is at fault."""
+        return any(run.about_sources for run in self.run)
+
+
+def _is_among(family: str, families: tuple[str, ...]) -> bool:
+    return family in families or family.partition(":")[0] in families
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ above the capacity does (grow, or raise and change nothing) is the buffer's
 choice, so the ledger is told what happened and then knows what must follow.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from itertools import zip_longest
 
 from harness.case import Run
 from harness.rules import Rule
@@ -51,6 +53,8 @@ class Payload:
     tokens: int
     request: str
     fate: Fate
+    spans: tuple[tuple[int, int], ...]
+    """Ranges of rows with data; the others are zero."""
     ended_by: int = 0
     """Number of the step (from 1) that replaced, cleared or rejected it."""
 
@@ -83,10 +87,12 @@ class Ledger:
 
     def rows(self, level: int, tokens: int) -> tuple[Run, ...]:
         """What rows [0, tokens) of a level must hold: the payload, then zeros."""
-        held = min(self.tokens, tokens)
-        live = [Run(self.live.number, level, 0, held)] if self.live and held else []
-        zeros = [Run(0, 0, 0, tokens - held)] if tokens > held else []
-        return (*live, *zeros)
+        held = list(_held(self.live, level, tokens)) if self.live else []
+        ends = [0, *(run.row + run.rows for run in held)]
+        starts = [*(run.row for run in held), tokens]
+        gaps = [_zeros(start - end) for start, end in zip(starts, ends, strict=True)]
+        runs = [run for pair in zip_longest(gaps, held, fillvalue=_zeros(0)) for run in pair]
+        return tuple(run for run in runs if run.rows)
 
     def stale_rows(self, fate: Fate) -> int:
         """Rows [0, n) once held a payload with this fate."""
@@ -130,9 +136,21 @@ class Ledger:
         number = len(self.payloads) + 1
         fate = Fate.LIVE if accepted else Fate.REJECTED
         request = step.request or f"r{number}"
-        self.payloads[number] = Payload(number, step.tokens, request, fate, self.steps_done)
+        spans = ((0, step.tokens),) if step.spans is None else step.spans
+        self.payloads[number] = Payload(number, step.tokens, request, fate, spans, self.steps_done)
 
     def _end_live(self, fate: Fate) -> None:
         if self.live is not None:
             self.live.ended_by = self.steps_done
             self.live.fate = fate
+
+
+def _held(payload: Payload, level: int, tokens: int) -> Iterator[Run]:
+    """The rows with data of a payload that lie in [0, tokens)."""
+    for start, end in payload.spans:
+        if start < min(end, tokens):
+            yield Run(payload.number, level, start, min(end, tokens) - start)
+
+
+def _zeros(rows: int) -> Run:
+    return Run(0, 0, 0, rows)

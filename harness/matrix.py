@@ -3,15 +3,17 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from harness.arm import EAGER, ArmSpec, Backend, GuardPolicy, PayloadPolicy
-from harness.case import Case, Compare
+from harness.arm import EAGER, ArmSpec, Backend, Capture, GuardPolicy, PayloadPolicy, ShapePolicy
+from harness.case import Case, Compare, parse_subject
 from harness.incidents import Incident
 from harness.rules import Rule
-from harness.trace import RUNS_DECODER, Trace
+from harness.trace import RUNS_DECODER, Op, Trace
 
 CONTROL_REVISION = "reference"
 """The controls do not depend on the buffer; they are shown once, on this revision."""
 _COST = [Backend.NONE, Backend.EAGER, Backend.AOT_EAGER, Backend.INDUCTOR]
+_GENERAL = {ShapePolicy.MARK_DYNAMIC: 2, ShapePolicy.MARK_UNBACKED: 1}
+"""From how many tokens on a graph is one for all sizes; fewer are specialised."""
 
 
 AUDIT_TRACES = (
@@ -42,9 +44,17 @@ CONTRACT_TRACES = (
     "cap 16: set 16; get 16; get 20; get 20; set 24; get 24; get 30; clear 30; get 30",
     "cap 16: set 9; get 9; resize 20; get 9; resize 4; get 9; resize 12; get 9",
     "cap 16: set 9; get 9; set 4 hidden=1; get 9; set 4 levels=2; get 9; set 20 hidden=7; get 9",
-    "cap 16: set 9; get 9; get -1; clear -1; resize -1; get 9; get 0; clear 0; get 9",
+    "cap 16: clear -1; set 9; get 9; get -1; clear -1; resize -1; get 9; get 0; clear 0; get 9",
     "cap 16: set 9; get 9; forward 16; set 3; forward 4; forward 9; get 16",
 )
+
+CAPTURE_TRACES = (
+    # With graphs, which make some faults visible: text after an image, growth between replays.
+    "cap 16: capture 16; set 16; replay 16; replay 16",
+    "cap 16: capture 16; capture 4; set 9; set 3; replay 4; set 9; replay 16",
+    "cap 16: capture 16; set 9; replay 16; set 20; replay 16; replay 16; get 20",
+)
+CAPTURE_ARM = ArmSpec(capture=Capture.FULL)
 
 
 @dataclass(frozen=True)
@@ -72,28 +82,36 @@ class Where:
 
 
 def graph_budget(trace: Trace, arm: ArmSpec) -> int:
-    """Graphs a correct buffer needs over a trace.
+    """Graphs a correct buffer needs over a trace; the same for every family: each is one graph for all sizes.
 
-    Without guards one graph serves every size.  With guards torch specialises 0
-    and 1 tokens, each in a graph of its own (torch's 0/1 specialisation).
+    Without guards, or with those alone that refuse a recompile, one graph serves every size.
+    With guards torch specialises 0 and 1 tokens, each in a graph of its own (its 0/1
+    specialisation), and with static shapes every size.  Unbacked sizes are never specialised,
+    but the strides of an empty tensor are: 0 tokens are one graph more.  Where tensor guards
+    alone are kept, a graph for all sizes, once built, serves 0 and 1 too.
     """
     if arm.guards in {GuardPolicy.DROP_ALL, GuardPolicy.SHAPE_ENV_ONLY}:
         return 1
-    sizes = {min(step.tokens, 2) for step in trace if step.op in RUNS_DECODER}
-    return max(1, len(sizes))
+    runs = RUNS_DECODER if arm.captured else RUNS_DECODER - {Op.CAPTURE, Op.REPLAY}
+    sizes = [step.tokens for step in trace if step.op in runs]
+    general = _GENERAL.get(arm.shapes, max(sizes, default=0))
+    kinds = list(dict.fromkeys(min(size, general) for size in sizes))
+    if arm.guards is GuardPolicy.KEEP_TENSOR and arm.shapes in _GENERAL and general in kinds:
+        kinds = kinds[: kinds.index(general) + 1]
+    return max(1, len(kinds))
 
 
 def plan_incident(incident: Incident, where: Where) -> list[Planned]:
     """The runs of an incident over its revisions, controls added, cheap backends first."""
     known = [
         Planned(
-            _case(where, revision, Trace.parse(run.trace), arm),
-            frozenset(run.broken.get(revision, ())),
+            _case(replace(where, dtype=run.dtype or where.dtype), subject, Trace.parse(run.trace), arm),
+            frozenset(run.broken.get(subject, ())),
             run.note,
         )
-        for run in incident.run
+        for run in incident.runs_of(where.family)
         for arm in map(ArmSpec.parse, run.arms)
-        for revision in run.revisions or incident.revisions
+        for subject in run.revisions or incident.revisions
     ]
     return sorted([*_controls(incident, where), *known], key=_cost)
 
@@ -102,7 +120,8 @@ def plan_source(incident: Incident, where: Where, label: str, model_class: str) 
     """The runs of an incident on one upstream class, of which nothing is expected."""
     runs = [
         Planned(_of_source(_case(where, label, Trace.parse(run.trace), arm), model_class), None, run.note)
-        for run in incident.run
+        for run in incident.runs_of(where.family)
+        if run.about_sources
         for arm in map(ArmSpec.parse, run.arms)
     ]
     return sorted([*_controls(incident, where), *runs], key=_cost)
@@ -119,8 +138,10 @@ def plan_audit(
 
 def plan_check(where: Where, label: str) -> list[Planned]:
     """The whole buffer contract on one class of a user's own, uncompiled."""
-    traces = map(Trace.parse, (*AUDIT_TRACES, *CONTRACT_TRACES))
-    return [Planned(_case(where, label, trace, EAGER), None) for trace in traces]
+    plain = [(trace, EAGER) for trace in (*AUDIT_TRACES, *CONTRACT_TRACES)]
+    captured = [(trace, CAPTURE_ARM) for trace in CAPTURE_TRACES]
+    cases = (_case(where, label, Trace.parse(trace), arm) for trace, arm in (*plain, *captured))
+    return [Planned(case, None) for case in cases]
 
 
 def plan_workload(
@@ -170,14 +191,15 @@ def _cost(planned: Planned) -> int:
 
 
 def _controls(incident: Incident, where: Where) -> Iterator[Planned]:
-    trace = Trace.parse(incident.run[0].trace)
+    trace = Trace.parse(incident.runs_of(where.family)[0].trace)
     if any(step.op in RUNS_DECODER for step in trace):
         for payload in (PayloadPolicy.NONE, PayloadPolicy.ZERO):
             yield Planned(_case(where, CONTROL_REVISION, trace, ArmSpec(payload=payload)), frozenset())
 
 
-def _case(where: Where, revision: str, trace: Trace, arm: ArmSpec) -> Case:
+def _case(where: Where, subject: str, trace: Trace, arm: ArmSpec) -> Case:
+    revision, caller = parse_subject(subject)
     return Case(
         family=where.family, revision=revision, trace=trace, arm=arm, dtype=where.dtype,
-        device=where.device, seed=where.seed, graph_budget=graph_budget(trace, arm),
+        device=where.device, seed=where.seed, graph_budget=graph_budget(trace, arm), caller=caller,
     )  # fmt: skip

@@ -79,6 +79,8 @@ class Family(Protocol):
     name: str
     hidden: int
     levels: int
+    routed: bool
+    """Whether tokens are routed to experts, so that rounding may choose another one."""
 
     def build(self, *, dtype: torch.dtype, device: torch.device, seed: int) -> torch.nn.Module:
         """Make a `Decoder` in eval mode; equal seeds give equal weights."""
@@ -105,11 +107,41 @@ class Profile:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of one decoder call (see `Decoder` for shapes)."""
+    """The arguments of one decoder call (see `Decoder` for shapes).
+
+    A caller whose decoder embeds token ids itself may give None for `hidden`.
+    """
 
     hidden: Tensor
     positions: Tensor
     payload: tuple[Tensor, ...] | None
+
+
+class Lane(Protocol):
+    """One buffer and one session, as callers and capturing sessions drive them; it takes notes."""
+
+    allocated: int
+    """Tensors that get and clear allocated while they were captured; the session counts them."""
+
+    def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
+        """The buffer's answer for P tokens."""
+        ...
+
+    def ask(self, tokens: int, /) -> tuple[Tensor, ...] | None:
+        """The same without a note: while a graph is captured, a note's own operations would be in it."""
+        ...
+
+    def run(self, inputs: Inputs, /) -> Tensor:
+        """The session's forward; answers (n, h), rows above n cut off as engines cut them."""
+        ...
+
+    def clear(self, tokens: int, /) -> None:
+        """The buffer's clear."""
+        ...
+
+    def reads(self, payload: tuple[Tensor, ...] | None, /) -> None:
+        """Note what a graph is about to read, before it does."""
+        ...
 
 
 class Session(Protocol):
@@ -122,12 +154,12 @@ class Session(Protocol):
         """Run the decoder; answers (n, h)."""
         ...
 
-    def capture(self, tokens: int) -> None:
-        """Record a graph for P tokens."""
+    def capture(self, inputs: Inputs, lane: Lane) -> None:
+        """Warm up and record a graph for as many tokens as `inputs` has; its payload is not used."""
         ...
 
-    def replay(self, tokens: int) -> Tensor:
-        """Run the graph recorded for P tokens; answers (P, h)."""
+    def replay(self, inputs: Inputs, lane: Lane) -> Tensor:
+        """Run the graph recorded for as many tokens as `inputs` has; answers (P, h)."""
         ...
 
     def reload(self) -> None:

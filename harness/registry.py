@@ -6,7 +6,7 @@ asked for, so that listing costs no torch.
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from harness.errors import UsageError
 
@@ -17,11 +17,41 @@ class Entry:
 
     target: str
     summary: str
+    variants: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    """Of a family: name of a variant (`FAMILY:VARIANT`) -> one line that describes it."""
 
 
+_ATTENTION = {
+    "written_out": "attention operation by operation, so that sizes may be unbacked",
+    "opaque": "attention in an opaque op, as in engines, which counts the rows it is given",
+}
 FAMILIES: Mapping[str, Entry] = {
     "qwen3_vl": Entry(
-        "harness.families.qwen3_vl:FAMILY", "Qwen3-VL text decoder, payload added after its first layers"
+        "harness.families.qwen3_vl:FAMILY",
+        "Qwen3-VL text decoder, payload added after its first layers",
+        variants={
+            **_ATTENTION,
+            "payload_into_mlp": "payload added to the feed-forward's answer first, as vLLM and sglang do",
+            "payload_into_residual": "payload added before the feed-forward's answer",
+            "2b": "the sizes of Qwen3-VL-2B, 4 layers of 28",
+        },
+    ),
+    "qwen3_omni_moe_thinker": Entry(
+        "harness.families.qwen3_omni_moe_thinker:FAMILY",
+        "Qwen3-Omni thinker: Qwen3-VL's decoder with a mixture of experts",
+        variants={
+            **_ATTENTION,
+            "30b_a3b": "the sizes of Qwen3-Omni-30B-A3B, 3 layers of 48, 1.9 billion weights",
+        },
+    ),
+    "granite4_vision": Entry(
+        "harness.families.granite4_vision:FAMILY",
+        "Granite 4 Vision text decoder, payload added before its target layers, cut or padded to fit",
+        variants={
+            **_ATTENTION,
+            "hidden_first": "reads the size of the hidden states first, as vLLM does (the default)",
+            "payload_first": "reads the size of the payload first",
+        },
     ),
 }
 
@@ -42,6 +72,20 @@ REVISIONS: Mapping[str, Entry] = {
     "pr49397": Entry(
         "harness.revisions.pr49397:Pr49397Buffer", "vLLM 0.28.0 .. 0.33.0: no buffers without a vision tower"
     ),
+    "pr44384": Entry(
+        "harness.revisions.pr44384:Pr44384Buffer", "not merged: levels made anew beside the hidden states"
+    ),
+    "granite_full": Entry(
+        "harness.revisions.granite_full:GraniteFullBuffer",
+        "Granite of vLLM 0.20.0 .. 0.20.2: whole buffers reach the compiled model",
+    ),
+    "granite_rows": Entry(
+        "harness.revisions.granite_rows:GraniteRowsBuffer",
+        "granite_full, and the graph writes back all rows of them",
+    ),
+    "granite_sliced": Entry(
+        "harness.revisions.granite_sliced:GraniteSlicedBuffer", "Granite of vLLM 0.21.0 .. 0.33.0: sliced"
+    ),
     "reference": Entry("harness.revisions.reference:ReferenceBuffer", "keeps every rule"),
 }
 
@@ -54,15 +98,98 @@ MUTANTS: Mapping[str, Entry] = {
     "clears_one_row_too_few": Entry("harness.mutants.clears_one_row_too_few:ClearsOneRowTooFew", "R5"),
     "moves_unannounced": Entry("harness.mutants.moves_unannounced:MovesUnannounced", "R6"),
     "copies_on_get": Entry("harness.mutants.copies_on_get:CopiesOnGet", "R6"),
+    "clears_by_counter": Entry("harness.mutants.clears_by_counter:ClearsByCounter", "R5"),
+    "rebinds_on_set": Entry("harness.mutants.rebinds_on_set:RebindsOnSet", "R6"),
+    "frees_on_resize": Entry("harness.mutants.frees_on_resize:FreesOnResize", "R6"),
+    "allocates_on_clear": Entry("harness.mutants.allocates_on_clear:AllocatesOnClear", "R6"),
     "dtype_lost_on_resize": Entry("harness.mutants.dtype_lost_on_resize:DtypeLostOnResize", "R7"),
     "broadcasts_hidden": Entry("harness.mutants.broadcasts_hidden:BroadcastsHidden", "R8"),
     "rejects_after_clearing": Entry("harness.mutants.rejects_after_clearing:RejectsAfterClearing", "R8"),
 }
 """Faulty variants of `reference`; the summary is the rule each one breaks."""
 
+CALLERS: Mapping[str, Entry] = {
+    "engine": Entry("harness.callers.engine:Engine", "one get, one decode, one clear for each step"),
+    "micro_batches": Entry(
+        "harness.callers.micro_batches:MicroBatches", "fault: both halves of a step read from row 0 on"
+    ),
+    "micro_batches_sliced": Entry(
+        "harness.callers.micro_batches:MicroBatchesSliced", "the payload is read once and cut for each half"
+    ),
+    "skips_set": Entry("harness.callers.lost_payload:SkipsSet", "fault: the payload is never set"),
+    "overwrites_payload": Entry(
+        "harness.callers.lost_payload:OverwritesPayload", "fault: the decoder is given None instead"
+    ),
+    "asks_by_batch_size": Entry(
+        "harness.callers.lost_payload:AsksByBatchSize", "fault: one row is asked for, whatever the tokens"
+    ),
+    "takes_one_span": Entry(
+        "harness.callers.one_span:TakesOneSpan", "fault: visual tokens with gaps between get wrong rows"
+    ),
+    "ids_while_profiling": Entry(
+        "harness.callers.ids_while_profiling:IdsWhileProfiling",
+        "fault: token ids in the profile run, embeddings afterwards",
+    ),
+    "embeddings_always": Entry(
+        "harness.callers.ids_while_profiling:EmbeddingsAlways", "embeddings in the profile run too"
+    ),
+    "static_inputs": Entry(
+        "harness.callers.static_inputs:StaticInputs",
+        "inputs are slices of storage with as many rows as the buffer",
+    ),
+    "made_in_float32_on_cpu": Entry(
+        "harness.callers.made_elsewhere:MadeInFloat32OnCpu",
+        "fault: the buffer is made before the model's dtype and device are in force",
+    ),
+    "made_in_bfloat16": Entry(
+        "harness.callers.made_elsewhere:MadeInBfloat16", "fault: the buffer is made in bfloat16"
+    ),
+    "made_in_float64": Entry(
+        "harness.callers.made_elsewhere:MadeInFloat64", "fault: the buffer is made in float64"
+    ),
+    "made_on_meta": Entry(
+        "harness.callers.made_elsewhere:MadeOnMeta", "fault: the buffer is made on the meta device"
+    ),
+    "without_vision_tower": Entry(
+        "harness.callers.made_elsewhere:WithoutVisionTower",
+        "the tower is skipped: the buffer is on meta, or not made where its factory knows that",
+    ),
+    "payload_not_sharded": Entry(
+        "harness.callers.sharding_faults:PayloadNotSharded",
+        "fault: ranks share hidden states, and each adds the whole payload",
+    ),
+    "payload_sharded_unpadded": Entry(
+        "harness.callers.sharding_faults:PayloadShardedUnpadded",
+        "fault: the payload is split by its own size, hidden states by the padded one",
+    ),
+    "wrong_ranks_rows": Entry(
+        "harness.callers.sharding_faults:WrongRanksRows", "fault: each rank adds its neighbour's payload"
+    ),
+    "pipeline_stages": Entry(
+        "harness.callers.pipeline:PipelineStages", "two stages, levels sent to the one that has their layers"
+    ),
+    "pipeline_loses_levels": Entry(
+        "harness.callers.pipeline:PipelineLosesLevels",
+        "fault: two stages, levels of the second one's layers are lost",
+    ),
+    "pipeline_refused": Entry(
+        "harness.callers.pipeline:PipelineRefused", "two stages, refused where levels would be lost"
+    ),
+    "order_of_additions": Entry(
+        "harness.callers.order_of_additions:OrderOfAdditions",
+        "fault: the payload is added in another order than in the reference",
+    ),
+    "state_in_trace": Entry(
+        "harness.callers.state_in_trace:StateInTrace",
+        "fault: the compiled decoder reads the count of tokens from an attribute",
+    ),
+}
+"""How a buffer and a decoder are driven; `REVISION@CALLER` where it is not a correct engine."""
+
 SESSIONS: Mapping[str, Entry] = {
     "eager": Entry("harness.arms.eager:open_session", "not compiled; the controls too"),
     "compiled": Entry("harness.arms.compile:open_session", "torch.compile with a guard and a shape policy"),
+    "captured": Entry("harness.arms.capture:open_session", "graphs captured and replayed"),
 }
 
 ORACLES: Mapping[str, Entry] = {
@@ -76,6 +203,10 @@ ORACLES: Mapping[str, Entry] = {
     "R7": Entry("harness.oracles.placement:judge", "levels in another dtype or on another device"),
     "R8": Entry(
         "harness.oracles.contract:rejection", "bad calls accepted, or rejected with the state changed"
+    ),
+    "R9": Entry("harness.oracles.sharding:judge", "rows of another rank, outputs off the unsharded run"),
+    "R10": Entry(
+        "harness.oracles.work:judge", "rows that opaque attention processed, against those asked for"
     ),
     "R11": Entry("harness.oracles.graphs:judge", "graphs built against the budget, breaks, fall-back"),
 }

@@ -2,7 +2,8 @@
 
 A trace is a capacity and a sequence of lifecycle operations, and it prints as it
 parses: `cap 16: profile 16; set 9; forward 16`.  `set` takes what makes a payload
-unusual as `key=value`: `set 4 levels=4`, `set 4 hidden=1`, `set 9 request=b`.
+unusual as `key=value`: `set 4 levels=4`, `set 4 hidden=1`, `set 9 request=b`,
+`set 9 spans=0-3+6-9` (only these tokens are visual, the rows of the others zero).
 """
 
 import re
@@ -33,6 +34,8 @@ MAY_BE_NEGATIVE = frozenset({Op.GET, Op.CLEAR, Op.RESIZE})
 
 _STEP = re.compile(r"(?P<op>[a-z]+)(?:\s+(?P<tokens>-?\d+))?(?P<options>(?:\s+\w+=\S+)*)")
 _TRACE = re.compile(r"cap\s+(?P<capacity>\d+)\s*:\s*(?P<steps>.*)", re.DOTALL)
+_SPAN = re.compile(r"(\d+)-(\d+)")
+_OPTIONS = ("levels", "hidden", "request", "spans")
 _EXAMPLE = "'cap 16: profile 16; set 9; forward 16'"
 
 
@@ -47,6 +50,8 @@ class Step:
     `tokens` is N for `set` (unpadded), P for the others (usually padded).
     `levels` and `hidden` are given only where a `set` deviates from its buffer;
     `request` names the owner of the payload, by default the payload's own number.
+    `spans` are half-open ranges of tokens with features; the other rows are zero,
+    as those of text are.
     """
 
     op: Op
@@ -54,15 +59,19 @@ class Step:
     levels: int | None = None
     hidden: int | None = None
     request: str | None = None
+    spans: tuple[tuple[int, int], ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse counts and options that the operation cannot have."""
         if self.tokens < 0 and self.op not in MAY_BE_NEGATIVE:
             raise TraceError(f"step '{self}': {self.op} takes a count of 0 or more")
-        if self.op is not Op.SET and (self.levels, self.hidden, self.request) != (None,) * 3:
-            raise TraceError(f"step '{self}': only set takes levels=, hidden= and request=")
+        if self.op is not Op.SET and (self.levels, self.hidden, self.request, self.spans) != (None,) * 4:
+            raise TraceError(f"step '{self}': only set takes {', '.join(f'{key}=' for key in _OPTIONS)}")
         if (self.levels or 0) < 0 or (self.hidden or 0) < 0:
             raise TraceError(f"step '{self}': levels= and hidden= take 0 or more")
+        edges = [edge for span in self.spans or () for edge in span]
+        if edges != sorted(set(edges)) or (edges and edges[-1] > self.tokens):
+            raise TraceError(f"step '{self}': spans= takes ranges in order within {self.tokens} tokens")
 
     def __str__(self) -> str:
         """The text that `Step.parse` reads back."""
@@ -71,6 +80,8 @@ class Step:
             for key in ("levels", "hidden", "request")
             if (value := getattr(self, key)) is not None
         ]
+        if self.spans is not None:
+            options.append("spans=" + "+".join(f"{start}-{end}" for start, end in self.spans))
         count = [] if self.op is Op.RELOAD else [str(self.tokens)]
         return " ".join([str(self.op), *count, *options])
 
@@ -93,6 +104,7 @@ class Step:
             levels=_count(text, options, "levels"),
             hidden=_count(text, options, "hidden"),
             request=options.get("request"),
+            spans=_spans(text, options.get("spans")),
         )
 
 
@@ -128,9 +140,18 @@ class Trace:
 
 def _options(step: str, text: str) -> dict[str, str]:
     options = dict(part.split("=", 1) for part in text.split())
-    for key in options.keys() - {"levels", "hidden", "request"}:
-        raise TraceError(f"step '{step.strip()}': unknown option '{key}', known are levels, hidden, request")
+    for key in options.keys() - set(_OPTIONS):
+        raise TraceError(f"step '{step.strip()}': unknown option '{key}', known are {', '.join(_OPTIONS)}")
     return options
+
+
+def _spans(step: str, text: str | None) -> tuple[tuple[int, int], ...] | None:
+    if text is None:
+        return None
+    found = [_SPAN.fullmatch(part) for part in text.split("+")]
+    if not all(found):
+        raise TraceError(f"step '{step.strip()}': spans= takes ranges of tokens as in 0-3+6-9, not '{text}'")
+    return tuple((int(span[1]), int(span[2])) for span in found if span)
 
 
 def _count(step: str, options: dict[str, str], key: str) -> int | None:

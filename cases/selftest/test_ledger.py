@@ -39,6 +39,20 @@ def test_rows_know_their_level_and_their_row() -> None:
     assert ledger.rows(1, 5) == (Run(2, 1, 0, 3), Run(0, 0, 0, 2))
 
 
+@pytest.mark.parametrize(
+    ("spans", "asked", "rows"),
+    [
+        ("0-3+6-9", 12, (Run(1, 0, 0, 3), Run(0, 0, 0, 3), Run(1, 0, 6, 3), Run(0, 0, 0, 3))),
+        ("0-3+6-9", 7, (Run(1, 0, 0, 3), Run(0, 0, 0, 3), Run(1, 0, 6, 1))),
+        ("0-3+6-9", 2, (Run(1, 0, 0, 2),)),
+        ("4-6", 9, (Run(0, 0, 0, 4), Run(1, 0, 4, 2), Run(0, 0, 0, 3))),
+        ("4-6", 3, (Run(0, 0, 0, 3),)),
+    ],
+)
+def test_tokens_without_features_have_rows_of_zeros(spans: str, asked: int, rows: tuple[Run, ...]) -> None:
+    assert after(f"cap 16: set 9 spans={spans}").rows(0, asked) == rows
+
+
 def test_rows_know_whose_they_are() -> None:
     ledger = after("cap 16: set 9 request=alice; set 3; clear 3")
     fates = {payload.request: (payload.fate, payload.ended_by) for payload in ledger.payloads.values()}

@@ -57,6 +57,23 @@ def test_a_marked_dimension_gets_a_symbol() -> None:
     assert dynamo.graphs_built() == 1
 
 
+def test_an_unbacked_dimension_gets_one_graph_for_0_and_1_too() -> None:
+    run = torch.compile(add, backend="eager", fullgraph=True, dynamic=False)
+    for tokens in (4, 1, 0, 5):
+        x = torch.ones(tokens)
+        dynamo.mark_unbacked(x, 0)
+        assert run(x, None).shape == (tokens,)
+    assert dynamo.graphs_built() == 1
+
+
+def test_nothing_may_branch_on_an_unbacked_dimension() -> None:
+    x = torch.ones(4)
+    dynamo.mark_unbacked(x, 0)
+    run = torch.compile(lambda x: x + 1 if len(x) == 4 else x, backend="eager", fullgraph=True)
+    with pytest.raises(RuntimeError, match="data-dependent"):
+        run(x)
+
+
 @pytest.mark.parametrize(("keep", "some"), [(None, True), (True, True), (False, False)])
 def test_checked_guards_are_those_that_a_filter_left(keep: bool | None, some: bool) -> None:
     compiled_with(keep)(torch.ones(4), None)

@@ -7,18 +7,25 @@ reuses the graph for ever (vLLM's compilation wrapper; public torch API
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from harness.arm import ArmSpec, GuardPolicy
+from harness.arm import ArmSpec, Capture, GuardPolicy, InductorOption, ShapePolicy
 from harness.arms.eager import EagerSession
+from harness.arms.reload import ReloadedDecoder
+from harness.errors import StepUnavailable
 from harness.protocols import Decoder, Inputs, Profile
 from harness.torch_compat import dynamo
 
+_MARKS = {ShapePolicy.MARK_DYNAMIC: dynamo.mark_dynamic, ShapePolicy.MARK_UNBACKED: dynamo.mark_unbacked}
+_OPTIONS = {
+    InductorOption.NO_SIZE_ASSERTS: {"size_asserts": False},
+    InductorOption.EMULATE_CASTS: {"emulate_precision_casts": True},
+}
 _PAYLOAD = re.compile(r"\bpayload\b")
 
 
@@ -61,6 +68,8 @@ class CompiledSession(EagerSession):
         dynamo.start_counting()
         self.guards = GuardRecorder(spec.guards)
         self.limit_hit = False
+        self.first: Inputs | None = None
+        self._reloaded: ReloadedDecoder | None = None
         self.calls = 0
         self._cleanup = ExitStack()
         # Dynamo's own answer to too many recompiles is to run eager, and eager equals eager.
@@ -71,12 +80,15 @@ class CompiledSession(EagerSession):
             fullgraph=True,
             dynamic=False,
             backend=str(spec.backend),
-            options={"guard_filter_fn": self.guards},  # never reused: torch.compile empties it
+            options=self._options(self.guards),  # never reused: torch.compile empties it
         )
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Run the compiled decoder; answers (n, h)."""
-        _mark(inputs)
+        self._mark(inputs)
+        self.first = self.first or inputs
+        if self._reloaded is not None:
+            return self._reloaded(inputs.hidden, inputs.positions, inputs.payload)
         try:
             with self._stance():
                 out = self._compiled(inputs.hidden, inputs.positions, inputs.payload)
@@ -91,8 +103,40 @@ class CompiledSession(EagerSession):
         """Guards torch evaluates when the decoder is called, as torch stores them."""
         return dynamo.checked_guards(self._code)
 
+    def reload(self) -> None:
+        """Save the graph of the first forward, and go on in a fresh process that loaded it.
+
+        Raises `StepUnavailable` before the first forward, and what `ReloadedDecoder` raises.
+        """
+        if self.first is None:
+            raise StepUnavailable(f"arm {self._spec.name} has compiled nothing yet that it could reload")
+        self._reloaded = ReloadedDecoder(
+            self._decoder,
+            self.first,
+            backend=str(self._spec.backend),
+            options=self._options(GuardRecorder(self._spec.guards)),
+        )
+
+    def _options(self, guards: GuardRecorder) -> dict[str, str | int | bool | Callable[..., Any]]:
+        options: dict[str, str | int | bool | Callable[..., Any]] = {"guard_filter_fn": guards}
+        options |= {key: value for one in self._spec.options for key, value in _OPTIONS[one].items()}
+        if self._spec.capture is Capture.REDUCE_OVERHEAD:
+            options["triton.cudagraphs"] = True  # what mode="reduce-overhead" sets; a mode takes no options
+        return options
+
+    def _mark(self, inputs: Inputs) -> None:
+        mark = _MARKS.get(self._spec.shapes)
+        if mark is None:
+            return
+        mark(inputs.positions, 1)
+        for rows in (inputs.hidden, *(inputs.payload or ())):
+            if isinstance(rows, Tensor):  # a caller may leave the hidden states out
+                mark(rows, 0)
+
     def close(self) -> None:
         """Drop the graphs and restore the settings."""
+        if self._reloaded is not None:
+            self._reloaded.close()
         self._cleanup.close()
         torch.compiler.reset()
 
@@ -101,13 +145,6 @@ class CompiledSession(EagerSession):
         # stance raises on the first compile as well.
         refuse = self._spec.guards is GuardPolicy.SHAPE_ENV_ONLY and self.calls > 0
         return torch.compiler.set_stance("fail_on_recompile") if refuse else nullcontext()
-
-
-def _mark(inputs: Inputs) -> None:
-    dynamo.mark_dynamic(inputs.hidden, 0)
-    dynamo.mark_dynamic(inputs.positions, 1)
-    for level in inputs.payload or ():
-        dynamo.mark_dynamic(level, 0)
 
 
 def open_session(spec: ArmSpec, decoder: Decoder, profile: Profile) -> CompiledSession:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from harness.arm import ArmSpec, PayloadPolicy
 from harness.errors import StepUnavailable
-from harness.protocols import Decoder, Inputs, Profile
+from harness.protocols import Decoder, Inputs, Lane, Profile
 
 
 class EagerSession:
@@ -21,11 +21,11 @@ class EagerSession:
         """Run the decoder on the buffer's payload, or on the control's; answers (n, h)."""
         return self._decoder(inputs.hidden, inputs.positions, self._payload(inputs))
 
-    def capture(self, tokens: int) -> None:
+    def capture(self, inputs: Inputs, lane: Lane) -> None:
         """Not in this arm."""
         raise StepUnavailable(f"arm {self._spec.name} captures no graphs")
 
-    def replay(self, tokens: int) -> Tensor:
+    def replay(self, inputs: Inputs, lane: Lane) -> Tensor:
         """Not in this arm."""
         raise StepUnavailable(f"arm {self._spec.name} captures no graphs")
 
@@ -41,14 +41,17 @@ class EagerSession:
             case PayloadPolicy.NONE:
                 return None
             case PayloadPolicy.ZERO:
-                return zero_payload(inputs.hidden, self._profile.levels)
+                return zero_payload(inputs.positions, self._profile)
             case PayloadPolicy.BUFFER:
                 return inputs.payload
 
 
-def zero_payload(hidden: Tensor, levels: int) -> tuple[Tensor, ...]:
-    """One zeroed tensor per level in the shape of hidden (n, h); distinct storages."""
-    return tuple(torch.zeros_like(hidden) for _ in range(levels))
+def zero_payload(positions: Tensor, profile: Profile) -> tuple[Tensor, ...]:
+    """One zeroed (n, h) tensor per level for positions (3, n); distinct storages."""
+    shape = (positions.size(-1), profile.hidden)
+    return tuple(
+        torch.zeros(shape, dtype=profile.dtype, device=profile.device) for _ in range(profile.levels)
+    )
 
 
 def open_session(spec: ArmSpec, decoder: Decoder, profile: Profile) -> EagerSession:

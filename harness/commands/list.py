@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from harness.arm import every_arm
+from harness.engine_flags import engine_flags
 from harness.errors import ExitCode, UsageError
 from harness.incidents import catalogue
-from harness.registry import FAMILIES, ORACLES, REVISIONS, Entry
+from harness.registry import CALLERS, FAMILIES, ORACLES, REVISIONS, Entry
 from harness.reporting.output import Column, Output
 from harness.rules import Rule
 
-SUMMARY = "incidents, families, revisions, arms and rules, with one line each"
+SUMMARY = "incidents, families, revisions, callers, arms and rules, with one line each"
 Item = dict[str, object]
 
 
@@ -57,8 +58,9 @@ def _entries(entries: Mapping[str, Entry]) -> Iterable[Item]:
 
 def _arms() -> Iterable[Item]:
     for arm in every_arm():
-        flags = f"; vLLM: {arm.engine_flags}" if arm.engine_flags else ""
-        yield {"name": arm.name, "summary": arm.summary + flags, "engine_flags": arm.engine_flags}
+        flags = engine_flags(arm)
+        shown = f"; vLLM: {flags}" if flags else ""
+        yield {"name": arm.name, "summary": arm.summary + shown, "engine_flags": flags}
 
 
 def _rules() -> Iterable[Item]:
@@ -72,6 +74,7 @@ KINDS: Mapping[str, Callable[[], Iterable[Item]]] = MappingProxyType(
         "incidents": _incidents,
         "families": lambda: _entries(FAMILIES),
         "revisions": lambda: _entries(REVISIONS),
+        "callers": lambda: _entries(CALLERS),
         "arms": _arms,
         "rules": _rules,
     }

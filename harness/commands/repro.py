@@ -60,6 +60,8 @@ def run(args: Namespace, output: Output) -> ExitCode:
     incident = find(args.incident)
     families = _families(incident, args.family)
     _refuse_mixtures(incident, args)
+    if args.vllm:
+        families = _families_of_sources(incident, families)
     if args.script or args.pytest:
         return _write_files(incident, families[0], args, output)
     asked = Asked(
@@ -130,11 +132,29 @@ def _write_files(incident: Incident, family: str, args: Namespace, output: Outpu
 def _families(incident: Incident, wanted: str | None) -> Sequence[str]:
     if wanted is None:
         return incident.families
-    if wanted not in incident.families:
+    if not incident.has_family(wanted):
         raise UsageError(
             f"incident {incident.id} has no family '{wanted}'; it has {', '.join(incident.families)}"
         )
     return [wanted]
+
+
+def _families_of_sources(incident: Incident, families: Sequence[str]) -> Sequence[str]:
+    """Those families whose classes of a vLLM are driven through their get, set and clear."""
+    from harness.upstream.bind import MODELS
+
+    if not incident.about_sources:
+        raise UsageError(
+            f"incident {incident.id} is a fault of the code around the model class, "
+            "which no class of a vLLM has: leave --vllm out"
+        )
+    known = [family for family in families if family.partition(":")[0] in MODELS]
+    if not known:
+        raise UsageError(
+            f"incident {incident.id} is about {', '.join(families)}, which has no get, set and clear "
+            "to be driven by themselves: 'audit --vllm SOURCE' drives its embed_input_ids and forward"
+        )
+    return known
 
 
 def _ours(incident: Incident, where: Where, asked: Asked, output: Output) -> bool:

@@ -7,18 +7,21 @@ names them, so that its state dicts load.
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (its usual name)
+from typing_extensions import override
 
-AttentionKind = Literal["sdpa", "written_out"]
+from harness.families.attention import at_least_fp32, sdpa, written_out
+from harness.families.config import AttentionKind, DecoderConfig
+from harness.families.opaque import opaque
 
-
-def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
-    """What norms, angles and softmax are computed in: fp32, or fp64 where the model is."""
-    return torch.promote_types(dtype, torch.float32)
+ATTENTION: dict[AttentionKind, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
+    "sdpa": sdpa,
+    "written_out": written_out,
+    "opaque": opaque,
+}
 
 
 class RMSNorm(nn.Module):
@@ -51,7 +54,29 @@ class SwiGLU(nn.Module):
         return out
 
 
-class InterleavedMRope(nn.Module):
+class Rope(nn.Module):
+    """Rotary angles: lane l turns by the position times theta^(-2l / D)."""
+
+    def __init__(self, head_dim: int, theta: float) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        self.theta = theta
+
+    def forward(self, positions_3N: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Positions (3, N) int64 -> cos and sin, each (N, 1, D) in `dtype`."""
+        exact = at_least_fp32(dtype)
+        even = torch.arange(0, self.head_dim, 2, dtype=exact, device=positions_3N.device)
+        frequency_L = 1.0 / self.theta ** (even / self.head_dim)
+        angle_NL = self.for_lanes(positions_3N).to(exact) * frequency_L
+        angle_N1D = torch.cat((angle_NL, angle_NL), dim=-1).unsqueeze(1)
+        return angle_N1D.cos().to(dtype), angle_N1D.sin().to(dtype)
+
+    def for_lanes(self, positions_3N: Tensor) -> Tensor:
+        """The positions that lanes turn by, (N, L) or the same for all (N, 1): here those of axis 0."""
+        return positions_3N[0].unsqueeze(-1)
+
+
+class InterleavedMRope(Rope):
     """Rotary angles over three axes (time, height, width) that take turns lane by lane.
 
     Lane l turns with axis l mod 3 as long as l < 3 * sections[axis], and with time
@@ -60,22 +85,17 @@ class InterleavedMRope(nn.Module):
     """
 
     def __init__(self, head_dim: int, sections: tuple[int, int, int], theta: float) -> None:
-        super().__init__()
-        self.head_dim = head_dim
-        self.theta = theta
+        super().__init__(head_dim, theta)
         axes = [lane % 3 if lane < 3 * sections[lane % 3] else 0 for lane in range(head_dim // 2)]
         # Integers: a cast of the model to another dtype leaves them as they are.
-        self.register_buffer("axis_L", torch.tensor(axes), persistent=False)
+        # On the CPU even where the rest is built without storage: they are known, not drawn.
+        self.register_buffer("axis_L", torch.tensor(axes, device="cpu"), persistent=False)
         self.axis_L: Tensor
 
-    def forward(self, positions_3N: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Positions (3, N) int64 -> cos and sin, each (N, 1, D) in `dtype`."""
-        exact = at_least_fp32(dtype)
-        even = torch.arange(0, self.head_dim, 2, dtype=exact, device=positions_3N.device)
-        frequency_L = 1.0 / self.theta ** (even / self.head_dim)
-        angle_NL = positions_3N.index_select(0, self.axis_L).T.to(exact) * frequency_L
-        angle_N1D = torch.cat((angle_NL, angle_NL), dim=-1).unsqueeze(1)
-        return angle_N1D.cos().to(dtype), angle_N1D.sin().to(dtype)
+    @override
+    def for_lanes(self, positions_3N: Tensor) -> Tensor:
+        """One axis for each lane, (N, L)."""
+        return positions_3N.index_select(0, self.axis_L).T
 
 
 def rotate(x_NAD: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> Tensor:
@@ -84,46 +104,21 @@ def rotate(x_NAD: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> Tensor:
     return x_NAD * cos_N1D + torch.cat((-right, left), dim=-1) * sin_N1D
 
 
-def sdpa(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
-    """Causal attention by torch's own function; answers (A, N, D).
-
-    Without a batch dimension torch takes its plain kernel.  With one, the fused CPU
-    kernel ends up in the compiled graph, and that divides by zero (SIGFPE) at N = 0.
-    """
-    return F.scaled_dot_product_attention(q_AND, k_KSD, v_KSD, is_causal=True, scale=scale, enable_gqa=True)
-
-
-def written_out(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
-    """The same, operation by operation; answers (A, N, D)."""
-    q_KGND = torch.unflatten(q_AND, 0, (k_KSD.size(0), -1))
-    score_KGNS = q_KGND @ k_KSD.unsqueeze(1).mT * scale
-    token_N = torch.arange(q_AND.size(1), device=q_AND.device)
-    score_KGNS = score_KGNS.masked_fill(token_N > token_N[:, None], -torch.inf)
-    share_KGNS = score_KGNS.softmax(-1, dtype=at_least_fp32(q_AND.dtype)).to(q_AND.dtype)
-    return (share_KGNS @ v_KSD.unsqueeze(1)).flatten(0, 1)
-
-
-ATTENTION: dict[AttentionKind, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
-    "sdpa": sdpa,
-    "written_out": written_out,
-}
-
-
 class Attention(nn.Module):
-    """Causal self-attention with grouped queries and an RMSNorm for each query and key head."""
+    """Causal self-attention with grouped queries; `normed` puts an RMSNorm on each query and key head."""
 
-    def __init__(
-        self, hidden: int, heads: int, kv_heads: int, head_dim: int, eps: float, kind: AttentionKind
-    ) -> None:
+    def __init__(self, config: DecoderConfig, *, scale: float, normed: bool) -> None:
         super().__init__()
-        self.q_proj = nn.Linear(hidden, heads * head_dim, bias=False)
-        self.k_proj = nn.Linear(hidden, kv_heads * head_dim, bias=False)
-        self.v_proj = nn.Linear(hidden, kv_heads * head_dim, bias=False)
-        self.o_proj = nn.Linear(heads * head_dim, hidden, bias=False)
-        self.q_norm = RMSNorm(head_dim, eps)
-        self.k_norm = RMSNorm(head_dim, eps)
-        self.head_dim = head_dim
-        self.attend = ATTENTION[kind]
+        c = config
+        self.q_proj = nn.Linear(c.hidden, c.heads * c.head_dim, bias=False)
+        self.k_proj = nn.Linear(c.hidden, c.kv_heads * c.head_dim, bias=False)
+        self.v_proj = nn.Linear(c.hidden, c.kv_heads * c.head_dim, bias=False)
+        self.o_proj = nn.Linear(c.heads * c.head_dim, c.hidden, bias=False)
+        self.q_norm = RMSNorm(c.head_dim, c.eps) if normed else nn.Identity()
+        self.k_norm = RMSNorm(c.head_dim, c.eps) if normed else nn.Identity()
+        self.head_dim = c.head_dim
+        self.scale = scale
+        self.attend = ATTENTION[c.attention]
 
     def forward(self, x_NH: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> Tensor:
         """(N, H) -> (N, H); every token sees itself and those before it."""
@@ -132,13 +127,27 @@ class Attention(nn.Module):
         k_NKD = rotate(self.k_norm(self.k_proj(x_NH).unflatten(-1, heads)), cos_N1D, sin_N1D)
         v_NKD = self.v_proj(x_NH).unflatten(-1, heads)
         q_AND, k_KSD, v_KSD = (x.transpose(0, 1) for x in (q_NAD, k_NKD, v_NKD))
-        out_AND = self.attend(q_AND, k_KSD, v_KSD, self.head_dim**-0.5)
+        out_AND = self.attend(q_AND, k_KSD, v_KSD, self.scale)
         out_NH: Tensor = self.o_proj(out_AND.transpose(0, 1).flatten(1))
         return out_NH
 
 
+def give_storage(model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
+    """Put a model that was built on the meta device where it belongs; its weights are not filled yet.
+
+    `Module.to_empty` would lose buffers, and building elsewhere first would need
+    room for the fp32 weights of a large model.
+    """
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            empty = torch.empty(parameter.shape, dtype=dtype, device=device)
+            setattr(module, name, nn.Parameter(empty, requires_grad=False))
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(device))
+
+
 def draw_weights(model: nn.Module, seed: int) -> None:
-    """Fill all parameters of `model` (on the CPU), in their order, from one generator.
+    """Fill all parameters of `model` in their order, from one generator on the CPU.
 
     Matrices are normal with deviation 1/sqrt(fan_in), so that signals keep their
     size and a payload shows in the output; norm weights are normal around 1.

@@ -1,4 +1,4 @@
-"""Positions (3, n) of a made-up text with images, as Qwen-VL numbers them.
+"""Positions (3, n): of a made-up text with images, as Qwen-VL numbers them, or simply counted.
 
 A text token has one number on all three axes (time, height, width).  The tokens
 of an image share the time of its start and count height and width from there;
@@ -23,10 +23,25 @@ def mrope_positions(tokens: int, device: torch.device) -> Tensor:
 
     Raises `UsageError` for a negative count.
     """
+    _check(tokens)
+    rows = list(islice(_rows(), tokens))
+    # A clone, because `contiguous` would keep the odd strides that one token has.
+    columns = torch.tensor(rows, dtype=torch.int64).reshape(tokens, 3).T
+    return columns.clone(memory_format=torch.contiguous_format).to(device)
+
+
+def counted_positions(tokens: int, device: torch.device) -> Tensor:
+    """Positions (3, `tokens`) int64 of models with one axis: 0, 1, 2, .. in each row.
+
+    Raises `UsageError` for a negative count.
+    """
+    _check(tokens)
+    return torch.arange(tokens, device=device).repeat(3, 1)
+
+
+def _check(tokens: int) -> None:
     if tokens < 0:
         raise UsageError(f"there are no positions for {tokens} tokens; ask for 0 or more")
-    rows = list(islice(_rows(), tokens))
-    return torch.tensor(rows, dtype=torch.int64).reshape(tokens, 3).T.contiguous().to(device)
 
 
 def _rows() -> Iterator[tuple[int, int, int]]:

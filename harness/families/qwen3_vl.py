@@ -4,75 +4,79 @@ Held against transformers' `Qwen3VLTextModel`, whose state dict it loads as it i
 Shape letters are those of `harness.families.layers`.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
 
-import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from harness.errors import UsageError
-from harness.families.layers import (
-    ATTENTION,
-    Attention,
-    AttentionKind,
-    InterleavedMRope,
-    RMSNorm,
-    SwiGLU,
-    draw_weights,
-)
-from harness.families.positions import mrope_positions
+from harness.families.config import ATTENTION_VARIANTS, DecoderConfig, Variant
+from harness.families.family import TinyFamily, drop_embeddings
+from harness.families.layers import Attention, InterleavedMRope, RMSNorm, SwiGLU
 
 if TYPE_CHECKING:
     from harness.protocols import Family
 
+PayloadOrder = Literal["after_layer", "into_mlp", "into_residual"]
+
 
 @dataclass(frozen=True)
-class Qwen3VLConfig:
-    """Sizes of a tiny decoder; rotary base and norm epsilon as in the released models.
+class Qwen3VLConfig(DecoderConfig):
+    """Rotary base and norm epsilon as in the released models.
 
-    `sections` are rotary lanes per axis (time, height, width), `levels` the payload's.
-    Raises `UsageError` for sizes that do not go together.
+    `sections` are rotary lanes per axis (time, height, width), `levels` the
+    payload's, `order` is that of the additions at the end of a layer.
     """
 
-    hidden: int = 128
-    mlp: int = 256
-    layers: int = 4
-    heads: int = 4
-    kv_heads: int = 2
-    head_dim: int = 32
-    sections: tuple[int, int, int] = (6, 5, 5)
     theta: float = 5e6
-    eps: float = 1e-6
+    sections: tuple[int, int, int] = (6, 5, 5)
     levels: int = 3
-    attention: AttentionKind = "sdpa"
+    order: PayloadOrder = "after_layer"
 
     def __post_init__(self) -> None:
-        if self.attention not in ATTENTION:
-            raise UsageError(f"unknown attention '{self.attention}'; known are {', '.join(ATTENTION)}")
-        if self.heads % self.kv_heads:
-            raise UsageError(f"{self.heads} heads are no multiple of {self.kv_heads} key/value heads")
+        """Refuse sizes that do not go together."""
+        super().__post_init__()
         if 2 * sum(self.sections) != self.head_dim:
             raise UsageError(f"sections {self.sections} must add up to half of head_dim {self.head_dim}")
         if self.levels > self.layers:
             raise UsageError(f"{self.levels} levels need as many layers, not {self.layers}")
+        if self.order not in ADDITIONS:
+            raise UsageError(f"unknown order of additions '{self.order}'; known are {', '.join(ADDITIONS)}")
+
+
+# One sum of what came in, the feed-forward's answer and the level, (N, H) each.  In half
+# precision the order tells: transformers adds the level last; sglang's inference and vLLM add it
+# to the answer, which is summed with the rest by the next norm (sglang 34690, where another order
+# moved FP8 grounding by 150 pixels; vLLM 0.33.0, `Qwen3LLMModel.forward`).
+ADDITIONS: Mapping[PayloadOrder, Callable[[Tensor, Tensor, Tensor], Tensor]] = MappingProxyType(
+    {
+        "after_layer": lambda x_NH, answer_NH, level_NH: (x_NH + answer_NH) + level_NH,
+        "into_mlp": lambda x_NH, answer_NH, level_NH: x_NH + (answer_NH + level_NH),
+        "into_residual": lambda x_NH, answer_NH, level_NH: (x_NH + level_NH) + answer_NH,
+    }
+)
 
 
 class DecoderLayer(nn.Module):
     """Attention and feed-forward, each behind a norm and added to what came in."""
 
-    def __init__(self, config: Qwen3VLConfig) -> None:
+    def __init__(self, config: Qwen3VLConfig, mlp: nn.Module) -> None:
         super().__init__()
         c = config
         self.input_layernorm = RMSNorm(c.hidden, c.eps)
-        self.self_attn = Attention(c.hidden, c.heads, c.kv_heads, c.head_dim, c.eps, c.attention)
+        self.self_attn = Attention(c, scale=c.head_dim**-0.5, normed=True)
         self.post_attention_layernorm = RMSNorm(c.hidden, c.eps)
-        self.mlp = SwiGLU(c.hidden, c.mlp)
+        self.mlp = mlp
+        self.add = ADDITIONS[c.order]
 
-    def forward(self, x_NH: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> Tensor:
+    def forward(self, x_NH: Tensor, cos_N1D: Tensor, sin_N1D: Tensor, level_NH: Tensor | None) -> Tensor:
         """(N, H) -> (N, H)."""
         x_NH = x_NH + self.self_attn(self.input_layernorm(x_NH), cos_N1D, sin_N1D)
-        out_NH: Tensor = x_NH + self.mlp(self.post_attention_layernorm(x_NH))
-        return out_NH
+        answer_NH: Tensor = self.mlp(self.post_attention_layernorm(x_NH))
+        return x_NH + answer_NH if level_NH is None else self.add(x_NH, answer_NH, level_NH)
 
 
 class Qwen3VLDecoder(nn.Module):
@@ -83,12 +87,13 @@ class Qwen3VLDecoder(nn.Module):
     embeddings.
     """
 
-    def __init__(self, config: Qwen3VLConfig) -> None:
+    def __init__(self, config: Qwen3VLConfig, mlp: Callable[[], nn.Module] | None = None) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
+        make = mlp or (lambda: SwiGLU(config.hidden, config.mlp))
+        self.layers = nn.ModuleList(DecoderLayer(config, make()) for _ in range(config.layers))
         self.norm = RMSNorm(config.hidden, config.eps)
         self.rotary_emb = InterleavedMRope(config.head_dim, config.sections, config.theta)
-        self.register_load_state_dict_pre_hook(_drop_embeddings)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(drop_embeddings)  # type: ignore[no-untyped-call]
 
     def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
         """Hidden (N, H), positions (3, N) int64, payload one (N, H) per level or None -> (N, H).
@@ -99,38 +104,39 @@ class Qwen3VLDecoder(nn.Module):
         cos_N1D, sin_N1D = self.rotary_emb(positions, hidden.dtype)
         x_NH = hidden
         for index, layer in enumerate(self.layers):
-            x_NH = layer(x_NH, cos_N1D, sin_N1D)
-            if payload is not None and index < len(payload):
-                x_NH = x_NH + payload[index]
+            level_NH = payload[index] if payload is not None and index < len(payload) else None
+            x_NH = layer(x_NH, cos_N1D, sin_N1D, level_NH)
         out_NH: Tensor = self.norm(x_NH)
         return out_NH
 
 
-def _drop_embeddings(_module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
-    state.pop(f"{prefix}embed_tokens.weight", None)
+class Qwen3VLFamily(TinyFamily[Qwen3VLConfig]):
+    """Qwen3-VL; `2b` has the sizes of Qwen3-VL-2B's text model (its own are 28 layers)."""
 
+    base = "qwen3_vl"
+    variants = MappingProxyType(
+        {
+            **ATTENTION_VARIANTS,
+            "payload_into_mlp": Variant(
+                "payload added to the feed-forward's answer first, as vLLM and sglang do",
+                {"order": "into_mlp"},
+            ),
+            "payload_into_residual": Variant(
+                "payload added before the feed-forward's answer", {"order": "into_residual"}
+            ),
+            "2b": Variant(
+                "the sizes of Qwen3-VL-2B, 4 layers of 28",
+                {
+                    "hidden": 2048, "mlp": 6144, "heads": 16, "kv_heads": 8, "head_dim": 128,
+                    "sections": (24, 20, 20),
+                },
+            ),
+        }
+    )  # fmt: skip
 
-class Qwen3VLFamily:
-    """A `harness.protocols.Family`: decoders of one config, weights drawn from a seed."""
-
-    name = "qwen3_vl"
-
-    def __init__(self, config: Qwen3VLConfig) -> None:
-        self.config = config
-        self.hidden = config.hidden
-        self.levels = config.levels
-
-    def build(self, *, dtype: torch.dtype, device: torch.device, seed: int) -> nn.Module:
-        """Make a decoder in eval mode without gradients; equal seeds give equal weights everywhere."""
-        # Linear layers fill themselves from the global generator first: not the caller's.
-        with torch.random.fork_rng(devices=[]):
-            decoder = Qwen3VLDecoder(self.config)
-        draw_weights(decoder, seed)
-        return decoder.to(dtype=dtype, device=device).eval().requires_grad_(requires_grad=False)
-
-    def positions(self, tokens: int, device: torch.device) -> Tensor:
-        """Positions (3, tokens) of a text with images."""
-        return mrope_positions(tokens, device)
+    @override
+    def decoder(self) -> nn.Module:
+        return Qwen3VLDecoder(self.config)
 
 
 FAMILY: "Family" = Qwen3VLFamily(Qwen3VLConfig())

@@ -1,28 +1,55 @@
-"""R6: while the generation stays, get answers at the same addresses."""
+"""R6: storage stays where it was while the generation stays, and captured graphs can go on reading it."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 
-from harness.case import Answer, Case, Judgement, Observation
+from harness.case import Answer, Case, GraphUse, Judgement, Observation
 from harness.oracles.base import against, numbered_steps, skip
 from harness.rules import Rule
 
+Event = tuple[int, str]
+"""The number of a step, and what happened in it."""
+
 
 def judge(case: Case, observation: Observation) -> Judgement:
-    """How many answers moved without a new generation; a buffer without one promised not to move."""
+    """Answers that moved unannounced, and what graphs suffered: how often, the first one told.
+
+    A buffer without a generation promised never to move.
+    """
     seen = [
-        (number, step, facts.generation, facts.answer.addresses)
-        for number, step, facts in numbered_steps(case, observation)
+        (number, facts.generation, facts.answer.addresses)
+        for number, _, facts in numbered_steps(case, observation)
         if facts.answer is not None and _has_storage(facts.answer)
     ]
-    if len(seen) < 2:
+    captured = any(facts.graph_use for facts in observation.steps)
+    if len(seen) < 2 and not captured:
         return skip(Rule.R6, "fewer than two answers to compare")
     moved = [
-        (number, step)
-        for (_, _, before, old), (number, step, after, new) in pairwise(seen)
+        (number, "answered from other storage, unannounced")
+        for (_, before, old), (number, after, new) in pairwise(seen)
         if before == after and old != new
     ]
-    detail = f"step {moved[0][0]} '{moved[0][1]}' answered from other storage, unannounced" if moved else ""
-    return against(Rule.R6, len(moved), 0, "moves", detail)
+    events = sorted([*moved, *_suffered(case, observation)])
+    return against(Rule.R6, len(events), 0, "events", _tell(case, events))
+
+
+def _suffered(case: Case, observation: Observation) -> Iterator[Event]:
+    """What happened to captured graphs; storage that is gone is told once, when it went."""
+    before = GraphUse()
+    for number, _, facts in numbered_steps(case, observation):
+        use = facts.graph_use or GraphUse()
+        if use.allocated:
+            yield number, f"allocated {use.allocated} tensors in get or clear while they were captured"
+        if use.detached:
+            yield number, "replayed a graph on storage that get no longer answers from, unannounced"
+        if use.freed > before.freed:
+            yield number, f"found {use.freed} storages freed that captured graphs still read"
+        before = use
+
+
+def _tell(case: Case, events: list[Event]) -> str:
+    told = [f"step {number} '{case.trace.steps[number - 1]}' {what}" for number, what in events]
+    return told[0] + (f" (and {len(told) - 1} more)" if told[1:] else "") if told else ""
 
 
 def _has_storage(answer: Answer) -> bool:

@@ -1,32 +1,76 @@
-"""R0: compiled equals eager, and the payload matters enough for that to mean something."""
+"""R0: compiled or captured equals eager, and the payload matters enough for that to mean something.
 
+The tolerance, measured on torch 2.13 CPU, with tiny Qwen3-VL and Granite decoders drawn from
+60 seeds, at 1, 2, 9, 33 and 128 tokens, outputs around 1 and at most 5.6:
+
+| dtype | eager to fp64, up to | Inductor to eager, up to | in units of the first | one level skipped or two swapped |
+|---|---|---|---|---|
+| bfloat16 | 0.08 | 0.08 | 2.1 | 0.22 at least |
+| float16 | 0.010 | 0.012 | 2.1 | 0.22 |
+| float32 | 2.1e-6 | 2.1e-6 | 2.7 | 0.22 |
+| float64 | - | 2.1e-14 | - | 0.22 |
+
+Both stray from fp64 by as much, so that they stray from each other by up to twice that, and a
+little more where the largest strays meet: three times is accepted (`ROUNDINGS`).  Below that lies
+a floor (`FLOORS`) above all that was measured, for steps of few tokens, in which eager may by
+chance come close to fp64, and for float64, where the reference is eager itself.
+
+The backends eager and aot_eager, and graphs captured without a compiler, call eager's own kernels
+in eager's order: their distance was 0 everywhere.  In half precision nothing else is accepted of
+them, so that another order of the additions (sglang 34690; 0.02 to 0.06 in bfloat16) is seen.
+Inductor hides it in its own rounding, also with `emulate_precision_casts`: that rounds between
+pointwise operations, but a product and the sum behind it are one `addmm` all the same, and
+reductions go in another order; the distance stayed at up to 2.0 times eager's own to fp64.
+"""
+
+from harness.arm import Backend
 from harness.case import NOT_FINITE, Case, Distances, Judgement, Observation
 from harness.oracles.base import against, error, numbered_steps, skip
 from harness.rules import Rule
-from harness.trace import RUNS_DECODER, Op
+from harness.trace import RUNS_DECODER, Op, Step
 
-FLOOR = 1e-4
-"""Least tolerance, absolute: fp32 runs of the tiny decoders agree to 1e-6 (outputs are around 1)."""
-ROUNDINGS = 4
-"""Tolerance in units of the distance of eager from fp64: compiled code rounds elsewhere, not more."""
+FLOORS = {"bfloat16": 2**-3, "float16": 2**-6, "float32": 1e-5, "float64": 1e-12}
+"""Least tolerance by dtype, absolute: 16 units in the last place at 1 for half precision."""
+ROUNDINGS = 3
+"""Tolerance in units of the distance of eager from fp64."""
 EFFECT = 10
-"""The payload must move the output by this many tolerances, or equal outputs show nothing."""
+"""The payload must move the output by this many tolerances: a tenth of it must show."""
+HALF = frozenset({"bfloat16", "float16"})
+
+Measured = tuple[int, Step, Distances]
 
 
-def tolerance(distances: Distances) -> float:
-    """The largest accepted distance of one forward, from how far eager itself is from fp64."""
-    return max(FLOOR, ROUNDINGS * distances.rounding)
+def tolerance(case: Case, distances: Distances) -> float:
+    """The largest accepted distance of one forward to eager."""
+    if case.dtype in HALF and rounds_as_eager(case):
+        return 0.0
+    return max(FLOORS[case.dtype], ROUNDINGS * distances.rounding)
+
+
+def rounds_as_eager(case: Case) -> bool:
+    """Whether the arm calls eager's kernels in eager's order; ranks add up parts of a sum."""
+    return case.arm.backend is not Backend.INDUCTOR and case.arm.ranks == 1
 
 
 def judge(case: Case, observation: Observation) -> Judgement:
-    """The step whose distance to eager is largest, measured in its tolerance."""
-    if not case.arm.compiled:
-        return skip(Rule.R0, f"arm {case.arm.name} is not compiled: it is what others are compared with")
+    """The step that is furthest above its tolerance, or closest to it."""
+    why_not = _not_judged(case, observation)
+    if why_not:
+        return skip(Rule.R0, why_not)
     if observation.error:
         return error(Rule.R0, observation.error)
-    crash = _crash(case, observation)
-    if crash is not None:
-        return crash
+    return _crash(case, observation) or _compare(case, observation)
+
+
+def _not_judged(case: Case, observation: Observation) -> str | None:
+    if not (case.arm.compiled or case.arm.captured):
+        return f"arm {case.arm.name} is neither compiled nor captured: others are compared with it"
+    if observation.routed and case.dtype in HALF:
+        return f"in {case.dtype} rounding may choose another expert: families with experts are compared in float32"
+    return None
+
+
+def _compare(case: Case, observation: Observation) -> Judgement:
     measured = [
         (number, step, facts.distances)
         for number, step, facts in numbered_steps(case, observation)
@@ -34,17 +78,22 @@ def judge(case: Case, observation: Observation) -> Judgement:
     ]
     if not measured:
         return skip(Rule.R0, _why_not(observation))
-    number, step, worst = max(measured, key=lambda item: item[2].eager / tolerance(item[2]))
-    if worst.eager <= tolerance(worst) and _never_reached(case, observation):
+    number, step, worst = max(measured, key=lambda found: found[2].eager - tolerance(case, found[2]))
+    limit = tolerance(case, worst)
+    if worst.eager <= limit and _never_reached(case, observation):
         return skip(Rule.R0, _why_not(observation))
-    weak = [found for _, _, found in measured if 0 < found.effect <= EFFECT * tolerance(found)]
+    weak = _weak(case, measured)
     if weak:
         return error(
-            Rule.R0, f"the payload moves the output by {weak[0].effect:.2g} only: too little to judge by"
+            Rule.R0, f"the payload moves the output by {weak.effect:.2g} only: too little to judge by"
         )
-    return against(
-        Rule.R0, worst.eager, tolerance(worst), "abs", f"step {number} '{step}': {_describe(worst)}"
-    )
+    return against(Rule.R0, worst.eager, limit, "abs", f"step {number} '{step}': {_describe(worst)}")
+
+
+def _weak(case: Case, measured: list[Measured]) -> Distances | None:
+    """The first run that a payload took part in and hardly changed."""
+    hardly = (found for _, _, found in measured if 0 < found.effect <= EFFECT * tolerance(case, found))
+    return next(hardly, None)
 
 
 def _describe(found: Distances) -> str:
@@ -55,8 +104,8 @@ def _describe(found: Distances) -> str:
 def _crash(case: Case, observation: Observation) -> Judgement | None:
     for number, step, facts in numbered_steps(case, observation):
         if facts.raised and facts.raised.call == "decoder":
-            said = f"{facts.raised.type}: {facts.raised.message}"
-            return against(Rule.R0, NOT_FINITE, FLOOR, "abs", f"step {number} '{step}' raised {said}")
+            said = f"step {number} '{step}' raised {facts.raised.type}: {facts.raised.message}"
+            return against(Rule.R0, NOT_FINITE, FLOORS[case.dtype], "abs", said)
     return None
 
 

@@ -3,6 +3,10 @@
 from harness.case import Case, Judgement, Observation
 from harness.oracles.base import against, numbered_steps, skip
 from harness.rules import Rule
+from harness.trace import Step
+
+Answered = tuple[int, Step, set[tuple[str, str]]]
+"""Number of a step, the step, and every (dtype, device) its levels came in."""
 
 
 def judge(case: Case, observation: Observation) -> Judgement:
@@ -15,9 +19,18 @@ def judge(case: Case, observation: Observation) -> Judgement:
     ]
     if not answers:
         return skip(Rule.R7, "no get answered with tensors")
-    wrong = [(number, step, found - {wanted}) for number, step, found in answers if found != {wanted}]
-    detail = ""
-    if wrong:
-        number, step, found = wrong[0]
-        detail = f"step {number} '{step}' answered in {sorted(found)}, the hidden states are in {wanted}"
+    wrong = [answer for answer in answers if answer[2] != {wanted}]
+    detail = _describe(wrong[0], wanted) + _mended(wrong[-1], answers) if wrong else ""
     return against(Rule.R7, len(wrong), 0, "answers", detail)
+
+
+def _describe(answer: Answered, wanted: tuple[str, str]) -> str:
+    number, step, found = answer
+    elsewhere = " and ".join(f"{dtype} on {device}" for dtype, device in sorted(found - {wanted}))
+    return f"step {number} '{step}' answered in {elsewhere}, the hidden states are in {' on '.join(wanted)}"
+
+
+def _mended(last: Answered, answers: list[Answered]) -> str:
+    """Whether later answers were right, as they are where the first set moves the levels."""
+    later = [(number, step) for number, step, _ in answers if number > last[0]]
+    return f"; right from step {later[0][0]} '{later[0][1]}' on" if later else ""

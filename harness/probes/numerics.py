@@ -2,11 +2,11 @@
 
 import copy
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from harness.arms.eager import zero_payload
 from harness.case import NOT_FINITE, Distances
 from harness.errors import NotMeasured
 from harness.protocols import Inputs
@@ -29,23 +29,25 @@ class NumericsProbe:
         head = torch.randn(hidden, _WORDS, generator=torch.Generator().manual_seed(0))
         self._head = head.to(next(decoder.parameters()).device)
 
-    def eager(self, inputs: Inputs) -> Tensor:
-        """The reference output (n, h)."""
-        return self._run(inputs.hidden, inputs, inputs.payload)
+    def eager(self, parts: Sequence[Inputs]) -> Tensor:
+        """The reference output (n, h) of a step whose sequences are `parts`."""
+        return torch.cat([self._run(part, part.payload) for part in parts])
 
-    def distances(self, out: Tensor, inputs: Inputs, eager: Tensor, *, thorough: bool = True) -> Distances:
-        """Compare `out` with `eager`, both (n, h), which used `inputs`; max absolute differences.
+    def distances(
+        self, out: Tensor, parts: Sequence[Inputs], eager: Tensor, *, thorough: bool = True
+    ) -> Distances:
+        """Compare `out` with `eager`, both (n, h), which used `parts`; max absolute differences.
 
         Without `thorough` the model without deepstack and the one in fp64 are not run.
         """
-        zeroed = self._run(inputs.hidden, inputs, zero_payload(inputs.hidden, self._levels))
-        without = self._run(inputs.hidden, inputs, None) if thorough else None
+        zeroed = torch.cat([self._run(part, self._zeros(part)) for part in parts])
+        without = torch.cat([self._run(part, None) for part in parts]) if thorough else None
         return Distances(
             eager=distance(out, eager),
             no_deepstack=None if without is None else distance(out, without),
             zero_deepstack=distance(out, zeroed),
             effect=distance(eager, zeroed),
-            rounding=distance(eager, self._in_fp64(inputs)) if thorough else 0.0,
+            rounding=distance(eager, self._in_fp64(parts)) if thorough else 0.0,
             greedy=self._agreement(out, eager),
         )
 
@@ -56,13 +58,19 @@ class NumericsProbe:
         chosen, wanted = ((hidden.float() @ self._head).argmax(-1) for hidden in (out, eager))
         return (chosen == wanted).double().mean().item()
 
-    def _run(self, hidden: Tensor, inputs: Inputs, payload: tuple[Tensor, ...] | None) -> Tensor:
-        out: Tensor = self._decoder(hidden, inputs.positions, payload)
+    def _zeros(self, part: Inputs) -> tuple[Tensor, ...]:
+        return tuple(torch.zeros_like(part.hidden) for _ in range(self._levels))
+
+    def _run(self, part: Inputs, payload: tuple[Tensor, ...] | None) -> Tensor:
+        out: Tensor = self._decoder(part.hidden, part.positions, payload)
         return out
 
-    def _in_fp64(self, inputs: Inputs) -> Tensor:
-        payload = None if inputs.payload is None else tuple(level.double() for level in inputs.payload)
-        out: Tensor = self._exact(inputs.hidden.double(), inputs.positions, payload)
+    def _in_fp64(self, parts: Sequence[Inputs]) -> Tensor:
+        return torch.cat([self._exact_run(part) for part in parts])
+
+    def _exact_run(self, part: Inputs) -> Tensor:
+        payload = None if part.payload is None else tuple(level.double() for level in part.payload)
+        out: Tensor = self._exact(part.hidden.double(), part.positions, payload)
         return out
 
 

@@ -5,8 +5,9 @@ known as (payload, level, row); a tensor that its caller reused after `set` is
 known as such; zeros are zeros; anything else was never set.
 """
 
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, groupby
 
 import torch
 from torch import Tensor
@@ -79,6 +80,35 @@ def _row_bytes(rows: Tensor) -> list[bytes]:
     # -0.0 has a set bit and is a zero all the same: adding 0.0 makes it +0.0.
     plain = (rows.detach() + 0.0).cpu().contiguous()
     return [bytes(row) for row in plain.view(torch.uint8).numpy()] if plain.numel() else [b""] * len(plain)
+
+
+def join_answers(answers: Sequence[Answer]) -> Answer | None:
+    """Answers to micro-batches of one step as one: their rows follow each other, level by level.
+
+    None where nothing answered; an answer of None makes the whole None.
+    """
+    if len(answers) < 2 or any(answer.structure == "none" for answer in answers):
+        return min(answers, key=lambda answer: answer.structure == "tensors", default=None)
+    levels = zip(*(answer.rows for answer in answers), strict=True)
+    return replace(answers[0], rows=tuple(_chained(parts) for parts in levels))
+
+
+def _chained(parts: Iterable[tuple[Run, ...]]) -> tuple[Run, ...]:
+    """Runs in a row; neighbours that go on where the last one ended are joined."""
+    joined: list[Run] = []
+    for run in chain.from_iterable(parts):
+        if joined and _goes_on(joined[-1], run):
+            joined[-1] = joined[-1]._replace(rows=joined[-1].rows + run.rows)
+        else:
+            joined.append(run)
+    return tuple(joined)
+
+
+def _goes_on(last: Run, run: Run) -> bool:
+    counts_up = last.payload is not None and last.payload > 0
+    return _origin(last, 0)[:2] == _origin(run, 0)[:2] and run.row == last.row + (
+        last.rows if counts_up else 0
+    )
 
 
 def answer_facts(answer: tuple[Tensor, ...] | None, owners: RowOwners) -> Answer:

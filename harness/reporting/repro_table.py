@@ -35,7 +35,8 @@ class ReproTable:
         self._trace = ""
         self._columns = _columns(plan)
         output.line(f"incident {incident.id} ({incident.name}): {incident.title}", "bold")
-        output.line(f"references: {', '.join(incident.references)}")
+        references = ", ".join(incident.references)
+        output.line(f"references: {references}" if incident.reported else f"not reported; shown by {references}")
         output.line(f"seen as: {incident.symptom}")
 
     def add(self, cell: Cell) -> None:

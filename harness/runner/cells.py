@@ -1,17 +1,17 @@
 """Planned cases, played and judged one after the other in this process."""
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from harness.case import Case, Judgement, Observation, Row
 from harness.matrix import Planned
+from harness.oracles.base import error
 from harness.oracles.every import judge_all
-from harness.play import Model, play
 from harness.protocols import BufferFactory
-from harness.registry import REVISIONS, resolve
+from harness.registry import ORACLES
 from harness.rules import Rule, Verdict
+from harness.runner.here import play_here
+from harness.runner.ranks import play_among_ranks
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,14 @@ class Runner:
     def play(self, planned: Planned) -> Cell:
         """Play and judge one case."""
         case = planned.case
-        model = _shared_model(case.family, case.dtype, case.device, case.seed)
-        observation = play(case, model, self._factory(case.revision))
-        return Cell(planned, observation, tuple(judge_all(case, observation)))
-
-    def _factory(self, revision: str) -> BufferFactory:
-        if revision in self._bound:
-            return self._bound[revision]
-        return cast(BufferFactory, resolve("revision", REVISIONS, revision))
+        played = play_among_ranks if case.arm.ranks > 1 else play_here
+        observation = played(case, self._bound)
+        return Cell(planned, observation, tuple(_judged(case, observation)))
 
 
-@functools.cache
-def _shared_model(family: str, dtype: str, device: str, seed: int) -> Model:
-    """Drawn once: no run changes it."""
-    return Model.build(family, dtype, device, seed)
+def _judged(case: Case, observation: Observation) -> list[Judgement]:
+    """All oracles; where ranks died or hung, every rule is ERROR, and R9 has what they printed."""
+    if observation.steps:
+        return judge_all(case, observation)
+    why = observation.error or "no step was played"
+    return [error(Rule(rule), why if rule == Rule.R9 else why.splitlines()[0]) for rule in ORACLES]

@@ -9,6 +9,7 @@ from types import CodeType
 
 import torch
 import torch._dynamo as dynamo
+from torch._dynamo.decorators import mark_unbacked as mark_size_unbacked
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 
@@ -23,6 +24,14 @@ def start_counting() -> None:
 def mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
     """Compile with a symbol for the size of `dim`, instead of its first value."""
     dynamo.mark_dynamic(tensor, dim)
+
+
+def mark_unbacked(tensor: torch.Tensor, dim: int) -> None:
+    """Compile with a size of `dim` that nothing may look at: 0 and 1 get no graph of their own.
+
+    A branch on such a size raises while compiling.
+    """
+    mark_size_unbacked(tensor, dim)
 
 
 def graphs_built() -> int:

@@ -1,25 +1,38 @@
 """Records the operations of a call on their very tensors, and does them again, as a CUDA graph would.
 
-Uses `torch.utils._python_dispatch.TorchDispatchMode`.  Operations that
-write run again on the tensors they wrote; results of the others are copied into
-the tensors that the first run gave out (which changes nothing in a view).
+Uses `torch.utils._python_dispatch.TorchDispatchMode` and operator tags.
+Operations that write run again on the tensors they wrote; results of the others
+are copied into the tensors that the first run gave out, which torch leaves out
+for a view: it is the same data.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from typing_extensions import override
+
+_NEEDS_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While entered, records; `replay` repeats what was recorded, without any Python of the call."""
+    """While entered, records; `replay` repeats what was recorded, without any Python of the call.
+
+    It may be entered several times.  Raises RuntimeError in an operation that
+    answers Python or a shape that depends on data, which CUDA refuses while a
+    stream is capturing.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._operations: list[tuple[OpOverload[..., Any], Sequence[Any], Mapping[str, Any], Any]] = []
+        self._tape: list[Callable[[], object]] = []
+        self.allocated = 0
+        """Results so far that came in storage of their own."""
 
     @override
     def __torch_dispatch__(
@@ -29,13 +42,33 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if _NEEDS_DATA & set(func.tags):
+            raise RuntimeError(f"{func} is not permitted while a graph is captured: it depends on data")
         out = func(*args, **(kwargs or {}))
-        self._operations.append((func, args, kwargs or {}, out))
+        self._tape.append(partial(_again, func, args, kwargs or {}, out))
+        given = set(map(_storage, _tensors((args, kwargs))))
+        self.allocated += sum(_storage(result) not in given for result in _tensors(out))
         return out
 
+    def append(self, work: Callable[[], object]) -> None:
+        """Have `work` called at this place of every replay, Python and all."""
+        self._tape.append(work)
+
     def replay(self) -> None:
-        """Do every operation again, in order."""
-        for func, args, kwargs, out in self._operations:
-            again = func(*args, **kwargs)
-            if isinstance(out, Tensor) and not func._schema.is_mutable:
-                out.copy_(again)
+        """Do everything again, in order."""
+        for entry in self._tape:
+            entry()
+
+
+def _again(func: OpOverload[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], out: object) -> None:
+    again = func(*args, **kwargs)
+    for first, now in zip(_tensors(out), _tensors(again), strict=True):
+        first.copy_(now)
+
+
+def _tensors(tree: object) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

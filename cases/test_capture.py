@@ -1,0 +1,96 @@
+"""Buffers under captured graphs: the orders of steps that production failed in, revision by revision."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.arm import ArmSpec
+from harness.case import Case
+from harness.matrix import Planned, graph_budget
+from harness.rules import Rule
+from harness.runner.cells import Cell, Runner
+from harness.trace import Trace
+
+TEXT_AFTER_AN_IMAGE = "cap 16: capture 16; set 16; replay 16; replay 16"
+GROWTH = "cap 16: capture 16; set 9; replay 16; set 20; replay 16"
+NEW_TENSORS = "cap 16: capture 16; set 16; replay 16"
+
+R0, R1, R5, R6 = Rule.R0, Rule.R1, Rule.R5, Rule.R6
+Broken = dict[str, set[Rule]]
+NONE_AT_CAPTURE: Broken = {"pr40145": {R0, R1}, "pr40932": {R0, R1}}
+STALE: Broken = {"pr43617": {R0, R5}, "pr49397": {R0, R5}}
+MOVED: Broken = {"original": {R0, R6}, "pr43617": {R0, R6}, "pr49397": {R0, R6}}
+RIGHT: Broken = {"original": set(), "reference": set()}
+ONLY_RIGHT: Broken = {"reference": set()}
+
+WHOLE = ("eager/full", "eager/breakable")
+PIECES = "eager/piecewise"
+
+
+def cases() -> Iterator[object]:
+    """A trace, an arm, and which rules each buffer breaks there, all of them."""
+    # Get and clear in the graph: the counter is 0 at capture, so clear records no zeroing.
+    for arm in WHOLE:
+        yield from expected(TEXT_AFTER_AN_IMAGE, arm, NONE_AT_CAPTURE | STALE | RIGHT)
+    for arm in ("eager/drop_all/full", "inductor/drop_all/full"):
+        yield from expected(TEXT_AFTER_AN_IMAGE, arm, {"pr43617": {R0, R5}})
+    yield from expected(TEXT_AFTER_AN_IMAGE, "eager/drop_all/full", {"pr40932": {R0, R1}} | ONLY_RIGHT)
+    # Get and clear are Python, and so is the counter.
+    right_here: Broken = {buffer: set() for buffer in STALE}
+    yield from expected(TEXT_AFTER_AN_IMAGE, PIECES, NONE_AT_CAPTURE | right_here | RIGHT)
+    for arm in (*WHOLE, PIECES):
+        freed: Broken = {"frees_on_resize": {R6}}
+        yield from expected(GROWTH, arm, {"pr40932": {R0, R1}} | MOVED | freed | ONLY_RIGHT)
+        yield from expected(NEW_TENSORS, arm, {"rebinds_on_set": {R0, R6}} | ONLY_RIGHT)
+
+
+def expected(trace: str, arm: str, broken: Broken) -> Iterator[object]:
+    parsed, spec = Trace.parse(trace), ArmSpec.parse(arm)
+    for buffer, rules in broken.items():
+        case = Case("qwen3_vl", buffer, parsed, spec, graph_budget=graph_budget(parsed, spec))
+        name = f"{buffer}-{arm}-{trace}".replace(" ", "_")
+        group = pytest.mark.xdist_group(str(spec.backend))
+        yield pytest.param(Planned(case, frozenset(rules)), id=name, marks=group)
+
+
+@pytest.fixture(scope="session")
+def runner() -> Runner:
+    return Runner()
+
+
+@pytest.mark.parametrize("planned", list(cases()))
+def test_breaks_what_it_is_known_to_break_under_graphs(runner: Runner, planned: Planned) -> None:
+    cell = runner.play(planned)
+    assert not cell.unjudged, cell.judgements
+    assert cell.broken == planned.must_break, [said for said in cell.judgements if said.rule in cell.broken]
+
+
+def played(runner: Runner, trace: str, buffer: str, arm: str = "eager/full") -> Cell:
+    parsed, spec = Trace.parse(trace), ArmSpec.parse(arm)
+    case = Case("qwen3_vl", buffer, parsed, spec, graph_budget=graph_budget(parsed, spec))
+    return runner.play(Planned(case, None))
+
+
+def test_a_text_only_replay_reads_all_rows_of_the_image_before_it(runner: Runner) -> None:
+    cell = played(runner, TEXT_AFTER_AN_IMAGE, "pr43617")
+    said = next(said for said in cell.judgements if said.rule is R5)
+    assert (said.value, said.unit) == (3 * 16, "rows")
+    assert "payload 1 (request r1, cleared at step 3)" in said.detail
+
+
+def test_a_replay_on_old_tensors_equals_a_model_without_deepstack(runner: Runner) -> None:
+    wrong = played(runner, NEW_TENSORS, "rebinds_on_set").observation.steps[-1].distances
+    right = played(runner, NEW_TENSORS, "reference").observation.steps[-1].distances
+    assert wrong is not None
+    assert right is not None
+    assert (wrong.zero_deepstack, right.eager) == (0, 0)
+    assert min(wrong.eager, right.zero_deepstack) > 1
+
+
+@pytest.mark.xdist_group("eager")
+@pytest.mark.parametrize("buffer", ["reference", "pr43617"])
+def test_growth_costs_a_step_without_a_graph_and_no_compile(runner: Runner, buffer: str) -> None:
+    steps = played(runner, GROWTH, buffer, "eager/drop_all/full").observation.steps
+    assert steps[-1].graphs == 1
+    detached = [facts.graph_use.detached for facts in steps if facts.graph_use]
+    assert detached == [False] * 4 + [buffer == "pr43617"]

@@ -1,0 +1,217 @@
+"""Buffers made under another dtype or device than the hidden states have (vllm 44384, 49384).
+
+Before the first set a released Qwen buffer stays where it was made, and after it too;
+Granite's and the change proposed in #44384 move.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from harness.arm import ArmSpec
+from harness.case import Case, Compare, Judgement, Observation, parse_subject
+from harness.matrix import graph_budget
+from harness.oracles.every import judge_all
+from harness.play import Model, play
+from harness.protocols import BufferFactory
+from harness.registry import MUTANTS, REVISIONS, resolve
+from harness.rules import Rule, Verdict
+from harness.trace import Trace
+from harness.upstream.bind import MODELS, bind
+from harness.upstream.locate import locate
+from harness.upstream.stand_ins import Surroundings
+
+R = Rule
+STEPS = "cap 16: profile 16; set 9; forward 16"
+READS = "cap 16: get 4; set 9; get 9"
+TEXT = "cap 16: profile 16; forward 4; forward 1"
+ELSEWHERE = "made_in_float32_on_cpu"
+EAGER_BACKEND = pytest.mark.xdist_group("eager")
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Model]:
+    torch.set_num_threads(1)
+    return {dtype: Model.build("qwen3_vl", dtype) for dtype in ("float32", "bfloat16", "float16")}
+
+
+class Played:
+    """One case, played and judged."""
+
+    def __init__(
+        self,
+        model: Model,
+        subject: str,
+        trace: str,
+        arm: str = "eager",
+        make: BufferFactory | None = None,
+        compare: Compare = Compare.ALL,
+    ) -> None:
+        revision, caller = parse_subject(subject)
+        spec, parsed = ArmSpec.parse(arm), Trace.parse(trace)
+        dtype, budget = str(model.dtype).removeprefix("torch."), graph_budget(parsed, spec)
+        case = Case(
+            "qwen3_vl",
+            revision,
+            parsed,
+            spec,
+            dtype=dtype,
+            graph_budget=budget,
+            caller=caller,
+            compare=compare,
+        )
+        found = make or resolve("buffer", {**REVISIONS, **MUTANTS}, revision)
+        self.observation: Observation = play(case, model, found)  # type: ignore[arg-type]
+        self.said: dict[Rule, Judgement] = {said.rule: said for said in judge_all(case, self.observation)}
+
+    @property
+    def broken(self) -> set[Rule]:
+        assert not [one for one in self.said.values() if one.verdict is Verdict.ERROR]
+        return {rule for rule, one in self.said.items() if one.verdict is Verdict.FAIL}
+
+
+@pytest.mark.parametrize("revision", ["original", "pr43617", "pr49397", "reference"])
+def test_a_buffer_stays_where_it_was_made(models: dict[str, Model], revision: str) -> None:
+    run = Played(models["bfloat16"], f"{revision}@{ELSEWHERE}", STEPS)
+    assert run.broken == {R.R7}
+    assert run.said[R.R7].value == 2
+    assert run.said[R.R7].detail == (
+        "step 1 'profile 16' answered in float32 on cpu, the hidden states are in bfloat16 on cpu"
+    )
+
+
+@EAGER_BACKEND
+@pytest.mark.parametrize("revision", ["original", "pr43617", "pr49397"])
+def test_and_the_compiled_decoder_raises(models: dict[str, Model], revision: str) -> None:
+    run = Played(models["bfloat16"], f"{revision}@{ELSEWHERE}", STEPS, "eager/drop_all")
+    assert run.broken == {R.R0, R.R7}
+    assert "raised RuntimeError: expected m1 and m2 to have the same dtype" in run.said[R.R0].detail
+
+
+def test_the_none_answer_hides_it_until_the_first_set(models: dict[str, Model]) -> None:
+    run = Played(models["bfloat16"], f"pr40932@{ELSEWHERE}", STEPS)
+    assert run.broken == {R.R1, R.R7}
+    assert run.said[R.R7].detail.startswith("step 3 'forward 16'")
+
+
+@EAGER_BACKEND
+@pytest.mark.parametrize("arm", ["eager", "eager/drop_all"])
+@pytest.mark.parametrize(
+    ("caller", "dtype"),
+    [
+        (ELSEWHERE, "bfloat16"),
+        (ELSEWHERE, "float16"),
+        ("made_in_bfloat16", "float32"),
+        ("made_in_float64", "float32"),
+        ("made_on_meta", "float32"),
+    ],
+)
+def test_shown_the_hidden_states_44384_is_right_from_the_profile_run_on(
+    models: dict[str, Model], caller: str, dtype: str, arm: str
+) -> None:
+    run = Played(models[dtype], f"pr44384@{caller}", STEPS, arm)
+    assert run.broken == set()
+    assert run.said[R.R7].verdict is Verdict.PASS
+    assert Played(models[dtype], f"pr43617@{caller}", STEPS).broken == {R.R7}
+
+
+@pytest.mark.parametrize("revision", ["pr44384", "granite_sliced"])
+def test_shown_nothing_it_is_wrong_before_the_first_set_and_right_after(
+    models: dict[str, Model], revision: str
+) -> None:
+    run = Played(models["bfloat16"], f"{revision}@{ELSEWHERE}", READS)
+    assert run.broken == {R.R6, R.R7}  # right, and elsewhere: a graph captured before would not know
+    assert run.said[R.R7].value == 1
+    assert run.said[R.R7].detail.endswith("; right from step 3 'get 9' on")
+
+
+@EAGER_BACKEND
+def test_half_the_width_loses_digits_without_an_error(models: dict[str, Model]) -> None:
+    run = Played(models["float32"], "pr43617@made_in_bfloat16", STEPS, "eager/drop_all")
+    assert run.broken == {R.R0, R.R7}
+    distances = run.observation.steps[-1].distances
+    assert distances is not None
+    assert 1e-3 < distances.eager < 0.1 < distances.effect
+
+
+@EAGER_BACKEND
+def test_twice_the_width_does_not_pass_through_the_decoder(models: dict[str, Model]) -> None:
+    run = Played(models["float32"], "pr43617@made_in_float64", STEPS, "eager/drop_all")
+    assert run.broken == {R.R0, R.R7}
+    assert "double != float" in run.said[R.R0].detail
+
+
+@EAGER_BACKEND
+@pytest.mark.parametrize(("arm", "broken"), [("eager", {R.R7}), ("eager/drop_all", {R.R0, R.R7})])
+def test_rows_on_meta_have_no_values_to_be_wrong(
+    models: dict[str, Model], arm: str, broken: set[Rule]
+) -> None:
+    run = Played(models["float32"], "pr43617@made_on_meta", STEPS, arm)
+    assert run.broken == broken
+    assert run.said[R.R7].value == 2
+    assert "answered in float32 on meta" in run.said[R.R7].detail
+    raised = run.observation.steps[0].raised
+    assert raised is not None
+    assert raised.call == "decoder"
+
+
+@pytest.mark.parametrize(
+    ("revision", "trace", "broken"),
+    [
+        ("pr43617", "cap 16: set 9; get 9; set 3; get 9; clear 2; get 9", {R.R7}),
+        ("original", "cap 16: set 16; get 20", {R.R4, R.R7}),
+        ("granite_full", "cap 16: get 9", {R.R2, R.R7}),
+        ("granite_sliced", "cap 16: set 9; get 9", {R.R2, R.R7}),  # cannot be copied out of meta
+        ("pr40932", "cap 16: get 9", {R.R1}),
+    ],
+)
+def test_of_rows_on_meta_the_number_counts(
+    models: dict[str, Model], revision: str, trace: str, broken: set[Rule]
+) -> None:
+    run = Played(models["float32"], f"{revision}@made_on_meta", trace, compare=Compare.NOTHING)
+    assert run.broken == broken
+    assert {run.said[rule].verdict for rule in (R.R3, R.R5)} == {Verdict.SKIP}
+
+
+@EAGER_BACKEND
+@pytest.mark.parametrize("arm", ["eager", "eager/drop_all"])
+def test_a_skipped_tower_leaves_the_buffer_on_meta_unless_none_is_made(
+    models: dict[str, Model], arm: str
+) -> None:
+    faulty = Played(models["float32"], "pr43617@without_vision_tower", TEXT, arm)
+    assert faulty.broken == ({R.R7} if arm == "eager" else {R.R0, R.R7})
+    assert faulty.observation.vision
+    fixed = Played(models["float32"], "pr49397@without_vision_tower", TEXT, arm)
+    assert fixed.broken == set()
+    assert not fixed.observation.vision
+    assert {facts.answer and facts.answer.structure for facts in fixed.observation.steps} == {"none"}
+    assert fixed.said[R.R1].verdict is Verdict.PASS
+    assert fixed.said[R.R7].verdict is Verdict.SKIP
+
+
+SKIPPED = Surroundings(tower=lambda: torch.device("meta"), vision=False)
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("release", "on_meta"), [("0.25.1", True), ("0.27.1", True), ("0.28.0", False), ("0.33.0", False)]
+)
+def test_released_classes_whose_tower_is_skipped(
+    models: dict[str, Model], release: str, name: str, on_meta: bool
+) -> None:
+    bound = replace(bind(locate(release), name), surroundings=SKIPPED)
+    run = Played(models["float32"], bound.label, TEXT, make=bound)
+    assert (R.R7 in run.broken) == on_meta
+    assert bool(run.broken) == on_meta
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("arm", ["eager", "eager/drop_all"])
+def test_a_buffer_on_the_cpu_beside_hidden_states_on_a_gpu(arm: str) -> None:
+    model = Model.build("qwen3_vl", "bfloat16", "cuda")
+    run = Played(model, f"pr43617@{ELSEWHERE}", STEPS, arm)
+    assert R.R7 in run.broken
+    assert "answered in float32 on cpu, the hidden states are in bfloat16 on cuda:0" in run.said[R.R7].detail
+    assert Played(model, f"pr44384@{ELSEWHERE}", STEPS, arm).broken == set()
