@@ -14,7 +14,9 @@ def cases() -> Iterator[object]:
         for family in incident.families:
             for planned in plan_incident(incident, Where(family)):
                 # One process per backend: the first Inductor compile of a process costs 20 s.
-                group = pytest.mark.xdist_group(str(planned.case.arm.backend))
+                arm = planned.case.arm
+                # So do ranks: one worker starts them.
+                group = pytest.mark.xdist_group("ranks" if arm.ranks > 1 else str(arm.backend))
                 yield pytest.param(planned, id=f"{incident.id}-{_name(planned)}", marks=group)
 
 

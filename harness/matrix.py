@@ -93,7 +93,7 @@ def graph_budget(trace: Trace, arm: ArmSpec) -> int:
     if arm.guards in {GuardPolicy.DROP_ALL, GuardPolicy.SHAPE_ENV_ONLY}:
         return 1
     runs = RUNS_DECODER if arm.captured else RUNS_DECODER - {Op.CAPTURE, Op.REPLAY}
-    sizes = [step.tokens for step in trace if step.op in runs]
+    sizes = [step.tokens // arm.ranks for step in trace if step.op in runs]
     general = _GENERAL.get(arm.shapes, max(sizes, default=0))
     kinds = list(dict.fromkeys(min(size, general) for size in sizes))
     if arm.guards is GuardPolicy.KEEP_TENSOR and arm.shapes in _GENERAL and general in kinds:

@@ -64,15 +64,14 @@ def _lowered() -> Lowered:
 
 def _dumped(source: str, name: str) -> list[tuple[int, int]]:
     """Registers and shared memory of each candidate's cubin, as cuobjdump has them."""
-    from torch._inductor.codecache import PyCodeCache
+    autotuner = _autotuner(source, name)
+    autotuner.precompile(warm_cache_only=True)
+    return [_resources(result.kernel.asm["cubin"]) for result in autotuner.compile_results]
+
+
+def _resources(cubin: bytes) -> tuple[int, int]:
     from triton.backends import nvidia
 
-    autotuner = getattr(PyCodeCache.load(source), name)
-    autotuner.precompile(warm_cache_only=True)
-    return [_resources(nvidia, result.kernel.asm["cubin"]) for result in autotuner.compile_results]
-
-
-def _resources(nvidia: Any, cubin: bytes) -> tuple[int, int]:
     tool = Path(nvidia.__file__).parent / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)

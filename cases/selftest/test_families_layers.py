@@ -1,11 +1,14 @@
 """Norms, rotary angles, experts and positions against transformers and against exact arithmetic."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 from transformers import Qwen3VLConfig as HFConfig
 from transformers import Qwen3VLModel, Qwen3VLTextConfig
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeThinkerTextTopKRouter
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRMSNorm, Qwen3VLTextRotaryEmbedding
 
 from cases.selftest.family_oracles import COUNTS, CPU, NAMES, mrope, tiny
@@ -70,16 +73,31 @@ def test_the_plain_rope_turns_by_the_first_axis() -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_shares_are_top_k_and_add_up_to_one(dtype: torch.dtype) -> None:
+def router(dtype: torch.dtype) -> tuple[Router, torch.Tensor]:
+    """A router of 3 out of 8 experts, and 64 tokens for it."""
     generator = torch.Generator().manual_seed(0)
-    router = Router(32, experts=8, top_k=3)
-    with torch.no_grad():
-        router.weight.copy_(torch.randn(8, 32, generator=generator))
-        share = router.to(dtype)(torch.randn(64, 32, generator=generator).to(dtype))
-    assert share.dtype == dtype
+    weight, tokens = (torch.randn(rows, 32, generator=generator).to(dtype) for rows in (8, 64))
+    made = Router(32, experts=8, top_k=3).to(dtype).requires_grad_(requires_grad=False)
+    made.load_state_dict({"weight": weight})
+    return made, tokens
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_shares_are_those_of_transformers_to_the_bit(dtype: torch.dtype) -> None:
+    ours, tokens = router(dtype)
+    theirs = Qwen3OmniMoeThinkerTextTopKRouter(
+        SimpleNamespace(num_experts_per_tok=3, num_experts=8, norm_topk_prob=True, hidden_size=32)
+    ).to(dtype)
+    theirs.load_state_dict(ours.state_dict())
+    _, top, chosen = theirs(tokens)
+    assert torch.equal(ours(tokens), torch.zeros(64, 8, dtype=dtype).scatter(-1, chosen, top))
+
+
+def test_shares_in_fp64_are_exact() -> None:
+    ours, tokens = router(torch.float64)
+    share = ours(tokens)
     assert (share > 0).sum(-1).eq(3).all()
-    assert_close(share.double().sum(-1), torch.ones(64, dtype=torch.float64), atol=1e-2, rtol=0)
+    assert_close(share.sum(-1), torch.ones(64, dtype=torch.float64), atol=1e-15, rtol=0)
 
 
 def test_positions_are_those_of_transformers() -> None:

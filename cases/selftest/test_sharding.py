@@ -84,6 +84,17 @@ def test_a_compiled_output_is_for_r0_to_judge() -> None:
     assert judge(strayed, ArmSpec.parse("aot_eager/drop_all/tp2")).verdict is Verdict.PASS
 
 
+@pytest.mark.parametrize(
+    ("dtype", "routed", "verdict"),
+    [("float32", True, Verdict.FAIL), ("bfloat16", False, Verdict.FAIL), ("bfloat16", True, Verdict.PASS)],
+)
+def test_an_expert_chosen_otherwise_in_half_precision_is_no_straying(
+    dtype: str, routed: bool, verdict: Verdict
+) -> None:
+    strayed = replace(observed((RIGHT[0], shard(1, *SECOND, stray=0.5))), dtype=dtype, routed=routed)
+    assert sharding.judge(Case("qwen3_vl", "reference", TRACE, TP2, dtype=dtype), strayed).verdict is verdict
+
+
 def test_a_decoder_that_raised_fails_where_no_other_rule_says_so() -> None:
     raised = Raised("RuntimeError", "rank 1: sizes", "decoder", "layers.py:3")
     said = judge(observed(raised=raised))

@@ -110,12 +110,17 @@ class CompiledSession(EagerSession):
         """
         if self.first is None:
             raise StepUnavailable(f"arm {self._spec.name} has compiled nothing yet that it could reload")
+        self._close_reloaded()
         self._reloaded = ReloadedDecoder(
             self._decoder,
             self.first,
             backend=str(self._spec.backend),
             options=self._options(GuardRecorder(self._spec.guards)),
         )
+
+    def _close_reloaded(self) -> None:
+        if self._reloaded is not None:
+            self._reloaded.close()
 
     def _options(self, guards: GuardRecorder) -> dict[str, str | int | bool | Callable[..., Any]]:
         options: dict[str, str | int | bool | Callable[..., Any]] = {"guard_filter_fn": guards}
@@ -135,8 +140,7 @@ class CompiledSession(EagerSession):
 
     def close(self) -> None:
         """Drop the graphs and restore the settings."""
-        if self._reloaded is not None:
-            self._reloaded.close()
+        self._close_reloaded()
         self._cleanup.close()
         torch.compiler.reset()
 

@@ -69,6 +69,9 @@ def _raised(call: CallName, error: Exception) -> Raised:
 
 
 def _where(error: Exception) -> str:
+    elsewhere = getattr(error, "where", "")
+    if elsewhere:  # it was raised in another process
+        return str(elsewhere)
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not frame.filename.startswith(_TORCH)]
     return f"{outside[-1].filename}:{outside[-1].lineno}"

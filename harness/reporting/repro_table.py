@@ -36,7 +36,9 @@ class ReproTable:
         self._columns = _columns(plan)
         output.line(f"incident {incident.id} ({incident.name}): {incident.title}", "bold")
         references = ", ".join(incident.references)
-        output.line(f"references: {references}" if incident.reported else f"not reported; shown by {references}")
+        output.line(
+            f"references: {references}" if incident.reported else f"not reported; shown by {references}"
+        )
         output.line(f"seen as: {incident.symptom}")
 
     def add(self, cell: Cell) -> None:

@@ -11,7 +11,8 @@ from harness.rules import Rule, Verdict
 from harness.runner.cells import Cell, Runner
 
 _WORST_FIRST = (Verdict.FAIL, Verdict.ERROR, Verdict.PASS, Verdict.SKIP)
-_COMPILED_ONLY = frozenset({Rule.R0, Rule.R11})
+_NOT_OF_METHODS = frozenset({Rule.R0, Rule.R9, Rule.R10, Rule.R11})
+"""Rules of a compiled decoder, or of ranks: methods that are driven alone say nothing about them."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def stand(
 
 def sum_up(cells: Sequence[Cell], source: str, model_class: str, known: Mapping[Rule, str]) -> Standing:
     """Where a class stands after these cells, of which there is at least one."""
-    rules = [said.rule for said in cells[0].judgements if said.rule not in _COMPILED_ONLY]
+    rules = [said.rule for said in cells[0].judgements if said.rule not in _NOT_OF_METHODS]
     deciding = (_deciding(rule, cells) for rule in rules)
     return Standing(source, model_class, tuple(expect(deciding, known)))
 

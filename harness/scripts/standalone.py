@@ -1,10 +1,13 @@
 """Standalone programs and pytest files that show an incident, for an upstream issue.
 
 What is written needs torch (the pytest file: and pytest), and nothing of the
-harness.  One line is marked `# THE FAULT; the fix: ...`: with the statement that
-the mark gives in its place, the fault is gone.  Facts come from the catalogue;
-`templates/` has, in a folder named by the incident's id, the buffer and the engine
-around it (`body.py.jinja`), or a whole script and test of its own wording.
+harness; it exits with 1, and prints a line for each step that is wrong.  One line is
+marked `# THE FAULT; the fix: ...`: with the statement that the mark gives in its
+place, the fault is gone.  Facts come from the catalogue; `templates/` has, in a folder
+named by the incident's id, the buffer and the engine around it (`body.py.jinja`), or a
+whole script and test of its own wording.  The bases that a body extends:
+`compiled.jinja` (output of a compiled decoder against eager), `counted.jinja` (graphs
+built, guards kept), `replayed.jinja` (a captured graph), `rows.jinja` (the buffer alone).
 """
 
 import re
@@ -15,8 +18,8 @@ from types import MappingProxyType
 import jinja2
 
 from harness.arm import ArmSpec
-from harness.engine_flags import engine_flags
 from harness.case import ENGINE, parse_subject
+from harness.engine_flags import engine_flags
 from harness.errors import UsageError
 from harness.incidents import Incident
 from harness.protocols import Family
@@ -47,15 +50,25 @@ SHOWN = MappingProxyType(
         "18098": ("reference@payload_not_sharded", "eager/tp2"),
         "pipeline": ("reference@pipeline_loses_levels", "eager/drop_all"),
         "16785": ("pr40932", "eager/stock"),
+        "2266": ("reference@state_in_trace", "eager/stock"),
+        "34690": ("reference@order_of_additions", "eager/drop_all"),
     }
 )
 
+# What a script needs beyond the usual: torch saves no eager artifact before 2.11.
+_NEEDS = MappingProxyType({"50891": "torch >= 2.11", "40917": "torch >= 2.10, a C++ compiler"})
+_USUAL = "torch >= 2.10"
+
 _WIDTH = 100
-_WRITTEN = frozenset(Op) - {Op.RESIZE}
+_LONGEST = 110
+_WRITTEN = frozenset({Op.PROFILE, Op.SET, Op.GET, Op.CLEAR, Op.FORWARD})
+_CAPTURED = frozenset({Op.CAPTURE, Op.SET, Op.REPLAY})
+_GROWING = frozenset({"S6", "5962"})
+_RELOADED = frozenset({"50891"})
 
 
 def render_script(incident: Incident, family: str) -> str:
-    """A program of under 80 lines that plays the incident's trace and exits with 1.
+    """A program of some 80 lines that plays the incident's trace and exits with 1.
 
     `family` gives the number of levels and the hidden size.  Raises `UsageError`
     for an incident that has no script, another family than the incident's, or a
@@ -80,6 +93,7 @@ def _render(kind: str, incident: Incident, family: str) -> str:
         revision=subject,
         family=family,
         summary=_summary(subject),
+        needs=_NEEDS.get(incident.id, _USUAL),
         flags=engine_flags(ArmSpec.parse(arm)),
         backend=ArmSpec.parse(arm).backend,
         trace=trace,
@@ -113,7 +127,17 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters["comment"] = _comment
+    environment.filters["steps"] = _steps
     return environment
+
+
+def _steps(trace: Trace, *left_out: str) -> str:
+    """The trace as a list of (operation, tokens), on one line where a formatter would leave it there."""
+    pairs = [f'("{step.op}", {step.tokens})' for step in trace if step.op not in left_out]
+    line = f"STEPS = [{', '.join(pairs)}]"
+    if len(line) <= _LONGEST:
+        return line
+    return "\n".join(["STEPS = [", *(f"    {pair}," for pair in pairs), "]"])
 
 
 def _comment(text: str) -> str:
@@ -136,7 +160,7 @@ def _shown(incident: Incident) -> tuple[str, str]:
     if incident.id not in SHOWN:
         raise UsageError(
             f"no script can be written for incident {incident.id} ({incident.name}); "
-            f"{' and '.join(SHOWN)} have one"
+            f"{', '.join(SHOWN)} have one"
         )
     return SHOWN[incident.id]
 
@@ -149,21 +173,28 @@ def _trace(incident: Incident, revision: str, arm: str, family: str) -> Trace:
             f"incident {incident.id} has no run in which {revision} breaks a rule under '{arm}', "
             "which its script inlines"
         )
-    trace = Trace.parse(runs[0].trace)
+    trace, written = Trace.parse(runs[0].trace), _written(incident, arm)
     for step in trace:
         plain = (step.levels, step.hidden) == (None, None)
-        if step.op not in _WRITTEN or not plain or not _fits(incident, step, trace.capacity):
+        if step.op not in written or not plain or not _fits(incident, step, trace.capacity):
             raise UsageError(
                 f"a script has no step '{step}' at capacity {trace.capacity}: "
-                f"it plays {', '.join(sorted(_WRITTEN))} of 1 to capacity tokens"
+                f"it plays {', '.join(sorted(written))} of 1 to capacity tokens"
             )
     return trace
 
 
+def _written(incident: Incident, arm: str) -> frozenset[Op]:
+    """The steps that the incident's script can play."""
+    if ArmSpec.parse(arm).captured:
+        return _CAPTURED
+    return _WRITTEN | {Op.RELOAD} if incident.id in _RELOADED else _WRITTEN
+
+
 def _fits(incident: Incident, step: Step, capacity: int) -> bool:
     """Whether a script's buffer has room for the step: those about growth go above the capacity."""
-    grows = incident.id in {"S6", "5962"}
-    return step.op is Op.RELOAD or 0 < step.tokens <= (2 * capacity if grows else capacity)
+    room = 2 * capacity if incident.id in _GROWING else capacity
+    return step.op is Op.RELOAD or 0 < step.tokens <= room
 
 
 def _family(incident: Incident, name: str) -> Family:

@@ -1,0 +1,174 @@
+"""The tolerance of R0 in each dtype: wide enough for rounding, and too narrow for any fault.
+
+Faults are played uncompiled-but-for-Dynamo, where rounding adds nothing to them, and then judged
+with the tolerance that Inductor gets: it depends on eager and fp64 only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from cases.selftest.playing import buffer_named
+from harness.arm import ArmSpec
+from harness.case import Case, Distances, Judgement, Observation
+from harness.oracles import output
+from harness.play import Model, play
+from harness.rules import Verdict
+from harness.trace import Trace
+
+INDUCTOR = ArmSpec.parse("inductor/drop_all")
+SIZES = (1, 2, 9, 33)
+TRACE = Trace.parse("cap 33: profile 33; " + "; ".join(f"set {n}; forward {n}" for n in SIZES))
+HALF = ("bfloat16", "float16")
+DTYPES = (*HALF, "float32", "float64")
+ON_EAGER = pytest.mark.xdist_group("eager")
+ON_INDUCTOR = pytest.mark.xdist_group("inductor")
+
+
+@cache
+def model(family: str, dtype: str) -> Model:
+    torch.set_num_threads(1)
+    return Model.build(family, dtype)
+
+
+class Rewired(nn.Module):
+    """A decoder whose levels come in another order, or zeroed where the order says None."""
+
+    def __init__(self, decoder: nn.Module, order: Sequence[int | None]) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.order = tuple(order)
+
+    @override
+    def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
+        if payload is not None:
+            none = torch.zeros_like(hidden)
+            payload = tuple(none if level is None else payload[level] for level in self.order)
+        out: Tensor = self.decoder(hidden, positions, payload)
+        return out
+
+
+def played(family: str, dtype: str, arm: str, order: Sequence[int | None] | None = None) -> Observation:
+    """The reference buffer; `order` rewires the decoder under test, not the one beside it."""
+    drawn = model(family, dtype)
+    tested = drawn if order is None else replace(drawn, decoder=Rewired(drawn.decoder, order))
+    case = Case(family, "reference", TRACE, ArmSpec.parse(arm), dtype=dtype)
+    return play(case, tested, buffer_named("reference"))
+
+
+def judged(observation: Observation, family: str, arm: ArmSpec, size: int | None = None) -> Judgement:
+    """R0 of the whole trace, or of the steps for one size alone."""
+    trace, steps = TRACE, observation.steps
+    if size is not None:
+        kept = [
+            index for index, step in enumerate(TRACE) if step.tokens == size and "profile" not in str(step)
+        ]
+        trace = Trace(TRACE.capacity, tuple(TRACE.steps[index] for index in kept))
+        steps = tuple(observation.steps[index] for index in kept)
+    case = Case(family, "reference", trace, arm, dtype=observation.dtype)
+    return output.judge(case, replace(observation, steps=steps))
+
+
+def measured(observation: Observation) -> list[Distances]:
+    found = [facts.distances for facts in observation.steps if facts.step.startswith("forward")]
+    assert len(found) == len(SIZES)
+    return [one for one in found if one is not None]
+
+
+@ON_EAGER
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("family", "arm"),
+    [
+        ("qwen3_vl", "eager/drop_all"),
+        ("qwen3_vl", "aot_eager/drop_all"),
+        ("granite4_vision", "aot_eager/drop_all"),
+        ("qwen3_omni_moe_thinker", "aot_eager/drop_all"),
+    ],
+)
+def test_eagers_own_kernels_give_eagers_own_answer(family: str, arm: str, dtype: str) -> None:
+    found = measured(played(family, dtype, arm))
+    assert [one.eager for one in found] == [0.0] * len(SIZES)
+    assert all(one.effect > 1 for one in found)
+
+
+@ON_INDUCTOR
+@pytest.mark.parametrize("arm", ["inductor/drop_all", "inductor/drop_all/emulate_casts"])
+def test_inductor_rounds_otherwise_and_within_the_tolerance(arm: str) -> None:
+    observation = played("qwen3_vl", "bfloat16", arm)
+    # Should emulated casts ever make these 0, that arm can be held to eager exactly.
+    assert all(0 < one.eager < output.ROUNDINGS * one.rounding for one in measured(observation))
+    assert judged(observation, "qwen3_vl", ArmSpec.parse(arm)).verdict is Verdict.PASS
+
+
+def faults(levels: int) -> list[tuple[int | None, ...]]:
+    """One level skipped, or two neighbours swapped."""
+    skipped = [tuple(None if one == level else one for one in range(levels)) for level in range(levels)]
+    swapped = [(*range(at), at + 1, at, *range(at + 2, levels)) for at in range(levels - 1)]
+    return [*skipped, *swapped]
+
+
+@ON_EAGER
+@pytest.mark.parametrize(
+    ("family", "order"),
+    [
+        *(("qwen3_vl", order) for order in faults(3)),
+        *(("granite4_vision", order) for order in faults(4)),
+    ],
+)
+def test_a_level_skipped_or_swapped_is_far_above_rounding(family: str, order: Sequence[int | None]) -> None:
+    observation = played(family, "bfloat16", "eager/drop_all", order)
+    for size in SIZES:
+        said = judged(observation, family, INDUCTOR, size)
+        assert said.verdict is Verdict.FAIL, said
+        assert said.value is not None
+        assert said.limit is not None
+        assert said.value > 1.4 * said.limit
+
+
+@ON_EAGER
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_smallest_fault_shows_in_every_dtype(dtype: str) -> None:
+    # Of all the above, Granite's spatial levels swapped: both come late, and their layers are neighbours.
+    observation = played("granite4_vision", dtype, "eager/drop_all", (0, 1, 3, 2))
+    assert judged(observation, "granite4_vision", INDUCTOR).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_payload_moves_the_output_enough_to_judge_by(dtype: str) -> None:
+    case = Case("qwen3_vl", "reference", TRACE, INDUCTOR, dtype=dtype)
+    found = measured(play(replace(case, arm=ArmSpec()), model("qwen3_vl", dtype), buffer_named("reference")))
+    assert all(one.effect > output.EFFECT * output.tolerance(case, one) for one in found)
+
+
+def additions(dtype: str, arm: str, caller: str) -> Judgement:
+    trace = Trace.parse("cap 16: capture 9; set 9; forward 9; set 9; replay 9; set 16; forward 16")
+    case = Case("qwen3_vl", "reference", trace, ArmSpec.parse(arm), dtype=dtype, caller=caller)
+    return output.judge(case, play(case, model("qwen3_vl", dtype), buffer_named("reference")))
+
+
+@ON_EAGER
+@pytest.mark.parametrize("arm", ["eager/drop_all", "aot_eager/drop_all", "eager/stock", "eager/full"])
+@pytest.mark.parametrize(
+    ("dtype", "verdict"),
+    [
+        ("bfloat16", Verdict.FAIL),
+        ("float16", Verdict.FAIL),
+        ("float32", Verdict.PASS),
+        ("float64", Verdict.PASS),
+    ],
+)
+def test_another_order_of_additions_shows_where_rounding_is_eagers(
+    dtype: str, verdict: Verdict, arm: str
+) -> None:
+    other = additions(dtype, arm, "order_of_additions")
+    assert other.verdict is verdict, other
+    assert other.value is not None
+    assert other.value > 0  # also where it is within the tolerance: the sum did go another way
+    right = additions(dtype, arm, "engine")
+    assert (right.verdict, right.value) == (Verdict.PASS, 0)

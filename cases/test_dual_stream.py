@@ -1,0 +1,51 @@
+"""vLLM #36795: two projections on two streams, whether they are ordered, and how many subgraphs they make."""
+
+import pytest
+
+from harness.neighbours.dual_streams import DualStream
+from harness.neighbours.facts import Subject, System
+from harness.neighbours.helper_source import dual_streams_of
+from harness.neighbours.ordering import observe_ordering
+from harness.neighbours.variants import DUAL_STREAM
+from harness.oracles.ordering import judge, unordered
+from harness.registry import resolve
+from harness.rules import Verdict
+from harness.upstream.locate import locate
+
+pytestmark = pytest.mark.xdist_group("aot_eager")
+
+
+@pytest.mark.parametrize("name", DUAL_STREAM)
+def test_each_fault_is_caught_and_each_correct_way_passes(name: str) -> None:
+    way: DualStream = resolve("dual-stream variant", DUAL_STREAM, name)  # type: ignore[assignment]
+    seen = observe_ordering(Subject(System.DUAL_STREAM, name), way)
+    found = judge(seen)
+    assert found.verdict is (Verdict.FAIL if DUAL_STREAM[name].fault else Verdict.PASS), found
+    raced = sum(len(unordered(recording)) for recording in seen.recordings)
+    assert bool(raced) == any(recording.different for recording in seen.recordings)
+    assert [counted.layers for counted in seen.subgraphs] == ([1, 4, 16] if way.subgraphs else [])
+    assert {counted.distinct for counted in seen.subgraphs} <= ({1, 4, 16} if way.named else {1})
+
+
+RELEASES = {
+    "0.19.1": {"maybe_execute_in_parallel": 2},
+    "0.20.0": {"maybe_execute_in_parallel": 2},
+    "0.20.2": {"maybe_execute_in_parallel": 2, "execute_in_parallel": 3},
+    "0.33.0": {"maybe_execute_in_parallel": 3, "execute_in_parallel": 4},
+}
+"""The helpers of a release, and in how many settings each is rehearsed."""
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_helpers_of_releases_are_ordered_in_every_setting(release: str) -> None:
+    ways = dual_streams_of(locate(release))
+    assert {name: len(way.settings) for name, way in ways.items()} == RELEASES[release]
+    for name, way in ways.items():
+        seen = observe_ordering(Subject(System.DUAL_STREAM, f"vllm {release}", name), way)
+        assert judge(seen).verdict is Verdict.PASS, judge(seen)
+        used = {
+            recording.setting: {one.stream for one in recording.operations} for recording in seen.recordings
+        }
+        assert used["two streams"] == {"main", "aux"}
+        assert all(recording.orders > 1 for recording in seen.recordings if len(used[recording.setting]) > 1)

@@ -1,0 +1,81 @@
+"""vLLM #40143: placeholder ranges as tensor and as list, whether they count right and what they cost."""
+
+from collections.abc import Mapping
+from functools import cache
+
+import pytest
+
+from harness.case import Judgement
+from harness.neighbours.asking import observe_ranges
+from harness.neighbours.facts import Subject, System
+from harness.neighbours.from_source import RANGES_CLASS, BoundRange, bind_range
+from harness.neighbours.ranges import ListRange, MakeRange, TensorRange
+from harness.neighbours.scheduling import step_costs
+from harness.neighbours.served import geo3k, video
+from harness.neighbours.variants import PLACEHOLDER_RANGES
+from harness.oracles.ranges import judge
+from harness.registry import resolve
+from harness.rules import Verdict
+from harness.upstream.locate import locate
+
+OURS: Mapping[str, MakeRange] = {"tensor": TensorRange, "list": ListRange}
+
+
+def judged(make: MakeRange, name: str) -> tuple[str, Judgement]:
+    """In what the sum is kept, and what R12 says."""
+    seen = observe_ranges(Subject(System.PLACEHOLDER_RANGES, name, RANGES_CLASS), make)
+    return seen.kept_as, judge(seen)
+
+
+@pytest.mark.parametrize("name", PLACEHOLDER_RANGES)
+def test_each_fault_is_caught_and_each_correct_revision_passes(name: str) -> None:
+    make: MakeRange = resolve("placeholder range", PLACEHOLDER_RANGES, name)  # type: ignore[assignment]
+    _, found = judged(make, name)
+    assert found.verdict is (Verdict.FAIL if PLACEHOLDER_RANGES[name].fault else Verdict.PASS), found
+
+
+def test_a_scheduling_step_is_at_least_three_times_cheaper_with_lists() -> None:
+    tensor, listed = step_costs(OURS, geo3k(), repetitions=21)
+    assert tensor.microseconds >= 3 * listed.microseconds, (tensor, listed)
+
+
+def test_and_so_it_is_over_videos() -> None:
+    tensor, listed = step_costs(OURS, video(), repetitions=9)
+    assert tensor.microseconds >= 3 * listed.microseconds, (tensor, listed)
+
+
+@cache
+def bound(release: str) -> BoundRange:
+    return bind_range(locate(release))
+
+
+RELEASES = {
+    "0.16.0": ("tensor", Verdict.FAIL),
+    "0.19.1": ("tensor", Verdict.FAIL),
+    "0.20.0": ("list", Verdict.PASS),
+    "0.33.0": ("list", Verdict.PASS),
+}
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("release", RELEASES)
+def test_releases_are_as_they_are_known_to_be(release: str) -> None:
+    kept_as, found = judged(bound(release).make, f"vllm {release}")
+    assert (kept_as, found.verdict) == RELEASES[release], found
+    if found.verdict is Verdict.FAIL:
+        assert "an empty mask: get_num_embeds() gives IndexError" in found.detail
+        assert "mask 1 (1), start 0, end 0: gives (0, 1), (0, 0) is right" in found.detail
+
+
+@pytest.mark.network
+def test_ours_costs_what_the_release_does() -> None:
+    makes = {"tensor": TensorRange, "0.19.1": bound("0.19.1").make}
+    ours, theirs = step_costs(makes, geo3k(), repetitions=1)
+    assert ours.torch_calls == theirs.torch_calls > 0
+
+
+@pytest.mark.network
+def test_the_release_that_took_the_list_is_cheaper_by_as_much() -> None:
+    makes = {release: bound(release).make for release in ("0.19.1", "0.20.0")}
+    before, after = step_costs(makes, geo3k(), repetitions=21)
+    assert before.microseconds >= 3 * after.microseconds, (before, after)

@@ -1,0 +1,79 @@
+"""`kernels`: what a decoder compiles to, and how much of it is work on rows that the step does not have."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from harness.errors import ExitCode
+from harness.kernels.subject import CPU, TARGETS, Subject
+from harness.reporting.output import Output
+
+SUMMARY = "the generated kernels and their sizes, also for a GPU that is not here"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """What is compiled, at which sizes, and for what."""
+    what = parser.add_argument_group("what is compiled")
+    what.add_argument(
+        "--family",
+        default="qwen3_vl",
+        help="default: qwen3_vl; attention is opaque and payloads are read first, if no variant differs",
+    )
+    what.add_argument("--revision", default="pr43617", help="where its payload comes from (default: pr43617)")
+    what.add_argument("--compare", metavar="R2", help="another revision, measured alike and shown beside it")
+    what.add_argument(
+        "--dtype", default="bfloat16", metavar="D", help="bfloat16 (default), float32, float16 or float64"
+    )
+    what.add_argument("--layers", type=int, metavar="L", help="instead of the family's, which is tiny")
+    what.add_argument(
+        "--hidden", type=int, metavar="H", help="hidden size; heads and feed-forward widen along"
+    )
+    sizes = parser.add_argument_group("at which sizes, in token rows")
+    sizes.add_argument("--tokens", type=int, default=77, metavar="N", help="of the step (default: 77)")
+    sizes.add_argument(
+        "--capacity", type=int, default=8192, metavar="C", help="of the buffer (default: 8192)"
+    )
+    sizes.add_argument(
+        "--profile-tokens",
+        type=int,
+        metavar="M",
+        help="of the run it is traced in (default: the capacity, as engines do)",
+    )
+    sizes.add_argument(
+        "--static", action="store_true", help="compile the sizes in, instead of a symbol for them"
+    )
+    how = parser.add_argument_group("for what")
+    how.add_argument("--target", default=CPU, metavar="T", help=f"{', '.join(TARGETS)} (default: {CPU})")
+    how.add_argument(
+        "--cubin", action="store_true", help="compile Triton kernels: registers, spills, shared memory, grid"
+    )
+    how.add_argument("--run", action="store_true", help="on the CPU: compile what was generated, and run it")
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when the kernels were measured; nothing is judged here."""
+    from harness.kernels.isolated import measure
+    from harness.kernels.rows import rows_of
+    from harness.reporting.kernel_table import show_comparison, show_measurement
+
+    revisions = [args.revision, *([args.compare] if args.compare else [])]
+    subjects = [_subject(args, revision) for revision in revisions]
+    with output.progress(f"compiling {args.family} for {args.target}"):
+        measured = measure(subjects)
+    for subject, one in zip(subjects, measured, strict=True):
+        for row in rows_of(subject, one):
+            output.record(row)
+    if args.compare:
+        show_comparison(output, subjects, measured)
+    else:
+        show_measurement(output, subjects[0], measured[0])
+    return ExitCode.HOLDS
+
+
+def _subject(args: Namespace, revision: str) -> Subject:
+    return Subject(
+        family=args.family, revision=revision, tokens=args.tokens, capacity=args.capacity,
+        profile_tokens=args.capacity if args.profile_tokens is None else args.profile_tokens,
+        target=args.target, static=args.static, dtype=args.dtype, layers=args.layers, hidden=args.hidden,
+        cubin=args.cubin, run=args.run,
+    )  # fmt: skip

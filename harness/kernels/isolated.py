@@ -1,0 +1,41 @@
+"""Measures subjects in a child process: pretending a GPU is for good, and a compile is best cold."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from harness import errors
+from harness.errors import HarnessError, MachineError
+from harness.isolate import Ending, Outcome, run_isolated
+from harness.kernels.measurement import Measurement
+from harness.kernels.subject import Subject
+from harness.kernels.support import check_support
+from harness.kernels.targets import GPUS
+
+_SECONDS = 600
+"""For each subject."""
+
+
+def measure(subjects: Sequence[Subject]) -> list[Measurement]:
+    """The kernels of each subject's step; all have one target, and one child measures them in their order.
+
+    Raises `UsageError` for a wrong subject, `MachineError` where this machine cannot
+    measure it, `NotMeasured` where no kernels were seen, and `HarnessError` where the
+    child failed in a way that is not foreseen.
+    """
+    (target,) = {subject.target for subject in subjects}
+    if target in GPUS:
+        check_support()
+    order = {"subjects": msgspec.to_builtins(subjects)}
+    outcome = run_isolated("harness.kernels.child:measure_here", order, timeout_s=_SECONDS * len(subjects))
+    if outcome.ending is not Ending.RETURNED:
+        raise _failure(target, outcome)
+    if "refused" in outcome.value:
+        kind, sentence = outcome.value["refused"]
+        raise getattr(errors, kind)(sentence)
+    return msgspec.convert(outcome.value["measured"], list[Measurement])
+
+
+def _failure(target: str, outcome: Outcome) -> HarnessError:
+    kind = HarnessError if outcome.ending is Ending.RAISED else MachineError
+    return kind(f"measuring kernels for target '{target}': {outcome.ending}: {outcome.detail}".rstrip(": "))

@@ -1,0 +1,37 @@
+"""Observe one way to project on several streams: rehearsals, results of its op, distinct subgraphs."""
+
+from collections.abc import Sequence
+
+import torch
+
+from harness.neighbours.dual_streams import DualStream
+from harness.neighbours.facts import Subject
+from harness.neighbours.ordering_facts import OnDevice, OrderingObservation
+from harness.neighbours.rehearsing import rehearse
+from harness.neighbours.results import observe_results
+from harness.neighbours.subgraphs import LAYERS, count_growth
+
+
+def observe_ordering(
+    subject: Subject,
+    way: DualStream,
+    *,
+    backends: Sequence[str] = ("aot_eager",),
+    growth: str = "aot_eager",
+    layers: Sequence[int] = LAYERS,
+    on_device: OnDevice | None = None,
+) -> OrderingObservation:
+    """The facts of `way` on the CPU, and what was seen `on_device`.
+
+    `backends` compile the op once, `growth` (`aot_eager`, `inductor`) stacks of as many
+    `layers`, for a way that stands for its op.  Raises `NotMeasured`.
+    """
+    subgraphs = count_growth(layers, named=way.named, backend=growth) if way.subgraphs else ()
+    return OrderingObservation(
+        subject,
+        tuple(rehearse(setting) for setting in way.settings),
+        observe_results(way, backends),
+        subgraphs,
+        on_device,
+        str(torch.__version__),
+    )

@@ -1,0 +1,35 @@
+"""Compiling pieces of a graph apart from each other, from caches that know nothing; read in torch 2.13."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import Tensor, fx
+from torch._dynamo.backends.registry import lookup_backend
+from torch._dynamo.utils import counters
+from torch._inductor.utils import fresh_cache
+
+
+def compile_piece(piece: fx.GraphModule, inputs: Sequence[Tensor], backend: str) -> Callable[..., Any]:
+    """What a backend (`aot_eager`, `inductor`) makes of a piece of a graph that Dynamo has traced.
+
+    `torch.compile` of a piece does nothing inside a graph that is compiled already.
+    """
+    (output,) = piece.graph.find_nodes(op="output")
+    alone = not isinstance(output.args[0], tuple)
+    if alone:  # AOTAutograd wants a tuple
+        output.args = ((output.args[0],),)
+        piece.recompile()
+    compiled: Callable[..., Any] = lookup_backend(backend)(piece, list(inputs))
+    return (lambda *args: compiled(*args)[0]) if alone else compiled
+
+
+def pieces_compiled() -> int:
+    """Graphs that went through AOTAutograd since the counters were set to zero; Dynamo's own do not count."""
+    return int(counters["aot_autograd"]["total"])
+
+
+def cold_caches() -> AbstractContextManager[None]:
+    """While open, Inductor's caches on disk and in memory start empty; what was there comes back after."""
+    opened: AbstractContextManager[None] = fresh_cache()
+    return opened
