@@ -24,7 +24,7 @@ Body = Callable[[Tensor, Tensor, tuple[Tensor, ...], Tensor], Tensor]
 
 
 def cut(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...], weight: Tensor) -> Tensor:
-    """One kernel: reads 2 x n x 8 of rows and 8 of weight, writes n x 8."""
+    """One kernel: reads 2 x n x 8 of rows and 8 of the weight, writes n x 8."""
     return (hidden + payload[0][: hidden.size(0)]) * weight[0]
 
 
@@ -46,7 +46,24 @@ def gathered(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...], wei
 
 def multiplied(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...], weight: Tensor) -> Tensor:
     """Nothing but a library's kernel."""
-    return hidden @ weight
+    return hidden @ weight[:HIDDEN]
+
+
+def normed(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...], weight: Tensor) -> Tensor:
+    """A sum that is written because a library needs it, and is used in the kernel that writes it as well."""
+    x = hidden + payload[0][: hidden.size(0)]
+    y = x * x.square().mean(-1, keepdim=True)
+    return x @ weight[:HIDDEN] + y @ weight[:HIDDEN]
+
+
+def over_positions(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...], weight: Tensor) -> Tensor:
+    """One kernel that sees no hidden states."""
+    return positions.T * 2
+
+
+def weight_summed(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...], weight: Tensor) -> Tensor:
+    """A kernel over all of a parameter that has as many rows as the buffer, and one over the step."""
+    return hidden * weight.sum(0)
 
 
 def payload_first(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...], weight: Tensor) -> Tensor:
@@ -67,11 +84,11 @@ def _fitted(hidden: Tensor, level: Tensor, weight: Tensor, rows: int, tokens: in
 
 
 class Toy(nn.Module):
-    """A `harness.protocols.Decoder` that does what `body` says with a parameter (8, 8)."""
+    """A `harness.protocols.Decoder` that does what `body` says with a parameter (64, 8)."""
 
     def __init__(self, body: Body) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(HIDDEN, HIDDEN), requires_grad=False)
+        self.weight = nn.Parameter(torch.ones(ROWS, HIDDEN), requires_grad=False)
         self.body = body
 
     def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...]) -> Tensor:

@@ -19,8 +19,11 @@ from cases.selftest.kernel_toys import (
     inputs,
     last,
     multiplied,
+    normed,
+    over_positions,
     payload_first,
     summed,
+    weight_summed,
     written_back,
 )
 from harness.arm import ArmSpec
@@ -146,11 +149,23 @@ def test_a_graph_without_generated_kernels_is_not_measured() -> None:
         last(multiplied)
 
 
-def test_sizes_that_equal_a_width_are_no_rows() -> None:
-    # 8 tokens, hidden 8: the weight (8, 8) is a parameter, and no row of the step.
-    call = facts(cut, (HIDDEN,), STATIC).calls[-1]
-    assert call.largest.bytes == 3 * HIDDEN * ROW + ROW
-    assert call.largest.rows == HIDDEN
+def test_what_a_kernel_writes_and_reads_again_is_charged_once() -> None:
+    call = last(normed)
+    (kernel,) = call.generated
+    # Reads hidden and the slice; writes the sum and its product, and the sum is at hand inside.
+    assert kernel.bytes == 4 * TOKENS * ROW
+
+
+def test_a_kernel_over_positions_alone_carries_the_token_symbol() -> None:
+    (kernel,) = last(over_positions).generated
+    assert (kernel.rows, kernel.carries_tokens) == (TOKENS, True)
+
+
+@pytest.mark.parametrize("arm", [DYNAMIC, STATIC])
+def test_a_parameter_has_no_token_rows_whatever_its_size(arm: ArmSpec) -> None:
+    over_weight, over_step = last(weight_summed, arm=arm).generated
+    assert (over_weight.points, over_weight.rows, over_step.rows) == (ROWS * HIDDEN, None, TOKENS)
+    assert over_weight.bytes == over_weight.ideal_bytes == ROWS * ROW + ROW
 
 
 def test_a_graph_that_cannot_be_read_is_not_measured() -> None:

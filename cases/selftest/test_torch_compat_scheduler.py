@@ -10,7 +10,7 @@ import sympy
 import torch
 from torch import Tensor
 
-from cases.selftest.kernel_toys import HIDDEN, ROWS, TOKENS, Body, cut, inputs, opened
+from cases.selftest.kernel_toys import HIDDEN, ROWS, TOKENS, Body, cut, inputs, opened, over_positions
 from harness.isolate import Ending, run_isolated
 from harness.torch_compat.fake_tensors import without_storage
 from harness.torch_compat.lowering import Lowered, NotRun, Watched, cold, watch
@@ -53,11 +53,6 @@ def branched(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...], wei
     return chosen
 
 
-def by_position(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...], weight: Tensor) -> Tensor:
-    """A kernel over positions alone, and one that needs both."""
-    return hidden * positions.sum(0).unsqueeze(-1)
-
-
 def test_a_kernel_is_one_node_of_the_scheduler_with_outside_buffers_only() -> None:
     (kernel,) = lowered(cut).kernels
     assert kernel.kind == "generated"
@@ -90,18 +85,32 @@ def test_symbols_are_bound_from_the_arguments_of_each_call() -> None:
     assert set(seen.calls[1][1].values()) == {TOKENS, ROWS}
 
 
-def test_sizes_of_positions_are_token_counts_as_well() -> None:
-    graph = lowered(by_position)
-    assert graph.token_symbols == {*graph.sizes_of["hidden"], *graph.sizes_of["positions"]}
-    for kernel in graph.kernels:
-        assert kernel.points.free_symbols <= graph.token_symbols
-        assert kernel.points.free_symbols
+def test_a_symbol_that_is_an_argument_of_its_own_is_bound_before_sizes_are() -> None:
+    graph = lowered(cut)
+    (token,) = graph.sizes_of["hidden"]
+    given = [
+        ROWS if value == token else 0 for value in graph.inputs.values() if isinstance(value, sympy.Expr)
+    ]
+    assert ROWS in given
+    tensors = [value for value in graph.inputs.values() if not isinstance(value, sympy.Expr)]
+    shapes = [[TOKENS if extent == token else HIDDEN for extent in value.get_size()] for value in tensors]
+    made = iter([torch.ones(shape) for shape in shapes])
+    plain = iter(given)
+    arguments = [next(plain if isinstance(value, sympy.Expr) else made) for value in graph.inputs.values()]
+    assert graph.bind(arguments)[token] == ROWS
+
+
+def test_sizes_of_every_argument_named_are_token_counts() -> None:
+    graph = lowered(over_positions)
+    assert list(graph.sizes_of["hidden"]) == []
+    assert graph.token_symbols == set(graph.sizes_of["positions"])
+    assert graph.kernels[0].points.free_symbols == graph.token_symbols
 
 
 def test_weights_are_told_from_what_changes_between_calls() -> None:
     graph = lowered(cut)
     tensors = {name: value for name, value in graph.inputs.items() if not isinstance(value, sympy.Expr)}
-    assert [tensors[name].get_size() for name in graph.parameters] == [[HIDDEN, HIDDEN]]
+    assert [tensors[name].get_size() for name in graph.parameters] == [[ROWS, HIDDEN]]
 
 
 def test_nothing_is_patched_any_more_afterwards() -> None:

@@ -20,7 +20,6 @@ import sympy
 import torch
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.utils import counters
-from torch._functorch import config as functorch_config
 from torch._guards import TracingContext
 from torch._inductor import config, ir
 from torch._inductor.codegen.triton import TritonScheduling
@@ -159,11 +158,8 @@ def cold(*, compile_threads: int = 1, run: bool = True) -> Iterator[None]:
     options |= dict.fromkeys(("fx_graph_cache", "fx_graph_remote_cache", "autotune_local_cache"), False)
     if not run:
         options |= {"cpp.vec_isa_ok": True, "triton.autotune_at_compile_time": False}
-    with (
-        config.patch(options),
-        functorch_config.patch(enable_autograd_cache=False),
-        dynamo_config.patch(automatic_dynamic_local_pgo=False),
-    ):
+    # Without the graph cache torch leaves the one around it (AOTAutograd's) alone.
+    with config.patch(options), dynamo_config.patch(automatic_dynamic_local_pgo=False):
         yield
 
 
