@@ -152,8 +152,9 @@ def test_a_graph_without_generated_kernels_is_not_measured() -> None:
 def test_what_a_kernel_writes_and_reads_again_is_charged_once() -> None:
     call = last(normed)
     (kernel,) = call.generated
-    # Reads hidden and the slice; writes the sum and its product, and the sum is at hand inside.
-    assert kernel.bytes == 4 * TOKENS * ROW
+    # Reads hidden, the slice and a row of the weight; writes the sum and the norm. One mean for
+    # each row may go through memory.
+    assert 0 <= kernel.bytes - (4 * TOKENS * ROW + ROW) <= TOKENS * 4
 
 
 def test_a_kernel_over_positions_alone_carries_the_token_symbol() -> None:

@@ -123,9 +123,9 @@ def _accesses(graph: GraphLowering, node: BaseSchedulerNode) -> Iterator[Access]
 
     (`get_read_write_buffers_sizes` would charge a fused node the whole buffer for a slice of it.)
     """
-    made, gone = set(node.get_buffer_names()), graph.removed_buffers | graph.inplaced_to_remove
-    reads = [dep for dep in node.read_writes.reads if dep.name not in made]
-    for dependencies in (reads, list(node.read_writes.writes)):
+    gone = graph.removed_buffers | graph.inplaced_to_remove
+    # Reads of what the kernel itself wrote are not among a fused node's.
+    for dependencies in (node.read_writes.reads, node.read_writes.writes):
         by_buffer: dict[str, list[Dep]] = {}
         for dep in dependencies:
             if not isinstance(dep, WeakDep) and dep.name not in gone:
