@@ -85,6 +85,7 @@ def test_experts_of_the_released_model() -> None:
     assert (config.experts, config.top_k) == (128, 8)
 
 
+@pytest.mark.slow  # half a billion weights are drawn
 def test_the_real_size_of_qwen3_vl_can_be_built_and_run() -> None:
     family = family_named("qwen3_vl:2b")
     decoder = family.build(dtype=torch.bfloat16, device=CPU, seed=0)

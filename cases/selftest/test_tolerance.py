@@ -41,7 +41,7 @@ def model(family: str, dtype: str = "bfloat16") -> Model:
 
 @cache
 def small() -> Model:
-    """Half of a Qwen3-VL in bfloat16, for Inductor."""
+    """Half of the tiny Qwen3-VL in bfloat16, where compilers take part."""
     torch.set_num_threads(1)
     family = Qwen3VLFamily(Qwen3VLConfig(layers=2, levels=2))
     decoder = family.build(dtype=torch.bfloat16, device=torch.device("cpu"), seed=0)
@@ -96,7 +96,7 @@ def measured(observation: Observation) -> list[Distances]:
 @ON_AOT_EAGER
 @pytest.mark.parametrize(
     ("family", "dtype"),
-    [("qwen3_vl", "bfloat16"), ("granite4_vision", "float16"), ("qwen3_omni_moe_thinker", "bfloat16")],
+    [("qwen3_vl", "bfloat16"), ("granite4_vision", "float16")],
 )
 def test_eagers_own_kernels_give_eagers_own_answer(family: str, dtype: str) -> None:
     found = measured(played(model(family, dtype), "aot_eager/drop_all"))
@@ -105,7 +105,9 @@ def test_eagers_own_kernels_give_eagers_own_answer(family: str, dtype: str) -> N
 
 
 @ON_INDUCTOR
-@pytest.mark.parametrize("arm", ["inductor/drop_all", "inductor/drop_all/emulate_casts"])
+@pytest.mark.parametrize(
+    "arm", ["inductor/drop_all", pytest.param("inductor/drop_all/emulate_casts", marks=pytest.mark.slow)]
+)
 def test_inductor_rounds_otherwise_and_within_the_tolerance(arm: str) -> None:
     observation = played(small(), arm)
     # Should emulated casts ever make these 0, that arm can be held to eager exactly.
@@ -156,7 +158,8 @@ def test_the_payload_moves_the_output_enough_to_judge_by(family: str, dtype: str
 def additions(dtype: str, arm: str, caller: str) -> Judgement:
     trace = Trace.parse("cap 16: capture 9; set 9; forward 9; set 9; replay 9; set 16; forward 16")
     case = Case("qwen3_vl", "reference", trace, ArmSpec.parse(arm), dtype=dtype, caller=caller)
-    return output.judge(case, play(case, model("qwen3_vl", dtype), buffer_named("reference")))
+    drawn = small() if dtype == "bfloat16" else model("qwen3_vl", dtype)
+    return output.judge(case, play(case, drawn, buffer_named("reference")))
 
 
 @ON_AOT_EAGER
