@@ -109,7 +109,7 @@ def test_a_replay_names_its_capture(arm: str, detached: bool, said: str) -> None
         (
             "eager/stock/static",
             replace(ONE_GRAPH, graphs=8, limit_hit=True),
-            "torch compiles no more than 8 graphs, and would go on eager in silence",
+            "torch compiles no more than 8 graphs, and without fullgraph goes on eager",
         ),
     ],
 )

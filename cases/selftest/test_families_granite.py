@@ -42,6 +42,12 @@ def test_levels_beyond_the_layout_are_not_used() -> None:
     assert torch.equal(run(decoder, given, given.payload), run(decoder, given, given.payload[:4]))
 
 
+def test_levels_come_layerwise_first_and_not_in_the_order_of_the_layers() -> None:
+    released = Granite4VisionConfig(layers=40, layerwise=(9, 6, 3, 0), spatial=(12, 15, 18, 21))
+    assert released.targets == (9, 6, 3, 0, 12, 15, 18, 21)
+    assert Granite4VisionConfig().targets == (1, 0, 2, 4)
+
+
 @pytest.mark.parametrize("targets", [(0, 0), (0, 5), (-1, 0)])
 def test_targets_are_different_layers(targets: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match=r"must be different ones of 0\.\.4"):

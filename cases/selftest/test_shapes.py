@@ -1,6 +1,6 @@
 """Shape policies: what each one compiles for, and what R0 and R11 say where it does not fit."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import pytest
@@ -14,7 +14,6 @@ from harness.oracles.diagnosis import diagnose
 from harness.oracles.every import judge_all
 from harness.play import Model, play
 from harness.rules import Rule, Verdict
-from harness.torch_compat import dynamo
 from harness.trace import Trace
 
 UNBACKED = "eager/drop_all/mark_unbacked"
@@ -118,21 +117,5 @@ def test_more_sizes_than_torch_compiles_are_no_silent_eager() -> None:
     assert found.broken == {Rule.R11}
     assert found.observation.graphs is not None
     assert found.observation.graphs.limit_hit
-    assert "would run eager from here on, in silence" in found.said[Rule.R11].detail
+    assert "the recompile limit was reached" in found.said[Rule.R11].detail
     assert "torch compiles no more than 8 graphs" in found.diagnosis
-
-
-@ON_EAGER
-def test_the_fall_back_that_is_refused_would_not_have_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    from contextlib import nullcontext
-
-    monkeypatch.setattr(dynamo, "refuse_silent_fallback", nullcontext)
-    found = played("qwen3_vl", "eager/stock/static", sizes(*range(3, 12), first="profile 3"))
-    # Eager equals eager, and fewer graphs than sizes are within any budget.
-    assert (found.graphs, found.broken) == (8, set())
-
-
-@pytest.mark.parametrize("arm", ["eager/drop_all", "eager/stock/static"])
-def test_marks_are_those_of_the_policy(arm: str) -> None:
-    spec = replace(ArmSpec.parse(arm))
-    assert ArmSpec.parse(spec.name) == spec

@@ -29,7 +29,7 @@ def _why_raised(case: Case, observation: Observation, step: Step, said: Raised) 
     if said.call != "decoder":
         return ""
     if graphs and graphs.limit_hit:
-        return f"torch compiles no more than {graphs.graphs} graphs, and would go on eager in silence; "
+        return f"torch compiles no more than {graphs.graphs} graphs, and without fullgraph goes on eager; "
     if arm.shapes is ShapePolicy.MARK_UNBACKED and not graphs:
         return "nothing was compiled, unbacked sizes cannot be compared with each other or a number; "
     if arm.shapes is ShapePolicy.STATIC and graphs and arm.guards is not GuardPolicy.STOCK:

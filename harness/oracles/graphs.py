@@ -15,7 +15,7 @@ def judge(case: Case, observation: Observation) -> Judgement:
     if found is None:
         return skip(Rule.R11, _why_nothing(case, observation))
     surplus = found.breaks + found.limit_hit
-    # At the limit fewer graphs exist than sizes were asked for: what is missing runs eager by default.
+    # At the limit fewer graphs exist than sizes were asked for: what is missing would run eager.
     graphs = max(found.graphs, case.graph_budget) + surplus if surplus else found.graphs
     return against(Rule.R11, graphs, case.graph_budget, "graphs", _describe(found))
 
@@ -23,7 +23,9 @@ def judge(case: Case, observation: Observation) -> Judgement:
 def _describe(found: GraphFacts) -> str:
     parts = [f"{found.graphs} graphs, {found.recompiles} recompiles, {found.breaks} breaks"]
     if found.limit_hit:
-        parts.append("the recompile limit was reached: torch would run eager from here on, in silence")
+        parts.append(
+            "the recompile limit was reached: without fullgraph torch runs eager from here on, in silence"
+        )
     if found.reasons:
         parts.append(f"recompiled because {found.reasons[0]}")
     return "; ".join(parts)
