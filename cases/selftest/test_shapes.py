@@ -94,12 +94,6 @@ def test_a_decoder_that_compares_sizes_cannot_have_them_unbacked() -> None:
     assert "unbacked sizes cannot be compared with each other" in found.diagnosis
 
 
-@ON_EAGER
-def test_static_shapes_are_a_graph_for_each_size() -> None:
-    found = played("qwen3_vl", "eager/stock/static", sizes(9, 1, 0, 9))
-    assert (found.graphs, found.case.graph_budget, found.broken) == (4, 4, set())
-
-
 @pytest.mark.xdist_group("aot_eager")
 def test_a_static_graph_without_guards_is_for_one_size_alone() -> None:
     found = played("qwen3_vl", "aot_eager/drop_all/static", sizes(16, 9))
