@@ -6,18 +6,16 @@ reads from an attribute (tpu-inference 2266).
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import pairwise
 from itertools import pairwise
 
 import pytest
-import torch
 
+from cases.selftest.shallow import shallow
 from harness.arm import ArmSpec
 from harness.case import Case, Compare, Judgement, Observation, parse_subject
 from harness.matrix import graph_budget
 from harness.oracles.every import judge_all
-from harness.play import Model, play
+from harness.play import play
 from harness.protocols import BufferFactory
 from harness.registry import REVISIONS, resolve
 from harness.rules import Rule, Verdict
@@ -28,12 +26,6 @@ from harness.workload.schedule import serve, to_trace
 
 R = Rule
 ON_EAGER = pytest.mark.xdist_group("eager")
-
-
-@cache
-def model(family: str) -> Model:
-    torch.set_num_threads(1)
-    return Model.build(family)
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,7 @@ def played(
     case = Case(family, revision, trace, spec, graph_budget=graph_budget(trace, spec), caller=caller)
     case = replace(case, compare=compare)
     make: BufferFactory = resolve("revision", REVISIONS, revision)  # type: ignore[assignment]
-    observation = play(case, model(family), make)
+    observation = play(case, shallow(family), make)
     return Played(case, observation, {said.rule: said for said in judge_all(case, observation)})
 
 
@@ -147,9 +139,3 @@ def test_without_guards_the_first_value_is_used_for_ever() -> None:
     assert (found.graphs, found.broken) == (1, {R.R0})
     distances = [facts.distances for facts in found.observation.steps if facts.step.startswith("forward")]
     assert all(one is not None and one.eager > 1 and one.no_deepstack == 0 for one in distances)
-
-
-@ON_EAGER
-def test_what_is_given_as_an_argument_is_one_graph() -> None:
-    found = played("reference", "eager/stock", sizes(*MANY))
-    assert (found.graphs, found.broken) == (1, set())

@@ -1,30 +1,23 @@
 """Shape policies: what each one compiles for, and what R0 and R11 say where it does not fit."""
 
 from dataclasses import dataclass
-from functools import cache
 
 import pytest
-import torch
 
 from cases.selftest.playing import buffer_named
+from cases.selftest.shallow import shallow
 from harness.arm import ArmSpec
 from harness.case import Case, Judgement, Observation
 from harness.matrix import graph_budget
 from harness.oracles.diagnosis import diagnose
 from harness.oracles.every import judge_all
-from harness.play import Model, play
+from harness.play import play
 from harness.rules import Rule, Verdict
 from harness.trace import Trace
 
 UNBACKED = "eager/drop_all/mark_unbacked"
 WRITTEN_OUT = "qwen3_vl:written_out"
 ON_EAGER = pytest.mark.xdist_group("eager")
-
-
-@cache
-def model(family: str) -> Model:
-    torch.set_num_threads(1)
-    return Model.build(family)
 
 
 @dataclass(frozen=True)
@@ -51,7 +44,7 @@ class Played:
 def played(family: str, arm: str, trace: str, caller: str = "engine") -> Played:
     parsed, spec = Trace.parse(trace), ArmSpec.parse(arm)
     case = Case(family, "reference", parsed, spec, graph_budget=graph_budget(parsed, spec), caller=caller)
-    observation = play(case, model(family), buffer_named("reference"))
+    observation = play(case, shallow(family), buffer_named("reference"))
     return Played(case, observation, {said.rule: said for said in judge_all(case, observation)})
 
 
