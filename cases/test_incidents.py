@@ -1,10 +1,16 @@
-"""Every incident of the catalogue: each revision breaks exactly the rules it is known to break."""
+"""Every incident of the catalogue: each revision breaks exactly the rules it is known to break.
+
+Every day an incident is played whole on its first family; on its other families compiled cases
+are nightly, and so are with Inductor all but its first faulty and its last fixed revision.
+"""
 
 from collections.abc import Iterator
 
 import pytest
 
-from harness.incidents import catalogue
+from harness.arm import Backend
+from harness.case import Case
+from harness.incidents import Incident, catalogue
 from harness.matrix import Planned, Where, plan_incident
 from harness.runner.cells import Runner
 
@@ -17,7 +23,15 @@ def cases() -> Iterator[object]:
                 arm = planned.case.arm
                 # So do ranks: one worker starts them.
                 group = pytest.mark.xdist_group("ranks" if arm.ranks > 1 else str(arm.backend))
-                yield pytest.param(planned, id=f"{incident.id}-{_name(planned)}", marks=group)
+                slow = [] if _daily(incident, planned.case) else [pytest.mark.slow]
+                yield pytest.param(planned, id=f"{incident.id}-{_name(planned)}", marks=[group, *slow])
+
+
+def _daily(incident: Incident, case: Case) -> bool:
+    """A cold compile takes 1 s to 6 s: all of them are more than CI has time for."""
+    if case.arm.backend is Backend.INDUCTOR and case.subject not in (incident.faulty[0], incident.fixed[-1]):
+        return False
+    return case.arm.backend is Backend.NONE or case.family == incident.families[0]
 
 
 def _name(planned: Planned) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.synthetic_vllm import ModelFile, Vllm
+from cases.selftest.synthetic_vllm import HANDS_ON, ModelFile, Vllm
 from harness.cli import main
 from harness.errors import ExitCode, UsageError
 from harness.known_failures import KnownFailure, known_of, load
@@ -18,13 +18,6 @@ from harness.upstream.discover import find_classes
 from harness.upstream.source import Source
 from harness.upstream.tree import Tree
 
-HANDS_ON = """\
-def forward(self, ids, positions, inputs_embeds=None):
-    payload = self._get_deepstack_input_embeds(inputs_embeds.size(0))
-    out = self.language_model.model(ids, positions, deepstack_input_embeds=payload)
-    self._clear_deepstack_input_embeds(inputs_embeds.size(0))
-    return out
-"""
 GIVEN = """\
 
 class InnerModel:
@@ -282,21 +275,20 @@ def test_check_finds_a_module_in_the_current_folder(tmp_path: Path) -> None:
 
 
 def test_git_bisect_finds_the_commit_and_skips_what_does_not_parse(tmp_path: Path) -> None:
-    """30 commits; the 19th makes get answer None, some others do not parse."""
+    """8 commits; number 6 makes get answer None; number 3, which git asks for first, does not parse."""
     healthy = ModelFile(get=ModelFile().get.replace("    if self.filled == 0:\n        return None\n", ""))
-    commits = [
-        _commit(tmp_path, number, str(healthy if number < 19 else ModelFile())) for number in range(30)
-    ]
+    commits = [_commit(tmp_path, number, str(healthy if number < 6 else ModelFile())) for number in range(8)]
     _git(tmp_path, "bisect", "start", commits[-1], commits[0])
     command = f"{sys.executable} -m harness repro 43602 --vllm . --bisect --quiet --arm eager".split()
     told = _git(tmp_path, "bisect", "run", *command)
-    assert f"{commits[19]} is the first bad commit" in told
+    assert f"{commits[6]} is the first bad commit" in told
+    assert f"skip {commits[3]}" in _git(tmp_path, "bisect", "log")
 
 
 def _commit(root: Path, number: int, qwen: str) -> str:
     if number == 0:
         _git(root, "init", "--quiet")
-    broken = number in {4, 14, 22}
+    broken = number == 3
     Vllm(qwen=qwen + (f"\n# change {number}\n" if not broken else "\nclass (\n")).tree(root)
     _git(root, "add", "--all")
     _git(root, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", f"change {number}")

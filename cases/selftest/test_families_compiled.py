@@ -27,6 +27,8 @@ from harness.torch_compat import dynamo
 
 AOT_EAGER = pytest.mark.xdist_group("aot_eager")
 INDUCTOR = pytest.mark.xdist_group("inductor")
+NIGHTLY = [INDUCTOR, pytest.mark.slow]
+"""10 s to 30 s each."""
 
 
 def opened(arm: str, name: str, decoder: torch.nn.Module) -> Session:
@@ -43,8 +45,8 @@ def opened(arm: str, name: str, decoder: torch.nn.Module) -> Session:
         pytest.param("aot_eager/drop_all", "qwen3_omni_moe_thinker", "", marks=AOT_EAGER),
         pytest.param("aot_eager/drop_all", "granite4_vision", "", marks=AOT_EAGER),
         pytest.param("inductor/drop_all", "qwen3_vl", "", marks=INDUCTOR),
-        pytest.param("inductor/drop_all", "qwen3_omni_moe_thinker", ":opaque", marks=INDUCTOR),
-        pytest.param("inductor/drop_all", "granite4_vision", ":opaque", marks=INDUCTOR),
+        pytest.param("inductor/drop_all", "qwen3_omni_moe_thinker", ":opaque", marks=NIGHTLY),
+        pytest.param("inductor/drop_all", "granite4_vision", ":opaque", marks=NIGHTLY),
     ],
 )
 def test_one_graph_traced_at_16_equals_transformers_at_every_count(arm: str, name: str, kind: str) -> None:
@@ -64,8 +66,8 @@ def test_one_graph_traced_at_16_equals_transformers_at_every_count(arm: str, nam
     [
         pytest.param("eager", "qwen3_vl:written_out", marks=AOT_EAGER),
         pytest.param("eager", "qwen3_omni_moe_thinker:opaque", marks=AOT_EAGER),
-        pytest.param("inductor", "qwen3_vl:written_out", marks=[INDUCTOR, pytest.mark.slow]),
-        pytest.param("inductor", "qwen3_omni_moe_thinker:opaque", marks=[INDUCTOR, pytest.mark.slow]),
+        pytest.param("inductor", "qwen3_vl:written_out", marks=NIGHTLY),
+        pytest.param("inductor", "qwen3_omni_moe_thinker:opaque", marks=NIGHTLY),
     ],
 )
 def test_unbacked_sizes_make_one_graph_for_0_and_1_as_well(backend: str, name: str) -> None:
@@ -116,6 +118,7 @@ def test_another_order_of_additions_shows_in_half_precision_only(name: str, toke
     assert differing(*rounded) > 0.5
 
 
+@pytest.mark.slow  # 12 s for a statement about torch, not about us
 @INDUCTOR
 def test_inductor_can_round_as_eager_does() -> None:
     # `emulate_precision_casts` is not enough: a pattern makes one addmm of each product and the
