@@ -289,6 +289,28 @@ class Row:
             detail=said.detail, torch=torch,
         )  # fmt: skip
 
+    @classmethod
+    def beside(
+        cls,
+        system: str,
+        revision: str,
+        judgement: Judgement,
+        torch: str,
+        *,
+        incident: str | None = None,
+        model_class: str | None = None,
+        source: str | None = None,
+    ) -> "Row":
+        """The row of one judgement of a system beside the buffer: no family, trace or arm, on the CPU."""
+        said = judgement
+        return cls(
+            incident=incident, system=system, family="", model_class=model_class,
+            revision=revision, source=source, trace="", arm="", guard_policy="",
+            shape_policy="", backend="", capture="", device="cpu", dtype="",
+            rule=said.rule, verdict=said.verdict, value=said.value, limit=said.limit,
+            unit=said.unit, reach=None, detail=said.detail, torch=torch,
+        )  # fmt: skip
+
     def to_json(self) -> str:
         """One line of JSON, without a line end."""
         return msgspec.json.encode(self).decode()

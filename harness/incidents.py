@@ -15,6 +15,9 @@ from harness.versioned import load_toml
 
 SCHEMA_VERSION = 1
 
+DEEPSTACK = "deepstack"
+"""The system whose incidents are traces on a buffer."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -52,20 +55,29 @@ class Incident:
 
     `references` are `project number`; `rules` are those that name the fault;
     `faulty` and `fixed` are revisions (or mutants), each with `@CALLER` behind it
-    where the fault, or its absence, is the caller's.
+    where the fault, or its absence, is the caller's.  Incidents of another `system`
+    (`harness.registry.SYSTEMS`) name its variants, and have neither families nor runs.
     """
 
     id: str
     name: str
     title: str
     references: tuple[str, ...]
-    families: tuple[str, ...]
     rules: tuple[Rule, ...]
     faulty: tuple[str, ...]
     fixed: tuple[str, ...]
     symptom: str
     cause: str
-    run: tuple[Run, ...]
+    families: tuple[str, ...] = ()
+    run: tuple[Run, ...] = ()
+    system: str = DEEPSTACK
+
+    def __post_init__(self) -> None:
+        """Refuse a buffer's incident that plays nothing, and runs where nothing is played."""
+        if (self.system == DEEPSTACK) != bool(self.run and self.families):
+            raise ValueError(
+                f"incident {self.id} of system '{self.system}': only '{DEEPSTACK}' has runs and families"
+            )
 
     @property
     def reported(self) -> bool:

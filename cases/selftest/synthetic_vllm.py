@@ -81,6 +81,13 @@ FORWARD = """\
 def forward(self, x):
     return self.language_model(x, rank_of_everything(x))
 """
+HANDS_ON = """\
+def forward(self, ids, positions, inputs_embeds=None):
+    payload = self._get_deepstack_input_embeds(inputs_embeds.size(0))
+    out = self.language_model.model(ids, positions, deepstack_input_embeds=payload)
+    self._clear_deepstack_input_embeds(inputs_embeds.size(0))
+    return out
+"""
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,12 @@ def test_an_op_that_gives_other_bits_is_seen_eager_and_compiled() -> None:
     assert min(eager.different, compiled.different) > 0
 
 
-@pytest.mark.parametrize("layers", [1, 4, 16])
-def test_a_name_in_the_graph_makes_every_layer_its_own_subgraph(layers: int) -> None:
-    named = count_subgraphs(layers, named=True, backend="aot_eager")
-    fixed = count_subgraphs(layers, named=False, backend="aot_eager")
-    assert (named.pieces, named.distinct, named.compiled) == (layers, layers, layers)
-    assert (fixed.pieces, fixed.distinct, fixed.compiled) == (layers, 1, 1)
+def test_a_name_in_the_graph_makes_every_layer_its_own_subgraph() -> None:
+    # Of 1, 4 and 16 layers: cases/test_dual_stream.py.
+    named = count_subgraphs(3, named=True, backend="aot_eager")
+    fixed = count_subgraphs(3, named=False, backend="aot_eager")
+    assert (named.pieces, named.distinct, named.compiled) == (3, 3, 3)
+    assert (fixed.pieces, fixed.distinct, fixed.compiled) == (3, 1, 1)
 
 
 def zeros(*_: object) -> Callable[..., Tensor]:

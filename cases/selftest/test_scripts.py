@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.written import FAMILY, MARK, family_of, with_trace
+from cases.selftest.written import FAMILY, MARK, WRITTEN, family_of, with_trace
 from harness.errors import UsageError
 from harness.incidents import Incident, catalogue, find
 from harness.scripts.standalone import SHOWN, render_pytest, render_script
 
-INCIDENTS = [incident.id for incident in catalogue()]
-every_incident = pytest.mark.parametrize("incident", catalogue(), ids=INCIDENTS)
+every_incident = pytest.mark.parametrize("incident", WRITTEN, ids=lambda incident: incident.id)
 both = pytest.mark.parametrize("render", [render_script, render_pytest])
 
 Render = Callable[[Incident, str], str]
 
 
 def test_every_incident_has_a_script() -> None:
-    assert sorted(SHOWN) == sorted(INCIDENTS)
+    # But those of generated code, which `kernels` shows with figures: no short program can.
+    assert sorted(SHOWN) == sorted(one.id for one in catalogue() if one.system != "kernels")
 
 
 @both
@@ -92,7 +92,7 @@ def test_the_header_says_what_is_needed_beyond_the_usual() -> None:
     ids=["check", "format"],
 )
 def test_a_linter_and_a_formatter_have_nothing_to_say(command: list[str], tmp_path: Path) -> None:
-    for incident in catalogue():
+    for incident in WRITTEN:
         for render in (render_script, render_pytest):
             text = render(incident, family_of(incident))
             (tmp_path / f"{render.__name__}_{incident.id.replace('-', '_')}.py").write_text(text)
@@ -150,4 +150,4 @@ def test_a_family_that_the_incident_has_not_is_refused() -> None:
 
 def test_an_incident_without_the_run_that_a_script_shows_is_refused() -> None:
     with pytest.raises(UsageError, match="pr40932 breaks a rule under 'eager/drop_all'"):
-        render_script(replace(find("43602"), run=()), FAMILY)
+        render_script(replace(find("43602"), run=find("43602").run[:1]), FAMILY)

@@ -10,6 +10,7 @@ from cases.selftest.written import (
     FAMILY,
     MARK,
     OPTIONS,
+    WRITTEN,
     family_of,
     fixed,
     outcomes,
@@ -18,12 +19,12 @@ from cases.selftest.written import (
     run_scripts,
     with_trace,
 )
-from harness.incidents import catalogue, find
+from harness.incidents import find
 from harness.registry import REVISIONS
 from harness.scripts.standalone import render_pytest, render_script
 
 INDUCTOR, RANKS = "40917", "18098"
-TOGETHER = [incident.id for incident in catalogue() if incident.id not in (INDUCTOR, RANKS)]
+TOGETHER = [incident.id for incident in WRITTEN if incident.id not in (INDUCTOR, RANKS)]
 # Few child processes: whatever needs none of its own shares one.
 in_groups = pytest.mark.parametrize(
     "numbers",
@@ -31,6 +32,17 @@ in_groups = pytest.mark.parametrize(
         pytest.param(TOGETHER, id="together", marks=pytest.mark.xdist_group("eager")),
         pytest.param([INDUCTOR], id="inductor", marks=pytest.mark.xdist_group("inductor")),
         # Two real processes, which a busy machine may tear down in another order: nightly.
+        pytest.param([RANKS], id="ranks", marks=[pytest.mark.xdist_group("ranks"), pytest.mark.slow]),
+    ],
+)
+# A pytest file says what its script says: with Inductor, 16 s more each time, nightly.
+pytest_files_in_groups = pytest.mark.parametrize(
+    "numbers",
+    [
+        pytest.param(TOGETHER, id="together", marks=pytest.mark.xdist_group("eager")),
+        pytest.param(
+            [INDUCTOR], id="inductor", marks=[pytest.mark.xdist_group("inductor"), pytest.mark.slow]
+        ),
         pytest.param([RANKS], id="ranks", marks=[pytest.mark.xdist_group("ranks"), pytest.mark.slow]),
     ],
 )
@@ -65,7 +77,7 @@ def test_a_script_exits_1_with_its_fault_and_0_with_its_fix(numbers: list[str], 
     assert [name for name, (_, said) in ended.items() if not said.strip() or len(said) > 1000] == []
 
 
-@in_groups
+@pytest_files_in_groups
 def test_every_test_of_the_pytest_files_is_red(numbers: list[str], tmp_path: Path) -> None:
     texts = pytest_files(numbers)
     ran = run_pytest(tmp_path, texts)
@@ -73,7 +85,7 @@ def test_every_test_of_the_pytest_files_is_red(numbers: list[str], tmp_path: Pat
     assert outcomes(ran) == {name: {"FAILED"} for name in texts}
 
 
-@in_groups
+@pytest_files_in_groups
 def test_every_test_of_the_pytest_files_is_green_with_the_fix(numbers: list[str], tmp_path: Path) -> None:
     texts = pytest_files(numbers)
     ran = run_pytest(tmp_path, {name: fixed(text) for name, text in texts.items()})

@@ -8,10 +8,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from harness.incidents import Incident
+from harness.incidents import DEEPSTACK, Incident, catalogue
 from harness.scripts.standalone import SHOWN
 
 FAMILY = "qwen3_vl"
+WRITTEN = tuple(incident for incident in catalogue() if incident.id in SHOWN)
 MARK = re.compile(r"^( *)\S.*  # THE FAULT; the fix: (.+)$", re.MULTILINE)
 _OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR) (\w+)\.py::", re.MULTILINE)
 
@@ -41,7 +42,9 @@ Ran = subprocess.CompletedProcess[str]
 
 
 def family_of(incident: Incident) -> str:
-    """The family that a script is written for: that of the run it shows."""
+    """The family that a script is written for: that of the run it shows; empty where nothing is played."""
+    if incident.system != DEEPSTACK:
+        return ""
     subject, arm = SHOWN[incident.id]
     families = [run.families for run in incident.run if arm in run.arms and subject in run.broken]
     return (families[0] or incident.families)[0]

@@ -10,8 +10,9 @@ from harness.reporting.output import Output
 
 if TYPE_CHECKING:
     from harness.runner.audit import Standing
+    from harness.runner.beside import Beside
 
-SUMMARY = "which rules the deepstack classes of one or more vLLM sources keep"
+SUMMARY = "which rules the deepstack classes of one or more vLLM sources keep, and what stands beside them"
 SOURCE_HELP = (
     "'installed', a release such as 0.22.1, a wheel or sdist file, or a source tree; may be repeated"
 )
@@ -27,6 +28,8 @@ def run(args: Namespace, output: Output) -> ExitCode:
     import torch
 
     from harness.reporting.audit_table import AuditTable
+    from harness.reporting.beside_table import show_beside
+    from harness.runner.beside import judge_beside
     from harness.runner.classes import judge_class
     from harness.upstream.discover import find_classes
     from harness.upstream.locate import locate
@@ -34,10 +37,12 @@ def run(args: Namespace, output: Output) -> ExitCode:
     torch.set_num_threads(1)
     table = AuditTable(output)
     standings: list[Standing] = []
+    beside: list[Beside] = []
     for source in map(locate, args.vllm):
         with output.progress(f"judging {source.label}"):
             found = find_classes(source)
             standings += [judge_class(one) for one in found if one.buffer or one.driven]
+            beside.append(judge_beside(source))
         if not found:
             raise UsageError(
                 f"{source.label} has no class with a deepstack buffer; vLLM has had one since 0.11"
@@ -46,5 +51,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
             if not one.buffer and not one.driven:
                 table.refuse(source.label, one.model_class, one.refusals[-1])
     table.show(standings)
+    show_beside(output, beside)
+    standings += [standing for one in beside for standing in one.standings]
     table.close(standings)
     return ExitCode.BROKEN if any(one.broken or one.unjudged for one in standings) else ExitCode.HOLDS

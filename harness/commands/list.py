@@ -8,11 +8,22 @@ from harness.arm import every_arm
 from harness.engine_flags import engine_flags
 from harness.errors import ExitCode, UsageError
 from harness.incidents import catalogue
-from harness.registry import CALLERS, FAMILIES, ORACLES, REVISIONS, Entry
+from harness.mutants import summary_of
+from harness.neighbours.variants import VARIANTS
+from harness.registry import (
+    CALLERS,
+    FAMILIES,
+    MUTANT_ARMS,
+    MUTANTS,
+    ORACLES,
+    ORACLES_BESIDE,
+    REVISIONS,
+    Entry,
+)
 from harness.reporting.output import Column, Output
 from harness.rules import Rule
 
-SUMMARY = "incidents, families, revisions, callers, arms and rules, with one line each"
+SUMMARY = "incidents, families, revisions, mutants, variants, callers, arms and rules, with one line each"
 Item = dict[str, object]
 
 
@@ -45,6 +56,7 @@ def _incidents() -> Iterable[Item]:
             "name": f"{one.id} {one.name}",
             "summary": f"{one.title} [{', '.join(one.rules)}]; {', '.join(one.references)}",
             "id": one.id,
+            "system": one.system,
             "references": one.references,
             "rules": one.rules,
             "faulty": one.faulty,
@@ -56,6 +68,13 @@ def _entries(entries: Mapping[str, Entry]) -> Iterable[Item]:
     return ({"name": name, "summary": entry.summary} for name, entry in entries.items())
 
 
+def _mutants() -> Iterable[Item]:
+    for name, entry in MUTANTS.items():
+        arm = MUTANT_ARMS.get(name, "eager")
+        said = f"breaks {entry.summary} under {arm}: {summary_of(name)}"
+        yield {"name": name, "summary": said, "rule": entry.summary, "arm": arm}
+
+
 def _arms() -> Iterable[Item]:
     for arm in every_arm():
         flags = engine_flags(arm)
@@ -63,10 +82,20 @@ def _arms() -> Iterable[Item]:
         yield {"name": arm.name, "summary": arm.summary + shown, "engine_flags": flags}
 
 
+def _variants() -> Iterable[Item]:
+    """Of the systems beside the buffer, which have no revisions."""
+    for system, variants in VARIANTS.items():
+        for name, one in variants.items():
+            fault = f"; fault: {one.fault}" if one.fault else ""
+            summary = f"{one.summary}{fault}"
+            yield {"name": f"{system} {name}", "summary": summary, "system": system, "fault": one.fault}
+
+
 def _rules() -> Iterable[Item]:
+    judges = {**ORACLES, **ORACLES_BESIDE}
     for rule in Rule:
-        judged = "" if rule in ORACLES else " (no oracle yet)"
-        yield {"name": rule, "summary": f"{rule.word}: {rule.promise}{judged}"}
+        figure = judges[rule].summary if rule in judges else "no oracle yet"
+        yield {"name": rule, "summary": f"{rule.word}: {rule.promise} (figure: {figure})", "figure": figure}
 
 
 KINDS: Mapping[str, Callable[[], Iterable[Item]]] = MappingProxyType(
@@ -74,6 +103,8 @@ KINDS: Mapping[str, Callable[[], Iterable[Item]]] = MappingProxyType(
         "incidents": _incidents,
         "families": lambda: _entries(FAMILIES),
         "revisions": lambda: _entries(REVISIONS),
+        "mutants": _mutants,
+        "variants": _variants,
         "callers": lambda: _entries(CALLERS),
         "arms": _arms,
         "rules": _rules,

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.arm import ArmSpec
+from harness.commands.repro_files import write_files
+from harness.commands.repro_system import reproduce
 from harness.commands.workload import evaluate_workload
 from harness.errors import ExitCode, UsageError
-from harness.incidents import Incident, find
+from harness.incidents import DEEPSTACK, Incident, find
 from harness.matrix import Planned, Where, narrow, plan_incident, plan_source
-from harness.reporting.json_lines import write_text
 from harness.reporting.output import Output
 from harness.reporting.repro_table import ReproTable
 from harness.rules import Rule
@@ -58,12 +59,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0: shown on every faulty revision, absent from every fixed one (or from the vLLM); 1: not so."""
     incident = find(args.incident)
+    if incident.system != DEEPSTACK:
+        return reproduce(incident, args, output)
     families = _families(incident, args.family)
     _refuse_mixtures(incident, args)
     if args.vllm:
         families = _families_of_sources(incident, families)
     if args.script or args.pytest:
-        return _write_files(incident, families[0], args, output)
+        return write_files(incident, families[0], args, output)
     asked = Asked(
         trace=Trace.parse(args.trace) if args.trace else None,
         arm=ArmSpec.parse(args.arm) if args.arm else None,
@@ -116,17 +119,6 @@ class Asked:
 
     trace: Trace | None
     arm: ArmSpec | None
-
-
-def _write_files(incident: Incident, family: str, args: Namespace, output: Output) -> ExitCode:
-    """What one attaches to an upstream issue, or merges there."""
-    from harness.scripts.standalone import render_pytest, render_script
-
-    for path, render in ((args.script, render_script), (args.pytest, render_pytest)):
-        if path:
-            write_text(path, render(incident, family))
-            output.line(f"wrote {path}")
-    return ExitCode.HOLDS
 
 
 def _families(incident: Incident, wanted: str | None) -> Sequence[str]:

@@ -64,8 +64,13 @@ class _RecordingCuda:
 
 def dual_streams_of(source: Source) -> dict[str, DualStream]:
     """What `source` has to project on several streams, by the function's name; raises as `cut_helpers`."""
+    return {code.name: way for code, way in helpers_of(source)}
+
+
+def helpers_of(source: Source) -> list[tuple[HelperCode, DualStream]]:
+    """The same, each with the code that was cut out: where it stands, and what it takes."""
     found = cut_helpers(source, {BREAKABLE})
-    return {name: _MAKERS[name](code) for name, code in found.items()}
+    return [(code, _MAKERS[name](code)) for name, code in found.items()]
 
 
 def _pair(code: HelperCode) -> DualStream:

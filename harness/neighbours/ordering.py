@@ -23,14 +23,15 @@ def observe_ordering(
 ) -> OrderingObservation:
     """The facts of `way` on the CPU, and what was seen `on_device`.
 
-    `backends` compile the op once, `growth` (`aot_eager`, `inductor`) stacks of as many
-    `layers`, for a way that stands for its op.  Raises `NotMeasured`.
+    A way that stands for its op is compiled: the op once by `backends`, stacks of as many
+    `layers` by `growth` (`aot_eager`, `inductor`).  Behind one op all ways are the same
+    to a compiler.  Raises `NotMeasured`.
     """
     subgraphs = count_growth(layers, named=way.named, backend=growth) if way.subgraphs else ()
     return OrderingObservation(
         subject,
         tuple(rehearse(setting) for setting in way.settings),
-        observe_results(way, backends),
+        observe_results(way, backends if way.subgraphs else ()),
         subgraphs,
         on_device,
         str(torch.__version__),

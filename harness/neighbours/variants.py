@@ -68,3 +68,9 @@ DUAL_STREAM: Mapping[str, Variant] = {
     ),
 }
 """A `harness.neighbours.dual_streams.DualStream`."""
+
+VARIANTS: Mapping[str, Mapping[str, Variant]] = {
+    "placeholder_ranges": PLACEHOLDER_RANGES,
+    "dual_stream": DUAL_STREAM,
+}
+"""By system, as `harness.registry.SYSTEMS` names it."""

@@ -7,8 +7,8 @@ from harness.reporting.output import Column, Output
 from harness.rules import BROKEN, Rule, Verdict
 from harness.runner.audit import Standing
 
-_STYLES = {Verdict.FAIL: "red", Verdict.XFAIL: "red", Verdict.ERROR: "yellow", Verdict.SKIP: "dim"}
-_WORDS = {
+STYLES = {Verdict.FAIL: "red", Verdict.XFAIL: "red", Verdict.ERROR: "yellow", Verdict.SKIP: "dim"}
+WORDS = {
     Verdict.FAIL: "broken",
     Verdict.XFAIL: "broken",
     Verdict.ERROR: "not judged",
@@ -23,8 +23,8 @@ def show_standing(output: Output, standing: Standing) -> None:
     columns = [Column(3), Column(9), Column(10), Column(10), Column(0)]
     for row in standing.rows:
         verdict = Verdict(row.verdict)
-        cells = [row.rule, Rule(row.rule).word, _WORDS[verdict], _figure(row), _words(row)]
-        output.row(columns, cells, _STYLES.get(verdict, ""))
+        cells = [row.rule, Rule(row.rule).word, WORDS[verdict], figure_of(row), _words(row)]
+        output.row(columns, cells, STYLES.get(verdict, ""))
 
 
 class AuditTable:
@@ -56,23 +56,23 @@ class AuditTable:
     def close(self, standings: Sequence[Standing]) -> None:
         """The last line: what is broken, and what of it is not known yet."""
         broken = {rule for one in standings for rule in one.broken}
-        unknown = [f"{one.source} {one.model_class} {_names(new)}" for one in standings if (new := one.new)]
+        unknown = [f"{one.source} {one.model_class} {names_of(new)}" for one in standings if (new := one.new)]
         improved = [
-            f"{one.source} {one.model_class} {_names(less)}" for one in standings if (less := one.improved)
+            f"{one.source} {one.model_class} {names_of(less)}" for one in standings if (less := one.improved)
         ]
         self._list("broken and not known before", unknown)
         self._list("known to break, and kept now", improved)
-        text = f"{len(standings)} classes judged, rules broken: {_names(broken)}"
+        text = f"{len(standings)} classes and helpers judged, rules broken: {names_of(broken)}"
         self._output.verdict(text, good=not broken)
 
     def _overview(self, groups: dict[str, list[Standing]]) -> None:
-        broken = [Column(max(6, *(len(_names(members[0].broken)) for members in groups.values())))]
-        kept = [Column(max(4, *(len(_names(members[0].kept)) for members in groups.values())))]
+        broken = [Column(max(6, *(len(names_of(members[0].broken)) for members in groups.values())))]
+        kept = [Column(max(4, *(len(names_of(members[0].kept)) for members in groups.values())))]
         columns = [Column(5), *broken, *kept, Column(0)]
         self._output.row(columns, ["group", "broken", "kept", "classes"], "dim")
         for letter, members in groups.items():
             first, *others = _by_source(members)
-            self._output.row(columns, [letter, _names(members[0].broken), _names(members[0].kept), first])
+            self._output.row(columns, [letter, names_of(members[0].broken), names_of(members[0].kept), first])
             for other in others:
                 self._output.row(columns, ["", "", "", other])
         self._output.line()
@@ -96,7 +96,7 @@ class AuditTable:
         self._output.line(f"group {letter}, as seen in {members[0].source}, {members[0].model_class}", "bold")
         columns = [Column(2), Column(3), Column(8), Column(12), Column(0)]
         for row in rows:
-            self._output.row(columns, ["", row.rule, _figure(row), row.reach or "", _words(row)])
+            self._output.row(columns, ["", row.rule, figure_of(row), row.reach or "", _words(row)])
         self._output.line()
 
     def _list(self, title: str, items: Sequence[str]) -> None:
@@ -126,14 +126,16 @@ def _by_source(members: Sequence[Standing]) -> list[str]:
     return [f"{source}: {', '.join(names)}" for source, names in classes.items()]
 
 
-def _figure(row: Row) -> str:
+def figure_of(row: Row) -> str:
+    """The figure of a broken rule with its unit; nothing for one that is kept."""
     if row.value is None or row.verdict not in BROKEN:
         return ""
     unit = row.unit.removesuffix("s") if row.value == 1 else row.unit
     return f"{row.value:g} {unit}"
 
 
-def _names(rules: Iterable[Rule]) -> str:
+def names_of(rules: Iterable[Rule]) -> str:
+    """Rules in their order, `none` for none."""
     wanted = set(rules)
     return " ".join(rule for rule in Rule if rule in wanted) or "none"
 

@@ -24,6 +24,14 @@ _BACKENDS = {
 }
 
 
+def show_incident(output: Output, incident: Incident) -> None:
+    """What is about to be shown, and where it was reported."""
+    output.line(f"incident {incident.id} ({incident.name}): {incident.title}", "bold")
+    references = ", ".join(incident.references)
+    output.line(f"references: {references}" if incident.reported else f"not reported; shown by {references}")
+    output.line(f"seen as: {incident.symptom}")
+
+
 class ReproTable:
     """Prints cells as they come; `output` decides what is seen."""
 
@@ -34,12 +42,7 @@ class ReproTable:
         self._backend: Backend | None = None
         self._trace = ""
         self._columns = _columns(plan)
-        output.line(f"incident {incident.id} ({incident.name}): {incident.title}", "bold")
-        references = ", ".join(incident.references)
-        output.line(
-            f"references: {references}" if incident.reported else f"not reported; shown by {references}"
-        )
-        output.line(f"seen as: {incident.symptom}")
+        show_incident(output, incident)
 
     def add(self, cell: Cell) -> None:
         """One row, with a heading where backend or trace change."""

@@ -21,12 +21,13 @@ from harness.arm import ArmSpec
 from harness.case import ENGINE, parse_subject
 from harness.engine_flags import engine_flags
 from harness.errors import UsageError
-from harness.incidents import Incident
+from harness.incidents import DEEPSTACK, Incident
+from harness.neighbours.variants import VARIANTS
 from harness.protocols import Family
 from harness.registry import CALLERS, FAMILIES, MUTANTS, REVISIONS, resolve
 from harness.trace import Op, Step, Trace
 
-# The subject whose semantics the templates inline, and the arm that they run it under.
+# The subject whose semantics the templates inline, and the arm that they run it under, if any.
 SHOWN = MappingProxyType(
     {
         "43602": ("pr40932", "eager/drop_all"),
@@ -52,6 +53,8 @@ SHOWN = MappingProxyType(
         "16785": ("pr40932", "eager/stock"),
         "2266": ("reference@state_in_trace", "eager/stock"),
         "34690": ("reference@order_of_additions", "eager/drop_all"),
+        "40143": ("tensor_faulty", ""),
+        "36795": ("named_op", ""),
     }
 )
 
@@ -70,7 +73,8 @@ _RELOADED = frozenset({"50891"})
 def render_script(incident: Incident, family: str) -> str:
     """A program of some 80 lines that plays the incident's trace and exits with 1.
 
-    `family` gives the number of levels and the hidden size.  Raises `UsageError`
+    `family` gives the number of levels and the hidden size; an incident that plays
+    no trace has none, and needs none.  Raises `UsageError`
     for an incident that has no script, another family than the incident's, or a
     trace that no script can play.
     """
@@ -84,28 +88,33 @@ def render_pytest(incident: Incident, family: str) -> str:
 
 def _render(kind: str, incident: Incident, family: str) -> str:
     subject, arm = _shown(incident)
-    trace = _trace(incident, subject, arm, family)
-    model = _family(incident, family)
-    environment = _environment()
     names = [f"{incident.id}/{kind}.py.jinja", f"{kind}.py.jinja"]
-    text = environment.select_template(names).render(
+    template = _environment().select_template(names)
+    text = template.render(
         incident=incident,
         revision=subject,
-        family=family,
-        summary=_summary(subject),
+        summary=_summary(incident.system, subject),
         needs=_NEEDS.get(incident.id, _USUAL),
-        flags=engine_flags(ArmSpec.parse(arm)),
-        backend=ArmSpec.parse(arm).backend,
-        trace=trace,
-        padded=_padded(trace),
-        levels=model.levels,
-        hidden=model.hidden,
+        **(_played(incident, subject, arm, family) if incident.system == DEEPSTACK else {}),
     )
     return _tidy(text)
 
 
-def _summary(subject: str) -> str:
+def _played(incident: Incident, subject: str, arm: str, family: str) -> dict[str, object]:
+    """What the templates of a decoder that plays a trace know besides."""
+    trace, spec = _trace(incident, subject, arm, family), ArmSpec.parse(arm)
+    model = _family(incident, family)
+    return {
+        "family": family, "flags": engine_flags(spec), "backend": spec.backend, "trace": trace,
+        "padded": _padded(trace), "levels": model.levels, "hidden": model.hidden,
+    }  # fmt: skip
+
+
+def _summary(system: str, subject: str) -> str:
     """What is inlined, in a sentence: the caller's where the fault is the caller's."""
+    if system in VARIANTS:
+        variant = VARIANTS[system][subject]
+        return f"{variant.summary}; fault: {variant.fault}"
     revision, caller = parse_subject(subject)
     if caller != ENGINE:
         return "an engine around a buffer that keeps every rule; " + CALLERS[caller].summary

@@ -1,0 +1,54 @@
+"""`selftest`: does the harness find what is there, and only that?"""
+
+from __future__ import annotations
+
+import os
+import time
+from argparse import ArgumentParser, Namespace
+
+from harness.errors import ExitCode, UsageError
+from harness.registry import MUTANTS
+from harness.reporting.output import Output
+
+SUMMARY = "every mutant must be caught, by its rule alone, and reference by none"
+EXAMPLES = 300
+"""Within so many examples every mutant is caught."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Which mutants, and how long to hunt."""
+    parser.add_argument(
+        "mutants", nargs="*", metavar="MUTANT", help="names as in 'list mutants'; all without it"
+    )
+    parser.add_argument(
+        "--examples", type=int, default=EXAMPLES, metavar="N", help=f"traces for each, {EXAMPLES} by default"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other traces (0)")
+    parser.add_argument(
+        "--workers", type=int, default=min(2, os.cpu_count() or 1), metavar="N",
+        help="processes that hunt; with 1 this one does (default: 2, where there are as many cores)",
+    )  # fmt: skip
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when all mutants are caught by exactly their rule and `reference` is clean, else 1."""
+    from harness.reporting.selftest_table import SelftestTable
+    from harness.runner.proving import orders_for, prove
+
+    _check(args)
+    start = time.perf_counter()
+    table, done = SelftestTable(output), 0
+    orders = orders_for(args.mutants or MUTANTS, args.examples, args.seed)
+    with output.progress(f"{len(orders)} hunts"):
+        for proof in prove(orders, args.workers):
+            table.show(proof)
+    return ExitCode.HOLDS if table.close(time.perf_counter() - start) else ExitCode.BROKEN
+
+
+def _check(args: Namespace) -> None:
+    for name in args.mutants:
+        if name not in MUTANTS:
+            raise UsageError(f"unknown mutant '{name}'; known are {', '.join(MUTANTS)}")
+    for option in ("examples", "workers"):
+        if getattr(args, option) < 1:
+            raise UsageError(f"--{option} {getattr(args, option)}: at least 1")
