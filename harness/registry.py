@@ -89,24 +89,68 @@ REVISIONS: Mapping[str, Entry] = {
     "reference": Entry("harness.revisions.reference:ReferenceBuffer", "keeps every rule"),
 }
 
+# A mutant `some_fault` is the class SomeFault in `harness/mutants/some_fault.py`.
+_BREAKS = {
+    "R1": (
+        "none_when_empty", "none_for_no_tokens", "none_once_after_clear", "no_levels_when_empty",
+        "level_missing_for_one_token", "none_on_third_get",
+    ),
+    "R2": (
+        "levels_swapped", "levels_aliased", "forgets_a_level", "loses_last_token", "rows_shifted",
+        "one_row_short_at_capacity", "one_row_too_many", "padding_not_zeroed", "loses_single_token",
+        "loses_token_at_multiples_of_16", "levels_swapped_after_eight_sets", "rounds_payload",
+        "refuses_padding", "refuses_full_capacity", "clear_checks_padded_count", "appends_after_clear",
+    ),
+    "R3": (
+        "stale_after_shorter_set", "stale_row_after_shorter_set", "stale_level_after_shorter_set",
+        "empty_set_ignored", "keeps_callers_tensor", "defers_copy",
+    ),
+    "R4": (
+        "growth_loses_payload", "growth_loses_last_token", "growth_forgets_a_level",
+        "growth_padding_not_zeroed", "growth_one_row_short", "answers_up_to_capacity",
+        "set_cut_to_capacity", "resize_cuts_payload", "shrinking_loses_payload",
+        "refuses_growth_after_clearing",
+    ),
+    "R5": (
+        "clears_one_row_too_few", "counter_reset_too_early", "clear_forgets_a_level",
+        "clear_of_nothing_ignored", "third_clear_ignored", "resize_revives_cleared",
+        "clears_by_counter", "clears_through_numpy", "recorded_clear_one_row_short",
+    ),
+    "R6": (
+        "moves_unannounced", "announces_late", "copies_on_get", "rebinds_on_set", "moves_one_level",
+        "alternates_storage", "moves_on_clear", "frees_on_resize", "frees_older_generations",
+        "allocates_on_clear", "allocates_on_get",
+    ),
+    "R7": (
+        "dtype_lost_on_resize", "dtype_lost_on_set", "one_level_in_float64", "device_lost_on_resize",
+    ),
+    "R8": (
+        "broadcasts_hidden", "rejects_after_clearing", "rejects_after_copying",
+        "rejects_get_after_clearing", "accepts_negative_get", "accepts_negative_clear",
+        "accepts_negative_resize", "accepts_extra_levels", "accepts_missing_levels",
+    ),
+    "R11": ("answers_a_list_once", "stride_follows_capacity", "gradients_when_set"),
+}  # fmt: skip
 MUTANTS: Mapping[str, Entry] = {
-    "none_when_empty": Entry("harness.mutants.none_when_empty:NoneWhenEmpty", "R1"),
-    "levels_swapped": Entry("harness.mutants.levels_swapped:LevelsSwapped", "R2"),
-    "stale_after_shorter_set": Entry("harness.mutants.stale_after_shorter_set:StaleAfterShorterSet", "R3"),
-    "keeps_callers_tensor": Entry("harness.mutants.keeps_callers_tensor:KeepsCallersTensor", "R3"),
-    "growth_loses_payload": Entry("harness.mutants.growth_loses_payload:GrowthLosesPayload", "R4"),
-    "clears_one_row_too_few": Entry("harness.mutants.clears_one_row_too_few:ClearsOneRowTooFew", "R5"),
-    "moves_unannounced": Entry("harness.mutants.moves_unannounced:MovesUnannounced", "R6"),
-    "copies_on_get": Entry("harness.mutants.copies_on_get:CopiesOnGet", "R6"),
-    "clears_by_counter": Entry("harness.mutants.clears_by_counter:ClearsByCounter", "R5"),
-    "rebinds_on_set": Entry("harness.mutants.rebinds_on_set:RebindsOnSet", "R6"),
-    "frees_on_resize": Entry("harness.mutants.frees_on_resize:FreesOnResize", "R6"),
-    "allocates_on_clear": Entry("harness.mutants.allocates_on_clear:AllocatesOnClear", "R6"),
-    "dtype_lost_on_resize": Entry("harness.mutants.dtype_lost_on_resize:DtypeLostOnResize", "R7"),
-    "broadcasts_hidden": Entry("harness.mutants.broadcasts_hidden:BroadcastsHidden", "R8"),
-    "rejects_after_clearing": Entry("harness.mutants.rejects_after_clearing:RejectsAfterClearing", "R8"),
+    name: Entry(f"harness.mutants.{name}:{''.join(map(str.title, name.split('_')))}", rule)
+    for rule, names in _BREAKS.items()
+    for name in names
 }
 """Faulty variants of `reference`; the summary is the rule each one breaks."""
+
+MUTANT_ARMS: Mapping[str, str] = {
+    "clears_by_counter": "eager/full",
+    "clears_through_numpy": "eager/full",
+    "recorded_clear_one_row_short": "eager/full",
+    "frees_on_resize": "eager/full",
+    "frees_older_generations": "eager/full",
+    "allocates_on_clear": "eager/full",
+    "allocates_on_get": "eager/full",
+    "answers_a_list_once": "eager/stock",
+    "stride_follows_capacity": "eager/stock",
+    "gradients_when_set": "eager/stock",
+}
+"""Mutants whose fault an uncompiled run does not show -> the name of an arm that does."""
 
 CALLERS: Mapping[str, Entry] = {
     "engine": Entry("harness.callers.engine:Engine", "one get, one decode, one clear for each step"),
@@ -186,6 +230,22 @@ CALLERS: Mapping[str, Entry] = {
 }
 """How a buffer and a decoder are driven; `REVISION@CALLER` where it is not a correct engine."""
 
+SYSTEMS: Mapping[str, Entry] = {
+    "placeholder_ranges": Entry(
+        "harness.runner.neighbours:PlaceholderRanges", "which tokens of a placeholder receive embeddings"
+    ),
+    "dual_stream": Entry(
+        "harness.runner.neighbours:DualStreams", "two projections of one input on two streams"
+    ),
+    "kernels": Entry(
+        "harness.runner.kernel_incidents:Kernels", "code generated for a decoder with its buffer"
+    ),
+}
+"""Systems beside the buffer whose incidents play no trace: `harness.runner.systems.System` each."""
+
+SYSTEMS_OF_SOURCES = ("placeholder_ranges", "dual_stream")
+"""Those that a vLLM source has something of, which `audit` judges too."""
+
 SESSIONS: Mapping[str, Entry] = {
     "eager": Entry("harness.arms.eager:open_session", "not compiled; the controls too"),
     "compiled": Entry("harness.arms.compile:open_session", "torch.compile with a guard and a shape policy"),
@@ -210,6 +270,15 @@ ORACLES: Mapping[str, Entry] = {
     ),
     "R11": Entry("harness.oracles.graphs:judge", "graphs built against the budget, breaks, fall-back"),
 }
+"""Oracles of the buffer: of a case and its observation."""
+
+ORACLES_BESIDE: Mapping[str, Entry] = {
+    "R12": Entry("harness.oracles.ranges:judge", "wrong answers of a placeholder range"),
+    "R13": Entry(
+        "harness.oracles.ordering:judge", "pairs that nothing orders, other results, surplus subgraphs"
+    ),
+}
+"""Oracles of the systems beside it, each of an observation of its own kind."""
 
 
 def resolve(kind: str, names: Mapping[str, Entry], name: str) -> object:

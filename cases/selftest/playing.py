@@ -1,9 +1,10 @@
 """How tests play a case: one trace on one buffer, uncompiled unless they say otherwise."""
 
+from dataclasses import replace
 from typing import cast
 
 from harness.arm import EAGER, ArmSpec
-from harness.case import Case, Judgement, Observation
+from harness.case import Case, Compare, Judgement, Observation
 from harness.matrix import graph_budget
 from harness.oracles.every import judge_all
 from harness.play import Model, play
@@ -22,8 +23,10 @@ def observe(model: Model, trace: str, revision: str, arm: ArmSpec = EAGER) -> Ob
     return play(case_of(trace, revision, arm), model, buffer_named(revision))
 
 
-def judge(model: Model, trace: str, revision: str, arm: ArmSpec = EAGER) -> dict[Rule, Judgement]:
-    case = case_of(trace, revision, arm)
+def judge(
+    model: Model, trace: str, revision: str, arm: ArmSpec = EAGER, compare: Compare = Compare.ALL
+) -> dict[Rule, Judgement]:
+    case = replace(case_of(trace, revision, arm), compare=compare)
     return {said.rule: said for said in judge_all(case, play(case, model, buffer_named(revision)))}
 
 

@@ -1,4 +1,4 @@
-"""The oracles: every mutant is caught by its rule alone, the reference by none."""
+"""The oracles on whole traces: what revisions break, in which words; the reference breaks nothing."""
 
 import pytest
 
@@ -6,7 +6,6 @@ from cases.selftest.playing import broken, judge
 from harness.arm import EAGER, ArmSpec
 from harness.matrix import CAPTURE_ARM, CAPTURE_TRACES, CONTRACT_TRACES
 from harness.play import Model
-from harness.registry import MUTANTS
 from harness.rules import Rule, Verdict
 
 RULES = [Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8]
@@ -29,11 +28,6 @@ def test_the_reference_keeps_every_rule_and_every_rule_is_put_to_the_test(qwen: 
         seen = {judged[rule].verdict for judged in verdicts}
         assert Verdict.PASS in seen, rule
         assert seen <= {Verdict.PASS, Verdict.SKIP}, [judged[rule] for judged in verdicts]
-
-
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_mutant_is_caught_by_its_rule_and_by_no_other(qwen: Model, mutant: str) -> None:
-    assert rules_broken(qwen, mutant) == {Rule(MUTANTS[mutant].summary)}
 
 
 def test_a_released_revision_breaks_what_was_measured_on_its_releases(qwen: Model) -> None:

@@ -27,7 +27,7 @@ def judge(case: Case, observation: Observation) -> Judgement:
     moved = [
         (number, "answered from other storage, unannounced")
         for (_, before, old), (number, after, new) in pairwise(seen)
-        if before == after and old != new
+        if before == after and any(one != other for one, other in zip(old, new, strict=False))
     ]
     events = sorted([*moved, *_suffered(case, observation)])
     return against(Rule.R6, len(events), 0, "events", _tell(case, events))

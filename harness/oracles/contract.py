@@ -154,7 +154,7 @@ class _Follower:
             for row, cell, right in _rows_side_by_side(runs, wanted):
                 if cell != right and (level, row) not in self._reported:
                     self._reported.add((level, row))
-                    wrong.setdefault(self._rule(expected, cell), []).append((level, row, cell))
+                    wrong.setdefault(self._rule(expected, cell, right), []).append((level, row, cell))
         for rule, cells in wrong.items():
             self._report(rule, len(cells), "rows", f"{where}: {self._describe(cells)}")
         self._suspect = None
@@ -166,11 +166,11 @@ class _Follower:
             if min(tokens, self._ledger.stale_rows(fate)) > self._ledger.tokens:
                 self.audit.judged.add(rule)
 
-    def _rule(self, expected: Expected, cell: Cell | None) -> Rule:
+    def _rule(self, expected: Expected, cell: Cell | None, right: Cell | None) -> Rule:
         if expected.rule is Rule.R4:
             return Rule.R4
-        if cell is None:
-            return Rule.R2  # a row too many, or missing
+        if cell is None or right is None:
+            return Rule.R2  # a row missing, or one too many
         payload = cell[0]
         if payload is not None and payload < 0:
             return Rule.R3  # the caller's tensor was kept instead of copied
@@ -209,7 +209,7 @@ class _Follower:
         if accepted and ends_rows and step.op is not Op.GET:
             self._reported.clear()
             self._suspect = None
-        if expected.rule is Rule.R8 or (expected.rule is Rule.R4 and not expected.levels):
+        if expected.rule is Rule.R8 or (expected.rule is Rule.R4 and facts.answer is None):
             self._suspect = expected.rule
 
     def _report(self, rule: Rule, amount: int, unit: str, detail: str) -> None:

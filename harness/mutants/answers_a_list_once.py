@@ -1,0 +1,17 @@
+"""The third answer is a list, all others are tuples."""
+
+from torch import Tensor
+
+from harness.revisions.reference import ReferenceBuffer
+
+
+class AnswersAListOnce(ReferenceBuffer):
+    """Breaks R11: another type is another graph."""
+
+    _gets = 0
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        """The right tensors in the wrong bag."""
+        answer = super().get(tokens)
+        self._gets += 1
+        return list(answer) if answer and self._gets == 3 else answer  # type: ignore[return-value]
