@@ -8,10 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.arm import Backend
-from harness.case import Case
-from harness.incidents import Incident, catalogue
-from harness.matrix import Planned, Where, plan_incident
+from harness.incidents import catalogue
+from harness.matrix import Planned, Where, daily, plan_incident
 from harness.runner.cells import Runner
 
 
@@ -23,15 +21,8 @@ def cases() -> Iterator[object]:
                 arm = planned.case.arm
                 # So do ranks: one worker starts them.
                 group = pytest.mark.xdist_group("ranks" if arm.ranks > 1 else str(arm.backend))
-                slow = [] if _daily(incident, planned.case) else [pytest.mark.slow]
+                slow = [] if daily(incident, planned.case) else [pytest.mark.slow]
                 yield pytest.param(planned, id=f"{incident.id}-{_name(planned)}", marks=[group, *slow])
-
-
-def _daily(incident: Incident, case: Case) -> bool:
-    """A cold compile takes 1 s to 6 s: all of them are more than CI has time for."""
-    if case.arm.backend is Backend.INDUCTOR and case.subject not in (incident.faulty[0], incident.fixed[-1]):
-        return False
-    return case.arm.backend is Backend.NONE or case.family == incident.families[0]
 
 
 def _name(planned: Planned) -> str:

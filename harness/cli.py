@@ -14,7 +14,20 @@ from harness import __version__
 from harness.errors import ExitCode, HarnessError, UsageError
 from harness.reporting.output import Output
 
-COMMANDS = ("list", "repro", "audit", "check", "kernels", "doctor")
+COMMANDS = (
+    "list",
+    "repro",
+    "audit",
+    "check",
+    "fuzz",
+    "kernels",
+    "selftest",
+    "run",
+    "compare",
+    "report",
+    "nightly",
+    "doctor",
+)
 _JUDGEMENTS = {ExitCode.HOLDS, ExitCode.BROKEN}
 _CODES = (
     "exit codes: 0 what was asked holds, 1 judged and it does not, 2 the call was wrong, "

@@ -36,9 +36,20 @@ class MachineError(HarnessError):
     exit_code = ExitCode.MACHINE
 
 
+class OutOfMemory(MachineError):
+    """A case asked for more memory than the machine has, or than it was allowed: no finding of any rule."""
+
+
 class NotMeasured(HarnessError):
     """A probe saw nothing, so that judging would be guessing; the case is ERROR."""
 
 
 class StepUnavailable(Exception):
     """The buffer or the session has no such step: rules that need it are SKIP."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed; torch says so on the CPU by a RuntimeError with one of these texts."""
+    texts = ("can't allocate memory", "not enough memory")
+    kinds = {"MemoryError", "OutOfMemoryError", "OutOfMemory"}
+    return type(error).__name__ in kinds or any(text in str(error) for text in texts)

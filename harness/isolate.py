@@ -20,6 +20,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from harness.errors import is_out_of_memory
+
 _TAIL = 4000
 
 
@@ -106,12 +108,9 @@ def _call(target: str, arguments: Mapping[str, Any]) -> tuple[Ending, Any, str]:
     module, attribute = target.split(":")
     try:
         return Ending.RETURNED, getattr(importlib.import_module(module), attribute)(**arguments), ""
-    except MemoryError as error:
-        return Ending.OUT_OF_MEMORY, None, str(error)
     except Exception as error:  # noqa: BLE001  # what the child's function raises is its answer
-        # torch reports a failed allocation as a RuntimeError with this text.
-        full = "can't allocate memory" in str(error) or "not enough memory" in str(error)
-        return Ending.OUT_OF_MEMORY if full else Ending.RAISED, None, f"{type(error).__name__}: {error}"
+        ending = Ending.OUT_OF_MEMORY if is_out_of_memory(error) else Ending.RAISED
+        return ending, None, f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """What to run: incidents and questions turned into cases, cheap arms first.  No torch."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from harness.arm import EAGER, ArmSpec, Backend, Capture, GuardPolicy, PayloadPolicy, ShapePolicy
 from harness.case import Case, Compare, parse_subject
-from harness.incidents import Incident
+from harness.incidents import Incident, Run
 from harness.rules import Rule
 from harness.trace import RUNS_DECODER, Op, Trace
 
@@ -55,6 +55,7 @@ CAPTURE_TRACES = (
     "cap 16: capture 16; set 9; replay 16; set 20; replay 16; replay 16; get 20",
 )
 CAPTURE_ARM = ArmSpec(capture=Capture.FULL)
+CHECK_TRACES = (*AUDIT_TRACES, *CONTRACT_TRACES, *CAPTURE_TRACES)
 
 
 @dataclass(frozen=True)
@@ -103,17 +104,33 @@ def graph_budget(trace: Trace, arm: ArmSpec) -> int:
 
 def plan_incident(incident: Incident, where: Where) -> list[Planned]:
     """The runs of an incident over its revisions, controls added, cheap backends first."""
-    known = [
+    known = plan_runs(incident.runs_of(where.family), incident.revisions, where)
+    return sorted([*_controls(incident, where), *known], key=_cost)
+
+
+def plan_runs(runs: Iterable[Run], revisions: Sequence[str], where: Where) -> list[Planned]:
+    """Runs over the revisions they name, or else over `revisions`, with what each must break."""
+    return [
         Planned(
             _case(replace(where, dtype=run.dtype or where.dtype), subject, Trace.parse(run.trace), arm),
             frozenset(run.broken.get(subject, ())),
             run.note,
         )
-        for run in incident.runs_of(where.family)
+        for run in runs
         for arm in map(ArmSpec.parse, run.arms)
-        for subject in run.revisions or incident.revisions
+        for subject in run.revisions or revisions
     ]
-    return sorted([*_controls(incident, where), *known], key=_cost)
+
+
+def daily(incident: Incident, case: Case) -> bool:
+    """Whether CI plays a case of an incident every day: cold compiles take 1 s to 6 s, all are too many.
+
+    Compiled cases are daily on the incident's first family, and with Inductor on its
+    first faulty and its last fixed revision.
+    """
+    if case.arm.backend is Backend.INDUCTOR and case.subject not in (incident.faulty[0], incident.fixed[-1]):
+        return False
+    return case.arm.backend is Backend.NONE or case.family == incident.families[0]
 
 
 def plan_source(incident: Incident, where: Where, label: str, model_class: str) -> list[Planned]:
@@ -136,12 +153,15 @@ def plan_audit(
     return [Planned(_of_source(case, model_class), None) for case in cases]
 
 
-def plan_check(where: Where, label: str) -> list[Planned]:
-    """The whole buffer contract on one class of a user's own, uncompiled."""
-    plain = [(trace, EAGER) for trace in (*AUDIT_TRACES, *CONTRACT_TRACES)]
-    captured = [(trace, CAPTURE_ARM) for trace in CAPTURE_TRACES]
-    cases = (_case(where, label, Trace.parse(trace), arm) for trace, arm in (*plain, *captured))
-    return [Planned(case, None) for case in cases]
+def plan_check(where: Where, label: str, texts: Iterable[str] = CHECK_TRACES) -> list[Planned]:
+    """Traces on one class of a user's own, uncompiled; by default the whole buffer contract."""
+    return [
+        Planned(_case(where, label, trace, _uncompiled(trace)), None) for trace in map(Trace.parse, texts)
+    ]
+
+
+def _uncompiled(trace: Trace) -> ArmSpec:
+    return CAPTURE_ARM if any(step.op in {Op.CAPTURE, Op.REPLAY} for step in trace) else EAGER
 
 
 def plan_workload(

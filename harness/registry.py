@@ -129,7 +129,7 @@ _BREAKS = {
         "rejects_get_after_clearing", "accepts_negative_get", "accepts_negative_clear",
         "accepts_negative_resize", "accepts_extra_levels", "accepts_missing_levels",
     ),
-    "R11": ("answers_a_list_once", "stride_follows_capacity", "gradients_when_set"),
+    "R11": ("lists_and_tuples", "stride_follows_capacity", "gradients_when_set"),
 }  # fmt: skip
 MUTANTS: Mapping[str, Entry] = {
     name: Entry(f"harness.mutants.{name}:{''.join(map(str.title, name.split('_')))}", rule)
@@ -146,7 +146,7 @@ MUTANT_ARMS: Mapping[str, str] = {
     "frees_older_generations": "eager/full",
     "allocates_on_clear": "eager/full",
     "allocates_on_get": "eager/full",
-    "answers_a_list_once": "eager/stock",
+    "lists_and_tuples": "eager/stock",
     "stride_follows_capacity": "eager/stock",
     "gradients_when_set": "eager/stock",
 }
@@ -273,6 +273,7 @@ ORACLES: Mapping[str, Entry] = {
 """Oracles of the buffer: of a case and its observation."""
 
 ORACLES_BESIDE: Mapping[str, Entry] = {
+    "R10": Entry("harness.oracles.kernels:judge", "rows, sizes and bytes of generated kernels"),
     "R12": Entry("harness.oracles.ranges:judge", "wrong answers of a placeholder range"),
     "R13": Entry(
         "harness.oracles.ordering:judge", "pairs that nothing orders, other results, surplus subgraphs"

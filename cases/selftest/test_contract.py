@@ -73,6 +73,8 @@ def test_a_released_revision_breaks_what_was_measured_on_its_releases(qwen: Mode
         ("cap 16: set 9; get 9; set 20; get 9", "pr43617", Rule.R6, 1, "step 4 'get 9'"),
         ("cap 16: get -1", "pr43617", Rule.R8, 1, "step 1 'get -1' was accepted"),
         ("cap 16: get 4; get 2", "pr40932", Rule.R1, 2, "step 1 'get 4' was answered with None"),
+        ("cap 16: set 9; get 20; get 9", "refuses_growth_after_clearing", Rule.R4, 27, "holds zeros"),
+        ("cap 16: set 20; get 16", "one_row_too_many", Rule.R2, 3, "first row 16 of level 0"),
         (
             "cap 16: set 9; get 9",
             "keeps_callers_tensor",
@@ -93,6 +95,11 @@ def test_the_figure_and_the_words(
 def test_rows_lost_by_one_step_are_counted_once(qwen: Model) -> None:
     judged = judge(qwen, "cap 16: set 16; get 20; get 16", "pr43617")
     assert broken(judged) == {Rule.R4}
+
+
+def test_a_level_that_is_missing_has_not_moved(qwen: Model) -> None:
+    judged = judge(qwen, "cap 16: get 16; get 1; get 16", "level_missing_for_one_token")
+    assert broken(judged) == {Rule.R1}
 
 
 def test_a_step_that_a_revision_lacks_is_skipped(qwen: Model) -> None:

@@ -3,7 +3,9 @@
 import importlib.metadata
 import json
 import re
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,8 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
     ("words", "quoted"),
     [
         (["--target", "h100"], "unknown target 'h100'; known are cpu, cuda, h200"),
+        (["--family", "gpt2"], "unknown family 'gpt2'; known are qwen3_vl, "),
+        (["--family", "gpt2:opaque"], "unknown family 'gpt2'; known are qwen3_vl, "),
         (["--revision", "pr1"], "unknown revision 'pr1'; known are original"),
         (["--compare", "pr1"], "unknown revision 'pr1'; known are original"),
         (["--tokens", "100", "--capacity", "64"], "--tokens 100 is above --capacity 64"),
@@ -43,6 +47,7 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
         (["--tokens", "many"], "invalid int value: 'many'"),
         (["--cubin"], "--cubin compiles for a GPU that is not here (h200), not 'cpu'"),
         (["--target", "h200", "--run"], "--run cannot be asked of target 'h200'"),
+        (["--cost", "--static"], "brings its own decoder and sizes: leave --layers, --static out"),
     ],
 )
 def test_a_wrong_call_is_answered_with_one_sentence(
@@ -50,13 +55,6 @@ def test_a_wrong_call_is_answered_with_one_sentence(
 ) -> None:
     assert main([*KERNELS, *words]) == ExitCode.USAGE
     assert quoted in sentence(capsys)
-
-
-def test_what_only_the_child_can_know_is_answered_with_one_sentence_too(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["kernels", "--family", "gpt2"]) == ExitCode.USAGE
-    assert "unknown family 'gpt2'; known are qwen3_vl" in sentence(capsys)
 
 
 @pytest.mark.parametrize(
@@ -132,16 +130,22 @@ def test_an_unsupported_torch_or_triton_is_the_machines_fault(
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], str]:
+    """Rows for programs, and the table for people."""
     path: Path = tmp_path_factory.mktemp("kernels") / "rows.jsonl"
-    words = ["--static", "--revision", "original", "--compare", "pr43617", "--json", str(path), "--quiet"]
-    assert main([*KERNELS, *words]) == ExitCode.HOLDS
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    words = ["--family", "granite4_vision", "--layers", "1", "--static", "--json", str(path)]
+    words += ["--revision", "granite_full", "--compare", "granite_sliced"]
+    with redirect_stdout(StringIO()) as shown:
+        assert main(["kernels", *words]) == ExitCode.HOLDS
+    return [json.loads(line) for line in path.read_text().splitlines()], shown.getvalue()
 
 
 @pytest.mark.xdist_group("kernels-cpu")
-def test_there_is_a_row_for_each_kernel_and_one_for_each_graph(rows: list[dict[str, Any]]) -> None:
-    for revision in ("original", "pr43617"):
+def test_there_is_a_row_for_each_kernel_and_one_for_each_graph(
+    measured: tuple[list[dict[str, Any]], str],
+) -> None:
+    rows, _ = measured
+    for revision in ("granite_full", "granite_sliced"):
         of_revision = [row for row in rows if row["revision"] == revision]
         *kernels, graph = of_revision
         generated = [row for row in kernels if row["kind"] == "generated"]
@@ -153,7 +157,21 @@ def test_there_is_a_row_for_each_kernel_and_one_for_each_graph(rows: list[dict[s
         assert {row["graph"] for row in of_revision} == {0}
         assert graph["seconds"] > 0
         assert graph["peak_bytes"] > 2**20
-    assert {(row["family"], row["target"], row["layers"]) for row in rows} == {("qwen3_vl:opaque", "cpu", 3)}
+    family = "granite4_vision:opaque+payload_first"
+    assert {(row["family"], row["target"], row["layers"]) for row in rows} == {(family, "cpu", 1)}
+
+
+@pytest.mark.xdist_group("kernels-cpu")
+def test_two_revisions_are_compared_and_the_rule_of_each_is_said(
+    measured: tuple[list[dict[str, Any]], str],
+) -> None:
+    lines = measured[1].splitlines()
+    (moved,) = [line.split() for line in lines if line.startswith("bytes moved")]
+    assert (moved[2], moved[4]) == (moved[3], "1.0x")
+    assert [line.split(";")[0] for line in lines[-2:]] == [
+        "R10 of granite_full: kept, 77 rows against 77",
+        "R10 of granite_sliced: kept, 77 rows against 77",
+    ]
 
 
 def kernel(points: int, **changes: Any) -> Kernel:

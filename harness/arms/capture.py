@@ -139,6 +139,11 @@ def open_session(spec: ArmSpec, decoder: Decoder, profile: Profile) -> CapturedS
     if spec.capture is Capture.REDUCE_OVERHEAD:
         return open_reduce_overhead(spec, decoder, profile)
     inner = (CompiledSession if spec.compiled else EagerSession)(spec, decoder, profile)
+    return capturing(spec, inner, profile)
+
+
+def capturing(spec: ArmSpec, inner: EagerSession, profile: Profile) -> CapturedSession:
+    """A session without graphs over `inner`, which may have compiled already; closing it closes `inner`."""
     if profile.device.type != "cuda":
         return CapturedSession(spec, inner, CpuGraphs())
     broken = spec.capture is not Capture.FULL

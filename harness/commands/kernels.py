@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from harness.errors import ExitCode
+from harness.errors import ExitCode, UsageError
 from harness.kernels.subject import CPU, TARGETS, Subject
 from harness.reporting.output import Output
 
+_OF_SIZES = (
+    "family", "revision", "compare", "dtype", "layers", "hidden", "tokens", "capacity", "profile_tokens",
+    "static", "target", "cubin", "run",
+)  # fmt: skip
 SUMMARY = "the generated kernels and their sizes, also for a GPU that is not here"
 
 
@@ -48,13 +52,23 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--cubin", action="store_true", help="compile Triton kernels: registers, spills, shared memory, grid"
     )
     how.add_argument("--run", action="store_true", help="on the CPU: compile what was generated, and run it")
+    how.add_argument(
+        "--cost",
+        action="store_true",
+        help="time decode steps here instead: whole buffers, slices, and no payload at all, as ratios",
+    )
+    defaults = parser.parse_args([])
+    parser.set_defaults(of_sizes={name: getattr(defaults, name) for name in _OF_SIZES})
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
-    """Exit 0 when the kernels were measured; nothing is judged here."""
+    """Exit 0 when the kernels were measured, whatever is said of rule R10."""
+    if args.cost:
+        return _cost(args, output)
     from harness.kernels.isolated import measure
     from harness.kernels.rows import rows_of
-    from harness.reporting.kernel_table import show_comparison, show_measurement
+    from harness.oracles.kernels import judge
+    from harness.reporting.kernel_table import show_comparison, show_judgement, show_measurement
 
     revisions = [args.revision, *([args.compare] if args.compare else [])]
     subjects = [_subject(args, revision) for revision in revisions]
@@ -67,6 +81,8 @@ def run(args: Namespace, output: Output) -> ExitCode:
         show_comparison(output, subjects, measured)
     else:
         show_measurement(output, subjects[0], measured[0])
+    for subject, one in zip(subjects, measured, strict=True):
+        show_judgement(output, subject, judge(one.calls, subject.tokens))
     return ExitCode.HOLDS
 
 
@@ -77,3 +93,20 @@ def _subject(args: Namespace, revision: str) -> Subject:
         target=args.target, static=args.static, dtype=args.dtype, layers=args.layers, hidden=args.hidden,
         cubin=args.cubin, run=args.run,
     )  # fmt: skip
+
+
+def _cost(args: Namespace, output: Output) -> ExitCode:
+    from harness.kernels.costs import CostRow, measure_costs
+    from harness.reporting.kernel_table import show_costs
+
+    given = [
+        f"--{name.replace('_', '-')}" for name, usual in args.of_sizes.items() if getattr(args, name) != usual
+    ]
+    if given:
+        raise UsageError(f"--cost brings its own decoder and sizes: leave {', '.join(given)} out")
+    with output.progress("timing decode steps"):
+        costs = measure_costs()
+    for cost in costs.steps:
+        output.record(CostRow.of(costs, cost))
+    show_costs(output, costs)
+    return ExitCode.HOLDS

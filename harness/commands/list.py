@@ -92,9 +92,9 @@ def _variants() -> Iterable[Item]:
 
 
 def _rules() -> Iterable[Item]:
-    judges = {**ORACLES, **ORACLES_BESIDE}
     for rule in Rule:
-        figure = judges[rule].summary if rule in judges else "no oracle yet"
+        judges = [oracles[rule].summary for oracles in (ORACLES, ORACLES_BESIDE) if rule in oracles]
+        figure = "; ".join(judges) or "no oracle yet"
         yield {"name": rule, "summary": f"{rule.word}: {rule.promise} (figure: {figure})", "figure": figure}
 
 

@@ -68,6 +68,13 @@ class Granite4VisionConfig(DecoderConfig):
     def levels(self) -> int:
         return len(self.targets)
 
+    def within(self, layers: int) -> dict[str, tuple[int, ...]]:
+        """The two tuples of targets, without those that the first `layers` layers do not have."""
+        return {
+            name: tuple(target for target in getattr(self, name) if target < layers)
+            for name in ("layerwise", "spatial")
+        }
+
 
 class DecoderLayer(nn.Module):
     """Attention and feed-forward, each behind a norm, scaled, and added to what came in."""

@@ -10,6 +10,7 @@ from harness.arm import ArmSpec
 from harness.devices import parse_device, parse_dtype
 from harness.errors import UsageError
 from harness.families.family import TinyFamily
+from harness.families.granite4_vision import Granite4VisionConfig
 from harness.families.layers import give_storage
 from harness.families.named import family_named
 from harness.kernels.subject import CPU, Subject
@@ -56,17 +57,17 @@ class Decode:
 
     def profile_run(self) -> Tensor:
         """As an engine's first run: nothing was set before."""
-        return self._forward(self.asked.profile_tokens)
+        return self.session.forward(self.inputs(self.asked.profile_tokens))
 
     def step(self) -> Tensor:
         """Set a payload of as many tokens as the step has, and decode."""
         shape = (self.family.levels, self.asked.tokens, self.family.hidden)
         self.buffer.set(torch.zeros(shape, dtype=self.dtype, device=self.device))
-        return self._forward(self.asked.tokens)
+        return self.session.forward(self.inputs(self.asked.tokens))
 
-    def _forward(self, tokens: int) -> Tensor:
-        payload = self.buffer.get(tokens)
-        return self.session.forward(Inputs(self._hidden(tokens), self._positions(tokens), payload))
+    def inputs(self, tokens: int) -> Inputs:
+        """The decoder's arguments for so many tokens; the payload is what the buffer answers now."""
+        return Inputs(self._hidden(tokens), self._positions(tokens), self.buffer.get(tokens))
 
     # Inputs lie in storage for `capacity` tokens, as an engine's do: a graph that runs
     # more rows than the step has reads on behind them, and must find memory there.
@@ -83,11 +84,14 @@ class Decode:
 def sized_family(asked: Subject) -> TinyFamily[Any]:
     """The family, with the subject's layers and hidden size; heads and feed-forward widen with the latter.
 
+    Granite's levels before layers that are left out are left out too.
     Raises `UsageError` for an unknown family, and for sizes that do not go together.
     """
     family = _with_defaults(asked.family)
     config, hidden = family.config, asked.hidden or family.config.hidden
-    changes = {"layers": asked.layers or config.layers, "hidden": hidden}
+    changes: dict[str, Any] = {"layers": asked.layers or config.layers, "hidden": hidden}
+    if isinstance(config, Granite4VisionConfig):
+        changes |= config.within(changes["layers"])
     for name in _WIDENED:
         changes[name], left = divmod(getattr(config, name) * hidden, config.hidden)
         if left or not changes[name]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.errors import UsageError
 from harness.kernels.targets import GPUS
-from harness.registry import REVISIONS
+from harness.registry import FAMILIES, REVISIONS
 
 CPU = "cpu"
 CUDA = "cuda"
@@ -54,6 +54,9 @@ class Subject:
         """Refuse what cannot be measured."""
         if self.target not in TARGETS:
             raise UsageError(f"unknown target '{self.target}'; known are {', '.join(TARGETS)}")
+        base = self.family.partition(":")[0]
+        if base not in FAMILIES:
+            raise UsageError(f"unknown family '{base}'; known are {', '.join(FAMILIES)}")
         if self.revision not in REVISIONS:
             raise UsageError(f"unknown revision '{self.revision}'; known are {', '.join(REVISIONS)}")
         self._check_sizes()

@@ -31,6 +31,15 @@ def check_support() -> None:
         raise MachineError(f"torch {torch} needs triton {wanted}, here is {triton}; known are {known}")
 
 
+def why_not() -> str:
+    """The sentence that `check_support` raises; empty where it raises nothing."""
+    try:
+        check_support()
+    except MachineError as error:
+        return str(error)
+    return ""
+
+
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)

@@ -43,7 +43,7 @@ class Audit:
 _META = "meta"
 """The device whose tensors have no storage; that an answer lies there is R7."""
 
-_LAST: list[tuple[Case | None, Observation | None, Audit]] = [(None, None, Audit())]
+_LAST: "list[_Audited]" = []
 """The audit made last, and of what."""
 
 
@@ -73,20 +73,44 @@ def rejection(case: Case, observation: Observation) -> Judgement:
 
 
 def audit(case: Case, observation: Observation) -> Audit:
-    """Follow the whole trace; the oracles of one observation ask for the same audit one after the other."""
-    last_case, last_observation, last = _LAST[0]
-    if last_case is not case or last_observation is not observation:
-        last = _follow(case, observation)
-        _LAST[0] = (case, observation, last)
-    return last
+    """Follow the whole trace; one that goes on where the last one audited ended is followed from there.
+
+    So the oracles of one observation share an audit, and a trace that is judged after
+    every step is followed once.
+    """
+    if not _LAST or not _LAST[0].goes_on_in(case, observation):
+        _LAST[:] = [_Audited(case, observation)]
+    return _LAST[0].upto(case, observation)
 
 
-def _follow(case: Case, observation: Observation) -> Audit:
-    follower = _Follower(Ledger(case.trace.capacity, observation.levels, observation.hidden))
-    if observation.vision:
-        for number, step, facts in numbered_steps(case, observation):
-            follower.follow(number, step, facts)
-    return follower.audit
+class _Audited:
+    """An audit, and the steps that it has come through."""
+
+    def __init__(self, case: Case, observation: Observation) -> None:
+        self._sizes = _sizes(case, observation)
+        self._follower = _Follower(Ledger(case.trace.capacity, observation.levels, observation.hidden))
+        self._done: list[tuple[Step, StepFacts]] = []
+
+    def goes_on_in(self, case: Case, observation: Observation) -> bool:
+        """Whether this begins with the very steps that were followed."""
+        pairs = zip(self._done, case.trace.steps, observation.steps, strict=False)
+        return (
+            self._sizes == _sizes(case, observation)
+            and len(self._done) <= len(observation.steps)
+            and all(done[0] is step and done[1] is facts for done, step, facts in pairs)
+        )
+
+    def upto(self, case: Case, observation: Observation) -> Audit:
+        """Follow what is new; answers the audit of it all."""
+        if observation.vision:
+            for number, step, facts in [*numbered_steps(case, observation)][len(self._done) :]:
+                self._follower.follow(number, step, facts)
+                self._done.append((step, facts))
+        return self._follower.audit
+
+
+def _sizes(case: Case, observation: Observation) -> tuple[int, int, int]:
+    return case.trace.capacity, observation.levels, observation.hidden
 
 
 def _judge(rule: Rule, case: Case, observation: Observation, why_skipped: str) -> Judgement:

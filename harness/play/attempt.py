@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import torch
 
 from harness.case import CallName, Raised
-from harness.errors import HarnessError, StepUnavailable
+from harness.errors import HarnessError, OutOfMemory, StepUnavailable, is_out_of_memory
 
 T = TypeVar("T")
 _TORCH = str(Path(torch.__file__).parent)
@@ -64,6 +64,9 @@ def naming(call: CallName, function: Callable[[], T]) -> T:
 
 
 def _raised(call: CallName, error: Exception) -> Raised:
+    """The fact; where memory ran out it is none, and `OutOfMemory` is raised."""
+    if is_out_of_memory(error):
+        raise OutOfMemory(f"{call} ran out of memory: {error}") from None
     message = (str(error).strip().splitlines() or [""])[0]
     return Raised(type(error).__name__, message, call, _where(error))
 

@@ -5,6 +5,7 @@ from contextlib import closing, nullcontext
 import torch
 
 from harness.arms.compile import CompiledSession
+from harness.callers.engine import Engine
 from harness.callers.named import caller_of
 from harness.case import Case, GraphFacts, Observation, StepFacts
 from harness.errors import NotMeasured
@@ -14,13 +15,15 @@ from harness.probes.graphs import GraphProbe
 from harness.protocols import BufferFactory, Session
 
 
-def play(case: Case, model: Model, make_buffer: BufferFactory) -> Observation:
+def play(case: Case, model: Model, make_buffer: BufferFactory, caller: Engine | None = None) -> Observation:
     """Play `case` from a cold compiler, and state what was seen at every step.
+
+    `caller` drives buffer and decoder instead of the one that the case names.
 
     Exceptions of the buffer and of the compiled call are facts of their step.  Where a
     step could not be measured the steps from there on are unavailable, and `error` says why.
     """
-    caller = caller_of(case)
+    caller = caller or caller_of(case)
     decoder, profile = caller.decoder(model.decoder), model.profile(case.trace.capacity)
     with torch.no_grad(), closing(case.arm.open(decoder, profile)) as session:
         player = Player(case, model, make_buffer, session, caller)

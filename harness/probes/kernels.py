@@ -1,6 +1,6 @@
 """How much work the kernels of a compiled decoder do, at the sizes they were really called with."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
@@ -25,11 +25,14 @@ class KernelProbe:
     only, and each call ends in `harness.torch_compat.lowering.NotRun`.
     """
 
-    def __init__(self, tokens: int, capacity: int, *, run: bool = True) -> None:
-        """Nothing is watched yet."""
+    def __init__(
+        self, tokens: int, capacity: int, *, run: bool = True, arguments: Sequence[str] = _ARGUMENTS
+    ) -> None:
+        """Nothing is watched yet; sizes of `arguments`, of which the first is shown as `n`, are tokens."""
         self._tokens = tokens
         self._capacity = capacity
-        self._watch: AbstractContextManager[Watched] = watch(_ARGUMENTS, run=run)
+        self._arguments = arguments
+        self._watch: AbstractContextManager[Watched] = watch(arguments, run=run)
 
     def __enter__(self) -> Self:
         """Start watching: what was compiled before stays unseen."""
@@ -61,7 +64,8 @@ class KernelProbe:
     def _call(self, index: int, symbols: Symbols) -> GraphCall:
         lowered = self.watched.graphs[index]
         assert lowered is not None, "a graph that could not be read has no calls"
-        return _checked(_Call(index, lowered, symbols, self._tokens, self._capacity).facts())
+        named = lowered.sizes_of[self._arguments[0]]
+        return _checked(_Call(index, lowered, symbols, named, self._tokens, self._capacity).facts())
 
 
 def _checked(call: GraphCall) -> GraphCall:
@@ -75,7 +79,15 @@ def _checked(call: GraphCall) -> GraphCall:
 class _Call:
     """One call of one graph: expressions and what their symbols stood for."""
 
-    def __init__(self, number: int, lowered: Lowered, symbols: Symbols, tokens: int, capacity: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        lowered: Lowered,
+        symbols: Symbols,
+        named: Sequence[sympy.Symbol],
+        tokens: int,
+        capacity: int,
+    ) -> None:
         self._number = number
         self._lowered = lowered
         self._symbols = {symbol: sympy.Integer(value) for symbol, value in symbols.items()}
@@ -84,7 +96,7 @@ class _Call:
         # The same call, if nothing had more rows than the step.
         self._ideal = {symbol: sympy.Integer(min(value, tokens)) for symbol, value in symbols.items()}
         tokens_symbol = sympy.Symbol(TOKENS, integer=True, positive=True)
-        self._names = dict.fromkeys(lowered.sizes_of[_ARGUMENTS[0]], tokens_symbol)
+        self._names = dict.fromkeys(named, tokens_symbol)
         self._functions = {
             operation: function for function in lowered.functions for operation in function.operations
         }

@@ -17,14 +17,15 @@ _WORDS = 512
 class NumericsProbe:
     """Compares outputs of one decoder; runs the references uncompiled, in the case's dtype."""
 
-    def __init__(self, decoder: torch.nn.Module, levels: int, hidden: int) -> None:
+    def __init__(self, decoder: torch.nn.Module, levels: int, hidden: int, *, thorough: bool = True) -> None:
         """Keep the decoder (see `harness.protocols.Decoder`), a copy of it in fp64, and draw a head.
 
         The head (hidden, words) stands for the language model's, so that a greedy
-        choice of words exists as in an evaluation.
+        choice of words exists as in an evaluation.  Not `thorough`, no copy is made:
+        some decoders cannot be copied, and only thorough comparisons need it.
         """
         self._decoder = decoder
-        self._exact = copy.deepcopy(decoder).double()
+        self._exact = copy.deepcopy(decoder).double() if thorough else decoder
         self._levels = levels
         head = torch.randn(hidden, _WORDS, generator=torch.Generator().manual_seed(0))
         self._head = head.to(next(decoder.parameters()).device)

@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from harness.case import Judgement
 from harness.kernel_facts import GraphCall, Kernel
 from harness.kernels.compare import Pair, paired
+from harness.kernels.costs import Costs
 from harness.kernels.measurement import Measurement
 from harness.kernels.subject import Subject
+from harness.reporting.audit_table import STYLES, WORDS
 from harness.reporting.output import Column, Output
 
 _NAME = 60
@@ -60,6 +63,30 @@ def show_comparison(output: Output, subjects: Sequence[Subject], measured: Seque
     output.line()
     _differences(output, paired(one, other))
     _cost(output, measured)
+
+
+def show_judgement(output: Output, subject: Subject, said: Judgement) -> None:
+    """Whether the revision keeps rule R10 in this step, with figure and limit."""
+    figure = "" if said.value is None else f", {said.value:,.0f} {said.unit} against {said.limit:,.0f}"
+    line = f"{said.rule} of {subject.revision}: {WORDS[said.verdict]}{figure}; {said.detail}"
+    output.line(line, STYLES.get(said.verdict, "green"))
+
+
+def show_costs(output: Output, costs: Costs) -> None:
+    """Each step in milliseconds, with the two ratios."""
+    output.line(
+        f"decode steps of {costs.family}, {costs.dtype}, {costs.device}, torch {costs.torch}, one thread; "
+        f"milliseconds, the least of {costs.repetitions} taken by turns"
+    )
+    output.line()
+    columns = [Column(width, right=True) for width in (8, 6, 12, 9, 8, 11, 18)]
+    headings = ["capacity", "tokens", "whole buffer", "sliced", "ratio", "no payload", "zeros to skipping"]
+    output.row(columns, headings, "dim")
+    for step in costs.steps:
+        times = [f"{1000 * seconds:.2f}" for seconds in (step.full, step.sliced, step.skipped)]
+        full, sliced, skipped = times
+        cells = [str(step.capacity), str(step.tokens), full, sliced, f"{step.extra_rows:.1f}x", skipped]
+        output.row(columns, [*cells, f"{step.zeros:.2f}x"])
 
 
 def _head(output: Output, subject: Subject, measured: Measurement) -> None:

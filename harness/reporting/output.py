@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -58,15 +58,15 @@ class Output:
             self._json.write(row)
 
     @contextmanager
-    def progress(self, text: str) -> Iterator[None]:
-        """Say what is being done, on a terminal's stderr only."""
+    def progress(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Say what is being done, on a terminal's stderr only; what is yielded says something new."""
         if self._silent or not sys.stderr.isatty():
-            yield
+            yield lambda text: None
             return
         from rich.console import Console
 
-        with Console(stderr=True).status(text):
-            yield
+        with Console(stderr=True).status(text) as status:
+            yield status.update
 
     def close(self) -> None:
         """Close the JSON file."""
@@ -77,5 +77,5 @@ class Output:
         if self._console is None:
             from rich.console import Console
 
-            self._console = Console()
+            self._console = Console(emoji=False)  # `:x:` in a text is no picture
         return self._console

@@ -25,7 +25,7 @@ def judge_class(found: Found) -> Standing:
     Each broken rule is given its reach, as far as the class can be driven in its
     own call order.
     """
-    orders = _engine_orders(found)
+    orders = engine_orders(found)
     standing = _by_methods(found, found.buffer) if found.buffer else _by_orders(found, orders)
     return replace(standing, rows=tuple(_with_reach(row, orders) for row in standing.rows))
 
@@ -42,8 +42,8 @@ def _by_orders(found: Found, orders: list[Cell]) -> Standing:
     return sum_up(orders, label, name, known_of(label, name))
 
 
-def _engine_orders(found: Found) -> list[Cell]:
-    """Every order, played; none for a class that cannot be driven so."""
+def engine_orders(found: Found) -> list[Cell]:
+    """Every order of the engine, played; none for a class that cannot be driven so."""
     if found.driven is None:
         return []
     replayed = ReplayedClass(found.driven)

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from harness import places
 from harness.isolate import Ending, run_isolated
@@ -14,6 +15,15 @@ from harness.isolate import Ending, run_isolated
 OLDEST_TORCH = (2, 10)
 NEWEST_TORCH = (2, 15)
 _COMPILE_SECONDS = 180
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_LIBRARIES = {
+    "triton": "'kernels --target h200' is refused",
+    "ray": "'run --executor ray' is refused",
+    "datasets": "a run leaves JSON lines and no Parquet",
+    "matplotlib": "'report --html' is refused",
+    "pytest-xdist": "'pytest -n' and 'nightly' are refused",
+}
+"""Optional libraries, and what does not work without each."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,23 @@ def vllm() -> Finding:
             here=False,
             found="not installed: '--vllm installed' is refused, releases and files are not",
         )
+
+
+def library(name: str, without: str) -> Finding:
+    """Whether an optional library is installed, by its metadata: some cost seconds to import."""
+    try:
+        return Finding(name, here=True, found=importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, here=False, found=f"not installed: {without}")
+
+
+def chromium() -> Finding:
+    """Whether the HTML report can be tested here; it can be made and read anywhere."""
+    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if browser and shutil.which("chromedriver"):
+        return Finding("chromium", here=True, found=f"{browser}, with chromedriver")
+    lacking = "no chromedriver" if browser else f"none of {', '.join(_BROWSERS)}"
+    return Finding("chromium", here=False, found=f"{lacking}: browser cases are skipped")
 
 
 def package_index() -> Finding:
@@ -113,4 +140,13 @@ def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
-LOOKS: tuple[Callable[[], Finding], ...] = (torch_version, gpu, vllm, cache_folder, package_index, inductor)
+LOOKS: tuple[Callable[[], Finding], ...] = (
+    torch_version,
+    gpu,
+    vllm,
+    *(partial(library, name, without) for name, without in _LIBRARIES.items()),
+    chromium,
+    cache_folder,
+    package_index,
+    inductor,
+)

@@ -9,6 +9,7 @@ from harness.case import Case, Observation
 from harness.play import Model, play
 from harness.protocols import BufferFactory
 from harness.registry import MUTANTS, REVISIONS, resolve
+from harness.runner.own_buffer import load_buffer
 
 NOTHING_BOUND: Mapping[str, BufferFactory] = MappingProxyType({})
 
@@ -25,6 +26,8 @@ def play_here(case: Case, bound: Mapping[str, BufferFactory] = NOTHING_BOUND) ->
 def _factory(revision: str, bound: Mapping[str, BufferFactory]) -> BufferFactory:
     if revision in bound:
         return bound[revision]
+    if ":" in revision:  # MODULE:CLASS of the user's own
+        return load_buffer(revision)
     return cast(BufferFactory, resolve("revision", {**REVISIONS, **MUTANTS}, revision))
 
 

@@ -2,16 +2,17 @@
 
 import importlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-import torch
-
 from harness.errors import UsageError
+from harness.isolate import Ending, run_isolated
 from harness.protocols import BufferFactory
 
 _SIGNATURE = "(capacity, hidden, levels, *, dtype, device)"
 _METHODS = {"get": "get(tokens)", "set": "set(payload)", "clear": "clear(tokens)", "resize": "resize(tokens)"}
+_PATIENCE_S = 120
 
 
 def load_buffer(text: str) -> BufferFactory:
@@ -26,8 +27,22 @@ def load_buffer(text: str) -> BufferFactory:
     if not isinstance(found, type):
         what = "no" if found is None else "no class, but another object,"
         raise UsageError(f"module '{module}' has {what} '{name}'")
-    _fit(found, text)
+    check_fit(cast(BufferFactory, found), text)
     return cast(BufferFactory, found)
+
+
+def check_buffers(names: Sequence[str]) -> None:
+    """Refuse, with `UsageError`, classes that `load_buffer` refuses; they are loaded in a child, and not here."""
+    outcome = run_isolated("harness.runner.own_buffer:load_all", {"names": names}, timeout_s=_PATIENCE_S)
+    said = outcome.detail.removeprefix(f"{UsageError.__name__}: ")
+    if outcome.ending is Ending.RAISED and said != outcome.detail:
+        raise UsageError(said)
+
+
+def load_all(names: Sequence[str]) -> None:
+    """Load classes, and forget them."""
+    for name in names:
+        load_buffer(name)
 
 
 def _module(name: str) -> object:
@@ -40,9 +55,12 @@ def _module(name: str) -> object:
         raise UsageError(f"module '{name}' cannot be imported: {type(error).__name__}: {error}") from None
 
 
-def _fit(made_by: type, text: str) -> None:
+def check_fit(make: BufferFactory, text: str) -> None:
+    """Make one small buffer; `UsageError` where `make`, named `text`, does not fit the interface."""
+    import torch
+
     try:
-        buffer = made_by(4, 8, 2, dtype=torch.float32, device=torch.device("cpu"))
+        buffer = make(4, 8, 2, dtype=torch.float32, device=torch.device("cpu"))
     except Exception as error:  # noqa: BLE001  # whatever the class raises, it does not fit
         raise UsageError(
             f"{text} cannot be made with {_SIGNATURE}: {type(error).__name__}: {error}"

@@ -53,7 +53,8 @@ class Lowered:
     """One graph: its kernels, and what is needed to bind its symbols at a call.
 
     `parameters` are inputs that keep their address between calls (weights).
-    `sizes_of` has the symbols that the sizes of each argument watched for became.
+    `sizes_of` has the symbols that the sizes of each argument watched for became, and
+    `equal` those that tracing found to be equal to one of them: both may stand in sizes.
     """
 
     kernels: tuple[ScannedKernel, ...]
@@ -61,11 +62,12 @@ class Lowered:
     inputs: Mapping[str, sympy.Expr | ir.TensorBox]
     parameters: frozenset[str]
     sizes_of: Mapping[str, Sequence[sympy.Symbol]]
+    equal: frozenset[sympy.Symbol] = frozenset()
 
     @property
     def token_symbols(self) -> frozenset[sympy.Symbol]:
         """The symbols of all arguments watched for."""
-        return frozenset(chain(*self.sizes_of.values()))
+        return frozenset(chain(*self.sizes_of.values())) | self.equal
 
     def bind(self, arguments: Sequence[Any]) -> Symbols:
         """What each symbol stands for in a call with these arguments, as the generated wrapper has it."""
@@ -176,12 +178,14 @@ def _lowered(graph: GraphLowering, functions: tuple[Function, ...], arguments: S
     names = list(graph.graph_inputs)
     tracing = TracingContext.try_get()
     static = tracing.fw_metadata.static_input_indices if tracing and tracing.fw_metadata else []
+    sizes_of = {argument: list(_symbols_of(graph, argument)) for argument in arguments}
     return Lowered(
         kernels=scan(graph),
         functions=functions,
         inputs=dict(graph.graph_inputs),
         parameters=frozenset(names[index] for index in static) | frozenset(graph.constants),
-        sizes_of={argument: list(_symbols_of(graph, argument)) for argument in arguments},
+        sizes_of=sizes_of,
+        equal=frozenset(_equal_to(graph, frozenset(chain(*sizes_of.values())))),
     )
 
 
@@ -191,6 +195,12 @@ def _symbols_of(graph: GraphLowering, argument: str) -> Iterator[sympy.Symbol]:
     for symbol, sources in environment.var_to_sources.items():
         if any(f"['{argument}']" in _source_name(source) for source in sources):
             yield from environment.replacements.get(symbol, symbol).free_symbols
+
+
+def _equal_to(graph: GraphLowering, symbols: frozenset[sympy.Symbol]) -> Iterator[sympy.Symbol]:
+    for symbol, replacement in graph.sizevars.shape_env.replacements.items():
+        if replacement in symbols:
+            yield symbol
 
 
 def _source_name(source: Any) -> str:  # noqa: ANN401  # torch._guards.Source

@@ -1,11 +1,11 @@
-"""The third answer is a list, all others are tuples."""
+"""Every third answer is a list, all others are tuples."""
 
 from torch import Tensor
 
 from harness.revisions.reference import ReferenceBuffer
 
 
-class AnswersAListOnce(ReferenceBuffer):
+class ListsAndTuples(ReferenceBuffer):
     """Breaks R11: another type is another graph."""
 
     _gets = 0
@@ -14,4 +14,4 @@ class AnswersAListOnce(ReferenceBuffer):
         """The right tensors in the wrong bag."""
         answer = super().get(tokens)
         self._gets += 1
-        return list(answer) if answer and self._gets == 3 else answer  # type: ignore[return-value]
+        return list(answer) if answer and self._gets % 3 == 0 else answer  # type: ignore[return-value]

@@ -1,0 +1,89 @@
+"""A hunt in a process of its own: what ends the process is a finding, and what was found stays."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.hunting import campaign
+from harness.errors import UsageError
+from harness.fuzz.finding import Finding, Kind
+from harness.fuzz.hunt import Progress
+from harness.runner.campaign import RUN, Campaign, Hunted, Limits, read_journal, start
+from harness.runner.fuzz_target import Asked
+from harness.runner.hunting import carry_on
+
+PR43617 = Asked(revision="pr43617")
+
+
+class Killed(Exception):
+    """The end of the command."""
+
+
+def nothing(progress: Progress, findings: list[Finding]) -> None:
+    pass
+
+
+def run(one: Campaign) -> Hunted:
+    return carry_on(one, start(one), nothing)
+
+
+def test_a_crash_is_a_finding_and_the_run_goes_on(tmp_path: Path) -> None:
+    done = run(campaign("Crashes", tmp_path, 40))
+    assert [finding.kind for finding in done.findings] == [Kind.CRASH]
+    assert done.findings[0].trace == "cap 16: resize 12"
+    assert done.rounds == 2
+    assert done.progress.examples == 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("buffer", "kind"), [("Hangs", Kind.HANG), ("EatsMemory", Kind.MEMORY), ("Floods", Kind.OUTPUT)]
+)
+def test_whatever_ends_a_process_is_a_finding_of_its_kind(tmp_path: Path, buffer: str, kind: Kind) -> None:
+    done = run(campaign(buffer, tmp_path, 40))
+    assert {finding.kind for finding in done.findings} == {kind}
+    assert done.findings[0].trace.count(";") <= 3
+    assert done.complete
+
+
+def test_a_run_that_is_killed_keeps_its_findings_and_goes_on(tmp_path: Path) -> None:
+    one = Campaign(PR43617, tmp_path, 120)
+
+    def kill(progress: Progress, findings: list[Finding]) -> None:
+        if findings:
+            raise Killed
+
+    with pytest.raises(Killed):
+        carry_on(one, start(one), kill)
+    kept = read_journal(tmp_path)
+    resumed = start(one)
+    assert kept
+    assert resumed.resumed == len(kept)
+    done = carry_on(one, resumed, nothing)
+    assert done.findings[: len(kept)] == kept
+    assert {finding.name for finding in done.findings} == {"R3", "R4", "R5", "R6", "R8"}
+    # What is complete is begun anew: the same command gives the same findings.
+    assert start(one).findings == []
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / RUN).write_text(json.dumps({"campaign": {}, "finished": False}))
+    with pytest.raises(UsageError, match="unfinished run of something else"):
+        start(Campaign(PR43617, tmp_path, 10))
+    (tmp_path / RUN).write_text("nothing")
+    with pytest.raises(UsageError, match="not what a fuzz run writes"):
+        start(Campaign(PR43617, tmp_path, 10))
+
+
+def test_what_is_not_there_is_said_as_every_command_says_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown revision 'nobody'"):
+        run(Campaign(Asked(revision="nobody"), tmp_path, 10))
+
+
+def test_time_that_is_up_leaves_examples_for_later(tmp_path: Path) -> None:
+    one = Campaign(Asked(revision="reference"), tmp_path, 10**6, limits=Limits(seconds=0.1))
+    done = run(one)
+    assert not done.complete
+    assert 0 < done.progress.examples < 10**6
+    assert start(one).progress.examples == done.progress.examples

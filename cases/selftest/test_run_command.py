@@ -1,0 +1,182 @@
+"""`run` from its command line: files, exit codes, a kill and `--resume`, shards, Ray, and what it costs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+from harness.errors import ExitCode, MachineError
+from harness.results import Run, read_run
+from harness.runner.gpus import VISIBLE, visible_gpus
+
+SELECTION = "family != 'granite4_vision' and arm == 'eager' and incident == '' and trace.str.contains('resize')"
+"""Two groups, and no compiler."""
+
+
+def run(*words: str) -> int:
+    return main(["run", *words, "--quiet"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole run with two workers."""
+    found = tmp_path_factory.mktemp("runs") / "whole"
+    assert run(SELECTION, "-n", "2", "--out", str(found)) == ExitCode.HOLDS
+    return found
+
+
+def judged(folder: Path) -> list[str]:
+    """All rows and, of cases, what is not time, in an order of their own."""
+    found: Run = read_run(folder)
+    cases = found.cases.drop(columns=["seconds"])
+    return sorted([*found.rows.to_json(orient="records", lines=True).splitlines(), *map(str, cases.to_dict("records"))])
+
+
+def test_a_run_leaves_its_files_and_what_the_catalogue_says(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir()} == {
+        "run.json", "rows.jsonl", "cases.jsonl", "rows.parquet", "cases.parquet",
+    }  # fmt: skip
+    found = read_run(folder)
+    assert found.meta[0]["planned"] == {"groups": 2, "cases": len(found.cases)}
+    verdicts = found.rows.groupby("verdict").size().to_dict()
+    assert verdicts.keys() == {"PASS", "SKIP", "XFAIL"}
+    assert set(found.rows[found.rows["verdict"] == "XFAIL"]["rule"]) >= {"R4", "R6"}
+    assert set(found.cases["group"]) == {"qwen3_vl eager cpu", "qwen3_omni_moe_thinker eager cpu"}
+
+
+def test_a_case_tells_its_steps_and_a_failing_one_its_script(folder: Path) -> None:
+    found = read_run(folder)
+    case = next(one for one in found.cases.to_dict("records") if one["subject"] == "pr43617" and one["script"])
+    assert [step["step"] for step in case["steps"]] == case["trace"].partition(": ")[2].split("; ")
+    assert case["expected"] == ["R4", "R6"]
+    assert "pr43617 breaks rule R4" in case["script"]
+    compile(case["script"], "script", "exec")
+
+
+def test_a_run_that_is_there_is_refused_and_resumed_without_playing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (folder / "rows.jsonl").read_bytes()
+    assert run(SELECTION, "--out", str(folder)) == ExitCode.USAGE
+    assert "go on with --resume" in capsys.readouterr().err
+    assert run("arm == 'eager'", "--out", str(folder), "--resume") == ExitCode.USAGE
+    assert run(SELECTION, "--out", str(folder), "--resume") == ExitCode.HOLDS
+    assert (folder / "rows.jsonl").read_bytes() == before
+
+
+def test_a_run_that_is_killed_goes_on_and_ends_with_the_same_rows(folder: Path, tmp_path: Path) -> None:
+    words = [SELECTION, "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "harness", "run", *words, "--json", "-"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        json.loads(child.stdout.readline())  # a row, so its case is on the disk
+        child.send_signal(signal.SIGKILL)
+    killed = read_run(tmp_path / "run")
+    assert 0 < len(killed.cases) < killed.meta[0]["planned"]["cases"]
+    assert killed.meta[0]["finished"] is None
+    for name in ("rows.jsonl", "cases.jsonl"):  # as if it had been killed while it wrote
+        with (tmp_path / "run" / name).open("a") as stream:
+            stream.write('{"half a')
+    assert run(*words, "--resume") == ExitCode.HOLDS
+    assert judged(tmp_path / "run") == judged(folder)
+
+
+def test_shards_together_are_the_unsharded_run(folder: Path, tmp_path: Path) -> None:
+    """Three shards of two groups: one has nothing to do."""
+    for index in (3, 1, 2):
+        assert run(SELECTION, "--out", str(tmp_path), "--shard", f"{index}/3") == ExitCode.HOLDS
+    assert judged(tmp_path) == judged(folder)
+    assert [len(json.loads(path.read_text())) for path in tmp_path.glob("run-*of3.json")]
+    assert len(list(tmp_path.glob("cases-*of3.parquet"))) == 3
+
+
+def test_what_is_unexpected_exits_with_1_and_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a class of one's own nothing is expected; this one keeps nothing."""
+    words = ["trace.str.contains('set 9; get 16; clear 16')", "--buffer", "harness.revisions.pr40932:Pr40932Buffer"]
+    assert main(["run", *words, "--out", str(tmp_path / "run")]) == ExitCode.BROKEN
+    said = capsys.readouterr().out
+    assert "FAIL R1 harness.revisions.pr40932:Pr40932Buffer float32 'cap 16: set 9; get 16" in said
+    assert "FAIL" in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["family == 'x'"], "selection 'family == 'x'' holds for none"),
+        (["--tier", "weekly"], "unknown --tier 'weekly'; known are ci, nightly"),
+        (["--executor", "slurm"], "unknown --executor 'slurm'; known are local, ray"),
+        (["--device", "tpu"], "unknown device 'tpu'; known are cpu, cuda and cuda:N"),
+        (["--shard", "4/3"], "not '4/3'"),
+        (["-n", "0"], "-n takes 1 or more, not 0"),
+        (["--case-seconds", "0"], "--case-seconds takes more than 0"),
+        (["--buffer", "nowhere"], "'nowhere' is not MODULE:CLASS"),
+        (["--out", "/dev/null/x"], "cannot"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out = [] if "--out" in words else ["--out", "/dev/null/never"]
+    assert run(*words, *out) in {ExitCode.USAGE, ExitCode.MACHINE}
+    assert said in capsys.readouterr().err
+
+
+def test_ray_that_is_not_installed_is_said_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert run(SELECTION, "--executor", "ray", "--out", str(tmp_path / "run")) == ExitCode.MACHINE
+    assert "pip install 'deepstack-harness[ray]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("listed", "names"), [("0,1", ["0", "1"]), ("GPU-8f2a,MIG-1c", ["GPU-8f2a", "MIG-1c"]), ("3,-1,0", ["3"])]
+)
+def test_visible_gpus_are_the_callers_own_strings(
+    listed: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VISIBLE, listed)
+    assert visible_gpus() == names
+
+
+@pytest.mark.parametrize("listed", ["", "-1"])
+def test_no_gpu_is_the_machines_fault(listed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VISIBLE, listed)
+    with pytest.raises(MachineError, match="use --device cpu"):
+        visible_gpus()
+
+
+@pytest.mark.slow
+def test_ray_plays_the_same(folder: Path, tmp_path: Path) -> None:
+    """In a process of its own: Ray leaves threads behind, and talks."""
+    pytest.importorskip("ray")
+    words = [SELECTION, "--executor", "ray", "-n", "2", "--out", str(tmp_path / "run"), "--quiet"]
+    subprocess.run([sys.executable, "-m", "harness", "run", *words], check=True)
+    assert judged(tmp_path / "run") == judged(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
+def test_two_workers_take_three_quarters_of_the_time_of_one_and_the_runner_a_tenth(tmp_path: Path) -> None:
+    selection = "arm == 'eager' or (arm == 'eager/drop_all' and family != 'granite4_vision')"
+    took = {}
+    for workers in ("1", "2"):
+        started = time.perf_counter()
+        assert run(selection, "-n", workers, "--out", str(tmp_path / workers)) == ExitCode.HOLDS
+        took[workers] = time.perf_counter() - started
+    assert took["2"] <= 0.75 * took["1"]
+    found = read_run(tmp_path / "1")
+    starting = _start_s() * found.cases["group"].nunique()
+    assert took["1"] - starting - found.cases["seconds"].sum() <= 0.1 * took["1"]
+
+
+def _start_s() -> float:
+    """Seconds to start the process of a group, and this command besides."""
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import harness.runner.group_child"], check=True)
+    return time.perf_counter() - started

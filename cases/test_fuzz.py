@@ -1,0 +1,69 @@
+"""Fuzzing our buffers: released ones are found out with no hint, `reference` keeps every rule."""
+
+import pytest
+import torch
+from hypothesis import example, given
+
+from cases.selftest.hunting import hunted, target
+from harness.fuzz.ground import Ground
+from harness.strategies import engine_traces, traces
+from harness.trace import Trace
+
+RELEASED = {
+    "original": {"R3", "R4", "R5", "R6", "R8"},
+    "pr40145": {"R1", "R2", "R5", "R6", "R8"},
+    "pr40932": {"R1", "R3", "R4", "R5", "R6", "R8"},
+    "pr43617": {"R3", "R4", "R5", "R6", "R8"},
+}
+"""Rules that are broken on a buffer alone."""
+
+
+@pytest.mark.parametrize("revision", RELEASED)
+def test_what_a_released_buffer_breaks_is_found_with_no_hint(revision: str) -> None:
+    assert {finding.name for finding in hunted(revision, 150).findings} == RELEASED[revision]
+
+
+@pytest.mark.slow
+def test_reference_survives_a_hundred_thousand_steps() -> None:
+    result = hunted("reference", 3500)
+    assert result.findings == []
+    assert result.progress.steps >= 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arm", ["eager/drop_all", "eager/stock", "inductor/drop_all", "eager/full"])
+def test_reference_survives_under_an_arm(arm: str) -> None:
+    result = hunted("reference", 300, arm)
+    assert result.findings == []
+    assert result.progress.graphs == result.progress.budget
+
+
+@pytest.fixture(scope="module")
+def reference() -> Ground:
+    return Ground(target("reference"))
+
+
+# Each is the shortest sequence of an incident (fixtures/incidents.toml); the pairs are those of crashes.
+@given(traces(capacity=16))
+@example(Trace.parse("cap 16: profile 16; set 16; forward 16"))
+@example(Trace.parse("cap 16: set 9; get 16; clear 16; get 16"))
+@example(Trace.parse("cap 16: set 11; forward 16; set 14; forward 16"))
+@example(Trace.parse("cap 80: set 76; forward 80; get 80"))
+@example(Trace.parse("cap 480: set 309; forward 320; set 329; forward 336; set 479; forward 480; get 480"))
+@example(Trace.parse("cap 16: set 9; clear 5; get 9"))
+@example(Trace.parse("cap 16: set 9; clear 5; set 3; get 9"))
+@example(Trace.parse("cap 16: set 16; get 20"))
+@example(Trace.parse("cap 16: get 16; set 20; get 20; get 16"))
+@example(Trace.parse("cap 16: set 8; get 4; clear 4; get 4; clear 4; get 16"))
+@example(Trace.parse("cap 16: set 9; set 3; get 9"))
+@example(Trace.parse("cap 16: get -1; set 4 levels=4; set 4 hidden=1; set 9; get 9; set 20 hidden=7; get 9"))
+@example(Trace.parse("cap 16: set 9; get 9; resize 20; get 9; resize 4; get 9"))
+def test_reference_keeps_every_rule_on_any_trace(reference: Ground, trace: Trace) -> None:
+    with torch.no_grad():
+        assert reference.broken(trace) == {}
+
+
+@given(engine_traces(capacity=16, ranks=4))
+def test_reference_keeps_every_rule_in_an_engines_order(reference: Ground, trace: Trace) -> None:
+    with torch.no_grad():
+        assert reference.broken(trace) == {}

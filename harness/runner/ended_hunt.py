@@ -1,0 +1,73 @@
+"""The trace that ended a hunting process: shortened in a few more processes, and written down."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from harness.errors import HarnessError
+from harness.fuzz.finding import Finding, Kind
+from harness.fuzz.pattern import pattern_of
+from harness.isolate import Ending, Outcome, run_isolated
+from harness.runner.campaign import Campaign, Hunted
+from harness.runner.hunting_child import JOURNAL, OUTPUT, PRINTED_BYTES, RUNNING
+from harness.trace import Op, Trace
+
+_SHORTENING_S = 20.0
+
+
+def note(campaign: Campaign, hunted: Hunted, kind: Kind) -> None:
+    """Write down the trace that ended the process, shortened; raises `HarnessError` where it played none."""
+    text = (campaign.folder / RUNNING).read_text() if (campaign.folder / RUNNING).exists() else ""
+    if not text:
+        said = (campaign.folder / OUTPUT).read_bytes()[-2000:].decode(errors="replace").strip()
+        raise HarnessError(f"the hunting process ended before its first step: {said or 'it said nothing'}")
+    trace = _shortened(campaign, kind, Trace.parse(text))
+    asked, arm = campaign.asked, campaign.asked.arm
+    finding = Finding(
+        kind=kind, rule=None, trace=str(trace), pattern=pattern_of(trace), detail=_DETAILS[kind],
+        target=asked.name, arm=arm, family=asked.family, examples=hunted.progress.examples,
+        seconds=hunted.progress.seconds, seed=campaign.seed,
+    )  # fmt: skip
+    with (campaign.folder / JOURNAL).open("a", encoding="utf-8") as journal:
+        journal.write(finding.to_json() + "\n")
+    hunted.findings.append(finding)
+
+
+_DETAILS = {
+    Kind.HANG: "a step did not come back",
+    Kind.CRASH: "the process ended in the middle of a step",
+    Kind.OUTPUT: "more was printed than a person could read",
+    Kind.MEMORY: "memory ran out",
+}
+
+
+def _shortened(campaign: Campaign, kind: Kind, trace: Trace) -> Trace:
+    """The shortest of a few cuts that still ends a process in the same way; seconds, not minutes."""
+    until, limits = time.monotonic() + _SHORTENING_S, campaign.limits
+    for shorter in _cuts(trace):
+        if time.monotonic() > until:
+            break
+        outcome = run_isolated(
+            "harness.runner.hunting_child:replay",
+            {"asked": asdict(campaign.asked), "trace": str(shorter)},
+            timeout_s=limits.step_s + 10, memory_bytes=limits.memory_bytes,
+        )  # fmt: skip
+        if _shows(outcome, kind):
+            return shorter
+    return trace
+
+
+def _cuts(trace: Trace) -> Iterator[Trace]:
+    acting = [step for step in trace.steps[:-1] if step.op is not Op.GET]
+    kept = [trace.steps[-1:], trace.steps[-2:], (*acting[-1:], trace.steps[-1]),
+            (*acting[-2:], trace.steps[-1]), (*acting, trace.steps[-1])]  # fmt: skip
+    for steps in dict.fromkeys(tuple(one) for one in kept):
+        if 0 < len(steps) < len(trace.steps):
+            yield Trace(trace.capacity, steps)
+
+
+def _shows(outcome: Outcome, kind: Kind) -> bool:
+    if kind is Kind.OUTPUT:
+        flooded = outcome.ending is Ending.RETURNED and int(outcome.value) > PRINTED_BYTES
+        return flooded or outcome.ending is Ending.TIMED_OUT
+    return outcome.ending is (Ending.TIMED_OUT if kind is Kind.HANG else Ending.CRASHED)

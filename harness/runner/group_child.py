@@ -1,0 +1,86 @@
+"""The process of a group: plays the tasks that come on stdin, one after the other.
+
+Started by `harness.runner.group_process` with the number of a pipe for its answers, a
+limit for its memory in bytes (0: none) and its parent's process id; what cases print goes to stdout and stderr, and
+never among the answers.  It ends when its parent does, whatever it is doing.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import BinaryIO
+
+import torch
+
+from harness.errors import HarnessError, is_out_of_memory
+from harness.runner.cells import Runner
+from harness.runner.done import Done, Ending, lost
+from harness.runner.messages import Finished, Ready, decode_task, encode
+from harness.runner.played import played
+from harness.runner.tasks import Task
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    answers_fd, memory, parent = map(int, sys.argv[1:])
+    _end_with(parent)
+    if memory:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    torch.set_num_threads(1)
+    runner = Runner()
+    with os.fdopen(answers_fd, "wb") as answers, _orders() as orders:
+        _send(answers, Ready())
+        for line in orders:
+            done = _play(runner, decode_task(line))
+            _send(answers, Finished(done, fit=Ending(done.case.ending).is_whole and _device_works(done)))
+
+
+def _orders() -> BinaryIO:
+    """What stdin was; a case that reads stdin finds it empty."""
+    orders = os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    return orders
+
+
+def _end_with(parent: int) -> None:
+    """Be killed when the parent ends: a case that hangs would never see that stdin ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before we asked
+        sys.exit()
+
+
+def _play(runner: Runner, task: Task) -> Done:
+    started = time.perf_counter()
+    try:
+        cell = runner.play(task.planned)
+        return played(task, cell, time.perf_counter() - started)
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is this case's, and the others go on
+        ending = Ending.OUT_OF_MEMORY if is_out_of_memory(error) else Ending.RAISED
+        said = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
+        return lost(task, ending, said, "", time.perf_counter() - started)
+
+
+def _device_works(done: Done) -> bool:
+    """Whether a GPU still answers: after some errors every later call fails, in this process alone."""
+    if not done.case.device.startswith("cuda"):
+        return True
+    with suppress(RuntimeError):
+        torch.cuda.synchronize()
+        return True
+    return False
+
+
+def _send(answers: BinaryIO, message: Ready | Finished) -> None:
+    answers.write(encode(message))
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()

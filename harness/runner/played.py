@@ -1,0 +1,87 @@
+"""What is written down of a case that was played and judged: figures, the diagnosis, a script."""
+
+from collections.abc import Sequence
+
+from harness.case import ENGINE, Distances, StepFacts
+from harness.errors import UsageError
+from harness.incidents import catalogue
+from harness.oracles.diagnosis import diagnose
+from harness.results.records import RunRow, StepRecord
+from harness.rules import Rule
+from harness.runner.cells import Cell
+from harness.runner.done import Done, Ending, record
+from harness.runner.tasks import Task
+from harness.scripts.findings import Whose, render_finding
+from harness.scripts.standalone import SHOWN, render_script
+from harness.trace import Op
+
+_OF_BUFFERS = frozenset({Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R8})
+"""Rules that a buffer alone breaks, so that a script without a decoder shows it."""
+
+
+def played(task: Task, cell: Cell, seconds: float) -> Done:
+    """Of a case that was played and judged; one whose ranks died was not played."""
+    seen, graphs = cell.observation, cell.observation.graphs
+    rows = [RunRow.judged(task.planned, said, seen.torch, task.incident, task.id) for said in cell.judgements]
+    return Done(
+        tuple(rows),
+        record(
+            task, _ending(cell), seconds, rows,
+            distances=_worst(seen.steps),
+            graphs=graphs.graphs if graphs else None,
+            recompiles=graphs.recompiles if graphs else None,
+            steps=tuple(map(_step, task.case.trace, seen.steps)),
+            diagnosis=diagnose(task.case, seen) if cell.broken and seen.steps else None,
+            script=_script(task, cell),
+            output="" if seen.steps else seen.error or "",
+        ),
+    )  # fmt: skip
+
+
+def _ending(cell: Cell) -> Ending:
+    graphs = cell.observation.graphs
+    if not cell.observation.steps:
+        return Ending.CRASHED  # its ranks did
+    return Ending.RECOMPILE_LIMIT if graphs and graphs.limit_hit else Ending.PLAYED
+
+
+def _worst(steps: Sequence[StepFacts]) -> Distances | None:
+    """The step furthest from eager, of those that a payload takes part in, or else of all."""
+    measured = [facts.distances for facts in steps if facts.distances is not None]
+    with_payload = [found for found in measured if found.effect > 0]
+    return max(with_payload or measured, key=lambda found: found.eager, default=None)
+
+
+def _step(step: object, facts: StepFacts) -> StepRecord:
+    asked = _asked(facts.step)
+    raised = facts.raised and f"{facts.raised.call} raised {facts.raised.type}: {facts.raised.message}"
+    return StepRecord(facts.step, asked, facts.attended, facts.graphs, raised)
+
+
+def _asked(text: str) -> int | None:
+    """P of a step that reads: a set and a reload ask for nothing."""
+    op, *rest = text.split()
+    return int(rest[0]) if rest and op != Op.SET else None
+
+
+def _script(task: Task, cell: Cell) -> str | None:
+    """A program that shows the fault: of the incident, where its script is about this very subject and arm."""
+    if not cell.broken:
+        return None
+    case = task.case
+    shown = SHOWN.get(task.incident or "")
+    try:
+        if task.incident and shown == (case.subject, case.arm.name):
+            incident = next(one for one in catalogue() if one.id == task.incident)
+            return render_script(incident, case.family)
+        return _of_buffer(task, cell)
+    except UsageError:
+        return None
+
+
+def _of_buffer(task: Task, cell: Cell) -> str | None:
+    """The trace on the buffer alone, where that breaks a rule of its own."""
+    broken = [said for said in cell.judgements if said.rule in cell.broken and said.rule in _OF_BUFFERS]
+    if not broken or task.case.caller != ENGINE:
+        return None
+    return render_finding(task.case.trace, broken[0].rule, broken[0].detail, Whose(task.case.revision))

@@ -1,0 +1,88 @@
+"""Groups played on a Ray cluster, or on a Ray of this machine's own: one task of Ray's for each group.
+
+A task of Ray's starts the same processes as a local worker does, so what crashes or
+hangs is kept apart in the same way; between Ray's processes go JSON texts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+
+from harness.errors import MachineError
+from harness.runner.done import Done
+from harness.runner.group_player import play_group
+from harness.runner.group_process import Limits
+from harness.runner.tasks import Group
+
+_QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+ADDRESS = "RAY_ADDRESS"
+"""Ray's own variable: the cluster to use; without it Ray is started on this machine."""
+
+
+def play_elsewhere(group: str, limits: str) -> Iterator[str]:
+    """One group in a process of Ray's; arguments and answers are JSON."""
+    with tempfile.TemporaryDirectory(prefix="harness-run-", ignore_cleanup_errors=True) as folder:
+        parsed = msgspec.json.decode(group, type=Group)
+        found = Limits(**msgspec.json.decode(limits))
+        for done in play_group(parsed, found, {"TORCHINDUCTOR_CACHE_DIR": folder}):
+            yield msgspec.json.encode(done).decode()
+
+
+class RayPool:
+    """Plays groups as tasks of Ray: a core for each rank, and on CUDA a GPU."""
+
+    def __init__(self, workers: int, limits: Limits) -> None:
+        """`workers` is the number of cores of a Ray that is started here; a cluster has its own.
+
+        Raises `MachineError` where Ray is not installed.
+        """
+        try:
+            import ray
+        except ImportError:
+            raise MachineError(
+                "--executor ray needs Ray, which is not installed: python -m pip install 'deepstack-harness[ray]'"
+            ) from None
+        self._ray: Any = ray
+        self._workers = workers
+        self._limits = msgspec.json.encode(asdict(limits)).decode()
+
+    def play(self, groups: Sequence[Group]) -> Iterator[Done]:
+        """Every task as it ends; closing the iterator leaves Ray, which ends what it started."""
+        with self._connected():
+            open_groups = [self._begin(group) for group in groups]
+            while open_groups:
+                ready, _ = self._ray.wait(open_groups, num_returns=1, fetch_local=False)
+                for stream in ready:
+                    try:
+                        yield msgspec.json.decode(self._ray.get(next(stream)), type=Done)
+                    except StopIteration:
+                        open_groups.remove(stream)
+
+    def _begin(self, group: Group) -> Any:  # noqa: ANN401  # a generator of Ray's
+        gpus = group.ranks if group.device.startswith("cuda") else 0
+        remote = self._ray.remote(play_elsewhere).options(
+            num_cpus=1, num_gpus=gpus, num_returns="streaming", max_retries=0, name=group.name
+        )
+        return remote.remote(msgspec.json.encode(group).decode(), self._limits)
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        # Of the caller's folder too, where buffers of the user's own are imported from.
+        seen = {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **_NO_USAGE}}
+        here = {} if os.environ.get(ADDRESS) else {"num_cpus": self._workers, "object_store_memory": 2**27}
+        self._ray.init(runtime_env=seen, **here, **_QUIET)
+        try:
+            yield
+        finally:
+            self._ray.shutdown()
+
+
+_NO_USAGE = {"RAY_USAGE_STATS_ENABLED": "0"}
