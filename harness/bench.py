@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.arm import GuardPolicy
+from harness.arm import ArmSpec, GuardPolicy
 from harness.incidents import find
 from harness.matrix import Planned, Where, plan_incident
 from harness.rules import Rule
@@ -55,9 +55,23 @@ def measure(source: str | None) -> Iterator[str]:
     yield _ratio("'python -m harness --help'", helping, "'import torch'", importing, 1 / 3)
     if source is not None:
         yield f"binding {source}: {bind_seconds(source):.3f} s, limit 0.300 s"
+    yield from fuzzing()
     bare = _cold(["-m", "harness.bench", "--bare"])
     repro = _cold(["-m", "harness", "repro", _INCIDENT, "--quiet"])
     yield _ratio(f"'repro {_INCIDENT}'", repro, "a bare script with the same compilations", bare, 1.3)
+
+
+def fuzzing() -> Iterator[str]:
+    """Steps a second of a hunt, on a buffer alone and on a compiled decoder."""
+    from harness.fuzz.throughput import alone_steps_per_second, beside_bare_loop
+
+    yield f"fuzzing a buffer alone: {alone_steps_per_second():.0f} steps/s, at least 1000"
+    for arm in ("eager/drop_all", "inductor/drop_all"):
+        rate, ratio = beside_bare_loop(ArmSpec.parse(arm))
+        yield (
+            f"fuzzing {arm}: {rate:.0f} steps/s; against a bare loop of eager, compiled "
+            f"and control: ratio {ratio:.2f}, limit 1.50"
+        )
 
 
 def bind_seconds(source: str) -> float:

@@ -12,6 +12,7 @@ from harness.fuzz.hunt import Progress
 from harness.runner.campaign import RUN, Campaign, Hunted, Limits, read_journal, start
 from harness.runner.fuzz_target import Asked
 from harness.runner.hunting import carry_on
+from harness.trace import Trace
 
 PR43617 = Asked(revision="pr43617")
 
@@ -29,11 +30,11 @@ def run(one: Campaign) -> Hunted:
 
 
 def test_a_crash_is_a_finding_and_the_run_goes_on(tmp_path: Path) -> None:
-    done = run(campaign("Crashes", tmp_path, 40))
+    done = run(campaign("Crashes", tmp_path, 15))
     assert [finding.kind for finding in done.findings] == [Kind.CRASH]
-    assert done.findings[0].trace == "cap 16: resize 12"
+    assert len(Trace.parse(done.findings[0].trace).steps) == 1
     assert done.rounds == 2
-    assert done.progress.examples == 40
+    assert done.progress.examples == 15
 
 
 @pytest.mark.slow
@@ -48,7 +49,7 @@ def test_whatever_ends_a_process_is_a_finding_of_its_kind(tmp_path: Path, buffer
 
 
 def test_a_run_that_is_killed_keeps_its_findings_and_goes_on(tmp_path: Path) -> None:
-    one = Campaign(PR43617, tmp_path, 120)
+    one = Campaign(PR43617, tmp_path, 60)
 
     def kill(progress: Progress, findings: list[Finding]) -> None:
         if findings:
@@ -76,11 +77,13 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
         start(Campaign(PR43617, tmp_path, 10))
 
 
-def test_what_is_not_there_is_said_as_every_command_says_it(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_what_the_process_cannot_do_is_said_as_every_command_says_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown revision 'nobody'"):
         run(Campaign(Asked(revision="nobody"), tmp_path, 10))
 
 
+@pytest.mark.slow
 def test_time_that_is_up_leaves_examples_for_later(tmp_path: Path) -> None:
     one = Campaign(Asked(revision="reference"), tmp_path, 10**6, limits=Limits(seconds=0.1))
     done = run(one)

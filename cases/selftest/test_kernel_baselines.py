@@ -97,6 +97,15 @@ def test_an_update_of_what_is_new_leaves_the_rest(tmp_path: Path) -> None:
     assert set(load(path)) == {ENTRY, gone, OTHER}
 
 
+def test_who_reads_meanwhile_reads_a_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    update(path, [ENTRY], NAMES, only_new=False)
+    before = path.read_text()
+    with path.open() as reading:
+        update(path, [OTHER], NAMES, only_new=False)
+        assert reading.read() == before
+
+
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "kernels.json"
     update(path, [ENTRY], NAMES, only_new=False)

@@ -18,6 +18,8 @@ from harness.results import read_run
 STRANGER = data("fixtures/stranger")
 PLUGIN = "harness.pytest_plugin"
 SLOW = pytest.mark.slow
+# Other plugins that happen to be installed cost each process a second.
+LEFT_OUT = [word for name in ("cacheprovider", "hypothesispytest", "anyio") for word in ("-p", f"no:{name}")]
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +47,7 @@ class Project:
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CUDA_"))
         }
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]
+        command = [sys.executable, "-m", "pytest", *LEFT_OUT, *words]
         ran = subprocess.run(
             command, cwd=self.folder, env={**kept, "PYTHONPATH": self._path, **environment},
             capture_output=True, text=True, timeout=240, check=False,
@@ -99,7 +101,7 @@ def test_a_planted_fault_is_found(stranger: Project, words: tuple[str, ...]) -> 
     [
         pytest.param(ALONE, 4, marks=SLOW),
         pytest.param(WORKERS, 4, marks=SLOW),
-        ((*WORKERS, "-k", "contract or graph"), 2),
+        ((*WORKERS, "-k", "contract"), 1),
     ],
     ids=str,
 )

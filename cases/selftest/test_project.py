@@ -81,7 +81,8 @@ def third_party(path: Path) -> set[str]:
 def test_every_import_of_the_package_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     # An extra of the package itself is looked for before it is imported.
-    dependencies = [*project["dependencies"], *project["optional-dependencies"]["kernels"]]
+    extras = project["optional-dependencies"]
+    dependencies = [*project["dependencies"], *extras["kernels"], *extras["ray"]]
     allowed = {canonicalize_name(Requirement(line).name) for line in dependencies}
     owners = packages_distributions()
     for path in Path(harness.__file__).parent.rglob("*.py"):

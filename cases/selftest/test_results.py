@@ -1,4 +1,4 @@
-"""A run's folder: what is written is read back, a killed run goes on, and what is damaged is refused by name."""
+"""A run's folder: what is written is read back, a killed run goes on, damaged files are refused by name."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,9 @@ def test_a_run_that_was_killed_is_read_without_its_last_torn_lines(tmp_path: Pat
     writer.append((row("a", "R0", "PASS"), row("a", "R2", "PASS")), case("a"))
     writer.close()
     with files.rows.open("a") as stream:
-        stream.write(files.rows.read_text().splitlines()[0].replace('"case":"a"', '"case":"b"') + "\n" + '{"inci')
+        stream.write(
+            files.rows.read_text().splitlines()[0].replace('"case":"a"', '"case":"b"') + "\n" + '{"inci'
+        )
     with files.cases.open("a") as stream:
         stream.write('{"case":"b"')
     run = read_run(tmp_path)
@@ -127,7 +129,8 @@ def damaged(path: Path, how: str) -> None:
     [
         ("corrupt", "line 1 of"), ("binary", "line 1 of"), ("torn", "middle of a line"), ("cut", "has"),
         ("twice", "has"), ("old", "schema_version 0, this harness reads 1"), ("new", "schema_version 2"),
-        ("foreign", "not what a run writes"), ("other fields", "not what a run writes"), ("list", "line 1 of"),
+        ("foreign", "not what a run writes"), ("other fields", "not what a run writes"),
+        ("list", "line 1 of"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_refused_by_name(folder: Path, name: str, how: str, said: str) -> None:

@@ -15,7 +15,9 @@ from harness.errors import ExitCode, MachineError
 from harness.results import Run, read_run
 from harness.runner.gpus import VISIBLE, visible_gpus
 
-SELECTION = "family != 'granite4_vision' and arm == 'eager' and incident == '' and trace.str.contains('resize')"
+SELECTION = (
+    "family != 'granite4_vision' and arm == 'eager' and incident == '' and trace.str.contains('resize')"
+)
 """Two groups, and no compiler."""
 
 
@@ -35,7 +37,9 @@ def judged(folder: Path) -> list[str]:
     """All rows and, of cases, what is not time, in an order of their own."""
     found: Run = read_run(folder)
     cases = found.cases.drop(columns=["seconds"])
-    return sorted([*found.rows.to_json(orient="records", lines=True).splitlines(), *map(str, cases.to_dict("records"))])
+    return sorted(
+        [*found.rows.to_json(orient="records", lines=True).splitlines(), *map(str, cases.to_dict("records"))]
+    )
 
 
 def test_a_run_leaves_its_files_and_what_the_catalogue_says(folder: Path) -> None:
@@ -52,7 +56,9 @@ def test_a_run_leaves_its_files_and_what_the_catalogue_says(folder: Path) -> Non
 
 def test_a_case_tells_its_steps_and_a_failing_one_its_script(folder: Path) -> None:
     found = read_run(folder)
-    case = next(one for one in found.cases.to_dict("records") if one["subject"] == "pr43617" and one["script"])
+    case = next(
+        one for one in found.cases.to_dict("records") if one["subject"] == "pr43617" and one["script"]
+    )
     assert [step["step"] for step in case["steps"]] == case["trace"].partition(": ")[2].split("; ")
     assert case["expected"] == ["R4", "R6"]
     assert "pr43617 breaks rule R4" in case["script"]
@@ -96,9 +102,15 @@ def test_shards_together_are_the_unsharded_run(folder: Path, tmp_path: Path) -> 
     assert len(list(tmp_path.glob("cases-*of3.parquet"))) == 3
 
 
-def test_what_is_unexpected_exits_with_1_and_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_unexpected_exits_with_1_and_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of a class of one's own nothing is expected; this one keeps nothing."""
-    words = ["trace.str.contains('set 9; get 16; clear 16')", "--buffer", "harness.revisions.pr40932:Pr40932Buffer"]
+    words = [
+        "trace.str.contains('set 9; get 16; clear 16')",
+        "--buffer",
+        "harness.revisions.pr40932:Pr40932Buffer",
+    ]
     assert main(["run", *words, "--out", str(tmp_path / "run")]) == ExitCode.BROKEN
     said = capsys.readouterr().out
     assert "FAIL R1 harness.revisions.pr40932:Pr40932Buffer float32 'cap 16: set 9; get 16" in said
@@ -119,7 +131,9 @@ def test_what_is_unexpected_exits_with_1_and_is_said(tmp_path: Path, capsys: pyt
         (["--out", "/dev/null/x"], "cannot"),
     ],
 )
-def test_a_wrong_call_is_one_sentence(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_call_is_one_sentence(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = [] if "--out" in words else ["--out", "/dev/null/never"]
     assert run(*words, *out) in {ExitCode.USAGE, ExitCode.MACHINE}
     assert said in capsys.readouterr().err

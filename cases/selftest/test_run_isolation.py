@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -69,7 +68,7 @@ def test_what_was_printed_last_is_kept_and_how_it_ended_is_said(run: Run) -> Non
     flooded, _ = of(run, "Floods", RARE)
     assert flooded["output"].endswith("xxxthe end\n")
     assert len(flooded["output"]) <= 4000
-    left, rows = of(run, "Leaves", RARE)
+    _, rows = of(run, "Leaves", RARE)
     assert "exited with 0" in rows["detail"].iloc[0]
 
 
@@ -83,7 +82,7 @@ def test_a_run_that_is_given_up_ends_its_processes() -> None:
     ended = pool.play(group_of("Hangs"))
     next(ended)  # of two: the other one hangs, or is about to
     pids = [process.pid for process in pool._running]
-    ended.close()  # type: ignore[attr-defined]  # a generator
+    ended.close()
     assert pids
     assert all(map(has_ended, pids))
 

@@ -68,7 +68,8 @@ def test_an_incident_has_its_cases_though_it_shares_them(nightly: list[Task]) ->
 
 
 @pytest.mark.parametrize(
-    "selection", ["family ==", "colour == 'red'", "family", "family == 'none'", "1", "__import__('os')", "@pd"]
+    "selection",
+    ["family ==", "colour == 'red'", "family", "family == 'none'", "1", "__import__('os')", "@pd"],
 )
 def test_a_selection_that_does_not_read_or_holds_nowhere_is_quoted(
     nightly: list[Task], selection: str
@@ -89,7 +90,9 @@ def test_shards_are_disjoint_and_together_everything(nightly: list[Task]) -> Non
     parts = [part_of(groups, Shard(index, 3)) for index in (1, 2, 3)]
     assert sorted(group.name for part in parts for group in part) == sorted(group.name for group in groups)
     again = [part_of(grouped(reversed(nightly)), Shard(index, 3)) for index in (1, 2, 3)]
-    assert [[group.name for group in part] for part in parts] == [[one.name for one in part] for part in again]
+    assert [[group.name for group in part] for part in parts] == [
+        [one.name for one in part] for part in again
+    ]
     assert fingerprint(groups) == fingerprint([group for part in parts for group in part])
 
 

@@ -24,7 +24,13 @@ def row(case: str, rule: str, verdict: str) -> RunRow:
 
 
 def case(
-    name: str, *, distance: float = 0.0, graphs: int = 1, recompiles: int = 0, seconds: float = 1.0, rows: int = 2
+    name: str,
+    *,
+    distance: float = 0.0,
+    graphs: int = 1,
+    recompiles: int = 0,
+    seconds: float = 1.0,
+    rows: int = 2,
 ) -> CaseRecord:
     return CaseRecord(
         case=name, group=WHERE, incident=None, ending="played", seconds=seconds, family="qwen3_vl",
@@ -37,7 +43,16 @@ def case(
 
 def about(cases: int, shard: Shard | None = None, plan: str = "plan") -> About:
     return About(
-        "0", now(), None, (), None, "ci", str(shard) if shard else None, environment(), Planning(1, cases), plan
+        "0",
+        now(),
+        None,
+        (),
+        None,
+        "ci",
+        str(shard) if shard else None,
+        environment(),
+        Planning(1, cases),
+        plan,
     )
 
 

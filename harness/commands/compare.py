@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--threshold", action="append", default=[], metavar="METRIC=NUMBER",
-        help="distance=4 (times), graphs=0, recompiles=0 (more): a figure that changed by no more is as before",
+        help="distance=4 (times), graphs=0, recompiles=0 (more): who changed by no more did not change",
     )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def _thresholds(texts: Sequence[str]) -> Thresholds:
         name, _, number = text.partition("=")
         if name not in {one.name for one in fields(Thresholds)} or not _is_number(number):
             raise UsageError(
-                f"--threshold takes METRIC=NUMBER, where METRIC is distance, graphs or recompiles, not '{text}'"
+                f"--threshold takes METRIC=NUMBER, where METRIC is distance, graphs, recompiles, not '{text}'"
             )
         limits = replace(limits, **{name: float(number)})
     return limits

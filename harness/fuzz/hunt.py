@@ -18,7 +18,7 @@ from harness.fuzz.finding import Finding, Kind
 from harness.fuzz.ground import Ground
 from harness.fuzz.live import Live
 from harness.fuzz.machine import ContractMachine
-from harness.fuzz.pattern import contains, pattern_of
+from harness.fuzz.pattern import contains, loosely, pattern_of
 from harness.fuzz.shrink import shrink
 from harness.fuzz.target import Target
 from harness.rules import Rule
@@ -132,7 +132,7 @@ class Hunt:
         self.seed = seed
         self.watch = watch
         self.result = Result()
-        self.avoided = [finding.pattern for finding in known if finding.kind is not Kind.RULE]
+        self.avoided = [loosely(finding.pattern) for finding in known if finding.kind is not Kind.RULE]
         self._ground = Ground(target)
         self._known = list(known)
         self._again: Counter[str] = Counter()

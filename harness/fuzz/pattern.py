@@ -25,6 +25,11 @@ def contains(pattern: Sequence[str], wanted: Sequence[str]) -> bool:
     return all(any(_is(word, wish) for word in rest) for wish in wanted)
 
 
+def loosely(pattern: Sequence[str]) -> Pattern:
+    """Without what is said of N and of 0: one keeps further away from what ends a process."""
+    return tuple(" ".join(part for part in word.split() if part not in _TO_N | {"=0"}) for word in pattern)
+
+
 def _is(word: str, wish: str) -> bool:
     return word == wish or (not _TO_N & {*wish.split()} and _without_n(word) == wish)
 

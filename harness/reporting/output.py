@@ -61,7 +61,7 @@ class Output:
     def progress(self, text: str) -> Iterator[Callable[[str], None]]:
         """Say what is being done, on a terminal's stderr only; what is yielded says something new."""
         if self._silent or not sys.stderr.isatty():
-            yield lambda text: None
+            yield lambda _: None
             return
         from rich.console import Console
 

@@ -75,14 +75,16 @@ class Figure:
 
 @dataclass(frozen=True)
 class Picture:
-    """A run, or the middle of several, as it is compared: `states` by (case, rule), `figures` by (case, metric)."""
+    """A run, or the middle of several: `states` by (case, rule), `figures` by (case, metric)."""
 
     cases: Mapping[str, str]
     states: Mapping[tuple[str, str], State]
     figures: Mapping[tuple[str, str], Figure]
 
 
-def compare(old: Run, new: Run, history: Sequence[Run] = (), limits: Thresholds | None = None) -> list[Change]:
+def compare(
+    old: Run, new: Run, history: Sequence[Run] = (), limits: Thresholds | None = None
+) -> list[Change]:
     """Every change from `old` to `new`, and what has become worse than the middle of `history` and `old`.
 
     A figure's middle is its median, a verdict's the most frequent one.  What became
@@ -127,7 +129,7 @@ def _figures(case: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
     if isinstance(distances, Mapping) and distances.get("eager") is not None:
         yield "distance", Figure(distances["eager"], distances["rounding"] or 0.0)
     for name in ("graphs", "recompiles"):
-        if case[name] is not None and case[name] == case[name]:  # noqa: PLR0124  # a NaN is no figure
+        if case[name] is not None and case[name] == case[name]:  # a NaN is no figure
             yield name, Figure(float(case[name]))
 
 
@@ -137,7 +139,11 @@ def _middle(pictures: Sequence[Picture]) -> Picture:
     return Picture(
         {key: found[-1] for key, found in _gathered(one.cases for one in pictures) if len(found) > half},
         {key: _mode(found) for key, found in _gathered(one.states for one in pictures) if len(found) > half},
-        {key: _median(found) for key, found in _gathered(one.figures for one in pictures) if len(found) > half},
+        {
+            key: _median(found)
+            for key, found in _gathered(one.figures for one in pictures)
+            if len(found) > half
+        },
     )
 
 
@@ -211,8 +217,8 @@ _FIGURES = {
 
 
 def seconds(old: Run, new: Run) -> list[tuple[str, float, float]]:
-    """(where, seconds before, now) of the cases that both have, those that grew most first; nothing is judged."""
-    times = {case: time for case, time in zip(old.cases["case"], old.cases["seconds"], strict=True)}
+    """(where, seconds before, now) of the cases that both have, those that grew most first."""
+    times = dict(zip(old.cases["case"], old.cases["seconds"], strict=True))
     both = [
         (_where(case), float(times[case["case"]]), float(case["seconds"]))
         for case in new.cases.to_dict("records")

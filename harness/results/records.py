@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RunRow(Row):
-    """A judgement, the case it is of, and whether the catalogue wants the rule broken (None: it says nothing).
+    """A judgement, its case, and whether the catalogue wants the rule broken (None: it says nothing).
 
     A failure that is wanted is XFAIL, and one that is wanted and missing is IMPROVED.
     """

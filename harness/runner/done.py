@@ -38,6 +38,19 @@ class Done:
     case: CaseRecord
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a case, as `CaseRecord` has it; of one that was lost, what it printed."""
+
+    distances: Distances | None = None
+    graphs: int | None = None
+    recompiles: int | None = None
+    steps: tuple[StepRecord, ...] = ()
+    diagnosis: str | None = None
+    script: str | None = None
+    output: str = ""
+
+
 def lost(task: Task, ending: Ending, why: str, output: str, seconds: float) -> Done:
     """Of a case that did not come to its end: every rule is ERROR, with the end of what was printed."""
     last = output.strip().rpartition("\n")[2][-_SHORT:]
@@ -45,29 +58,17 @@ def lost(task: Task, ending: Ending, why: str, output: str, seconds: float) -> D
     rows = [
         RunRow.judged(task.planned, error(Rule(rule), detail), "", task.incident, task.id) for rule in ORACLES
     ]
-    return Done(tuple(rows), record(task, ending, seconds, rows, output=output))
+    return Done(tuple(rows), record(task, ending, seconds, rows, Seen(output=output)))
 
 
 def record(
-    task: Task,
-    ending: Ending,
-    seconds: float,
-    rows: Sequence[RunRow],
-    *,
-    distances: Distances | None = None,
-    graphs: int | None = None,
-    recompiles: int | None = None,
-    steps: tuple[StepRecord, ...] = (),
-    diagnosis: str | None = None,
-    script: str | None = None,
-    output: str = "",
+    task: Task, ending: Ending, seconds: float, rows: Sequence[RunRow], seen: Seen | None = None
 ) -> CaseRecord:
     """What is written down of a task that ended so; `rows` are its judgements."""
     case = task.case
     return CaseRecord(
         case=task.id, group=task.group, incident=task.incident, ending=ending, seconds=round(seconds, 4),
         family=case.family, subject=case.subject, trace=str(case.trace), arm=case.arm.name,
-        device=case.device, dtype=case.dtype, expected=task.must_break, distances=distances,
-        graphs=graphs, recompiles=recompiles, graph_budget=case.graph_budget, steps=steps,
-        diagnosis=diagnosis, script=script, note=task.note, output=output, rows=len(rows),
+        device=case.device, dtype=case.dtype, expected=task.must_break, graph_budget=case.graph_budget,
+        note=task.note, rows=len(rows), **vars(seen or Seen()),
     )  # fmt: skip

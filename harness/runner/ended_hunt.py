@@ -44,8 +44,8 @@ _DETAILS = {
 def _shortened(campaign: Campaign, kind: Kind, trace: Trace) -> Trace:
     """The shortest of a few cuts that still ends a process in the same way; seconds, not minutes."""
     until, limits = time.monotonic() + _SHORTENING_S, campaign.limits
-    for shorter in _cuts(trace):
-        if time.monotonic() > until:
+    for shorter in dict.fromkeys(_cuts(trace)):
+        if time.monotonic() > until or len(shorter.steps) >= len(trace.steps):
             break
         outcome = run_isolated(
             "harness.runner.hunting_child:replay",
@@ -58,12 +58,14 @@ def _shortened(campaign: Campaign, kind: Kind, trace: Trace) -> Trace:
 
 
 def _cuts(trace: Trace) -> Iterator[Trace]:
-    acting = [step for step in trace.steps[:-1] if step.op is not Op.GET]
-    kept = [trace.steps[-1:], trace.steps[-2:], (*acting[-1:], trace.steps[-1]),
-            (*acting[-2:], trace.steps[-1]), (*acting, trace.steps[-1])]  # fmt: skip
-    for steps in dict.fromkeys(tuple(one) for one in kept):
-        if 0 < len(steps) < len(trace.steps):
-            yield Trace(trace.capacity, steps)
+    """The last step alone, also on a buffer as large as this one had grown, and with few steps before it."""
+    *before, last = trace.steps
+    acting = [step for step in before if step.op is not Op.GET]
+    grown = max(trace.capacity, *(step.tokens for step in trace))
+    yield Trace(trace.capacity, (last,))
+    yield Trace(grown, (last,))
+    for kept in (before[-1:], acting[-1:], acting[-2:], acting):
+        yield Trace(trace.capacity, (*kept, last))
 
 
 def _shows(outcome: Outcome, kind: Kind) -> bool:

@@ -2,9 +2,9 @@
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -29,7 +29,7 @@ EXECUTORS = ("local", "ray")
 class Pool(Protocol):
     """Who plays groups."""
 
-    def play(self, groups: Sequence[Group]) -> Iterator[Done]:
+    def play(self, groups: Sequence[Group]) -> Generator[Done]:
         """Every task as it ends, in whatever order."""
         ...
 
@@ -45,7 +45,7 @@ class Wanted:
     shard: Shard | None = None
     workers: int = 1
     executor: str = "local"
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
 
 
 class Execution:
@@ -70,9 +70,9 @@ class Execution:
         done = frozenset(case.case for case in self.writer.part.cases)
         self.groups = [left for group in mine if (left := group.without(done))]
 
-    def play(self) -> Iterator[Done]:
+    def play(self) -> Generator[Done]:
         """Every task that is left, as it ends and is written down; then the run is finished."""
-        with closing(self._pool.play(self.groups)) as ended:  # type: ignore[type-var]
+        with closing(self._pool.play(self.groups)) as ended:
             for done in ended:
                 self.writer.append(done.rows, done.case)
                 yield done
@@ -99,7 +99,8 @@ def _gpus(wanted: Wanted) -> list[str]:
 
 def _about(wanted: Wanted, groups: Sequence[Group], mine: Sequence[Group]) -> About:
     return About(
-        harness=__version__, started=now(), finished=None, command=tuple(sys.argv), selection=wanted.selection,
-        tier=wanted.tier, shard=str(wanted.shard) if wanted.shard else None, environment=environment(),
+        harness=__version__, started=now(), finished=None, command=tuple(sys.argv),
+        selection=wanted.selection, tier=wanted.tier, environment=environment(),
+        shard=str(wanted.shard) if wanted.shard else None,
         planned=Planning(len(mine), sum(len(group.tasks) for group in mine)), plan=fingerprint(groups),
     )  # fmt: skip

@@ -13,9 +13,9 @@ _COUNT = "import torch; print(torch.cuda.device_count())"
 
 
 def visible_gpus() -> list[str]:
-    """The caller's own list (indices, UUIDs, MIG names), or all that torch sees; raises `MachineError` for none.
+    """The caller's own list (indices, UUIDs, MIG names), or all that torch sees.
 
-    A list ends where CUDA ends it: at -1.
+    A list ends where CUDA ends it: at -1.  Raises `MachineError` for none.
     """
     listed = os.environ.get(VISIBLE)
     names = _counted() if listed is None else [name.strip() for name in listed.split(",")]

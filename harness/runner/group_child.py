@@ -1,8 +1,8 @@
 """The process of a group: plays the tasks that come on stdin, one after the other.
 
 Started by `harness.runner.group_process` with the number of a pipe for its answers, a
-limit for its memory in bytes (0: none) and its parent's process id; what cases print goes to stdout and stderr, and
-never among the answers.  It ends when its parent does, whatever it is doing.
+limit for its memory in bytes (0: none) and its parent's process id.  What cases print goes
+to stdout and stderr, never among the answers.  It ends when its parent does, whatever it is doing.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """One group, from its first task to its last, whatever they do to their processes."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 
 from harness.runner.done import Done, Ending, lost
 from harness.runner.group_process import GroupProcess, Limits
@@ -10,8 +10,8 @@ Notice = Callable[[GroupProcess], None]
 
 
 def play_group(
-    group: Group, limits: Limits, environment: Mapping[str, str], started: Notice = lambda process: None
-) -> Iterator[Done]:
+    group: Group, limits: Limits, environment: Mapping[str, str], started: Notice = lambda _: None
+) -> Generator[Done]:
     """Every task of a group as it ends; after one that broke its process the rest get a fresh one.
 
     `started` is told of every process.  Closing the iterator ends the process.  Where a

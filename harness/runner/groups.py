@@ -59,7 +59,7 @@ def matrix(tier: Tier, devices: Sequence[str], buffers: Sequence[str] = ()) -> l
     `buffers` are classes of the user's own (`MODULE:CLASS`): they alone are planned then,
     over the whole contract, and nothing is expected of them.
     """
-    found = []
+    found: list[Task] = []
     for device in devices:
         where = Where(_OWN_FAMILY, device=device)
         own = (Task(planned.case, None) for name in buffers for planned in plan_check(where, name))

@@ -32,7 +32,7 @@ def load_buffer(text: str) -> BufferFactory:
 
 
 def check_buffers(names: Sequence[str]) -> None:
-    """Refuse, with `UsageError`, classes that `load_buffer` refuses; they are loaded in a child, and not here."""
+    """Refuse, with `UsageError`, classes that `load_buffer` refuses; it is a child that loads them."""
     outcome = run_isolated("harness.runner.own_buffer:load_all", {"names": names}, timeout_s=_PATIENCE_S)
     said = outcome.detail.removeprefix(f"{UsageError.__name__}: ")
     if outcome.ending is Ending.RAISED and said != outcome.detail:

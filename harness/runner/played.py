@@ -9,7 +9,7 @@ from harness.oracles.diagnosis import diagnose
 from harness.results.records import RunRow, StepRecord
 from harness.rules import Rule
 from harness.runner.cells import Cell
-from harness.runner.done import Done, Ending, record
+from harness.runner.done import Done, Ending, Seen, record
 from harness.runner.tasks import Task
 from harness.scripts.findings import Whose, render_finding
 from harness.scripts.standalone import SHOWN, render_script
@@ -23,19 +23,16 @@ def played(task: Task, cell: Cell, seconds: float) -> Done:
     """Of a case that was played and judged; one whose ranks died was not played."""
     seen, graphs = cell.observation, cell.observation.graphs
     rows = [RunRow.judged(task.planned, said, seen.torch, task.incident, task.id) for said in cell.judgements]
-    return Done(
-        tuple(rows),
-        record(
-            task, _ending(cell), seconds, rows,
-            distances=_worst(seen.steps),
-            graphs=graphs.graphs if graphs else None,
-            recompiles=graphs.recompiles if graphs else None,
-            steps=tuple(map(_step, task.case.trace, seen.steps)),
-            diagnosis=diagnose(task.case, seen) if cell.broken and seen.steps else None,
-            script=_script(task, cell),
-            output="" if seen.steps else seen.error or "",
-        ),
-    )  # fmt: skip
+    found = Seen(
+        distances=_worst(seen.steps),
+        graphs=graphs.graphs if graphs else None,
+        recompiles=graphs.recompiles if graphs else None,
+        steps=tuple(map(_step, seen.steps)),
+        diagnosis=diagnose(task.case, seen) if cell.broken and seen.steps else None,
+        script=_script(task, cell),
+        output="" if seen.steps else seen.error or "",
+    )
+    return Done(tuple(rows), record(task, _ending(cell), seconds, rows, found))
 
 
 def _ending(cell: Cell) -> Ending:
@@ -52,9 +49,10 @@ def _worst(steps: Sequence[StepFacts]) -> Distances | None:
     return max(with_payload or measured, key=lambda found: found.eager, default=None)
 
 
-def _step(step: object, facts: StepFacts) -> StepRecord:
+def _step(facts: StepFacts) -> StepRecord:
     asked = _asked(facts.step)
-    raised = facts.raised and f"{facts.raised.call} raised {facts.raised.type}: {facts.raised.message}"
+    said = facts.raised
+    raised = f"{said.call} raised {said.type}: {said.message}" if said else None
     return StepRecord(facts.step, asked, facts.attended, facts.graphs, raised)
 
 
@@ -65,7 +63,7 @@ def _asked(text: str) -> int | None:
 
 
 def _script(task: Task, cell: Cell) -> str | None:
-    """A program that shows the fault: of the incident, where its script is about this very subject and arm."""
+    """A program that shows the fault: the incident's, where that is about this very subject and arm."""
     if not cell.broken:
         return None
     case = task.case

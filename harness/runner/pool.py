@@ -1,11 +1,11 @@
 """Groups played by local workers: one thread waits for each process, one process runs in each thread."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from queue import SimpleQueue
-from threading import Condition, Lock
+from threading import Condition, Event, Lock
 
 from harness.runner.done import Done
 from harness.runner.gpus import seeing
@@ -27,10 +27,10 @@ class LocalPool:
         self._gpus = FreeGpus(gpus)
         self._said: SimpleQueue[Said] = SimpleQueue()
         self._running: list[GroupProcess] = []
-        self._stopped = False
+        self._stopped = Event()
         self._lock = Lock()
 
-    def play(self, groups: Sequence[Group]) -> Iterator[Done]:
+    def play(self, groups: Sequence[Group]) -> Generator[Done]:
         """Every task as it ends; closing the iterator ends every process."""
         with tempfile.TemporaryDirectory(prefix="harness-run-", ignore_cleanup_errors=True) as folder:
             # Shared by the processes of this run alone: one that is warm from an earlier run hides compiles.
@@ -56,7 +56,7 @@ class LocalPool:
             yield
         finally:
             with self._lock:
-                self._stopped = True
+                self._stopped.set()
                 for process in self._running:
                     process.end()
 
@@ -70,18 +70,18 @@ class LocalPool:
             self._said.put(error)
 
     def _play_seeing(self, group: Group, environment: Mapping[str, str]) -> None:
-        if self._stopped:
+        if self._stopped.is_set():
             return
         with closing(play_group(group, self._limits, environment, self._started)) as ended:
             for done in ended:
-                if self._stopped:
+                if self._stopped.is_set():
                     return
                 self._said.put(done)
 
     def _started(self, process: GroupProcess) -> None:
         with self._lock:
             self._running.append(process)
-            if self._stopped:
+            if self._stopped.is_set():
                 process.end()
 
 

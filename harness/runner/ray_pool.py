@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -48,13 +48,14 @@ class RayPool:
             import ray
         except ImportError:
             raise MachineError(
-                "--executor ray needs Ray, which is not installed: python -m pip install 'deepstack-harness[ray]'"
+                "--executor ray needs Ray, which is not installed: "
+                "python -m pip install 'deepstack-harness[ray]'"
             ) from None
         self._ray: Any = ray
         self._workers = workers
         self._limits = msgspec.json.encode(asdict(limits)).decode()
 
-    def play(self, groups: Sequence[Group]) -> Iterator[Done]:
+    def play(self, groups: Sequence[Group]) -> Generator[Done]:
         """Every task as it ends; closing the iterator leaves Ray, which ends what it started."""
         with self._connected():
             open_groups = [self._begin(group) for group in groups]
