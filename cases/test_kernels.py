@@ -50,8 +50,8 @@ Calls: TypeAlias = Mapping[str, GraphCall]
 
 
 def subject(target: str, **changes: Any) -> Subject:
-    """Two layers, each with a level, of Granite: the cost of a compile is that of its layers."""
-    granite = {"family": "granite4_vision", "revision": "granite_sliced", "layers": 2}
+    """One layer of Granite, which has a level: a compile costs what its layers cost."""
+    granite = {"family": "granite4_vision", "revision": "granite_sliced", "layers": 1}
     asked = {**granite, "profile_tokens": CAPACITY, **changes}
     return Subject(tokens=TOKENS, capacity=CAPACITY, target=target, **asked)
 
@@ -105,7 +105,7 @@ def test_kernels_over_the_capacity_lack_the_token_symbol(calls: Calls) -> None:
     assert all(kernel.carries_tokens for kernel in sliced.kernels)
     lacking = [kernel for kernel in rows.kernels if not kernel.carries_tokens]
     assert {kernel.rows for kernel in lacking} == {CAPACITY}
-    assert len(lacking) == 2  # one for each level
+    assert len(lacking) == 1  # one for each level
 
 
 def test_a_slice_inside_the_graph_costs_nothing(calls: Calls) -> None:
@@ -147,12 +147,12 @@ def test_the_rule_of_work_is_broken_by_whole_buffers_only(calls: Calls) -> None:
 def test_the_incident_is_judged_as_the_catalogue_has_it(
     target: str, measured: Mapping[str, Measurement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What `repro granite-rows` judges, measured above already: of two layers, for the target."""
+    """What `repro granite-rows` judges, measured above already: of one layer, for the target."""
     known = {subject(target, **SUBJECTS[name]): found for name, found in measured.items()}
     monkeypatch.setattr(
         kernel_incidents,
         "measure",
-        lambda asked: [known[replace(one, target=target, layers=2)] for one in asked],
+        lambda asked: [known[replace(one, target=target, layers=1)] for one in asked],
     )
     incident = find("granite-rows")
     judged = {one.subject: one for one in kernel_incidents.Kernels().ours(incident)}

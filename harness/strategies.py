@@ -20,7 +20,7 @@ from harness.workload.schedule import ScheduledStep, schedule
 REPORTED_PAIRS = ((9, 16), (11, 16), (14, 16), (76, 80), (309, 320), (329, 336), (479, 480))
 """(N, P) of the crashes of vLLM 41485, 40932 and 41697: padding to the next capture size."""
 
-CAPACITIES = (16, 16, 16, 1, 2, 4, 20, 80, 336)
+CAPACITIES = (16, 16, 16, 16, 16, 1, 2, 4, 20, 24, 80)
 """Rows of buffers to draw from; small ones most of all, because every row is read after every step."""
 
 SHAPE_FAULTS = ((2, None), (4, None), (0, None), (None, 1), (None, 7), (None, 129))

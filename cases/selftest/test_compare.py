@@ -133,6 +133,12 @@ def test_a_case_that_was_gone_last_night_is_still_missing(tmp_path: Path) -> Non
     assert main(["compare", str(old), str(new), *words]) == ExitCode.BROKEN
 
 
+def test_a_case_that_was_there_in_a_minority_of_nights_is_not_missed(tmp_path: Path) -> None:
+    played = [BASE, {"a": BASE["a"]}, {"a": BASE["a"]}]
+    runs = [read_run(write(tmp_path / str(n), verdicts, started=str(n))) for n, verdicts in enumerate(played)]
+    assert compare(runs[1], runs[2], runs[:1]) == []
+
+
 @pytest.mark.parametrize(
     ("new", "said", "code"),
     [

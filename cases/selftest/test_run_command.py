@@ -7,13 +7,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from harness.arm import ArmSpec
+from harness.case import Case
 from harness.cli import main
 from harness.errors import ExitCode, MachineError
 from harness.results import Run, read_run
+from harness.runner.execution import Execution, Wanted
 from harness.runner.gpus import VISIBLE, visible_gpus
+from harness.runner.pool import FreeGpus
+from harness.runner.tasks import Group, Task
+from harness.trace import Trace
 
 SELECTION = (
     "family != 'granite4_vision' and arm == 'eager' and incident == '' and trace.str.contains('resize')"
@@ -163,6 +170,44 @@ def test_no_gpu_is_the_machines_fault(listed: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(VISIBLE, listed)
     with pytest.raises(MachineError, match="use --device cpu"):
         visible_gpus()
+
+
+def test_each_group_sees_gpus_of_its_own_and_waits_for_them() -> None:
+    """As strings that nobody reads; a group of ranks takes one for each."""
+    one, other, two = (group_on("cuda", ranks) for ranks in (1, 1, 2))
+    gpus = FreeGpus(["GPU-a", "MIG-b"])
+    with gpus.taken(one) as first, gpus.taken(other) as second, gpus.taken(group_on("cpu", 1)) as none:
+        assert (first, second, none) == ({VISIBLE: "GPU-a"}, {VISIBLE: "MIG-b"}, {})
+        waiting = Thread(target=lambda: seen.append(enter(gpus, two)))
+        seen: list[dict[str, str]] = []
+        waiting.start()
+        waiting.join(0.05)
+        assert waiting.is_alive()
+    waiting.join(10)
+    assert [sorted(one[VISIBLE].split(",")) for one in seen] == [["GPU-a", "MIG-b"]]
+
+
+def group_on(device: str, ranks: int) -> Group:
+    arm = ArmSpec.parse("eager" if ranks == 1 else f"eager/tp{ranks}")
+    return Group(
+        (Task(Case("qwen3_vl", "reference", Trace.parse("cap 4: get 4"), arm, device=device), None),)
+    )
+
+
+def enter(gpus: FreeGpus, group: Group) -> dict[str, str]:
+    with gpus.taken(group) as seen:
+        return seen
+
+
+def test_a_run_on_cuda_leaves_out_what_takes_more_gpus_than_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VISIBLE, "GPU-a,GPU-b")
+    wanted = Wanted("family == 'qwen3_vl' and arm in ['eager', 'eager/tp2', 'eager/tp3']", devices=("cuda",))
+    execution = Execution(wanted, tmp_path / "run", resume=False)
+    execution.writer.close()
+    assert [group.name for group in execution.left_out] == ["qwen3_vl eager/tp3 cuda"]
+    assert {group.name for group in execution.groups} == {"qwen3_vl eager cuda", "qwen3_vl eager/tp2 cuda"}
 
 
 @pytest.mark.slow

@@ -47,11 +47,13 @@ def run(args: Namespace, output: Output) -> ExitCode:
     from harness.runner.night import Night, exit_code, gpu_fault
 
     folder, stages = _planned(args)
-    ended = []
+    ended, lost = [], ""
     for one in Night(folder, gpu_fault).run(stages):
         ended.append(one)
         _show(output, one)
-    _summarise(output, folder, ended)
+        lost = _summarise(folder, ended)  # the report, the last stage, tells of the others
+    if lost:
+        output.line(f"{lost}; the lines above are all", "red")
     code = exit_code(ended)
     output.verdict(f"{folder}: {_told(ended)}", good=code is ExitCode.HOLDS)
     return code
@@ -88,15 +90,15 @@ def _show(output: Output, one: Ended) -> None:
     output.record(one)
 
 
-def _summarise(output: Output, folder: Path, ended: list[Ended]) -> None:
+def _summarise(folder: Path, ended: list[Ended]) -> str:
+    """Why the summary could not be written; empty where it was."""
     from harness.runner.night import write_summary
 
     try:
         write_summary(folder, ended)
     except OSError as error:
-        output.line(
-            f"cannot write '{folder / 'nightly.json'}': {error.strerror}; the lines above are all", "red"
-        )
+        return f"cannot write '{folder / 'nightly.json'}': {error.strerror}"
+    return ""
 
 
 def _told(ended: list[Ended]) -> str:

@@ -25,7 +25,7 @@ from harness.revisions.granite_full import GraniteFullBuffer
 from harness.revisions.granite_sliced import GraniteSlicedBuffer
 
 _FAMILY = "granite4_vision"
-_CHEAP = 10
+_CHEAP = 100
 _DTYPE, _CPU = torch.float32, torch.device("cpu")
 
 

@@ -12,7 +12,7 @@ import msgspec
 from harness.errors import HarnessError, MachineError
 from harness.isolate import Ending, run_isolated
 
-CAPACITIES = (256, 1024, 4096)
+CAPACITIES = (256, 1024, 2048)
 TOKENS = (1, 2, 4, 8)
 REPETITIONS = 2
 _SECONDS = 900
@@ -20,7 +20,7 @@ _SECONDS = 900
 
 @dataclass(frozen=True)
 class StepCost:
-    """One decode step, in seconds, each the least of its repetitions, the cheap ones with ten each.
+    """One decode step, in seconds, each the least of its repetitions, of the cheap ones a hundred each.
 
     `full`: the graph runs every row of the buffer; `sliced`: the step's, the payload
     being zeros; `skipped`: a graph that was compiled without a payload.

@@ -47,6 +47,11 @@ class Wanted:
     executor: str = "local"
     limits: Limits = field(default_factory=Limits)
 
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether this process has GPUs to share out: with Ray they are the cluster's, and Ray does it."""
+        return self.executor == "local" and any(device.startswith("cuda") for device in self.devices)
+
 
 class Execution:
     """One run, or one shard of it, from its plan to its files."""
@@ -62,7 +67,7 @@ class Execution:
         if wanted.buffers:
             check_buffers(wanted.buffers)
         groups = grouped(select(matrix(wanted.tier, wanted.devices, wanted.buffers), wanted.selection))
-        self.left_out = [group for group in groups if group.device == "cuda" and group.ranks > len(gpus)]
+        self.left_out = [group for group in groups if wanted.shares_gpus and _too_wide(group, len(gpus))]
         groups = [group for group in groups if group not in self.left_out]
         mine = part_of(groups, wanted.shard)
         self._pool = _pool(wanted, gpus)
@@ -88,13 +93,16 @@ def _pool(wanted: Wanted, gpus: Sequence[str]) -> Pool:
 
 
 def _gpus(wanted: Wanted) -> list[str]:
-    """The GPUs to share out; with Ray they are the cluster's, and Ray shares them out."""
+    """The GPUs to share out, if any; raises `UsageError` for a device that is none."""
     for device in wanted.devices:
         if not _DEVICE.fullmatch(device):
             raise UsageError(f"unknown device '{device}'; known are cpu, cuda and cuda:N")
-    if not any(device.startswith("cuda") for device in wanted.devices):
-        return []
-    return visible_gpus()
+    return visible_gpus() if wanted.shares_gpus else []
+
+
+def _too_wide(group: Group, gpus: int) -> bool:
+    """Whether its ranks want more GPUs than there are."""
+    return group.device.startswith("cuda") and group.ranks > gpus
 
 
 def _about(wanted: Wanted, groups: Sequence[Group], mine: Sequence[Group]) -> About:
