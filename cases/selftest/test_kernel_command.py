@@ -84,6 +84,12 @@ def test_what_a_variant_does_not_decide_is_chosen_so_that_extra_rows_show(family
     assert sized_family(replace(QWEN, family=family)).name == full
 
 
+def test_levels_of_granite_go_with_their_layers() -> None:
+    config = sized_family(replace(QWEN, family="granite4_vision", layers=3)).config
+    assert (config.layers, config.targets, config.levels) == (3, (1, 0, 2), 3)
+    assert sized_family(replace(QWEN, family="granite4_vision", layers=36)).config.levels == 4
+
+
 def test_heads_and_feed_forward_widen_with_the_hidden_size() -> None:
     config = sized_family(replace(QWEN, hidden=2560, layers=36)).config
     assert (config.hidden, config.layers, config.heads, config.kv_heads, config.mlp) == (

@@ -71,9 +71,9 @@ class ContractMachine(RuleBasedStateMachine):
 
     @rule(pick=PICKS)
     def resize(self, pick: int) -> None:
-        """Less room, as much as before, and more."""
-        counts = (*growing_counts(self._rows), self._around(pick // 3), max(0, self._tokens - 1), self._rows)
-        self.example.act(Step(Op.RESIZE, _one(counts, pick)))
+        """More room, as much as before, and less, around N most of all."""
+        larger = _one(growing_counts(self._rows), pick // 3)
+        self.example.act(Step(Op.RESIZE, larger if pick % 3 == 0 else self._around(pick // 3 * 2 + 1)))
 
     @rule(op=st.sampled_from((Op.GET, Op.CLEAR, Op.RESIZE)))
     def negative(self, op: Op) -> None:

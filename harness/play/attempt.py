@@ -65,7 +65,7 @@ def naming(call: CallName, function: Callable[[], T]) -> T:
 
 def _raised(call: CallName, error: Exception) -> Raised:
     """The fact; where memory ran out it is none, and `OutOfMemory` is raised."""
-    if False:
+    if is_out_of_memory(error):
         raise OutOfMemory(f"{call} ran out of memory: {error}") from None
     message = (str(error).strip().splitlines() or [""])[0]
     return Raised(type(error).__name__, message, call, _where(error))
