@@ -72,8 +72,10 @@ class ContractMachine(RuleBasedStateMachine):
     @rule(pick=PICKS)
     def resize(self, pick: int) -> None:
         """More room, as much as before, and less, around N most of all."""
-        larger = _one(growing_counts(self._rows), pick // 3)
-        self.example.act(Step(Op.RESIZE, larger if pick % 3 == 0 else self._around(pick // 3 * 2 + 1)))
+        live = self._tokens
+        near = (self._around(pick // 3 * 2 + 1), live, max(0, live - 1), min(live + 1, self._rows))
+        larger = growing_counts(self._rows)
+        self.example.act(Step(Op.RESIZE, _one(near if pick % 3 else larger, pick // 3)))
 
     @rule(op=st.sampled_from((Op.GET, Op.CLEAR, Op.RESIZE)))
     def negative(self, op: Op) -> None:

@@ -211,7 +211,8 @@ class Player:
         return replace(facts, raised=facts.raised or again.raised, graph_use=use)
 
     def _capture_again(self) -> None:
-        for tokens in self._captured_in:
+        # Largest first, as engines do: storage that grows while it is captured moves before the others.
+        for tokens in sorted(self._captured_in, reverse=True):
             self._capture_size(tokens)
         for _, buffer in self._buffers():
             getattr(buffer, "release", lambda: None)()
