@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import example, given
 
-from cases.selftest.hunting import hunted, target
+from cases.selftest.hunting import Until, hunted, target
 from harness.fuzz.ground import Ground
 from harness.strategies import engine_traces, traces
 from harness.trace import Trace
@@ -20,7 +20,8 @@ RELEASED = {
 
 @pytest.mark.parametrize("revision", RELEASED)
 def test_what_a_released_buffer_breaks_is_found_with_no_hint(revision: str) -> None:
-    assert {finding.name for finding in hunted(revision, 150).findings} == RELEASED[revision]
+    found = hunted(revision, 1000, watch=Until(*RELEASED[revision])).findings
+    assert {finding.name for finding in found} == RELEASED[revision]
 
 
 @pytest.mark.slow

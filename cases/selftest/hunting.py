@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+from typing_extensions import override
+
 from cases.selftest.playing import buffer_named
 from harness.arm import ArmSpec
-from harness.fuzz.hunt import Result, Watch, hunt
+from harness.fuzz.finding import Finding
+from harness.fuzz.hunt import Enough, Result, Watch, hunt
 from harness.fuzz.target import Target
 from harness.runner.campaign import Campaign, Limits
 from harness.runner.fuzz_target import Asked
@@ -16,6 +19,19 @@ def target(name: str, arm: str = "eager") -> Target:
 
 def hunted(name: str, examples: int, arm: str = "eager", seed: int = 0, watch: Watch | None = None) -> Result:
     return hunt(target(name, arm), examples=examples, seed=seed, watch=watch)
+
+
+class Until(Watch):
+    """Ends a hunt when all these were found: how many examples that takes changes with every change here."""
+
+    def __init__(self, *names: str) -> None:
+        self._left = set(names)
+
+    @override
+    def found(self, finding: Finding) -> None:
+        self._left.discard(finding.name)
+        if not self._left:
+            raise Enough
 
 
 def campaign(buffer: str, folder: Path, examples: int, limits: Limits | None = None) -> Campaign:

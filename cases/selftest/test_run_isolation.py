@@ -1,8 +1,5 @@
 """Cases that crash, hang, eat, leave or flood become ERROR rows, and all the others are played."""
 
-import shutil
-from collections.abc import Iterator
-
 import pandas as pd
 import pytest
 
@@ -14,6 +11,7 @@ from harness.runner.groups import Tier, matrix, select
 from harness.runner.pool import LocalPool
 from harness.runner.tasks import Group, grouped
 
+pytestmark = pytest.mark.xdist_group("runaway")
 MODULE = "cases.selftest.runaway_buffers"
 NAMES = ("Segfaults", "Hangs", "Eats", "Leaves", "Talks", "Floods")
 ENDINGS = {
@@ -26,15 +24,14 @@ OTHER, RARE = "cap 16: set 9; get 9; set 3", "cap 16: set 16; get 16; get 20"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("runs") / "runaway"
     buffers = tuple(f"{MODULE}:{name}" for name in NAMES)
     one = Execution(Wanted(SELECTION, buffers=buffers, limits=LIMITS), folder, resume=False)
     assert len(list(one.play())) == 2 * len(NAMES)
     one.writer.close()
     assert sum(path.stat().st_size for path in folder.iterdir()) < 2**20  # of 200 MB that were printed
-    yield read_run(folder)
-    shutil.rmtree(folder)
+    return read_run(folder)
 
 
 def of(run: Run, name: str, trace: str) -> tuple[pd.Series, pd.DataFrame]:

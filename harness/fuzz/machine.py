@@ -69,10 +69,14 @@ class ContractMachine(RuleBasedStateMachine):
         """More rows than there are."""
         self.example.act(Step(Op.GET, _one(growing_counts(self._rows), pick)))
 
-    @rule(pick=PICKS)
-    def resize(self, pick: int) -> None:
-        """More room, as much as before, and less, around N most of all."""
+    @rule(pick=PICKS, other=PICKS, cleared=st.booleans())
+    def resize(self, pick: int, other: int, cleared: bool) -> None:
+        """More room, as much as before, and less: around a payload that is there, or just was."""
+        if not self._tokens:
+            self.example.act(Step(Op.SET, max(1, self._fitting(other))))
         live = self._tokens
+        if cleared:
+            self.example.act(Step(Op.CLEAR, live))
         near = (self._around(pick // 3 * 2 + 1), live, max(0, live - 1), min(live + 1, self._rows))
         larger = growing_counts(self._rows)
         self.example.act(Step(Op.RESIZE, _one(near if pick % 3 else larger, pick // 3)))
@@ -129,13 +133,16 @@ class ContractMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.hunt.target.arm.captured)
     @rule(pick=PICKS, visual=st.booleans())
     def replay(self, pick: int, visual: bool) -> None:
-        """A step by a graph that was captured, behind a payload or as text."""
-        largest = max(self.example.captured, default=0)
-        if visual and largest:
-            self.example.act(Step(Op.SET, pick % (largest + 1)))
+        """A step by a graph that was captured, behind a payload that fits it or as text."""
         fitting = tuple(tokens for tokens in sorted(self.example.captured) if tokens >= self._tokens)
-        if fitting:
-            self.example.act(Step(Op.REPLAY, _one(fitting, pick // 3)))
+        if not fitting:
+            return
+        tokens = _one(fitting, pick)
+        if visual:
+            self.example.act(
+                Step(Op.SET, _one((tokens, max(0, tokens - 1), pick // 7 % (tokens + 1)), pick // 3))
+            )
+        self.example.act(Step(Op.REPLAY, tokens))
 
     @override
     def teardown(self) -> None:
