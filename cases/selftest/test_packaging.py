@@ -140,7 +140,7 @@ def test_metadata(metadata: Distribution) -> None:
     said = metadata.metadata
     assert (said["Name"], said["Version"]) == ("deepstack-harness", harness.__version__)
     assert (said["Requires-Python"], said["License-Expression"]) == (">=3.11", "Apache-2.0")
-    assert set(said.get_all("Provides-Extra") or []) == {"all", "kernels", "test"}
+    assert set(said.get_all("Provides-Extra") or []) == {"all", "kernels", "ray", "test"}
     assert said.get_all("License-File") == ["LICENSE"]
     assert "torch>=2.10" in (metadata.requires or [])
     assert not any("transformers" in line and "extra" not in line for line in metadata.requires or [])

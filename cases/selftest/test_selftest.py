@@ -16,7 +16,7 @@ from harness.rules import Rule, Verdict
 from harness.runner import proving
 from harness.runner.proving import EFFORTS, Effort, Order, Proof, orders_for, prove
 
-FEW = {"eager": Effort(examples=12, patience=2)}
+FEW = {"eager": Effort(examples=60, patience=2)}
 
 
 @pytest.fixture

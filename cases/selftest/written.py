@@ -36,7 +36,9 @@ print(json.dumps(ended))
 """
 _PYTEST = "import pytest, sys; sys.modules['harness'] = None; sys.exit(pytest.main(sys.argv[1:]))"
 # Without the settings of a project that the temporary folder may lie in.
-OPTIONS = ("-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "-rA", "--tb=line")
+# Without our plugin, which an installed harness brings: these files need torch and pytest alone.
+_ALONE = ("-p", "no:harness.pytest_plugin", "-p", "no:cacheprovider")
+OPTIONS = ("-c", os.devnull, "--rootdir", ".", *_ALONE, "-rA", "--tb=line")
 
 Ran = subprocess.CompletedProcess[str]
 
