@@ -112,3 +112,11 @@ def test_a_case_runs_on_one_thread_with_a_cold_cache_and_no_hub() -> None:
     assert torch.get_num_threads() == 1
     assert "inductor-" in Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).name
     assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+@pytest.mark.xdist_group("eager")
+def test_cases_of_one_group_share_a_worker(request: pytest.FixtureRequest) -> None:
+    # pytest-xdist reads the group off the node id; without it each worker compiles everything again.
+    if not getattr(request.config.option, "loadgroup", False):
+        pytest.skip("not one of several workers that are dealt whole groups")
+    assert request.node.nodeid.endswith("@eager")

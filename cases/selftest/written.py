@@ -36,9 +36,9 @@ print(json.dumps(ended))
 """
 _PYTEST = "import pytest, sys; sys.modules['harness'] = None; sys.exit(pytest.main(sys.argv[1:]))"
 # Without the settings of a project that the temporary folder may lie in.
-# Without our plugin, which an installed harness brings: these files need torch and pytest alone.
-_ALONE = ("-p", "no:harness.pytest_plugin", "-p", "no:cacheprovider")
-OPTIONS = ("-c", os.devnull, "--rootdir", ".", *_ALONE, "-rA", "--tb=line")
+# Without its conftest, too: these files need torch and pytest alone.
+_ALONE = ("--rootdir", ".", "--confcutdir", ".", "-p", "no:cacheprovider")
+OPTIONS = ("-c", os.devnull, *_ALONE, "-rA", "--tb=line")
 
 Ran = subprocess.CompletedProcess[str]
 
