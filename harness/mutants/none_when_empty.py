@@ -10,4 +10,5 @@ class NoneWhenEmpty(ReferenceBuffer):
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         """None instead of zeros."""
-        return super().get(tokens) if self._tokens_set else None
+        answer = super().get(tokens)  # a bad count is refused all the same
+        return answer if self._tokens_set else None
