@@ -27,3 +27,8 @@ def cache() -> Path:
     """The folder for files of releases; `DEEPSTACK_HARNESS_CACHE` moves it."""
     chosen = os.environ.get(CACHE_VARIABLE)
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("deepstack-harness"))
+
+
+def hypothesis_storage() -> dict[str, str]:
+    """Where a child's hypothesis keeps what it learns of our sources; by default the current directory."""
+    return {"HYPOTHESIS_STORAGE_DIRECTORY": str(cache() / "hypothesis")}

@@ -16,7 +16,7 @@ import msgspec
 from harness.errors import ExitCode, HarnessError, MachineError, UsageError
 from harness.fuzz.finding import Finding, Kind
 from harness.fuzz.hunt import Progress
-from harness.places import cache
+from harness.places import hypothesis_storage
 from harness.runner.campaign import Campaign, Hunted, Limits, keep, read_journal, read_progress
 from harness.runner.ended_hunt import note
 from harness.runner.hunting_child import ENDED, FLOODED, OUTPUT, PROGRESS, RUNNING, Order
@@ -94,12 +94,7 @@ class _child:  # noqa: N801  # used as a function
         self._child = subprocess.Popen(
             [sys.executable, "-m", "harness.runner.hunting_child"], stdin=subprocess.PIPE,
             stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True,
-            # hypothesis keeps what it learns of our sources, by default in the current directory.
-            env={
-                "HYPOTHESIS_STORAGE_DIRECTORY": str(cache() / "hypothesis"),
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-            },
+            env={**hypothesis_storage(), **os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         assert self._child.stdin is not None  # a pipe
         with suppress(BrokenPipeError):

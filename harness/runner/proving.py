@@ -17,7 +17,7 @@ from typing import IO
 
 import msgspec
 
-from harness.places import cache
+from harness.places import hypothesis_storage
 from harness.registry import MUTANT_ARMS, MUTANTS
 
 CONTROL = "reference"
@@ -162,15 +162,11 @@ class _Worker:
     def _start(self) -> "subprocess.Popen[str]":
         return subprocess.Popen(
             [sys.executable, "-m", "harness.runner.prover"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._printed, text=True, env={**_storage(), **os.environ, "OMP_NUM_THREADS": "1"},
+            stderr=self._printed, text=True,
+            env={**hypothesis_storage(), **os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
 
     @property
     def _last_words(self) -> str:
         self._printed.seek(0)
         return self._printed.read().strip().rpartition("\n")[2]
-
-
-def _storage() -> dict[str, str]:
-    """Where hypothesis keeps what it learns of our sources, which by default is the current directory."""
-    return {"HYPOTHESIS_STORAGE_DIRECTORY": str(cache() / "hypothesis")}

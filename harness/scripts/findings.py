@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
-import jinja2
-
 from harness.errors import UsageError
 from harness.registry import MUTANTS, REVISIONS, resolve
 from harness.rules import Rule
+from harness.scripts.standalone import environment
 from harness.trace import RUNS_DECODER, Op, Step, Trace
 
 _INLINED = ("harness.revisions.", "harness.mutants.")
@@ -45,18 +44,11 @@ def render_finding(
 ) -> str:
     """The program's text; `levels` and `hidden` are the sizes of the buffer it makes.
 
-    Raises `UsageError` for a trace with graphs, which a buffer alone does not have, and
-    for a rule that no buffer alone breaks.
+    Raises `UsageError` for a trace with graphs, which a buffer alone does not have.
     """
     if whole := [str(step) for step in trace if step.op in _NO_GRAPHS]:
         raise UsageError(f"no script can play '{whole[0]}': it has a buffer alone, and no graphs")
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("harness.scripts"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    text = environment.get_template("finding.py.jinja").render(
+    text = environment().get_template("finding.py.jinja").render(
         trace=trace, whose=whose, levels=levels, hidden=hidden, said=_said(trace, rule, detail, whose),
         steps=_wrapped(f"STEPS = {list(_steps(trace, levels, hidden))}", "    ").replace("'", '"'),
         code=_code_of(whose.name) if whose.is_ours else "",

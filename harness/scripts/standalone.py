@@ -89,7 +89,7 @@ def render_pytest(incident: Incident, family: str) -> str:
 def _render(kind: str, incident: Incident, family: str) -> str:
     subject, arm = _shown(incident)
     names = [f"{incident.id}/{kind}.py.jinja", f"{kind}.py.jinja"]
-    template = _environment().select_template(names)
+    template = environment().select_template(names)
     text = template.render(
         incident=incident,
         revision=subject,
@@ -127,17 +127,18 @@ def _tidy(text: str) -> str:
     return re.sub(r"\n{4,}", "\n\n\n", text).strip() + "\n"
 
 
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
+def environment() -> jinja2.Environment:
+    """What all templates of this package are rendered with."""
+    made = jinja2.Environment(
         loader=jinja2.PackageLoader("harness.scripts"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["comment"] = _comment
-    environment.filters["steps"] = _steps
-    return environment
+    made.filters["comment"] = _comment
+    made.filters["steps"] = _steps
+    return made
 
 
 def _steps(trace: Trace, *left_out: str) -> str:
