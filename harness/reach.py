@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
-from harness.case import Row
+from harness.row import Row
 from harness.rules import BROKEN, Rule
 
 REACHABLE = "reachable"

@@ -197,7 +197,7 @@ def test_expected_improved_and_new(source: Path, tmp_path: Path) -> None:
     main(["audit", "--vllm", str(source), "--json", str(path), "--quiet"])
     import msgspec
 
-    from harness.case import Row
+    from harness.row import Row
 
     rows = [msgspec.json.decode(line, type=Row) for line in path.read_text().splitlines()]
     rows = [row for row in rows if row.model_class == "Renamed"]

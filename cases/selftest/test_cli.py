@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import torch
 
-from harness.case import Row
 from harness.cli import COMMANDS, main
 from harness.errors import ExitCode
+from harness.row import Row
 
 FAST = ["--arm", "eager/drop_all"]
 

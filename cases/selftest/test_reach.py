@@ -5,8 +5,9 @@ from itertools import pairwise
 import pytest
 
 from harness.arm import EAGER
-from harness.case import Case, Judgement, Row
+from harness.case import Case, Judgement
 from harness.reach import ENGINE_ORDER, reach_of
+from harness.row import Row
 from harness.rules import Rule, Verdict
 from harness.trace import Op, Trace
 

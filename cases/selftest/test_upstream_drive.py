@@ -12,11 +12,12 @@ from cases.selftest.sequences import SEQUENCES
 from cases.selftest.synthetic_driven import COUNTED, GRANITE, HELPERS, QWEN, SCATTERED, UTILS, write_tree
 from cases.selftest.synthetic_vllm import line_of
 from harness.arm import EAGER
-from harness.case import Case, Judgement, Observation, Row
+from harness.case import Case, Judgement, Observation
 from harness.errors import StepUnavailable, UsageError
 from harness.oracles.every import judge_all
 from harness.play import Model, play
 from harness.reach import ENGINE_ORDER, reach_of
+from harness.row import Row
 from harness.rules import Rule, Verdict
 from harness.trace import Op, Trace
 from harness.upstream.bind import MODELS, BoundClass, bind

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from harness.arm import ArmSpec
-from harness.case import Case, Distances, Judgement, Row
+from harness.case import Case, Distances, Judgement
 from harness.results.records import About, CaseRecord, Environment, Planning, RunRow, StepRecord
+from harness.row import Row
 from harness.rules import Rule, Verdict
 from harness.trace import Trace
 

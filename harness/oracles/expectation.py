@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from harness.case import Row
+from harness.row import Row
 from harness.rules import Rule, Verdict
 
 

@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 
 from harness.arm import ArmSpec
 from harness.callers.engine import Engine
-from harness.case import Case, Compare, Distances, Judgement, Observation, Row
+from harness.case import Case, Compare, Distances, Judgement, Observation
 from harness.devices import parse_device, parse_dtype
 from harness.errors import UsageError
 from harness.families.positions import mrope_positions
@@ -22,6 +22,7 @@ from harness.protocols import BufferFactory, Inputs
 from harness.pytest_plugin.asked import Asked, name_of, rules_of, told
 from harness.pytest_plugin.own_model import Given, GivenBuffers, OwnFamily, as_module
 from harness.registry import ORACLES, resolve
+from harness.row import Row
 from harness.rules import Rule, Verdict
 from harness.runner.own_buffer import check_fit
 from harness.trace import Op, Step, Trace

@@ -5,11 +5,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from harness.case import Case, Judgement, Observation, Row
+from harness.case import Case, Judgement, Observation
 from harness.errors import HarnessError, MachineError, UsageError
 from harness.pytest_plugin import JUDGED, setting, without_gpu
 from harness.pytest_plugin.records import record
 from harness.reporting.audit_table import figure_of
+from harness.row import Row
 from harness.rules import Rule
 
 _DEFAULT_ARMS = "eager/stock,eager/drop_all"

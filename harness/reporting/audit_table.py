@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from harness.case import Row
 from harness.reporting.output import Column, Output
+from harness.row import Row
 from harness.rules import BROKEN, Rule, Verdict
 from harness.runner.audit import Standing
 

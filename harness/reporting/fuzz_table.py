@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.arm import ArmSpec
-from harness.case import SCHEMA_VERSION
 from harness.fuzz.finding import Finding
 from harness.fuzz.hunt import Progress
 from harness.reporting.output import Column, Output
+from harness.row import SCHEMA_VERSION
 
 _COLUMNS = (Column(6), Column(8, right=True), Column(8, right=True), Column(24), Column(60))
 _HEADS = ("broken", "example", "seconds", "reach", "trace")

@@ -6,9 +6,10 @@ from typing import TypeVar
 
 import msgspec
 
-from harness.case import Distances, Judgement, Row
+from harness.case import Distances, Judgement
 from harness.errors import UsageError
 from harness.matrix import Planned
+from harness.row import Row
 from harness.rules import Rule, Verdict
 
 SCHEMA_VERSION = 1

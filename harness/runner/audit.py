@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from harness.case import Judgement, Row
+from harness.case import Judgement
 from harness.matrix import Planned
 from harness.oracles.expectation import expect
+from harness.row import Row
 from harness.rules import Rule, Verdict
 from harness.runner.cells import Cell, Runner
 

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from harness.case import Case, Judgement, Observation, Row
+from harness.case import Case, Judgement, Observation
 from harness.matrix import Planned
 from harness.oracles.base import error
 from harness.oracles.every import judge_all
 from harness.protocols import BufferFactory
 from harness.registry import ORACLES
+from harness.row import Row
 from harness.rules import Rule, Verdict
 from harness.runner.here import play_here
 from harness.runner.ranks import play_among_ranks

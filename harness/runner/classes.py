@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from harness.case import Row
 from harness.known_failures import known_of
 from harness.matrix import Where, plan_audit
 from harness.protocols import BufferFactory
 from harness.reach import ENGINE_ORDER, REPLAY_ORDER, Order, reach_of
+from harness.row import Row
 from harness.rules import BROKEN, Rule
 from harness.runner.audit import Standing, stand, sum_up
 from harness.runner.cells import Cell, Runner

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.case import Row
 from harness.errors import UsageError
 from harness.fuzz.finding import Finding, Kind
 from harness.reach import reach_of
+from harness.row import Row
 from harness.runner.classes import engine_orders
 from harness.runner.fuzz_target import Asked
 from harness.scripts.findings import Whose, render_finding

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from harness.arm import ArmSpec
-from harness.case import Judgement, Row
+from harness.case import Judgement
 from harness.errors import NotMeasured, UsageError
 from harness.incidents import Incident
 from harness.kernels.isolated import measure
@@ -12,6 +12,7 @@ from harness.kernels.measurement import Measurement
 from harness.kernels.subject import Subject
 from harness.oracles import kernels
 from harness.oracles.base import error
+from harness.row import Row
 from harness.rules import Rule
 from harness.runner.systems import Judged, must_break
 from harness.upstream.source import Source

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from harness.case import Judgement, Row
+from harness.case import Judgement
 from harness.incidents import Incident
 from harness.neighbours.asking import observe_ranges
 from harness.neighbours.dual_streams import DualStream
@@ -18,6 +18,7 @@ from harness.neighbours.served import geo3k
 from harness.neighbours.variants import DUAL_STREAM, PLACEHOLDER_RANGES
 from harness.oracles import ordering, ranges
 from harness.registry import resolve
+from harness.row import Row
 from harness.runner.systems import Judged, must_break
 from harness.upstream.source import Source
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from harness.case import Row
 from harness.incidents import Incident
 from harness.registry import SYSTEMS, resolve
+from harness.row import Row
 from harness.rules import BROKEN, Rule, Verdict
 from harness.upstream.source import Source
 
