@@ -6,11 +6,10 @@ which of them (`_try_schedule_encoder_inputs`, vllm/v1/core/sched/scheduler.py);
 the same is done here over a `Served` workload.
 """
 
-import gc
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from time import process_time
+from timeit import Timer
 
 import torch
 from torch import Tensor
@@ -140,31 +139,11 @@ def _cheapest(works: Mapping[str, Callable[[], object]], repetitions: int) -> di
 
     On 2 cores with 8 others at work, tensor to list was 4.1 .. 5.1 by minima and 3.3 .. 5.1 by medians.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in works}
-    with _no_collection():
-        for _ in range(repetitions):
-            for name, work in works.items():
-                seconds[name].append(_seconds(work))
-    return {name: min(each) * 1e6 for name, each in seconds.items()}
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    # Of this process: on a busy machine the clock on the wall would charge the longer work
-    # for all the others that ran meanwhile.
-    start = time.process_time()
-    work()
-    return time.process_time() - start
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+    # The processor's time, of this process: on a busy machine the clock on the wall would charge
+    # the longer work for all the others that ran meanwhile.  timeit keeps the collector out of it.
+    timers = {name: Timer(work, timer=process_time) for name, work in works.items()}
+    rounds = [{name: timer.timeit(1) for name, timer in timers.items()} for _ in range(repetitions)]
+    return {name: min(taken[name] for taken in rounds) * 1e6 for name in timers}
 
 
 def _torch_calls(work: Callable[[], object]) -> int:
