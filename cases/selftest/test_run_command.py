@@ -80,7 +80,8 @@ def test_a_run_that_is_there_is_refused_and_resumed_without_playing(
     assert run(SELECTION, "--out", str(folder)) == ExitCode.USAGE
     assert "go on with --resume" in capsys.readouterr().err
     assert run("arm == 'eager'", "--out", str(folder), "--resume") == ExitCode.USAGE
-    assert run(SELECTION, "--out", str(folder), "--resume") == ExitCode.HOLDS
+    assert main(["run", SELECTION, "--out", str(folder), "--resume"]) == ExitCode.HOLDS
+    assert f"{len(read_run(folder).cases)} cases are there already" in capsys.readouterr().out
     assert (folder / "rows.jsonl").read_bytes() == before
 
 
@@ -135,6 +136,9 @@ def test_what_is_unexpected_exits_with_1_and_is_said(
         (["--shard", "4/3"], "not '4/3'"),
         (["-n", "0"], "-n takes 1 or more, not 0"),
         (["--case-seconds", "0"], "--case-seconds takes more than 0"),
+        (["--case-seconds", "nan"], "--case-seconds: takes a number, as in 1.5, not 'nan'"),
+        (["--memory", "inf"], "not 'inf'"),
+        (["--memory", "much"], "not 'much'"),
         (["--buffer", "nowhere"], "'nowhere' is not MODULE:CLASS"),
         (["--out", "/dev/null/x"], "cannot"),
     ],
@@ -145,6 +149,11 @@ def test_a_wrong_call_is_one_sentence(
     out = [] if "--out" in words else ["--out", "/dev/null/never"]
     assert run(*words, *out) in {ExitCode.USAGE, ExitCode.MACHINE}
     assert said in capsys.readouterr().err
+
+
+def test_a_run_is_resumed_in_a_folder_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(SELECTION, "--resume") == ExitCode.USAGE
+    assert "say which with --out DIR" in capsys.readouterr().err
 
 
 def test_ray_that_is_not_installed_is_said_with_what_to_do(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.arm import ArmSpec
+from harness.commands.finite import finite
 from harness.errors import ExitCode, UsageError
 from harness.reporting.output import Output
 
@@ -36,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--examples", type=int, metavar="N",
         help=f"traces to play ({EXAMPLES}; with --minutes, as many as there is time for)",
     )  # fmt: skip
-    parser.add_argument("--minutes", type=float, metavar="M", help="stop after so long, whatever is left")
+    parser.add_argument("--minutes", type=finite, metavar="M", help="stop after so long, whatever is left")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other traces (0)")
     parser.add_argument(
         "--boundary",

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.commands.finite import finite
 from harness.errors import ExitCode, MachineError, UsageError
 from harness.reporting.output import Column, Output
 
@@ -32,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--device", action="append", metavar="D", help="cpu (default), cuda or cuda:N; may be repeated"
     )
-    parser.add_argument("--minutes", type=float, default=30.0, metavar="M", help="of fuzzing (default 30)")
+    parser.add_argument("--minutes", type=finite, default=30.0, metavar="M", help="of fuzzing (default 30)")
     parser.add_argument("-n", dest="workers", type=int, default=2, metavar="W", help="workers (default 2)")
     parser.add_argument(
         "--vllm", action="append", default=[], metavar="SOURCE", help="a source to audit; may be repeated"

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.commands.finite import finite
 from harness.errors import ExitCode, UsageError
 from harness.reporting.output import Output
 
@@ -40,12 +41,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--shard", metavar="I/N", help="this part of the groups alone; parts share a folder")
     parser.add_argument("--executor", default="local", metavar="E", help="local (default) or ray")
     parser.add_argument("--out", metavar="DIR", help="the folder to write (default reports/<UTC time>)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run that DIR holds")
+    parser.add_argument("--resume", action="store_true", help="go on with the run that --out DIR holds")
     parser.add_argument(
-        "--case-seconds", type=float, default=300.0, metavar="S", help="limit for one case (default 300)"
+        "--case-seconds", type=finite, default=300.0, metavar="S", help="limit for one case (default 300)"
     )
     parser.add_argument(
-        "--memory", type=float, default=8.0, metavar="GIB",
+        "--memory", type=finite, default=8.0, metavar="GIB",
         help="limit for the private memory of a process (default 8, on CPU); 0 is none",
     )  # fmt: skip
 
@@ -55,10 +56,13 @@ def run(args: Namespace, output: Output) -> ExitCode:
     from harness.runner.execution import Execution
 
     wanted = _wanted(args)
+    if args.resume and not args.out:
+        raise UsageError("--resume goes on with the run of a folder: say which with --out DIR")
     folder = Path(args.out or Path("reports") / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ"))
     execution = Execution(wanted, folder, resume=args.resume)
     with closing(execution.writer):
-        _play(execution, folder, output)
+        _announce(execution, folder, output, resume=args.resume)
+        _play(execution, output)
         return _close(execution.writer.part, folder, output)
 
 
@@ -90,19 +94,22 @@ def _known(option: str, value: str, known: list[str] | tuple[str, ...]) -> None:
         raise UsageError(f"unknown {option} '{value}'; known are {', '.join(known)}")
 
 
-def _play(execution: Execution, folder: Path, output: Output) -> None:
-    from harness.reporting.live_table import LiveTable
-
+def _announce(execution: Execution, folder: Path, output: Output, *, resume: bool) -> None:
     part, groups = execution.writer.part, execution.groups
     left = sum(len(group.tasks) for group in groups)
-    before = f", {len(part.cases)} cases are there already" if part.cases else ""
+    before = f", {len(part.cases) or 'no'} cases are there already" if resume else ""
     output.line(f"{left} cases in {len(groups)} groups into {folder}{before}")
     for group in execution.left_out:
         output.line(f"left out: {group.name}, which takes {group.ranks} GPUs", "yellow")
     for row in part.rows:
         output.record(row)
+
+
+def _play(execution: Execution, output: Output) -> None:
+    from harness.reporting.live_table import LiveTable
+
     with output.progress("starting") as say:
-        table = LiveTable(output, groups, say)
+        table = LiveTable(output, execution.groups, say)
         for done in execution.play():
             table.add(done)
 

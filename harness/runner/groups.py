@@ -105,7 +105,9 @@ def select(tasks: Sequence[Task], selection: str | None) -> list[Task]:
     if not (isinstance(holds, pd.Series) and pd.api.types.is_bool_dtype(holds.dtype)):
         raise UsageError(f"selection '{selection}' is no condition that holds or does not; {_HELP}")
     if not holds.any():
-        raise UsageError(f"selection '{selection}' holds for none of {len(tasks)} cases; {_HELP}")
+        raise UsageError(
+            f"selection '{selection}' holds for none of {len({task.id for task in tasks})} cases; {_HELP}"
+        )
     return [task for task, held in zip(tasks, holds, strict=True) if held]
 
 
