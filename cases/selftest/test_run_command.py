@@ -229,6 +229,30 @@ def test_ray_plays_the_same(folder: Path, tmp_path: Path) -> None:
     assert judged(tmp_path / "run") == judged(folder)
 
 
+WITHOUT_WORKERS = """
+import sys
+
+sys.path.insert(0, sys.argv[1])
+from harness.cli import main
+from harness.runner import ray_pool
+
+ray_pool._START_S = 20.0
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_ray_whose_workers_cannot_start_is_no_endless_wait(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    fault = "import os, sys; print('not today', file=sys.stderr, flush=True); os._exit(1)"
+    (tmp_path / "sitecustomize.py").write_text(fault)
+    words = ["run", SELECTION, "--executor", "ray", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-c", WITHOUT_WORKERS, str(tmp_path), *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert ended.returncode == ExitCode.MACHINE, ended.stderr
+    assert "Ray started no worker within 20 s: not today" in ended.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
 def test_two_workers_take_three_quarters_of_the_time_of_one_and_the_runner_a_tenth(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -34,6 +35,11 @@ def play_elsewhere(group: str, limits: str) -> Iterator[str]:
         found = Limits(**msgspec.json.decode(limits))
         for done in play_group(parsed, found, {"TORCHINDUCTOR_CACHE_DIR": folder}):
             yield msgspec.json.encode(done).decode()
+
+
+def awake() -> bool:
+    """Say that a process of Ray's has started."""
+    return True
 
 
 class RayPool:
@@ -78,12 +84,46 @@ class RayPool:
     def _connected(self) -> Iterator[None]:
         # Of the caller's folder too, where buffers of the user's own are imported from.
         seen = {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **_NO_USAGE}}
-        here = {} if os.environ.get(ADDRESS) else {"num_cpus": self._workers, "object_store_memory": 2**27}
-        self._ray.init(runtime_env=seen, **here, **_QUIET)
+        with self._started_here() as here:
+            self._ray.init(runtime_env=seen, **here, **_QUIET)
+            try:
+                if here:
+                    self._answers(here["_temp_dir"])
+                yield
+            finally:
+                self._ray.shutdown()
+
+    @contextmanager
+    def _started_here(self) -> Iterator[dict[str, Any]]:
+        """What a Ray of this machine's own is started with; nothing where there is a cluster."""
+        if os.environ.get(ADDRESS):
+            yield {}
+            return
+        # Not where TMPDIR says: Ray's workers refuse a folder inside a virtual environment, where
+        # tox puts it, and the names of its sockets have to be short.
+        with tempfile.TemporaryDirectory(prefix="ray-", dir=_SHORT, ignore_cleanup_errors=True) as folder:
+            yield {"num_cpus": self._workers, "object_store_memory": 2**27, "_temp_dir": folder}
+
+    def _answers(self, folder: str) -> None:
+        """Ray tells nobody of workers that cannot start: it goes on waiting for them."""
         try:
-            yield
-        finally:
-            self._ray.shutdown()
+            self._ray.get(self._ray.remote(awake).remote(), timeout=_START_S)
+        except self._ray.exceptions.GetTimeoutError:
+            why = _last_line(Path(folder) / "session_latest" / "logs" / "raylet.err")
+            raise MachineError(f"Ray started no worker within {_START_S:g} s: {why}") from None
 
 
+def _last_line(log: Path) -> str:
+    """What crashed workers said; Ray's own lines begin with a bracket."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    return next(
+        (line for line in reversed(lines) if line and not line.startswith("[")), "it does not say why"
+    )
+
+
+_SHORT = "/tmp"
+_START_S = 120.0
 _NO_USAGE = {"RAY_USAGE_STATS_ENABLED": "0"}
