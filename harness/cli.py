@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ COMMANDS = (
     "nightly",
     "doctor",
 )
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 _JUDGEMENTS = {ExitCode.HOLDS, ExitCode.BROKEN}
 _CODES = (
     "exit codes: 0 what was asked holds, 1 judged and it does not, 2 the call was wrong, "
@@ -90,9 +92,20 @@ def _guarded(words: Sequence[str]) -> ExitCode:
 def _run(words: Sequence[str]) -> ExitCode:
     args = build_parser().parse_args(words)
     output = Output(args.json, quiet=args.quiet)
-    with _notices(quiet=args.quiet), contextlib.closing(output):
+    with _interruptible(), _notices(quiet=args.quiet), contextlib.closing(output):
         code: ExitCode = _module(args.command).run(args, output)
         return code
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Being told to end is as Ctrl-C: what was started ends with us, and temporary folders go."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -3,9 +3,10 @@
 `run_isolated("module:attr", {...})` calls the function with those keyword
 arguments in a fresh interpreter.  Arguments and results are JSON; nothing is
 forked and nothing is pickled.  The child leads a session of its own, so that a
-time-out ends everything it started.
+time-out ends everything it started; it ends when its parent does.
 """
 
+import ctypes
 import importlib
 import json
 import os
@@ -23,6 +24,7 @@ from typing import Any
 from harness.errors import is_out_of_memory
 
 _TAIL = 4000
+_PR_SET_PDEATHSIG = 1
 
 
 class Ending(StrEnum):
@@ -55,7 +57,13 @@ def run_isolated(
     with tempfile.TemporaryDirectory(prefix="harness-") as folder:
         answer = Path(folder) / "answer.json"
         order = json.dumps(
-            {"target": target, "arguments": dict(arguments), "answer": str(answer), "memory": memory_bytes}
+            {
+                "target": target,
+                "arguments": dict(arguments),
+                "answer": str(answer),
+                "memory": memory_bytes,
+                "parent": os.getpid(),
+            }
         )
         child = subprocess.Popen(
             [sys.executable, "-m", "harness.isolate"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -68,6 +76,14 @@ def run_isolated(
         finally:
             _end_group(child)
         return _read(answer, child.returncode, printed[-_TAIL:])
+
+
+def end_with(parent: int) -> None:
+    """Be killed when the parent ends, however it does: what hangs would never see that a pipe was closed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before we asked
+        sys.exit()
 
 
 def _end(child: "subprocess.Popen[str]") -> str:
@@ -93,6 +109,7 @@ def _read(answer: Path, status: int, printed: str) -> Outcome:
 
 def _serve() -> None:
     order = json.load(sys.stdin)
+    end_with(order["parent"])
     if order["memory"]:
         resource.setrlimit(resource.RLIMIT_DATA, (order["memory"], order["memory"]))
     ending, value, detail = _call(order["target"], order["arguments"])

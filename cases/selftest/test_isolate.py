@@ -1,12 +1,11 @@
 """A child that misbehaves ends, says how, and leaves nothing behind."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+from cases.selftest.processes import has_ended
 from harness.isolate import Ending, Outcome, run_isolated
 
 
@@ -38,7 +37,7 @@ def test_a_hang_is_ended_with_everything_it_started(tmp_path: Path) -> None:
     note = tmp_path / "grandchild"
     outcome = call("hang", timeout_s=3, note=str(note))
     assert outcome.ending is Ending.TIMED_OUT
-    assert ended(int(note.read_text()))
+    assert has_ended(int(note.read_text()))
 
 
 def test_memory_is_limited() -> None:
@@ -50,22 +49,19 @@ def test_the_same_memory_is_granted_without_a_limit() -> None:
     assert call("eat", megabytes=400).value == 400
 
 
-def ended(pid: int) -> bool:
-    """Whether a process is gone, or a zombie that nobody has collected yet."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return True
-    os.kill(pid, signal.SIGKILL)
-    return False
-
-
 def test_nothing_of_the_parent_is_inherited_by_forking() -> None:
     script = "import harness.isolate as i; import cases.selftest.misbehaving as m; m.MARK = 7; "
     script += "print(i.run_isolated('cases.selftest.misbehaving:mark', {}, timeout_s=30).value)"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "0"
+
+
+def test_a_child_ends_with_its_parent_even_if_that_is_killed(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    os.mkfifo(note)
+    hang = f"'cases.selftest.misbehaving:tell_and_hang', {{'note': {str(note)!r}}}, timeout_s=600"
+    script = f"from harness.isolate import run_isolated; run_isolated({hang})"
+    with subprocess.Popen([sys.executable, "-c", script]) as parent:
+        child = int(note.read_text())  # waits until the child writes
+        parent.kill()
+    assert has_ended(child)

@@ -1,5 +1,8 @@
 """A night goes on to its report whatever its stages, the GPU and the disk do, and says what they did."""
 
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +104,30 @@ def test_a_stage_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> Non
     done = list(night(tmp_path).run([Stage("a", python(HANGS), 1), stage("b")]))
     assert outcomes(done) == {"a": Outcome.TIMED_OUT, "b": HELD}
     assert has_ended(int((tmp_path / "a.log").read_text()))
+
+
+INTERRUPTED = """
+import sys
+from harness.cli import main
+from harness.runner import night_stages
+from harness.runner.night import Stage
+
+night_stages.stages = lambda *_: [Stage("hangs", (sys.executable, "-c", sys.argv[2]), 600)]
+sys.exit(main(["nightly", "--out", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_night_that_is_told_to_end_ends_its_stage(tmp_path: Path, told: signal.Signals) -> None:
+    os.mkfifo(tmp_path / "pid")
+    stage = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "night"), stage]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as night:
+        child = int((tmp_path / "pid").read_text())  # waits until the stage writes
+        night.send_signal(told)
+        _, said = night.communicate()
+    assert (night.returncode, said) == (ExitCode.MACHINE, "harness: interrupted\n")
+    assert has_ended(child)
 
 
 def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:

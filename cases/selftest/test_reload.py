@@ -18,8 +18,8 @@ import torch
 from packaging.version import Version
 from torch import Tensor, nn
 
+from cases.selftest.processes import has_ended
 from cases.selftest.small_decoders import Doubling, Scaling
-from cases.selftest.test_isolate import ended
 from harness.arm import GuardPolicy
 from harness.arms import wire
 from harness.arms.compile import GuardRecorder
@@ -333,7 +333,7 @@ def test_a_hang_is_ended_and_the_next_reload_works() -> None:
     decoder.limit_s = 0.5
     with pytest.raises(NotMeasured, match=r"gave no answer within 0\.5 s"):
         call(decoder, SMALL)
-    assert ended(process.pid)
+    assert has_ended(process.pid)
     with pytest.raises(NotMeasured, match="has ended"):
         call(decoder, SMALL)
     decoder.close()
@@ -372,7 +372,7 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(monkeypatch: pytest.M
     with pytest.raises(KeyboardInterrupt):
         call(decoder, SMALL)
     assert not process.alive
-    assert ended(process.pid)
+    assert has_ended(process.pid)
 
 
 @pytest.mark.parametrize(
@@ -391,4 +391,4 @@ print(fresh_process().pid, flush=True)
 {how}
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert ended(int(ran.stdout))
+    assert has_ended(int(ran.stdout))

@@ -256,20 +256,11 @@ def test_a_ray_whose_workers_cannot_start_is_no_endless_wait(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
 def test_two_workers_take_three_quarters_of_the_time_of_one_and_the_runner_a_tenth(tmp_path: Path) -> None:
+    """Against the work of the same run, because other workers of pytest may hold the cores."""
     words = ["arm == 'eager/drop_all/full'", "--tier", "nightly"]  # two groups of equal length
-    took = {}
-    for workers in ("1", "2"):
-        started = time.perf_counter()
-        assert run(*words, "-n", workers, "--out", str(tmp_path / workers)) == ExitCode.HOLDS
-        took[workers] = time.perf_counter() - started
-    assert took["2"] <= 0.75 * took["1"]
-    found = read_run(tmp_path / "1")
-    starting = _start_s() * found.cases["group"].nunique()
-    assert took["1"] - starting - found.cases["seconds"].sum() <= 0.1 * took["1"]
-
-
-def _start_s() -> float:
-    """Seconds to start the process of a group, and this command besides."""
-    started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import harness.runner.group_child"], check=True)
-    return time.perf_counter() - started
+    started, ours = time.perf_counter(), time.process_time()
+    assert run(*words, "-n", "2", "--out", str(tmp_path / "run")) == ExitCode.HOLDS
+    took, ours = time.perf_counter() - started, time.process_time() - ours
+    seconds = read_run(tmp_path / "run").cases["seconds"]
+    assert took <= 0.75 * seconds.sum()
+    assert ours <= 0.1 * seconds.sum()

@@ -5,10 +5,8 @@ limit for its memory in bytes (0: none) and its parent's process id.  What cases
 to stdout and stderr, never among the answers.  It ends when its parent does, whatever it is doing.
 """
 
-import ctypes
 import os
 import resource
-import signal
 import sys
 import time
 from contextlib import suppress
@@ -17,19 +15,18 @@ from typing import BinaryIO
 import torch
 
 from harness.errors import HarnessError, is_out_of_memory
+from harness.isolate import end_with
 from harness.runner.cells import Runner
 from harness.runner.done import Done, Ending, lost
 from harness.runner.messages import Finished, Ready, decode_task, encode
 from harness.runner.played import played
 from harness.runner.tasks import Task
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
     """Answer until stdin ends."""
     answers_fd, memory, parent = map(int, sys.argv[1:])
-    _end_with(parent)
+    end_with(parent)
     if memory:
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     torch.set_num_threads(1)
@@ -46,14 +43,6 @@ def _orders() -> BinaryIO:
     orders = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     return orders
-
-
-def _end_with(parent: int) -> None:
-    """Be killed when the parent ends: a case that hangs would never see that stdin ended."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before we asked
-        sys.exit()
 
 
 def _play(runner: Runner, task: Task) -> Done:
