@@ -26,7 +26,9 @@ from harness.reporting.annotations import _line, annotations
 from harness.reporting.clean_text import clean
 from harness.reporting.loading import load_run
 from harness.reporting.markdown import render_markdown
+from harness.reporting.page import render_page
 from harness.reporting.run_data import RunData
+from harness.reporting.standing import summarise
 from harness.rules import Verdict
 from harness.runner.night import Ended, Outcome
 
@@ -218,15 +220,34 @@ def test_a_run_that_does_not_read_is_left_out_of_the_history_by_name(tmp_path: P
     assert note.startswith("not in the history: ")
 
 
-def test_a_stage_of_the_night_that_did_not_hold_is_named(
+LOG = "\n".join(["what was printed before", "x" * 290, "FAILED cases/test_a.py", "1 failed\x1b"])
+NIGHT = [Ended("tests", Outcome.BROKEN, 1, 60.4, LOG), Ended("run", Outcome.HELD, 0, 3.0)]
+
+
+def of_a_night(folder: Path) -> Path:
+    write_run(folder, found=planned()[:1])
+    (folder / "nightly.json").write_bytes(msgspec.json.encode(NIGHT))
+    return folder
+
+
+def test_a_stage_of_the_night_that_did_not_hold_is_named_with_its_last_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = write_run(tmp_path / "run", found=planned()[:1])
-    ended = [Ended("gpu", Outcome.FAILED, detail="no CUDA device\x1b"), Ended("run", Outcome.HELD)]
-    (folder / "nightly.json").write_bytes(msgspec.json.encode(ended))
+    folder = of_a_night(tmp_path / "run")
     assert main(["report", str(folder)]) == 0
-    assert "note: stage gpu of the night: failed; no CUDA device\ufffd\n" in capsys.readouterr().out
-    assert "::warning title=note::stage gpu of the night: failed" in "\n".join(annotations(load_run(folder)))
+    said = capsys.readouterr().out
+    assert "note: stage tests of the night: broken; FAILED cases/test_a.py\n1 failed\ufffd\n" in said
+    assert said.splitlines()[-1].endswith("; of the night: tests broken")
+
+
+def test_a_night_whose_tests_broke_is_not_good_because_its_run_was(tmp_path: Path) -> None:
+    run = load_run(of_a_night(tmp_path / "run"))
+    assert not summarise(run).good
+    assert summarise(replace(run, stages=run.stages[1:] if run.stages else None)).good
+    assert render_markdown(run).startswith("## ❌ nothing unexpected; of the night")
+    *_, last = annotations(run)
+    assert last.startswith("::error title=deepstack harness::nothing unexpected; of the night: tests broken")
+    assert "<td>broken</td>" in render_page(run)
 
 
 def test_the_order_in_which_cases_ended_changes_nothing(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def annotations(run: RunData) -> Iterator[str]:
             yield _line(level, "and more", f"{len(chosen) - MOST} more cases; the report has them all")
     for note in run.notes[:MOST]:
         yield _line("warning", "note", note)
-    level = "notice" if summary.good else "error" if not summary.finished else "notice"
+    level = "notice" if summary.finished and not summary.stages else "error"
     yield _line(level, "deepstack harness", f"{summary.headline}; {summary.progress}: {summary.expected}")
 
 

@@ -1,6 +1,7 @@
 """Reads a run's folder, and a folder of earlier runs, for reports; writes nothing."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,16 +14,9 @@ from harness.reporting.run_data import Judged, RunData
 from harness.results import read_run
 from harness.results.files import found_in
 from harness.results.records import CaseRecord
+from harness.runner.night import Ended
 
 T = TypeVar("T")
-
-
-class _Stage(msgspec.Struct):
-    """A line of `nightly.json`."""
-
-    stage: str
-    outcome: str
-    detail: str = ""
 
 
 def load_run(folder: Path, history: Path | None = None) -> RunData:
@@ -39,7 +33,8 @@ def load_run(folder: Path, history: Path | None = None) -> RunData:
         _typed(_records(found.rows), Judged, folder / "rows.jsonl"), key=lambda row: order[row.case]
     )
     audit = _lines(folder / "audit.jsonl")
-    notes = [*found.notes, *_stages(folder / "nightly.json")]
+    stages = _stages(folder / "nightly.json")
+    notes = [*found.notes, *(note for one in stages or () for note in _told(one))]
     earlier = None if history is None else _history(folder, history, notes)
     return RunData(
         name=str(clean(found.name)),
@@ -49,6 +44,7 @@ def load_run(folder: Path, history: Path | None = None) -> RunData:
         kernels=_lines(folder / "kernels.jsonl"),
         audit=None if audit is None else tuple(_typed(audit, Judged, folder / "audit.jsonl")),
         fuzz=_names(folder / "fuzz"),
+        stages=stages,
         notes=tuple(str(clean(note)) for note in notes),
         history=earlier,
     )
@@ -58,16 +54,20 @@ def _place(case: CaseRecord) -> tuple[str, ...]:
     return case.family, case.arm, case.device, case.subject, case.dtype, case.trace, case.case
 
 
-def _stages(path: Path) -> list[str]:
-    """Of the night that this run is part of, the stages that did not hold, such as one that lost its GPU."""
+def _stages(path: Path) -> tuple[Ended, ...] | None:
+    """Of the night that this run is part of; None where it is part of none."""
     if not path.exists():
-        return []
+        return None
     try:
-        ended = msgspec.json.decode(path.read_bytes(), type=list[_Stage])
+        ended = msgspec.json.decode(path.read_bytes(), type=list[Ended])
     except msgspec.MsgspecError as error:
         raise UsageError(f"{path} is not what a night writes: {error}") from None
-    wrong = [one for one in ended if one.outcome != "held"]
-    return [f"stage {one.stage} of the night: {one.outcome}; {shortened(one.detail, 300)}" for one in wrong]
+    return tuple(replace(one, stage=str(clean(one.stage)), detail=str(clean(one.detail))) for one in ended)
+
+
+def _told(one: Ended) -> Iterator[str]:
+    if not one.held:
+        yield f"stage {one.stage} of the night: {one.outcome}; {shortened(one.why, 300)}"
 
 
 def _history(folder: Path, history: Path, notes: list[str]) -> tuple[RunData, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.results.records import CaseRecord
 from harness.rules import Rule, Verdict
+from harness.runner.night import Ended
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Judged:
 class RunData:
     """Everything a report shows.
 
-    `about` is one object per shard (`run.json`).  What a folder does not have is None.
-    `notes` say what was left out, and why.
+    `about` is one object per shard (`run.json`); `stages` are those of the night that
+    it is part of.  What a folder does not have is None.  `notes` say what was left out, and why.
     """
 
     name: str
@@ -53,6 +54,7 @@ class RunData:
     kernels: tuple[Mapping[str, Any], ...] | None = None
     audit: tuple[Judged, ...] | None = None
     fuzz: tuple[str, ...] | None = None
+    stages: tuple[Ended, ...] | None = None
     notes: tuple[str, ...] = ()
     history: tuple["RunData", ...] | None = None
 

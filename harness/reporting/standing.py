@@ -40,6 +40,8 @@ class Summary:
     cases: int
     planned: int
     finished: bool
+    stages: tuple[str, ...] = ()
+    """Of the night, those that did not hold, each with how it ended."""
 
     @property
     def unexpected(self) -> int:
@@ -48,15 +50,17 @@ class Summary:
 
     @property
     def good(self) -> bool:
-        """Whether nothing is unexpected, and nothing is left to play."""
-        return not self.unexpected and self.finished and self.cases > 0
+        """Whether nothing is unexpected, nothing is left to play, and the whole night held."""
+        return not self.unexpected and self.finished and self.cases > 0 and not self.stages
 
     @property
     def headline(self) -> str:
-        """One line: what is unexpected, and how far the run came."""
+        """One line: what is unexpected, how far the run came, and which stages of its night did not hold."""
         found = [f"{self.counts[one]} {one}" for one in WORST_FIRST if one in UNEXPECTED and self.counts[one]]
         said = f"{self.unexpected} unexpected: {', '.join(found)}" if found else "nothing unexpected"
-        return said if self.finished else f"{said}; {self.progress}"
+        if not self.finished:
+            said = f"{said}; {self.progress}"
+        return f"{said}; of the night: {', '.join(self.stages)}" if self.stages else said
 
     @property
     def progress(self) -> str:
@@ -75,7 +79,8 @@ class Summary:
 def summarise(run: RunData) -> Summary:
     """Count the judgements of a run."""
     counts = Counter(Verdict(row.verdict) for row in run.rows)
-    return Summary({one: counts[one] for one in Verdict}, len(run.cases), run.planned, run.finished)
+    stages = tuple(f"{one.stage} {one.outcome}" for one in run.stages or () if not one.held)
+    return Summary({one: counts[one] for one in Verdict}, len(run.cases), run.planned, run.finished, stages)
 
 
 def of_interest(row: Judged) -> bool:

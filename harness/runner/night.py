@@ -22,6 +22,7 @@ _LEAST_FREE = 2**29
 _BALLAST = 2**25
 """Bytes kept back, so that the report of a night that filled the disk can be written."""
 _TAIL = 2000
+_SHORT = 300
 
 
 class Outcome(StrEnum):
@@ -62,6 +63,19 @@ class Ended:
     code: int | None = None
     seconds: float = 0.0
     detail: str = ""
+
+    @property
+    def held(self) -> bool:
+        """Whether there is nothing to tell of it."""
+        return self.outcome is Outcome.HELD
+
+    @property
+    def why(self) -> str:
+        """The last lines of the detail, as many as are short together, and at least one."""
+        lines = self.detail.splitlines()
+        while len(lines) > 1 and sum(map(len, lines)) > _SHORT:
+            del lines[0]
+        return "\n".join(lines)
 
 
 @dataclass
@@ -125,7 +139,7 @@ class Night:
 
     def _after(self, stage: Stage, ended: Ended) -> Ended:
         """Where a stage for the GPU did not hold, ask whether the GPU is still there."""
-        if not stage.gpu or self.lost or ended.outcome is Outcome.HELD:
+        if not stage.gpu or self.lost or ended.held:
             return ended
         self.lost = self.gpu_fault()
         return replace(ended, detail=f"the GPU is lost: {self.lost}; {ended.detail}") if self.lost else ended
@@ -152,7 +166,7 @@ def write_summary(folder: Path, ended: Sequence[Ended]) -> None:
     """`nightly.json` and `nightly.md`; raises `OSError`."""
     (folder / "nightly.json").write_bytes(msgspec.json.format(msgspec.json.encode(ended), indent=2))
     lines = ["| stage | ended | seconds | why |", "|---|---|---|---|"]
-    lines += [f"| {one.stage} | {one.outcome} | {one.seconds:.0f} | {_cell(one.detail)} |" for one in ended]
+    lines += [f"| {one.stage} | {one.outcome} | {one.seconds:.0f} | {_cell(one.why)} |" for one in ended]
     (folder / "nightly.md").write_text("\n".join(["## Night", "", *lines, ""]))
 
 
@@ -200,6 +214,6 @@ def _tail(log: Path) -> str:
 
 
 def _cell(text: str) -> str:
-    """The end of it on one line, harmless in a Markdown table."""
-    line = " ".join(text.split())[-300:]
+    """On one line, harmless in a Markdown table."""
+    line = " ".join(text.split())[-_TAIL:]
     return line.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
