@@ -237,16 +237,16 @@ def test_a_stage_of_the_night_that_did_not_hold_is_named_with_its_last_words(
     assert main(["report", str(folder)]) == 0
     said = capsys.readouterr().out
     assert "note: stage tests of the night: broken; FAILED cases/test_a.py\n1 failed\ufffd\n" in said
-    assert said.splitlines()[-1].endswith("; of the night: tests broken")
+    assert said.splitlines()[-1] == "the night: tests broken; the run: nothing unexpected"
 
 
 def test_a_night_whose_tests_broke_is_not_good_because_its_run_was(tmp_path: Path) -> None:
     run = load_run(of_a_night(tmp_path / "run"))
     assert not summarise(run).good
     assert summarise(replace(run, stages=run.stages[1:] if run.stages else None)).good
-    assert render_markdown(run).startswith("## ❌ nothing unexpected; of the night")
+    assert render_markdown(run).startswith("## ❌ the night")
     *_, last = annotations(run)
-    assert last.startswith("::error title=deepstack harness::nothing unexpected; of the night: tests broken")
+    assert last.startswith("::error title=deepstack harness::the night: tests broken; the run: nothing")
     assert "<td>broken</td>" in render_page(run)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from harness.reporting.again import again
 from harness.reporting.clean_text import one_line, shortened
 from harness.reporting.findings import Finding, case_findings, detail_of, figure_of
 from harness.reporting.run_data import RunData
@@ -42,6 +43,8 @@ def _message(finding: Finding) -> str:
         lines.append(f"{row.rule} {row.rule.word} {row.verdict}: {shortened(said, 400)}")
     if finding.case and finding.case.diagnosis:
         lines.append(f"diagnosis: {shortened(one_line(finding.case.diagnosis), 600)}")
+    if finding.case and (command := again(finding.case)):
+        lines.append(f"again: {one_line(command)}")
     return "\n".join(lines)
 
 

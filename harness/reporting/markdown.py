@@ -4,6 +4,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 
+from harness.reporting.again import again
 from harness.reporting.clean_text import one_line, shortened
 from harness.reporting.findings import Finding, case_findings, detail_of, figure_of
 from harness.reporting.matrix import Cell, Matrix, release_matrix, run_matrix
@@ -95,6 +96,8 @@ def _finding(finding: Finding) -> Iterator[str]:
     for row in finding.rows:
         seen = plain(shortened(detail_of(row), 500))
         yield _row([f"{row.rule} {row.rule.word}", row.verdict, plain(figure_of(row)), seen])
+    if finding.case and (command := again(finding.case)):
+        yield f"\nagain: <code>{plain(command)}</code>"
     yield "\n</details>\n"
 
 

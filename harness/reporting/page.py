@@ -14,6 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from harness import __version__
+from harness.reporting.again import again
 from harness.reporting.clean_text import shortened
 from harness.reporting.figures import figures_of
 from harness.reporting.findings import (
@@ -31,7 +32,7 @@ from harness.reporting.standing import MEANINGS, OPENED, UNEXPECTED, WORST_FIRST
 from harness.rules import Rule, Verdict
 
 MOST_FINDINGS = 300
-SCRIPT_BUDGET = 700_000
+SCRIPT_BUDGET = 600_000
 """Characters of all scripts together: with more of them a page is too large for a phone."""
 
 
@@ -118,7 +119,7 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {"number": number, "safe_svg": Markup, "shortened": shortened}
     environment.globals |= {
         "meanings": MEANINGS, "opened": OPENED, "unexpected": UNEXPECTED, "Verdict": Verdict,
-        "figure_of": figure_of, "detail_of": detail_of, "most_output": MOST_OUTPUT,
+        "figure_of": figure_of, "detail_of": detail_of, "most_output": MOST_OUTPUT, "again": again,
     }  # fmt: skip
     return environment
 

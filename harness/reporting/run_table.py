@@ -1,5 +1,6 @@
 """A run on the terminal: the matrix, then every finding, then how it stands."""
 
+from harness.reporting.again import again
 from harness.reporting.clean_text import one_line, shortened
 from harness.reporting.findings import Finding, case_findings, detail_of, figure_of
 from harness.reporting.matrix import Cell, Matrix, release_matrix, run_matrix
@@ -74,4 +75,6 @@ def _show_finding(output: Output, finding: Finding) -> None:
         output.line(f"  {row.rule:<3} {row.verdict:<8} {one_line(figure)} {said}".rstrip())
     if finding.case and finding.case.diagnosis:
         output.line(f"  diagnosis  {shortened(one_line(finding.case.diagnosis), 600)}")
+    if finding.case and finding.unexpected and (command := again(finding.case)):
+        output.line(f"  again      {one_line(command)}")
     output.line()

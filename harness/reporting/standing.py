@@ -60,7 +60,7 @@ class Summary:
         said = f"{self.unexpected} unexpected: {', '.join(found)}" if found else "nothing unexpected"
         if not self.finished:
             said = f"{said}; {self.progress}"
-        return f"{said}; of the night: {', '.join(self.stages)}" if self.stages else said
+        return f"the night: {', '.join(self.stages)}; the run: {said}" if self.stages else said
 
     @property
     def progress(self) -> str:
