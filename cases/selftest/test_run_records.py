@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cases.selftest.written_observations import COMPILED, ONE_GRAPH, RIGHT, TRACE, forward, observed
+from cases.selftest.written_observations import COMPILED, ONE_GRAPH, QUIET, RIGHT, TRACE, forward, observed
 from harness.case import Case, Observation
 from harness.results.records import against
 from harness.rules import Rule, Verdict
@@ -50,6 +50,12 @@ def test_what_was_measured_is_written_down() -> None:
         ("profile 16", 16, None), ("set 16", None, None), ("forward 16", 16, 16),
     ]  # fmt: skip
     assert (case.group, case.incident, case.note) == ("qwen3_vl eager/drop_all cpu", "43602", "a note")
+
+
+def test_a_step_that_is_wrong_without_a_payload_is_told_beside_the_effect_of_one() -> None:
+    first, middle, last = forward(replace(QUIET, eager=4.0)).steps  # the last reads what was cleared
+    case = done(observed(replace(first, distances=RIGHT), middle, last)).case
+    assert case.distances == replace(RIGHT, eager=4.0)
 
 
 @pytest.mark.parametrize(

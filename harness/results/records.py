@@ -59,8 +59,9 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class CaseRecord:
-    """One case as it ended; `seconds` of wall time, `distances` of the worst step, `rows` judgements.
+    """One case as it ended; `seconds` of wall time, `rows` judgements.
 
+    `distances`: `eager` of the worst step, the rest of the worst that a payload takes part in.
     `ending` is `played`, `recompile limit`, `raised`, `crashed`, `timed out` or `out of memory`.
     `output` is the end of what a process printed that did not answer as it should.
     """

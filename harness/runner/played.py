@@ -1,6 +1,7 @@
 """What is written down of a case that was played and judged: figures, the diagnosis, a script."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.case import ENGINE, Distances, StepFacts
 from harness.errors import UsageError
@@ -43,10 +44,19 @@ def _ending(cell: Cell) -> Ending:
 
 
 def _worst(steps: Sequence[StepFacts]) -> Distances | None:
-    """The step furthest from eager, of those that a payload takes part in, or else of all."""
+    """The distance to eager of the step that is furthest from it, the rest of the furthest with a payload.
+
+    A step without one may be the one that is wrong, when it reads what was cleared; it
+    knows nothing of the effect that a payload has.
+    """
     measured = [facts.distances for facts in steps if facts.distances is not None]
     with_payload = [found for found in measured if found.effect > 0]
-    return max(with_payload or measured, key=lambda found: found.eager, default=None)
+    shown = max(with_payload or measured, key=_eager, default=None)
+    return replace(shown, eager=max(map(_eager, measured))) if shown else None
+
+
+def _eager(found: Distances) -> float:
+    return found.eager
 
 
 def _step(facts: StepFacts) -> StepRecord:

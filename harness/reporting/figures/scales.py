@@ -21,8 +21,10 @@ def powers_of_ten(
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
     high = max(high, low + 1)
     step = math.ceil((high - low) / MOST_TICKS)
-    ticks = [10.0**power for power in range(high, low - 1, -step)]
-    ticks += [10.0**low] if (high - low) % step and zero else []
+    powers = list(range(high, low - 1, -step))
+    if zero is not None and powers[-1] != low:
+        powers[-1] = low  # the tick that says 0 is there, and none so near that they overlap
+    ticks = [10.0**power for power in powers]
 
     def written(value: float, _: object) -> str:
         if zero is not None and value <= zero * 1.001:
