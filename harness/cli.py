@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
@@ -99,8 +100,14 @@ def _run(words: Sequence[str]) -> ExitCode:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Being told to end is as Ctrl-C: what was started ends with us, and temporary folders go."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in _ENDING}
+    """Being told to end is as Ctrl-C: what was started ends with us, and temporary folders go.
+
+    What the caller ignores, as nohup does, stays ignored.
+    """
+    # Python lets the main thread alone change this.
+    ours = _ENDING if threading.current_thread() is threading.main_thread() else ()
+    heard = [number for number in ours if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in heard}
     try:
         yield
     finally:

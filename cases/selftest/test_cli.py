@@ -1,9 +1,11 @@
 """What a user sees of a command: exit code, one sentence for a mistake, rows on stdout."""
 
 import json
+import signal
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -236,3 +238,22 @@ def test_a_script_and_a_pytest_file_are_written(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-I", str(script)], capture_output=True, check=False).returncode == 1
     )
     assert "def test_" in test.read_text()
+
+
+def test_what_the_caller_ignores_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with nohup, or in the background of a shell."""
+    seen = []
+    monkeypatch.setattr("harness.commands.list.run", lambda *_: seen.append(signal.getsignal(signal.SIGHUP)))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        main(["list"])
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    main(["list"])
+    assert seen == [signal.SIG_IGN, signal.default_int_handler]
+    assert signal.getsignal(signal.SIGHUP) == before
+
+
+def test_another_thread_may_call_it() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(main, ["list", "rules", "--quiet"]).result() == ExitCode.HOLDS
