@@ -32,6 +32,14 @@ def test_graphs_and_recompile_reasons_are_counted() -> None:
     assert dynamo.recompile_reasons() == ["0/0: payload is None"]
 
 
+def test_a_reason_is_the_same_in_every_process() -> None:
+    run = torch.compile(lambda x, rows: x + 1 if rows is None else x + rows[0], backend="eager")
+    run(torch.ones(4), (torch.ones(4),))
+    run(torch.ones(4), None)
+    (reason,) = dynamo.recompile_reasons()
+    assert reason.startswith("0/0: ___check_type_id(rows)"), reason
+
+
 def test_counting_starts_from_zero_with_nothing_compiled() -> None:
     compiled_with(None)(torch.ones(4), None)
     dynamo.start_counting()

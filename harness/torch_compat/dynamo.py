@@ -4,6 +4,7 @@ Read in torch 2.10 .. 2.15.  Dynamo keeps 64 compilation metrics only, so
 `start_counting` is called once for each session.
 """
 
+import re
 from contextlib import AbstractContextManager
 from types import CodeType
 
@@ -12,6 +13,8 @@ import torch._dynamo as dynamo
 from torch._dynamo.decorators import mark_unbacked as mark_size_unbacked
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
+
+_ADDRESS = re.compile(r"(___check_(?:type|obj)_id\(.*?), \d+")
 
 
 def start_counting() -> None:
@@ -45,9 +48,13 @@ def graph_breaks() -> int:
 
 
 def recompile_reasons() -> list[str]:
-    """For each recompile, the guard that failed, in Dynamo's words, without the source line."""
+    """For each recompile, the guard that failed, in Dynamo's words, without the source line.
+
+    Types and objects are guarded by their address, which no other process shares: it is left out.
+    """
     reasons = [metrics.recompile_reason for metrics in get_compilation_metrics()]
-    return [reason.splitlines()[0].split("#")[0].strip() for reason in reasons if reason]
+    lines = [reason.splitlines()[0].split("#")[0].strip() for reason in reasons if reason]
+    return [_ADDRESS.sub(r"\1", line) for line in lines]
 
 
 def checked_guards(code: CodeType) -> int:
