@@ -103,7 +103,7 @@ def _summarise(folder: Path, ended: list[Ended]) -> str:
 
 
 def _told(ended: list[Ended]) -> str:
-    wrong = [f"{one.stage} {one.outcome}" for one in ended if not one.held]
+    wrong = [one.in_short for one in ended if not one.held]
     return f"{len(ended) - len(wrong)} of {len(ended)} stages held" + (
         f"; {', '.join(wrong)}" if wrong else ""
     )

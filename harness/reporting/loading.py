@@ -1,6 +1,6 @@
 """Reads a run's folder, and a folder of earlier runs, for reports; writes nothing."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ def load_run(folder: Path, history: Path | None = None) -> RunData:
     )
     audit = _lines(folder / "audit.jsonl")
     stages = _stages(folder / "nightly.json")
-    notes = [*found.notes, *(note for one in stages or () for note in _told(one))]
+    notes = [*found.notes, *(_told(one) for one in stages or () if not one.held)]
     earlier = None if history is None else _history(folder, history, notes)
     return RunData(
         name=str(clean(found.name)),
@@ -65,9 +65,8 @@ def _stages(path: Path) -> tuple[Ended, ...] | None:
     return tuple(replace(one, stage=str(clean(one.stage)), detail=str(clean(one.detail))) for one in ended)
 
 
-def _told(one: Ended) -> Iterator[str]:
-    if not one.held:
-        yield f"stage {one.stage} of the night: {one.outcome}; {shortened(one.why, 300)}"
+def _told(one: Ended) -> str:
+    return f"stage {one.stage} of the night: {one.outcome}; {shortened(one.why, 300)}"
 
 
 def _history(folder: Path, history: Path, notes: list[str]) -> tuple[RunData, ...]:

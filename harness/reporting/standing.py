@@ -79,7 +79,7 @@ class Summary:
 def summarise(run: RunData) -> Summary:
     """Count the judgements of a run."""
     counts = Counter(Verdict(row.verdict) for row in run.rows)
-    stages = tuple(f"{one.stage} {one.outcome}" for one in run.stages or () if not one.held)
+    stages = tuple(one.in_short for one in run.stages or () if not one.held)
     return Summary({one: counts[one] for one in Verdict}, len(run.cases), run.planned, run.finished, stages)
 
 

@@ -65,6 +65,11 @@ class Ended:
     detail: str = ""
 
     @property
+    def in_short(self) -> str:
+        """Its name, and how it ended."""
+        return f"{self.stage} {self.outcome}"
+
+    @property
     def held(self) -> bool:
         """Whether there is nothing to tell of it."""
         return self.outcome is Outcome.HELD
