@@ -1,15 +1,14 @@
 """What released vLLM classes keep and break, measured: the table of releases, and nothing new since."""
 
 import pytest
-
-from harness.known_failures import known_of
-from harness.matrix import Where, plan_audit
-from harness.rules import Rule
-from harness.runner.audit import Standing, stand
-from harness.runner.cells import Runner
-from harness.runner.classes import judge_class
-from harness.upstream.discover import find_classes
-from harness.upstream.locate import locate
+from deepstack_harness.auditing.classes import judge_class
+from deepstack_harness.auditing.standing import Standing, stand
+from deepstack_harness.binding.discover import find_classes
+from deepstack_harness.catalogue.known_failures import known_of
+from deepstack_harness.catalogue.matrix import Where, plan_audit
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.play.cells import Runner
+from deepstack_harness.sources.locate import locate
 
 pytestmark = pytest.mark.network
 

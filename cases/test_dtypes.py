@@ -5,15 +5,14 @@ from functools import cache
 
 import pytest
 import torch
-
-from harness.arm import ArmSpec
-from harness.case import Case, Judgement, Observation
-from harness.oracles.every import judge_all
-from harness.play import Model, play
-from harness.protocols import BufferFactory
-from harness.registry import REVISIONS, resolve
-from harness.rules import Rule, Verdict
-from harness.trace import Trace
+from deepstack_harness.catalogue.registry import REVISIONS, resolve
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case, Judgement, Observation
+from deepstack_harness.contract.protocols import BufferFactory
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.play import Model, play
 
 R = Rule
 FAMILIES = ("qwen3_vl", "qwen3_omni_moe_thinker", "granite4_vision")

@@ -1,16 +1,15 @@
 """vLLM #36795: two projections on two streams, whether they are ordered, and how many subgraphs they make."""
 
 import pytest
-
-from harness.neighbours.dual_streams import DualStream
-from harness.neighbours.facts import Subject, System
-from harness.neighbours.helper_source import dual_streams_of
-from harness.neighbours.ordering import observe_ordering
-from harness.neighbours.variants import DUAL_STREAM
-from harness.oracles.ordering import judge, unordered
-from harness.registry import resolve
-from harness.rules import Verdict
-from harness.upstream.locate import locate
+from deepstack_harness.catalogue.registry import resolve
+from deepstack_harness.catalogue.variants import DUAL_STREAM
+from deepstack_harness.contract.facts.systems import Subject, System
+from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.oracles.ordering import judge, unordered
+from deepstack_harness.sources.locate import locate
+from deepstack_harness.streams.dual_streams import DualStream
+from deepstack_harness.streams.from_source import dual_streams_of
+from deepstack_harness.streams.observe import observe_ordering
 
 pytestmark = pytest.mark.xdist_group("aot_eager")
 

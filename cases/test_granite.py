@@ -10,22 +10,22 @@ from functools import cache
 
 import pytest
 import torch
+from deepstack_harness.binding.drive import drive
+from deepstack_harness.catalogue.matrix import graph_budget
+from deepstack_harness.catalogue.registry import REVISIONS, resolve
+from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
+from deepstack_harness.contract.case import Answer, Case, Compare, Judgement, Observation, parse_subject
+from deepstack_harness.contract.protocols import BufferFactory, Family
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.families.by_name import family_named
+from deepstack_harness.families.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily
+from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.play import Model, play
+from deepstack_harness.probes.numerics import NumericsProbe
+from deepstack_harness.sources.locate import locate
 
 from cases.selftest.sequences import SEQUENCES
-from harness.arm import EAGER, ArmSpec
-from harness.case import Answer, Case, Compare, Judgement, Observation, parse_subject
-from harness.families.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily
-from harness.families.named import family_named
-from harness.matrix import graph_budget
-from harness.oracles.every import judge_all
-from harness.play import Model, play
-from harness.probes.numerics import NumericsProbe
-from harness.protocols import BufferFactory, Family
-from harness.registry import REVISIONS, resolve
-from harness.rules import Rule, Verdict
-from harness.trace import Op, Trace
-from harness.upstream.drive import drive
-from harness.upstream.locate import locate
 
 R = Rule
 ASSERTS, NO_ASSERTS = "inductor/drop_all", "inductor/drop_all/no_size_asserts"

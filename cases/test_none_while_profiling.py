@@ -1,13 +1,12 @@
 """The figures of vLLM issue 43602: how far off, and equal to what."""
 
 import pytest
-
-from harness.arm import ArmSpec
-from harness.case import Case, Distances, Observation
-from harness.play import Model, play
-from harness.protocols import BufferFactory
-from harness.registry import REVISIONS, resolve
-from harness.trace import Trace
+from deepstack_harness.catalogue.registry import REVISIONS, resolve
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case, Distances, Observation
+from deepstack_harness.contract.protocols import BufferFactory
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.play import Model, play
 
 TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16")
 FAULTY = ("pr40145", "pr40932")

@@ -4,19 +4,18 @@ from collections.abc import Mapping
 from functools import cache
 
 import pytest
-
-from harness.case import Judgement
-from harness.neighbours.asking import observe_ranges
-from harness.neighbours.facts import Subject, System
-from harness.neighbours.from_source import RANGES_CLASS, BoundRange, bind_range
-from harness.neighbours.ranges import ListRange, MakeRange, TensorRange
-from harness.neighbours.scheduling import step_costs
-from harness.neighbours.served import geo3k, video
-from harness.neighbours.variants import PLACEHOLDER_RANGES
-from harness.oracles.ranges import judge
-from harness.registry import resolve
-from harness.rules import Verdict
-from harness.upstream.locate import locate
+from deepstack_harness.catalogue.registry import resolve
+from deepstack_harness.catalogue.variants import PLACEHOLDER_RANGES
+from deepstack_harness.contract.case import Judgement
+from deepstack_harness.contract.facts.systems import Subject, System
+from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.oracles.ranges import judge
+from deepstack_harness.ranges.from_source import RANGES_CLASS, BoundRange, bind_range
+from deepstack_harness.ranges.observe import observe_ranges
+from deepstack_harness.ranges.placeholder_range import ListRange, MakeRange, TensorRange
+from deepstack_harness.ranges.scheduling_cost import step_costs
+from deepstack_harness.ranges.workloads import geo3k, video
+from deepstack_harness.sources.locate import locate
 
 OURS: Mapping[str, MakeRange] = {"tensor": TensorRange, "list": ListRange}
 

@@ -8,19 +8,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-
-from harness.arm import ArmSpec
-from harness.case import Case, Compare, Judgement, Observation, parse_subject
-from harness.matrix import graph_budget
-from harness.oracles.every import judge_all
-from harness.play import Model, play
-from harness.protocols import BufferFactory
-from harness.registry import MUTANTS, REVISIONS, resolve
-from harness.rules import Rule, Verdict
-from harness.trace import Trace
-from harness.upstream.bind import MODELS, bind
-from harness.upstream.locate import locate
-from harness.upstream.stand_ins import Surroundings
+from deepstack_harness.binding.bind import MODELS, bind
+from deepstack_harness.binding.stand_ins import Surroundings
+from deepstack_harness.catalogue.matrix import graph_budget
+from deepstack_harness.catalogue.registry import MUTANTS, REVISIONS, resolve
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case, Compare, Judgement, Observation, parse_subject
+from deepstack_harness.contract.protocols import BufferFactory
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.play import Model, play
+from deepstack_harness.sources.locate import locate
 
 R = Rule
 STEPS = "cap 16: profile 16; set 9; forward 16"

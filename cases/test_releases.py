@@ -1,14 +1,13 @@
 """Incident 43602 on released vLLM sources, read by range from the configured package index."""
 
 import pytest
-
-from harness.arm import ArmSpec
-from harness.incidents import find
-from harness.matrix import Where, narrow, plan_source
-from harness.rules import Rule
-from harness.runner.cells import Runner
-from harness.upstream.bind import bind
-from harness.upstream.locate import locate
+from deepstack_harness.binding.bind import bind
+from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.catalogue.matrix import Where, narrow, plan_source
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.play.cells import Runner
+from deepstack_harness.sources.locate import locate
 
 pytestmark = pytest.mark.network
 

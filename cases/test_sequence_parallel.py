@@ -3,16 +3,16 @@
 import re
 
 import pytest
+from deepstack_harness.catalogue.matrix import Planned, graph_budget
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case, Shard, parse_subject
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.play.cells import Cell, Runner
+from deepstack_harness.play.ranks.pool import world
+from deepstack_harness.workload.padding import pad_to_multiple
 
 from cases.selftest.processes import has_ended
-from harness.arm import ArmSpec
-from harness.case import Case, Shard, parse_subject
-from harness.matrix import Planned, graph_budget
-from harness.rules import Rule, Verdict
-from harness.runner.cells import Cell, Runner
-from harness.runner.world import world
-from harness.trace import Trace
-from harness.workload.padding import pad_to_multiple
 
 # One worker starts the ranks, and all cases here are theirs.
 pytestmark = pytest.mark.xdist_group("ranks")

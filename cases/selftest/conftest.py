@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-
-from harness.play import Model
+from deepstack_harness.play import Model
 
 
 @pytest.fixture(scope="session")

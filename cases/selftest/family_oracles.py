@@ -5,6 +5,14 @@ from functools import cache
 from typing import Any
 
 import torch
+from deepstack_harness.contract.protocols import Inputs
+from deepstack_harness.families.by_name import family_named
+from deepstack_harness.families.config import DecoderConfig
+from deepstack_harness.families.family import TinyFamily
+from deepstack_harness.families.granite4_vision import Granite4VisionConfig
+from deepstack_harness.families.layers import draw_weights
+from deepstack_harness.families.qwen3_omni_moe_thinker import Qwen3OmniMoeThinkerConfig
+from deepstack_harness.families.qwen3_vl import Qwen3VLConfig
 from torch import Tensor, nn
 from transformers import (
     Granite4VisionTextConfig,
@@ -15,15 +23,6 @@ from transformers import (
 )
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeTextConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeThinkerTextModel
-
-from harness.families.config import DecoderConfig
-from harness.families.family import TinyFamily
-from harness.families.granite4_vision import Granite4VisionConfig
-from harness.families.layers import draw_weights
-from harness.families.named import family_named
-from harness.families.qwen3_omni_moe_thinker import Qwen3OmniMoeThinkerConfig
-from harness.families.qwen3_vl import Qwen3VLConfig
-from harness.protocols import Inputs
 
 CPU = torch.device("cpu")
 COUNTS = (1, 2, 17, 33, 64, 257)

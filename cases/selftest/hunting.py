@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.fuzzing.campaign import Campaign, Limits
+from deepstack_harness.fuzzing.finding import Finding
+from deepstack_harness.fuzzing.hunt import Enough, Result, Watch, hunt
+from deepstack_harness.fuzzing.request import Asked
+from deepstack_harness.fuzzing.target import Target
 from typing_extensions import override
 
 from cases.selftest.playing import buffer_named
-from harness.arm import ArmSpec
-from harness.fuzz.finding import Finding
-from harness.fuzz.hunt import Enough, Result, Watch, hunt
-from harness.fuzz.target import Target
-from harness.runner.campaign import Campaign, Limits
-from harness.runner.fuzz_target import Asked
 
 
 def target(name: str, arm: str = "eager") -> Target:

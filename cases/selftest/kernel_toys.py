@@ -4,15 +4,14 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 
 import torch
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.facts.kernels import GraphCall, KernelFacts
+from deepstack_harness.contract.protocols import Inputs, Profile, Session
+from deepstack_harness.families.opaque import opaque
+from deepstack_harness.probes.kernels import KernelProbe
+from deepstack_harness.torch_compat.fake_tensors import without_storage
+from deepstack_harness.torch_compat.lowering import NotRun, cold
 from torch import Tensor, nn
-
-from harness.arm import ArmSpec
-from harness.families.opaque import opaque
-from harness.kernel_facts import GraphCall, KernelFacts
-from harness.probes.kernels import KernelProbe
-from harness.protocols import Inputs, Profile, Session
-from harness.torch_compat.fake_tensors import without_storage
-from harness.torch_compat.lowering import NotRun, cold
 
 HIDDEN = 8
 ROWS = 64
@@ -83,7 +82,7 @@ def _fitted(hidden: Tensor, level: Tensor, weight: Tensor, rows: int, tokens: in
 
 
 class Toy(nn.Module):
-    """A `harness.protocols.Decoder` that does what `body` says with a parameter (64, 8)."""
+    """A `protocols.Decoder` that does what `body` says with a parameter (64, 8)."""
 
     def __init__(self, body: Body) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Functions for children that `harness.isolate` has to survive."""
+"""Functions for children that `deepstack_harness.workers.isolate` has to survive."""
 
 import os
 import signal

@@ -5,9 +5,8 @@ import signal
 import time
 
 import torch
+from deepstack_harness.revisions.reference import ReferenceBuffer
 from typing_extensions import override
-
-from harness.revisions.reference import ReferenceBuffer
 
 
 class Misbehaving(ReferenceBuffer):

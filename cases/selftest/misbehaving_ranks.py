@@ -6,11 +6,10 @@ import subprocess
 import sys
 import time
 
+from deepstack_harness.callers.sequence_parallel import Payload, SequenceParallel
+from deepstack_harness.contract.protocols import Buffer, Inputs, Lane
+from deepstack_harness.contract.trace import Op, Step
 from torch import Tensor
-
-from harness.callers.sequence_parallel import Payload, SequenceParallel
-from harness.protocols import Buffer, Inputs, Lane
-from harness.trace import Op, Step
 
 
 class Misbehaves(SequenceParallel):

@@ -3,15 +3,15 @@
 from dataclasses import replace
 from typing import cast
 
-from harness.arm import EAGER, ArmSpec
-from harness.case import Case, Compare, Judgement, Observation
-from harness.matrix import graph_budget
-from harness.oracles.every import judge_all
-from harness.play import Model, play
-from harness.protocols import BufferFactory
-from harness.registry import MUTANTS, REVISIONS, resolve
-from harness.rules import Rule, Verdict
-from harness.trace import Trace
+from deepstack_harness.catalogue.matrix import graph_budget
+from deepstack_harness.catalogue.registry import MUTANTS, REVISIONS, resolve
+from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
+from deepstack_harness.contract.case import Case, Compare, Judgement, Observation
+from deepstack_harness.contract.protocols import BufferFactory
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.play import Model, play
 
 
 def case_of(trace: str, revision: str, arm: ArmSpec = EAGER, dtype: str = "float32") -> Case:

@@ -1,4 +1,4 @@
-"""What a child process that pretends an H200 finds; called by its name through `harness.isolate`."""
+"""What a child process that pretends an H200 finds; called by name through `workers.isolate`."""
 
 import re
 import subprocess
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from deepstack_harness.errors import MachineError
+from deepstack_harness.kernels.targets import H200
+from deepstack_harness.torch_compat.fake_gpu import pretend
+from deepstack_harness.torch_compat.fake_tensors import without_storage
+from deepstack_harness.torch_compat.lowering import Lowered, NotRun, cold, watch
 
 from cases.selftest.kernel_toys import TOKENS, inputs, opened, written_back
-from harness.errors import MachineError
-from harness.kernels.targets import H200
-from harness.torch_compat.fake_gpu import pretend
-from harness.torch_compat.fake_tensors import without_storage
-from harness.torch_compat.lowering import Lowered, NotRun, cold, watch
 
 
 def find() -> dict[str, Any]:
@@ -23,7 +23,7 @@ def find() -> dict[str, Any]:
     with without_storage():
         fake = torch.ones(2, device="cuda") + 1
     lowered = _lowered()
-    from harness.torch_compat.fake_gpu_cubin import compile_candidates
+    from deepstack_harness.torch_compat.fake_gpu_cubin import compile_candidates
 
     function = lowered.functions[0]
     numels = dict.fromkeys(function.numels, TOKENS * 8)

@@ -6,10 +6,9 @@ import sys
 import time
 
 import torch
+from deepstack_harness.revisions.reference import ReferenceBuffer
 from torch import Tensor
 from typing_extensions import override
-
-from harness.revisions.reference import ReferenceBuffer
 
 RARE = 24
 """Tokens that one trace of the contract sets."""

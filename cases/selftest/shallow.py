@@ -4,12 +4,11 @@ from dataclasses import replace
 from functools import cache
 
 import torch
-
-from harness.families.family import TinyFamily
-from harness.families.granite4_vision import Granite4VisionConfig
-from harness.families.named import family_named
-from harness.play import Model
-from harness.probes.numerics import NumericsProbe
+from deepstack_harness.families.by_name import family_named
+from deepstack_harness.families.family import TinyFamily
+from deepstack_harness.families.granite4_vision import Granite4VisionConfig
+from deepstack_harness.play import Model
+from deepstack_harness.probes.numerics import NumericsProbe
 
 
 @cache

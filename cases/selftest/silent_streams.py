@@ -1,4 +1,4 @@
-"""What a process that plays real streams may do instead; called as `harness.neighbours.on_gpu:play`."""
+"""What a process that plays real streams may do instead; called as `streams.on_gpu:play`."""
 
 import os
 import signal

@@ -4,12 +4,19 @@ import itertools
 import json
 
 import pytest
+from deepstack_harness.catalogue.engine_flags import engine_flags
+from deepstack_harness.contract.arm_spec import (
+    ArmSpec,
+    Backend,
+    Capture,
+    GuardPolicy,
+    InductorOption,
+    ShapePolicy,
+    every_arm,
+)
+from deepstack_harness.errors import UsageError
 from hypothesis import given
 from hypothesis import strategies as st
-
-from harness.arm import ArmSpec, Backend, Capture, GuardPolicy, InductorOption, ShapePolicy, every_arm
-from harness.engine_flags import engine_flags
-from harness.errors import UsageError
 
 UNCOMPILED = st.builds(
     ArmSpec,

@@ -6,17 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from deepstack_harness.binding.discover import find_classes
+from deepstack_harness.catalogue.known_failures import KnownFailure, known_of, load
+from deepstack_harness.cli import main
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.oracles.expectation import expect
+from deepstack_harness.sources.archive import Archive
+from deepstack_harness.sources.source import Source
+from deepstack_harness.sources.tree import Tree
 
 from cases.selftest.synthetic_vllm import HANDS_ON, ModelFile, Vllm
-from harness.cli import main
-from harness.errors import ExitCode, UsageError
-from harness.known_failures import KnownFailure, known_of, load
-from harness.oracles.expectation import expect
-from harness.rules import Rule, Verdict
-from harness.upstream.archive import Archive
-from harness.upstream.discover import find_classes
-from harness.upstream.source import Source
-from harness.upstream.tree import Tree
 
 GIVEN = """\
 
@@ -196,8 +196,7 @@ def test_expected_improved_and_new(source: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     main(["audit", "--vllm", str(source), "--json", str(path), "--quiet"])
     import msgspec
-
-    from harness.row import Row
+    from deepstack_harness.contract.row import Row
 
     rows = [msgspec.json.decode(line, type=Row) for line in path.read_text().splitlines()]
     rows = [row for row in rows if row.model_class == "Renamed"]
@@ -230,12 +229,15 @@ def test_a_bad_file_of_known_failures(tmp_path: Path, text: str, quoted: str) ->
 
 
 def test_check_a_buffer_that_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "harness.revisions.reference:ReferenceBuffer"]) == ExitCode.HOLDS
+    assert main(["check", "deepstack_harness.revisions.reference:ReferenceBuffer"]) == ExitCode.HOLDS
     assert "keeps R1 R2 R3 R4 R5 R6 R7 R8" in capsys.readouterr().out
 
 
 def test_check_names_the_rule_that_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "harness.mutants.clears_one_row_too_few:ClearsOneRowTooFew"]) == ExitCode.BROKEN
+    assert (
+        main(["check", "deepstack_harness.mutants.clears_one_row_too_few:ClearsOneRowTooFew"])
+        == ExitCode.BROKEN
+    )
     out = capsys.readouterr().out
     assert "breaks R5" in out
     assert "'cap 16: set 9; clear 5; get 9'" in out
@@ -246,9 +248,12 @@ def test_check_names_the_rule_that_is_broken(capsys: pytest.CaptureFixture[str])
     [
         ("reference", "'reference' is not MODULE:CLASS"),
         ("no.such.module:Buffer", "module 'no.such.module' cannot be imported"),
-        ("harness.trace:Nothing", "has no 'Nothing'"),
-        ("harness.trace:RUNS_DECODER", "no class, but another object, 'RUNS_DECODER'"),
-        ("harness.trace:Trace", "cannot be made with (capacity, hidden, levels, *, dtype, device)"),
+        ("deepstack_harness.contract.trace:Nothing", "has no 'Nothing'"),
+        ("deepstack_harness.contract.trace:RUNS_DECODER", "no class, but another object, 'RUNS_DECODER'"),
+        (
+            "deepstack_harness.contract.trace:Trace",
+            "cannot be made with (capacity, hidden, levels, *, dtype, device)",
+        ),
         ("cases.selftest.misbehaving:Halfway", "lacks clear(tokens), resize(tokens), the attribute capacity"),
     ],
 )
@@ -261,10 +266,11 @@ def test_check_says_what_is_missing(capsys: pytest.CaptureFixture[str], target: 
 
 def test_check_finds_a_module_in_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "from harness.revisions.pr43617 import Pr43617Buffer\nclass Mine(Pr43617Buffer):\n    pass\n"
+        "from deepstack_harness.revisions.pr43617 import Pr43617Buffer\n"
+        "class Mine(Pr43617Buffer):\n    pass\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-m", "harness", "check", "mine:Mine"],
+        [sys.executable, "-m", "deepstack_harness", "check", "mine:Mine"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -279,7 +285,9 @@ def test_git_bisect_finds_the_commit_and_skips_what_does_not_parse(tmp_path: Pat
     healthy = ModelFile(get=ModelFile().get.replace("    if self.filled == 0:\n        return None\n", ""))
     commits = [_commit(tmp_path, number, str(healthy if number < 6 else ModelFile())) for number in range(8)]
     _git(tmp_path, "bisect", "start", commits[-1], commits[0])
-    command = f"{sys.executable} -m harness repro 43602 --vllm . --bisect --quiet --arm eager".split()
+    command = (
+        f"{sys.executable} -m deepstack_harness repro 43602 --vllm . --bisect --quiet --arm eager".split()
+    )
     told = _git(tmp_path, "bisect", "run", *command)
     assert f"{commits[6]} is the first bad commit" in told
     assert f"skip {commits[3]}" in _git(tmp_path, "bisect", "log")

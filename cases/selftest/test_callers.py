@@ -1,14 +1,13 @@
 """Callers: what each of them does with the buffer and the decoder, seen on the reference buffer."""
 
 import pytest
-
-from harness.arm import EAGER, ArmSpec
-from harness.case import Case, Observation, Run
-from harness.errors import UsageError
-from harness.play import Model, play
-from harness.registry import CALLERS
-from harness.revisions.reference import ReferenceBuffer
-from harness.trace import Trace
+from deepstack_harness.catalogue.registry import CALLERS
+from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
+from deepstack_harness.contract.case import Case, Observation, Run
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.errors import UsageError
+from deepstack_harness.play import Model, play
+from deepstack_harness.revisions.reference import ReferenceBuffer
 
 DROP_ALL = ArmSpec.parse("eager/drop_all")
 

@@ -6,23 +6,32 @@ from dataclasses import replace
 
 import pytest
 import torch
+from deepstack_harness.arms.graph_cpu import CpuGraph
+from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
+from deepstack_harness.contract.case import (
+    Answer,
+    Case,
+    Compare,
+    GraphUse,
+    Judgement,
+    Observation,
+    Run,
+    StepFacts,
+)
+from deepstack_harness.contract.protocols import Inputs
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.errors import MachineError, NotMeasured, StepUnavailable
+from deepstack_harness.oracles import address, contract
+from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.play import Model, play
+from deepstack_harness.play.lane import PlayedLane
+from deepstack_harness.probes.rows import RowOwners
+from deepstack_harness.probes.storage import StorageWatch
+from deepstack_harness.revisions.reference import ReferenceBuffer
 from torch import Tensor
 
 from cases.selftest.playing import buffer_named, case_of, judge, observe
-from harness.arm import EAGER, ArmSpec
-from harness.arms.graph_cpu import CpuGraph
-from harness.case import Answer, Case, Compare, GraphUse, Judgement, Observation, Run, StepFacts
-from harness.errors import MachineError, NotMeasured, StepUnavailable
-from harness.oracles import address, contract
-from harness.oracles.every import judge_all
-from harness.play import Model, play
-from harness.play.lane import PlayedLane
-from harness.probes.rows import RowOwners
-from harness.probes.storage import StorageWatch
-from harness.protocols import Inputs
-from harness.revisions.reference import ReferenceBuffer
-from harness.rules import Rule, Verdict
-from harness.trace import Trace
 
 FULL = ArmSpec.parse("eager/full")
 
@@ -243,7 +252,7 @@ def test_a_capture_that_raises_is_a_fact_and_leaves_no_graph(qwen: Model) -> Non
 
 class Driven(ReferenceBuffer):
     def begin_step(self, tokens: int, *, profile: bool) -> None:
-        """As `harness.upstream.driven` does."""
+        """As `deepstack_harness.binding.forward_buffer` does."""
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-
-from harness.cli import COMMANDS, main
-from harness.errors import ExitCode
-from harness.row import Row
+from deepstack_harness.cli import COMMANDS, main
+from deepstack_harness.contract.row import Row
+from deepstack_harness.errors import ExitCode
 
 FAST = ["--arm", "eager/drop_all"]
 
@@ -23,7 +22,7 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
     """The one line on stderr; stdout stays empty."""
     seen = capsys.readouterr()
     assert seen.out == ""
-    assert seen.err.startswith("harness: ")
+    assert seen.err.startswith("deepstack-harness: ")
     assert seen.err.count("\n") == 1
     return seen.err
 
@@ -216,7 +215,7 @@ def test_every_reference_finds_its_incident(capsys: pytest.CaptureFixture[str]) 
 def test_torch_is_not_imported_where_it_is_not_needed(words: list[str]) -> None:
     code = (
         "import sys\n"
-        "from harness.cli import main\n"
+        "from deepstack_harness.cli import main\n"
         "try:\n    main(sys.argv[1:])\n"
         "finally:\n    assert 'torch' not in sys.modules"
     )
@@ -224,7 +223,7 @@ def test_torch_is_not_imported_where_it_is_not_needed(words: list[str]) -> None:
 
 
 def test_a_reader_that_leaves_is_not_a_bug() -> None:
-    command = f"{sys.executable} -m harness list | head -1"
+    command = f"{sys.executable} -m deepstack_harness list | head -1"
     ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert (ran.stdout, ran.stderr) == ("incidents\n", "")
 
@@ -243,7 +242,9 @@ def test_a_script_and_a_pytest_file_are_written(tmp_path: Path) -> None:
 def test_what_the_caller_ignores_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with nohup, or in the background of a shell."""
     seen = []
-    monkeypatch.setattr("harness.commands.list.run", lambda *_: seen.append(signal.getsignal(signal.SIGHUP)))
+    monkeypatch.setattr(
+        "deepstack_harness.commands.list.run", lambda *_: seen.append(signal.getsignal(signal.SIGHUP))
+    )
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         main(["list"])

@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deepstack_harness.cli import main
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.results import read_run
+from deepstack_harness.results.compare import Change, Kind, Thresholds, compare, seconds
 
 from cases.selftest.written_results import case, write
-from harness.cli import main
-from harness.errors import ExitCode
-from harness.results import read_run
-from harness.results.changes import Change, Kind, Thresholds, compare, seconds
 
 BASE = {"a": ("PASS", "PASS"), "b": ("PASS", "XFAIL")}
 

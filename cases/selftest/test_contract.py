@@ -1,12 +1,12 @@
 """The oracles on whole traces: what revisions break, in which words; the reference breaks nothing."""
 
 import pytest
+from deepstack_harness.catalogue.matrix import CAPTURE_ARM, CAPTURE_TRACES, CONTRACT_TRACES
+from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.play import Model
 
 from cases.selftest.playing import broken, judge
-from harness.arm import EAGER, ArmSpec
-from harness.matrix import CAPTURE_ARM, CAPTURE_TRACES, CONTRACT_TRACES
-from harness.play import Model
-from harness.rules import Rule, Verdict
 
 RULES = [Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8]
 
@@ -116,9 +116,10 @@ def test_a_stale_row_is_judged_only_where_one_could_be_read(qwen: Model) -> None
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_rows_are_told_apart_in_half_precision(dtype: str) -> None:
     model = Model.build("qwen3_vl", dtype=dtype)
+    from deepstack_harness.oracles.all_rules import judge_all
+    from deepstack_harness.play import play
+
     from cases.selftest.playing import buffer_named, case_of
-    from harness.oracles.every import judge_all
-    from harness.play import play
 
     case = case_of(CONTRACT_TRACES[0], "reference", dtype=dtype)
     said = judge_all(case, play(case, model, buffer_named("reference")))

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case, GraphFacts, GraphUse, Observation, Raised
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.oracles.diagnosis import diagnose
 
 from cases.selftest.written_observations import ONE_GRAPH, RIGHT, TRACE, answer, forward, observed
-from harness.arm import ArmSpec
-from harness.case import Case, GraphFacts, GraphUse, Observation, Raised
-from harness.oracles.diagnosis import diagnose
-from harness.trace import Trace
 
 
 def diagnosed(

@@ -1,11 +1,11 @@
 """Greedy agreement, deaths and leaks, as figures of an observation."""
 
 import pytest
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.oracles.evaluation import Evaluation, evaluate
+from deepstack_harness.play import Model, play
 
 from cases.selftest.playing import buffer_named, case_of
-from harness.arm import ArmSpec
-from harness.oracles.evaluation import Evaluation, evaluate
-from harness.play import Model, play
 
 
 def evaluation(model: Model, trace: str, revision: str, arm: str = "eager/drop_all") -> Evaluation:

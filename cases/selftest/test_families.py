@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from deepstack_harness.families.by_name import family_named
+from deepstack_harness.probes.numerics import distance
 from torch.testing import assert_close
 
 from cases.selftest.family_oracles import (
@@ -17,8 +19,6 @@ from cases.selftest.family_oracles import (
     run,
     visual_tokens,
 )
-from harness.families.named import family_named
-from harness.probes.numerics import distance
 
 KINDS = ("", ":written_out", ":opaque")
 HALVES = (torch.bfloat16, torch.float16)

@@ -5,6 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.protocols import Inputs, Profile, Session
+from deepstack_harness.families.by_name import family_named
+from deepstack_harness.families.qwen3_vl import Qwen3VLConfig, Qwen3VLFamily
+from deepstack_harness.torch_compat import dynamo
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -19,11 +24,6 @@ from cases.selftest.family_oracles import (
     run,
     visual_tokens,
 )
-from harness.arm import ArmSpec
-from harness.families.named import family_named
-from harness.families.qwen3_vl import Qwen3VLConfig, Qwen3VLFamily
-from harness.protocols import Inputs, Profile, Session
-from harness.torch_compat import dynamo
 
 AOT_EAGER = pytest.mark.xdist_group("aot_eager")
 INDUCTOR = pytest.mark.xdist_group("inductor")

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.protocols import Inputs, Profile
+from deepstack_harness.errors import UsageError
+from deepstack_harness.families.config import AttentionKind
+from deepstack_harness.families.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily
+from deepstack_harness.families.opaque import attended_rows
+from deepstack_harness.probes.numerics import distance
 from torch.nn import functional as F  # noqa: N812  (its usual name)
 
 from cases.selftest.family_oracles import CPU, build, inputs, run
-from harness.arm import ArmSpec
-from harness.errors import UsageError
-from harness.families.config import AttentionKind
-from harness.families.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily
-from harness.families.opaque import attended_rows
-from harness.probes.numerics import distance
-from harness.protocols import Inputs, Profile
 
 GRANITE = "granite4_vision"
 CAPACITY = 64

@@ -4,6 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from deepstack_harness.errors import UsageError
+from deepstack_harness.families.by_name import family_named
+from deepstack_harness.families.layers import InterleavedMRope, RMSNorm, Rope
+from deepstack_harness.families.positions import LAYOUT, counted_positions, mrope_positions
+from deepstack_harness.families.qwen3_omni_moe_thinker import Router
 from torch import nn
 from torch.testing import assert_close
 from transformers import Qwen3VLConfig as HFConfig
@@ -12,11 +17,6 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRMSNorm, Qwen3VLTextRotaryEmbedding
 
 from cases.selftest.family_oracles import COUNTS, CPU, NAMES, mrope, tiny
-from harness.errors import UsageError
-from harness.families.layers import InterleavedMRope, RMSNorm, Rope
-from harness.families.named import family_named
-from harness.families.positions import LAYOUT, counted_positions, mrope_positions
-from harness.families.qwen3_omni_moe_thinker import Router
 
 SECTIONS = (6, 5, 5)
 

@@ -2,15 +2,15 @@
 
 import pytest
 import torch
+from deepstack_harness.catalogue.registry import FAMILIES, resolve
+from deepstack_harness.errors import UsageError
+from deepstack_harness.families.by_name import family_named
+from deepstack_harness.families.config import DecoderConfig
+from deepstack_harness.families.granite4_vision import Granite4VisionConfig
+from deepstack_harness.families.qwen3_omni_moe_thinker import Qwen3OmniMoeThinkerConfig
+from deepstack_harness.families.qwen3_vl import Qwen3VLConfig
 
 from cases.selftest.family_oracles import CPU, NAMES, tiny
-from harness.errors import UsageError
-from harness.families.config import DecoderConfig
-from harness.families.granite4_vision import Granite4VisionConfig
-from harness.families.named import family_named
-from harness.families.qwen3_omni_moe_thinker import Qwen3OmniMoeThinkerConfig
-from harness.families.qwen3_vl import Qwen3VLConfig
-from harness.registry import FAMILIES, resolve
 
 # What the released models' configurations say (hidden, mlp, heads, kv_heads, head_dim, sections).
 RELEASED = {

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from deepstack_harness.families.opaque import around_attention, attended_rows, attention, opaque
+from deepstack_harness.families.qwen3_vl import Qwen3VLConfig, Qwen3VLFamily
+from deepstack_harness.torch_compat import dynamo
 from torch import Tensor
 from torch.testing import assert_close
 
 from cases.selftest.family_oracles import CPU, inputs, run
-from harness.families.opaque import around_attention, attended_rows, attention, opaque
-from harness.families.qwen3_vl import Qwen3VLConfig, Qwen3VLFamily
-from harness.torch_compat import dynamo
 
 NAME = "qwen3_vl"
 LAYERS = 2

@@ -4,20 +4,20 @@ from contextlib import closing
 
 import pytest
 import torch
+from deepstack_harness.contract.case import Compare
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.errors import UsageError
+from deepstack_harness.fuzzing.finding import Finding, Kind
+from deepstack_harness.fuzzing.hunt import Watch, hunt
+from deepstack_harness.fuzzing.pattern import contains, pattern_of
+from deepstack_harness.fuzzing.session import Ground
+from deepstack_harness.fuzzing.shrink import shrink
+from deepstack_harness.play import Model
 from typing_extensions import override
 
 from cases.selftest.hunting import Until, hunted, target
 from cases.selftest.playing import broken, judge
-from harness.case import Compare
-from harness.errors import UsageError
-from harness.fuzz.finding import Finding, Kind
-from harness.fuzz.ground import Ground
-from harness.fuzz.hunt import Watch, hunt
-from harness.fuzz.pattern import contains, pattern_of
-from harness.fuzz.shrink import shrink
-from harness.play import Model
-from harness.rules import Rule
-from harness.trace import Op, Trace
 
 FAULTY = "pr43617"
 

@@ -1,10 +1,10 @@
 """The boundary-check contract: every small question is asked, and each fault of a boundary is found."""
 
 import pytest
+from deepstack_harness.contract.trace import Op, Step
+from deepstack_harness.fuzzing.boundary import every_question, hunt_boundary, questions
 
 from cases.selftest.hunting import target
-from harness.fuzz.boundary import every_question, hunt_boundary, questions
-from harness.trace import Op, Step
 
 
 def test_every_n_and_p_of_a_small_capacity_is_asked() -> None:

@@ -4,15 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.errors import UsageError
+from deepstack_harness.fuzzing.campaign import RUN, Campaign, Hunted, Limits, read_journal, start
+from deepstack_harness.fuzzing.finding import Finding, Kind
+from deepstack_harness.fuzzing.hunt import Progress
+from deepstack_harness.fuzzing.request import Asked
+from deepstack_harness.fuzzing.worker_process import carry_on
 
 from cases.selftest.hunting import campaign
-from harness.errors import UsageError
-from harness.fuzz.finding import Finding, Kind
-from harness.fuzz.hunt import Progress
-from harness.runner.campaign import RUN, Campaign, Hunted, Limits, read_journal, start
-from harness.runner.fuzz_target import Asked
-from harness.runner.hunting import carry_on
-from harness.trace import Trace
 
 PR43617 = Asked(revision="pr43617")
 

@@ -1,15 +1,15 @@
-"""`python -m harness fuzz`: what it prints, writes and exits with."""
+"""`python -m deepstack_harness fuzz`: what it prints, writes and exits with."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deepstack_harness.cli import main
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.fuzzing.campaign import read_journal
 
 from cases.selftest.written import run_python
-from harness.cli import main
-from harness.errors import ExitCode
-from harness.runner.campaign import read_journal
 
 
 @pytest.fixture(scope="module")

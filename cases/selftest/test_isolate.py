@@ -5,8 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from deepstack_harness.workers.isolate import Ending, Outcome, run_isolated
+
 from cases.selftest.processes import has_ended
-from harness.isolate import Ending, Outcome, run_isolated
 
 
 def call(name: str, timeout_s: float = 30, memory_bytes: int | None = None, **arguments: object) -> Outcome:
@@ -50,7 +51,9 @@ def test_the_same_memory_is_granted_without_a_limit() -> None:
 
 
 def test_nothing_of_the_parent_is_inherited_by_forking() -> None:
-    script = "import harness.isolate as i; import cases.selftest.misbehaving as m; m.MARK = 7; "
+    script = (
+        "import deepstack_harness.workers.isolate as i; import cases.selftest.misbehaving as m; m.MARK = 7; "
+    )
     script += "print(i.run_isolated('cases.selftest.misbehaving:mark', {}, timeout_s=30).value)"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "0"
@@ -60,7 +63,7 @@ def test_a_child_ends_with_its_parent_even_if_that_is_killed(tmp_path: Path) -> 
     note = tmp_path / "pid"
     os.mkfifo(note)
     hang = f"'cases.selftest.misbehaving:tell_and_hang', {{'note': {str(note)!r}}}, timeout_s=600"
-    script = f"from harness.isolate import run_isolated; run_isolated({hang})"
+    script = f"from deepstack_harness.workers.isolate import run_isolated; run_isolated({hang})"
     with subprocess.Popen([sys.executable, "-c", script]) as parent:
         child = int(note.read_text())  # waits until the child writes
         parent.kill()

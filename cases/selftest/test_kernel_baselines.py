@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from harness.errors import UsageError
-from harness.kernel_facts import GraphCall, Kernel
-from harness.kernels.baselines import (
+from deepstack_harness.catalogue.data_files import data
+from deepstack_harness.contract.facts.kernels import GraphCall, Kernel
+from deepstack_harness.errors import UsageError
+from deepstack_harness.kernels.baselines import (
     Difference,
     Entry,
     State,
@@ -18,9 +18,8 @@ from harness.kernels.baselines import (
     name_of,
     update,
 )
-from harness.kernels.measurement import Cost, Measurement
-from harness.kernels.subject import Subject
-from harness.places import data
+from deepstack_harness.kernels.measurement import Cost, Measurement
+from deepstack_harness.kernels.subject import Subject
 
 SUBJECT = Subject("qwen3_vl", "pr43617", tokens=77, capacity=8192, profile_tokens=8192, layers=3)
 KERNEL = Kernel(

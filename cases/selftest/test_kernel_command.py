@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-
-from harness.cli import main
-from harness.errors import ExitCode, UsageError
-from harness.kernel_facts import Candidate, GraphCall, Kernel
-from harness.kernels.decode import Decode, sized_family
-from harness.kernels.measurement import Cost, Measurement
-from harness.kernels.subject import Subject
-from harness.reporting.kernel_table import show_measurement
-from harness.reporting.output import Output
+from deepstack_harness.cli import main
+from deepstack_harness.contract.facts.kernels import Candidate, GraphCall, Kernel
+from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.kernels.decode import Decode, sized_family
+from deepstack_harness.kernels.measurement import Cost, Measurement
+from deepstack_harness.kernels.subject import Subject
+from deepstack_harness.reporting.terminal.kernel_table import show_measurement
+from deepstack_harness.reporting.terminal.output import Output
 
 KERNELS = ["kernels", "--family", "qwen3_vl", "--layers", "3"]
 QWEN = Subject("qwen3_vl", "pr43617", tokens=77, capacity=8192, profile_tokens=8192)

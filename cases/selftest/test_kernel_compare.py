@@ -4,11 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
-
-from harness.errors import NotMeasured
-from harness.kernel_facts import Candidate, GraphCall, Kernel
-from harness.kernels.compare import Pair, agreement, paired
-from harness.probes.launches import Launch, read_launches, with_grids
+from deepstack_harness.contract.facts.kernels import Candidate, GraphCall, Kernel
+from deepstack_harness.errors import NotMeasured
+from deepstack_harness.kernels.compare import Pair, agreement, paired
+from deepstack_harness.probes.launches import Launch, read_launches, with_grids
 
 NORM = Kernel(
     graph=0, kernel="fused_mean", kind="generated", points=9856, symbolic_points="128*n", reduction=128,

@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-
-from harness.cli import main
-from harness.errors import ExitCode
-from harness.kernels import costs
-from harness.kernels.costs import Costs, StepCost, measure_costs
+from deepstack_harness.cli import main
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.kernels import costs
+from deepstack_harness.kernels.costs import Costs, StepCost, measure_costs
 
 STEPS = (StepCost(256, 1, 0.5, 0.25, 0.125), StepCost(4096, 8, 6.0, 0.003, 0.002))
 MEASURED = Costs("granite4_vision:opaque", "inductor/drop_all", "float32", "cpu", "2.13.0", 2, STEPS)

@@ -4,18 +4,17 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
-
-from harness.case import Judgement
-from harness.errors import NotMeasured, UsageError
-from harness.incidents import find
-from harness.kernel_facts import GraphCall, Kernel
-from harness.kernels.measurement import Cost, Measurement
-from harness.oracles.kernels import judge
-from harness.rules import Rule, Verdict
-from harness.runner import kernel_incidents
-from harness.runner.kernel_incidents import VARIANTS, Kernels
-from harness.runner.systems import system_of
-from harness.upstream.source import Source
+from deepstack_harness.auditing import kernel_incidents
+from deepstack_harness.auditing.kernel_incidents import VARIANTS, Kernels
+from deepstack_harness.auditing.systems import system_of
+from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.contract.case import Judgement
+from deepstack_harness.contract.facts.kernels import GraphCall, Kernel
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.errors import NotMeasured, UsageError
+from deepstack_harness.kernels.measurement import Cost, Measurement
+from deepstack_harness.oracles.kernels import judge
+from deepstack_harness.sources.source import Source
 
 ADD = Kernel(
     graph=0, kernel="fused_add", kind="generated", points=9856, symbolic_points="128*n", reduction=1,

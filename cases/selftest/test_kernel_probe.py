@@ -4,6 +4,12 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.facts.kernels import KernelFacts
+from deepstack_harness.errors import NotMeasured
+from deepstack_harness.families.opaque import attended_rows
+from deepstack_harness.probes.kernels import KernelProbe
+from deepstack_harness.torch_compat.lowering import cold
 
 from cases.selftest.kernel_toys import (
     DYNAMIC,
@@ -26,12 +32,6 @@ from cases.selftest.kernel_toys import (
     weight_summed,
     written_back,
 )
-from harness.arm import ArmSpec
-from harness.errors import NotMeasured
-from harness.families.opaque import attended_rows
-from harness.kernel_facts import KernelFacts
-from harness.probes.kernels import KernelProbe
-from harness.torch_compat.lowering import cold
 
 pytestmark = pytest.mark.xdist_group("inductor")
 

@@ -1,12 +1,12 @@
 import pytest
+from deepstack_harness.contract.case import Run
+from deepstack_harness.contract.ledger import Fate, Ledger, Outcome
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Op, Step, Trace
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cases.selftest.sequences import SEQUENCES, Read, Sequence
-from harness.case import Run
-from harness.ledger import Fate, Ledger, Outcome
-from harness.rules import Rule
-from harness.trace import Op, Step, Trace
 
 
 def follow(ledger: Ledger, trace: Trace) -> list[Read]:

@@ -1,11 +1,10 @@
 """What is planned: budgets, order, and what a user's own trace or arm makes of an incident."""
 
 import pytest
-
-from harness.arm import ArmSpec, Backend
-from harness.incidents import find
-from harness.matrix import Where, graph_budget, narrow, plan_incident, plan_source
-from harness.trace import Trace
+from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.catalogue.matrix import Where, graph_budget, narrow, plan_incident, plan_source
+from deepstack_harness.contract.arm_spec import ArmSpec, Backend
+from deepstack_harness.contract.trace import Trace
 
 WHERE = Where("qwen3_vl")
 

@@ -1,22 +1,22 @@
 """Mutants: one fault each, caught by its rule and by no other; the reference by none.
 
-Here on fixed traces; `python -m harness selftest` hunts for them with no hint.
+Here on fixed traces; `python -m deepstack_harness selftest` hunts for them with no hint.
 """
 
 from pathlib import Path
 
+import deepstack_harness.mutants
 import pytest
+from deepstack_harness.catalogue.matrix import CAPTURE_TRACES, CONTRACT_TRACES
+from deepstack_harness.catalogue.registry import MUTANT_ARMS, MUTANTS
+from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
+from deepstack_harness.contract.case import Compare
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.mutants import summary_of
+from deepstack_harness.play import Model
 
-import harness.mutants
 from cases.selftest.playing import broken, judge
 from cases.selftest.shallow import shallow
-from harness.arm import EAGER, ArmSpec
-from harness.case import Compare
-from harness.matrix import CAPTURE_TRACES, CONTRACT_TRACES
-from harness.mutants import summary_of
-from harness.play import Model
-from harness.registry import MUTANT_ARMS, MUTANTS
-from harness.rules import Rule
 
 LURES = (
     # Everything is read after every step, so that a row goes wrong in one step only.
@@ -68,7 +68,7 @@ def test_there_are_mutants_for_every_rule_that_a_buffer_can_break() -> None:
 
 
 def test_every_file_is_a_mutant_and_says_what_it_does() -> None:
-    files = Path(harness.mutants.__file__).parent.glob("*.py")
+    files = Path(deepstack_harness.mutants.__file__).parent.glob("*.py")
     assert {file.stem for file in files} - {"__init__"} == set(MUTANTS)
     assert MUTANT_ARMS.keys() <= MUTANTS.keys()
     assert all(summary_of(mutant).endswith(".") for mutant in MUTANTS)

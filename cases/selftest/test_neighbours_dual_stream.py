@@ -3,16 +3,21 @@
 from dataclasses import replace
 
 import pytest
+from deepstack_harness.contract.facts.ordering import (
+    OnDevice,
+    OrderingObservation,
+    Recording,
+    Result,
+    Subgraphs,
+)
+from deepstack_harness.contract.facts.systems import Subject, System
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.oracles.ordering import dependent, judge, unordered
+from deepstack_harness.streams import faults, projection
+from deepstack_harness.streams.dual_streams import ONE, TWO
+from deepstack_harness.streams.model_check import Setting, rehearse
+from deepstack_harness.streams.stream_api import Lanes, Project
 from torch import Tensor
-
-from harness.neighbours import projection, projection_faults
-from harness.neighbours.dual_streams import ONE, TWO
-from harness.neighbours.facts import Subject, System
-from harness.neighbours.lanes import Lanes, Project
-from harness.neighbours.ordering_facts import OnDevice, OrderingObservation, Recording, Result, Subgraphs
-from harness.neighbours.rehearsing import Setting, rehearse
-from harness.oracles.ordering import dependent, judge, unordered
-from harness.rules import Rule, Verdict
 
 SUBJECT = Subject(System.DUAL_STREAM, "dual")
 
@@ -27,17 +32,17 @@ def pairs(recording: Recording) -> set[tuple[str, str]]:
 
 INPUT, A, B, USE = "input: add", "projection A", "projection B", "use of the results: add"
 RACES: dict[Project, set[tuple[str, str]]] = {
-    projection_faults.start_forgotten: {
+    faults.start_forgotten: {
         (f"layer 1: {INPUT}", f"layer 1: {B}"), (f"layer 2: {INPUT}", f"layer 2: {B}"),
         # B of layer 2 reads its input where A of layer 1 had its result, and writes what layer 1 still adds.
         (f"layer 1: {A}", f"layer 2: {B}"), (f"layer 1: {USE}", f"layer 2: {B}"),
     },
-    projection_faults.done_forgotten: {
+    faults.done_forgotten: {
         (f"layer 1: {B}", f"layer 1: {USE}"), (f"layer 2: {B}", f"layer 2: {USE}"),
         # Both layers have B's result in one place; A's of layer 2 lies where layer 1 had its input.
         (f"layer 1: {B}", f"layer 2: {USE}"), (f"layer 1: {B}", f"layer 2: {A}"),
     },
-    projection_faults.memory_reused_too_early: {
+    faults.memory_reused_too_early: {
         (f"layer 1: {B}", f"layer 1: {A}"), (f"layer 2: {B}", f"layer 2: {A}"),
     },
 }  # fmt: skip
@@ -49,14 +54,14 @@ def test_both_operations_of_every_race_are_named(project: Project) -> None:
 
 
 def test_an_event_recorded_outside_orders_as_little_as_none() -> None:
-    outside = two_streams(projection_faults.done_recorded_outside)
-    assert pairs(outside) == RACES[projection_faults.done_forgotten]
+    outside = two_streams(faults.done_recorded_outside)
+    assert pairs(outside) == RACES[faults.done_forgotten]
     assert outside.early_waits == 0
 
 
 @pytest.mark.parametrize("which", ["start_waited_too_early", "done_waited_too_early"])
 def test_a_wait_before_the_first_recording_does_nothing(which: str) -> None:
-    recording = two_streams(getattr(projection_faults, which))
+    recording = two_streams(getattr(faults, which))
     assert recording.early_waits == 1  # in layer 2 the event has layer 1's place
     assert pairs(recording)
 
@@ -78,12 +83,12 @@ def test_correct_ways_have_no_race_over_all_orders(project: Project, others: int
 
 
 FAULTY = [
-    projection_faults.start_forgotten,
-    projection_faults.done_forgotten,
-    projection_faults.done_recorded_outside,
-    projection_faults.start_waited_too_early,
-    projection_faults.done_waited_too_early,
-    projection_faults.memory_reused_too_early,
+    faults.start_forgotten,
+    faults.done_forgotten,
+    faults.done_recorded_outside,
+    faults.start_waited_too_early,
+    faults.done_waited_too_early,
+    faults.memory_reused_too_early,
 ]
 
 
@@ -100,7 +105,7 @@ def unkept(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor
 
 
 def test_what_keeps_the_copy_is_that_the_allocator_is_told() -> None:
-    assert pairs(two_streams(unkept)) == RACES[projection_faults.memory_reused_too_early]
+    assert pairs(two_streams(unkept)) == RACES[faults.memory_reused_too_early]
 
 
 def wrong(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
@@ -138,7 +143,7 @@ def test_an_exception_is_a_violation() -> None:
 
 
 def test_a_race_is_told_with_both_operations_streams_and_memory() -> None:
-    judged = judge(observed(projection_faults.done_recorded_outside))
+    judged = judge(observed(faults.done_recorded_outside))
     assert judged.value == 5
     assert judged.detail == (
         "two streams: nothing orders 'layer 1: projection B' on aux and 'layer 1: use of the results: add' "

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 import pytest
+from deepstack_harness.contract.facts.systems import Subject, System
+from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.errors import UsageError
+from deepstack_harness.oracles.ordering import judge, unordered
+from deepstack_harness.sources.locate import locate
+from deepstack_harness.streams.dual_streams import ONE, TWO, DualStream
+from deepstack_harness.streams.from_source import IN_CAPTURE, dual_streams_of
+from deepstack_harness.streams.model_check import rehearse
+from deepstack_harness.streams.observe import observe_ordering
 
 from cases.selftest.synthetic_neighbours import HELPER_FILE, source
-from harness.errors import UsageError
-from harness.neighbours.dual_streams import ONE, TWO, DualStream
-from harness.neighbours.facts import Subject, System
-from harness.neighbours.helper_source import IN_CAPTURE, dual_streams_of
-from harness.neighbours.ordering import observe_ordering
-from harness.neighbours.rehearsing import rehearse
-from harness.oracles.ordering import judge, unordered
-from harness.rules import Verdict
-from harness.upstream.locate import locate
 
 pytestmark = pytest.mark.xdist_group("aot_eager")
 SUBJECT = Subject(System.DUAL_STREAM, "dual")

@@ -4,14 +4,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from deepstack_harness.errors import NotMeasured
+from deepstack_harness.streams.bitwise import different_bits
+from deepstack_harness.streams.memory import Memory
+from deepstack_harness.streams.recorded_device import Device
+from deepstack_harness.streams.recorder import Recorder
+from deepstack_harness.streams.reexecute import play
 from torch import Tensor
-
-from harness.errors import NotMeasured
-from harness.neighbours.bits import different_bits
-from harness.neighbours.device import Device
-from harness.neighbours.memory import Memory
-from harness.neighbours.recorder import Recorder
-from harness.neighbours.replays import play
 
 
 def tensor(floats: int = 4) -> Tensor:

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from deepstack_harness.contract.facts.ordering import OnDevice
+from deepstack_harness.errors import NotMeasured, UsageError
+from deepstack_harness.streams import on_gpu, projection
+from deepstack_harness.streams.stream_api import Lanes, Project
+from deepstack_harness.streams.subgraphs import one_stream
+from deepstack_harness.workers.isolate import run_isolated
 from torch import Tensor, nn
 
 from cases.selftest.synthetic_neighbours import HELPER_FILE, source
-from harness.errors import NotMeasured, UsageError
-from harness.isolate import run_isolated
-from harness.neighbours import on_gpu, projection
-from harness.neighbours.lanes import Lanes, Project
-from harness.neighbours.ordering_facts import OnDevice
-from harness.neighbours.subgraphs import one_stream
 
 
 def seen_on_gpu(name: str, timeout_s: float = 60) -> OnDevice:

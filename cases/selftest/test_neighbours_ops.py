@@ -5,15 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from deepstack_harness.errors import NotMeasured
+from deepstack_harness.streams import ops, projection
+from deepstack_harness.streams.dual_streams import DUAL, SEQUENTIAL
+from deepstack_harness.streams.op_results import observe_results
+from deepstack_harness.streams.stream_api import Lanes
+from deepstack_harness.streams.subgraphs import count_subgraphs, one_stream, structure
+from deepstack_harness.torch_compat import splitting
 from torch import Tensor, fx, nn
-
-from harness.errors import NotMeasured
-from harness.neighbours import ops, projection
-from harness.neighbours.dual_streams import DUAL, SEQUENTIAL
-from harness.neighbours.lanes import Lanes
-from harness.neighbours.results import observe_results
-from harness.neighbours.subgraphs import count_subgraphs, one_stream, structure
-from harness.torch_compat import splitting
 
 pytestmark = pytest.mark.xdist_group("aot_eager")
 

@@ -7,22 +7,22 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from deepstack_harness.catalogue.registry import resolve
+from deepstack_harness.catalogue.variants import PLACEHOLDER_RANGES
+from deepstack_harness.contract.facts.ranges import Asked, RangeAnswer, RangeObservation
+from deepstack_harness.contract.facts.systems import Subject, System
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.errors import UsageError
+from deepstack_harness.oracles.ranges import judge
+from deepstack_harness.ranges import inputs
+from deepstack_harness.ranges.from_source import bind_range
+from deepstack_harness.ranges.observe import as_tensor, ask, kept_as, observe_ranges
+from deepstack_harness.ranges.placeholder_range import ListRange, MakeRange, ReferenceRange, TensorRange
+from deepstack_harness.sources.locate import locate
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cases.selftest.synthetic_neighbours import RANGE_FILE, source, zipped
-from harness.errors import UsageError
-from harness.neighbours import questions
-from harness.neighbours.asking import as_tensor, ask, kept_as, observe_ranges
-from harness.neighbours.facts import Subject, System
-from harness.neighbours.from_source import bind_range
-from harness.neighbours.range_facts import Asked, RangeAnswer, RangeObservation
-from harness.neighbours.ranges import ListRange, MakeRange, ReferenceRange, TensorRange
-from harness.neighbours.variants import PLACEHOLDER_RANGES
-from harness.oracles.ranges import judge
-from harness.registry import resolve
-from harness.rules import Rule, Verdict
-from harness.upstream.locate import locate
 
 SUBJECT = Subject(System.PLACEHOLDER_RANGES, "list")
 MASKS = st.none() | st.text("01", max_size=200)
@@ -94,9 +94,9 @@ def test_every_short_mask_is_asked_about_every_range() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 20, 21, 501])
 def test_ranges_are_inside_and_those_outside_are_not(length: int) -> None:
-    assert all(0 <= start <= end <= length for start, end in questions.ranges(length))
-    assert {(0, 0), (0, length), (length, length)} <= set(questions.ranges(length))
-    outside = questions.outside(length) if length else []
+    assert all(0 <= start <= end <= length for start, end in inputs.ranges(length))
+    assert {(0, 0), (0, length), (length, length)} <= set(inputs.ranges(length))
+    outside = inputs.outside(length) if length else []
     assert not any(0 <= start <= end <= length for start, end in outside)
 
 

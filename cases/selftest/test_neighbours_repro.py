@@ -5,15 +5,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deepstack_harness.catalogue.incidents import catalogue, find
+from deepstack_harness.catalogue.registry import (
+    ORACLES,
+    ORACLES_BESIDE,
+    SYSTEMS,
+    SYSTEMS_OF_SOURCES,
+    Entry,
+    resolve,
+)
+from deepstack_harness.catalogue.variants import PLACEHOLDER_RANGES, VARIANTS
+from deepstack_harness.cli import main
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.errors import ExitCode
 
 from cases.selftest.synthetic_neighbours import HELPER_FILE, HELPERS, RANGE_FILE, RANGES, source
 from cases.selftest.synthetic_vllm import HANDS_ON, ModelFile, Vllm, line_of
-from harness.cli import main
-from harness.errors import ExitCode
-from harness.incidents import catalogue, find
-from harness.neighbours.variants import PLACEHOLDER_RANGES, VARIANTS
-from harness.registry import ORACLES, ORACLES_BESIDE, SYSTEMS, SYSTEMS_OF_SOURCES, Entry, resolve
-from harness.rules import Rule
 
 pytestmark = pytest.mark.xdist_group("aot_eager")
 

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-
-from harness.errors import NotMeasured
-from harness.neighbours.range_facts import BuildCost, CostObservation, StepCost
-from harness.neighbours.range_faults import WrapsListRange
-from harness.neighbours.ranges import ListRange, MakeRange, TensorRange
-from harness.neighbours.scheduling import (
+from deepstack_harness.contract.facts.ranges import BuildCost, CostObservation, StepCost
+from deepstack_harness.errors import NotMeasured
+from deepstack_harness.ranges.faults import WrapsListRange
+from deepstack_harness.ranges.placeholder_range import ListRange, MakeRange, TensorRange
+from deepstack_harness.ranges.scheduling_cost import (
     build_costs,
     held_bytes,
     observe_costs,
@@ -17,9 +16,9 @@ from harness.neighbours.scheduling import (
     schedule_step,
     step_costs,
 )
-from harness.neighbours.served import Feature, Served, decoding, geo3k, video
-from harness.workload.requests import Request
-from harness.workload.schedule import Chunk, ScheduledStep
+from deepstack_harness.ranges.workloads import Feature, Served, decoding, geo3k, video
+from deepstack_harness.workload.requests import Request
+from deepstack_harness.workload.schedule import Chunk, ScheduledStep
 
 BOTH: Mapping[str, MakeRange] = {"tensor": TensorRange, "list": ListRange}
 REQUESTS = [Request(f"row{number}", ((320, 320),) * (number % 3), 20, 3) for number in range(9)]

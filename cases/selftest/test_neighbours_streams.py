@@ -4,11 +4,10 @@ from collections.abc import Callable
 from itertools import combinations
 
 import pytest
+from deepstack_harness.streams.interleavings import orders
+from deepstack_harness.streams.recorded_device import Clock, Device, Event
 from hypothesis import given
 from hypothesis import strategies as st
-
-from harness.neighbours.device import Clock, Device, Event
-from harness.neighbours.interleavings import orders
 
 
 def every_order(device: Device) -> set[tuple[int, ...]]:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deepstack_harness.cli import COMMANDS, build_parser, main
+from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.nightly.night import Ended, Night, Outcome, Stage, exit_code, gpu_fault, write_summary
+from deepstack_harness.nightly.stages import Wanted, stages, unexpected
 
 from cases.selftest.processes import has_ended
-from harness.cli import COMMANDS, build_parser, main
-from harness.errors import ExitCode, UsageError
-from harness.runner.night import Ended, Night, Outcome, Stage, exit_code, gpu_fault, write_summary
-from harness.runner.night_stages import Wanted, stages, unexpected
 
 HELD, BROKEN, FAILED, NOT_RUN = Outcome.HELD, Outcome.BROKEN, Outcome.FAILED, Outcome.NOT_RUN
 SLEEPS = "import time; time.sleep(600)"
@@ -108,9 +108,9 @@ def test_a_stage_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> Non
 
 INTERRUPTED = """
 import signal, sys
-from harness.cli import main
-from harness.runner import night_stages
-from harness.runner.night import Stage
+from deepstack_harness.cli import main
+from deepstack_harness.runs import night_stages
+from deepstack_harness.nightly.night import Stage
 
 night_stages.stages = lambda *_: [Stage("hangs", (sys.executable, "-c", sys.argv[2]), 600)]
 signal.signal(int(sys.argv[3]), signal.SIG_DFL)  # whoever runs the tests may ignore it
@@ -127,7 +127,7 @@ def test_a_night_that_is_told_to_end_ends_its_stage(tmp_path: Path, told: signal
         child = int((tmp_path / "pid").read_text())  # waits until the stage writes
         night.send_signal(told)
         _, said = night.communicate()
-    assert (night.returncode, said) == (ExitCode.MACHINE, "harness: interrupted\n")
+    assert (night.returncode, said) == (ExitCode.MACHINE, "deepstack-harness: interrupted\n")
     assert has_ended(child)
 
 
@@ -160,7 +160,7 @@ def test_every_command_of_a_night_is_one_that_the_parser_takes(tmp_path: Path) -
         if one.name != "tests" and words[0] in COMMANDS:
             assert build_parser().parse_args(words).command == one.name
     assert planned["compare"].command[4:6] == (str(tmp_path / "2"), str(tmp_path / "new"))
-    assert "--harness-require-gpu" in planned["tests"].command
+    assert "--deepstack-require-gpu" in planned["tests"].command
     assert "cuda" not in " ".join([*planned["run"].without_gpu, *planned["tests"].without_gpu])
 
 

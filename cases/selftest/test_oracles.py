@@ -3,6 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
+from deepstack_harness.contract.case import NOT_FINITE, Case, Judgement, Observation, Raised, StepFacts
+from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.oracles import address, graphs, output, placement
 
 from cases.selftest.written_observations import (
     COMPILED,
@@ -13,11 +18,6 @@ from cases.selftest.written_observations import (
     forward,
     observed,
 )
-from harness.arm import EAGER, ArmSpec
-from harness.case import NOT_FINITE, Case, Judgement, Observation, Raised, StepFacts
-from harness.oracles import address, graphs, output, placement
-from harness.rules import Verdict
-from harness.trace import Trace
 
 
 def output_of(observation: Observation, arm: ArmSpec = COMPILED) -> Judgement:

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
+import deepstack_harness
 import pytest
-
-import harness
 
 ROOT = Path(__file__).parents[2]
 CARRIED = ("cases", "fixtures")
@@ -83,14 +82,14 @@ def use(target: Path, empty: Path, *arguments: str | Path) -> str:
 
 
 def test_the_installed_package_is_the_one_that_runs(target: Path, empty: Path) -> None:
-    told = use(target, empty, "-c", "import harness; print(harness.__file__)")
+    told = use(target, empty, "-c", "import harness; print(deepstack_harness.__file__)")
     assert Path(told.strip()).is_relative_to(target)
 
 
 def test_incidents_come_from_the_wheel(target: Path, empty: Path) -> None:
-    code = "from harness.places import data; print(data('fixtures/incidents.toml'))"
+    code = "from deepstack_harness.catalogue.data_files import data; print(data('fixtures/incidents.toml'))"
     assert Path(use(target, empty, "-c", code).strip()).is_relative_to(target)
-    assert "43602" in use(target, empty, "-m", "harness", "list", "incidents")
+    assert "43602" in use(target, empty, "-m", "deepstack_harness", "list", "incidents")
 
 
 def test_the_script_starts(target: Path, empty: Path) -> None:
@@ -98,7 +97,7 @@ def test_the_script_starts(target: Path, empty: Path) -> None:
 
 
 def test_an_incident_is_reproduced(target: Path, empty: Path) -> None:
-    use(target, empty, "-m", "harness", "repro", "41485", "--arm", "eager/drop_all")
+    use(target, empty, "-m", "deepstack_harness", "repro", "41485", "--arm", "eager/drop_all")
 
 
 def test_the_cases_run_from_the_wheel_with_their_settings(target: Path, empty: Path) -> None:
@@ -115,14 +114,16 @@ def test_everything_carried_arrives(wheel: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     inside = set(zipfile.ZipFile(wheel).namelist())
-    assert {f"harness/_data/{name}" for name in beside | {"conftest.py", "pyproject.toml"}} <= inside
-    assert {"harness/py.typed", "harness/registry.py"} <= inside
+    assert {
+        f"harness/deepstack_harness/_data/{name}" for name in beside | {"conftest.py", "pyproject.toml"}
+    } <= inside
+    assert {"harness/deepstack_harness/py.typed", "harness/deepstack_harness/catalogue/registry.py"} <= inside
 
 
 def test_nothing_else_is_packed(wheel: Path) -> None:
     for name in zipfile.ZipFile(wheel).namelist():
         top, *_ = name.split("/")
-        assert top in {"harness", f"deepstack_harness-{harness.__version__}.dist-info"}, name
+        assert top in {"harness", f"deepstack_harness-{deepstack_harness.__version__}.dist-info"}, name
         assert "__pycache__" not in name, name
         assert "/tests/" not in name, name
 
@@ -138,7 +139,7 @@ def test_no_path_of_the_machine_is_packed(wheel: Path, target: Path, metadata: D
 
 def test_metadata(metadata: Distribution) -> None:
     said = metadata.metadata
-    assert (said["Name"], said["Version"]) == ("deepstack-harness", harness.__version__)
+    assert (said["Name"], said["Version"]) == ("deepstack-harness", deepstack_harness.__version__)
     assert (said["Requires-Python"], said["License-Expression"]) == (">=3.11", "Apache-2.0")
     assert set(said.get_all("Provides-Extra") or []) == {"all", "kernels", "ray", "test"}
     assert said.get_all("License-File") == ["LICENSE"]

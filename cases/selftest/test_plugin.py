@@ -4,20 +4,20 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import deepstack_harness.pytest_plugin
 import pytest
 import torch
+from deepstack_harness.contract.case import Observation
+from deepstack_harness.contract.protocols import Inputs
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.pytest_plugin.arms_fixture import CompileArms
+from deepstack_harness.pytest_plugin.contract_fixture import DeepstackContract
+from deepstack_harness.pytest_plugin.graph_fixture import GraphBudget
+from deepstack_harness.pytest_plugin.kernel_fixture import KernelFactsOf
 from torch import Tensor
 
-import harness.pytest_plugin
 from cases.selftest.playing import buffer_named
 from cases.selftest.shallow import shallow
-from harness.case import Observation
-from harness.protocols import Inputs
-from harness.pytest_plugin.arms import CompileArms
-from harness.pytest_plugin.contract import DeepstackContract
-from harness.pytest_plugin.graphs import GraphBudget
-from harness.pytest_plugin.kernels import KernelFactsOf
-from harness.rules import Rule
 
 Failed, Skipped = pytest.fail.Exception, pytest.skip.Exception
 STALE = ["cap 16: set 9; set 3; get 9", "cap 16: get 4; set 9; get 9; set 3; get 4; get 9"]
@@ -26,7 +26,7 @@ SERVED = ["cap 16: profile 16; set 9; forward 16"]
 
 def test_the_plugin_is_loaded_once(request: pytest.FixtureRequest) -> None:
     plugins = [plugin for _, plugin in request.config.pluginmanager.list_name_plugin()]
-    assert plugins.count(harness.pytest_plugin) == 1
+    assert plugins.count(deepstack_harness.pytest_plugin) == 1
 
 
 def test_a_good_buffer_keeps_the_contract(deepstack_contract: DeepstackContract) -> None:
@@ -79,11 +79,11 @@ def test_without_a_gpu_a_check_on_it_is_skipped_or_fails(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(request.config.option, "harness_device", "cuda")
+    monkeypatch.setattr(request.config.option, "deepstack_device", "cuda")
     with pytest.raises(Skipped, match="device 'cuda' is not here"):
         deepstack_contract(buffer_named("reference"))
-    monkeypatch.setattr(request.config.option, "harness_require_gpu", True)
-    said = "device 'cuda' is not here.*, and --harness-require-gpu was given"
+    monkeypatch.setattr(request.config.option, "deepstack_require_gpu", True)
+    said = "device 'cuda' is not here.*, and --deepstack-require-gpu was given"
     with pytest.raises((Failed, Skipped), match=said) as caught:
         compile_arms.calls(torch.relu, inputs_of(0), [4])
     assert caught.type is Failed
@@ -121,7 +121,7 @@ def test_arms_come_from_the_run_and_what_was_not_judged_fails(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(request.config.option, "harness_arms", "eager, eager/drop_all")
+    monkeypatch.setattr(request.config.option, "deepstack_arms", "eager, eager/drop_all")
     with pytest.raises(Failed) as caught:
         compile_arms(
             shallow("qwen3_vl").decoder, buffer_named("reference"), ["cap 4: get 4"], hidden=128, levels=2
@@ -262,8 +262,8 @@ def test_loading_the_plugin_imports_nothing_dear() -> None:
     import subprocess
 
     code = (
-        "import sys, pytest; before = set(sys.modules); import harness.pytest_plugin; "
+        "import sys, pytest; before = set(sys.modules); import deepstack_harness.pytest_plugin; "
         "print(*sorted(set(sys.modules) - before))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["harness", "harness.pytest_plugin"]
+    assert ran.stdout.split() == ["harness", "deepstack_harness.pytest_plugin"]

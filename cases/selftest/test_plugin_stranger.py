@@ -9,14 +9,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-
-from harness.cli import main
-from harness.errors import ExitCode
-from harness.places import data
-from harness.results import read_run
+from deepstack_harness.catalogue.data_files import data
+from deepstack_harness.cli import main
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.results import read_run
 
 STRANGER = data("fixtures/stranger")
-PLUGIN = "harness.pytest_plugin"
+PLUGIN = "deepstack_harness.pytest_plugin"
 SLOW = pytest.mark.slow
 # Other plugins that happen to be installed cost each process a second.
 LEFT_OUT = [word for name in ("cacheprovider", "hypothesispytest", "anyio") for word in ("-p", f"no:{name}")]
@@ -108,7 +107,7 @@ def test_a_planted_fault_is_found(stranger: Project, words: tuple[str, ...]) -> 
 def test_the_mended_project_passes_and_reports(
     stranger: Project, words: tuple[str, ...], passed: int
 ) -> None:
-    status, printed = stranger.pytest(*words, "--harness-report", "out")
+    status, printed = stranger.pytest(*words, "--deepstack-report", "out")
     assert (status, re.findall(r"(\d+) passed|failed|error", printed)) == (0, [str(passed)]), printed
     found = read_run(stranger.folder / "out")
     assert set(found.cases["subject"]) == {"stranger_model:SideBuffer"}
@@ -124,7 +123,7 @@ def test_each_worker_has_a_gpu_of_the_callers_list_before_a_conftest_is_read(sma
         "assert 'PYTEST_XDIST_WORKER' not in environ or ',' not in environ['CUDA_VISIBLE_DEVICES']\n"
     )
     listed = {"CUDA_VISIBLE_DEVICES": "GPU-8f3a, MIG-77c0"}
-    status, printed = small.pytest("-n", "3", "--harness-device", "cuda", **listed)
+    status, printed = small.pytest("-n", "3", "--deepstack-device", "cuda", **listed)
     assert status == 0, printed
     seen = [(small.folder / f"gw{number}.txt").read_text() for number in range(3)]
     assert seen == ["GPU-8f3a", "MIG-77c0", "GPU-8f3a"]
@@ -141,17 +140,17 @@ def test_a_case_for_a_gpu_fails_where_one_is_required(small: Project) -> None:
     (small.folder / "pytest.ini").write_text("[pytest]\nharness_require_gpu = true\nharness_device = cuda\n")
     status, printed = small.pytest("--strict-markers", "--strict-config", CUDA_VISIBLE_DEVICES="")
     assert status == 1, printed
-    assert "no CUDA device, and --harness-require-gpu was given" in printed
+    assert "no CUDA device, and --deepstack-require-gpu was given" in printed
 
 
 def test_a_wrong_option_is_answered_with_one_sentence(small: Project) -> None:
-    status, printed = small.pytest("--harness-profile", "fast")
+    status, printed = small.pytest("--deepstack-profile", "fast")
     said = "ERROR: unknown hypothesis profile 'fast'; known are ci, dev, nightly"
     assert (status, printed.strip()) == (4, said)
     (small.folder / "out").mkdir()
     (small.folder / "out" / "rows.jsonl").touch()
-    status, printed = small.pytest("--harness-report", "out")
+    status, printed = small.pytest("--deepstack-report", "out")
     assert status == 4, printed
     assert re.fullmatch(
-        r"ERROR: --harness-report: '.*rows.jsonl' is there already: name a new folder", printed.strip()
+        r"ERROR: --deepstack-report: '.*rows.jsonl' is there already: name a new folder", printed.strip()
     )

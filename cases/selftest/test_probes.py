@@ -6,18 +6,18 @@ from typing import ClassVar
 
 import pytest
 import torch
+from deepstack_harness.arms.compile import CompiledSession, open_session
+from deepstack_harness.contract.arm_spec import ArmSpec, GuardPolicy
+from deepstack_harness.contract.case import NOT_FINITE, Run
+from deepstack_harness.contract.protocols import Inputs
+from deepstack_harness.errors import NotMeasured
+from deepstack_harness.play import Model, play
+from deepstack_harness.probes.graphs import GraphProbe
+from deepstack_harness.probes.numerics import distance
+from deepstack_harness.probes.rows import RowOwners
+from deepstack_harness.revisions.reference import ReferenceBuffer
 
 from cases.selftest.playing import case_of, observe
-from harness.arm import ArmSpec, GuardPolicy
-from harness.arms.compile import CompiledSession, open_session
-from harness.case import NOT_FINITE, Run
-from harness.errors import NotMeasured
-from harness.play import Model, play
-from harness.probes.graphs import GraphProbe
-from harness.probes.numerics import distance
-from harness.probes.rows import RowOwners
-from harness.protocols import Inputs
-from harness.revisions.reference import ReferenceBuffer
 
 DROP_ALL = ArmSpec.parse("eager/drop_all")
 

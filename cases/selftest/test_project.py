@@ -11,11 +11,10 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, req
 from itertools import chain
 from pathlib import Path
 
+import deepstack_harness
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-import harness
 
 ROOT = Path(__file__).parents[2]
 IN_CHECKOUT = pytest.mark.skipif(not (ROOT / "tox.ini").exists(), reason="needs a checkout")
@@ -85,7 +84,7 @@ def test_every_import_of_the_package_is_declared() -> None:
     dependencies = [*project["dependencies"], *extras["kernels"], *extras["ray"]]
     allowed = {canonicalize_name(Requirement(line).name) for line in dependencies}
     owners = packages_distributions()
-    for path in Path(harness.__file__).parent.rglob("*.py"):
+    for path in Path(deepstack_harness.__file__).parent.rglob("*.py"):
         if "_data" in path.parts:
             continue
         for name in third_party(path):

@@ -3,13 +3,12 @@
 from itertools import pairwise
 
 import pytest
-
-from harness.arm import EAGER
-from harness.case import Case, Judgement
-from harness.reach import ENGINE_ORDER, reach_of
-from harness.row import Row
-from harness.rules import Rule, Verdict
-from harness.trace import Op, Trace
+from deepstack_harness.catalogue.reach import ENGINE_ORDER, reach_of
+from deepstack_harness.contract.arm_spec import EAGER
+from deepstack_harness.contract.case import Case, Judgement
+from deepstack_harness.contract.row import Row
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import Op, Trace
 
 NORMAL, *_, LATER = (order.trace for order in ENGINE_ORDER)
 MICRO_BATCHES = next(order.trace for order in ENGINE_ORDER if order.setting == "--enable-dbo")

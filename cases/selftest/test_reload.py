@@ -15,21 +15,21 @@ from typing import Any, Protocol
 
 import pytest
 import torch
+from deepstack_harness.arms import reload_messages
+from deepstack_harness.arms.compile import GuardRecorder
+from deepstack_harness.arms.reload import FreshProcess, RaisedElsewhere, ReloadedDecoder, fresh_process
+from deepstack_harness.arms.reload_worker import Loaded
+from deepstack_harness.contract.arm_spec import GuardPolicy
+from deepstack_harness.contract.protocols import Inputs
+from deepstack_harness.errors import NotMeasured, StepUnavailable
+from deepstack_harness.play import Model
+from deepstack_harness.torch_compat import artifact, dynamo
+from deepstack_harness.torch_compat.modules import take_apart
 from packaging.version import Version
 from torch import Tensor, nn
 
 from cases.selftest.processes import has_ended
 from cases.selftest.small_decoders import Doubling, Scaling
-from harness.arm import GuardPolicy
-from harness.arms import wire
-from harness.arms.compile import GuardRecorder
-from harness.arms.reload import FreshProcess, RaisedElsewhere, ReloadedDecoder, fresh_process
-from harness.arms.reload_child import Loaded
-from harness.errors import NotMeasured, StepUnavailable
-from harness.play import Model
-from harness.protocols import Inputs
-from harness.torch_compat import artifact, dynamo
-from harness.torch_compat.modules import take_apart
 
 DROP_ALL = GuardPolicy.DROP_ALL
 SMALL = Inputs(torch.ones(4, 2), torch.zeros(3, 4, dtype=torch.int64), None)
@@ -225,17 +225,19 @@ def test_what_the_other_process_compiles_is_counted_since_the_last_load(
     dynamo.start_counting()
     loaded.calls[0] = torch.compile(lambda hidden, *_: hidden + 1, backend="eager")
     assert answered(loaded, 0).compiled == 1
-    assert loaded.answer(wire.Load(1, str(path), take_apart(Doubling()), 7)) == wire.Done()
+    assert (
+        loaded.answer(reload_messages.Load(1, str(path), take_apart(Doubling()), 7)) == reload_messages.Done()
+    )
     assert answered(loaded, 1).compiled == 0
     assert threads == [7]
-    loaded.answer(wire.Drop(1))
+    loaded.answer(reload_messages.Drop(1))
     assert list(loaded.calls) == [0]
 
 
-def answered(loaded: Loaded, key: int, *, grad: bool = False) -> wire.Done:
+def answered(loaded: Loaded, key: int, *, grad: bool = False) -> reload_messages.Done:
     hidden = SMALL.hidden.clone().requires_grad_()
-    done = loaded.answer(wire.Call(key, hidden, SMALL.positions, None, grad))
-    assert isinstance(done, wire.Done)
+    done = loaded.answer(reload_messages.Call(key, hidden, SMALL.positions, None, grad))
+    assert isinstance(done, reload_messages.Done)
     return done
 
 
@@ -251,7 +253,7 @@ def test_gradients_are_recorded_there_as_here(grad: bool) -> None:
 def test_an_answer_that_the_other_process_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(reload_small()) as decoder:
         with monkeypatch.context() as patched:
-            patched.setattr(FreshProcess, "ask", lambda *_: wire.Done(SMALL.hidden, compiled=1))
+            patched.setattr(FreshProcess, "ask", lambda *_: reload_messages.Done(SMALL.hidden, compiled=1))
             with pytest.raises(NotMeasured, match="compiled 1 graphs itself"):
                 call(decoder, SMALL)
         assert torch.equal(call(decoder, SMALL), SMALL.hidden * 2)
@@ -303,8 +305,10 @@ def test_no_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ids=lambda tensor: f"{tensor.dtype}{tuple(tensor.shape)}{tensor.stride()}",
 )
 def test_a_tensor_travels_with_every_bit_and_its_layout(tensor: Tensor) -> None:
-    order = wire.decode_order(wire.encode(wire.Call(0, tensor, tensor, (tensor, tensor), grad=False)))
-    assert isinstance(order, wire.Call)
+    order = reload_messages.decode_order(
+        reload_messages.encode(reload_messages.Call(0, tensor, tensor, (tensor, tensor), grad=False))
+    )
+    assert isinstance(order, reload_messages.Call)
     assert order.payload is not None
     for found in (order.hidden, order.positions, *order.payload):
         assert found is not None
@@ -318,8 +322,10 @@ def bits(tensor: Tensor) -> bytes:
 
 
 def test_no_tensor_travels_as_none() -> None:
-    order = wire.decode_order(wire.encode(wire.Call(0, None, torch.ones(3, 1), None, grad=True)))
-    assert isinstance(order, wire.Call)
+    order = reload_messages.decode_order(
+        reload_messages.encode(reload_messages.Call(0, None, torch.ones(3, 1), None, grad=True))
+    )
+    assert isinstance(order, reload_messages.Call)
     assert (order.hidden, order.payload, order.grad) == (None, None, True)
 
 
@@ -358,7 +364,7 @@ def test_closing_what_has_died_is_no_error() -> None:
 
 def test_a_bug_of_the_child_is_no_answer() -> None:
     with pytest.raises(NotMeasured, match=r"(?s)ended by itself \(status 1\).*KeyError: -1"):
-        fresh_process().ask(wire.Drop(-1), limit_s=30)
+        fresh_process().ask(reload_messages.Drop(-1), limit_s=30)
 
 
 def test_an_interrupted_call_leaves_no_answer_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,8 +391,8 @@ def test_it_ends_with_us_however_we_end(how: str) -> None:
     script = f"""
 import os, signal
 from torch import nn
-from harness.arms.reload import fresh_process, take_apart, wire
-fresh_process().ask(wire.Load(0, "nowhere", take_apart(nn.Identity()), 1), 120)
+from deepstack_harness.arms.reload import fresh_process, take_apart, wire
+fresh_process().ask(reload_messages.Load(0, "nowhere", take_apart(nn.Identity()), 1), 120)
 print(fresh_process().pid, flush=True)
 {how}
 """

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from deepstack_harness.binding.replayed import ReplayedBuffer, ReplayedClass
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.play import Model, play
+from deepstack_harness.torch_compat.recording import OpRecorder
 
 from cases.selftest.playing import buffer_named, case_of
-from harness.oracles.every import judge_all
-from harness.play import Model, play
-from harness.rules import Rule, Verdict
-from harness.torch_compat.recording import OpRecorder
-from harness.upstream.replayed import ReplayedBuffer, ReplayedClass
 
 CPU = torch.device("cpu")
 

@@ -5,21 +5,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deepstack_harness.cli import build_parser, main
+from deepstack_harness.reporting.loading import load_run
+from deepstack_harness.reporting.markdown import render_markdown
+from deepstack_harness.reporting.page import render_page
+from deepstack_harness.reporting.rerun import again, selection_of
+from deepstack_harness.results import read_run
+from deepstack_harness.results.records import CaseRecord
+from deepstack_harness.runs.selection import Tier, matrix, select
+from deepstack_harness.runs.task_result import Ending, lost
+from deepstack_harness.runs.tasks import Task
 
 from cases.selftest.written_runs import BROKEN, case_id, planned, write_run
-from harness.cli import build_parser, main
-from harness.reporting.again import again, selection_of
-from harness.reporting.loading import load_run
-from harness.reporting.markdown import render_markdown
-from harness.reporting.page import render_page
-from harness.results import read_run
-from harness.results.records import CaseRecord
-from harness.runner.done import Ending, lost
-from harness.runner.groups import Tier, matrix, select
-from harness.runner.tasks import Task
 
 EVERY = matrix(Tier.NIGHTLY, ["cpu"])
-OWN = "harness.revisions.pr40932:Pr40932Buffer"
+OWN = "deepstack_harness.revisions.pr40932:Pr40932Buffer"
 
 
 def recorded(task: Task) -> CaseRecord:

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deepstack_harness.reporting.loading import load_run
+from deepstack_harness.reporting.page import render_page
 
 from cases.selftest.browsing import Browser, browser, missing
 from cases.selftest.written_runs import write_beside, write_history, write_run
-from harness.reporting.loading import load_run
-from harness.reporting.page import render_page
 
 pytestmark = [
     pytest.mark.browser,

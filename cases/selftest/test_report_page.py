@@ -8,6 +8,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from deepstack_harness.cli import main
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.reporting.figures import figures_of
+from deepstack_harness.reporting.figures.base import Figure
+from deepstack_harness.reporting.findings import number
+from deepstack_harness.reporting.loading import load_run
+from deepstack_harness.reporting.page import render_page
+from deepstack_harness.reporting.run_data import RunData
+from deepstack_harness.reporting.sanitize import clean
+from deepstack_harness.reporting.verdict_matrix import release_matrix, run_matrix
+from deepstack_harness.reporting.verdict_words import summarise, worst
+from deepstack_harness.results.records import CaseRecord
 
 from cases.selftest.written_runs import (
     ATTACK,
@@ -19,18 +31,6 @@ from cases.selftest.written_runs import (
     write_history,
     write_run,
 )  # fmt: skip
-from harness.cli import main
-from harness.reporting.clean_text import clean
-from harness.reporting.figures import figures_of
-from harness.reporting.figures.base import Figure
-from harness.reporting.findings import number
-from harness.reporting.loading import load_run
-from harness.reporting.matrix import release_matrix, run_matrix
-from harness.reporting.page import render_page
-from harness.reporting.run_data import RunData
-from harness.reporting.standing import summarise, worst
-from harness.results.records import CaseRecord
-from harness.rules import Rule, Verdict
 
 MOST = 2_000_000  # bytes of a page
 

@@ -9,6 +9,17 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
+from deepstack_harness.cli import main
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.nightly.night import Ended, Outcome
+from deepstack_harness.reporting.annotations import _line, annotations
+from deepstack_harness.reporting.loading import load_run
+from deepstack_harness.reporting.markdown import render_markdown
+from deepstack_harness.reporting.page import render_page
+from deepstack_harness.reporting.run_data import RunData
+from deepstack_harness.reporting.sanitize import clean
+from deepstack_harness.reporting.verdict_words import summarise
 
 from cases.selftest.written_runs import (
     BROKEN,
@@ -20,17 +31,6 @@ from cases.selftest.written_runs import (
     write_lines,
     write_run,
 )  # fmt: skip
-from harness.case import Case
-from harness.cli import main
-from harness.reporting.annotations import _line, annotations
-from harness.reporting.clean_text import clean
-from harness.reporting.loading import load_run
-from harness.reporting.markdown import render_markdown
-from harness.reporting.page import render_page
-from harness.reporting.run_data import RunData
-from harness.reporting.standing import summarise
-from harness.rules import Verdict
-from harness.runner.night import Ended, Outcome
 
 
 @pytest.fixture(scope="module")

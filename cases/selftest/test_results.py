@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.results import read_run
+from deepstack_harness.results.files import Files, Shard
+from deepstack_harness.results.history import of_dataset, read_history
+from deepstack_harness.results.parquet import write_parquet
+from deepstack_harness.results.read import read_part
+from deepstack_harness.results.write import RunWriter
 
 from cases.selftest.written_results import about, case, row, write
-from harness.errors import MachineError, UsageError
-from harness.results import read_run
-from harness.results.files import Files, Shard
-from harness.results.history import of_dataset, read_history
-from harness.results.parquet import write_parquet
-from harness.results.read import read_part
-from harness.results.write import RunWriter
 
 GOOD = {"a": ("PASS", "SKIP"), "b": ("PASS", "XFAIL")}
 

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
+from deepstack_harness.catalogue.registry import REVISIONS as REGISTERED
+from deepstack_harness.contract.case import Answer, Observation, StepFacts
+from deepstack_harness.play import Model
+from deepstack_harness.revisions.pr49397 import Pr49397Buffer
+from deepstack_harness.revisions.reference import ReferenceBuffer
 
 from cases.selftest.playing import observe
 from cases.selftest.sequences import REVISIONS, SEQUENCES, Read, Sequence
-from harness.case import Answer, Observation, StepFacts
-from harness.play import Model
-from harness.registry import REVISIONS as REGISTERED
-from harness.revisions.pr49397 import Pr49397Buffer
-from harness.revisions.reference import ReferenceBuffer
 
 
 def reads(observation: Observation) -> list[Read]:

@@ -10,17 +10,16 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-
-from harness.arm import ArmSpec
-from harness.case import Case
-from harness.cli import main
-from harness.errors import ExitCode, MachineError
-from harness.results import Run, read_run
-from harness.runner.execution import Execution, Wanted
-from harness.runner.gpus import VISIBLE, visible_gpus
-from harness.runner.pool import FreeGpus
-from harness.runner.tasks import Group, Task
-from harness.trace import Trace
+from deepstack_harness.cli import main
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.errors import ExitCode, MachineError
+from deepstack_harness.machine.gpus import VISIBLE, visible_gpus
+from deepstack_harness.results import Run, read_run
+from deepstack_harness.runs.execution import Execution, Wanted
+from deepstack_harness.runs.local_pool import FreeGpus
+from deepstack_harness.runs.tasks import Group, Task
 
 pytestmark = pytest.mark.xdist_group("run")
 SELECTION = (
@@ -87,7 +86,7 @@ def test_a_run_that_is_there_is_refused_and_resumed_without_playing(
 
 def test_a_run_that_is_killed_goes_on_and_ends_with_the_same_rows(folder: Path, tmp_path: Path) -> None:
     words = [SELECTION, "--out", str(tmp_path / "run")]
-    command = [sys.executable, "-m", "harness", "run", *words, "--json", "-"]
+    command = [sys.executable, "-m", "deepstack_harness", "run", *words, "--json", "-"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         json.loads(child.stdout.readline())  # a row, so its case is on the disk
@@ -118,11 +117,11 @@ def test_what_is_unexpected_exits_with_1_and_is_said(
     words = [
         "trace.str.contains('set 9; get 16; clear 16')",
         "--buffer",
-        "harness.revisions.pr40932:Pr40932Buffer",
+        "deepstack_harness.revisions.pr40932:Pr40932Buffer",
     ]
     assert main(["run", *words, "--out", str(tmp_path / "run")]) == ExitCode.BROKEN
     said = capsys.readouterr().out
-    assert "FAIL R1 harness.revisions.pr40932:Pr40932Buffer float32 'cap 16: set 9; get 16" in said
+    assert "FAIL R1 deepstack_harness.revisions.pr40932:Pr40932Buffer float32 'cap 16: set 9; get 16" in said
     assert "FAIL" in said.splitlines()[-1]
 
 
@@ -225,7 +224,7 @@ def test_ray_plays_the_same(folder: Path, tmp_path: Path) -> None:
     """In a process of its own: Ray leaves threads behind, and talks."""
     pytest.importorskip("ray")
     words = [SELECTION, "--executor", "ray", "-n", "2", "--out", str(tmp_path / "run"), "--quiet"]
-    subprocess.run([sys.executable, "-m", "harness", "run", *words], check=True)
+    subprocess.run([sys.executable, "-m", "deepstack_harness", "run", *words], check=True)
     assert judged(tmp_path / "run") == judged(folder)
 
 
@@ -233,8 +232,8 @@ WITHOUT_WORKERS = """
 import sys
 
 sys.path.insert(0, sys.argv[1])
-from harness.cli import main
-from harness.runner import ray_pool
+from deepstack_harness.cli import main
+from deepstack_harness.runs import ray_pool
 
 ray_pool._START_S = 20.0
 sys.exit(main(sys.argv[2:]))

@@ -2,14 +2,14 @@
 
 import pandas as pd
 import pytest
+from deepstack_harness.results import Run, read_run
+from deepstack_harness.runs.execution import Execution, Wanted
+from deepstack_harness.runs.local_pool import LocalPool
+from deepstack_harness.runs.process import Limits
+from deepstack_harness.runs.selection import Tier, matrix, select
+from deepstack_harness.runs.tasks import Group, grouped
 
 from cases.selftest.processes import has_ended
-from harness.results import Run, read_run
-from harness.runner.execution import Execution, Wanted
-from harness.runner.group_process import Limits
-from harness.runner.groups import Tier, matrix, select
-from harness.runner.pool import LocalPool
-from harness.runner.tasks import Group, grouped
 
 pytestmark = pytest.mark.xdist_group("runaway")
 MODULE = "cases.selftest.runaway_buffers"

@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from deepstack_harness.contract.case import Case, Observation
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.play.cells import Cell, _judged
+from deepstack_harness.results.records import against
+from deepstack_harness.runs.case_record import played
+from deepstack_harness.runs.task_result import Done, Ending, lost
+from deepstack_harness.runs.tasks import Task
 
 from cases.selftest.written_observations import COMPILED, ONE_GRAPH, QUIET, RIGHT, TRACE, forward, observed
-from harness.case import Case, Observation
-from harness.results.records import against
-from harness.rules import Rule, Verdict
-from harness.runner.cells import Cell, _judged
-from harness.runner.done import Done, Ending, lost
-from harness.runner.played import played
-from harness.runner.tasks import Task
 
 
 def task(*broken: Rule) -> Task:

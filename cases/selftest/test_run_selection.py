@@ -1,13 +1,12 @@
 """What a run plays: the matrix as data, selections over it, groups, shards and case numbers."""
 
 import pytest
-
-from harness.errors import UsageError
-from harness.matrix import CAPTURE_TRACES, CONTRACT_TRACES
-from harness.registry import REVISIONS
-from harness.results.files import Shard
-from harness.runner.groups import COLUMNS, Tier, contract_runs, matrix, select
-from harness.runner.tasks import Task, fingerprint, grouped, part_of
+from deepstack_harness.catalogue.matrix import CAPTURE_TRACES, CONTRACT_TRACES
+from deepstack_harness.catalogue.registry import REVISIONS
+from deepstack_harness.errors import UsageError
+from deepstack_harness.results.files import Shard
+from deepstack_harness.runs.selection import COLUMNS, Tier, contract_runs, matrix, select
+from deepstack_harness.runs.tasks import Task, fingerprint, grouped, part_of
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from deepstack_harness.catalogue.incidents import Incident, catalogue, find
+from deepstack_harness.errors import UsageError
+from deepstack_harness.scripts.standalone import SHOWN, render_pytest, render_script
 
 from cases.selftest.written import FAMILY, MARK, WRITTEN, family_of, with_trace
-from harness.errors import UsageError
-from harness.incidents import Incident, catalogue, find
-from harness.scripts.standalone import SHOWN, render_pytest, render_script
 
 every_incident = pytest.mark.parametrize("incident", WRITTEN, ids=lambda incident: incident.id)
 both = pytest.mark.parametrize("render", [render_script, render_pytest])

@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.errors import UsageError
+from deepstack_harness.scripts.findings import Whose, render_finding
 
 from cases.selftest.synthetic_vllm import ModelFile, Vllm
-from harness.errors import UsageError
-from harness.rules import Rule
-from harness.scripts.findings import Whose, render_finding
-from harness.trace import Trace
 
 GET = """\
 def _get_deepstack_input_embeds(self, num_tokens: int) -> NoSuchType:

@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 
+import deepstack_harness
 import pytest
+from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.catalogue.registry import REVISIONS
+from deepstack_harness.scripts.standalone import render_pytest, render_script
 
-import harness
 from cases.selftest.written import (
     FAMILY,
     MARK,
@@ -19,9 +22,6 @@ from cases.selftest.written import (
     run_scripts,
     with_trace,
 )
-from harness.incidents import find
-from harness.registry import REVISIONS
-from harness.scripts.standalone import render_pytest, render_script
 
 INDUCTOR, RANKS = "40917", "18098"
 TOGETHER = [incident.id for incident in WRITTEN if incident.id not in (INDUCTOR, RANKS)]
@@ -118,7 +118,7 @@ def test_the_pytest_files_judge_each_revision_as_the_catalogue_does(tmp_path: Pa
             name = f"test_{number}_{revision}"
             (tmp_path / f"{name}.py").write_text(_of_revision(render_pytest(find(number), FAMILY), revision))
             expected[name.removeprefix("test_")] = revision in find(number).faulty
-    checkout = str(Path(harness.__file__).parents[1])
+    checkout = str(Path(deepstack_harness.__file__).parents[1])
     ran = run_python(tmp_path, "-m", "pytest", *OPTIONS, PYTHONPATH=checkout)
     assert {name: "FAILED" in seen for name, seen in outcomes(ran).items()} == expected
     assert "ERROR" not in ran.stdout

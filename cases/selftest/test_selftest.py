@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-
-from harness.case import Case, Judgement, Observation
-from harness.cli import main
-from harness.fuzz import live
-from harness.oracles import every
-from harness.oracles.every import judge_all
-from harness.registry import MUTANT_ARMS, MUTANTS, ORACLES
-from harness.rules import Rule, Verdict
-from harness.runner import proving
-from harness.runner.proving import EFFORTS, Effort, Order, Proof, orders_for, prove
+from deepstack_harness.catalogue.registry import MUTANT_ARMS, MUTANTS, ORACLES
+from deepstack_harness.cli import main
+from deepstack_harness.contract.case import Case, Judgement, Observation
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.fuzzing import running
+from deepstack_harness.oracles import all_rules
+from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.selftest import pool
+from deepstack_harness.selftest.pool import EFFORTS, Effort, Order, Proof, orders_for, prove
 
 FEW = {"eager": Effort(examples=60, patience=2)}
 
@@ -22,7 +21,7 @@ FEW = {"eager": Effort(examples=60, patience=2)}
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hunts of a second: mutants that every trace shows need no more."""
-    monkeypatch.setattr(proving, "EFFORTS", FEW)
+    monkeypatch.setattr(pool, "EFFORTS", FEW)
 
 
 def run(*words: str) -> int:
@@ -45,7 +44,7 @@ def test_without_its_oracle_a_mutant_is_missed_and_named(
     short: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seeing = {rule: oracle for rule, oracle in ORACLES.items() if rule != "R4"}
-    monkeypatch.setattr(every, "ORACLES", seeing)
+    monkeypatch.setattr(all_rules, "ORACLES", seeing)
     assert run("copies_on_get", "growth_loses_payload") == 1
     said = capsys.readouterr().out
     assert "NOT CAUGHT" in said
@@ -60,7 +59,7 @@ def test_an_oracle_that_always_speaks_gives_false_alarms_and_blames_the_wrong_ru
         said = judge_all(case, observation)
         return [replace(one, verdict=Verdict.FAIL) if one.rule is Rule.R7 else one for one in said]
 
-    monkeypatch.setattr(live, "judge_all", nervous)
+    monkeypatch.setattr(running, "judge_all", nervous)
     assert run("copies_on_get") == 1
     said = capsys.readouterr().out
     assert "FALSE ALARM R7" in said

@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 
 import pytest
+from deepstack_harness.catalogue.matrix import graph_budget
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case, Judgement, Observation
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.diagnosis import diagnose
+from deepstack_harness.play import play
 
 from cases.selftest.playing import buffer_named
 from cases.selftest.shallow import shallow
-from harness.arm import ArmSpec
-from harness.case import Case, Judgement, Observation
-from harness.matrix import graph_budget
-from harness.oracles.diagnosis import diagnose
-from harness.oracles.every import judge_all
-from harness.play import play
-from harness.rules import Rule, Verdict
-from harness.trace import Trace
 
 UNBACKED = "eager/drop_all/mark_unbacked"
 WRITTEN_OUT = "qwen3_vl:written_out"

@@ -5,22 +5,31 @@ from itertools import chain
 
 import pytest
 import torch.distributed as dist
+from deepstack_harness.callers.by_name import caller_of
+from deepstack_harness.callers.sequence_parallel import SequenceParallel
+from deepstack_harness.callers.shared_weights import shared_copy
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import (
+    Answer,
+    Case,
+    Distances,
+    Judgement,
+    Observation,
+    Raised,
+    Run,
+    Shard,
+    StepFacts,
+)
+from deepstack_harness.contract.ledger import Ledger
+from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.trace import Op, Step, Trace
+from deepstack_harness.errors import NotMeasured, UsageError
+from deepstack_harness.oracles import sharding
+from deepstack_harness.play.ranks.merge import merged
+from deepstack_harness.workload.padding import pad_to_multiple
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-
-from harness.arm import ArmSpec
-from harness.callers.named import caller_of
-from harness.callers.sequence_parallel import SequenceParallel
-from harness.callers.shared_weights import shared_copy
-from harness.case import Answer, Case, Distances, Judgement, Observation, Raised, Run, Shard, StepFacts
-from harness.errors import NotMeasured, UsageError
-from harness.ledger import Ledger
-from harness.oracles import sharding
-from harness.rules import Verdict
-from harness.runner.merge import merged
-from harness.trace import Op, Step, Trace
-from harness.workload.padding import pad_to_multiple
 
 TP2 = ArmSpec.parse("eager/tp2")
 TRACE = Trace.parse("cap 16: set 5 request=a; forward 6")
@@ -201,8 +210,8 @@ def case(caller: str, arm: str) -> Case:
         ("micro_batches", "eager/tp2", "caller 'micro_batches' shares no steps among ranks"),
         ("clumsy", "eager", "unknown caller 'clumsy'; known are engine"),
         ("harness.nowhere:It", "eager", "caller 'harness.nowhere:It' cannot be imported: No module named"),
-        ("harness.case:Nobody", "eager", "caller 'harness.case:Nobody' cannot be imported: module"),
-        ("harness.case:Case", "eager", "caller 'harness.case:Case' is no class built on"),
+        ("deepstack_harness.contract.case:Nobody", "eager", "case:Nobody' cannot be imported: module"),
+        ("deepstack_harness.contract.case:Case", "eager", "contract.case:Case' is no class built on"),
         ("harness:play:play", "eager", "caller 'harness:play:play' cannot be imported"),
     ],
 )  # fmt: skip
@@ -213,7 +222,7 @@ def test_a_caller_that_does_not_fit_is_quoted(caller: str, arm: str, words: str)
 
 
 def test_a_caller_of_ones_own_is_found() -> None:
-    found = caller_of(case("harness.callers.sequence_parallel:SequenceParallel", "eager"))
+    found = caller_of(case("deepstack_harness.callers.sequence_parallel:SequenceParallel", "eager"))
     assert (type(found), found.rank, found.ranks) == (SequenceParallel, 0, 1)
 
 

@@ -1,10 +1,8 @@
 """Strategies draw what they say: counts in range and where buffers broke, traces that parse back."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from harness.strategies import (
+from deepstack_harness.contract.trace import READS_BUFFER, Op, Step, Trace
+from deepstack_harness.fuzzing.strategies import (
     REPORTED_PAIRS,
     breaking_counts,
     engine_traces,
@@ -17,8 +15,9 @@ from harness.strategies import (
     token_counts,
     traces,
 )
-from harness.trace import READS_BUFFER, Op, Step, Trace
-from harness.workload.schedule import ScheduledStep
+from deepstack_harness.workload.schedule import ScheduledStep
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def test_counts_lie_where_buffers_broke() -> None:

@@ -10,19 +10,19 @@ from functools import cache
 
 import pytest
 import torch
+from deepstack_harness.callers.by_name import caller_of
+from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
+from deepstack_harness.contract.case import Case, Distances, Judgement, Observation
+from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.errors import UsageError
+from deepstack_harness.oracles import output
+from deepstack_harness.play import Model, play
 from torch import Tensor, nn
 from typing_extensions import override
 
 from cases.selftest.playing import buffer_named
 from cases.selftest.shallow import shallow
-from harness.arm import EAGER, ArmSpec
-from harness.callers.named import caller_of
-from harness.case import Case, Distances, Judgement, Observation
-from harness.errors import UsageError
-from harness.oracles import output
-from harness.play import Model, play
-from harness.rules import Verdict
-from harness.trace import Trace
 
 INDUCTOR = "inductor/drop_all"
 SIZES = (1, 2, 9, 33)

@@ -1,12 +1,11 @@
-"""Each private torch API does what `harness.torch_compat` says of it, on this torch."""
+"""Each private torch API does what `deepstack_harness.torch_compat` says of it, on this torch."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-
-from harness.torch_compat import dynamo
+from deepstack_harness.torch_compat import dynamo
 
 
 def add(x: torch.Tensor, payload: torch.Tensor | None) -> torch.Tensor:

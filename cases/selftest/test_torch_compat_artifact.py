@@ -1,4 +1,4 @@
-"""Saved artifacts and rebuilt modules are what `harness.torch_compat` says of them, on this torch."""
+"""Saved artifacts and rebuilt modules are what `torch_compat` says of them, on this torch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from deepstack_harness.errors import MachineError, StepUnavailable
+from deepstack_harness.families.by_name import family_named
+from deepstack_harness.torch_compat import artifact, dynamo
+from deepstack_harness.torch_compat.modules import put_together, take_apart
 from torch import Tensor, nn
 
 from cases.selftest.small_decoders import Doubling
-from harness.errors import MachineError, StepUnavailable
-from harness.families.named import family_named
-from harness.torch_compat import artifact, dynamo
-from harness.torch_compat.modules import put_together, take_apart
 
 pytestmark = pytest.mark.xdist_group("eager")
 ARGUMENTS = (torch.ones(4, 2), torch.zeros(3, 4), None)

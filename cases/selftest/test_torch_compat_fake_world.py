@@ -1,11 +1,10 @@
-"""torch's fake process group does what `harness.torch_compat.fake_world` says of it, on this torch."""
+"""torch's fake process group does what `torch_compat.fake_world` says of it, on this torch."""
 
 import pytest
 import torch
 import torch.distributed as dist
-
-from harness.callers.collectives import PeerFailed, gather_rows, tell_failure
-from harness.torch_compat.fake_world import fake_world
+from deepstack_harness.callers.collectives import PeerFailed, gather_rows, tell_failure
+from deepstack_harness.torch_compat.fake_world import fake_world
 
 
 def test_this_process_is_any_rank_of_any_world() -> None:

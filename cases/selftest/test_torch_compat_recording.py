@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from deepstack_harness.torch_compat import dynamo
+from deepstack_harness.torch_compat.cudagraphs import graphs_skipped
+from deepstack_harness.torch_compat.recording import OpRecorder
 from torch import Tensor
-
-from harness.torch_compat import dynamo
-from harness.torch_compat.cudagraphs import graphs_skipped
-from harness.torch_compat.recording import OpRecorder
 
 
 def test_a_replay_repeats_operations_on_their_own_tensors_in_order() -> None:

@@ -1,4 +1,4 @@
-"""Inductor's private parts do what `harness.torch_compat` says of them, on this torch."""
+"""Inductor's private parts do what `deepstack_harness.torch_compat` says of them, on this torch."""
 
 from contextlib import ExitStack, suppress
 from types import SimpleNamespace
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import sympy
 import torch
+from deepstack_harness.kernels.target_support import why_not
+from deepstack_harness.torch_compat.fake_tensors import without_storage
+from deepstack_harness.torch_compat.lowering import Lowered, NotRun, Watched, cold, watch
+from deepstack_harness.workers.isolate import Ending, run_isolated
 from torch import Tensor
 
 from cases.selftest.kernel_toys import HIDDEN, ROWS, TOKENS, Body, cut, inputs, opened, over_positions
-from harness.isolate import Ending, run_isolated
-from harness.kernels.support import why_not
-from harness.torch_compat.fake_tensors import without_storage
-from harness.torch_compat.lowering import Lowered, NotRun, Watched, cold, watch
 
 pytestmark = pytest.mark.xdist_group("inductor")
 
@@ -164,7 +164,7 @@ def test_a_second_pretence_is_refused(found: dict[str, Any]) -> None:
 
 @NEEDS_TRITON
 def test_spilled_registers_are_counted() -> None:
-    from harness.torch_compat.fake_gpu_cubin import _asked_of_ptxas
+    from deepstack_harness.torch_compat.fake_gpu_cubin import _asked_of_ptxas
 
     held = range(64)
     ptx = "\n".join(

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from deepstack_harness.torch_compat import dynamo, splitting, streams
 from torch import Tensor, fx, nn
-
-from harness.torch_compat import dynamo, splitting, streams
 
 pytestmark = pytest.mark.xdist_group("aot_eager")
 

@@ -1,8 +1,7 @@
 import pytest
+from deepstack_harness.contract.trace import MAY_BE_NEGATIVE, Op, Step, Trace, TraceError
 from hypothesis import given
 from hypothesis import strategies as st
-
-from harness.trace import MAY_BE_NEGATIVE, Op, Step, Trace, TraceError
 
 counts = st.integers(0, 10_000)
 shapes = st.none() | st.integers(0, 9)

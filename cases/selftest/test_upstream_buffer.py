@@ -8,13 +8,13 @@ from types import FrameType
 
 import pytest
 import torch
+from deepstack_harness.binding.bind import BoundClass, bind, where_returned
+from deepstack_harness.binding.buffer import UpstreamBuffer
+from deepstack_harness.binding.stand_ins import Surroundings
+from deepstack_harness.errors import StepUnavailable, UsageError
+from deepstack_harness.sources.locate import locate
 
 from cases.selftest.synthetic_vllm import GET, HEADER, INIT, QWEN, ModelFile, Vllm, line_of
-from harness.errors import StepUnavailable, UsageError
-from harness.upstream.bind import BoundClass, bind, where_returned
-from harness.upstream.buffer import UpstreamBuffer
-from harness.upstream.locate import locate
-from harness.upstream.stand_ins import Surroundings
 
 CPU = torch.device("cpu")
 META = torch.device("meta")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from deepstack_harness.binding.bind import BoundClass, bind
+from deepstack_harness.binding.init_slice import backward_slice
+from deepstack_harness.binding.uses import Function, writes
+from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.locate import locate
 
 from cases.selftest.synthetic_vllm import GET, HEADER, INIT, QWEN, ModelFile, Vllm, line_of
-from harness.errors import UsageError
-from harness.upstream.bind import BoundClass, bind
-from harness.upstream.init_slice import backward_slice
-from harness.upstream.locate import locate
-from harness.upstream.uses import Function, writes
 
 
 def bound(tmp_path: Path, file: ModelFile) -> BoundClass:

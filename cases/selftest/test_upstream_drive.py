@@ -6,25 +6,25 @@ from pathlib import Path
 
 import pytest
 import torch
+from deepstack_harness.binding.bind import MODELS, BoundClass, bind
+from deepstack_harness.binding.cut_class import Model as ModelClass
+from deepstack_harness.binding.drive import DrivenClass, drive
+from deepstack_harness.binding.forward_buffer import DrivenBuffer
+from deepstack_harness.catalogue.reach import ENGINE_ORDER, reach_of
+from deepstack_harness.contract.arm_spec import EAGER
+from deepstack_harness.contract.case import Case, Judgement, Observation
+from deepstack_harness.contract.row import Row
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.errors import StepUnavailable, UsageError
+from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.play import Model, play
+from deepstack_harness.sources.locate import locate
 from torch import Tensor
 
 from cases.selftest.sequences import SEQUENCES
 from cases.selftest.synthetic_driven import COUNTED, GRANITE, HELPERS, QWEN, SCATTERED, UTILS, write_tree
 from cases.selftest.synthetic_vllm import line_of
-from harness.arm import EAGER
-from harness.case import Case, Judgement, Observation
-from harness.errors import StepUnavailable, UsageError
-from harness.oracles.every import judge_all
-from harness.play import Model, play
-from harness.reach import ENGINE_ORDER, reach_of
-from harness.row import Row
-from harness.rules import Rule, Verdict
-from harness.trace import Op, Trace
-from harness.upstream.bind import MODELS, BoundClass, bind
-from harness.upstream.cut_class import Model as ModelClass
-from harness.upstream.drive import DrivenClass, drive
-from harness.upstream.driven import DrivenBuffer
-from harness.upstream.locate import locate
 
 LEVELS, HIDDEN = 3, 8
 CPU = torch.device("cpu")

@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import deepstack_harness
 import pytest
 import torch
+from deepstack_harness.binding.bind import bind
+from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.sources import pip_settings
+from deepstack_harness.sources.index import Index, known_releases
+from deepstack_harness.sources.locate import locate
+from deepstack_harness.sources.pip_settings import PipSettings
 from packaging.version import Version
 
-import harness
 from cases.selftest.synthetic_vllm import OMNI, QWEN, ModelFile, Vllm
-from harness.errors import MachineError, UsageError
-from harness.upstream import pip_settings
-from harness.upstream.bind import bind
-from harness.upstream.index import Index, known_releases
-from harness.upstream.locate import locate
-from harness.upstream.pip_settings import PipSettings
 
-ROOT = Path(harness.__file__).parents[1]
+ROOT = Path(deepstack_harness.__file__).parents[1]
 BALLAST = os.urandom(1 << 20)
 CLOSED = "http://127.0.0.1:9/simple"
 BEHIND_PROXY = ("http_proxy", "https_proxy", "all_proxy")
@@ -359,7 +359,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
 FULL_DISK = """\
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))  # no file may grow beyond 100 bytes
-from harness.upstream.locate import locate
+from deepstack_harness.sources.locate import locate
 print(locate("0.22.1").read(sys.argv[1]).filename)
 """
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from deepstack_harness.binding.bind import MODELS, BoundClass, bind, where_returned
+from deepstack_harness.binding.buffer import UpstreamBuffer
+from deepstack_harness.binding.stand_ins import Surroundings
+from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.locate import locate
+from deepstack_harness.sources.source import Source
 
 from cases.selftest.sequences import SEQUENCES, Read
-from harness.errors import UsageError
-from harness.trace import Op, Trace
-from harness.upstream.bind import MODELS, BoundClass, bind, where_returned
-from harness.upstream.buffer import UpstreamBuffer
-from harness.upstream.locate import locate
-from harness.upstream.source import Source
-from harness.upstream.stand_ins import Surroundings
 
 pytestmark = pytest.mark.network  # the sources of released wheels are read, a few hundred kB each
 

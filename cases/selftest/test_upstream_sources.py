@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from deepstack_harness.binding.bind import bind
+from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.locate import locate
 
 from cases.selftest.synthetic_vllm import OMNI, QWEN, ModelFile, Vllm, line_of
-from harness.errors import UsageError
-from harness.upstream.bind import bind
-from harness.upstream.locate import locate
 
 CPU = torch.device("cpu")
 Writer = Callable[[Path], Path]

@@ -2,20 +2,19 @@
 
 import pytest
 import torch
+from deepstack_harness.callers.static_inputs import StaticInputs
+from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
+from deepstack_harness.contract.case import Case, Distances, Judgement, Observation, StepFacts
+from deepstack_harness.contract.protocols import Inputs, Profile
+from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.trace import Step, Trace
+from deepstack_harness.families.by_name import family_named
+from deepstack_harness.oracles import work
+from deepstack_harness.play import Model, play
+from deepstack_harness.revisions.granite_rows import GraniteRowsBuffer
+from deepstack_harness.revisions.in_graph import in_graph
+from deepstack_harness.revisions.reference import ReferenceBuffer
 from torch import Tensor, nn
-
-from harness.arm import EAGER, ArmSpec
-from harness.callers.static_inputs import StaticInputs
-from harness.case import Case, Distances, Judgement, Observation, StepFacts
-from harness.families.named import family_named
-from harness.oracles import work
-from harness.play import Model, play
-from harness.protocols import Inputs, Profile
-from harness.revisions.granite_rows import GraniteRowsBuffer
-from harness.revisions.in_graph import in_graph
-from harness.revisions.reference import ReferenceBuffer
-from harness.rules import Verdict
-from harness.trace import Step, Trace
 
 CPU = torch.device("cpu")
 RAN = Distances(eager=0, no_deepstack=3, zero_deepstack=3, effect=3, rounding=0)

@@ -17,17 +17,14 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
-
-from harness.errors import HarnessError, MachineError, UsageError
-from harness.places import data
-from harness.trace import Op, Step, Trace
-from harness.workload import generate
-from harness.workload.geometry3k import FIXTURE, estimated_tokens, load_workload
-from harness.workload.padding import CAPTURE_SIZES, pad_to_capture, pad_to_multiple, unpadded
-from harness.workload.requests import Request
-from harness.workload.schedule import (
+from deepstack_harness.catalogue.data_files import data
+from deepstack_harness.contract.trace import Op, Step, Trace
+from deepstack_harness.errors import HarnessError, MachineError, UsageError
+from deepstack_harness.workload import generate
+from deepstack_harness.workload.geometry3k import FIXTURE, estimated_tokens, load_workload
+from deepstack_harness.workload.padding import CAPTURE_SIZES, pad_to_capture, pad_to_multiple, unpadded
+from deepstack_harness.workload.requests import Request
+from deepstack_harness.workload.schedule import (
     Chunk,
     ScheduledStep,
     distinct_counts,
@@ -36,7 +33,9 @@ from harness.workload.schedule import (
     serve,
     to_trace,
 )
-from harness.workload.smart_resize import MAX_PIXELS, MIN_PIXELS, smart_resize, visual_tokens
+from deepstack_harness.workload.smart_resize import MAX_PIXELS, MIN_PIXELS, smart_resize, visual_tokens
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 sides = st.integers(1, 900)
 sizes = st.tuples(sides, sides).filter(lambda size: max(size) <= 200 * min(size))
@@ -524,8 +523,8 @@ def written(folder: Path, rows: list[dict[str, Any]]) -> str:
 
 ASKS_THE_HUB = """
 import sys
-from harness.errors import HarnessError
-from harness.workload.geometry3k import load_workload
+from deepstack_harness.errors import HarnessError
+from deepstack_harness.workload.geometry3k import load_workload
 try:
     load_workload("nobody/nothing")
 except HarnessError as error:
@@ -533,9 +532,9 @@ except HarnessError as error:
 """
 COMPARES = """
 import datasets
-from harness.errors import UsageError
-from harness.places import data
-from harness.workload.geometry3k import FIXTURE, _fetch, _read, _rows
+from deepstack_harness.errors import UsageError
+from deepstack_harness.catalogue.data_files import data
+from deepstack_harness.workload.geometry3k import FIXTURE, _fetch, _read, _rows
 print(_rows(_fetch("like", "test"), "like") == _rows(_read(data(FIXTURE)), "file"))
 print(datasets.load_dataset("like", split="test").features["images"])
 try:

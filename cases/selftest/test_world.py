@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from deepstack_harness.catalogue.matrix import Planned
+from deepstack_harness.catalogue.registry import ORACLES
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case, Observation, StepFacts
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.play import cells
+from deepstack_harness.play.ranks.messages import Failed
+from deepstack_harness.play.ranks.play import play_among_ranks
+from deepstack_harness.play.ranks.pool import World, world
+from deepstack_harness.play.ranks.process import RanksLost
 
 from cases.selftest.processes import has_ended
-from harness.arm import ArmSpec
-from harness.case import Case, Observation, StepFacts
-from harness.errors import MachineError, UsageError
-from harness.matrix import Planned
-from harness.registry import ORACLES
-from harness.rules import Rule
-from harness.runner import cells
-from harness.runner.orders import Failed
-from harness.runner.rank_process import RanksLost
-from harness.runner.ranks import play_among_ranks
-from harness.runner.world import World, world
-from harness.trace import Trace
 
 # The ranks of the shared world are those of cases/test_sequence_parallel.py too.
 pytestmark = pytest.mark.xdist_group("ranks")
@@ -54,11 +54,11 @@ def test_ranks_end_with_their_parent_even_while_they_wait_for_each_other(tmp_pat
     meeting = (tmp_path / "nobody-else-comes").as_uri()
     script = f"""
 import os, signal
-from harness.arm import ArmSpec
-from harness.case import Case
-from harness.runner.orders import Order
-from harness.runner.rank_process import RankProcess, replies
-from harness.trace import Trace
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case
+from deepstack_harness.play.ranks.messages import Order
+from deepstack_harness.play.ranks.process import RankProcess, replies
+from deepstack_harness.contract.trace import Trace
 rank = RankProcess(0)
 replies([rank], 200)
 print(rank.pid, flush=True)
@@ -142,7 +142,7 @@ def test_ranks_on_gpus_that_are_not_here_are_refused() -> None:
 
 
 def test_a_bound_source_cannot_be_sent_to_ranks() -> None:
-    from harness.revisions.reference import ReferenceBuffer
+    from deepstack_harness.revisions.reference import ReferenceBuffer
 
     with pytest.raises(UsageError, match="'reference' cannot be played under arm eager/tp2"):
         play_among_ranks(case(), {"reference": ReferenceBuffer})

@@ -8,8 +8,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from harness.incidents import DEEPSTACK, Incident, catalogue
-from harness.scripts.standalone import SHOWN
+from deepstack_harness.catalogue.incidents import DEEPSTACK, Incident, catalogue
+from deepstack_harness.scripts.standalone import SHOWN
 
 FAMILY = "qwen3_vl"
 WRITTEN = tuple(incident for incident in catalogue() if incident.id in SHOWN)

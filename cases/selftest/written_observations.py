@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from harness.arm import ArmSpec
-from harness.case import Answer, Distances, GraphFacts, Observation, Run, StepFacts
-from harness.trace import Trace
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Answer, Distances, GraphFacts, Observation, Run, StepFacts
+from deepstack_harness.contract.trace import Trace
 
 TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16")
 COMPILED = ArmSpec.parse("eager/drop_all")

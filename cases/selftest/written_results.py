@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from harness.case import Distances
-from harness.results.environment import environment
-from harness.results.files import Files, Shard
-from harness.results.records import About, CaseRecord, Planning, RunRow
-from harness.results.write import RunWriter, now
+from deepstack_harness.contract.case import Distances
+from deepstack_harness.machine.environment import environment
+from deepstack_harness.results.files import Files, Shard
+from deepstack_harness.results.records import About, CaseRecord, Planning, RunRow
+from deepstack_harness.results.write import RunWriter, now
 
 WHERE = "qwen3_vl eager/drop_all cpu"
 

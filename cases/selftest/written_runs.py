@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-
-from harness.arm import ArmSpec
-from harness.case import Case, Distances, Judgement
-from harness.results.records import About, CaseRecord, Environment, Planning, RunRow, StepRecord
-from harness.row import Row
-from harness.rules import Rule, Verdict
-from harness.trace import Trace
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case, Distances, Judgement
+from deepstack_harness.contract.row import Row
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.results.records import About, CaseRecord, Environment, Planning, RunRow, StepRecord
 
 ATTACK = (
     "<script>document.title='owned'</script><img src=x onerror=alert(1)> | `x` & $y$ @me :x: \x1b[31m\x00"

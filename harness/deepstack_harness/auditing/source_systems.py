@@ -1,0 +1,53 @@
+"""What a vLLM source has beside its deepstack classes: placeholder ranges and dual-stream helpers, judged."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from deepstack_harness.auditing.standing import Standing
+from deepstack_harness.auditing.systems import Judged, system_of
+from deepstack_harness.catalogue.incidents import Incident, catalogue
+from deepstack_harness.catalogue.known_failures import known_of
+from deepstack_harness.catalogue.registry import SYSTEMS_OF_SOURCES
+from deepstack_harness.errors import UsageError
+from deepstack_harness.oracles.expectation import expect
+from deepstack_harness.sources.source import Source
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What one source has: subjects with a row for each rule, and a sentence for each system it lacks."""
+
+    label: str
+    judged: tuple[Judged, ...]
+    refusals: tuple[str, ...]
+
+    @property
+    def standings(self) -> list[Standing]:
+        """The subjects as the audit sums them up with its classes."""
+        return [Standing(self.label, one.subject, one.rows) for one in self.judged]
+
+
+def judge_beside(source: Source) -> Beside:
+    """Ask every system that sources have something of; known failures are told apart.
+
+    Raises `MachineError` where a file cannot be fetched.
+    """
+    judged: list[Judged] = []
+    refusals: list[str] = []
+    for incident in catalogue():
+        if incident.system in SYSTEMS_OF_SOURCES:
+            try:
+                judged += _expected(source.label, _judged(incident, source))
+            except UsageError as error:
+                refusals.append(str(error))
+    return Beside(source.label, tuple(judged), tuple(refusals))
+
+
+def _judged(incident: Incident, source: Source) -> Iterator[Judged]:
+    for one in system_of(incident).theirs(incident, source):
+        # An audit is about rules, not about an incident.
+        yield replace(one, rows=tuple(replace(row, incident=None) for row in one.rows))
+
+
+def _expected(label: str, found: Iterable[Judged]) -> list[Judged]:
+    return [replace(one, rows=tuple(expect(one.rows, known_of(label, one.subject)))) for one in found]

@@ -1,0 +1,1 @@
+"""Known faults, expected failures, names of everything that can be run, and the cases that follow."""

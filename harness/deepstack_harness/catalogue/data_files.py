@@ -1,0 +1,35 @@
+"""Where data lies: inside an installed wheel, or beside a checkout; and caches."""
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+from deepstack_harness.errors import UsageError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_CHECKOUT = _PACKAGE.parents[1]
+CACHE_VARIABLE = "DEEPSTACK_HARNESS_CACHE"
+
+
+def data(name: str) -> Path:
+    """The path of `name` (such as `fixtures/incidents.toml`): wheel first, then checkout.
+
+    Raises `UsageError` when neither has it: then the installation is incomplete.
+    """
+    candidates = [_PACKAGE / "_data" / name, _CHECKOUT / name]
+    for path in candidates:
+        if path.exists():
+            return path
+    raise UsageError(f"'{name}' is in neither {candidates[0]} nor {candidates[1]}: reinstall the harness")
+
+
+def cache() -> Path:
+    """The folder for files of releases; `DEEPSTACK_HARNESS_CACHE` moves it."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("deepstack-harness"))
+
+
+def hypothesis_storage() -> dict[str, str]:
+    """Where a child's hypothesis keeps what it learns of our sources; by default the current directory."""
+    return {"HYPOTHESIS_STORAGE_DIRECTORY": str(cache() / "hypothesis")}

@@ -1,0 +1,74 @@
+"""What all families share: decoders of one config, weights drawn from a seed, variants by name."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from deepstack_harness.errors import UsageError
+from deepstack_harness.families.config import DecoderConfig, Variant
+from deepstack_harness.families.layers import draw_weights, give_storage
+from deepstack_harness.families.positions import mrope_positions
+
+ConfigT = TypeVar("ConfigT", bound=DecoderConfig)
+
+
+class TinyFamily(ABC, Generic[ConfigT]):
+    """A `deepstack_harness.contract.protocols.Family`."""
+
+    base: ClassVar[str]
+    """The name without variants."""
+    variants: ClassVar[Mapping[str, Variant]]
+    routed: bool = False
+
+    def __init__(self, config: ConfigT, name: str | None = None) -> None:
+        self.config = config
+        self.name = name or self.base
+        self.hidden = config.hidden
+        self.levels = config.levels
+
+    @abstractmethod
+    def decoder(self) -> nn.Module:
+        """Make a `deepstack_harness.contract.protocols.Decoder` of the config, its weights not drawn."""
+
+    def build(self, *, dtype: torch.dtype, device: torch.device, seed: int) -> nn.Module:
+        """Make a decoder in eval mode without gradients; equal seeds give equal weights everywhere."""
+        with torch.device("meta"):
+            decoder = self.decoder()
+        give_storage(decoder, dtype, device)
+        draw_weights(decoder, seed)
+        return decoder.eval()
+
+    def positions(self, tokens: int, device: torch.device) -> Tensor:
+        """Positions (3, tokens) of a text with images."""
+        return mrope_positions(tokens, device)
+
+    def variant(self, text: str) -> Self:
+        """The family with the variants of `text` (`opaque+2b`), under the name `BASE:TEXT`.
+
+        Raises `UsageError` for an unknown variant, for two that set the same thing,
+        and for sizes that do not go together.
+        """
+        changes: dict[str, Any] = {}
+        for name in text.split("+"):
+            self._merge(changes, name, text)
+        return type(self)(replace(self.config, **changes), f"{self.base}:{text}")
+
+    def _merge(self, changes: dict[str, Any], name: str, text: str) -> None:
+        if name not in self.variants:
+            known = ", ".join(self.variants)
+            raise UsageError(f"unknown variant '{name}' of family '{self.base}'; known are {known}")
+        for field, value in self.variants[name].changes.items():
+            if field in changes:
+                raise UsageError(
+                    f"variants '{text}' of family '{self.base}' contradict: two of them set {field}"
+                )
+            changes[field] = value
+
+
+def drop_embeddings(_module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """A pre-hook of `load_state_dict` for decoders that start from embeddings."""
+    state.pop(f"{prefix}embed_tokens.weight", None)

@@ -1,0 +1,1 @@
+"""Package sources: releases on an index, archives, source trees and installed packages."""
