@@ -104,7 +104,7 @@ def opened(stack: ExitStack, body: Body, arm: ArmSpec = DYNAMIC, device: str = "
     """A session of the toy that `stack` closes."""
     with torch.device(device):
         toy = Toy(body)
-    session = arm.open(toy, Profile(ROWS, HIDDEN, 1, torch.float32, torch.device(device)))
+    session = open_arm(arm, toy, Profile(ROWS, HIDDEN, 1, torch.float32, torch.device(device)))
     stack.callback(session.close)
     return session
 

@@ -65,21 +65,6 @@ def test_what_is_no_arm_is_refused(name: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "session"),
-    [
-        ("eager", "eager"),
-        ("eager/stock", "compiled"),
-        ("eager/full", "captured"),
-        ("eager/tp2", "eager"),
-        ("inductor/drop_all/breakable", "captured"),
-        ("inductor/drop_all/reduce_overhead", "captured"),
-    ],
-)
-def test_which_session_runs_an_arm(name: str, session: str) -> None:
-    assert ArmSpec.parse(name).session == session
-
-
-@pytest.mark.parametrize(
     ("name", "wanted"),
     [
         ("inductor/drop_all", {"mode": 3, "backend": "inductor"}),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from deepstack_harness.arms.graph_cpu import CpuGraph
+from deepstack_harness.arms.open import open_arm
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.case import (
     Answer,
@@ -54,7 +55,7 @@ class Counted(ReferenceBuffer):
 def lane_of(model: Model, arm: str, make: type[ReferenceBuffer] = ReferenceBuffer) -> Iterator[PlayedLane]:
     sizes = model.profile(16)
     buffer = make(16, sizes.hidden, sizes.levels, dtype=sizes.dtype, device=sizes.device)
-    with torch.no_grad(), closing(ArmSpec.parse(arm).open(model.decoder, sizes)) as session:
+    with torch.no_grad(), closing(open_arm(ArmSpec.parse(arm), model.decoder, sizes)) as session:
         yield PlayedLane(buffer, session, RowOwners())
 
 
@@ -124,7 +125,7 @@ def test_what_was_captured_is_dropped_with_what_was_compiled(qwen: Model) -> Non
 
 def test_a_compiled_session_inside_is_closed_as_well(qwen: Model) -> None:
     before = torch.compiler.config.fail_on_recompile_limit_hit
-    session = ArmSpec.parse("eager/drop_all/full").open(qwen.decoder, qwen.profile(16))
+    session = open_arm(ArmSpec.parse("eager/drop_all/full"), qwen.decoder, qwen.profile(16))
     assert torch.compiler.config.fail_on_recompile_limit_hit is True
     session.close()
     assert torch.compiler.config.fail_on_recompile_limit_hit is before is False
@@ -277,7 +278,7 @@ def test_torchs_own_cuda_graphs_need_cuda(qwen: Model) -> None:
     with pytest.raises(
         MachineError, match="'inductor/drop_all/reduce_overhead' needs a CUDA device, not 'cpu'"
     ):
-        ArmSpec.parse("inductor/drop_all/reduce_overhead").open(qwen.decoder, qwen.profile(16))
+        open_arm(ArmSpec.parse("inductor/drop_all/reduce_overhead"), qwen.decoder, qwen.profile(16))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from deepstack_harness.arms.open import open_arm
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.protocols import Inputs, Profile, Session
 from deepstack_harness.families.by_name import family_named
@@ -34,7 +35,7 @@ NIGHTLY = [INDUCTOR, pytest.mark.slow]
 def opened(arm: str, name: str, decoder: torch.nn.Module) -> Session:
     family = family_named(name)
     profile = Profile(16, family.hidden, family.levels, torch.float32, CPU)
-    return ArmSpec.parse(arm).open(decoder, profile)
+    return open_arm(ArmSpec.parse(arm), decoder, profile)
 
 
 # Both attentions that engines know, and the one that is traced through: no compile more than needed.

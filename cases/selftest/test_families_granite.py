@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from deepstack_harness.arms.open import open_arm
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.protocols import Inputs, Profile
 from deepstack_harness.errors import UsageError
@@ -91,7 +92,7 @@ def play(arm: str, first: First, profiled: int, tokens: int = 1) -> tuple[Outcom
     profile = Profile(CAPACITY, family.hidden, family.levels, torch.float32, CPU)
     given = full_buffer(family, tokens)
     eager = run(decoder, given, given.payload)
-    with closing(ArmSpec.parse(arm).open(decoder, profile)) as session, attended_rows() as attended:
+    with closing(open_arm(ArmSpec.parse(arm), decoder, profile)) as session, attended_rows() as attended:
         session.forward(full_buffer(family, profiled))
         attended.clear()
         try:

@@ -12,7 +12,8 @@ from deepstack_harness.contract.case import Case, Distances, Judgement
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule, Verdict
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.results.records import About, CaseRecord, Environment, Planning, RunRow, StepRecord
+from deepstack_harness.machine.environment import Environment
+from deepstack_harness.results.records import About, CaseRecord, Planning, RunRow, StepRecord
 
 ATTACK = (
     "<script>document.title='owned'</script><img src=x onerror=alert(1)> | `x` & $y$ @me :x: \x1b[31m\x00"

@@ -4,9 +4,12 @@ import linecache
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import CodeType
+from typing import Any
 
 import torch
 
+from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import SourceFile
 
 
@@ -36,3 +39,17 @@ def ambient(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(before)
+
+
+def define_name(code: CodeType, name: str, **names: object) -> Any:  # noqa: ANN401  # its type is known to its own file
+    """Execute `code` and return what it binds to `name`.
+
+    Raises `UsageError` with file and line when that needs the whole vLLM.
+    """
+    known: dict[str, object] = {"__name__": __name__, **names}
+    try:
+        exec(code, known)
+    except Exception as error:
+        where = place_of(error, code.co_filename)
+        raise UsageError(f"{where}: {name} cannot be defined without vLLM: {error}") from error
+    return known[name]

@@ -261,14 +261,6 @@ SYSTEMS: Mapping[str, Entry] = {
 SYSTEMS_OF_SOURCES = ("placeholder_ranges", "dual_stream")
 """Those that a vLLM source has something of, which `audit` judges too."""
 
-SESSIONS: Mapping[str, Entry] = {
-    "eager": Entry("deepstack_harness.arms.eager:open_session", "not compiled; the controls too"),
-    "compiled": Entry(
-        "deepstack_harness.arms.compile:open_session", "torch.compile with a guard and a shape policy"
-    ),
-    "captured": Entry("deepstack_harness.arms.capture:open_session", "graphs captured and replayed"),
-}
-
 ORACLES: Mapping[str, Entry] = {
     "R0": Entry("deepstack_harness.oracles.output:judge", "distance of compiled to eager"),
     "R1": Entry("deepstack_harness.oracles.structure:judge", "answers that are None or lack a level"),

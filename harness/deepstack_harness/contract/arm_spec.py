@@ -13,12 +13,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from deepstack_harness.errors import UsageError
-
-if TYPE_CHECKING:
-    from deepstack_harness.contract.protocols import Decoder, Profile, Session
 
 
 class GuardPolicy(StrEnum):
@@ -164,13 +160,6 @@ class ArmSpec:
         return self.capture is not Capture.NONE
 
     @property
-    def session(self) -> str:
-        """The name in `deepstack_harness.catalogue.registry.SESSIONS` of what runs it."""
-        if self.captured:
-            return "captured"
-        return "compiled" if self.compiled else "eager"
-
-    @property
     def summary(self) -> str:
         """One line for `list arms`."""
         if not self.compiled and not self.captured and self.ranks == 1:
@@ -196,13 +185,6 @@ class ArmSpec:
             known = ", ".join(arm.name for arm in every_arm())
             raise UsageError(f"unknown arm '{name}'; known are {known}, and others made as {_GRAMMAR}")
         return spec
-
-    def open(self, decoder: Decoder, profile: Profile) -> Session:
-        """Start running `decoder` this way; nothing is compiled before the first forward."""
-        from deepstack_harness.catalogue.registry import SESSIONS, resolve
-
-        opener = resolve("session", SESSIONS, self.session)
-        return opener(self, decoder, profile)  # type: ignore[operator, no-any-return]
 
 
 _Part = GuardPolicy | ShapePolicy | InductorOption | Capture | int

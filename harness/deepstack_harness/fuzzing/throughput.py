@@ -7,6 +7,7 @@ from contextlib import closing
 import torch
 from typing_extensions import override
 
+from deepstack_harness.arms.open import open_arm
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.contract.trace import RUNS_DECODER, Step
@@ -54,7 +55,7 @@ def _hunted(arm: ArmSpec, examples: int) -> tuple[Progress, list[int]]:
 def _bare_seconds(arm: ArmSpec, tokens: Sequence[int]) -> float:
     model = Model.build(_FAMILY)
     start = time.perf_counter()
-    with torch.no_grad(), closing(arm.open(model.decoder, model.profile(CAPACITY))) as session:
+    with torch.no_grad(), closing(open_arm(arm, model.decoder, model.profile(CAPACITY))) as session:
         for count in tokens:
             inputs = _inputs(model, count)
             zeros = tuple(torch.zeros_like(inputs.hidden) for _ in range(model.family.levels))

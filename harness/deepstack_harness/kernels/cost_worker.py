@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from deepstack_harness.arms.open import open_arm
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.protocols import Decoder, Inputs, Profile, Session
 from deepstack_harness.errors import NotMeasured
@@ -60,9 +61,9 @@ class _Timed:
             Profile(asked.capacity, family.hidden, family.levels, _DTYPE, _CPU),
         )
         # Opening a session drops what others have compiled: both first, then both profile runs.
-        with_payload = arm.open(cast(Decoder, decoder), profile)
+        with_payload = open_arm(arm, cast(Decoder, decoder), profile)
         stack.callback(with_payload.close)
-        without = arm.open(cast(Decoder, _WithoutPayload(decoder)), profile)
+        without = open_arm(arm, cast(Decoder, _WithoutPayload(decoder)), profile)
         stack.callback(without.close)
         timed = cls(asked, family, with_payload, without)
         for compiles in timed.runs(asked.profile_tokens):

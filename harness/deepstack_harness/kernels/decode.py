@@ -6,6 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from deepstack_harness.arms.open import open_arm
 from deepstack_harness.catalogue.registry import REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.protocols import Buffer, BufferFactory, Inputs, Profile, Session
@@ -52,7 +53,7 @@ class Decode:
         decoder = in_graph(make, decoder)
         buffer = make(asked.capacity, family.hidden, family.levels, dtype=dtype, device=device)
         profile = Profile(asked.capacity, family.hidden, family.levels, dtype, device)
-        session = ArmSpec.parse(asked.arm).open(decoder, profile)
+        session = open_arm(ArmSpec.parse(asked.arm), decoder, profile)
         return cls(asked, family, buffer, session, dtype, device)
 
     def profile_run(self) -> Tensor:

@@ -4,10 +4,9 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from deepstack_harness.results.records import Environment
 
 _SETTINGS = (
     "TORCH",
@@ -22,6 +21,21 @@ _SETTINGS = (
 )
 """Beginnings of the names of environment variables that change what is measured."""
 _PATIENCE_S = 20
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a run took place: versions, names of devices, the commit of the working directory, settings."""
+
+    python: str
+    torch: str | None
+    triton: str | None
+    platform: str
+    cpu: str
+    device: tuple[str, ...]
+    driver: str | None
+    commit: str | None
+    settings: Mapping[str, str]
 
 
 def environment() -> Environment:

@@ -5,6 +5,7 @@ from contextlib import closing, nullcontext
 import torch
 
 from deepstack_harness.arms.compile import CompiledSession
+from deepstack_harness.arms.open import open_arm
 from deepstack_harness.callers.by_name import caller_of
 from deepstack_harness.callers.engine import Engine
 from deepstack_harness.contract.case import Case, GraphFacts, Observation, StepFacts
@@ -25,7 +26,7 @@ def play(case: Case, model: Model, make_buffer: BufferFactory, caller: Engine | 
     """
     caller = caller or caller_of(case)
     decoder, profile = caller.decoder(model.decoder), model.profile(case.trace.capacity)
-    with torch.no_grad(), closing(case.arm.open(decoder, profile)) as session:
+    with torch.no_grad(), closing(open_arm(case.arm, decoder, profile)) as session:
         player = Player(case, model, make_buffer, session, caller)
         compiled = _compiled(session)
         probe = GraphProbe(compiled, case.arm.guards) if compiled else None

@@ -1,29 +1,22 @@
-"""`PlaceholderRange` and the dual-stream helpers, cut out of a vLLM source and run unchanged.
+"""`PlaceholderRange`, cut out of a vLLM source and run unchanged.
 
 Like everything in `deepstack_harness.binding`: under their own file name and lines, with
 vLLM neither imported nor installed.
 """
 
 import ast
-from collections.abc import Collection
-from copy import deepcopy
 from dataclasses import dataclass
-from types import CodeType
-from typing import Any
 
 import torch
 
-from deepstack_harness.binding.ambient import place_of, show_in_tracebacks
+from deepstack_harness.binding.ambient import define_name, show_in_tracebacks
 from deepstack_harness.binding.cut import class_named
 from deepstack_harness.binding.module_names import Cutting, parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.ranges.placeholder_range import MakeRange
-from deepstack_harness.sources.source import NoSuchMember, Source, SourceFile
+from deepstack_harness.sources.source import Source, read_since
 
 RANGES_MEMBER, RANGES_CLASS, RANGES_SINCE = "vllm/multimodal/inputs.py", "PlaceholderRange", "0.16.0"
-HELPERS_MEMBER, HELPERS_SINCE = "vllm/utils/multi_stream_utils.py", "0.19.0"
-HELPERS = ("maybe_execute_in_parallel", "execute_in_parallel")
-"""For one other stream, and, from 0.20.2 on, for any number of them."""
 
 _ASKED = ("get_num_embeds", "get_embeds_indices_in_range")
 
@@ -38,45 +31,20 @@ class BoundRange:
     make: MakeRange
 
 
-@dataclass(frozen=True)
-class HelperCode:
-    """A compiled helper of one source; `line` is where it begins in `filename`.
-
-    `parameters` are those of the function, `lifted` the names that it imports from vLLM when it is called.
-    """
-
-    label: str
-    name: str
-    filename: str
-    line: int
-    code: CodeType
-    parameters: tuple[str, ...]
-    lifted: frozenset[str]
-
-    def run_with(self, **names: object) -> Any:  # noqa: ANN401  # a function that only its caller knows the type of
-        """Define the function where `names` are known: its `torch`, and stand-ins for what it imports.
-
-        Raises `UsageError` for a name of `lifted` that is not among them.
-        """
-        if missing := sorted(self.lifted - names.keys()):
-            raise UsageError(f"{self.filename}:{self.line}: {self.name} needs {missing[0]} of vLLM")
-        return _defined(self.code, self.name, **names)
-
-
 def bind_range(source: Source) -> BoundRange:
     """Cut `PlaceholderRange` out of `source`.
 
     Raises `UsageError` when this vLLM has no such class, or one that cannot be asked
     or run without vLLM; `MachineError` when it cannot be fetched.
     """
-    file = _read(source, RANGES_MEMBER, RANGES_SINCE)
+    file = read_since(source, RANGES_MEMBER, RANGES_SINCE)
     tree = parse(file.text, file.filename)
     root = class_named(tree, RANGES_CLASS, file.filename)
     _refuse_without_methods(root, file.filename)
     # The file has torch from a lazy loader of vLLM's own.
     code = Cutting(tree, file.filename, root, stand_ins=(), given={"torch"}).compile()
     show_in_tracebacks(file)
-    return BoundRange(source.label, file.filename, root.lineno, _defined(code, RANGES_CLASS, torch=torch))
+    return BoundRange(source.label, file.filename, root.lineno, define_name(code, RANGES_CLASS, torch=torch))
 
 
 def _refuse_without_methods(root: ast.ClassDef, filename: str) -> None:
@@ -93,66 +61,3 @@ def _refuse_without_methods(root: ast.ClassDef, filename: str) -> None:
 def _is_property(node: ast.FunctionDef) -> bool:
     # Up to 0.15 get_num_embeds is a cached one, which nobody can call.
     return any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
-
-
-def _defined(code: CodeType, name: str, **names: object) -> Any:  # noqa: ANN401  # as it is in its own file
-    """What `code` binds to `name`; raises `UsageError` with file and line when that needs the whole vLLM."""
-    known: dict[str, object] = {"__name__": __name__, **names}
-    try:
-        exec(code, known)
-    except Exception as error:
-        where = place_of(error, code.co_filename)
-        raise UsageError(f"{where}: {name} cannot be defined without vLLM: {error}") from error
-    return known[name]
-
-
-def cut_helpers(source: Source, stand_ins: Collection[str]) -> dict[str, HelperCode]:
-    """Cut those of `HELPERS` that `source` has, by name; `stand_ins` may be imported inside them.
-
-    Raises `UsageError` when there is none, or one that cannot run without vLLM;
-    `MachineError` when the file cannot be fetched.
-    """
-    file = _read(source, HELPERS_MEMBER, HELPERS_SINCE)
-    tree = parse(file.text, file.filename)
-    roots = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in HELPERS]
-    if not roots:
-        raise UsageError(f"{file.filename} has none of {', '.join(HELPERS)}: vLLM {HELPERS_SINCE} on has")
-    show_in_tracebacks(file)
-    return {root.name: _cut(source, file, tree, root, stand_ins) for root in roots}
-
-
-def _cut(
-    source: Source, file: SourceFile, tree: ast.Module, root: ast.FunctionDef, stand_ins: Collection[str]
-) -> HelperCode:
-    lifter = _Lifter(stand_ins)
-    lifted = lifter.visit(deepcopy(root))
-    given = {"torch", *lifter.lifted}
-    code = Cutting(tree, file.filename, lifted, stand_ins=(), given=given).compile()
-    parameters = tuple(each.arg for each in (*root.args.args, *root.args.kwonlyargs))
-    return HelperCode(
-        source.label, root.name, file.filename, root.lineno, code, parameters, frozenset(lifter.lifted)
-    )
-
-
-class _Lifter(ast.NodeTransformer):
-    """Turns an import of vLLM inside a function into names that are given, as it is done for its file's."""
-
-    def __init__(self, stand_ins: Collection[str]) -> None:
-        self._stand_ins = stand_ins
-        self.lifted: set[str] = set()
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
-        """An import of something else stays; so does one that nothing stands in for, to be refused."""
-        names = {alias.name for alias in node.names}
-        renamed = any(alias.asname for alias in node.names)
-        if renamed or not (node.module or "").startswith("vllm.") or not names <= set(self._stand_ins):
-            return node
-        self.lifted |= names
-        return ast.copy_location(ast.Pass(), node)
-
-
-def _read(source: Source, member: str, since: str) -> SourceFile:
-    try:
-        return source.read(member)
-    except NoSuchMember as error:
-        raise UsageError(f"{error}; it is there from vLLM {since} on") from error

@@ -1,6 +1,5 @@
 """What a run's files hold: one judgement, one case, and what is said of the run as a whole."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -11,6 +10,7 @@ from deepstack_harness.contract.case import Distances, Judgement
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule, Verdict
 from deepstack_harness.errors import UsageError
+from deepstack_harness.machine.environment import Environment
 
 SCHEMA_VERSION = 1
 T = TypeVar("T")
@@ -89,21 +89,6 @@ class CaseRecord:
     output: str
     rows: int
     schema_version: int = field(default=SCHEMA_VERSION)
-
-
-@dataclass(frozen=True)
-class Environment:
-    """Where a run took place: versions, names of devices, the commit of the working directory, settings."""
-
-    python: str
-    torch: str | None
-    triton: str | None
-    platform: str
-    cpu: str
-    device: tuple[str, ...]
-    driver: str | None
-    commit: str | None
-    settings: Mapping[str, str]
 
 
 @dataclass(frozen=True)

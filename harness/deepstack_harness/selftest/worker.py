@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 from typing_extensions import override
 
-from deepstack_harness.catalogue.registry import FAMILIES, MUTANTS, ORACLES, REVISIONS, SESSIONS, resolve
+from deepstack_harness.catalogue.registry import FAMILIES, MUTANTS, ORACLES, REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule
@@ -68,7 +68,7 @@ def _import_all() -> None:
     hypothesis draws some numbers from the sources of the modules that are imported, where they
     are not installed ones: equal seeds would draw other traces in the second hunt than in the first.
     """
-    for names in (MUTANTS, REVISIONS, ORACLES, SESSIONS, FAMILIES):
+    for names in (MUTANTS, REVISIONS, ORACLES, FAMILIES):
         for name in names:
             resolve("name", names, name)
 

@@ -56,3 +56,11 @@ def decode(data: bytes, filename: str) -> SourceFile:
         return SourceFile(importlib.util.decode_source(data), filename)
     except (SyntaxError, UnicodeDecodeError) as error:
         raise UsageError(f"{filename} is not Python source: {error}") from error
+
+
+def read_since(source: Source, member: str, since: str) -> SourceFile:
+    """Read `member`; the `UsageError` where it is missing says since which release it exists."""
+    try:
+        return source.read(member)
+    except NoSuchMember as error:
+        raise UsageError(f"{error}; it is there from vLLM {since} on") from error

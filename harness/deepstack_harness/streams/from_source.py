@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from deepstack_harness.errors import UsageError
-from deepstack_harness.ranges.from_source import HelperCode, cut_helpers
 from deepstack_harness.sources.source import Source
 from deepstack_harness.streams.dual_streams import ONE, THREE, TWO, DualStream
+from deepstack_harness.streams.helper_code import HelperCode, cut_helpers
 from deepstack_harness.streams.model_check import Setting
 from deepstack_harness.streams.recorded_device import Device, Event
 from deepstack_harness.streams.stream_api import Lanes, Project
