@@ -1,6 +1,7 @@
 """What released vLLM classes keep and break, measured: the table of releases, and nothing new since."""
 
 import pytest
+
 from deepstack_harness.auditing.classes import judge_class
 from deepstack_harness.auditing.standing import Standing, stand
 from deepstack_harness.binding.discover import find_classes

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from deepstack_harness.catalogue.matrix import Planned, graph_budget
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.case import Case

@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 import torch
+
 from deepstack_harness.catalogue.registry import REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.case import Case, Judgement, Observation

@@ -1,6 +1,7 @@
 """vLLM #36795: two projections on two streams, whether they are ordered, and how many subgraphs they make."""
 
 import pytest
+
 from deepstack_harness.catalogue.registry import resolve
 from deepstack_harness.catalogue.variants import DUAL_STREAM
 from deepstack_harness.contract.facts.systems import Subject, System

@@ -10,6 +10,8 @@ from functools import cache
 
 import pytest
 import torch
+
+from cases.selftest.revisions.sequences import SEQUENCES
 from deepstack_harness.binding.drive import drive
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.catalogue.registry import REVISIONS, resolve
@@ -24,8 +26,6 @@ from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.play import Model, play
 from deepstack_harness.probes.numerics import NumericsProbe
 from deepstack_harness.sources.locate import locate
-
-from cases.selftest.sequences import SEQUENCES
 
 R = Rule
 ASSERTS, NO_ASSERTS = "inductor/drop_all", "inductor/drop_all/no_size_asserts"

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
+
+from cases.selftest.families.shallow import shallow
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.catalogue.registry import REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import ArmSpec
@@ -21,8 +23,6 @@ from deepstack_harness.play import play
 from deepstack_harness.workload.geometry3k import load_workload
 from deepstack_harness.workload.padding import unpadded
 from deepstack_harness.workload.schedule import serve, to_trace
-
-from cases.selftest.shallow import shallow
 
 R = Rule
 ON_EAGER = pytest.mark.xdist_group("eager")

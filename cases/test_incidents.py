@@ -7,6 +7,7 @@ are nightly, and so are with Inductor all but its first faulty and its last fixe
 from collections.abc import Iterator
 
 import pytest
+
 from deepstack_harness.catalogue.incidents import catalogue
 from deepstack_harness.catalogue.matrix import Planned, Where, daily, plan_incident
 from deepstack_harness.play.cells import Runner

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import pytest
+
 from deepstack_harness.auditing import kernel_incidents
 from deepstack_harness.catalogue.data_files import data
 from deepstack_harness.catalogue.incidents import find

@@ -1,6 +1,7 @@
 """The figures of vLLM issue 43602: how far off, and equal to what."""
 
 import pytest
+
 from deepstack_harness.catalogue.registry import REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.case import Case, Distances, Observation

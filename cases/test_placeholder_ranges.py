@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 
 import pytest
+
 from deepstack_harness.catalogue.registry import resolve
 from deepstack_harness.catalogue.variants import PLACEHOLDER_RANGES
 from deepstack_harness.contract.case import Judgement

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from deepstack_harness.binding.bind import MODELS, bind
 from deepstack_harness.binding.stand_ins import Surroundings
 from deepstack_harness.catalogue.matrix import graph_budget

@@ -1,6 +1,7 @@
 """Incident 43602 on released vLLM sources, read by range from the configured package index."""
 
 import pytest
+
 from deepstack_harness.binding.bind import bind
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.matrix import Where, narrow, plan_source

@@ -3,6 +3,8 @@
 import re
 
 import pytest
+
+from cases.selftest.workers.processes import has_ended
 from deepstack_harness.catalogue.matrix import Planned, graph_budget
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.case import Case, Shard, parse_subject
@@ -12,12 +14,10 @@ from deepstack_harness.play.cells import Cell, Runner
 from deepstack_harness.play.ranks.pool import world
 from deepstack_harness.workload.padding import pad_to_multiple
 
-from cases.selftest.processes import has_ended
-
 # One worker starts the ranks, and all cases here are theirs.
 pytestmark = pytest.mark.xdist_group("ranks")
 
-MISBEHAVING = "cases.selftest.misbehaving_ranks"
+MISBEHAVING = "cases.selftest.play.misbehaving_ranks"
 FAMILIES = ["qwen3_vl", "qwen3_omni_moe_thinker", "granite4_vision"]
 FAULTY = ["payload_not_sharded", "payload_sharded_unpadded", "wrong_ranks_rows"]
 # Tokens set; the step is padded as the crash reports have it (9 to 10, 309 to 310, ..).

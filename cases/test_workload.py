@@ -1,6 +1,7 @@
 """Incident 43602 as an evaluation sees it: the traffic of Geometry3K, hundreds of steps on one graph."""
 
 import pytest
+
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.matrix import Where, plan_workload
 from deepstack_harness.contract.arm_spec import ArmSpec

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from deepstack_harness.play import Model
 
 

@@ -1,1 +1,1 @@
-"""The only door to private torch APIs; `cases/selftest/test_torch_compat.py` holds each to its word."""
+"""The only door to private torch APIs; `cases/selftest/torch_compat/` tests each of them."""
