@@ -51,7 +51,7 @@ def test_the_same_memory_is_granted_without_a_limit() -> None:
 
 def test_nothing_of_the_parent_is_inherited_by_forking() -> None:
     script = "import deepstack_harness.workers.isolate as i; "
-        "import cases.selftest.workers.misbehaving as m; m.MARK = 7; "
+    script += "import cases.selftest.workers.misbehaving as m; m.MARK = 7; "
     script += "print(i.run_isolated('cases.selftest.workers.misbehaving:mark', {}, timeout_s=30).value)"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "0"
