@@ -210,10 +210,10 @@ def case(caller: str, arm: str) -> Case:
     [
         ("micro_batches", "eager/tp2", "caller 'micro_batches' shares no steps among ranks"),
         ("clumsy", "eager", "unknown caller 'clumsy'; known are engine"),
-        ("harness.nowhere:It", "eager", "caller 'harness.nowhere:It' cannot be imported: No module named"),
+        ("deepstack_harness.nowhere:It", "eager", "nowhere:It' cannot be imported: No module named"),
         ("deepstack_harness.contract.case:Nobody", "eager", "case:Nobody' cannot be imported: module"),
         ("deepstack_harness.contract.case:Case", "eager", "contract.case:Case' is no class built on"),
-        ("harness:play:play", "eager", "caller 'harness:play:play' cannot be imported"),
+        ("deepstack_harness:play:play", "eager", "caller 'deepstack_harness:play:play' cannot be imported"),
     ],
 )  # fmt: skip
 def test_a_caller_that_does_not_fit_is_quoted(caller: str, arm: str, words: str) -> None:

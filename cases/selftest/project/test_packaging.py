@@ -102,7 +102,7 @@ def test_an_incident_is_reproduced(target: Path, empty: Path) -> None:
 
 
 def test_the_cases_run_from_the_wheel_with_their_settings(target: Path, empty: Path) -> None:
-    case = target / "harness" / "_data" / "cases" / "selftest" / "test_trace.py"
+    case = target / "deepstack_harness" / "_data" / "cases" / "selftest" / "contract" / "test_trace.py"
     told = use(target, empty, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", case.parents[3], case)
     assert "configfile: pyproject.toml" in told
 
@@ -116,15 +116,17 @@ def test_everything_carried_arrives(wheel: Path) -> None:
     }
     inside = set(zipfile.ZipFile(wheel).namelist())
     assert {
-        f"harness/deepstack_harness/_data/{name}" for name in beside | {"conftest.py", "pyproject.toml"}
+        f"deepstack_harness/_data/{name}" for name in beside | {"conftest.py", "pyproject.toml"}
     } <= inside
-    assert {"harness/deepstack_harness/py.typed", "harness/deepstack_harness/catalogue/registry.py"} <= inside
+    assert {"deepstack_harness/py.typed", "deepstack_harness/catalogue/registry.py"} <= inside
 
 
 def test_nothing_else_is_packed(wheel: Path) -> None:
     for name in zipfile.ZipFile(wheel).namelist():
         top, *_ = name.split("/")
-        assert top in {"harness", f"deepstack_harness-{deepstack_harness.__version__}.dist-info"}, name
+        assert top in {"deepstack_harness", f"deepstack_harness-{deepstack_harness.__version__}.dist-info"}, (
+            name
+        )
         assert "__pycache__" not in name, name
         assert "/tests/" not in name, name
 

@@ -23,7 +23,7 @@ IN_CHECKOUT = pytest.mark.skipif(not (ROOT / "tox.ini").exists(), reason="needs 
 # What a torch built for a GPU brings along follows from the torch, and CI has none of it.
 OF_A_GPU_BUILD = re.compile(r"(nvidia|cuda)-.*|triton")
 # Ours, and the types that type checkers bring themselves.
-NOT_INSTALLED = {"", "_typeshed", "cases", "harness"}
+NOT_INSTALLED = {"", "_typeshed", "cases", "deepstack_harness"}
 PLACES = re.compile(
     rb"pypi\.org|pythonhosted\.org|registry\.npmjs|deb\.debian\.org"
     rb"|(?<![\w.~-])/(?:root|home|Users|work|opt|mnt)/\w|(?<![\w.])/tmp/\w"

@@ -20,7 +20,7 @@ _OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR) (\w+)\.py::", re.MULTILINE)
 # script raises beyond its exit ends the child: a crash is no fault that was shown.
 _SCRIPTS = """
 import contextlib, io, json, runpy, sys, torch
-sys.modules["harness"] = None
+sys.modules["deepstack_harness"] = None
 ended = {}
 for name in sys.argv[1:]:
     torch.compiler.reset()
@@ -34,7 +34,7 @@ for name in sys.argv[1:]:
     ended[name] = [1 if isinstance(code, str) else code, said]
 print(json.dumps(ended))
 """
-_PYTEST = "import pytest, sys; sys.modules['harness'] = None; sys.exit(pytest.main(sys.argv[1:]))"
+_PYTEST = "import pytest, sys; sys.modules['deepstack_harness'] = None; sys.exit(pytest.main(sys.argv[1:]))"
 # Without the settings of a project that the temporary folder may lie in.
 # Without its conftest, too: these files need torch and pytest alone.
 _ALONE = ("--rootdir", ".", "--confcutdir", ".", "-p", "no:cacheprovider")

@@ -130,7 +130,7 @@ def kernel_facts(request: pytest.FixtureRequest) -> KernelFactsOf:
 def setting(config: pytest.Config, name: str) -> str:
     """An option, else the ini key of its name; empty where neither is given."""
     given = config.getoption(f"--deepstack-{name}")
-    return str((config.getini(f"harness_{name}") if given is None else given) or "")
+    return str((config.getini(f"deepstack_{name}") if given is None else given) or "")
 
 
 def without_gpu(config: pytest.Config, why: str) -> None:
