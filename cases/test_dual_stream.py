@@ -2,13 +2,12 @@
 
 import pytest
 
-from deepstack_harness.catalogue.registry import resolve
 from deepstack_harness.catalogue.variants import DUAL_STREAM
 from deepstack_harness.contract.facts.systems import Subject, System
 from deepstack_harness.contract.rules import Verdict
 from deepstack_harness.oracles.ordering import judge, unordered
 from deepstack_harness.sources.locate import locate
-from deepstack_harness.streams.dual_streams import DualStream
+from deepstack_harness.streams.by_name import dual_stream_named
 from deepstack_harness.streams.from_source import dual_streams_of
 from deepstack_harness.streams.observe import observe_ordering
 
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.xdist_group("aot_eager")
 
 @pytest.mark.parametrize("name", DUAL_STREAM)
 def test_each_fault_is_caught_and_each_correct_way_passes(name: str) -> None:
-    way: DualStream = resolve("dual-stream variant", DUAL_STREAM, name)  # type: ignore[assignment]
+    way = dual_stream_named(name)
     seen = observe_ordering(Subject(System.DUAL_STREAM, name), way)
     found = judge(seen)
     assert found.verdict is (Verdict.FAIL if DUAL_STREAM[name].fault else Verdict.PASS), found

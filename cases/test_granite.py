@@ -14,7 +14,6 @@ import torch
 from cases.selftest.revisions.sequences import SEQUENCES
 from deepstack_harness.binding.drive import drive
 from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.catalogue.registry import REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.case import Answer, Case, Compare, Judgement, Observation, parse_subject
 from deepstack_harness.contract.protocols import BufferFactory, Family
@@ -22,6 +21,7 @@ from deepstack_harness.contract.rules import Rule, Verdict
 from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.families.by_name import family_named
 from deepstack_harness.families.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily
+from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.play import Model, play
 from deepstack_harness.probes.numerics import NumericsProbe
@@ -67,12 +67,8 @@ def played(model: Model, subject: str, arm: str, trace: str) -> Played:
     spec, parsed = ArmSpec.parse(arm), Trace.parse(trace)
     budget = graph_budget(parsed, spec)
     case = Case(model.family.name, revision, parsed, spec, graph_budget=budget, caller=caller)
-    observation = play(case, model, revision_named(revision))
+    observation = play(case, model, buffer_named(revision))
     return Played(observation, {said.rule: said for said in judge_all(case, observation)})
-
-
-def revision_named(name: str) -> BufferFactory:
-    return resolve("revision", REVISIONS, name)  # type: ignore[return-value]
 
 
 def nightly(*values: object) -> object:
@@ -192,6 +188,6 @@ def _rows(answer: Answer | None) -> object:
 @pytest.mark.parametrize("release", REVISION_OF)
 def test_revisions_do_what_their_releases_do(release: str) -> None:
     released = drive(locate(release), "granite4_vision")
-    ours, model = revision_named(REVISION_OF[release]), Model.build("qwen3_vl")
+    ours, model = buffer_named(REVISION_OF[release]), Model.build("qwen3_vl")
     for trace in TRACES:
         assert facts(model, ours, trace) == facts(model, released, trace), trace

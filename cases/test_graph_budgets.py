@@ -12,12 +12,11 @@ import pytest
 
 from cases.selftest.families.shallow import shallow
 from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.catalogue.registry import REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.case import Case, Compare, Judgement, Observation, parse_subject
-from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule, Verdict
 from deepstack_harness.contract.trace import RUNS_DECODER, Trace
+from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.play import play
 from deepstack_harness.workload.geometry3k import load_workload
@@ -53,8 +52,7 @@ def played(
     spec = ArmSpec.parse(arm)
     case = Case(family, revision, trace, spec, graph_budget=graph_budget(trace, spec), caller=caller)
     case = replace(case, compare=compare)
-    make: BufferFactory = resolve("revision", REVISIONS, revision)  # type: ignore[assignment]
-    observation = play(case, shallow(family), make)
+    observation = play(case, shallow(family), buffer_named(revision))
     return Played(case, observation, {said.rule: said for said in judge_all(case, observation)})
 
 

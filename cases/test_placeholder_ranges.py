@@ -5,12 +5,12 @@ from functools import cache
 
 import pytest
 
-from deepstack_harness.catalogue.registry import resolve
 from deepstack_harness.catalogue.variants import PLACEHOLDER_RANGES
 from deepstack_harness.contract.case import Judgement
 from deepstack_harness.contract.facts.systems import Subject, System
 from deepstack_harness.contract.rules import Verdict
 from deepstack_harness.oracles.ranges import judge
+from deepstack_harness.ranges.by_name import range_named
 from deepstack_harness.ranges.from_source import RANGES_CLASS, BoundRange, bind_range
 from deepstack_harness.ranges.observe import observe_ranges
 from deepstack_harness.ranges.placeholder_range import ListRange, MakeRange, TensorRange
@@ -29,8 +29,7 @@ def judged(make: MakeRange, name: str) -> tuple[str, Judgement]:
 
 @pytest.mark.parametrize("name", PLACEHOLDER_RANGES)
 def test_each_fault_is_caught_and_each_correct_revision_passes(name: str) -> None:
-    make: MakeRange = resolve("placeholder range", PLACEHOLDER_RANGES, name)  # type: ignore[assignment]
-    _, found = judged(make, name)
+    _, found = judged(range_named(name), name)
     assert found.verdict is (Verdict.FAIL if PLACEHOLDER_RANGES[name].fault else Verdict.PASS), found
 
 

@@ -12,12 +12,12 @@ import torch
 from deepstack_harness.binding.bind import MODELS, bind
 from deepstack_harness.binding.stand_ins import Surroundings
 from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.catalogue.registry import MUTANTS, REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.case import Case, Compare, Judgement, Observation, parse_subject
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule, Verdict
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.play import Model, play
 from deepstack_harness.sources.locate import locate
@@ -61,8 +61,7 @@ class Played:
             caller=caller,
             compare=compare,
         )
-        found = make or resolve("buffer", {**REVISIONS, **MUTANTS}, revision)
-        self.observation: Observation = play(case, model, found)  # type: ignore[arg-type]
+        self.observation: Observation = play(case, model, make or buffer_named(revision))
         self.said: dict[Rule, Judgement] = {said.rule: said for said in judge_all(case, self.observation)}
 
     @property

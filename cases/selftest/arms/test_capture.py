@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cases.selftest.play.playing import buffer_named, case_of, judge, observe
+from cases.selftest.play.playing import case_of, judge, observe
 from deepstack_harness.arms.graph_cpu import CpuGraph
 from deepstack_harness.arms.open import open_arm
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
@@ -26,6 +26,7 @@ from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.contract.rules import Rule, Verdict
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import MachineError, NotMeasured, StepUnavailable
+from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles import address, contract
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.play import Model, play

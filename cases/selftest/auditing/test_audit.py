@@ -270,8 +270,7 @@ def test_check_says_what_is_missing(capsys: pytest.CaptureFixture[str], target: 
 
 def test_check_finds_a_module_in_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "from deepstack_harness.revisions.pr43617 import Pr43617Buffer\n"
-        "class Mine(Pr43617Buffer):\n    pass\n"
+        "from deepstack_harness.revisions.qwen import Pr43617Buffer\nclass Mine(Pr43617Buffer):\n    pass\n"
     )
     ran = subprocess.run(
         [sys.executable, "-m", "deepstack_harness", "check", "mine:Mine"],

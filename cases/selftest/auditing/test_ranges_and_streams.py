@@ -9,14 +9,8 @@ import pytest
 from cases.selftest.auditing.synthetic_helpers import HELPER_FILE, HELPERS, RANGE_FILE, RANGES, source
 from cases.selftest.binding.synthetic_vllm import HANDS_ON, ModelFile, Vllm, line_of
 from deepstack_harness.catalogue.incidents import catalogue, find
-from deepstack_harness.catalogue.registry import (
-    ORACLES,
-    ORACLES_BESIDE,
-    SYSTEMS,
-    SYSTEMS_OF_SOURCES,
-    Entry,
-    resolve,
-)
+from deepstack_harness.catalogue.names import Entry, imported
+from deepstack_harness.catalogue.registry import ORACLES, ORACLES_BESIDE, SYSTEMS, SYSTEMS_OF_SOURCES
 from deepstack_harness.catalogue.variants import PLACEHOLDER_RANGES, VARIANTS
 from deepstack_harness.cli import main
 from deepstack_harness.contract.rules import Rule
@@ -233,7 +227,7 @@ def test_lists_tell_the_truth(tmp_path: Path, capsys: Capture) -> None:
 def test_every_rule_has_an_oracle() -> None:
     known: dict[str, Entry] = {**ORACLES, **ORACLES_BESIDE}
     assert sorted(known) == sorted(Rule)
-    assert all(callable(resolve("oracle", known, rule)) for rule in known)
+    assert all(callable(imported(entry.target)) for entry in known.values())
 
 
 def test_what_an_audit_asks_is_a_system() -> None:

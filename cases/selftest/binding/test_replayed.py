@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from cases.selftest.play.playing import buffer_named, case_of
+from cases.selftest.play.playing import case_of
 from deepstack_harness.binding.replayed import ReplayedBuffer, ReplayedClass
 from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.play import Model, play
 from deepstack_harness.torch_compat.recording import OpRecorder

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from cases.selftest.play.playing import buffer_named
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.fuzzing.campaign import Campaign, Limits
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import Enough, Result, Watch, hunt
 from deepstack_harness.fuzzing.request import Asked
 from deepstack_harness.fuzzing.target import Target
+from deepstack_harness.mutants.by_name import buffer_named
 
 
 def target(name: str, arm: str = "eager") -> Target:

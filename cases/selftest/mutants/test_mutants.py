@@ -3,20 +3,21 @@
 Here on fixed traces; `python -m deepstack_harness selftest` hunts for them with no hint.
 """
 
+import inspect
 from pathlib import Path
 
 import pytest
 
-import deepstack_harness.mutants
 from cases.selftest.families.shallow import shallow
 from cases.selftest.play.playing import broken, judge
 from deepstack_harness.catalogue.matrix import CAPTURE_TRACES, CONTRACT_TRACES
-from deepstack_harness.catalogue.registry import MUTANT_ARMS, MUTANTS
+from deepstack_harness.catalogue.mutants import MUTANTS, read_mutants
+from deepstack_harness.catalogue.names import imported
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.case import Compare
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.mutants import summary_of
 from deepstack_harness.play import Model
+from deepstack_harness.revisions.reference import ReferenceBuffer
 
 LURES = (
     # Everything is read after every step, so that a row goes wrong in one step only.
@@ -46,8 +47,8 @@ def rules_broken(model: Model, buffer: str, arm: ArmSpec) -> set[Rule]:
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_mutant_is_caught_by_its_rule_and_by_no_other(qwen: Model, mutant: str) -> None:
-    arm = ArmSpec.parse(MUTANT_ARMS.get(mutant, "eager"))
-    assert rules_broken(qwen, mutant, arm) == {Rule(MUTANTS[mutant].summary)}
+    arm = ArmSpec.parse(MUTANTS[mutant].arm)
+    assert rules_broken(qwen, mutant, arm) == {MUTANTS[mutant].rule}
 
 
 @pytest.mark.parametrize("arm", TRACES)
@@ -64,11 +65,40 @@ def test_there_are_mutants_for_every_rule_that_a_buffer_can_break() -> None:
     assert len(MUTANTS) >= 40
     # R0 is broken besides; R9 and R10 are broken by callers and families, R12 and R13 beside the buffer.
     beside = {Rule.R0, Rule.R9, Rule.R10, Rule.R12, Rule.R13}
-    assert {Rule(entry.summary) for entry in MUTANTS.values()} == set(Rule) - beside
+    assert {mutant.rule for mutant in MUTANTS.values()} == set(Rule) - beside
 
 
-def test_every_file_is_a_mutant_and_says_what_it_does() -> None:
-    files = Path(deepstack_harness.mutants.__file__).parent.glob("*.py")
-    assert {file.stem for file in files} - {"__init__"} == set(MUTANTS)
-    assert MUTANT_ARMS.keys() <= MUTANTS.keys()
-    assert all(summary_of(mutant).endswith(".") for mutant in MUTANTS)
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_index_says_what_the_class_says(name: str) -> None:
+    mutant = MUTANTS[name]
+    made_by = imported(mutant.target)
+    assert isinstance(made_by, type)
+    assert issubclass(made_by, ReferenceBuffer)
+    assert getattr(made_by, "rule") is mutant.rule  # noqa: B009  # it is no attribute of the base
+    assert getattr(made_by, "arm", "eager") == mutant.arm
+    assert mutant.target.partition(":")[0].endswith(f".{mutant.rule.lower()}")
+    assert (inspect.getdoc(made_by) or "").startswith(mutant.summary)
+    assert mutant.summary.endswith(".")
+
+
+def test_a_class_without_a_rule_is_no_mutant_that_goes_unnoticed(tmp_path: Path) -> None:
+    (tmp_path / "r1.py").write_text("class AnswersNothing(ReferenceBuffer):\n    pass\n")
+    with pytest.raises(KeyError, match="rule"):
+        read_mutants(tmp_path)
+
+
+def test_names_are_those_of_the_classes_unless_they_state_another(tmp_path: Path) -> None:
+    (tmp_path / "r1.py").write_text(
+        "class AnswersNothing(ReferenceBuffer):\n"
+        '    """Answers None."""\n'
+        "    rule = Rule.R1\n"
+        "class LosesRow16(ReferenceBuffer):\n"
+        '    name = "loses_row_16"\n'
+        "    rule = Rule.R2\n"
+        '    arm = "eager/full"\n'
+    )
+    found = read_mutants(tmp_path)
+    assert [(name, mutant.rule, mutant.arm, mutant.summary) for name, mutant in found.items()] == [
+        ("answers_nothing", Rule.R1, "eager", "Answers None."),
+        ("loses_row_16", Rule.R2, "eager/full", ""),
+    ]

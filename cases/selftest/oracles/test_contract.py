@@ -116,7 +116,8 @@ def test_a_stale_row_is_judged_only_where_one_could_be_read(qwen: Model) -> None
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_rows_are_told_apart_in_half_precision(dtype: str) -> None:
     model = Model.build("qwen3_vl", dtype=dtype)
-    from cases.selftest.play.playing import buffer_named, case_of
+    from cases.selftest.play.playing import case_of
+    from deepstack_harness.mutants.by_name import buffer_named
     from deepstack_harness.oracles.all_rules import judge_all
     from deepstack_harness.play import play
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from cases.selftest.play.playing import buffer_named, case_of
+from cases.selftest.play.playing import case_of
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.evaluation import Evaluation, evaluate
 from deepstack_harness.play import Model, play
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from deepstack_harness.callers.by_name import caller_of
+from deepstack_harness.callers.decoder_copies import shared_copy
 from deepstack_harness.callers.sequence_parallel import SequenceParallel
-from deepstack_harness.callers.shared_weights import shared_copy
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.case import (
     Answer,
@@ -212,7 +212,7 @@ def case(caller: str, arm: str) -> Case:
         ("clumsy", "eager", "unknown caller 'clumsy'; known are engine"),
         ("deepstack_harness.nowhere:It", "eager", "nowhere:It' cannot be imported: No module named"),
         ("deepstack_harness.contract.case:Nobody", "eager", "case:Nobody' cannot be imported: module"),
-        ("deepstack_harness.contract.case:Case", "eager", "contract.case:Case' is no class built on"),
+        ("deepstack_harness.contract.case:Case", "eager", "contract.case:Case' is not a class built on"),
         ("deepstack_harness:play:play", "eager", "caller 'deepstack_harness:play:play' cannot be imported"),
     ],
 )  # fmt: skip

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from cases.selftest.families.shallow import shallow
-from cases.selftest.play.playing import buffer_named
 from deepstack_harness.callers.by_name import caller_of
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.case import Case, Distances, Judgement, Observation
 from deepstack_harness.contract.rules import Verdict
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import UsageError
+from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles import output
 from deepstack_harness.play import Model, play
 

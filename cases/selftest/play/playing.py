@@ -1,15 +1,13 @@
 """How tests play a case: one trace on one buffer, uncompiled unless they say otherwise."""
 
 from dataclasses import replace
-from typing import cast
 
 from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.catalogue.registry import MUTANTS, REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.case import Case, Compare, Judgement, Observation
-from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule, Verdict
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.play import Model, play
 
@@ -33,7 +31,3 @@ def judge(
 def broken(judgements: dict[Rule, Judgement]) -> set[Rule]:
     assert not [said for said in judgements.values() if said.verdict is Verdict.ERROR]
     return {rule for rule, said in judgements.items() if said.verdict is Verdict.FAIL}
-
-
-def buffer_named(name: str) -> BufferFactory:
-    return cast(BufferFactory, resolve("buffer", {**REVISIONS, **MUTANTS}, name))

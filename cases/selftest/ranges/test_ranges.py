@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases.selftest.auditing.synthetic_helpers import RANGE_FILE, source, zipped
-from deepstack_harness.catalogue.registry import resolve
 from deepstack_harness.catalogue.variants import PLACEHOLDER_RANGES
 from deepstack_harness.contract.facts.ranges import Asked, RangeAnswer, RangeObservation
 from deepstack_harness.contract.facts.systems import Subject, System
@@ -19,6 +18,7 @@ from deepstack_harness.contract.rules import Rule, Verdict
 from deepstack_harness.errors import UsageError
 from deepstack_harness.oracles.ranges import judge
 from deepstack_harness.ranges import inputs
+from deepstack_harness.ranges.by_name import range_named
 from deepstack_harness.ranges.from_source import bind_range
 from deepstack_harness.ranges.observe import as_tensor, ask, kept_as, observe_ranges
 from deepstack_harness.ranges.placeholder_range import ListRange, MakeRange, ReferenceRange, TensorRange
@@ -60,8 +60,7 @@ def test_the_reference_answers_inside_and_raises_outside(mask: str | None, start
 
 @pytest.mark.parametrize("name", PLACEHOLDER_RANGES)
 def test_every_variant_breaks_the_rule_exactly_when_it_has_a_fault(name: str) -> None:
-    make: MakeRange = resolve("range", PLACEHOLDER_RANGES, name)  # type: ignore[assignment]
-    judged = judge(observe(make))
+    judged = judge(observe(range_named(name)))
     fault = PLACEHOLDER_RANGES[name].fault
     assert judged.rule is Rule.R12
     assert judged.verdict is (Verdict.FAIL if fault else Verdict.PASS), judged

@@ -19,7 +19,7 @@ from deepstack_harness.runs.task_result import Ending, lost
 from deepstack_harness.runs.tasks import Task
 
 EVERY = matrix(Tier.NIGHTLY, ["cpu"])
-OWN = "deepstack_harness.revisions.pr40932:Pr40932Buffer"
+OWN = "deepstack_harness.revisions.qwen:Pr40932Buffer"
 
 
 def recorded(task: Task) -> CaseRecord:

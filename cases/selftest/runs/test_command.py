@@ -118,11 +118,11 @@ def test_what_is_unexpected_exits_with_1_and_is_said(
     words = [
         "trace.str.contains('set 9; get 16; clear 16')",
         "--buffer",
-        "deepstack_harness.revisions.pr40932:Pr40932Buffer",
+        "deepstack_harness.revisions.qwen:Pr40932Buffer",
     ]
     assert main(["run", *words, "--out", str(tmp_path / "run")]) == ExitCode.BROKEN
     said = capsys.readouterr().out
-    assert "FAIL R1 deepstack_harness.revisions.pr40932:Pr40932Buffer float32 'cap 16: set 9; get 16" in said
+    assert "FAIL R1 deepstack_harness.revisions.qwen:Pr40932Buffer float32 'cap 16: set 9; get 16" in said
     assert "FAIL" in said.splitlines()[-1]
 
 

@@ -2,11 +2,12 @@
 
 import pytest
 
+from deepstack_harness.catalogue.contract_runs import contract_runs
 from deepstack_harness.catalogue.matrix import CAPTURE_TRACES, CONTRACT_TRACES
 from deepstack_harness.catalogue.registry import REVISIONS
 from deepstack_harness.errors import UsageError
 from deepstack_harness.results.files import Shard
-from deepstack_harness.runs.selection import COLUMNS, Tier, contract_runs, matrix, select
+from deepstack_harness.runs.selection import COLUMNS, Tier, matrix, select
 from deepstack_harness.runs.tasks import Task, fingerprint, grouped, part_of
 
 

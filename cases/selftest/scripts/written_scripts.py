@@ -9,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from deepstack_harness.catalogue.incidents import DEEPSTACK, Incident, catalogue
-from deepstack_harness.scripts.standalone import SHOWN
 
 FAMILY = "qwen3_vl"
-WRITTEN = tuple(incident for incident in catalogue() if incident.id in SHOWN)
+WRITTEN = tuple(incident for incident in catalogue() if incident.script)
 MARK = re.compile(r"^( *)\S.*  # THE FAULT; the fix: (.+)$", re.MULTILINE)
 _OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR) (\w+)\.py::", re.MULTILINE)
 
@@ -45,10 +44,10 @@ Ran = subprocess.CompletedProcess[str]
 
 def family_of(incident: Incident) -> str:
     """The family that a script is written for: that of the run it shows; empty where nothing is played."""
-    if incident.system != DEEPSTACK:
+    shown = incident.script
+    if incident.system != DEEPSTACK or shown is None:
         return ""
-    subject, arm = SHOWN[incident.id]
-    families = [run.families for run in incident.run if arm in run.arms and subject in run.broken]
+    families = [run.families for run in incident.run if shown.arm in run.arms and shown.subject in run.broken]
     return (families[0] or incident.families)[0]
 
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from deepstack_harness.catalogue.registry import MUTANT_ARMS, MUTANTS, ORACLES
+from deepstack_harness.catalogue.mutants import MUTANTS
+from deepstack_harness.catalogue.names import Names
+from deepstack_harness.catalogue.registry import ORACLES
 from deepstack_harness.cli import main
 from deepstack_harness.contract.case import Case, Judgement, Observation
 from deepstack_harness.contract.rules import Rule, Verdict
@@ -44,7 +46,7 @@ def test_each_mutant_and_the_control_have_a_row(short: None, capsys: pytest.Capt
 def test_without_its_oracle_a_mutant_is_missed_and_named(
     short: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seeing = {rule: oracle for rule, oracle in ORACLES.items() if rule != "R4"}
+    seeing = Names("oracle", {rule: oracle for rule, oracle in ORACLES.items() if rule != "R4"})
     monkeypatch.setattr(all_rules, "ORACLES", seeing)
     assert run("copies_on_get", "growth_loses_payload") == 1
     said = capsys.readouterr().out
@@ -98,7 +100,7 @@ def test_the_same_seed_proves_the_same() -> None:
 def test_the_control_is_hunted_under_every_arm_that_a_mutant_needs_at_least_as_long() -> None:
     orders = orders_for(MUTANTS, seed=0)
     assert {order.subject for order in orders} == {*MUTANTS, "reference"}
-    assert set(MUTANT_ARMS.values()) | {"eager"} == set(EFFORTS)
+    assert {mutant.arm for mutant in MUTANTS.values()} == set(EFFORTS)
     for arm in EFFORTS:
         of_arm = [order for order in orders if order.arm == arm]
         assert of_arm[0].rule is None

@@ -4,21 +4,20 @@ from collections.abc import Iterator, Mapping
 
 from deepstack_harness.auditing.systems import Judged, must_break
 from deepstack_harness.catalogue.incidents import Incident
-from deepstack_harness.catalogue.registry import resolve
-from deepstack_harness.catalogue.variants import DUAL_STREAM, PLACEHOLDER_RANGES
 from deepstack_harness.contract.case import Judgement
 from deepstack_harness.contract.facts.ordering import OrderingObservation
 from deepstack_harness.contract.facts.ranges import RangeObservation, StepCost
 from deepstack_harness.contract.facts.systems import Subject, System
 from deepstack_harness.contract.row import Row
 from deepstack_harness.oracles import ordering, ranges
+from deepstack_harness.ranges.by_name import range_named
 from deepstack_harness.ranges.from_source import RANGES_CLASS, bind_range
 from deepstack_harness.ranges.observe import observe_ranges
 from deepstack_harness.ranges.placeholder_range import MakeRange
 from deepstack_harness.ranges.scheduling_cost import step_costs
 from deepstack_harness.ranges.workloads import geo3k
 from deepstack_harness.sources.source import Source
-from deepstack_harness.streams.dual_streams import DualStream
+from deepstack_harness.streams.by_name import dual_stream_named
 from deepstack_harness.streams.from_source import helpers_of
 from deepstack_harness.streams.observe import observe_ordering
 
@@ -33,10 +32,10 @@ class PlaceholderRanges:
 
     def ours(self, incident: Incident) -> Iterator[Judged]:
         """Every variant; a cost for those that show nothing but how the sum is kept."""
-        costs = _step_costs({name: _range(name) for name in OTHER_KIND})
+        costs = _step_costs({name: range_named(name) for name in OTHER_KIND})
         for name in incident.revisions:
             subject = Subject(System.PLACEHOLDER_RANGES, name)
-            seen = observe_ranges(subject, _range(name))
+            seen = observe_ranges(subject, range_named(name))
             row = _row(incident, subject, ranges.judge(seen), seen.torch)
             cost = _compared(costs[name], costs[OTHER_KIND[name]]) if name in costs else ""
             yield Judged(name, must_break(incident, name), (row,), _joined(_kept(seen), cost))
@@ -57,9 +56,8 @@ class DualStreams:
     def ours(self, incident: Incident) -> Iterator[Judged]:
         """Every variant."""
         for name in incident.revisions:
-            way: DualStream = resolve("dual-stream variant", DUAL_STREAM, name)  # type: ignore[assignment]
             subject = Subject(System.DUAL_STREAM, name)
-            seen = observe_ordering(subject, way)
+            seen = observe_ordering(subject, dual_stream_named(name))
             row = _row(incident, subject, ordering.judge(seen), seen.torch)
             yield Judged(name, must_break(incident, name), (row,), _played(seen))
 
@@ -84,10 +82,6 @@ def _row(incident: Incident, subject: Subject, said: Judgement, torch: str) -> R
     )
 
 
-def _range(name: str) -> MakeRange:
-    return resolve("placeholder range", PLACEHOLDER_RANGES, name)  # type: ignore[return-value]
-
-
 def _kept(seen: RangeObservation) -> str:
     return f"kept as {seen.kept_as}"
 
@@ -102,7 +96,7 @@ def _cost_of(make: MakeRange, kept: str) -> str:
     if ours is None:
         return ""
     try:
-        costs = _step_costs({"theirs": make, ours: _range(ours)})
+        costs = _step_costs({"theirs": make, ours: range_named(ours)})
     except Exception as error:  # noqa: BLE001  # what a class raises is no bug of ours
         return f"cost not measured: {type(error).__name__}: {error}"
     return _compared(costs["theirs"], costs[ours])

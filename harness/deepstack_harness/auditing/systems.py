@@ -3,12 +3,14 @@
 Systems are named in `catalogue.registry.SYSTEMS`; `repro` and `audit` ask them through `System`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from typing_extensions import TypeIs
+
 from deepstack_harness.catalogue.incidents import Incident
-from deepstack_harness.catalogue.registry import SYSTEMS, resolve
+from deepstack_harness.catalogue.registry import SYSTEMS
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import BROKEN, Rule, Verdict
 from deepstack_harness.sources.source import Source
@@ -68,9 +70,12 @@ class System(Protocol):
 
 
 def system_of(incident: Incident) -> System:
-    """Who judges the incident; raises `UsageError` for a system that nobody knows."""
-    made: System = resolve("system", SYSTEMS, incident.system)()  # type: ignore[operator]
-    return made
+    """Make the judge of the incident's system; raises `UsageError` for an unknown system."""
+    return SYSTEMS.load(incident.system, _makes_systems, "a class of the protocol System")()
+
+
+def _makes_systems(found: object) -> TypeIs[Callable[[], System]]:
+    return isinstance(found, type)
 
 
 def must_break(incident: Incident, variant: str) -> frozenset[Rule]:

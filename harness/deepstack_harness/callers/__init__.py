@@ -1,1 +1,1 @@
-"""How an engine drives a buffer and a decoder: one that does it right, and those that were seen not to."""
+"""Ways in which an engine drives a buffer and a decoder: a correct one, and faults that were reported."""

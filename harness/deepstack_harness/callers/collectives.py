@@ -1,10 +1,9 @@
-"""Rows of all ranks of a step, gathered by a real collective of torch.distributed.
+"""Gathering the rows of all ranks of a step, by a real collective of torch.distributed.
 
-The collective stands in an op that the compiler cannot look into, as vLLM's own
-`torch.ops.vllm.all_gather` does.  Before any row moves, each rank says how many it
-brings, or that it failed: else the others would wait for ever for a rank that raised,
-which is how an engine dies.  The default process group is used; it needs a backend
-for CPU tensors besides that of the rows.
+The collective is inside a custom op, which the compiler cannot look into, as vLLM's own
+`torch.ops.vllm.all_gather` is.  Before any row moves, each rank says how many it brings, or that it
+failed.  Otherwise the others would wait until their timeout for a rank that raised.  The default process
+group is used; it needs a backend for CPU tensors besides that of the rows.
 """
 
 import torch
@@ -17,27 +16,27 @@ _FAILED = -1
 
 
 class ToldToAll(Exception):
-    """An error that every rank of the step has noticed in one and the same exchange."""
+    """An error that every rank of the step has noticed in the same exchange."""
 
 
 class PeerFailed(ToldToAll):
-    """Another rank raised, so that its rows will not come."""
+    """Error of a rank whose peer raised, so that the peer's rows will not come."""
 
 
 class UnequalRows(ToldToAll):
-    """The ranks bring different numbers of rows, which no all-gather can join."""
+    """Error of ranks that bring different numbers of rows, which no all-gather can join."""
 
 
 class WaitedInVain(NotMeasured):
-    """A rank did not come to a collective, and did not say why: it hangs, or it is dead."""
+    """Error of a collective that timed out: a rank hangs or is dead."""
 
 
 @torch.library.custom_op("deepstack_harness::gather_rows", mutates_args=())
 def gather_rows(rows: Tensor, ranks: int) -> Tensor:
-    """The rows (n, ..) of all `ranks`, in their order: (ranks * n, ..), on every rank.
+    """Gather the rows (n, ..) of all `ranks` in their order: (ranks * n, ..), on every rank.
 
-    Raises `PeerFailed` or `UnequalRows` on all ranks that come here, `WaitedInVain`
-    where one neither comes nor fails.
+    Raises `PeerFailed` or `UnequalRows` on all ranks that come here, `WaitedInVain` if a rank neither
+    comes nor fails.
     """
     counts = _exchange(rows.size(0), ranks)
     if _FAILED in counts:
@@ -56,12 +55,12 @@ def _(rows: Tensor, ranks: int) -> Tensor:
 
 
 def tell_failure(ranks: int) -> None:
-    """Meet the others in their next exchange, and tell them that this rank raised."""
+    """Take part in the next exchange of the others, and tell them that this rank raised."""
     _exchange(_FAILED, ranks)
 
 
 def _exchange(count: int, ranks: int) -> list[int]:
-    """What each rank says: how many rows it brings, or that it failed."""
+    """Return for each rank how many rows it brings, or that it failed."""
     told = torch.empty(ranks, dtype=torch.int64, device="cpu")
     _all_gather(list(told.chunk(ranks)), torch.tensor([count], device="cpu"))
     counts: list[int] = told.tolist()

@@ -10,10 +10,10 @@ from deepstack_harness.contract.trace import Step
 
 
 class Engine:
-    """What every caller does; others override the method that they get wrong, or do in another way.
+    """Base of all callers; a subclass overrides the method that it gets wrong, or does in another way.
 
-    The reference lane is always driven by this class itself.  Where `ranks` share a
-    step, this is `rank` of them.
+    The reference lane is always driven by this class itself.  Where `ranks` share a step, the object
+    is `rank` of them.
     """
 
     ranks: int = 1
@@ -24,23 +24,23 @@ class Engine:
         return make(sizes.capacity, sizes.hidden, sizes.levels, dtype=sizes.dtype, device=sizes.device)
 
     def decoder(self, decoder: nn.Module) -> nn.Module:
-        """The module that the arm runs; the reference lane runs `decoder` itself."""
+        """Return the module that the arm runs; the reference lane runs `decoder` itself."""
         return decoder
 
     def inputs(self, step: Step, inputs: Inputs) -> Inputs:
-        """The true inputs of a step, for both lanes."""
+        """Return the true inputs of a step, for both lanes: hidden (P, h), positions (3, P)."""
         return inputs
 
     def parts(self, tokens: int) -> Sequence[slice]:
-        """Token ranges of a step that are sequences of their own: micro-batches."""
+        """Return the token ranges of a step that are sequences of their own: micro-batches."""
         return (slice(0, tokens),)
 
     def set(self, buffer: Buffer, payload: Tensor) -> None:
-        """Hand over a payload (levels, N, hidden)."""
+        """Set a payload (levels, N, hidden)."""
         buffer.set(payload)
 
     def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
-        """The outer forward over P tokens; answers (P, h)."""
+        """Run the outer forward over P tokens, hidden (P, h) -> (P, h)."""
         out = lane.run(replace(inputs, payload=lane.get(step.tokens)))
         lane.clear(step.tokens)
         return out

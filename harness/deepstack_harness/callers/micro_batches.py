@@ -1,7 +1,7 @@
-"""A step split in two halves that share one buffer, as an engine that overlaps micro-batches does.
+"""Callers that split a step into two halves with one buffer, as engines that overlap micro-batches do.
 
-The outer forward runs once for each half (vllm/v1/worker/gpu_ubatch_wrapper.py), so
-each half asks for its own rows and clears them, and both ask from row 0 on.
+The outer forward runs once for each half (vllm/v1/worker/gpu_ubatch_wrapper.py).  Each half asks for as
+many rows as it has and clears them, and both read from row 0 on.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from deepstack_harness.callers.engine import Engine
 from deepstack_harness.contract.protocols import Inputs, Lane
@@ -16,15 +17,17 @@ from deepstack_harness.contract.trace import Step
 
 
 class MicroBatches(Engine):
-    """Each half gets, decodes and clears by itself: the second one reads the rows of the first."""
+    """An engine whose halves each get, decode and clear: the second half reads the rows of the first."""
 
+    @override
     def parts(self, tokens: int) -> Sequence[slice]:
-        """The first half and the rest."""
+        """Return the first half, rounded up, and the rest."""
         half = (tokens + 1) // 2
         return (slice(0, half), slice(half, tokens))
 
+    @override
     def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
-        """Two outer forwards; answers (P, h)."""
+        """Run two outer forwards over P tokens, hidden (P, h) -> (P, h)."""
         return torch.cat([self._outer(lane, inputs, rows) for rows in self.parts(step.tokens)])
 
     def _outer(self, lane: Lane, inputs: Inputs, rows: slice) -> Tensor:
@@ -35,10 +38,11 @@ class MicroBatches(Engine):
 
 
 class MicroBatchesSliced(MicroBatches):
-    """The payload is read once and cut per half, as hidden states and positions are; cleared at the end."""
+    """An engine that reads the payload once, cuts it for each half, and clears it after both."""
 
+    @override
     def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
-        """One get and one clear around two decodes; answers (P, h)."""
+        """Run one get and one clear around two decodes, hidden (P, h) -> (P, h)."""
         whole = replace(inputs, payload=lane.get(step.tokens))
         out = torch.cat([lane.run(rows_of(whole, rows)) for rows in self.parts(step.tokens)])
         lane.clear(step.tokens)
@@ -46,7 +50,7 @@ class MicroBatchesSliced(MicroBatches):
 
 
 def rows_of(inputs: Inputs, rows: slice) -> Inputs:
-    """These rows of every argument."""
+    """Cut every argument to these rows: hidden (n, h), positions (3, n), one (n, h) per level."""
     payload = inputs.payload
     cut = None if payload is None else tuple(level[rows] for level in payload)
     return Inputs(inputs.hidden[rows], inputs.positions[:, rows], cut)

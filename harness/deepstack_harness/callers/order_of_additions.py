@@ -1,9 +1,8 @@
-"""The same weights, and a payload that is added in another order than in the reference.
+"""A caller whose decoder adds the payload in another order than the reference.
 
-In exact arithmetic both are one sum; rounded, they are not.  sglang moved the
-addition into the residual stream, as transformers has it, away from where its
-inference had it, into the feed-forward's answer, and FP8 grounding drifted by 150
-pixels and more (sglang 34690).
+In exact arithmetic both orders give the same sum, rounded they do not.  sglang had added the payload to the
+feed-forward's answer, and moved the addition into the residual stream, as in transformers.  FP8 grounding
+drifted by 150 pixels and more (sglang 34690).
 """
 
 from typing import ClassVar
@@ -11,22 +10,22 @@ from typing import ClassVar
 from torch import nn
 from typing_extensions import override
 
+from deepstack_harness.callers.decoder_copies import shared_copy
 from deepstack_harness.callers.engine import Engine
-from deepstack_harness.callers.shared_weights import shared_copy
 from deepstack_harness.errors import UsageError
 from deepstack_harness.families.qwen3_vl import ADDITIONS, DecoderLayer, PayloadOrder
 
 
 class OrderOfAdditions(Engine):
-    """Adds each level to the feed-forward's answer first, where the reference adds it to the whole."""
+    """An engine that adds each level to the feed-forward's answer first, and the reference to the sum."""
 
     order: ClassVar[PayloadOrder] = "into_mlp"
 
     @override
     def decoder(self, decoder: nn.Module) -> nn.Module:
-        """The decoder around the same weights, reordered.
+        """Return a reordered copy of the decoder around the same weights.
 
-        Raises `UsageError` for one whose layers do not add the payload themselves.
+        Raises `UsageError` for a decoder whose layers do not add the payload themselves.
         """
         reordered = shared_copy(decoder)
         layers = [layer for layer in reordered.modules() if isinstance(layer, DecoderLayer)]

@@ -1,9 +1,8 @@
-"""A count that the compiled decoder reads from an attribute, instead of being given it.
+"""A caller whose compiled decoder reads the count of tokens from an attribute, not from an argument.
 
-What a buffer keeps beside its tensors is no argument: tracing reads it once.  With
-its guards a graph is good for one value of it; without them it goes on with the
-first (tpu-inference 2266, where upstream's deepstack state did not survive jit; with
-the work outside the jitted function, 102 shapes became 1102 compilations, 3181).
+Tracing reads a Python number once.  With its guards, a graph serves one value of it; without them, the
+first value is used for ever.  In tpu-inference 2266 deepstack state did not survive jit; with the work
+outside the jitted function, 102 shapes took 1102 compilations (tpu-inference 3181).
 """
 
 import torch
@@ -17,16 +16,17 @@ Payload = tuple[Tensor, ...] | None
 
 
 class CountsTokens(nn.Module):
-    """A decoder that takes as many payload rows as `tokens_set` says, and zeros behind them."""
+    """A decoder that uses the first `tokens_set` rows of the payload, and zeros behind them."""
 
     def __init__(self, decoder: nn.Module) -> None:
         super().__init__()
         self.decoder = decoder
         self.tokens_set = 0
-        """N: rows that the last payload had; a plain Python number."""
+        """N, the rows of the last payload: a plain Python number."""
 
+    @override
     def forward(self, hidden: Tensor, positions: Tensor, payload: Payload) -> Tensor:
-        """As `deepstack_harness.contract.protocols.Decoder`; answers (n, h)."""
+        """Decode hidden (n, h), positions (3, n), one (n, h) per level or None -> (n, h)."""
         if payload is not None:
             row_n1 = torch.arange(hidden.size(0), device=hidden.device).unsqueeze(1)
             payload = tuple(level.masked_fill(row_n1 >= self.tokens_set, 0) for level in payload)
@@ -35,16 +35,16 @@ class CountsTokens(nn.Module):
 
 
 class StateInTrace(Engine):
-    """Notes the count beside the buffer, where the decoder looks it up."""
+    """An engine that stores the count on its decoder, which reads it while it is traced."""
 
     @override
     def decoder(self, decoder: nn.Module) -> nn.Module:
-        """The decoder behind the count."""
+        """Return the decoder that counts."""
         self._counts = CountsTokens(decoder)
         return self._counts
 
     @override
     def set(self, buffer: Buffer, payload: Tensor) -> None:
-        """Hand over the payload (levels, N, hidden), and note N."""
+        """Set a payload (levels, N, hidden), and store N."""
         super().set(buffer, payload)
         self._counts.tokens_set = payload.size(1)

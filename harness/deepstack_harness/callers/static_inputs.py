@@ -1,8 +1,8 @@
-"""An engine whose inputs are slices of storage that lives as long as it does.
+"""A caller whose inputs are slices of storage that lives as long as the engine does.
 
-As vLLM's are (`inputs_embeds` and `mrope_positions` of vllm/v1/worker/gpu_model_runner.py):
-there a graph that processes more rows than a step has reads rows of earlier steps;
-behind tensors of the step's own size it would read memory that is nobody's.
+vLLM's are (`inputs_embeds` and `mrope_positions` of vllm/v1/worker/gpu_model_runner.py).  A graph that
+processes more rows than the step has then reads rows of earlier steps.  Behind tensors of the step's own
+size it would read memory outside them.
 """
 
 from dataclasses import replace
@@ -16,14 +16,12 @@ from deepstack_harness.contract.trace import Step
 
 
 class StaticInputs(Engine):
-    """Copies the inputs of every step of up to `capacity` tokens into the same storage."""
+    """An engine that copies the inputs of every step of up to `capacity` tokens into the same storage."""
 
     @override
     def buffer(self, make: BufferFactory, sizes: Profile) -> Buffer:
-        """Make the storage, zeroed, with the buffer: hidden (capacity, h), positions (3, capacity + 1).
-
-        The row too many, as there, keeps slices of positions from ever being contiguous.
-        """
+        """Make the buffer and zeroed storage: hidden (capacity, h), positions (3, capacity + 1)."""
+        # As in vLLM, one position too many keeps slices of positions from ever being contiguous.
         shape, device = (sizes.capacity, sizes.hidden), sizes.device
         self._hidden = torch.zeros(shape, dtype=sizes.dtype, device=device)
         self._positions = torch.zeros((3, sizes.capacity + 1), dtype=torch.int64, device=device)
@@ -31,7 +29,7 @@ class StaticInputs(Engine):
 
     @override
     def inputs(self, step: Step, inputs: Inputs) -> Inputs:
-        """The same values, in slices; inputs above the capacity, which have no room, as they are."""
+        """Copy hidden (P, h) and positions (3, P) into slices; return inputs above the capacity unchanged."""
         if step.tokens > len(self._hidden):
             return inputs
         hidden = self._hidden[: step.tokens].copy_(inputs.hidden)

@@ -1,4 +1,4 @@
-"""Data files that carry a schema version: read as typed dataclasses, or refused with a sentence."""
+"""Data files with a schema version, read as typed dataclasses."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ class Versioned(Protocol):
 
     @property
     def schema_version(self) -> int:
-        """Which form of the file this is."""
+        """The version of the file's form."""
         ...
 
 
@@ -22,12 +22,15 @@ V = TypeVar("V", bound=Versioned)
 
 
 def load_toml(path: Path, kind: type[V], what: str, version: int) -> V:
-    """Read `path`, which holds `what`; `UsageError` says which entry is wrong and where, or which version."""
+    """Read a TOML file as `kind`; `what` names its content in messages.
+
+    Raises `UsageError` that says which entry is wrong and where, or which version the file has.
+    """
     return _checked(path, what, version, lambda text: msgspec.toml.decode(text, type=kind))
 
 
 def load_json(path: Path, kind: type[V], what: str, version: int) -> V:
-    """As `load_toml`, of a file of JSON."""
+    """Read a JSON file as `load_toml` reads a TOML file."""
     return _checked(path, what, version, lambda text: msgspec.json.decode(text, type=kind))
 
 

@@ -1,34 +1,40 @@
-"""`list`: what there is, by kind."""
+"""`list`: names by kind, with one line each."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from types import MappingProxyType
 
 from deepstack_harness.catalogue.engine_flags import engine_flags
-from deepstack_harness.catalogue.incidents import catalogue
+from deepstack_harness.catalogue.extensions import GROUPS, Extension, declared
+from deepstack_harness.catalogue.incidents import Incident, clashes, incident_files
+from deepstack_harness.catalogue.mutants import BUFFERS, MUTANTS
+from deepstack_harness.catalogue.names import Entry, Names
 from deepstack_harness.catalogue.registry import (
     CALLERS,
+    EXTRA_FIGURES,
+    EXTRA_ORACLES,
     FAMILIES,
-    MUTANT_ARMS,
-    MUTANTS,
     ORACLES,
     ORACLES_BESIDE,
     REVISIONS,
-    Entry,
 )
 from deepstack_harness.catalogue.variants import VARIANTS
 from deepstack_harness.contract.arm_spec import every_arm
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.errors import ExitCode, UsageError
-from deepstack_harness.mutants import summary_of
+from deepstack_harness.families.variants import VARIANTS as FAMILY_VARIANTS
+from deepstack_harness.oracles.extensions import misnamed
 from deepstack_harness.reporting.terminal.output import Column, Output
 
-SUMMARY = "incidents, families, revisions, mutants, variants, callers, arms and rules, with one line each"
+SUMMARY = (
+    "incidents, families, revisions, mutants, variants, callers, arms, rules and extensions, one line each"
+)
 Item = dict[str, object]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """KIND is optional: without it everything is listed."""
+    """Add KIND, which is optional: without it everything is listed."""
     parser.add_argument("kind", nargs="?", metavar="KIND", help=f"one of {', '.join(KINDS)}; all without it")
 
 
@@ -42,6 +48,9 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
 
 def _show(kind: str, items: list[Item], output: Output) -> None:
+    if not items:  # most environments have no extensions
+        output.line(f"{kind}: none\n", "bold")
+        return
     output.line(kind, "bold")
     width = max(len(str(item["name"])) for item in items)
     for item in items:
@@ -51,28 +60,40 @@ def _show(kind: str, items: list[Item], output: Output) -> None:
 
 
 def _incidents() -> Iterable[Item]:
-    for one in catalogue():
-        yield {
-            "name": f"{one.id} {one.name}",
-            "summary": f"{one.title} [{', '.join(one.rules)}]; {', '.join(one.references)}",
-            "id": one.id,
-            "system": one.system,
-            "references": one.references,
-            "rules": one.rules,
-            "faulty": one.faulty,
-            "fixed": one.fixed,
-        }
+    for file in incident_files():
+        for incident in file.incidents:
+            yield _incident(incident)
+
+
+def _incident(incident: Incident) -> Item:
+    return {
+        "name": f"{incident.id} {incident.name}",
+        "summary": f"{incident.title} [{', '.join(incident.rules)}]; {', '.join(incident.references)}",
+        "id": incident.id,
+        "system": incident.system,
+        "references": incident.references,
+        "rules": incident.rules,
+        "faulty": incident.faulty,
+        "fixed": incident.fixed,
+    }
 
 
 def _entries(entries: Mapping[str, Entry]) -> Iterable[Item]:
     return ({"name": name, "summary": entry.summary} for name, entry in entries.items())
 
 
+def _families() -> Iterable[Item]:
+    """Yield each family and then its variants; those of another package need its import, and are left out."""
+    for family, entry in FAMILIES.items():
+        yield {"name": family, "summary": entry.summary}
+        for name, variant in FAMILY_VARIANTS.get(family, {}).items():
+            yield {"name": f"{family}:{name}", "summary": variant.summary, "variant_of": family}
+
+
 def _mutants() -> Iterable[Item]:
-    for name, entry in MUTANTS.items():
-        arm = MUTANT_ARMS.get(name, "eager")
-        said = f"breaks {entry.summary} under {arm}: {summary_of(name)}"
-        yield {"name": name, "summary": said, "rule": entry.summary, "arm": arm}
+    for name, mutant in MUTANTS.items():
+        said = f"breaks {mutant.rule} under {mutant.arm}: {mutant.summary}"
+        yield {"name": name, "summary": said, "rule": mutant.rule, "arm": mutant.arm}
 
 
 def _arms() -> Iterable[Item]:
@@ -83,12 +104,11 @@ def _arms() -> Iterable[Item]:
 
 
 def _variants() -> Iterable[Item]:
-    """Of the systems beside the buffer, which have no revisions."""
+    """Yield the variants of the systems beside the buffer, which have no revisions."""
     for system, variants in VARIANTS.items():
-        for name, one in variants.items():
-            fault = f"; fault: {one.fault}" if one.fault else ""
-            summary = f"{one.summary}{fault}"
-            yield {"name": f"{system} {name}", "summary": summary, "system": system, "fault": one.fault}
+        for name, entry in variants.items():
+            summary = f"{entry.summary}; fault: {entry.fault}" if entry.fault else entry.summary
+            yield {"name": f"{system} {name}", "summary": summary, "system": system, "fault": entry.fault}
 
 
 def _rules() -> Iterable[Item]:
@@ -98,15 +118,49 @@ def _rules() -> Iterable[Item]:
         yield {"name": rule, "summary": f"{rule.word}: {rule.promise} (figure: {figure})", "figure": figure}
 
 
+def _extensions() -> Iterable[Item]:
+    """Yield what other installed packages declare; `refused` says why a name of theirs cannot be used."""
+    for extension in chain.from_iterable(map(declared, GROUPS)):
+        refused = _refused(extension)
+        yield {
+            "name": f"{extension.group} {extension.name}",
+            "summary": f"broken: {refused}" if refused else extension.summary,
+            "group": extension.group,
+            "distribution": extension.distribution,
+            "refused": refused,
+        }
+
+
+def _refused(extension: Extension) -> str:
+    if extension.group == "incidents":
+        sentences = [file.broken for file in incident_files() if file.declares(extension)]
+        return "; ".join([*filter(None, sentences), *clashes(extension.distribution)])
+    if extension.group == "oracles" and (sentence := misnamed(extension.name, extension.distribution)):
+        return sentence
+    return EXTENSIBLE[extension.group][extension.name].refused
+
+
+EXTENSIBLE: Mapping[str, Names] = MappingProxyType(
+    {
+        "families": FAMILIES,
+        "revisions": BUFFERS,
+        "callers": CALLERS,
+        "oracles": EXTRA_ORACLES,
+        "figures": EXTRA_FIGURES,
+    }
+)
+"""The names that an entry point of each group must not collide with."""
+
 KINDS: Mapping[str, Callable[[], Iterable[Item]]] = MappingProxyType(
     {
         "incidents": _incidents,
-        "families": lambda: _entries(FAMILIES),
+        "families": _families,
         "revisions": lambda: _entries(REVISIONS),
         "mutants": _mutants,
         "variants": _variants,
         "callers": lambda: _entries(CALLERS),
         "arms": _arms,
         "rules": _rules,
+        "extensions": _extensions,
     }
 )

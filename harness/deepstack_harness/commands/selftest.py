@@ -6,7 +6,7 @@ import os
 import time
 from argparse import ArgumentParser, Namespace
 
-from deepstack_harness.catalogue.registry import MUTANTS
+from deepstack_harness.catalogue.mutants import MUTANTS
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Output
 

@@ -1,4 +1,4 @@
-"""The interfaces everything else stands on: Buffer, Decoder, Family, Session, Probe.
+"""Interfaces: Buffer, Decoder, Family, Session, Probe, and the optional members of some of them.
 
 Shapes: h hidden size, n tokens of a step, N tokens set, P tokens asked for.
 torch is imported by type checkers only.
@@ -20,9 +20,8 @@ Facts_co = TypeVar("Facts_co", covariant=True)
 class Buffer(Protocol):
     """The thing under test: per level a (capacity, hidden) tensor beside the decoder.
 
-    It may also have `generation: int`, which changes before storage moves; a
-    buffer without it promises that storage never moves.  A buffer of a model that
-    was built without a vision tower sets `vision = False` and always answers None.
+    It may also have the members of `AnnouncesMoves`, `ReleasesStorage`, `StatesVision`,
+    `BeginsSteps` and `FollowsTensors`.
     """
 
     @property
@@ -60,6 +59,48 @@ class BufferFactory(Protocol):
         ...
 
 
+class AnnouncesMoves(Protocol):
+    """A buffer whose `generation` changes before the first answer from new storage.
+
+    A buffer without it promises that its storage never moves.
+    """
+
+    generation: int
+
+
+class ReleasesStorage(Protocol):
+    """A buffer that keeps old storage until it is told that no captured graph uses it any more."""
+
+    def release(self) -> None:
+        """Free the storage of earlier generations; called after graphs were captured again."""
+        ...
+
+
+class StatesVision(Protocol):
+    """A buffer that states whether its model has a vision tower; without one, get always answers None."""
+
+    vision: bool
+
+
+class BeginsSteps(Protocol):
+    """A buffer that an engine's own forward drives, and that sees every step, with or without a payload.
+
+    No graph is captured with such a buffer.
+    """
+
+    def begin_step(self, tokens: int, *, profile: bool) -> None:
+        """Start a step of P tokens; `profile` is True for a dummy step."""
+        ...
+
+
+class FollowsTensors(Protocol):
+    """A buffer that moves to the dtype and device of a tensor it is shown, as vLLM #44384 proposes."""
+
+    def follow(self, like: Tensor, /) -> None:
+        """Make the levels anew unless they have the dtype and device of `like` (n, h)."""
+        ...
+
+
 class Decoder(Protocol):
     """A tiny text decoder, flat over tokens.
 
@@ -70,6 +111,14 @@ class Decoder(Protocol):
 
     def __call__(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
         """Run all layers and the final norm."""
+        ...
+
+
+class WorksInGraph(Protocol):
+    """A buffer factory with work to do inside the compiled graph, beside the decoder's own."""
+
+    def in_graph(self, decoder: torch.nn.Module, /) -> torch.nn.Module:
+        """Return a `Decoder` around `decoder` that does the work and gives the same output."""
         ...
 
 
@@ -88,6 +137,14 @@ class Family(Protocol):
 
     def positions(self, tokens: int, device: torch.device) -> Tensor:
         """Realistic positions (3, n) of a text with images; equal for equal n."""
+        ...
+
+
+class FamilyWithVariants(Family, Protocol):
+    """A family that has variants: the same decoder with other sizes or another order of operations."""
+
+    def variant(self, text: str, /) -> Family:
+        """Return the family with the variants of `text` (`opaque+2b`); raises `UsageError` for others."""
         ...
 
 
@@ -169,6 +226,12 @@ class Session(Protocol):
     def close(self) -> None:
         """Drop what was compiled."""
         ...
+
+
+class WrapsSession(Protocol):
+    """A session that captures or replays around another one, which compiles."""
+
+    inner: Session
 
 
 class Probe(Protocol[Facts_co]):

@@ -1,1 +1,1 @@
-"""Tiny, randomly initialised decoders of real model families, one short file each."""
+"""Tiny, randomly initialised decoders of real model families, one file per family."""

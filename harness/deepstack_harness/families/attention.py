@@ -1,4 +1,4 @@
-"""Causal attention with grouped queries, in two ways.
+"""Causal attention with grouped queries: torch's own function, and one written out in matrix products.
 
 Shape letters are those of `deepstack_harness.families.layers`.
 """
@@ -9,25 +9,21 @@ from torch.nn import functional as F  # noqa: N812  (its usual name)
 
 
 def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
-    """What norms, angles and softmax are computed in: fp32, or fp64 where the model is."""
+    """Return the dtype of norms, angles and softmax: float32, or float64 in a float64 model."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def sdpa(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
-    """Causal attention by torch's own function; answers (A, N, D).
-
-    Without a batch dimension torch takes its plain kernel.  With one, the fused CPU
-    kernel ends up in the compiled graph, and that divides by zero (SIGFPE) at N = 0.
-    """
+    """Attend causally with torch's own function: (A, N, D), (K, S, D), (K, S, D) -> (A, N, D)."""
+    # No batch dimension: with one, the fused CPU kernel ends up in the compiled graph, which divides
+    # by zero (SIGFPE) at N = 0.
     return F.scaled_dot_product_attention(q_AND, k_KSD, v_KSD, is_causal=True, scale=scale, enable_gqa=True)
 
 
 def written_out(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
-    """The same, operation by operation and head by head; answers (A, N, D).
-
-    Plain matrix products only: for batched ones Inductor's CPU backend asks whether
-    there is one token, which a size that is unbacked cannot answer.
-    """
+    """Attend causally, head by head in plain operations: (A, N, D), (K, S, D), (K, S, D) -> (A, N, D)."""
+    # No batched products: Inductor's CPU backend asks of their sizes whether there is one token, which
+    # an unbacked size cannot answer.
     token_N = torch.arange(q_AND.size(1), device=q_AND.device)
     later_NS = token_N > token_N[:, None]
     heads = zip(q_AND.chunk(k_KSD.size(0)), k_KSD, v_KSD, strict=True)
@@ -35,7 +31,10 @@ def written_out(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Te
 
 
 def _one_head(q_GND: Tensor, k_SD: Tensor, v_SD: Tensor, later_NS: Tensor) -> Tensor:
-    """The query heads that share one key and value head; answers (G, N, D)."""
+    """Attend with the query heads that share one key and value head.
+
+    (G, N, D), (S, D), (S, D) and a mask (N, S) -> (G, N, D).
+    """
     group = (q_GND.size(0), -1)
     score_GNS = torch.unflatten(q_GND.flatten(0, 1) @ k_SD.T, 0, group).masked_fill(later_NS, -torch.inf)
     share_GNS = score_GNS.softmax(-1, dtype=at_least_fp32(q_GND.dtype)).to(q_GND.dtype)

@@ -1,7 +1,6 @@
-"""Sizes of a decoder, and the named variants of them.  No torch."""
+"""Sizes of a decoder that every family has.  No torch."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -12,9 +11,10 @@ AttentionKind = Literal["sdpa", "written_out", "opaque"]
 
 @dataclass(frozen=True)
 class DecoderConfig(ABC):
-    """What every family has; the defaults are tiny.
+    """Sizes that every family has; the defaults are tiny.
 
-    Raises `UsageError` for sizes that do not go together.
+    `mlp` is the width of the feed-forward layer, `theta` the base of the rotary angles, `eps` that of
+    the norms.  Making one raises `UsageError` for sizes that do not go together.
     """
 
     hidden: int = 128
@@ -30,30 +30,12 @@ class DecoderConfig(ABC):
     @property
     @abstractmethod
     def levels(self) -> int:
-        """Levels of the payload."""
+        """Number of levels of the payload."""
 
     def __post_init__(self) -> None:
-        """Refuse what no decoder can be made of."""
+        """Check the sizes; raises `UsageError` for those that no decoder can have."""
         if self.attention not in get_args(AttentionKind):
             known = ", ".join(get_args(AttentionKind))
             raise UsageError(f"unknown attention '{self.attention}'; known are {known}")
         if self.heads % self.kv_heads:
             raise UsageError(f"{self.heads} heads are no multiple of {self.kv_heads} key/value heads")
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One line that describes a variant, and the fields of the config that it sets."""
-
-    summary: str
-    changes: Mapping[str, object]
-
-
-ATTENTION_VARIANTS: Mapping[str, Variant] = {
-    "written_out": Variant(
-        "attention operation by operation, so that sizes may be unbacked", {"attention": "written_out"}
-    ),
-    "opaque": Variant(
-        "attention in an opaque op, as in engines, which counts the rows it is given", {"attention": "opaque"}
-    ),
-}

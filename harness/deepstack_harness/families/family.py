@@ -1,4 +1,4 @@
-"""What all families share: decoders of one config, weights drawn from a seed, variants by name."""
+"""Base of the families: decoders of one config, weights drawn from a seed, variants by name."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -9,20 +9,25 @@ import torch
 from torch import Tensor, nn
 
 from deepstack_harness.errors import UsageError
-from deepstack_harness.families.config import DecoderConfig, Variant
+from deepstack_harness.families.config import DecoderConfig
 from deepstack_harness.families.layers import draw_weights, give_storage
 from deepstack_harness.families.positions import mrope_positions
+from deepstack_harness.families.variants import VARIANTS, Variant
 
 ConfigT = TypeVar("ConfigT", bound=DecoderConfig)
 
 
 class TinyFamily(ABC, Generic[ConfigT]):
-    """A `deepstack_harness.contract.protocols.Family`."""
+    """A `deepstack_harness.contract.protocols.FamilyWithVariants` with a config of its sizes."""
 
     base: ClassVar[str]
     """The name without variants."""
-    variants: ClassVar[Mapping[str, Variant]]
     routed: bool = False
+
+    @property
+    def variants(self) -> Mapping[str, Variant]:
+        """Variants of the family by name; empty for one that `families.variants` does not list."""
+        return VARIANTS.get(self.base, {})
 
     def __init__(self, config: ConfigT, name: str | None = None) -> None:
         self.config = config
@@ -32,10 +37,10 @@ class TinyFamily(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def decoder(self) -> nn.Module:
-        """Make a `deepstack_harness.contract.protocols.Decoder` of the config, its weights not drawn."""
+        """Make a `deepstack_harness.contract.protocols.Decoder` of the config; weights are drawn later."""
 
     def build(self, *, dtype: torch.dtype, device: torch.device, seed: int) -> nn.Module:
-        """Make a decoder in eval mode without gradients; equal seeds give equal weights everywhere."""
+        """Make a decoder in eval mode, without gradients; equal seeds give equal weights on every device."""
         with torch.device("meta"):
             decoder = self.decoder()
         give_storage(decoder, dtype, device)
@@ -43,14 +48,14 @@ class TinyFamily(ABC, Generic[ConfigT]):
         return decoder.eval()
 
     def positions(self, tokens: int, device: torch.device) -> Tensor:
-        """Positions (3, tokens) of a text with images."""
+        """Return positions (3, tokens) int64 of a text with images."""
         return mrope_positions(tokens, device)
 
     def variant(self, text: str) -> Self:
-        """The family with the variants of `text` (`opaque+2b`), under the name `BASE:TEXT`.
+        """Return the family with the variants of `text` (`opaque+2b`), under the name `BASE:TEXT`.
 
-        Raises `UsageError` for an unknown variant, for two that set the same thing,
-        and for sizes that do not go together.
+        Raises `UsageError` for an unknown variant, for two that set the same field, and for sizes
+        that do not go together.
         """
         changes: dict[str, Any] = {}
         for name in text.split("+"):
@@ -70,5 +75,8 @@ class TinyFamily(ABC, Generic[ConfigT]):
 
 
 def drop_embeddings(_module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
-    """A pre-hook of `load_state_dict` for decoders that start from embeddings."""
+    """Remove the token embedding from a state dict before it is loaded: decoders start from embeddings.
+
+    This is a pre-hook of `torch.nn.Module.load_state_dict`.
+    """
     state.pop(f"{prefix}embed_tokens.weight", None)

@@ -1,9 +1,8 @@
 """The text decoder of Granite 4 Vision: a level of the payload is added before its target layer.
 
-Held against transformers' `Granite4VisionTextModel`, whose state dict it loads as
-it is.  That model multiplies embeddings by `embedding_multiplier` itself; in vLLM
-the outer model does (`Granite4VisionForConditionalGeneration.embed_input_ids`),
-and so it is no part of this decoder: `hidden` is multiplied already.
+Tests compare it with transformers' `Granite4VisionTextModel`, whose state dict it loads unchanged.
+That model multiplies embeddings by `embedding_multiplier`.  In vLLM the outer model does
+(`Granite4VisionForConditionalGeneration.embed_input_ids`), so that `hidden` is multiplied already here.
 Shape letters are those of `deepstack_harness.families.layers`.
 """
 
@@ -18,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812  (its usual name)
 from typing_extensions import override
 
 from deepstack_harness.errors import UsageError
-from deepstack_harness.families.config import ATTENTION_VARIANTS, DecoderConfig, Variant
+from deepstack_harness.families.config import DecoderConfig
 from deepstack_harness.families.family import TinyFamily, drop_embeddings
 from deepstack_harness.families.layers import Attention, RMSNorm, Rope, SwiGLU
 from deepstack_harness.families.positions import counted_positions
@@ -33,12 +32,12 @@ Sizes = list[int]
 
 @dataclass(frozen=True)
 class Granite4VisionConfig(DecoderConfig):
-    """Multipliers, rotary base and norm epsilon as in released Granite models, the layout in small.
+    """Sizes with the multipliers, rotary base and norm epsilon of released Granite models.
 
-    Levels come in the order of `layerwise` (from several layers of the vision
-    tower), then `spatial` (four offsets of its last layer); the numbers are the
-    decoder layers they are added before.  Released: 9, 6, 3, 0, then 12, 15, 18, 21.
-    `first` is the input whose size the decoder reads first.
+    Levels come in the order of `layerwise` (features of several layers of the vision tower), then
+    `spatial` (four offsets of its last layer).  The numbers are the decoder layers that a level is
+    added before; released models have 9, 6, 3, 0, then 12, 15, 18, 21.  `first` is the input whose
+    size the decoder reads first.
     """
 
     layers: int = 5
@@ -51,7 +50,7 @@ class Granite4VisionConfig(DecoderConfig):
     first: First = "hidden"
 
     def __post_init__(self) -> None:
-        """Refuse what does not go together."""
+        """Check the layout; raises `UsageError` for targets that do not go together."""
         super().__post_init__()
         if len(set(self.targets)) < self.levels or not set(self.targets) <= set(range(self.layers)):
             raise UsageError(f"target layers {self.targets} must be different ones of 0..{self.layers - 1}")
@@ -60,7 +59,7 @@ class Granite4VisionConfig(DecoderConfig):
 
     @property
     def targets(self) -> tuple[int, ...]:
-        """For each level the layer that it is added before."""
+        """The layer that each level is added before."""
         return (*self.layerwise, *self.spatial)
 
     @property
@@ -69,7 +68,7 @@ class Granite4VisionConfig(DecoderConfig):
         return len(self.targets)
 
     def within(self, layers: int) -> dict[str, tuple[int, ...]]:
-        """The two tuples of targets, without those that the first `layers` layers do not have."""
+        """Return the two tuples of targets without those that lie behind the first `layers` layers."""
         return {
             name: tuple(target for target in getattr(self, name) if target < layers)
             for name in ("layerwise", "spatial")
@@ -77,7 +76,7 @@ class Granite4VisionConfig(DecoderConfig):
 
 
 class DecoderLayer(nn.Module):
-    """Attention and feed-forward, each behind a norm, scaled, and added to what came in."""
+    """Attention and feed-forward, each after a norm, scaled, and added to its input."""
 
     def __init__(self, config: Granite4VisionConfig) -> None:
         super().__init__()
@@ -89,14 +88,14 @@ class DecoderLayer(nn.Module):
         self.residual_multiplier = c.residual_multiplier
 
     def forward(self, x_NH: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> Tensor:
-        """(N, H) -> (N, H)."""
+        """Run the layer: (N, H), cos and sin (N, 1, D) each -> (N, H)."""
         x_NH = x_NH + self.residual_multiplier * self.self_attn(self.input_layernorm(x_NH), cos_N1D, sin_N1D)
         out_NH: Tensor = x_NH + self.residual_multiplier * self.mlp(self.post_attention_layernorm(x_NH))
         return out_NH
 
 
 class Granite4VisionDecoder(nn.Module):
-    """A `deepstack_harness.contract.protocols.Decoder`; loads a state dict as `Qwen3VLDecoder` does."""
+    """A `deepstack_harness.contract.protocols.Decoder`, which loads state dicts as `Qwen3VLDecoder` does."""
 
     def __init__(self, config: Granite4VisionConfig) -> None:
         super().__init__()
@@ -108,11 +107,10 @@ class Granite4VisionDecoder(nn.Module):
         self.register_load_state_dict_pre_hook(drop_embeddings)  # type: ignore[no-untyped-call]
 
     def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
-        """Hidden (N, H), positions (3, N) int64, payload one (rows, H) per level or None -> (N, H).
+        """Run all layers: hidden (N, H), positions (3, N) int64, one (rows, H) per level or None -> (N, H).
 
-        Of `positions` only axis 0 is used.  Where a level has more rows than N they
-        are cut off, where it has fewer zeros are put behind; levels beyond the
-        configured ones are not used.
+        Of `positions` only axis 0 is used.  A level with more rows than N is cut, one with fewer is
+        padded with zeros.  Levels beyond the configured ones are ignored.
         """
         rows, tokens = self.sizes(hidden, payload)
         cos_N1D, sin_N1D = self.rotary_emb(positions, hidden.dtype)
@@ -127,10 +125,10 @@ class Granite4VisionDecoder(nn.Module):
 
 
 def fitted(level: Tensor, rows: int, tokens: int) -> Tensor:
-    """A level of `rows` rows, cut or padded with zeros to `tokens`, but only where they differ.
+    """Cut or pad a level (rows, H) to (tokens, H), but only where the two differ.
 
-    The comparison is upstream's, of the whole buffer with the step: traced where the
-    two are equal, it is gone from the graph (vllm 40917).
+    The comparison is upstream's, of the whole buffer with the step.  Where a trace finds the two equal,
+    the comparison is gone from the graph (vllm 40917).
     """
     if rows == tokens:
         return level
@@ -138,17 +136,20 @@ def fitted(level: Tensor, rows: int, tokens: int) -> Tensor:
 
 
 def hidden_first(hidden: Tensor, payload: Payload) -> tuple[Sizes, int]:
-    """Rows of each level, and tokens; read in the order of vLLM's `Granite4VisionLLMModel.forward`."""
+    """Return the rows of each level (rows, H), and N of hidden (N, H), reading N first.
+
+    That is the order of vLLM's `Granite4VisionLLMModel.forward`.
+    """
     tokens = hidden.size(0)
     return [] if payload is None else [level.size(0) for level in payload], tokens
 
 
 def payload_first(hidden: Tensor, payload: Payload) -> tuple[Sizes, int]:
-    """The same, read in the other order.
+    """Return the rows of each level (rows, H), and N of hidden (N, H), reading the rows first.
 
-    Dynamo gives equal sizes one symbol, and takes its value at every call from the
-    input that it met first.  With the guards dropped that decides what a graph
-    traced with full buffers does to fewer tokens.
+    Dynamo gives equal sizes one symbol, and takes its value at every call from the input that it met
+    first.  With the guards dropped, that decides what a graph traced with full buffers does to fewer
+    tokens.
     """
     rows = [] if payload is None else [level.size(0) for level in payload]
     return rows, hidden.size(0)
@@ -160,18 +161,9 @@ SIZES: Mapping[First, Callable[[Tensor, Payload], tuple[Sizes, int]]] = MappingP
 
 
 class Granite4VisionFamily(TinyFamily[Granite4VisionConfig]):
-    """Granite 4 Vision, with as many levels as its layout has targets."""
+    """Granite 4 Vision: decoders with as many levels as their layout has targets."""
 
     base = "granite4_vision"
-    variants = MappingProxyType(
-        {
-            **ATTENTION_VARIANTS,
-            "hidden_first": Variant(
-                "reads the size of the hidden states first, as vLLM does (the default)", {"first": "hidden"}
-            ),
-            "payload_first": Variant("reads the size of the payload first", {"first": "payload"}),
-        }
-    )
 
     @override
     def decoder(self) -> nn.Module:
@@ -179,7 +171,7 @@ class Granite4VisionFamily(TinyFamily[Granite4VisionConfig]):
 
     @override
     def positions(self, tokens: int, device: torch.device) -> Tensor:
-        """Positions (3, tokens): Granite counts tokens, and knows one axis only."""
+        """Return positions (3, tokens) int64; Granite counts tokens on one axis."""
         return counted_positions(tokens, device)
 
 

@@ -1,7 +1,7 @@
-"""Attention that the compiler cannot look into, as in engines: a custom op that counts the rows it is given.
+"""Attention in a custom op, which the compiler cannot look into, as in engines; the op counts its rows.
 
-Public torch API `torch.library.custom_op`.  Whatever a graph was compiled for,
-the op sees the tensors of the call, so its count is what the graph really did.
+The op (`torch.library.custom_op`) sees the tensors of each call, whatever sizes the graph was compiled
+for, so that its count is the number of rows that the graph really processed.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,10 @@ _arounds: list[Around] = []
 
 @torch.library.custom_op("deepstack_harness::attention", mutates_args=())
 def attention(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
-    """`families.attention.sdpa`, contiguous; runs within the innermost `around_attention`."""
+    """Run `sdpa` inside the innermost `around_attention`: (A, N, D), (K, S, D), (K, S, D) -> (A, N, D).
+
+    The answer is contiguous.
+    """
 
     def run() -> Tensor:
         if _collectors:
@@ -37,17 +40,17 @@ def _(q_AND: Tensor, *_: object) -> Tensor:
 
 
 def opaque(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
-    """Causal attention as one op of a graph; answers (A, N, D)."""
+    """Attend causally in one op of a graph: (A, N, D), (K, S, D), (K, S, D) -> (A, N, D)."""
     out_AND: Tensor = attention(q_AND, k_KSD, v_KSD, scale)
     return out_AND
 
 
 @contextmanager
 def attended_rows() -> Iterator[list[int]]:
-    """While open, collects how many token rows each call of the op was given, in order.
+    """Collect how many token rows each call of the op is given, in order, until it is closed.
 
-    Only the innermost open one collects.  Tracing and compiling call no kernel, so
-    they leave nothing here; a hook that runs attention again counts again.
+    Only the innermost open collector collects.  Tracing and compiling call no kernel and add nothing;
+    a hook that runs attention again adds again.
     """
     rows: list[int] = []
     _collectors.append(rows)
@@ -59,12 +62,11 @@ def attended_rows() -> Iterator[list[int]]:
 
 @contextmanager
 def around_attention(on_attention: Around) -> Iterator[None]:
-    """While open, `on_attention(run)` stands for every call of the op; the innermost one is asked.
+    """Call `on_attention(run)` in place of every call of the op, until it is closed.
 
-    `run()` does the attention on the tensors of that very call, and may be called
-    again later, as the replay of a graph that was broken here does.  What
-    `on_attention` answers goes on into the graph: (A, N, D), contiguous, no view of
-    an input.
+    `run()` does the attention on the tensors of that call.  It may be called again later, as the
+    replay of a graph that was broken at the op does.  The answer of `on_attention` goes on into the
+    graph: (A, N, D), contiguous, and not a view of an input.  The innermost open hook is called.
     """
     _arounds.append(on_attention)
     try:

@@ -1,9 +1,8 @@
-"""Positions (3, n): of a made-up text with images, as Qwen-VL numbers them, or simply counted.
+"""Positions (3, n) of a made-up text with images, as Qwen-VL numbers them, and plain counts.
 
-A text token has one number on all three axes (time, height, width).  The tokens
-of an image share the time of its start and count height and width from there;
-the text behind it goes on after the largest of them (transformers,
-`Qwen3VLModel.get_rope_index`).
+A text token has the same number on all three axes (time, height, width).  The tokens of an image share
+the time of its start, and count height and width from there.  The text after the image goes on behind
+the largest of these numbers (transformers, `Qwen3VLModel.get_rope_index`).
 """
 
 from collections.abc import Iterator
@@ -19,19 +18,19 @@ LAYOUT = ((3, (2, 3)), (2, (4, 2)), (5, (3, 4)))
 
 
 def mrope_positions(tokens: int, device: torch.device) -> Tensor:
-    """Positions (3, `tokens`) int64; fewer tokens are the start of more.
+    """Return positions (3, `tokens`) int64; those of fewer tokens are the start of those of more.
 
     Raises `UsageError` for a negative count.
     """
     _check(tokens)
     rows = list(islice(_rows(), tokens))
-    # A clone, because `contiguous` would keep the odd strides that one token has.
+    # A clone: of one token, `contiguous` would keep the strides (1, 3).
     columns = torch.tensor(rows, dtype=torch.int64).reshape(tokens, 3).T
     return columns.clone(memory_format=torch.contiguous_format).to(device)
 
 
 def counted_positions(tokens: int, device: torch.device) -> Tensor:
-    """Positions (3, `tokens`) int64 of models with one axis: 0, 1, 2, .. in each row.
+    """Return positions (3, `tokens`) int64 of a model with one axis: 0, 1, 2, .. in each row.
 
     Raises `UsageError` for a negative count.
     """

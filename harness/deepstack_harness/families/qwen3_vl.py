@@ -1,6 +1,6 @@
 """The text decoder of Qwen3-VL: level i of the payload is added after layer i.
 
-Held against transformers' `Qwen3VLTextModel`, whose state dict it loads as it is.
+Tests compare it with transformers' `Qwen3VLTextModel`, whose state dict it loads unchanged.
 Shape letters are those of `deepstack_harness.families.layers`.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from deepstack_harness.errors import UsageError
-from deepstack_harness.families.config import ATTENTION_VARIANTS, DecoderConfig, Variant
+from deepstack_harness.families.config import DecoderConfig
 from deepstack_harness.families.family import TinyFamily, drop_embeddings
 from deepstack_harness.families.layers import Attention, InterleavedMRope, RMSNorm, SwiGLU
 
@@ -25,10 +25,10 @@ PayloadOrder = Literal["after_layer", "into_mlp", "into_residual"]
 
 @dataclass(frozen=True)
 class Qwen3VLConfig(DecoderConfig):
-    """Rotary base and norm epsilon as in the released models.
+    """Sizes with the rotary base and norm epsilon of the released models.
 
-    `sections` are rotary lanes per axis (time, height, width), `levels` the
-    payload's, `order` is that of the additions at the end of a layer.
+    `sections` are the rotary lanes per axis (time, height, width), `levels` the levels of the
+    payload, `order` the order of the additions at the end of a layer.
     """
 
     theta: float = 5e6
@@ -37,7 +37,7 @@ class Qwen3VLConfig(DecoderConfig):
     order: PayloadOrder = "after_layer"
 
     def __post_init__(self) -> None:
-        """Refuse sizes that do not go together."""
+        """Check the sizes; raises `UsageError` for those that do not go together."""
         super().__post_init__()
         if 2 * sum(self.sections) != self.head_dim:
             raise UsageError(f"sections {self.sections} must add up to half of head_dim {self.head_dim}")
@@ -47,10 +47,10 @@ class Qwen3VLConfig(DecoderConfig):
             raise UsageError(f"unknown order of additions '{self.order}'; known are {', '.join(ADDITIONS)}")
 
 
-# One sum of what came in, the feed-forward's answer and the level, (N, H) each.  In half
-# precision the order tells: transformers adds the level last; sglang's inference and vLLM add it
-# to the answer, which is summed with the rest by the next norm (sglang 34690, where another order
-# moved FP8 grounding by 150 pixels; vLLM 0.33.0, `Qwen3LLMModel.forward`).
+# The sum of the layer's input, the feed-forward's answer and the level, each (N, H).  In half precision
+# the order matters: transformers adds the level last; sglang and vLLM add it to the answer, which the
+# next norm adds to the rest (sglang 34690, where another order moved FP8 grounding by 150 pixels;
+# vLLM 0.33.0, `Qwen3LLMModel.forward`).
 ADDITIONS: Mapping[PayloadOrder, Callable[[Tensor, Tensor, Tensor], Tensor]] = MappingProxyType(
     {
         "after_layer": lambda x_NH, answer_NH, level_NH: (x_NH + answer_NH) + level_NH,
@@ -61,7 +61,7 @@ ADDITIONS: Mapping[PayloadOrder, Callable[[Tensor, Tensor, Tensor], Tensor]] = M
 
 
 class DecoderLayer(nn.Module):
-    """Attention and feed-forward, each behind a norm and added to what came in."""
+    """Attention and feed-forward, each after a norm and added to its input."""
 
     def __init__(self, config: Qwen3VLConfig, mlp: nn.Module) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class DecoderLayer(nn.Module):
         self.add = ADDITIONS[c.order]
 
     def forward(self, x_NH: Tensor, cos_N1D: Tensor, sin_N1D: Tensor, level_NH: Tensor | None) -> Tensor:
-        """(N, H) -> (N, H)."""
+        """Run the layer and add a level of the payload: (N, H), (N, 1, D) twice, (N, H) or None -> (N, H)."""
         x_NH = x_NH + self.self_attn(self.input_layernorm(x_NH), cos_N1D, sin_N1D)
         answer_NH: Tensor = self.mlp(self.post_attention_layernorm(x_NH))
         return x_NH + answer_NH if level_NH is None else self.add(x_NH, answer_NH, level_NH)
@@ -82,9 +82,8 @@ class DecoderLayer(nn.Module):
 class Qwen3VLDecoder(nn.Module):
     """A `deepstack_harness.contract.protocols.Decoder`.
 
-    `load_state_dict` takes a `Qwen3VLTextModel`'s as it is and stays strict; of
-    its entries only `embed_tokens.weight` is left out: this decoder starts from
-    embeddings.
+    `load_state_dict` takes the state dict of a `Qwen3VLTextModel` and stays strict.  It leaves out
+    `embed_tokens.weight` only, because this decoder starts from embeddings.
     """
 
     def __init__(self, config: Qwen3VLConfig, mlp: Callable[[], nn.Module] | None = None) -> None:
@@ -96,10 +95,10 @@ class Qwen3VLDecoder(nn.Module):
         self.register_load_state_dict_pre_hook(drop_embeddings)  # type: ignore[no-untyped-call]
 
     def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
-        """Hidden (N, H), positions (3, N) int64, payload one (N, H) per level or None -> (N, H).
+        """Run all layers: hidden (N, H), positions (3, N) int64, one (N, H) per level or None -> (N, H).
 
-        As many levels are added as the payload has, whatever the family says; as in
-        the engine nothing compares their rows with N but the addition itself.
+        Every level of the payload is added, whatever number the family states.  As in the engine,
+        only the addition itself compares the rows of a level with N.
         """
         cos_N1D, sin_N1D = self.rotary_emb(positions, hidden.dtype)
         x_NH = hidden
@@ -111,28 +110,9 @@ class Qwen3VLDecoder(nn.Module):
 
 
 class Qwen3VLFamily(TinyFamily[Qwen3VLConfig]):
-    """Qwen3-VL; `2b` has the sizes of Qwen3-VL-2B's text model (its own are 28 layers)."""
+    """Qwen3-VL: decoders with interleaved MRoPE and a dense feed-forward."""
 
     base = "qwen3_vl"
-    variants = MappingProxyType(
-        {
-            **ATTENTION_VARIANTS,
-            "payload_into_mlp": Variant(
-                "payload added to the feed-forward's answer first, as vLLM and sglang do",
-                {"order": "into_mlp"},
-            ),
-            "payload_into_residual": Variant(
-                "payload added before the feed-forward's answer", {"order": "into_residual"}
-            ),
-            "2b": Variant(
-                "the sizes of Qwen3-VL-2B, 4 layers of 28",
-                {
-                    "hidden": 2048, "mlp": 6144, "heads": 16, "kv_heads": 8, "head_dim": 128,
-                    "sections": (24, 20, 20),
-                },
-            ),
-        }
-    )  # fmt: skip
 
     @override
     def decoder(self) -> nn.Module:

@@ -2,19 +2,18 @@
 
 from contextlib import closing
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 
-from deepstack_harness.catalogue.registry import FAMILIES, MUTANTS, REVISIONS, resolve
+from deepstack_harness.catalogue.registry import FAMILIES
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.case import parse_subject
-from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import UsageError
 from deepstack_harness.fuzzing.session import Ground
 from deepstack_harness.fuzzing.target import Target
+from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.play.user_buffer import load_buffer
 
 
@@ -44,8 +43,7 @@ def target_of(asked: Asked) -> Target:
     if asked.buffer:
         return Target(asked.buffer, load_buffer(asked.buffer), arm, asked.family)
     revision, caller = parse_subject(asked.name)
-    made = resolve("revision", {**REVISIONS, **MUTANTS}, revision)
-    return Target(revision, cast(BufferFactory, made), arm, asked.family, caller)
+    return Target(revision, buffer_named(revision), arm, asked.family, caller)
 
 
 def rules_broken(asked: Asked, trace: str) -> frozenset[Rule]:

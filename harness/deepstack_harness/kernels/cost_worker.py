@@ -22,8 +22,7 @@ from deepstack_harness.families.family import TinyFamily
 from deepstack_harness.kernels.costs import Costs, StepCost
 from deepstack_harness.kernels.decode import Decode, sized_family
 from deepstack_harness.kernels.subject import Subject
-from deepstack_harness.revisions.granite_full import GraniteFullBuffer
-from deepstack_harness.revisions.granite_sliced import GraniteSlicedBuffer
+from deepstack_harness.revisions.granite import GraniteFullBuffer, GraniteSlicedBuffer
 
 _FAMILY = "granite4_vision"
 _CHEAP = 100

@@ -1,23 +1,23 @@
 """A decoder with its buffer, compiled as a subject asks: the profile run, and one step with a payload."""
 
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from deepstack_harness.arms.open import open_arm
-from deepstack_harness.catalogue.registry import REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.protocols import Buffer, BufferFactory, Inputs, Profile, Session
+from deepstack_harness.contract.optional_members import in_graph
+from deepstack_harness.contract.protocols import Buffer, Inputs, Profile, Session
 from deepstack_harness.devices import parse_device, parse_dtype
 from deepstack_harness.errors import UsageError
-from deepstack_harness.families.by_name import family_named
+from deepstack_harness.families.by_name import tiny_family_named
 from deepstack_harness.families.family import TinyFamily
 from deepstack_harness.families.granite4_vision import Granite4VisionConfig
 from deepstack_harness.families.layers import give_storage
 from deepstack_harness.kernels.subject import CPU, Subject
-from deepstack_harness.revisions.in_graph import in_graph
+from deepstack_harness.mutants.by_name import buffer_named
 
 _WIDENED = ("mlp", "heads", "kv_heads")
 _DEFAULTS = ("opaque", "payload_first")
@@ -49,7 +49,7 @@ class Decode:
             if asked.runs
             else _undrawn(family, dtype, device)
         )
-        make = cast(BufferFactory, resolve("revision", REVISIONS, asked.revision))
+        make = buffer_named(asked.revision)
         decoder = in_graph(make, decoder)
         buffer = make(asked.capacity, family.hidden, family.levels, dtype=dtype, device=device)
         profile = Profile(asked.capacity, family.hidden, family.levels, dtype, device)
@@ -106,10 +106,10 @@ def sized_family(asked: Subject) -> TinyFamily[Any]:
 def _with_defaults(text: str) -> TinyFamily[Any]:
     """The family of that name, with each of `_DEFAULTS` that it has and `text` does not decide."""
     base, _, chosen = text.partition(":")
-    names, variants = chosen.split("+") if chosen else [], cast(TinyFamily[Any], family_named(text)).variants
+    names, variants = chosen.split("+") if chosen else [], tiny_family_named(text).variants
     decided = {field for name in names for field in variants[name].changes}
     names += [name for name in _DEFAULTS if name in variants and not decided & variants[name].changes.keys()]
-    return cast(TinyFamily[Any], family_named(":".join([base, "+".join(names)] if names else [base])))
+    return tiny_family_named(":".join([base, "+".join(names)] if names else [base]))
 
 
 def _undrawn(family: TinyFamily[Any], dtype: torch.dtype, device: torch.device) -> nn.Module:

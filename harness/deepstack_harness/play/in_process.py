@@ -3,11 +3,10 @@
 import functools
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import cast
 
-from deepstack_harness.catalogue.registry import MUTANTS, REVISIONS, resolve
 from deepstack_harness.contract.case import Case, Observation
 from deepstack_harness.contract.protocols import BufferFactory
+from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.play import Model, play
 from deepstack_harness.play.user_buffer import load_buffer
 
@@ -28,7 +27,7 @@ def _factory(revision: str, bound: Mapping[str, BufferFactory]) -> BufferFactory
         return bound[revision]
     if ":" in revision:  # MODULE:CLASS of the user's own
         return load_buffer(revision)
-    return cast(BufferFactory, resolve("revision", {**REVISIONS, **MUTANTS}, revision))
+    return buffer_named(revision)
 
 
 @functools.cache

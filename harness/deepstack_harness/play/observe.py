@@ -9,6 +9,7 @@ from deepstack_harness.arms.open import open_arm
 from deepstack_harness.callers.by_name import caller_of
 from deepstack_harness.callers.engine import Engine
 from deepstack_harness.contract.case import Case, GraphFacts, Observation, StepFacts
+from deepstack_harness.contract.optional_members import innermost
 from deepstack_harness.contract.protocols import BufferFactory, Session
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.play.model import Model
@@ -63,7 +64,7 @@ def _steps(case: Case, player: Player) -> tuple[tuple[StepFacts, ...], str | Non
 
 def _compiled(session: Session) -> CompiledSession | None:
     """The session that compiles, which may stand inside one that captures."""
-    inner = getattr(session, "inner", session)
+    inner = innermost(session)
     return inner if isinstance(inner, CompiledSession) else None
 
 

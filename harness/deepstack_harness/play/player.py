@@ -9,6 +9,13 @@ from torch import Tensor
 
 from deepstack_harness.callers.engine import Engine
 from deepstack_harness.contract.case import CallName, Case, Compare, Distances, GraphUse, Shard, StepFacts
+from deepstack_harness.contract.optional_members import (
+    begin_step,
+    begins_steps,
+    generation_of,
+    has_vision,
+    release,
+)
 from deepstack_harness.contract.protocols import Buffer, BufferFactory, Inputs, Session
 from deepstack_harness.contract.trace import Op, Step
 from deepstack_harness.errors import StepUnavailable
@@ -51,7 +58,7 @@ class Player:
     @property
     def vision(self) -> bool:
         """Whether the buffer belongs to a model with a vision tower."""
-        return bool(getattr(self._lane.buffer, "vision", True))
+        return has_vision(self._lane.buffer)
 
     def play(self, index: int, step: Step) -> StepFacts:
         """Do one step (index from 0) in both lanes."""
@@ -120,7 +127,7 @@ class Player:
 
     def _forward(self, index: int, step: Step) -> StepFacts:
         for _, buffer in self._buffers():
-            _begin(buffer, step)
+            begin_step(buffer, step.tokens, profile=step.op is Op.PROFILE)
         if self._beside is None:
             return self._facts(step, attempt("get", lambda: self._read_and_clear(step)))
         inputs = self._inputs(index, step)
@@ -172,7 +179,7 @@ class Player:
         with self._lane.watched():
             self._session.capture(dummy, self._lane)
         for _ in range(2):
-            self._watch.note_capture(tokens, self._read_beside(tokens), _generation(beside))
+            self._watch.note_capture(tokens, self._read_beside(tokens), generation_of(beside))
             attempt("clear", partial(beside.clear, tokens))
         self._captured_in[tokens] = self._generation
 
@@ -180,7 +187,7 @@ class Player:
         """The reference lane's buffer; raises `StepUnavailable` where no graph would be what it says."""
         if self._beside is None:
             raise StepUnavailable("where no decoder runs, no graph is captured")
-        if hasattr(self._lane.buffer, "begin_step"):
+        if begins_steps(self._lane.buffer):
             raise StepUnavailable("a class that is driven through its own forward is not captured")
         if self._caller.ranks > 1:
             raise StepUnavailable("graphs of steps that ranks share are not captured")
@@ -196,7 +203,8 @@ class Player:
         if ran.unavailable:
             return self._facts(step, ran)
         payload, distances = self._compare(step, inputs, ran.value)
-        use = self._watch.replayed(step.tokens, payload, _generation(self._beside))
+        generation = None if self._beside is None else generation_of(self._beside)
+        use = self._watch.replayed(step.tokens, payload, generation)
         return self._facts(step, ran, distances, use)
 
     def _replayed(self, inputs: Inputs) -> Tensor:
@@ -215,7 +223,7 @@ class Player:
         for tokens in sorted(self._captured_in, reverse=True):
             self._capture_size(tokens)
         for _, buffer in self._buffers():
-            getattr(buffer, "release", lambda: None)()
+            release(buffer)
 
     def _reload(self) -> None:
         if self._caller.ranks > 1:
@@ -224,7 +232,7 @@ class Player:
 
     @property
     def _generation(self) -> int | None:
-        return _generation(self._lane.buffer)
+        return generation_of(self._lane.buffer)
 
     def _facts(
         self,
@@ -276,15 +284,3 @@ def _only(payload: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     for start, end in spans:
         kept[:, start:end] = payload[:, start:end]
     return kept
-
-
-def _generation(buffer: Buffer | None) -> int | None:
-    """What a buffer that says when its storage moves counts up; None where it does not say."""
-    return getattr(buffer, "generation", None)
-
-
-def _begin(buffer: Buffer, step: Step) -> None:
-    """Let a buffer that is driven as an engine drives it see a step that may carry no payload."""
-    begin = getattr(buffer, "begin_step", None)
-    if begin is not None:
-        begin(step.tokens, profile=step.op is Op.PROFILE)

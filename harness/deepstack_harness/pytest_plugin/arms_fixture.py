@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypedDict, cast
+from typing import TypedDict
 
 import pytest
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 
 from deepstack_harness.callers.engine import Engine
 from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.catalogue.registry import ORACLES, resolve
+from deepstack_harness.catalogue.registry import ORACLES
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.case import Case, Compare, Distances, Judgement, Observation
 from deepstack_harness.contract.protocols import BufferFactory, Inputs
@@ -20,7 +20,7 @@ from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.devices import parse_device, parse_dtype
 from deepstack_harness.errors import UsageError
 from deepstack_harness.families.positions import mrope_positions
-from deepstack_harness.oracles.all_rules import Oracle
+from deepstack_harness.oracles.all_rules import judge
 from deepstack_harness.play import Model, play
 from deepstack_harness.play.user_buffer import check_fit
 from deepstack_harness.probes.numerics import NumericsProbe
@@ -167,8 +167,7 @@ class CompileArms(Asked):
     def _run(self, case: Case, model: Model, make: BufferFactory, caller: Engine, options: Options) -> ArmRun:
         wanted = rules_of(options.get("rules", ("R0", "R11")), [Rule(rule) for rule in ORACLES])
         observation = play(case, model, make, caller)
-        oracles = [cast(Oracle, resolve("oracle", ORACLES, rule)) for rule in wanted]
-        said = tuple(judge(case, observation) for judge in oracles)
+        said = tuple(judge(rule, case, observation) for rule in wanted)
         self.keep(case, observation, said)
         return ArmRun(case, observation, said)
 

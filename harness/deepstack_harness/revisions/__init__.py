@@ -1,1 +1,1 @@
-"""Buffer semantics, one short file each; every file says which vLLM change it follows."""
+"""Released semantics of deepstack buffers, one file per model, and `reference`, which keeps every rule."""

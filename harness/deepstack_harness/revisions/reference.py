@@ -1,21 +1,20 @@
-"""A buffer that keeps every rule: what the others are measured against."""
+"""A buffer that keeps every rule of the contract; the mutants are subclasses of it."""
 
 import torch
 from torch import Tensor
 
 
 class ReferenceBuffer:
-    """Never None, never stale, grows without loss and says so.
+    """Levels of (capacity, hidden) that answer with tensors only, and grow without loss.
 
-    `generation` counts moves of storage and changes before the first answer from
-    the new one; storage that was handed out before is kept until `release`, so
-    that graphs captured on it stay valid (R6).
+    `generation` counts moves of the storage.  It changes before the first answer from new storage;
+    old storage is kept until `release`, so that graphs captured on it stay valid (R6).
     """
 
     def __init__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """Allocate zeroed levels."""
+        """Allocate `levels` zeroed tensors (capacity, hidden)."""
         self._levels = [torch.zeros(capacity, hidden, dtype=dtype, device=device) for _ in range(levels)]
         self._retired: list[list[Tensor]] = []
         self._tokens_set = 0
@@ -27,15 +26,17 @@ class ReferenceBuffer:
         return self._levels[0].size(0)
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
-        """`tokens` rows of every level, growing above the capacity; ValueError if negative."""
+        """Return (tokens, hidden) per level, growing above the capacity.
+
+        Raises `ValueError` for a negative count.
+        """
         self._make_room(_counted(tokens, "get"))
         return tuple(level[:tokens] for level in self._levels)
 
     def set(self, payload: Tensor) -> None:
-        """Copy (levels, N, hidden) in and zero what an earlier, longer payload left.
+        """Copy a payload (levels, N, hidden), and zero the rows that a longer payload left behind N.
 
-        Raises ValueError for another number of levels or hidden size, before
-        anything changes.
+        Raises `ValueError` for another number of levels or hidden size, before anything changes.
         """
         tokens = self._check(payload)
         self._make_room(tokens)
@@ -45,18 +46,21 @@ class ReferenceBuffer:
         self._tokens_set = tokens
 
     def clear(self, tokens: int) -> None:
-        """Zero all rows that hold data, and `tokens` rows in any case.
+        """Zero all rows that hold data, and the first `tokens` rows in any case.
 
-        The zeroing does not depend on the counter: while a graph is captured the
-        counter is that of the capture, not that of a later replay.
+        Raises `ValueError` for a negative count.
         """
+        # A captured clear replays with the counter of the capture, so the counter alone is not enough.
         rows = max(_counted(tokens, "clear"), self._tokens_set)
         for level in self._levels:
             level[:rows].zero_()
         self._tokens_set = 0
 
     def resize(self, tokens: int) -> None:
-        """New storage of `tokens` rows that keeps the payload; ValueError below N."""
+        """Move to new storage of `tokens` rows, with the payload.
+
+        Raises `ValueError` for a negative count, and for fewer rows than the payload has.
+        """
         if _counted(tokens, "resize") < self._tokens_set:
             raise ValueError(f"resize to {tokens} rows would cut a payload of {self._tokens_set} tokens")
         self.generation += 1
@@ -64,7 +68,7 @@ class ReferenceBuffer:
         self._levels = [_moved(level, tokens, self._tokens_set) for level in self._levels]
 
     def release(self) -> None:
-        """Free storage of earlier generations, once graphs were captured again."""
+        """Free the storage of earlier generations, after graphs were captured again."""
         self._retired.clear()
 
     def _make_room(self, tokens: int) -> None:
@@ -72,6 +76,7 @@ class ReferenceBuffer:
             self.resize(tokens)
 
     def _check(self, payload: Tensor) -> int:
+        """Return N of a payload (levels, N, hidden)."""
         levels, tokens, hidden = payload.shape
         wanted = (len(self._levels), self._levels[0].size(1))
         if (levels, hidden) != wanted:
@@ -88,6 +93,7 @@ def _counted(tokens: int, call: str) -> int:
 
 
 def _moved(level: Tensor, rows: int, keep: int) -> Tensor:
+    """Return zeros (rows, hidden) with the first `keep` rows of `level` (capacity, hidden)."""
     moved = level.new_zeros(rows, level.size(1))
     moved[:keep].copy_(level[:keep])
     return moved

@@ -14,7 +14,7 @@ from deepstack_harness.results.records import RunRow, StepRecord
 from deepstack_harness.runs.task_result import Done, Ending, Seen, record
 from deepstack_harness.runs.tasks import Task
 from deepstack_harness.scripts.findings import Whose, render_finding
-from deepstack_harness.scripts.standalone import SHOWN, render_script
+from deepstack_harness.scripts.standalone import render_script
 
 _OF_BUFFERS = frozenset({Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R8})
 """Rules that a buffer alone breaks, so that a script without a decoder shows it."""
@@ -77,10 +77,10 @@ def _script(task: Task, cell: Cell) -> str | None:
     if not cell.broken:
         return None
     case = task.case
-    shown = SHOWN.get(task.incident or "")
+    incident = next((each for each in catalogue() if each.id == task.incident), None)
+    shown = incident.script if incident else None
     try:
-        if task.incident and shown == (case.subject, case.arm.name):
-            incident = next(one for one in catalogue() if one.id == task.incident)
+        if incident and shown and (shown.subject, shown.arm) == (case.subject, case.arm.name):
             return render_script(incident, case.family)
         return _of_buffer(task, cell)
     except UsageError:

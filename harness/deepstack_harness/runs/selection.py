@@ -1,22 +1,17 @@
 """The matrix as data: families x revisions x traces x arms x dtypes x devices, chosen by an expression."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
-from pathlib import Path
 
 import pandas as pd
 
-from deepstack_harness.catalogue.data_files import data
-from deepstack_harness.catalogue.incidents import DEEPSTACK, Run, catalogue
+from deepstack_harness.catalogue.contract_runs import contract_runs
+from deepstack_harness.catalogue.incidents import DEEPSTACK, catalogue
 from deepstack_harness.catalogue.matrix import Where, daily, plan_check, plan_incident, plan_runs
-from deepstack_harness.catalogue.versioned import load_toml
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.errors import UsageError
 from deepstack_harness.runs.tasks import Task
 
-SCHEMA_VERSION = 1
 COLUMNS = (
     "family", "revision", "caller", "trace", "arm", "backend", "guards", "shapes", "capture",
     "dtype", "device", "incident",
@@ -32,25 +27,6 @@ class Tier(StrEnum):
 
     CI = "ci"
     NIGHTLY = "nightly"
-
-
-@dataclass(frozen=True)
-class ContractRuns:
-    """`fixtures/contract.toml`: traces of the whole contract, and what each revision breaks in them."""
-
-    schema_version: int
-    run: tuple[Run, ...]
-
-
-def load(path: Path) -> ContractRuns:
-    """Read such a file; raises what `load_toml` raises."""
-    return load_toml(path, ContractRuns, "a file of contract runs", SCHEMA_VERSION)
-
-
-@cache
-def contract_runs() -> tuple[Run, ...]:
-    """Those that come with the harness."""
-    return load(data("fixtures/contract.toml")).run
 
 
 def matrix(tier: Tier, devices: Sequence[str], buffers: Sequence[str] = ()) -> list[Task]:

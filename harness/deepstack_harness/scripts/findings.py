@@ -1,33 +1,31 @@
-"""A finding on a buffer as a standalone program: torch only, exits with 1 while the fault is there.
+"""A finding on a buffer as a standalone program, which needs torch only and exits with 1 on the fault.
 
-The program plays the trace on the buffer and compares every answer with the payload that
-was set last.  Whose buffer it is: one of ours, inlined; a class of the user's, imported; or a
-vLLM class, whose methods are cut out of the source that the program is called with.
+The program plays the trace on the buffer and compares every answer with the payload that was set last.
+A buffer of ours is inlined, a class of the user's or of another package is imported.  Of a vLLM class the
+methods are cut out of the source that the program is called with.
 """
 
-import ast
-import inspect
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import ModuleType
 
-from deepstack_harness.catalogue.registry import MUTANTS, REVISIONS, resolve
+from deepstack_harness.catalogue.mutants import BUFFERS
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step, Trace
 from deepstack_harness.errors import UsageError
+from deepstack_harness.mutants.by_name import buffer_named
+from deepstack_harness.scripts.inline import inlined
 from deepstack_harness.scripts.standalone import environment
 
-_INLINED = ("deepstack_harness.revisions.", "deepstack_harness.mutants.")
 _WIDTH = 110
 _NO_GRAPHS = frozenset({Op.CAPTURE, Op.REPLAY, Op.RELOAD})
 
 
 @dataclass(frozen=True)
 class Whose:
-    """The buffer's class: a revision or mutant of ours, or MODULE:CLASS, or a `member` of a vLLM source.
+    """The class of a buffer: a named one, MODULE:CLASS, or a class of a vLLM source.
 
-    `member` is the file inside the source that has the class `name`.
+    `member` is the file inside the source that defines the class `name`; None for the other two.
     """
 
     name: str
@@ -35,14 +33,19 @@ class Whose:
 
     @property
     def is_ours(self) -> bool:
-        """Whether its code can be inlined."""
-        return self.name in REVISIONS or self.name in MUTANTS
+        """Whether the code can be inlined: that of other packages is imported."""
+        return self.name in BUFFERS.own
+
+    @property
+    def target(self) -> str:
+        """MODULE:CLASS of a class that is imported."""
+        return BUFFERS[self.name].target if self.name in BUFFERS else self.name
 
 
 def render_finding(
     trace: Trace, rule: Rule, detail: str, whose: Whose, *, levels: int = 3, hidden: int = 8
 ) -> str:
-    """The program's text; `levels` and `hidden` are the sizes of the buffer it makes.
+    """Return the text of the program; `levels` and `hidden` are the sizes of the buffer it makes.
 
     Raises `UsageError` for a trace with graphs, which a buffer alone does not have.
     """
@@ -52,7 +55,7 @@ def render_finding(
         trace=trace, whose=whose, levels=levels, hidden=hidden, said=_said(trace, rule, detail, whose),
         steps=_wrapped(f"STEPS = {list(_steps(trace, levels, hidden))}", "    ").replace("'", '"'),
         code=_code_of(whose.name) if whose.is_ours else "",
-        made=whose.name.partition(":")[::2],
+        made=whose.target.partition(":")[::2],
     )  # fmt: skip
     return text.strip() + "\n"
 
@@ -67,55 +70,19 @@ def _wrapped(text: str, indent: str) -> str:
 
 
 def _steps(trace: Trace, levels: int, hidden: int) -> Iterator[tuple[str, int, int, int]]:
-    """(call, tokens, levels, hidden) of every call on the buffer."""
+    """Yield (call, tokens, levels, hidden) of every call on the buffer."""
     for step in trace:
         for call in ("get", "clear") if step.op in RUNS_DECODER else (str(step.op),):
             yield call, step.tokens, *_shape(step, levels, hidden)
 
 
 def _shape(step: Step, levels: int, hidden: int) -> tuple[int, int]:
-    """Of a payload; where it deviates, it does so from the script's buffer too."""
+    """Return (levels, hidden) of a payload: the step's own, or else those of the program's buffer."""
     return (levels if step.levels is None else step.levels, hidden if step.hidden is None else step.hidden)
 
 
 def _code_of(name: str) -> str:
-    """The class and what it derives from, without docstrings, bases first; its name becomes `Buffer`."""
-    made_by = resolve("buffer", {**REVISIONS, **MUTANTS}, name)
-    assert isinstance(made_by, type)
-    modules = dict.fromkeys(inspect.getmodule(one) for one in reversed(made_by.__mro__[:-1]))
-    bodies = [_body(module) for module in modules if module is not None]
-    statements = dict.fromkeys(text for body in bodies for text in body)
-    return "\n\n\n".join([*statements, f"Buffer = {made_by.__name__}"])
-
-
-def _body(module: ModuleType) -> Iterator[str]:
-    for node in ast.parse(inspect.getsource(module)).body:
-        if isinstance(node, ast.ImportFrom):
-            yield from _imported(node)
-        elif not isinstance(node, (ast.Import, ast.Expr)):
-            yield ast.unparse(_Bare().visit(node))
-
-
-def _imported(node: ast.ImportFrom) -> Iterator[str]:
-    """Names from torch and the standard library as they are, our exceptions as plain ones."""
-    source = node.module or ""
-    if source == "deepstack_harness.errors":
-        for alias in node.names:
-            yield f"class {alias.name}(Exception):\n    pass"
-    elif not source.startswith(_INLINED):
-        yield ast.unparse(node)
-
-
-class _Bare(ast.NodeTransformer):
-    """Takes docstrings out."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._without(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        return self._without(node)
-
-    def _without(self, node: ast.FunctionDef | ast.ClassDef) -> ast.AST:
-        if ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-        return self.generic_visit(node)
+    """Return the class of a revision or mutant of ours, under the name `Buffer`."""
+    made_by = buffer_named(name)
+    assert isinstance(made_by, type), name
+    return f"{inlined(made_by)}\n\n\nBuffer = {made_by.__name__}"

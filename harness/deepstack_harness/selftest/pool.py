@@ -18,7 +18,7 @@ from typing import IO
 import msgspec
 
 from deepstack_harness.catalogue.data_files import hypothesis_storage
-from deepstack_harness.catalogue.registry import MUTANT_ARMS, MUTANTS
+from deepstack_harness.catalogue.mutants import MUTANTS
 
 CONTROL = "reference"
 """The buffer in which nothing may be found."""
@@ -80,7 +80,7 @@ class Proof:
 
 def orders_for(mutants: Iterable[str], seed: int) -> list[Order]:
     """The control under every arm that takes part, and the mutants."""
-    named = [(name, MUTANTS[name].summary, MUTANT_ARMS.get(name, "eager")) for name in mutants]
+    named = [(name, str(MUTANTS[name].rule), MUTANTS[name].arm) for name in mutants]
     arms = {arm for _, _, arm in named}
     controls = [(CONTROL, None, arm) for arm in arms]
     return [

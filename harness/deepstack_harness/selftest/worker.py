@@ -3,25 +3,26 @@
 import sys
 import time
 from functools import cache
-from typing import cast
 
 import msgspec
 from typing_extensions import override
 
-from deepstack_harness.catalogue.registry import FAMILIES, MUTANTS, ORACLES, REVISIONS, resolve
+from deepstack_harness.catalogue.mutants import BUFFERS
+from deepstack_harness.catalogue.names import imported
+from deepstack_harness.catalogue.registry import FAMILIES, ORACLES
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import Enough, Progress, Watch, hunt
 from deepstack_harness.fuzzing.target import Target
+from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.selftest.pool import Order, Proof
 
 
 def prove_one(order: Order) -> Proof:
     """Hunt until a while after the first finding, and state what was found; R0 is broken besides."""
     _import_all()
-    make = cast(BufferFactory, resolve("buffer", {**REVISIONS, **MUTANTS}, order.subject))
+    make = buffer_named(order.subject)
     watch, start = _Patience(order.patience), time.perf_counter()
     result = hunt(
         Target(order.subject, make, ArmSpec.parse(order.arm)),
@@ -68,9 +69,9 @@ def _import_all() -> None:
     hypothesis draws some numbers from the sources of the modules that are imported, where they
     are not installed ones: equal seeds would draw other traces in the second hunt than in the first.
     """
-    for names in (MUTANTS, REVISIONS, ORACLES, FAMILIES):
-        for name in names:
-            resolve("name", names, name)
+    for names in (BUFFERS, ORACLES, FAMILIES):
+        for entry in names.own.values():
+            imported(entry.target)
 
 
 def _serve() -> None:

@@ -16,13 +16,12 @@ from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
-from deepstack_harness.catalogue.registry import resolve
-from deepstack_harness.catalogue.variants import DUAL_STREAM
 from deepstack_harness.contract.facts.ordering import OnDevice
 from deepstack_harness.devices import parse_device
 from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.sources.locate import locate
 from deepstack_harness.streams.bitwise import different_bits
+from deepstack_harness.streams.by_name import dual_stream_named
 from deepstack_harness.streams.dual_streams import DualStream
 from deepstack_harness.streams.from_source import dual_streams_of
 from deepstack_harness.streams.model_check import run_layers
@@ -152,7 +151,7 @@ _DELAYED = {linear, torch.add, Tensor.add, Tensor.clone}
 def way_of(variant: str, source: str | None) -> DualStream:
     """A variant of ours, or a helper of a source by its function's name; raises `UsageError` for neither."""
     if source is None:
-        return resolve("dual-stream variant", DUAL_STREAM, variant)  # type: ignore[return-value]
+        return dual_stream_named(variant)
     found = dual_streams_of(locate(source))
     if variant not in found:
         raise UsageError(f"{source} has no '{variant}'; it has {', '.join(found)}")
