@@ -17,7 +17,7 @@ import pytest
 import deepstack_harness
 
 ROOT = Path(__file__).parents[3]
-CARRIED = ("cases", "fixtures")
+CARRIED = ("cases", "examples", "fixtures")
 
 pytestmark = [
     pytest.mark.skipif(not (ROOT / "tox.ini").exists(), reason="needs a checkout to build from"),

@@ -1,4 +1,4 @@
-"""The plugin in a project of somebody else: `stranger/`, copied, and tests of a few lines."""
+"""The plugin in another project: a copy of `examples/pytest_project`, and tests of a few lines."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from deepstack_harness.cli import main
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.results import read_run
 
-STRANGER = data("fixtures/stranger")
+EXAMPLE = data("examples/pytest_project")
 PLUGIN = "deepstack_harness.pytest_plugin"
 SLOW = pytest.mark.slow
 # Other plugins that happen to be installed cost each process a second.
@@ -56,9 +56,9 @@ class Project:
 
 
 @pytest.fixture
-def stranger(tmp_path: Path, installed: str) -> Project:
-    """The project of fixtures/, copied."""
-    copied = shutil.copytree(STRANGER, tmp_path / "stranger", ignore=shutil.ignore_patterns("__pycache__"))
+def example(tmp_path: Path, installed: str) -> Project:
+    """A copy of the example."""
+    copied = shutil.copytree(EXAMPLE, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__"))
     return Project(copied, installed)
 
 
@@ -88,10 +88,10 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("words", [ALONE, pytest.param(WORKERS, marks=SLOW)], ids=" ".join)
-def test_a_planted_fault_is_found(stranger: Project, words: tuple[str, ...]) -> None:
-    model = stranger.folder / "stranger_model.py"
+def test_a_planted_fault_is_found(example: Project, words: tuple[str, ...]) -> None:
+    model = example.folder / "side_buffer.py"
     model.write_text(model.read_text().replace("PLANTED = False", "PLANTED = True"))
-    status, printed = stranger.pytest(*words)
+    status, printed = example.pytest(*words)
     assert (status, re.findall(r"(\d+) failed|passed|error", printed)) == (1, ["4"]), printed
     assert [said for said in FAULTS if said not in printed] == [], printed
 
@@ -105,17 +105,15 @@ def test_a_planted_fault_is_found(stranger: Project, words: tuple[str, ...]) -> 
     ],
     ids=str,
 )
-def test_the_mended_project_passes_and_reports(
-    stranger: Project, words: tuple[str, ...], passed: int
-) -> None:
-    status, printed = stranger.pytest(*words, "--deepstack-report", "out")
+def test_the_mended_project_passes_and_reports(example: Project, words: tuple[str, ...], passed: int) -> None:
+    status, printed = example.pytest(*words, "--deepstack-report", "out")
     assert (status, re.findall(r"(\d+) passed|failed|error", printed)) == (0, [str(passed)]), printed
-    found = read_run(stranger.folder / "out")
-    assert set(found.cases["subject"]) == {"stranger_model:SideBuffer"}
+    found = read_run(example.folder / "out")
+    assert set(found.cases["subject"]) == {"side_buffer:SideBuffer"}
     assert set(found.cases["arm"]) - {"eager/drop_all"} == {"eager", "eager/full"}
     assert set(found.rows["verdict"]) == {"PASS", "SKIP"}
     assert found.meta[0]["finished"]
-    assert main(["report", str(stranger.folder / "out"), "--quiet"]) == ExitCode.HOLDS
+    assert main(["report", str(example.folder / "out"), "--quiet"]) == ExitCode.HOLDS
 
 
 def test_each_worker_has_a_gpu_of_the_callers_list_before_a_conftest_is_read(small: Project) -> None:

@@ -119,4 +119,4 @@ def _refused_twice(kind: str, entry: Entry, owner: str, extension: Extension) ->
         f"{kind} '{extension.name}' is declared by {owner} and by {extension.distribution}: "
         "rename its entry point in one of them, or uninstall one"
     )
-    return Entry(entry.target, entry.summary, distribution=entry.distribution, refused=entry.refused or why)
+    return Entry(entry.target, entry.summary, distribution=entry.distribution, refused=why)
