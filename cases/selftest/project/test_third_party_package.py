@@ -31,7 +31,16 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("example")
     copied = shutil.copytree(data("examples/third_party_buffers"), folder / "sources")
     options = ["--no-index", "--no-deps", "--no-build-isolation", "--no-compile", "--quiet"]
-    command = [sys.executable, "-m", "pip", "install", *options, "--target", folder / "installed", copied]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        *options,
+        "--target",
+        str(folder / "installed"),
+        str(copied),
+    ]
     subprocess.run(command, check=True)
     return folder / "installed"
 

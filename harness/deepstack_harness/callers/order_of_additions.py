@@ -13,7 +13,7 @@ from typing_extensions import override
 from deepstack_harness.callers.decoder_copies import shared_copy
 from deepstack_harness.callers.engine import Engine
 from deepstack_harness.errors import UsageError
-from deepstack_harness.families.qwen3_vl import ADDITIONS, DecoderLayer, PayloadOrder
+from deepstack_harness.families.qwen3_vl import ADDITIONS, PayloadOrder, QwenDecoderLayer
 
 
 class OrderOfAdditions(Engine):
@@ -28,7 +28,7 @@ class OrderOfAdditions(Engine):
         Raises `UsageError` for a decoder whose layers do not add the payload themselves.
         """
         reordered = shared_copy(decoder)
-        layers = [layer for layer in reordered.modules() if isinstance(layer, DecoderLayer)]
+        layers = [layer for layer in reordered.modules() if isinstance(layer, QwenDecoderLayer)]
         if not layers:
             raise UsageError(
                 f"caller order_of_additions knows no other order for {type(decoder).__name__}: "

@@ -75,7 +75,7 @@ class Granite4VisionConfig(DecoderConfig):
         }
 
 
-class DecoderLayer(nn.Module):
+class GraniteDecoderLayer(nn.Module):
     """Attention and feed-forward, each after a norm, scaled, and added to its input."""
 
     def __init__(self, config: Granite4VisionConfig) -> None:
@@ -99,7 +99,7 @@ class Granite4VisionDecoder(nn.Module):
 
     def __init__(self, config: Granite4VisionConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(GraniteDecoderLayer(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.hidden, config.eps)
         self.rotary_emb = Rope(config.head_dim, config.theta)
         self.level_of = {layer: level for level, layer in enumerate(config.targets)}

@@ -60,7 +60,7 @@ ADDITIONS: Mapping[PayloadOrder, Callable[[Tensor, Tensor, Tensor], Tensor]] = M
 )
 
 
-class DecoderLayer(nn.Module):
+class QwenDecoderLayer(nn.Module):
     """Attention and feed-forward, each after a norm and added to its input."""
 
     def __init__(self, config: Qwen3VLConfig, mlp: nn.Module) -> None:
@@ -89,7 +89,7 @@ class Qwen3VLDecoder(nn.Module):
     def __init__(self, config: Qwen3VLConfig, mlp: Callable[[], nn.Module] | None = None) -> None:
         super().__init__()
         make = mlp or (lambda: SwiGLU(config.hidden, config.mlp))
-        self.layers = nn.ModuleList(DecoderLayer(config, make()) for _ in range(config.layers))
+        self.layers = nn.ModuleList(QwenDecoderLayer(config, make()) for _ in range(config.layers))
         self.norm = RMSNorm(config.hidden, config.eps)
         self.rotary_emb = InterleavedMRope(config.head_dim, config.sections, config.theta)
         self.register_load_state_dict_pre_hook(drop_embeddings)  # type: ignore[no-untyped-call]
