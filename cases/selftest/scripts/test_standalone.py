@@ -104,7 +104,7 @@ def test_a_linter_and_a_formatter_have_nothing_to_say(command: list[str], tmp_pa
 
 def test_the_steps_are_those_of_the_catalogue() -> None:
     text = render_script(with_trace(find("43602"), "cap 32: profile 31; set 7; clear 5; forward 8"), FAMILY)
-    calls = ["forward(31)", "set(torch.randn(LEVELS, 7, HIDDEN", "clear(5)", "forward(8)"]
+    calls = ["forward(31)", "set(drawn(LEVELS, 7))", "clear(5)", "forward(8)"]
     places = [text.find(call) for call in calls]
     assert -1 not in places
     assert places == sorted(places)
@@ -142,6 +142,13 @@ def test_an_incident_without_a_script_is_told_which_have_one(render: Render) -> 
     other = replace(find("43602"), id="1", name="unknown", script=None)
     with pytest.raises(UsageError, match=r"no script .* incident 1 \(unknown\); 43602, 41485, .* have one"):
         render(other, FAMILY)
+
+
+@both
+def test_a_script_without_a_template_is_refused(render: Render) -> None:
+    # Incidents of other packages have none.
+    with pytest.raises(UsageError, match=r"incident acme-7 \(none-while-.* templates has no folder 'acme-7'"):
+        render(replace(find("43602"), id="acme-7"), FAMILY)
 
 
 def test_a_family_that_the_incident_has_not_is_refused() -> None:

@@ -52,8 +52,7 @@ def render_pytest(incident: Incident, family: str) -> str:
 
 def _render(kind: str, incident: Incident, family: str) -> str:
     script = _script_of(incident)
-    names = [f"{incident.id}/{kind}.py.jinja", f"{kind}.py.jinja"]
-    template = environment().select_template(names)
+    template = _template(incident, kind)
     text = template.render(
         incident=incident,
         revision=script.subject,
@@ -62,6 +61,19 @@ def _render(kind: str, incident: Incident, family: str) -> str:
         **(_played(incident, script, family) if incident.system == DEEPSTACK else {}),
     )
     return _tidy(text)
+
+
+def _template(incident: Incident, kind: str) -> jinja2.Template:
+    """Return the incident's own script or test, or the common one that includes the incident's body."""
+    made = environment()
+    known = set(made.list_templates())
+    own, body = f"{incident.id}/{kind}.py.jinja", f"{incident.id}/body.py.jinja"
+    if not {own, body} & known:
+        raise UsageError(
+            f"no script can be written for incident {incident.id} ({incident.name}): "
+            f"deepstack_harness/scripts/templates has no folder '{incident.id}'"
+        )
+    return made.get_template(own if own in known else f"{kind}.py.jinja")
 
 
 def _played(incident: Incident, script: Script, family: str) -> dict[str, object]:
