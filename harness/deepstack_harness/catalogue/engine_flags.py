@@ -1,4 +1,4 @@
-"""The vLLM settings that an arm corresponds to, so that a finding can be tried in the engine."""
+"""vLLM settings that correspond to an arm, so that a finding can be tried in the engine."""
 
 import json
 
@@ -11,14 +11,14 @@ from deepstack_harness.contract.arm_spec import (
     ShapePolicy,
 )
 
-# The engine's modes, from vLLM's CompilationConfig (vllm/config/compilation.py, 0.33.0):
-# 0 not compiled, 1 stock torch.compile, 2 one Dynamo trace with any backend, 3 its own; 2 and 3 drop guards.
+# Modes of vLLM's CompilationConfig (vllm/config/compilation.py, 0.33.0): 0 not compiled, 1 stock
+# torch.compile, 2 one Dynamo trace with any backend, 3 vLLM's own.  Modes 2 and 3 drop guards.
 _NOT_COMPILED, _STOCK, _TRACE_ONCE, _ENGINE = 0, 1, 2, 3
 _CUDAGRAPH_MODES = {Capture.FULL: "FULL", Capture.PIECEWISE: "PIECEWISE", Capture.BREAKABLE: "PIECEWISE"}
 
 
 def engine_flags(arm: ArmSpec) -> str:
-    """Flags (and environment) of `vllm serve`, empty where the engine has none."""
+    """Return the flags and the environment of `vllm serve` for an arm; empty if the engine has none."""
     if arm.payload is not PayloadPolicy.BUFFER or not _engine_has(arm):
         return ""
     if not arm.compiled and not arm.captured and arm.ranks == 1:
@@ -41,7 +41,7 @@ def _config(arm: ArmSpec) -> dict[str, object]:
     if arm.compiled:
         config["backend"] = str(arm.backend)
     if arm.guards is GuardPolicy.SHAPE_ENV_ONLY:
-        # A debugging mode; its docstring asks for the two variables of `_environment`.
+        # A debugging mode, whose docstring asks for the two variables of `_environment`.
         config["dynamic_shapes_config"] = {"evaluate_guards": True}
     if arm.shapes is ShapePolicy.MARK_UNBACKED:
         config["dynamic_shapes_config"] = {"type": "unbacked"}

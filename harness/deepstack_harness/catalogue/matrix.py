@@ -1,4 +1,4 @@
-"""What to run: incidents and questions turned into cases, cheap arms first.  No torch."""
+"""Cases to run: incidents, audits and a user's own questions as plans, cheap backends first.  No torch."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,14 +18,14 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Trace
 
 CONTROL_REVISION = "reference"
-"""The controls do not depend on the buffer; they are shown once, on this revision."""
+"""The revision of the controls, which do not depend on the buffer and are played once."""
 _COST = [Backend.NONE, Backend.EAGER, Backend.AOT_EAGER, Backend.INDUCTOR]
 _GENERAL = {ShapePolicy.MARK_DYNAMIC: 2, ShapePolicy.MARK_UNBACKED: 1}
-"""From how many tokens on a graph is one for all sizes; fewer are specialised."""
+"""The number of tokens from which on one graph serves all sizes; each smaller size has its own."""
 
 
 AUDIT_TRACES = (
-    # S1..S10: lifecycles that released buffers were measured on.
+    # S1..S10: the lifecycles on which released buffers were measured.
     "cap 16: get 4",
     "cap 16: set 9; get 16",
     "cap 16: set 9; get 16; clear 16; get 16",
@@ -44,8 +44,8 @@ AUDIT_TRACES = (
 )
 
 CONTRACT_TRACES = (
-    # Together these put R1..R8 to the test: growth by set, get and resize, both ends of
-    # a clear, a shorter payload after a longer one, refused calls between reads.
+    # Together these test R1..R8: growth by set, get and resize, both ends of a clear, a shorter
+    # payload after a longer one, refused calls between reads.
     "cap 16: profile 16; set 9; get 16; get 9; clear 16; get 16",
     "cap 16: set 9; clear 5; get 16; set 9; clear 0; get 9",
     "cap 16: set 9; get 9; set 3; get 9; get 3",
@@ -57,7 +57,7 @@ CONTRACT_TRACES = (
 )
 
 CAPTURE_TRACES = (
-    # With graphs, which make some faults visible: text after an image, growth between replays.
+    # Faults that only graphs show: text after an image, growth between replays.
     "cap 16: capture 16; set 16; replay 16; replay 16",
     "cap 16: capture 16; capture 4; set 9; set 3; replay 4; set 9; replay 16",
     "cap 16: capture 16; set 9; replay 16; set 20; replay 16; replay 16; get 20",
@@ -68,7 +68,7 @@ CHECK_TRACES = (*AUDIT_TRACES, *CONTRACT_TRACES, *CAPTURE_TRACES)
 
 @dataclass(frozen=True)
 class Planned:
-    """A case, and the rules it must break; None where no catalogue says so (a user's source or trace)."""
+    """A case and the rules that it must break; None if no catalogue says so (a user's source or trace)."""
 
     case: Case
     must_break: frozenset[Rule] | None
@@ -76,13 +76,13 @@ class Planned:
 
     @property
     def is_control(self) -> bool:
-        """Whether this shows what a model without a payload gives."""
+        """Whether the case is a control: a model without a payload, or with a zeroed one."""
         return self.case.arm.payload is not PayloadPolicy.BUFFER
 
 
 @dataclass(frozen=True)
 class Where:
-    """What a whole run shares: family, dtype and device names, seed."""
+    """Settings that a whole run shares: names of family, dtype and device, and the seed."""
 
     family: str
     dtype: str = "float32"
@@ -91,13 +91,13 @@ class Where:
 
 
 def graph_budget(trace: Trace, arm: ArmSpec) -> int:
-    """Graphs a correct buffer needs over a trace; the same for every family: each is one graph for all sizes.
+    """Return the number of graphs that a correct buffer needs over a trace, the same for every family.
 
-    Without guards, or with those alone that refuse a recompile, one graph serves every size.
-    With guards torch specialises 0 and 1 tokens, each in a graph of its own (its 0/1
-    specialisation), and with static shapes every size.  Unbacked sizes are never specialised,
-    but the strides of an empty tensor are: 0 tokens are one graph more.  Where tensor guards
-    alone are kept, a graph for all sizes, once built, serves 0 and 1 too.
+    Without guards, or with those only that refuse a recompile, one graph serves every size.  With guards,
+    torch compiles 0 and 1 tokens separately (its 0/1 specialisation), and with static shapes every size.
+    Unbacked sizes are never specialised, but the strides of an empty tensor are, so that 0 tokens take
+    one more graph.  If only tensor guards are kept, a graph for all sizes serves 0 and 1 too once it is
+    built.
     """
     if arm.guards in {GuardPolicy.DROP_ALL, GuardPolicy.SHAPE_ENV_ONLY}:
         return 1
@@ -111,13 +111,13 @@ def graph_budget(trace: Trace, arm: ArmSpec) -> int:
 
 
 def plan_incident(incident: Incident, where: Where) -> list[Planned]:
-    """The runs of an incident over its revisions, controls added, cheap backends first."""
+    """Plan the runs of an incident over its revisions, with controls, cheap backends first."""
     known = plan_runs(incident.runs_of(where.family), incident.revisions, where)
     return sorted([*_controls(incident, where), *known], key=_cost)
 
 
 def plan_runs(runs: Iterable[Run], revisions: Sequence[str], where: Where) -> list[Planned]:
-    """Runs over the revisions they name, or else over `revisions`, with what each must break."""
+    """Plan runs over the revisions they name, or else over `revisions`, with the rules that each breaks."""
     return [
         Planned(
             _case(replace(where, dtype=run.dtype or where.dtype), subject, Trace.parse(run.trace), arm),
@@ -131,10 +131,10 @@ def plan_runs(runs: Iterable[Run], revisions: Sequence[str], where: Where) -> li
 
 
 def daily(incident: Incident, case: Case) -> bool:
-    """Whether CI plays a case of an incident every day: cold compiles take 1 s to 6 s, all are too many.
+    """Return whether CI plays a case of an incident every day.
 
-    Compiled cases are daily on the incident's first family, and with Inductor on its
-    first faulty and its last fixed revision.
+    A cold compile takes 1 s to 6 s, so that CI cannot play all.  Compiled cases are daily on the
+    incident's first family, and with Inductor on its first faulty and its last fixed revision.
     """
     if case.arm.backend is Backend.INDUCTOR and case.subject not in (incident.faulty[0], incident.fixed[-1]):
         return False
@@ -142,7 +142,7 @@ def daily(incident: Incident, case: Case) -> bool:
 
 
 def plan_source(incident: Incident, where: Where, label: str, model_class: str) -> list[Planned]:
-    """The runs of an incident on one upstream class, of which nothing is expected."""
+    """Plan the runs of an incident on one upstream class, without expectations."""
     runs = [
         Planned(_of_source(_case(where, label, Trace.parse(run.trace), arm), model_class), None, run.note)
         for run in incident.runs_of(where.family)
@@ -155,14 +155,14 @@ def plan_source(incident: Incident, where: Where, label: str, model_class: str) 
 def plan_audit(
     where: Where, label: str, model_class: str, texts: Iterable[str] = AUDIT_TRACES
 ) -> list[Planned]:
-    """Traces on one upstream class, no decoder beside it; by default the audit traces."""
+    """Plan traces on one upstream class without a decoder; by default the audit traces."""
     traces = map(Trace.parse, texts)
     cases = (replace(_case(where, label, trace, EAGER), compare=Compare.NOTHING) for trace in traces)
     return [Planned(_of_source(case, model_class), None) for case in cases]
 
 
 def plan_check(where: Where, label: str, texts: Iterable[str] = CHECK_TRACES) -> list[Planned]:
-    """Traces on one class of a user's own, uncompiled; by default the whole buffer contract."""
+    """Plan traces on a user's own class, uncompiled; by default those of the whole contract."""
     return [
         Planned(_case(where, label, trace, _uncompiled(trace)), None) for trace in map(Trace.parse, texts)
     ]
@@ -175,11 +175,10 @@ def _uncompiled(trace: Trace) -> ArmSpec:
 def plan_workload(
     incident: Incident, where: Where, trace: Trace, source: tuple[str, str] | None = None
 ) -> list[Planned]:
-    """A workload over all revisions with the guards dropped, and over the faulty ones with them kept.
+    """Plan a workload over all revisions with guards dropped, and over the faulty ones with guards kept.
 
-    `source` is the label and model class of an upstream class to run instead.
-    Traffic that alternates compiles a graph for each structure it has seen, so
-    graphs are counted, and not judged.
+    `source` is the label and the model class of an upstream class to run instead.  Traffic that
+    alternates compiles a graph for each structure it has seen, so that graphs are counted and not judged.
     """
     dropped, kept = ArmSpec.parse("eager/drop_all"), ArmSpec.parse("eager/stock")
     if source is not None:
@@ -191,9 +190,9 @@ def plan_workload(
 
 
 def narrow(plan: Iterable[Planned], trace: Trace | None, arm: ArmSpec | None) -> list[Planned]:
-    """The part of a plan with this arm; with a trace or arm of the user's own, the plan rebuilt on it.
+    """Return the part of a plan with this arm, or the plan rebuilt on a user's own trace or arm.
 
-    Nothing is expected of what the catalogue does not cover.
+    A case that the catalogue does not cover has no expectation.
     """
     plan = list(plan)
     covered = arm is None or any(planned.case.arm == arm for planned in plan)

@@ -1,1 +1,1 @@
-"""What users ask of an engine: requests, and the schedule that turns them into traces; no torch."""
+"""Requests as users send them, and the schedule that turns them into traces; no torch."""

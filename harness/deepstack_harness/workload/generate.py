@@ -1,18 +1,16 @@
 """Make a workload that looks like Geometry3K: `python -m deepstack_harness.workload.generate OUT`.
 
-The data set itself is not redistributed here; the fixture has its columns, and
-sizes, texts and answers of the same kind, drawn from a fixed seed.
+The data set itself is not redistributed here.  The fixture has the same columns, with sizes, texts and
+answers of the same kind, drawn from a fixed seed.
 
-Image sizes are an assumption, modelled on the figures' label boxes in the
-published annotations (Inter-GPS, `geometry_labels_val.csv`, the first 48 figures,
-20 pixels of margin added): the geometric mean of the sides has its median at 350
-pixels and a spread (standard deviation of its logarithm) of 0.36, width to height
-a median of 1.39 and a spread of 0.30; both are drawn log-normal and
-independently, and sides are kept in 80 .. 1100 pixels.  Images are blank: only
-their headers are ever read.
+Image sizes are an assumption, modelled on the label boxes of figures in the published annotations
+(Inter-GPS, `geometry_labels_val.csv`, the first 48 figures, with 20 pixels of margin).  The geometric mean
+of the sides has a median of 350 pixels and a spread (standard deviation of the logarithm) of 0.36.  Width
+to height has a median of 1.39 and a spread of 0.30.  Both are drawn log-normal and independently, and
+sides are kept in 80 .. 1100 pixels.  Images are blank, because only their headers are read.
 
-Problems are short, as there: about ten words, a good part of them no more than
-`Find x.`, and answers are numbers, fractions and roots.
+Problems are short, as in the data set: about ten words, many of them just `Find x.`.  Answers are numbers,
+fractions and roots.
 """
 
 import argparse
@@ -60,16 +58,14 @@ _FEATURES = {
 
 
 def generate(rows: int = ROWS, seed: int = SEED) -> list[dict[str, Any]]:
-    """The rows of a workload, the same for the same seed.
-
-    Only `Random.random` is used, whose sequence Python promises to keep.
-    """
+    """Draw the rows of a workload; equal seeds give equal rows."""
+    # Only `Random.random` is used: Python promises to keep its sequence, and no other.
     draw = random.Random(seed)
     return [_row(index, draw) for index in range(rows)]
 
 
 def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows as Parquet, with the note by which `datasets` knows that images are images."""
+    """Write rows as Parquet, with the metadata from which `datasets` knows which column has images."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -102,7 +98,7 @@ def _row(index: int, draw: random.Random) -> dict[str, Any]:
 
 
 def _size(draw: random.Random) -> tuple[int, int]:
-    """Height and width in pixels."""
+    """Draw a height and a width in pixels."""
     side = _log_normal(draw, SIDE_MEDIAN, SIDE_SPREAD)
     stretch = math.sqrt(_log_normal(draw, ASPECT_MEDIAN, ASPECT_SPREAD))
     low, high = SIDES
@@ -111,7 +107,7 @@ def _size(draw: random.Random) -> tuple[int, int]:
 
 
 def _log_normal(draw: random.Random, median: float, spread: float) -> float:
-    # Away from both ends, where the inverse of the distribution is infinite.
+    # Not from 0 to 1: at both ends the inverse of the distribution is infinite.
     share = 0.001 + 0.998 * draw.random()
     return median * math.exp(spread * NormalDist().inv_cdf(share))
 
@@ -126,7 +122,7 @@ def _fill(templates: Sequence[str], draw: random.Random) -> str:
 
 
 def _blank(height: int, width: int) -> bytes:
-    """A white PNG of one bit a pixel: a few hundred bytes."""
+    """Return a white PNG of one bit per pixel, which takes a few hundred bytes."""
     from PIL import Image
 
     file = BytesIO()

@@ -1,15 +1,13 @@
-r"""Geometry3K as requests: image sizes, problem text and answer, and nothing that needs a model.
+r"""Geometry3K as requests: image sizes, lengths of problem and answer; no model is needed.
 
-Rows have the columns of `hiyouga/geometry3k`: `images` (a list of {bytes, path}),
-`problem`, `answer` and others that are not read.  Images are not decoded: their
-size stands in the header.  (A rotation in EXIF data would not be seen; figures
-have none.)
+Rows have the columns of `hiyouga/geometry3k`: `images` (a list of {bytes, path}), `problem`, `answer`, and
+others that are not read.  Images are not decoded, because the header has their size.  (A rotation in EXIF
+data would be missed; figures have none.)
 
-Tokens are estimated, not counted, so that no tokenizer has to be fetched: a digit
-or a sign is one token, as in Qwen's vocabulary, and a word is one for each begun
-six letters.  `<image>` in a problem stands for the visual tokens and counts
-nothing.  A prompt has 8 more for the chat template (`<|im_start|>user\n` ..
-`<|im_end|>\n<|im_start|>assistant\n`), and 2 for the marks around each image.
+Tokens are estimated, so that no tokenizer has to be downloaded: a digit or a sign is one token, as in
+Qwen's vocabulary, and a word has one for every six letters, rounded up.  `<image>` in a problem stands for
+the visual tokens and counts as none.  A prompt has 8 more tokens for the chat template
+(`<|im_start|>user\n` .. `<|im_end|>\n<|im_start|>assistant\n`), and 2 for the marks around each image.
 """
 
 import re
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 FIXTURE = "fixtures/workloads/geo3k_like.parquet"
 SPLIT = "test"
-"""The part of a hub data set that evaluations use, where the name says none: 601 rows of Geometry3K."""
+"""The split of a hub data set if the name states none; evaluations use it.  Geometry3K's has 601 rows."""
 
 TEMPLATE_TOKENS = 8
 MARKS_PER_IMAGE = 2
@@ -38,17 +36,17 @@ LETTERS_PER_TOKEN = 6
 
 _PIECE = re.compile(r"(?P<word>[^\W\d_]+)|\S")
 _HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<split>[\w.-]+))?")
-_HUB_SECONDS = 5  # for one small question: a machine without a network says so at once
+_HUB_TIMEOUT_S = 5  # one small question, so that a machine without a network fails at once
 
 
 class StoredImage(msgspec.Struct):
-    """An image as `datasets` stores it: the bytes of its file."""
+    """Image as `datasets` stores it: the bytes of a file."""
 
     bytes: bytes
 
 
 class GeometryRow(msgspec.Struct):
-    """The columns that are read."""
+    """Row of the data set, with the columns that are read."""
 
     images: list[StoredImage]
     problem: str
@@ -56,13 +54,12 @@ class GeometryRow(msgspec.Struct):
 
 
 def load_workload(where: str | None = None) -> list[Request]:
-    """The requests of a workload, one a row, named `row0`, `row1` and so on.
+    """Load the requests of a workload, one per row, with the ids `row0`, `row1` and so on.
 
-    `where` is None for the generated one that comes with the harness, the path of
-    a Parquet file, or the name of a data set on the hub, such as
-    `hiyouga/geometry3k` or `hiyouga/geometry3k@train`.  Raises `UsageError` for a
-    file or rows that are no workload, and `MachineError`, at once, for a name when
-    the hub cannot be reached.
+    `where` is the path of a Parquet file, or the name of a data set on the hub, such as
+    `hiyouga/geometry3k` or `hiyouga/geometry3k@train`.  None stands for the generated workload that comes
+    with the harness.  Raises `UsageError` for a file or rows that are not a workload, and `MachineError`
+    for a hub that cannot be reached, without retries.
     """
     source = str(data(FIXTURE)) if where is None else where
     requests = [_request(index, row, source) for index, row in enumerate(_rows(_table(source), source))]
@@ -72,7 +69,7 @@ def load_workload(where: str | None = None) -> list[Request]:
 
 
 def estimated_tokens(text: str) -> int:
-    """Tokens of a text by the rule above; `<image>` counts nothing."""
+    """Estimate the tokens of a text by the rule above; `<image>` counts as none."""
     pieces = _PIECE.finditer(text.replace("<image>", " "))
     return sum(-(-len(piece["word"] or ".") // LETTERS_PER_TOKEN) for piece in pieces)
 
@@ -91,8 +88,8 @@ def _table(where: str) -> "pa.Table":
 
 
 def _read(path: Path) -> "pa.Table":
-    # Arrow alone: `datasets` would leave locks and copies in the user's cache, and
-    # write a line of its own beside ours when the file is no Parquet.
+    # Not `datasets`: it leaves locks and copies in the user's cache, and prints a line of its own when
+    # the file is not Parquet.
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -105,14 +102,14 @@ def _read(path: Path) -> "pa.Table":
 
 
 def _ask_hub(name: str) -> None:
-    """Fail at once where `datasets` would try again for 20 seconds."""
+    """Raise at once where `datasets` would retry for 20 seconds."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
 
     try:
-        HfApi().dataset_info(name, timeout=_HUB_SECONDS)
+        HfApi().dataset_info(name, timeout=_HUB_TIMEOUT_S)
     except OfflineModeIsEnabled:
-        return  # a copy of an earlier run is all that is asked for
+        return  # offline mode was asked for, and `datasets` reads its cache
     except (HFValidationError, RepositoryNotFoundError):
         raise UsageError(f"the hub has no data set '{name}' that you may read") from None
     except Exception as error:  # noqa: BLE001  # what a failed connection raises depends on the hub's client
@@ -120,7 +117,7 @@ def _ask_hub(name: str) -> None:
 
 
 def _fetch(name: str, split: str) -> "pa.Table":
-    """A split of a data set: a name on the hub, or a folder."""
+    """Load a split of a data set on the hub, or of a folder."""
     import datasets
 
     try:
@@ -168,7 +165,7 @@ def _sizes(index: int, images: Iterable[StoredImage], where: str) -> Iterable[tu
 
 
 def _size(content: bytes) -> tuple[int, int]:
-    """Height and width in pixels, from the header; raises `ValueError` where there is none."""
+    """Read height and width in pixels from the header; raises `ValueError` for bytes without one."""
     from PIL import Image
 
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""How engines pad a step: to the sizes that CUDA graphs were captured at, or to the ranks that share it."""
+"""Padding of a step in engines: to the sizes of captured graphs, or to a multiple of the ranks."""
 
 from deepstack_harness.errors import UsageError
 
@@ -7,23 +7,22 @@ CAPTURE_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
 
 
 def unpadded(tokens: int) -> int:
-    """As many as were asked for: an engine that captures no graphs."""
+    """Return `tokens` unchanged, as an engine without captured graphs does."""
     return _counted(tokens)
 
 
 def pad_to_capture(tokens: int, largest: int = CAPTURE_SIZES[-1]) -> int:
-    """The next capture size up to `largest`; above that, and for 0, `tokens` itself.
+    """Return the next capture size up to `largest`, or `tokens` itself above `largest` and for 0.
 
-    An engine with few slots captures only what its decode steps need, so that
-    `largest` is twice the slots, and prefill runs unpadded.  Raises `UsageError`
-    for a negative count.
+    An engine with few slots captures only the sizes of its decode steps, so that `largest` is twice the
+    slots and prefill runs unpadded.  Raises `UsageError` for a negative count.
     """
     fitting = (size for size in CAPTURE_SIZES if _counted(tokens) <= size <= largest)
     return next(fitting, tokens) if tokens else 0
 
 
 def pad_to_multiple(tokens: int, ranks: int) -> int:
-    """The next multiple of `ranks`, which share a step equally under sequence parallelism.
+    """Return the next multiple of `ranks`, which share a step equally under sequence parallelism.
 
     Raises `UsageError` for a negative count and for less than one rank.
     """

@@ -1,4 +1,4 @@
-"""One request to an engine, in the numbers that matter to a buffer: how many tokens of which kind."""
+"""Requests to an engine, as counts of visual, text and answer tokens."""
 
 import re
 from dataclasses import dataclass
@@ -13,11 +13,10 @@ _ID = re.compile(r"[\w.-]+")
 class Request:
     """A prompt and its answer.
 
-    `images` are (height, width) in pixels, empty for a text-only request.
-    `text_tokens` counts the prompt without the images, `decode_tokens` the answer
-    tokens that go through the decoder, one a step.  Raises `UsageError` for an id
-    that a trace could not carry, a negative count, an image without area, and a
-    prompt of nothing.
+    `images` are (height, width) in pixels, empty for a text-only request.  `text_tokens` counts the prompt
+    without the images, `decode_tokens` the answer tokens that go through the decoder, one per step.
+    Making one raises `UsageError` for an id that a trace cannot carry, a negative count, an image without
+    area, and an empty prompt.
     """
 
     id: str
@@ -26,7 +25,7 @@ class Request:
     decode_tokens: int
 
     def __post_init__(self) -> None:
-        """Refuse what no engine could be asked."""
+        """Check the counts; raises `UsageError` for a request that no engine can be sent."""
         if not _ID.fullmatch(self.id):
             raise UsageError(f"request id '{self.id}' should be letters, digits, '_', '.' and '-' alone")
         for name in ("text_tokens", "decode_tokens"):
@@ -37,7 +36,7 @@ class Request:
 
     @property
     def visual_tokens(self) -> int:
-        """Tokens of all images together, as Qwen3-VL's processor makes them."""
+        """Tokens of all images together, as Qwen3-VL's processor counts them."""
         try:
             return sum(visual_tokens(height, width) for height, width in self.images)
         except UsageError as error:
@@ -45,7 +44,7 @@ class Request:
 
     @property
     def prompt_tokens(self) -> int:
-        """Visual and text tokens: what the prefill computes."""
+        """Visual and text tokens, which the prefill computes."""
         return self.visual_tokens + self.text_tokens
 
     @property

@@ -1,11 +1,10 @@
 """Chunked prefill as engines do it: requests become steps, and steps become a trace.
 
-Every step has a budget of tokens and a number of slots.  Running requests go
-first, in the order in which they came: one token where they decode, as much of
-the prompt as fits where they do not.  Free slots take the next requests, so that
-decode steps and chunks of prompts mix.
+Every step has a budget of tokens and a number of slots.  Running requests go first, in the order in which
+they came.  A request that decodes takes one token, another one as much of its prompt as fits.  Free slots
+take the next requests, so that decode steps and chunks of prompts mix.
 
-A request's tokens stand in one order: its images, its text, then its answer.
+The tokens of a request have one order: its images, its text, then its answer.
 """
 
 from collections import deque
@@ -35,13 +34,13 @@ class Chunk:
 
 @dataclass(frozen=True)
 class ScheduledStep:
-    """What the engine computes at once: chunks of up to `slots` requests."""
+    """A step of the engine: chunks of up to `slots` requests that are computed at once."""
 
     chunks: tuple[Chunk, ...]
 
     @property
     def tokens(self) -> int:
-        """N: all tokens of the step, unpadded."""
+        """N, all tokens of the step, unpadded."""
         return sum(chunk.tokens for chunk in self.chunks)
 
     @property
@@ -51,7 +50,7 @@ class ScheduledStep:
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """Whose tokens these are, in the order of the rows."""
+        """Ids of the requests, in the order of the rows."""
         return tuple(chunk.request for chunk in self.chunks)
 
 
@@ -67,7 +66,7 @@ class _Running:
         return min(left, max(self.request.prompt_tokens - self.done, 1))
 
     def take(self, tokens: int) -> Chunk:
-        """Compute the next `tokens` of this request."""
+        """Take the next `tokens` of this request."""
         visual = min(max(self.request.visual_tokens - self.done, 0), tokens)
         chunk = Chunk(self.request.id, self.done, tokens, visual)
         self.done += tokens
@@ -75,10 +74,10 @@ class _Running:
 
 
 def schedule(requests: Iterable[Request], budget: int = BUDGET, slots: int = SLOTS) -> list[ScheduledStep]:
-    """The steps in which an engine computes `requests`, all waiting from the beginning.
+    """Return the steps in which an engine computes `requests`, which all wait from the beginning.
 
-    `budget` is in tokens a step, `slots` in requests a step.  Raises `UsageError`
-    for less than 1 of either, and for two requests of one id.
+    `budget` is in tokens per step, `slots` in requests per step.  Raises `UsageError` for less than 1 of
+    either, and for two requests with one id.
     """
     waiting = deque(map(_Running, _distinct(requests)))
     if min(budget, slots) < 1:
@@ -112,10 +111,10 @@ def _distinct(requests: Iterable[Request]) -> list[Request]:
 
 
 def mix_text(requests: Iterable[Request], every: int = TEXT_EVERY) -> list[Request]:
-    """The requests, each `every`-th followed by its question alone, without images.
+    """Return the requests with each `every`-th one followed by its question without images.
 
-    The text-only request has the id with `.text` behind it.  Raises `UsageError`
-    for `every` below 1.
+    The text-only request has the same id with `.text` at the end.  Raises `UsageError` for `every`
+    below 1.
     """
     if every < 1:
         raise UsageError(f"every {every}-th request cannot be asked again: say 1 or more")
@@ -128,11 +127,10 @@ def mix_text(requests: Iterable[Request], every: int = TEXT_EVERY) -> list[Reque
 
 
 def serve(requests: Sequence[Request], budget: int = BUDGET, slots: int = SLOTS) -> list[ScheduledStep]:
-    """An evaluation: the requests with text-only ones between, and at the end one request alone.
+    """Return the steps of an evaluation: the requests with text-only ones between, then one request alone.
 
-    That last one is the first request with images again, id `tail`; its decode
-    steps are steps of one token, which otherwise hardly come.  Raises as
-    `schedule` does, and `UsageError` for no requests.
+    The last one repeats the first request with images under the id `tail`.  Its decode steps have one
+    token, which are rare otherwise.  Raises what `schedule` raises, and `UsageError` for no requests.
     """
     if not requests:
         raise UsageError("a workload of no requests has no steps: give 1 request or more")
@@ -145,12 +143,11 @@ def serve(requests: Sequence[Request], budget: int = BUDGET, slots: int = SLOTS)
 def to_trace(
     steps: Iterable[ScheduledStep], capacity: int = BUDGET, pad: Callable[[int], int] = pad_to_capture
 ) -> Trace:
-    """The lifecycle operations of an engine that computes `steps`.
+    """Return the lifecycle operations of an engine that computes `steps`.
 
-    First the dummy run of `capacity` tokens, with nothing set.  Then, for each
-    step, `set N` (unpadded, only where the step has visual tokens: text-only
-    steps skip it) and `forward P`, where P is `pad(N)`, which may pass the
-    capacity.  The owner of a payload is named `a+b`, after the requests of the step.
+    The first is the dummy run of `capacity` tokens, with nothing set.  Each step then is `set N`
+    (unpadded, and only if the step has visual tokens) and `forward P`, where P is `pad(N)`, which may
+    exceed the capacity.  The owner of a payload is named `a+b`, after the requests of the step.
     """
     operations = [Step(Op.PROFILE, capacity)]
     for step in steps:
@@ -161,5 +158,5 @@ def to_trace(
 
 
 def distinct_counts(steps: Iterable[ScheduledStep]) -> int:
-    """How many different token counts (unpadded) the steps have."""
+    """Return how many different token counts (unpadded) the steps have."""
     return len({step.tokens for step in steps})

@@ -1,8 +1,7 @@
-"""How many visual tokens Qwen3-VL makes of an image: its processor's own arithmetic.
+"""Number of visual tokens of an image, by the arithmetic of Qwen3-VL's processor.
 
-Patches of 16 x 16 pixels, merged 2 x 2: one token for 32 x 32 pixels.  The figures
-are those of the released Qwen3-VL processors; the class defaults in transformers
-(patch 14) are Qwen2-VL's.
+Patches of 16 x 16 pixels are merged 2 x 2, so that 32 x 32 pixels give one token.  The constants are those
+of the released Qwen3-VL processors; the class defaults in transformers (patch 14) are Qwen2-VL's.
 """
 
 import math
@@ -16,11 +15,10 @@ MAX_ASPECT = 200
 
 
 def smart_resize(height: int, width: int) -> tuple[int, int]:
-    """The (height, width) in pixels to which the processor scales an image.
+    """Return the (height, width) in pixels to which the processor scales an image.
 
-    Both are multiples of 32, near the image's own size and aspect, with an area
-    between 65,536 and 16,777,216 pixels.  Raises `UsageError` for a side below
-    1 pixel, and for an image longer than 200 times its width.
+    Both are multiples of 32, near the image's size and aspect, with an area between 65,536 and 16,777,216
+    pixels.  Raises `UsageError` for a side below 1 pixel, and for a side more than 200 times the other.
     """
     _check(height, width)
     rounded = round(height / FACTOR) * FACTOR, round(width / FACTOR) * FACTOR
@@ -34,7 +32,7 @@ def smart_resize(height: int, width: int) -> tuple[int, int]:
 
 
 def visual_tokens(height: int, width: int) -> int:
-    """Tokens that an image of `height` x `width` pixels becomes; raises as `smart_resize` does."""
+    """Return the tokens of an image of `height` x `width` pixels; raises what `smart_resize` raises."""
     resized_height, resized_width = smart_resize(height, width)
     return (resized_height // FACTOR) * (resized_width // FACTOR)
 
