@@ -45,10 +45,7 @@ class Run:
 
     @property
     def about_sources(self) -> bool:
-        """Whether a class of an engine can be played in place of the revisions.
-
-        It cannot where a caller of ours is at fault.
-        """
+        """True if a class of an engine can be played in place of the revisions: no caller is at fault."""
         return not any("@" in subject for subject in self.broken)
 
     def __post_init__(self) -> None:
@@ -131,7 +128,7 @@ class Incident:
 
     @property
     def reported(self) -> bool:
-        """Whether a real issue or pull request is referenced, and not only sequences of ours."""
+        """True if a real issue or pull request is referenced, and not only sequences of ours."""
         return not all(reference.startswith("sequence ") for reference in self.references)
 
     @property
@@ -149,7 +146,7 @@ class Incident:
 
     @property
     def about_sources(self) -> bool:
-        """Whether a class of an engine can have the fault: not where a caller of ours is at fault."""
+        """True if a class of an engine can have the fault: in some run no caller is at fault."""
         return any(run.about_sources for run in self.run)
 
 

@@ -76,7 +76,7 @@ class Planned:
 
     @property
     def is_control(self) -> bool:
-        """Whether the case is a control: a model without a payload, or with a zeroed one."""
+        """True if the case is a control: a model without a payload, or with a zeroed one."""
         return self.case.arm.payload is not PayloadPolicy.BUFFER
 
 

@@ -34,7 +34,10 @@ class Names(Mapping[str, Entry]):
     """The names of one kind: ours in their order, then those that other packages declare, sorted."""
 
     def __init__(self, kind: str, own: Mapping[str, Entry], group: str | None = None) -> None:
-        """`kind` is one word for messages; `group` is where other packages declare more."""
+        """Take our names of a kind; `group` is the entry point group of other packages' names.
+
+        Messages say `kind`, as in "unknown revision".
+        """
         self.kind = kind
         self.own = own
         self._group = group

@@ -26,11 +26,11 @@ class Buffer(Protocol):
 
     @property
     def capacity(self) -> int:
-        """Token rows there is room for, now."""
+        """Token rows that fit without growth; changes when the buffer grows."""
         ...
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """P rows of every level, each (P, hidden); the payload and then exact zeros."""
+        """Return P rows of every level, each (P, hidden): the payload, then exact zeros."""
         ...
 
     def set(self, payload: Tensor, /) -> None:
@@ -38,11 +38,11 @@ class Buffer(Protocol):
         ...
 
     def clear(self, tokens: int, /) -> None:
-        """End the payload's life: no row of it is read again."""
+        """End the payload: no row of it may be read again."""
         ...
 
     def resize(self, tokens: int, /) -> None:
-        """Make room for `tokens` rows, keeping [0, N).
+        """Make room for `tokens` rows, and keep rows [0, N).
 
         Raises `deepstack_harness.errors.StepUnavailable` in a revision without this step.
         """
@@ -50,7 +50,7 @@ class Buffer(Protocol):
 
 
 class BufferFactory(Protocol):
-    """How a buffer is made: a class of ours, or a class bound to a vLLM source."""
+    """A class or function that makes buffers: a class of ours, a user's, or one bound to a source."""
 
     def __call__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -104,13 +104,12 @@ class FollowsTensors(Protocol):
 class Decoder(Protocol):
     """A tiny text decoder, flat over tokens.
 
-    hidden (n, h), positions (3, n) int64, payload a tuple of (n, h) per level or
-    None; answers (n, h).  The argument must be called `payload`: guards are
-    looked up by that name.
+    It takes hidden (n, h), positions (3, n) int64, and as payload a tuple with one (n, h) per level, or
+    None; it returns (n, h).  The argument must be called `payload`, because guards are looked up by name.
     """
 
     def __call__(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
-        """Run all layers and the final norm."""
+        """Run all layers and the final norm: (n, h), (3, n), one (n, h) per level or None -> (n, h)."""
         ...
 
 
@@ -129,14 +128,14 @@ class Family(Protocol):
     hidden: int
     levels: int
     routed: bool
-    """Whether tokens are routed to experts, so that rounding may choose another one."""
+    """True if tokens are routed to experts, so that rounding may choose another expert."""
 
     def build(self, *, dtype: torch.dtype, device: torch.device, seed: int) -> torch.nn.Module:
         """Make a `Decoder` in eval mode; equal seeds give equal weights."""
         ...
 
     def positions(self, tokens: int, device: torch.device) -> Tensor:
-        """Realistic positions (3, n) of a text with images; equal for equal n."""
+        """Return realistic positions (3, n) int64 of a text with images; equal for equal n."""
         ...
 
 
@@ -150,9 +149,9 @@ class FamilyWithVariants(Family, Protocol):
 
 @dataclass(frozen=True)
 class Profile:
-    """What an arm may prepare for before the first step: the largest sizes.
+    """The largest sizes, which an arm may prepare for before the first step.
 
-    capacity in token rows; `levels` and `hidden` are the payload's.
+    `capacity` is in token rows; `levels` and `hidden` are those of the payload.
     """
 
     capacity: int
@@ -164,7 +163,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of one decoder call (see `Decoder` for shapes).
+    """Arguments of one decoder call: hidden (n, h), positions (3, n), one (n, h) per level or None.
 
     A caller whose decoder embeds token ids itself may give None for `hidden`.
     """
@@ -175,56 +174,59 @@ class Inputs:
 
 
 class Lane(Protocol):
-    """One buffer and one session, as callers and capturing sessions drive them; it takes notes."""
+    """One buffer and one session, as callers and capturing sessions drive them; each call is recorded."""
 
     allocated: int
     """Tensors that get and clear allocated while they were captured; the session counts them."""
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """The buffer's answer for P tokens."""
+        """Return the buffer's answer for P tokens, (P, h) per level or None, and record it."""
         ...
 
     def ask(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """The same without a note: while a graph is captured, a note's own operations would be in it."""
+        """Return the buffer's answer as `get` does, without a record.
+
+        While a graph is captured, the operations of recording would be captured too.
+        """
         ...
 
     def run(self, inputs: Inputs, /) -> Tensor:
-        """The session's forward; answers (n, h), rows above n cut off as engines cut them."""
+        """Run the session's forward -> (n, h); rows above n are cut off, as engines cut them."""
         ...
 
     def clear(self, tokens: int, /) -> None:
-        """The buffer's clear."""
+        """Clear the buffer, and record the call."""
         ...
 
     def reads(self, payload: tuple[Tensor, ...] | None, /) -> None:
-        """Note what a graph is about to read, before it does."""
+        """Record the payload, one (P, h) per level or None, that a graph is about to read."""
         ...
 
 
 class Session(Protocol):
-    """An opened arm: one decoder, run in one way, until closed.
+    """An opened arm, which runs one decoder in one way until it is closed.
 
-    Steps an arm does not have raise `deepstack_harness.errors.StepUnavailable`.
+    A step that the arm does not have raises `deepstack_harness.errors.StepUnavailable`.
     """
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Run the decoder; answers (n, h)."""
+        """Run the decoder -> (n, h)."""
         ...
 
     def capture(self, inputs: Inputs, lane: Lane) -> None:
-        """Warm up and record a graph for as many tokens as `inputs` has; its payload is not used."""
+        """Warm up and capture a graph for as many tokens as `inputs` has, whose payload is not used."""
         ...
 
     def replay(self, inputs: Inputs, lane: Lane) -> Tensor:
-        """Run the graph recorded for as many tokens as `inputs` has; answers (P, h)."""
+        """Run the graph that was captured for as many tokens as `inputs` has -> (P, h)."""
         ...
 
     def reload(self) -> None:
-        """Save what was compiled, and go on with what was loaded back."""
+        """Save the compiled code, load it back, and run the loaded code from now on."""
         ...
 
     def close(self) -> None:
-        """Drop what was compiled."""
+        """Drop the compiled code."""
         ...
 
 
@@ -235,7 +237,7 @@ class WrapsSession(Protocol):
 
 
 class Probe(Protocol[Facts_co]):
-    """A context manager that watches a run, and then states facts."""
+    """A context manager that watches a run and then returns facts about it."""
 
     def __enter__(self) -> Probe[Facts_co]:
         """Start watching."""
@@ -248,5 +250,5 @@ class Probe(Protocol[Facts_co]):
         ...
 
     def facts(self) -> Facts_co:
-        """What was measured; raises `deepstack_harness.errors.NotMeasured` when nothing was."""
+        """Return what was measured; raises `deepstack_harness.errors.NotMeasured` if nothing was."""
         ...

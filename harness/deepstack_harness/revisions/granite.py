@@ -107,7 +107,10 @@ class ClampsLevels(nn.Module):
 
     @override
     def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
-        """Hidden (n, h), positions (3, n) int64, one (rows, h) per level or None -> (n, h)."""
+        """Clamp the levels, then decode.
+
+        Hidden (n, h), positions (3, n) int64, one (rows, h) per level or None -> (n, h).
+        """
         for level in payload or ():
             level.clamp_(torch.finfo(level.dtype).min, torch.finfo(level.dtype).max)
         out: Tensor = self.decoder(hidden, positions, payload)

@@ -1,4 +1,4 @@
-"""The matrix as data: families x revisions x traces x arms x dtypes x devices, chosen by an expression."""
+"""Tasks of a run: families x revisions x traces x arms x dtypes x devices, selected by an expression."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
@@ -16,24 +16,24 @@ COLUMNS = (
     "family", "revision", "caller", "trace", "arm", "backend", "guards", "shapes", "capture",
     "dtype", "device", "incident",
 )  # fmt: skip
-"""What a selection may ask for."""
+"""Names that an expression can use."""
 
 _NIGHTLY_DTYPES = ("float32", "bfloat16", "float16")
 _OWN_FAMILY = "qwen3_vl"
 
 
 class Tier(StrEnum):
-    """How much of the matrix: CI's groups are few and its compiles are shared out; nightly has all."""
+    """Size of the matrix: NIGHTLY has every case, CI few groups that share compiles."""
 
     CI = "ci"
     NIGHTLY = "nightly"
 
 
 def matrix(tier: Tier, devices: Sequence[str], buffers: Sequence[str] = ()) -> list[Task]:
-    """Every task of a tier; a case that several incidents have comes once for each of them.
+    """Return every task of a tier; a case that several incidents have comes once for each of them.
 
-    `buffers` are classes of the user's own (`MODULE:CLASS`): they alone are planned then,
-    over the whole contract, and nothing is expected of them.
+    With `buffers`, classes of the user's own (MODULE:CLASS), these alone are planned, over the whole
+    contract and without expectations.
     """
     found: list[Task] = []
     for device in devices:
@@ -67,9 +67,9 @@ def _sorted(rules: Iterable[Rule] | None) -> tuple[Rule, ...] | None:
 
 
 def select(tasks: Sequence[Task], selection: str | None) -> list[Task]:
-    """The tasks for which an expression over `COLUMNS` holds, in pandas' words for `DataFrame.eval`.
+    """Return the tasks for which an expression over `COLUMNS` holds, in the syntax of `DataFrame.eval`.
 
-    Raises `UsageError` for one that does not read, and for one that holds nowhere.
+    Raises `UsageError` for an expression that cannot be parsed, and for one that holds for no task.
     """
     if selection is None:
         return list(tasks)

@@ -33,7 +33,7 @@ class Whose:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the code can be inlined: that of other packages is imported."""
+        """True if the code can be inlined; the code of other packages is imported."""
         return self.name in BUFFERS.own
 
     @property

@@ -45,7 +45,7 @@ class ScheduledStep:
 
     @property
     def visual(self) -> bool:
-        """Whether the step has visual tokens, so that the engine sets the buffer."""
+        """True if the step has visual tokens, so that the engine sets the buffer."""
         return any(chunk.visual for chunk in self.chunks)
 
     @property
