@@ -158,6 +158,15 @@ def test_a_broken_file_of_incidents_keeps_the_catalogue_from_being_run_but_not_o
             use()
 
 
+def test_incidents_may_lie_in_an_inner_package(place: Path) -> None:
+    (place / "acme_deep" / "data").mkdir(parents=True)
+    text = INCIDENT.format(id="deep-1", name="lies-deep")
+    (place / "acme_deep" / "data" / "faults.toml").write_text(f"schema_version = 1\n{text}")
+    declare(place, "acme-deep", {"incidents": {"deep": "acme_deep.data:faults.toml"}})
+    assert find("deep-1").name == "lies-deep"
+    assert "acme_deep" not in sys.modules
+
+
 def test_a_missing_file_of_incidents_is_named(place: Path) -> None:
     write_incidents(place, "acme", "")
     (place / "acme" / "incidents.toml").unlink()
