@@ -205,14 +205,17 @@ def case(caller: str, arm: str) -> Case:
     return Case("qwen3_vl", "reference", TRACE, ArmSpec.parse(arm), caller=caller)
 
 
+CASES = "deepstack_harness.contract.case"
+
+
 @pytest.mark.parametrize(
     ("caller", "arm", "words"),
     [
         ("micro_batches", "eager/tp2", "caller 'micro_batches' shares no steps among ranks"),
         ("clumsy", "eager", "unknown caller 'clumsy'; known are engine"),
-        ("deepstack_harness.nowhere:It", "eager", "nowhere:It' cannot be imported: No module named"),
-        ("deepstack_harness.contract.case:Nobody", "eager", "case:Nobody' cannot be imported: module"),
-        ("deepstack_harness.contract.case:Case", "eager", "contract.case:Case' is not a class built on"),
+        ("deepstack_harness.nowhere:It", "eager", "caller 'deepstack_harness.nowhere:It' cannot be imported"),
+        (f"{CASES}:Nobody", "eager", f"caller '{CASES}:Nobody' cannot be imported: module"),
+        (f"{CASES}:Case", "eager", f"caller '{CASES}:Case' is not a class built on"),
         ("deepstack_harness:play:play", "eager", "caller 'deepstack_harness:play:play' cannot be imported"),
     ],
 )  # fmt: skip

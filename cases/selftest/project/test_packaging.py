@@ -83,7 +83,7 @@ def use(target: Path, empty: Path, *arguments: str | Path) -> str:
 
 
 def test_the_installed_package_is_the_one_that_runs(target: Path, empty: Path) -> None:
-    told = use(target, empty, "-c", "import harness; print(deepstack_harness.__file__)")
+    told = use(target, empty, "-c", "import deepstack_harness; print(deepstack_harness.__file__)")
     assert Path(told.strip()).is_relative_to(target)
 
 
