@@ -9,12 +9,13 @@ import pytest
 from cases.selftest.auditing.synthetic_helpers import HELPER_FILE, HELPERS, RANGE_FILE, RANGES, source
 from cases.selftest.binding.synthetic_vllm import HANDS_ON, ModelFile, Vllm, line_of
 from deepstack_harness.catalogue.incidents import catalogue, find
-from deepstack_harness.catalogue.names import Entry, imported
+from deepstack_harness.catalogue.names import Entry, Names, imported
 from deepstack_harness.catalogue.registry import ORACLES, ORACLES_BESIDE, SYSTEMS, SYSTEMS_OF_SOURCES
 from deepstack_harness.catalogue.variants import PLACEHOLDER_RANGES, VARIANTS
 from deepstack_harness.cli import main
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.errors import ExitCode
+from deepstack_harness.ranges import by_name
 
 pytestmark = pytest.mark.xdist_group("aot_eager")
 
@@ -73,8 +74,8 @@ def test_a_variant_that_is_not_as_the_catalogue_has_it_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     broken, mended = PLACEHOLDER_RANGES["list_wraps"], PLACEHOLDER_RANGES["list"]
-    monkeypatch.setitem(PLACEHOLDER_RANGES, "list", broken)
-    monkeypatch.setitem(PLACEHOLDER_RANGES, "list_empty", mended)
+    swapped = {**PLACEHOLDER_RANGES, "list": broken, "list_empty": mended}
+    monkeypatch.setattr(by_name, "PLACEHOLDER_RANGES", Names("placeholder range", swapped))
     assert main(["repro", "40143"]) == ExitCode.BROKEN
     out = capsys.readouterr().out
     assert "not as expected: list broke R12, expected none\n" in out

@@ -113,10 +113,10 @@ def test_a_broken_package_is_listed_and_refused_where_it_is_used(tmp_path: Path)
     revisions = {"ring": "acme:Ring", "copies_on_get": "acme:Ring"}
     declare(packages, "acme-one", {"revisions": revisions, "incidents": {"acme": "acme:i.toml"}})
     listed = harness(tmp_path, "list", "extensions", beside=packages)
-    said = "buffer 'ring' of acme-one 1.0 cannot be loaded: module 'acme' is not installed"
+    said = "revision 'ring' of acme-one 1.0 cannot be loaded: module 'acme' is not installed"
     assert listed.returncode == 0
     assert f"broken: {said}" in listed.stdout
-    assert "broken: buffer 'copies_on_get' is declared by deepstack-harness and by acme" in listed.stdout
+    assert "broken: revision 'copies_on_get' is declared by deepstack-harness and by acme" in listed.stdout
     assert "broken: incidents 'acme' of acme-one 1.0 cannot be read: module 'acme' is not" in listed.stdout
     fuzzed = harness(tmp_path, "fuzz", "--revision", "ring", beside=packages)
     assert fuzzed.returncode == 2

@@ -87,7 +87,7 @@ def test_workers_answer_and_one_that_died_is_told() -> None:
     assert proofs["copies_on_get"].holds
     assert not proofs["no_such_mutant"].holds
     assert proofs["no_such_mutant"].failed
-    assert "unknown buffer 'no_such_mutant'" in proofs["no_such_mutant"].detail
+    assert "unknown revision 'no_such_mutant'" in proofs["no_such_mutant"].detail
 
 
 def test_the_same_seed_proves_the_same() -> None:

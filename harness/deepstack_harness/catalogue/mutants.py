@@ -68,5 +68,5 @@ def _snake(name: str) -> str:
 MUTANTS: Mapping[str, Mutant] = MappingProxyType(read_mutants(_FOLDER))
 """Faulty variants of `reference`."""
 
-BUFFERS = Names("buffer", {**REVISIONS.own, **MUTANTS}, "revisions")
+BUFFERS = Names("revision", {**REVISIONS.own, **MUTANTS}, "revisions")
 """Every buffer that has a name: revisions of ours and of other packages, and mutants."""
