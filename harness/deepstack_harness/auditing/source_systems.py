@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from deepstack_harness.auditing.standing import Standing
 from deepstack_harness.auditing.systems import Judged, system_of
@@ -37,7 +38,7 @@ def judge_beside(source: Source) -> Beside:
     for incident in catalogue():
         if incident.system in SYSTEMS_OF_SOURCES:
             try:
-                judged += _expected(source.label, _judged(incident, source))
+                judged += _expected(source, _judged(incident, source))
             except UsageError as error:
                 refusals.append(str(error))
     return Beside(source.label, tuple(judged), tuple(refusals))
@@ -49,5 +50,6 @@ def _judged(incident: Incident, source: Source) -> Iterator[Judged]:
         yield replace(one, rows=tuple(replace(row, incident=None) for row in one.rows))
 
 
-def _expected(label: str, found: Iterable[Judged]) -> list[Judged]:
-    return [replace(one, rows=tuple(expect(one.rows, known_of(label, one.subject)))) for one in found]
+def _expected(source: Source, found: Iterable[Judged]) -> list[Judged]:
+    known = partial(known_of, source.package, source.version)
+    return [replace(one, rows=tuple(expect(one.rows, known(one.subject)))) for one in found]
