@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.binding.synthetic_vllm import HANDS_ON, ModelFile, Vllm
-from deepstack_harness.binding.discover import find_classes
-from deepstack_harness.catalogue.known_failures import KnownFailure, known_of, load
 from deepstack_harness.cli import main
 from deepstack_harness.contract.rules import Rule, Verdict
-from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.engines.classes import classes_of
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.errors import ExitCode
 from deepstack_harness.oracles.expectation import expect
-from deepstack_harness.sources.archive import Archive
 from deepstack_harness.sources.source import Source
-from deepstack_harness.sources.tree import Tree
 
 GIVEN = """\
 
@@ -78,13 +76,13 @@ def write(folder: Path, version: str = "0.22.1") -> Path:
 
 def found(source: Source) -> dict[str, tuple[bool, str]]:
     return {
-        one.model_class: (one.buffer is not None, one.note or " | ".join(one.refusals))
-        for one in find_classes(source)
+        one.model_class: (one.methods is not None, one.note or " | ".join(one.refusals))
+        for one in classes_of(source)
     }
 
 
 def test_classes_are_found_by_what_they_do(source: Path) -> None:
-    assert {name for name, (driven, _) in found(Tree(source)).items() if driven} == {
+    assert {name for name, (driven, _) in found(open_source(str(source))).items() if driven} == {
         "Qwen3VLForConditionalGeneration",
         "Renamed",
         "Roomier",
@@ -93,20 +91,21 @@ def test_classes_are_found_by_what_they_do(source: Path) -> None:
 
 
 def test_nobody_is_left_out_without_a_sentence(source: Path) -> None:
-    refused = {name: words for name, (driven, words) in found(Tree(source)).items() if not driven}
+    refused = {name: words for name, (driven, words) in found(open_source(str(source))).items() if not driven}
     assert refused.keys() == {"Bare", "Methodless"}
     assert "'Bare' object has no attribute 'deepstack_input_embeds'" in refused["Bare"]
     assert "has no _clear_deepstack_input_embeds" in refused["Methodless"]
 
 
 def test_what_is_inherited_whole_is_said(source: Path) -> None:
-    assert found(Tree(source))["Renamed"] == (True, "inherits all of Qwen3VLForConditionalGeneration")
+    renamed = found(open_source(str(source)))["Renamed"]
+    assert renamed == (True, "inherits all of Qwen3VLForConditionalGeneration")
 
 
 def test_a_subclass_allocates_by_its_own_init(source: Path) -> None:
     import torch
 
-    roomier = next(one.buffer for one in find_classes(Tree(source)) if one.model_class == "Roomier")
+    roomier = {one.model_class: one for one in classes_of(open_source(str(source)))}["Roomier"].methods
     assert roomier is not None
     assert roomier(16, 8, 3, dtype=torch.float32, device=torch.device("cpu")).capacity == 32
 
@@ -122,7 +121,7 @@ def test_a_wheel_has_the_same_classes(tmp_path: Path) -> None:
         archive.writestr(
             "vllm-0.22.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: vllm\nVersion: 0.22.1\n"
         )
-    assert found(Archive(wheel)).keys() == found(Tree(root)).keys()
+    assert found(open_source(str(wheel))).keys() == found(open_source(str(root))).keys()
 
 
 def test_audit_tells_rules_classes_and_differences(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,35 +162,6 @@ def test_a_file_that_does_not_parse_is_quoted(source: Path, capsys: pytest.Captu
     assert "broken.py:1" in capsys.readouterr().err
 
 
-ENTRY = """\
-schema_version = 1
-[[failure]]
-releases = "{releases}"
-classes = ["*"]
-rules = ["{rule}"]
-reference = "x"
-"""
-KNOWN = KnownFailure(">=0.20,<0.23", ("*",), (Rule.R1,), "vllm 43602")
-
-
-@pytest.mark.parametrize(
-    ("label", "expected"),
-    [
-        ("vllm 0.22.1", {Rule.R1: "vllm 43602"}),
-        ("vllm 0.22.0rc1", {Rule.R1: "vllm 43602"}),
-        ("vllm 0.23.0", {}),
-        ("vllm at /somewhere", {}),
-    ],
-)
-def test_known_failures_cover_releases(label: str, expected: dict[Rule, str]) -> None:
-    assert known_of(label, "AnyModel", [KNOWN]) == expected
-
-
-def test_a_known_failure_of_another_class_does_not_count() -> None:
-    entry = KnownFailure(">=0.20", ("This",), (Rule.R1,), "unreported")
-    assert known_of("vllm 0.22.1", "That", [entry]) == {}
-
-
 def test_expected_improved_and_new(source: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     main(["audit", "--vllm", str(source), "--json", str(path), "--quiet"])
@@ -205,28 +175,6 @@ def test_expected_improved_and_new(source: Path, tmp_path: Path) -> None:
     assert judged["R1"] == Verdict.XFAIL
     assert judged["R7"] == Verdict.IMPROVED
     assert judged["R3"] == Verdict.FAIL
-
-
-@pytest.mark.parametrize(
-    ("text", "quoted"),
-    [
-        ("schema_version = 2\nfailure = []\n", "schema_version 2, this harness reads 1"),
-        (
-            ENTRY.format(releases="newish", rule="R1"),
-            "newish",
-        ),
-        (
-            ENTRY.format(releases=">=1", rule="R99"),
-            "R99",
-        ),
-        ("not toml at all", "is not a file of known failures"),
-    ],
-)
-def test_a_bad_file_of_known_failures(tmp_path: Path, text: str, quoted: str) -> None:
-    path = tmp_path / "known.toml"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=quoted):
-        load(path)
 
 
 def test_check_a_buffer_that_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:

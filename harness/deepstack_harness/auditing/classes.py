@@ -49,30 +49,31 @@ def judge_class(found: Found) -> Standing:
 
 
 def play_orders(found: Found) -> list[PlayedOrder]:
-    """Play every order of the engine that the class can be driven in.
+    """Play every order of the engine on the class itself, or else on its methods.
 
-    Replayed orders are played on the methods where `forward` cannot be driven: a graph captures
-    the outer forward, which calls get and clear.
+    Methods stand in where `forward` cannot be driven: `embed_input_ids` sets the payload, and the
+    outer forward gets and clears it.  On the classes of vLLM 0.19.1 to 0.33.0 that have both, the
+    same rules break on every order that a release takes.
     """
+    factory = found.forward or found.methods
+    if factory is None:
+        return []
     orders = orders_of(found.source.package)
-    if found.forward is not None:
-        return [
-            *_play_orders(found, found.forward, orders.live),
-            *_play_orders(found, ReplayedClass(found.forward), orders.replayed),
-        ]
-    if found.methods is not None:
-        return _play_orders(found, ReplayedClass(found.methods), orders.replayed)
-    return []
+    return [
+        *_play_orders(found, factory, orders.live),
+        *_play_orders(found, ReplayedClass(factory), orders.replayed),
+    ]
 
 
 def reach_in(rule: Rule, found: Found, played: Iterable[PlayedOrder]) -> str:
-    """Return how the engine comes to break `rule`, by the orders that were played on the class.
+    """Return how the engine comes to break `rule`, by the orders that were played.
 
-    `latent` is said only where all orders of the engine were played, `unknown` otherwise.
+    `latent` is said only of a class that was driven in the engine's own call order, `unknown`
+    otherwise: its `embed_input_ids` and `forward` may do more than to call the methods.
     """
     reach = reach_of((one.order for one in played if rule in one.cell.broken), found.source.version)
-    complete = found.forward is not None and orders_of(found.source.package).live
-    return reach if complete or reach != LATENT else UNKNOWN
+    driven = found.forward is not None and orders_of(found.source.package).live
+    return reach if driven or reach != LATENT else UNKNOWN
 
 
 def _play_orders(found: Found, factory: BufferFactory, orders: Sequence[Order]) -> list[PlayedOrder]:
