@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.binding.synthetic_vllm import HANDS_ON, ModelFile, Vllm
+from deepstack_harness.auditing.classes import judge_class
 from deepstack_harness.cli import main
 from deepstack_harness.contract.rules import Rule, Verdict
 from deepstack_harness.engines.classes import classes_of
@@ -67,7 +68,7 @@ def source(tmp_path: Path) -> Path:
     return write(tmp_path)
 
 
-def write(folder: Path, version: str = "0.22.1") -> Path:
+def write(folder: Path, version: str = "0.10.0") -> Path:  # of 0.10.0 no failures are known
     qwen = str(ModelFile(more=HANDS_ON)) + GIVEN
     root = Vllm(version, qwen).tree(folder)
     (root / "vllm/model_executor/models/other.py").write_text(SUBCLASSES)
@@ -154,6 +155,84 @@ def test_a_source_without_deepstack(tmp_path: Path, capsys: pytest.CaptureFixtur
     (root / "vllm/model_executor/models/qwen3_omni_moe_thinker.py").unlink()
     assert main(["audit", "--vllm", str(root)]) == ExitCode.USAGE
     assert "has no class with a deepstack buffer" in capsys.readouterr().err
+
+
+REFUSED = """\
+class First:
+    def forward(self, ids):
+        return self.language_model(ids, deepstack_input_embeds=self.rows)
+
+
+class Second(First):
+    def __init__(self):
+        self.rows = None
+"""
+
+
+def test_where_every_class_is_refused_one_sentence_lists_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = [Vllm(qwen=REFUSED).tree(tmp_path / name) for name in ("one", "other")]
+    words = [word for source in sources for word in ("--source", str(source))]
+    assert main(["audit", *words]) == ExitCode.USAGE
+    said = capsys.readouterr()
+    assert said.err.startswith("deepstack-harness: no deepstack class can be judged: First (vllm at ")
+    assert said.err.count("\n") == 1
+    for source in sources:
+        for name in ("First", "Second"):
+            assert (
+                f"{name} (vllm at {source} (0.22.1)): {source}/vllm/model_executor/models/qwen3_vl.py:"
+                in said.err
+            )
+    assert main(["audit", *words, "--bisect"]) == ExitCode.BISECT_SKIP
+
+
+WIPED_ON_REPLAY = """\
+def _get_deepstack_input_embeds(self, num_tokens):
+    for rows in self.deepstack_input_embeds:
+        rows[self.filled : num_tokens].zero_()
+    return IntermediateTensors(
+        {f"deepstack_input_embeds_{i}": x[:num_tokens] for i, x in enumerate(self.deepstack_input_embeds)}
+    )
+"""
+
+
+def test_a_fault_that_only_a_replay_shows_is_found_on_the_methods(tmp_path: Path) -> None:
+    """As in vllm-omni 0.22 to 0.30: captured with nothing set, get's zero_() covers all rows."""
+    file = ModelFile(get=WIPED_ON_REPLAY, more=HANDS_ON.replace("self.language_model", "self.nothing"))
+    source = open_source(str(Vllm("0.10.0", str(file)).tree(tmp_path)))
+    (found,) = classes_of(source)
+    assert found.methods
+    assert not found.forward
+    rows = {row.rule: row for row in judge_class(found).rows}
+    assert (rows["R2"].verdict, rows["R2"].reach) == (
+        "FAIL",
+        "flag: --compilation-config.cudagraph_mode=FULL",
+    )
+    assert rows["R2"].trace == "cap 16: profile 16; set 12; forward 16; forward 16"
+    assert "holds zeros" in rows["R2"].detail
+    assert rows["R3"].verdict == "PASS"
+
+
+def test_the_reach_of_a_class_whose_forward_cannot_be_driven_is_never_latent(source: Path) -> None:
+    (calling,) = [one for one in classes_of(open_source(str(source))) if one.model_class == "Calling"]
+    assert not calling.forward
+    reach = {row.rule: row.reach for row in judge_class(calling).rows if row.reach}
+    assert reach["R1"] == "default"
+    assert reach["R8"] == "unknown"
+    assert "latent" not in reach.values()
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [("0.22.1", True), ("0.22.1+cpu", True), ("0.22.2.dev5+g1a2b3c4", True), ("99.1.dev5", False)],
+)
+def test_what_is_known_of_a_release_is_known_of_its_tree(tmp_path: Path, version: str, known: bool) -> None:
+    source = open_source(str(write(tmp_path, version)))
+    (found,) = [one for one in classes_of(source) if one.model_class == "Qwen3VLForConditionalGeneration"]
+    standing = judge_class(found)
+    assert (Rule.R1 in standing.new) != known
+    assert Rule.R1 in standing.broken
 
 
 def test_a_file_that_does_not_parse_is_quoted(source: Path, capsys: pytest.CaptureFixture[str]) -> None:

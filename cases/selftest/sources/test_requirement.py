@@ -57,7 +57,7 @@ REFUSED = {
     "vllm===0.22.1": "does not name one release",
     "vllm[audio]==0.22.1": r"'vllm\[audio\]==0\.22\.1' does not name one release",
     "vllm==0.22.1; python_version>'3'": "does not name one release",
-    "vllm==": r"'vllm==' is no requirement \(.*\): a source is PACKAGE==VERSION, installed:PACKAGE, or the path",
+    "vllm==": r"'vllm==' is no requirement \(.*\): a source is PACKAGE==VERSION, installed:PACKAGE, or the",
     "vllm==newest": r"'vllm==newest' is no requirement",
     "vllm<": r"'vllm<' is no requirement",
 }
