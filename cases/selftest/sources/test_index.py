@@ -51,7 +51,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.served.asked[self.path] += 1
-        path = self.served.folder / self.path.removeprefix("/files/")
+        path = self.served.folder / self.path.partition("?")[0].removeprefix("/files/")
         if self.served.status != 200:
             self._send(self.served.status, b"no")
         elif self.path == "/simple/vllm/":
@@ -305,13 +305,32 @@ def test_no_index_at_all_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) 
         open_source("vllm==0.22.1").read(QWEN)
 
 
-@pytest.mark.parametrize("status", [403, 404])
-def test_passwords_stay_out_of_messages(index: Served, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_passwords_stay_out_of_messages(
+    index: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
     index.status = status
     monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("//", "//name:secret@"))
     with pytest.raises(MachineError, match=r"http://\*\*\*@127\.0\.0\.1:\d+/simple") as caught:
         open_source("vllm==0.22.1").read(QWEN)
     assert "secret" not in str(caught.value)
+    assert "secret" not in caplog.text
+
+
+def test_passwords_stay_out_of_the_notice_of_a_download(
+    index: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, machine: Path
+) -> None:
+    index.ranges = False
+    wheel = Vllm().wheel(index.folder)
+    page = index.folder / "links.html"
+    host = index.url.removeprefix("http://").removesuffix("/simple")
+    page.write_text(f'<a href="http://name:secret@{host}/files/{wheel.name}?token=secret">x</a>')
+    settings = PipSettings(no_index=True, find_links=(f"http://{host}/files/links.html",))
+    _, shown = Index(VLLM.package, settings).find(Version("0.22.1")).read(QWEN)
+    assert shown == f"{wheel.name}/{QWEN}"
+    assert "is downloaded whole" in caplog.text
+    assert "secret" not in caplog.text
+    assert not [path for path in machine.rglob("*") if "secret" in path.name]
 
 
 def test_a_wheel_that_vanishes_is_the_machines_fault(index: Served) -> None:
