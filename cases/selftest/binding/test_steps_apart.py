@@ -20,7 +20,6 @@ ROOT = Path(deepstack_harness.__file__).parents[2]
 CUT = """\
 import sys
 from deepstack_harness.binding.discover import find_cuts
-from deepstack_harness.engines.classes import forward_of, methods_of
 from deepstack_harness.engines.known import engine_of, open_source
 source = open_source(sys.argv[1])
 for found in find_cuts(source, engine_of(source).files):
