@@ -1,4 +1,4 @@
-"""What a vLLM source has beside its deepstack classes: placeholder ranges and dual-stream helpers, judged."""
+"""Judge the systems beside the deepstack classes of a source: placeholder ranges, dual-stream helpers."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from deepstack_harness.sources.source import Source
 
 @dataclass(frozen=True)
 class Beside:
-    """What one source has: subjects with a row for each rule, and a sentence for each system it lacks."""
+    """The systems of one source: subjects with their rows, and a sentence for each system it lacks."""
 
     label: str
     judged: tuple[Judged, ...]
@@ -24,12 +24,12 @@ class Beside:
 
     @property
     def standings(self) -> list[Standing]:
-        """The subjects as the audit sums them up with its classes."""
+        """The subjects in the form in which the audit sums up classes."""
         return [Standing(self.label, one.subject, one.rows) for one in self.judged]
 
 
 def judge_beside(source: Source) -> Beside:
-    """Ask every system that sources have something of; known failures are told apart.
+    """Judge every system that sources have something of, with known failures told apart.
 
     Raises `MachineError` where a file cannot be fetched.
     """

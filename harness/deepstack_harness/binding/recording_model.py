@@ -23,7 +23,7 @@ class Mirrors:
     """
 
     def __init__(self) -> None:
-        """Nothing has been copied yet."""
+        """Start without copies."""
         # Originals are kept: freed storage could be handed out again at the same address.
         self._copies: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
 

@@ -26,7 +26,7 @@ class GitFiles:
 
     @property
     def is_repository(self) -> bool:
-        """Whether there is anything that looks like a repository."""
+        """True where there is a `.git`, be it a folder or the file of a worktree."""
         return self._folder is not None
 
     def head(self) -> str | None:

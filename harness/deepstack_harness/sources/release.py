@@ -24,7 +24,7 @@ class Release:
     """A package as it was published under one version."""
 
     def __init__(self, package: KnownPackage, version: Version) -> None:
-        """Nothing is looked up before a file is read."""
+        """Note package and version; nothing is looked up before a file is read."""
         self.package = package.name
         self.version = version
         self.label = f"{package.name} {version}"

@@ -32,7 +32,7 @@ class ReleaseRequest:
 
 @dataclass(frozen=True)
 class InstalledRequest:
-    """What this Python would import."""
+    """The package that this Python would import."""
 
     package: str
 
