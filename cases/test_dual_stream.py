@@ -5,8 +5,8 @@ import pytest
 from deepstack_harness.catalogue.variants import DUAL_STREAM
 from deepstack_harness.contract.facts.systems import Subject, System
 from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.engines.known import open_source
 from deepstack_harness.oracles.ordering import judge, unordered
-from deepstack_harness.sources.locate import locate
 from deepstack_harness.streams.by_name import dual_stream_named
 from deepstack_harness.streams.from_source import dual_streams_of
 from deepstack_harness.streams.observe import observe_ordering
@@ -39,7 +39,7 @@ RELEASES = {
 @pytest.mark.network
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_helpers_of_releases_are_ordered_in_every_setting(release: str) -> None:
-    ways = dual_streams_of(locate(release))
+    ways = dual_streams_of(open_source(f"vllm=={release}"))
     assert {name: len(way.settings) for name, way in ways.items()} == RELEASES[release]
     for name, way in ways.items():
         seen = observe_ordering(Subject(System.DUAL_STREAM, f"vllm {release}", name), way)

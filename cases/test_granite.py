@@ -12,20 +12,20 @@ import pytest
 import torch
 
 from cases.selftest.revisions.sequences import SEQUENCES
-from deepstack_harness.binding.drive import drive
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.case import Answer, Case, Compare, Judgement, Observation, parse_subject
 from deepstack_harness.contract.protocols import BufferFactory, Family
 from deepstack_harness.contract.rules import Rule, Verdict
 from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.engines.classes import forward_of
+from deepstack_harness.engines.known import open_source
 from deepstack_harness.families.by_name import family_named
 from deepstack_harness.families.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.play import Model, play
 from deepstack_harness.probes.numerics import NumericsProbe
-from deepstack_harness.sources.locate import locate
 
 R = Rule
 ASSERTS, NO_ASSERTS = "inductor/drop_all", "inductor/drop_all/no_size_asserts"
@@ -187,7 +187,7 @@ def _rows(answer: Answer | None) -> object:
 @pytest.mark.network
 @pytest.mark.parametrize("release", REVISION_OF)
 def test_revisions_do_what_their_releases_do(release: str) -> None:
-    released = drive(locate(release), "granite4_vision")
+    released = forward_of(open_source(f"vllm=={release}"), "granite4_vision")
     ours, model = buffer_named(REVISION_OF[release]), Model.build("qwen3_vl")
     for trace in TRACES:
         assert facts(model, ours, trace) == facts(model, released, trace), trace

@@ -9,6 +9,7 @@ from deepstack_harness.catalogue.variants import PLACEHOLDER_RANGES
 from deepstack_harness.contract.case import Judgement
 from deepstack_harness.contract.facts.systems import Subject, System
 from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.engines.known import open_source
 from deepstack_harness.oracles.ranges import judge
 from deepstack_harness.ranges.by_name import range_named
 from deepstack_harness.ranges.from_source import RANGES_CLASS, BoundRange, bind_range
@@ -16,7 +17,6 @@ from deepstack_harness.ranges.observe import observe_ranges
 from deepstack_harness.ranges.placeholder_range import ListRange, MakeRange, TensorRange
 from deepstack_harness.ranges.scheduling_cost import step_costs
 from deepstack_harness.ranges.workloads import geo3k, video
-from deepstack_harness.sources.locate import locate
 
 OURS: Mapping[str, MakeRange] = {"tensor": TensorRange, "list": ListRange}
 
@@ -45,7 +45,7 @@ def test_and_so_it_is_over_videos() -> None:
 
 @cache
 def bound(release: str) -> BoundRange:
-    return bind_range(locate(release))
+    return bind_range(open_source(f"vllm=={release}"))
 
 
 RELEASES = {

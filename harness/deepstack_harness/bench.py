@@ -36,14 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m deepstack_harness.bench", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument(
-        "--vllm", metavar="SOURCE", help="also time binding this local source (wheel or tree)"
+        "--source", metavar="PATH", help="also time binding this local source (wheel or tree)"
     )
     parser.add_argument("--bare", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.bare:
         compile_bare()
         return 0
-    for line in measure(args.vllm):
+    for line in measure(args.source):
         print(line, flush=True)
     return 0
 
@@ -76,10 +76,10 @@ def fuzzing() -> Iterator[str]:
 
 def bind_seconds(source: str) -> float:
     """Seconds to find and bind the class of a local source for the first time, after torch is imported."""
-    from deepstack_harness.binding.bind import bind
-    from deepstack_harness.sources.locate import locate
+    from deepstack_harness.engines.classes import methods_of
+    from deepstack_harness.engines.known import open_source
 
-    return _seconds(lambda: bind(locate(source), _FAMILY))
+    return _seconds(lambda: methods_of(open_source(source), _FAMILY))
 
 
 def compile_bare() -> None:

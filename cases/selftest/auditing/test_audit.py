@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.binding.synthetic_vllm import HANDS_ON, ModelFile, Vllm
-from deepstack_harness.binding.discover import find_classes
-from deepstack_harness.catalogue.known_failures import KnownFailure, known_of, load
+from deepstack_harness.auditing.classes import judge_class
 from deepstack_harness.cli import main
 from deepstack_harness.contract.rules import Rule, Verdict
-from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.engines.classes import classes_of
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.errors import ExitCode
 from deepstack_harness.oracles.expectation import expect
-from deepstack_harness.sources.archive import Archive
 from deepstack_harness.sources.source import Source
-from deepstack_harness.sources.tree import Tree
 
 GIVEN = """\
 
@@ -69,7 +68,7 @@ def source(tmp_path: Path) -> Path:
     return write(tmp_path)
 
 
-def write(folder: Path, version: str = "0.22.1") -> Path:
+def write(folder: Path, version: str = "0.10.0") -> Path:  # of 0.10.0 no failures are known
     qwen = str(ModelFile(more=HANDS_ON)) + GIVEN
     root = Vllm(version, qwen).tree(folder)
     (root / "vllm/model_executor/models/other.py").write_text(SUBCLASSES)
@@ -78,13 +77,13 @@ def write(folder: Path, version: str = "0.22.1") -> Path:
 
 def found(source: Source) -> dict[str, tuple[bool, str]]:
     return {
-        one.model_class: (one.buffer is not None, one.note or " | ".join(one.refusals))
-        for one in find_classes(source)
+        one.model_class: (one.methods is not None, one.note or " | ".join(one.refusals))
+        for one in classes_of(source)
     }
 
 
 def test_classes_are_found_by_what_they_do(source: Path) -> None:
-    assert {name for name, (driven, _) in found(Tree(source)).items() if driven} == {
+    assert {name for name, (driven, _) in found(open_source(str(source))).items() if driven} == {
         "Qwen3VLForConditionalGeneration",
         "Renamed",
         "Roomier",
@@ -93,20 +92,21 @@ def test_classes_are_found_by_what_they_do(source: Path) -> None:
 
 
 def test_nobody_is_left_out_without_a_sentence(source: Path) -> None:
-    refused = {name: words for name, (driven, words) in found(Tree(source)).items() if not driven}
+    refused = {name: words for name, (driven, words) in found(open_source(str(source))).items() if not driven}
     assert refused.keys() == {"Bare", "Methodless"}
     assert "'Bare' object has no attribute 'deepstack_input_embeds'" in refused["Bare"]
     assert "has no _clear_deepstack_input_embeds" in refused["Methodless"]
 
 
 def test_what_is_inherited_whole_is_said(source: Path) -> None:
-    assert found(Tree(source))["Renamed"] == (True, "inherits all of Qwen3VLForConditionalGeneration")
+    renamed = found(open_source(str(source)))["Renamed"]
+    assert renamed == (True, "inherits all of Qwen3VLForConditionalGeneration")
 
 
 def test_a_subclass_allocates_by_its_own_init(source: Path) -> None:
     import torch
 
-    roomier = next(one.buffer for one in find_classes(Tree(source)) if one.model_class == "Roomier")
+    roomier = {one.model_class: one for one in classes_of(open_source(str(source)))}["Roomier"].methods
     assert roomier is not None
     assert roomier(16, 8, 3, dtype=torch.float32, device=torch.device("cpu")).capacity == 32
 
@@ -122,7 +122,7 @@ def test_a_wheel_has_the_same_classes(tmp_path: Path) -> None:
         archive.writestr(
             "vllm-0.22.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: vllm\nVersion: 0.22.1\n"
         )
-    assert found(Archive(wheel)).keys() == found(Tree(root)).keys()
+    assert found(open_source(str(wheel))).keys() == found(open_source(str(root))).keys()
 
 
 def test_audit_tells_rules_classes_and_differences(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,39 +157,88 @@ def test_a_source_without_deepstack(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "has no class with a deepstack buffer" in capsys.readouterr().err
 
 
+REFUSED = """\
+class First:
+    def forward(self, ids):
+        return self.language_model(ids, deepstack_input_embeds=self.rows)
+
+
+class Second(First):
+    def __init__(self):
+        self.rows = None
+"""
+
+
+def test_where_every_class_is_refused_one_sentence_lists_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = [Vllm(qwen=REFUSED).tree(tmp_path / name) for name in ("one", "other")]
+    words = [word for source in sources for word in ("--source", str(source))]
+    assert main(["audit", *words]) == ExitCode.USAGE
+    said = capsys.readouterr()
+    assert said.err.startswith("deepstack-harness: no deepstack class can be judged: First (vllm at ")
+    assert said.err.count("\n") == 1
+    for source in sources:
+        for name in ("First", "Second"):
+            assert (
+                f"{name} (vllm at {source} (0.22.1)): {source}/vllm/model_executor/models/qwen3_vl.py:"
+                in said.err
+            )
+    assert main(["audit", *words, "--bisect"]) == ExitCode.BISECT_SKIP
+
+
+WIPED_ON_REPLAY = """\
+def _get_deepstack_input_embeds(self, num_tokens):
+    for rows in self.deepstack_input_embeds:
+        rows[self.filled : num_tokens].zero_()
+    return IntermediateTensors(
+        {f"deepstack_input_embeds_{i}": x[:num_tokens] for i, x in enumerate(self.deepstack_input_embeds)}
+    )
+"""
+
+
+def test_a_fault_that_only_a_replay_shows_is_found_on_the_methods(tmp_path: Path) -> None:
+    """As in vllm-omni 0.22 to 0.30: captured with nothing set, get's zero_() covers all rows."""
+    file = ModelFile(get=WIPED_ON_REPLAY, more=HANDS_ON.replace("self.language_model", "self.nothing"))
+    source = open_source(str(Vllm("0.10.0", str(file)).tree(tmp_path)))
+    (found,) = classes_of(source)
+    assert found.methods
+    assert not found.forward
+    rows = {row.rule: row for row in judge_class(found).rows}
+    assert (rows["R2"].verdict, rows["R2"].reach) == (
+        "FAIL",
+        "flag: --compilation-config.cudagraph_mode=FULL",
+    )
+    assert rows["R2"].trace == "cap 16: profile 16; set 12; forward 16; forward 16"
+    assert "holds zeros" in rows["R2"].detail
+    assert rows["R3"].verdict == "PASS"
+
+
+def test_the_reach_of_a_class_whose_forward_cannot_be_driven_is_never_latent(source: Path) -> None:
+    (calling,) = [one for one in classes_of(open_source(str(source))) if one.model_class == "Calling"]
+    assert not calling.forward
+    reach = {row.rule: row.reach for row in judge_class(calling).rows if row.reach}
+    assert reach["R1"] == "default"
+    assert reach["R8"] == "unknown"
+    assert "latent" not in reach.values()
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [("0.22.1", True), ("0.22.1+cpu", True), ("0.22.2.dev5+g1a2b3c4", True), ("99.1.dev5", False)],
+)
+def test_what_is_known_of_a_release_is_known_of_its_tree(tmp_path: Path, version: str, known: bool) -> None:
+    source = open_source(str(write(tmp_path, version)))
+    (found,) = [one for one in classes_of(source) if one.model_class == "Qwen3VLForConditionalGeneration"]
+    standing = judge_class(found)
+    assert (Rule.R1 in standing.new) != known
+    assert Rule.R1 in standing.broken
+
+
 def test_a_file_that_does_not_parse_is_quoted(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (source / "vllm/model_executor/models/broken.py").write_text("deepstack = (\n")
     assert main(["audit", "--vllm", str(source)]) == ExitCode.USAGE
     assert "broken.py:1" in capsys.readouterr().err
-
-
-ENTRY = """\
-schema_version = 1
-[[failure]]
-releases = "{releases}"
-classes = ["*"]
-rules = ["{rule}"]
-reference = "x"
-"""
-KNOWN = KnownFailure(">=0.20,<0.23", ("*",), (Rule.R1,), "vllm 43602")
-
-
-@pytest.mark.parametrize(
-    ("label", "expected"),
-    [
-        ("vllm 0.22.1", {Rule.R1: "vllm 43602"}),
-        ("vllm 0.22.0rc1", {Rule.R1: "vllm 43602"}),
-        ("vllm 0.23.0", {}),
-        ("vllm at /somewhere", {}),
-    ],
-)
-def test_known_failures_cover_releases(label: str, expected: dict[Rule, str]) -> None:
-    assert known_of(label, "AnyModel", [KNOWN]) == expected
-
-
-def test_a_known_failure_of_another_class_does_not_count() -> None:
-    entry = KnownFailure(">=0.20", ("This",), (Rule.R1,), "unreported")
-    assert known_of("vllm 0.22.1", "That", [entry]) == {}
 
 
 def test_expected_improved_and_new(source: Path, tmp_path: Path) -> None:
@@ -205,28 +254,6 @@ def test_expected_improved_and_new(source: Path, tmp_path: Path) -> None:
     assert judged["R1"] == Verdict.XFAIL
     assert judged["R7"] == Verdict.IMPROVED
     assert judged["R3"] == Verdict.FAIL
-
-
-@pytest.mark.parametrize(
-    ("text", "quoted"),
-    [
-        ("schema_version = 2\nfailure = []\n", "schema_version 2, this harness reads 1"),
-        (
-            ENTRY.format(releases="newish", rule="R1"),
-            "newish",
-        ),
-        (
-            ENTRY.format(releases=">=1", rule="R99"),
-            "R99",
-        ),
-        ("not toml at all", "is not a file of known failures"),
-    ],
-)
-def test_a_bad_file_of_known_failures(tmp_path: Path, text: str, quoted: str) -> None:
-    path = tmp_path / "known.toml"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=quoted):
-        load(path)
 
 
 def test_check_a_buffer_that_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:

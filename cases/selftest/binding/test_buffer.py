@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from cases.selftest.binding.synthetic_vllm import GET, HEADER, INIT, QWEN, ModelFile, Vllm, line_of
-from deepstack_harness.binding.bind import BoundClass, bind, where_returned
-from deepstack_harness.binding.buffer import UpstreamBuffer
+from deepstack_harness.binding.methods_buffer import MethodsBuffer
+from deepstack_harness.binding.methods_class import MethodsClass
 from deepstack_harness.binding.stand_ins import Surroundings
+from deepstack_harness.engines.classes import methods_of
+from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import StepUnavailable, UsageError
-from deepstack_harness.sources.locate import locate
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
@@ -24,11 +25,11 @@ def _resize_deepstack_input_embeds(self, num_tokens):
 """
 
 
-def bound(tmp_path: Path, file: ModelFile | None = None) -> BoundClass:
-    return bind(locate(str(Vllm(qwen=str(file or ModelFile())).tree(tmp_path))))
+def bound(tmp_path: Path, file: ModelFile | None = None) -> MethodsClass:
+    return methods_of(open_source(str(Vllm(qwen=str(file or ModelFile())).tree(tmp_path))))
 
 
-def made(of: BoundClass, capacity: int = 16) -> UpstreamBuffer:
+def made(of: MethodsClass, capacity: int = 16) -> MethodsBuffer:
     return of(capacity, 8, 3, dtype=torch.float32, device=CPU)
 
 
@@ -41,7 +42,7 @@ def test_who_it_is(tmp_path: Path) -> None:
 
 def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown model 'llava'; known are qwen3_vl, qwen3_omni_moe_thinker"):
-        bind(locate(str(Vllm().tree(tmp_path))), "llava")
+        methods_of(open_source(str(Vllm().tree(tmp_path))), "llava")
 
 
 @pytest.mark.parametrize("device", [CPU, META], ids=str)
@@ -59,7 +60,7 @@ def test_the_allocation_follows_the_ambient_placement(
 
 def test_the_ambient_placement_is_restored_when_the_allocation_raises(tmp_path: Path) -> None:
     of = bound(tmp_path)
-    with pytest.raises(UsageError, match=f"{QWEN}:.*__init__ cannot be run without vLLM: "):
+    with pytest.raises(UsageError, match=f"{QWEN}:.*__init__ cannot be run without the rest of "):
         of(-1, 8, 3, dtype=torch.float64, device=META)
     assert torch.get_default_dtype() is torch.float32
     assert torch.empty(0).device == CPU
@@ -140,9 +141,9 @@ def test_fewer_levels_than_the_model_has_are_passed_on(tmp_path: Path) -> None:
 
 def test_where_a_get_returned(tmp_path: Path) -> None:
     buffer, text = made(bound(tmp_path)), str(ModelFile())
-    assert where_returned(buffer, 4) == f"{tmp_path / QWEN}:{line_of(text, 'return None')}"
+    assert buffer.where_returned(4) == f"{tmp_path / QWEN}:{line_of(text, 'return None')}"
     buffer.set(torch.ones(3, 4, 8))
-    assert where_returned(buffer, 4) == f"{tmp_path / QWEN}:{line_of(text, 'return IntermediateTensors(')}"
+    assert buffer.where_returned(4) == f"{tmp_path / QWEN}:{line_of(text, 'return IntermediateTensors(')}"
 
 
 def test_watching_a_get_leaves_the_trace_function_of_others_in_place(tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ def test_watching_a_get_leaves_the_trace_function_of_others_in_place(tmp_path: P
     sys.settrace(others)
     try:
         with pytest.raises(ValueError, match="empty"):
-            where_returned(buffer, 4)
+            buffer.where_returned(4)
         assert sys.gettrace() is others
     finally:
         sys.settrace(before)

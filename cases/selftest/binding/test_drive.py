@@ -19,20 +19,22 @@ from cases.selftest.binding.synthetic_driven import (
 )
 from cases.selftest.binding.synthetic_vllm import line_of
 from cases.selftest.revisions.sequences import SEQUENCES
-from deepstack_harness.binding.bind import MODELS, BoundClass, bind
-from deepstack_harness.binding.cut_class import Model as ModelClass
-from deepstack_harness.binding.drive import DrivenClass, drive
-from deepstack_harness.binding.forward_buffer import DrivenBuffer
-from deepstack_harness.catalogue.reach import ENGINE_ORDER, reach_of
+from deepstack_harness.binding.cut_model import Model as ModelClass
+from deepstack_harness.binding.forward_buffer import ForwardBuffer
+from deepstack_harness.binding.forward_class import ForwardClass, bind_forward
+from deepstack_harness.binding.methods_class import MethodsClass
+from deepstack_harness.catalogue.orders import VLLM_ORDERS, Order
+from deepstack_harness.catalogue.reach import reach_of
 from deepstack_harness.contract.arm_spec import EAGER
 from deepstack_harness.contract.case import Case, Judgement, Observation
-from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule, Verdict
 from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.engines.classes import forward_of, methods_of
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.errors import StepUnavailable, UsageError
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.play import Model, play
-from deepstack_harness.sources.locate import locate
 
 LEVELS, HIDDEN = 3, 8
 CPU = torch.device("cpu")
@@ -43,14 +45,14 @@ RECORDS_TEXT = COUNTED.replace(
 """A text-only step leaves a trace in level 0: that shows when one was embedded, and over how many tokens."""
 
 
-def driven(root: Path, model: str = "qwen3_vl", **files: str) -> DrivenClass:
+def driven(root: Path, model: str = "qwen3_vl", **files: str) -> ForwardClass:
     """A synthetic class; `qwen=`, `granite=` and `utils=` are other texts for the files."""
     members = {"qwen": QWEN, "granite": GRANITE, "utils": UTILS}
     tree = write_tree(root, {members[name]: text for name, text in files.items()})
-    return drive(locate(str(tree)), model)
+    return forward_of(open_source(str(tree)), model)
 
 
-def made(of: DrivenClass, capacity: int = 16, dtype: torch.dtype = torch.float32) -> DrivenBuffer:
+def made(of: ForwardClass, capacity: int = 16, dtype: torch.dtype = torch.float32) -> ForwardBuffer:
     return of(capacity, HIDDEN, LEVELS, dtype=dtype, device=CPU)
 
 
@@ -58,21 +60,21 @@ def payload(tokens: int, levels: int = LEVELS) -> Tensor:
     return 1.0 + torch.arange(levels * tokens * HIDDEN, dtype=torch.float32).view(levels, tokens, HIDDEN)
 
 
-def read(buffer: DrivenBuffer, tokens: int) -> tuple[Tensor, ...]:
+def read(buffer: ForwardBuffer, tokens: int) -> tuple[Tensor, ...]:
     answer = buffer.get(tokens)
     assert answer is not None
     return answer
 
 
-def case_of(trace: str, of: DrivenClass | BoundClass) -> Case:
+def case_of(trace: str, of: ForwardClass | MethodsClass) -> Case:
     return Case("qwen3_vl", of.label, Trace.parse(trace), EAGER, source=of.label, model_class=of.model_class)
 
 
-def observe(model: Model, trace: str, of: DrivenClass | BoundClass) -> Observation:
+def observe(model: Model, trace: str, of: ForwardClass | MethodsClass) -> Observation:
     return play(case_of(trace, of), model, of)
 
 
-def judge(model: Model, trace: str, of: DrivenClass) -> dict[Rule, Judgement]:
+def judge(model: Model, trace: str, of: ForwardClass) -> dict[Rule, Judgement]:
     case = case_of(trace, of)
     return {said.rule: said for said in judge_all(case, play(case, model, of))}
 
@@ -208,7 +210,7 @@ def test_tracebacks_quote_model_and_helper_also_inside_a_wheel(tmp_path: Path) -
     with zipfile.ZipFile(wheel, "w") as archive:
         for path in tree.rglob("*.py"):
             archive.write(path, path.relative_to(tree))
-    drive(locate(str(wheel)))
+    forward_of(open_source(str(wheel)))
     for member, text, fragment in ((QWEN, COUNTED, "def forward"), (UTILS, HELPERS, "def put_rows")):
         assert fragment in linecache.getline(f"{wheel}/{member}", line_of(text, fragment))
 
@@ -227,7 +229,7 @@ def test_a_helper_that_cannot_be_supplied_is_refused_only_where_it_is_used(
     driven(tmp_path, utils=utils)
     text = COUNTED.replace("place(rows,", "synchronise(rows)\n            place(rows,")
     line = line_of(text, "synchronise(rows)")
-    with pytest.raises(UsageError, match=rf"qwen3_vl\.py:{line}: .* without vLLM: {why}"):
+    with pytest.raises(UsageError, match=rf"qwen3_vl\.py:{line}: .* of its package: {why}"):
         driven(tmp_path, qwen=text, utils=utils)
 
 
@@ -281,7 +283,7 @@ import torch
 """
     member = QWEN.replace("qwen3_vl", "larger")
     tree = write_tree(tmp_path, {member: text})
-    of = drive(locate(str(tree)), ModelClass(member, "Larger", since="1.0"))
+    of = bind_forward(open_source(str(tree)), ModelClass(member, "Larger", since="1.0"))
     buffer = made(of)
     buffer.set(payload(4))
     assert (of.model_class, buffer.capacity) == ("Larger", 5)
@@ -292,7 +294,7 @@ DBO, SP = "flag: --enable-dbo", "flag: --compilation-config.pass_config.enable_s
 RELEASES = ["0.19.1", "0.20.1", "0.22.1", "0.23.0", "0.33.0"]
 
 
-def gets(model: Model, trace: str, of: DrivenClass | BoundClass) -> list[object]:
+def gets(model: Model, trace: str, of: ForwardClass | MethodsClass) -> list[object]:
     """Rows and their owners of every get, or what it raised and where."""
     facts = observe(model, trace, of).steps
     steps = zip(Trace.parse(trace), facts, strict=True)
@@ -304,13 +306,13 @@ def gets(model: Model, trace: str, of: DrivenClass | BoundClass) -> list[object]
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", VLLM.by_methods)
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_released_class_in_its_own_order_agrees_with_its_methods(
     qwen: Model, release: str, model: str
 ) -> None:
-    source = locate(release)
-    own_order, methods = drive(source, model), bind(source, model)
+    source = open_source(f"vllm=={release}")
+    own_order, methods = forward_of(source, model), methods_of(source, model)
     assert own_order.methods.items() >= methods.methods.items()
     for name in ("S1", "S2", "S3", "S10"):
         trace = SEQUENCES[name].trace
@@ -319,7 +321,7 @@ def test_a_released_class_in_its_own_order_agrees_with_its_methods(
 
 @pytest.mark.network
 def test_0_20_1_raises_from_its_own_line_on_a_padded_step(qwen: Model) -> None:
-    of = drive(locate("0.20.1"))
+    of = forward_of(open_source("vllm==0.20.1"))
     *_, facts = observe(qwen, "cap 16: set 9; forward 16", of).steps
     assert facts.raised is not None
     assert (facts.raised.type, facts.raised.call) == ("ValueError", "get")
@@ -331,7 +333,7 @@ def test_0_20_1_raises_from_its_own_line_on_a_padded_step(qwen: Model) -> None:
 @pytest.mark.network
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_profile_run_is_answered_with_none_in_0_20_1_and_0_22_1(qwen: Model, release: str) -> None:
-    (facts,) = observe(qwen, "cap 16: profile 16", drive(locate(release))).steps
+    (facts,) = observe(qwen, "cap 16: profile 16", forward_of(open_source(f"vllm=={release}"))).steps
     assert facts.answer is not None
     assert (facts.answer.structure == "none") == (release in {"0.20.1", "0.22.1"})
 
@@ -339,7 +341,7 @@ def test_the_profile_run_is_answered_with_none_in_0_20_1_and_0_22_1(qwen: Model,
 @pytest.mark.network
 @pytest.mark.parametrize("release", ["0.20.2", "0.21.0", "0.33.0"])
 def test_granites_text_only_step_leaves_its_rows_to_every_step_after_it(qwen: Model, release: str) -> None:
-    of = drive(locate(release), "granite4_vision")
+    of = forward_of(open_source(f"vllm=={release}"), "granite4_vision")
     trace = "cap 16: set 9 request=a; set 0 request=b; forward 16; forward 16; forward 16"
     said = judge(qwen, trace, of)[Rule.R3]
     assert (said.verdict, said.value) == (Verdict.FAIL, 81)
@@ -350,7 +352,7 @@ def test_granites_text_only_step_leaves_its_rows_to_every_step_after_it(qwen: Mo
 def test_granite_hands_over_the_whole_buffer_before_0_21_0() -> None:
     rows = {}
     for release in ("0.20.2", "0.21.0"):
-        buffer = made(drive(locate(release), "granite4_vision"))
+        buffer = made(forward_of(open_source(f"vllm=={release}"), "granite4_vision"))
         buffer.set(payload(9))
         rows[release] = [len(level) for level in read(buffer, 9)]
     assert rows == {"0.20.2": [16] * LEVELS, "0.21.0": [9] * LEVELS}
@@ -361,18 +363,18 @@ def test_granite_hands_over_the_whole_buffer_before_0_21_0() -> None:
     ("release", "model", "reaches"),
     [
         ("0.19.1", "qwen3_vl", {"R3": "latent", "R4": SP, "R5": DBO, "R6": "latent"}),
-        ("0.20.1", "qwen3_vl", {"R1": "reachable", "R2": "reachable"}),
-        ("0.22.1", "qwen3_vl", {"R1": "reachable", "R3": "latent", "R4": SP, "R6": "latent"}),
+        ("0.20.1", "qwen3_vl", {"R1": "default", "R2": "default"}),
+        ("0.22.1", "qwen3_vl", {"R1": "default", "R3": "latent", "R4": SP, "R6": "latent"}),
         ("0.33.0", "qwen3_vl", {"R3": "latent", "R4": "latent", "R5": DBO, "R6": "latent"}),
         ("0.33.0", "granite4_vision", {"R3": "latent", "R4": "latent"}),
     ],
 )
 def test_what_the_engine_reaches(qwen: Model, release: str, model: str, reaches: dict[str, str]) -> None:
-    of = drive(locate(release), model)
-    rows = [
-        Row.of(case_of(order.trace, of), said, "")
-        for order in ENGINE_ORDER
-        for said in judge(qwen, order.trace, of).values()
-    ]
-    broken = {row.rule for row in rows if row.verdict == Verdict.FAIL}
-    assert {rule: reach_of(Rule(rule), rows) for rule in broken} == reaches
+    source = open_source(f"vllm=={release}")
+    of = forward_of(source, model)
+    broken: dict[Rule, list[Order]] = {}
+    for order in VLLM_ORDERS.live:
+        for rule, said in judge(qwen, str(order.trace), of).items():
+            if said.verdict is Verdict.FAIL:
+                broken.setdefault(rule, []).append(order)
+    assert {str(rule): reach_of(orders, source.version) for rule, orders in broken.items()} == reaches

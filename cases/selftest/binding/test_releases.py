@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from cases.selftest.revisions.sequences import SEQUENCES, Read
-from deepstack_harness.binding.bind import MODELS, BoundClass, bind, where_returned
-from deepstack_harness.binding.buffer import UpstreamBuffer
+from deepstack_harness.binding.methods_buffer import MethodsBuffer
+from deepstack_harness.binding.methods_class import MethodsClass
 from deepstack_harness.binding.stand_ins import Surroundings
 from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.engines.classes import methods_of
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.locate import locate
 from deepstack_harness.sources.source import Source
 
 pytestmark = pytest.mark.network  # the sources of released wheels are read, a few hundred kB each
@@ -45,14 +47,14 @@ def use_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module", params=REVISION_OF)
 def source(request: pytest.FixtureRequest) -> Source:
     """One release, with what was looked up about it."""
-    return locate(request.param)
+    return open_source(f"vllm=={request.param}")
 
 
-def new_buffer(bound: BoundClass, capacity: int = 16) -> UpstreamBuffer:
+def new_buffer(bound: MethodsClass, capacity: int = 16) -> MethodsBuffer:
     return bound(capacity, HIDDEN, LEVELS, dtype=torch.float32, device=torch.device("cpu"))
 
 
-def reads(buffer: UpstreamBuffer, trace: Trace) -> list[Read]:
+def reads(buffer: MethodsBuffer, trace: Trace) -> list[Read]:
     """What each get of the trace answers; clear may raise, as it does in some revisions."""
     answers: list[Read] = []
     for step in trace:
@@ -66,7 +68,7 @@ def reads(buffer: UpstreamBuffer, trace: Trace) -> list[Read]:
     return answers
 
 
-def read(buffer: UpstreamBuffer, tokens: int) -> Read:
+def read(buffer: MethodsBuffer, tokens: int) -> Read:
     """Rows and rows that hold data, None, or the exception; every level must agree."""
     try:
         levels = buffer.get(tokens)
@@ -79,17 +81,16 @@ def read(buffer: UpstreamBuffer, tokens: int) -> Read:
     return counts
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", VLLM.by_methods)
 def test_sequences(source: Source, model: str) -> None:
-    bound = bind(source, model)
-    version = source.label.removeprefix("vllm ")
-    assert bound.model_class == MODELS[model].class_name
+    bound = methods_of(source, model)
+    assert bound.model_class == VLLM.by_methods[model].class_name
     found = {name: reads(new_buffer(bound), Trace.parse(each.trace)) for name, each in SEQUENCES.items()}
-    assert found == {name: each.of(REVISION_OF[version]) for name, each in SEQUENCES.items()}
+    assert found == {name: each.of(REVISION_OF[str(source.version)]) for name, each in SEQUENCES.items()}
 
 
 def test_growth_moves_the_storage(source: Source) -> None:
-    buffer = new_buffer(bind(source))
+    buffer = new_buffer(methods_of(source))
     buffer.set(torch.ones(LEVELS, 9, HIDDEN))
     before = buffer.get(9)
     buffer.set(torch.ones(LEVELS, 20, HIDDEN))
@@ -101,11 +102,11 @@ def test_growth_moves_the_storage(source: Source) -> None:
 
 
 def test_the_line_that_answers_an_empty_get_is_quoted(source: Source) -> None:
-    bound = bind(source)
-    name, _, line = where_returned(new_buffer(bound), 4).rpartition(":")
+    bound = methods_of(source)
+    name, _, line = new_buffer(bound).where_returned(4).rpartition(":")
     assert name == bound.filename
     quoted = linecache.getline(name, int(line)).strip()
-    answers_none = REVISION_OF[source.label.removeprefix("vllm ")] in {"pr40145", "pr40932"}
+    answers_none = REVISION_OF[str(source.version)] in {"pr40145", "pr40932"}
     assert quoted.startswith("return None" if answers_none else "return IntermediateTensors(")
 
 
@@ -115,18 +116,20 @@ def meta_device() -> AbstractContextManager[object]:
 
 @pytest.mark.parametrize(("release", "leaves"), [("0.23.0", {torch.device("meta")}), ("0.33.0", None)])
 def test_a_skipped_tower_leaves_meta_rows_or_from_0_28_on_none(release: str, leaves: object) -> None:
-    skipped = replace(bind(locate(release)), surroundings=Surroundings(meta_device, vision=False))
+    skipped = replace(
+        methods_of(open_source(f"vllm=={release}")), surroundings=Surroundings(meta_device, vision=False)
+    )
     levels = new_buffer(skipped).get(4)
     assert (levels and {level.device for level in levels}) == leaves
 
 
 def test_a_release_before_deepstack_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^vllm 0\.10\.2 has no .*qwen3_vl\.py; .* from vLLM 0\.11\.0 on$"):
-        bind(locate("0.10.2"))
+    with pytest.raises(UsageError, match=r"^vllm 0\.10\.2 has no .*qwen3_vl\.py; .* from vllm 0\.11\.0 on$"):
+        methods_of(open_source("vllm==0.10.2"))
 
 
 def test_a_release_that_does_not_exist_is_refused() -> None:
     with pytest.raises(
         UsageError, match=r"there is no vllm 0\.22\.99: near it are 0\.22\.0, 0\.22\.1, 0\.23\.0"
     ):
-        bind(locate("0.22.99"))
+        methods_of(open_source("vllm==0.22.99"))

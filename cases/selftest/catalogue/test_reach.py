@@ -1,67 +1,67 @@
-"""How the engine comes to break a rule: the nearest order on which it breaks."""
+"""How an engine comes to break a rule: the nearest of the orders on which it breaks."""
 
 from itertools import pairwise
 
 import pytest
+from packaging.version import Version
 
-from deepstack_harness.catalogue.reach import ENGINE_ORDER, reach_of
-from deepstack_harness.contract.arm_spec import EAGER
-from deepstack_harness.contract.case import Case, Judgement
-from deepstack_harness.contract.row import Row
-from deepstack_harness.contract.rules import Rule, Verdict
-from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.catalogue.orders import VLLM_ORDERS, Order, Orders, orders_of
+from deepstack_harness.catalogue.reach import reach_of
+from deepstack_harness.contract.trace import Op
 
-NORMAL, *_, LATER = (order.trace for order in ENGINE_ORDER)
-MICRO_BATCHES = next(order.trace for order in ENGINE_ORDER if order.setting == "--enable-dbo")
-PARALLEL = next(order.trace for order in ENGINE_ORDER if order.until)
+NORMAL, *_, LATER = VLLM_ORDERS.live
+MICRO_BATCHES = next(order for order in VLLM_ORDERS.live if order.setting == "--enable-dbo")
+PARALLEL = next(order for order in VLLM_ORDERS.live if order.releases)
 ENABLE_SP = "flag: --compilation-config.pass_config.enable_sp"
-
-
-def row(
-    trace: str, verdict: Verdict = Verdict.FAIL, source: str = "vllm 0.22.1", rule: Rule = Rule.R3
-) -> Row:
-    case = Case("qwen3_vl", source, Trace.parse(trace), EAGER, source=source)
-    return Row.of(case, Judgement(rule, verdict), "2.13.0")
+RELEASE = Version("0.22.1")
 
 
 @pytest.mark.parametrize(
-    ("traces", "reach"),
+    ("orders", "reach"),
     [
-        ([LATER, MICRO_BATCHES, NORMAL], "reachable"),
+        ([LATER, MICRO_BATCHES, NORMAL], "default"),
         ([LATER, MICRO_BATCHES], "flag: --enable-dbo"),
+        (
+            [MICRO_BATCHES, PARALLEL, MICRO_BATCHES],
+            f"flag: --enable-dbo or {ENABLE_SP.removeprefix('flag: ')}",
+        ),
         ([LATER], "latent"),
         ([], "latent"),
-        (["cap 16: set 9; set 3; get 9"], "latent"),
     ],
 )
-def test_the_nearest_order_decides(traces: list[str], reach: str) -> None:
-    assert reach_of(Rule.R3, map(row, traces)) == reach
-
-
-def test_only_failures_of_the_rule_count_and_known_ones_do() -> None:
-    kept = [row(NORMAL, Verdict.PASS), row(NORMAL, Verdict.SKIP), row(NORMAL, rule=Rule.R4)]
-    assert reach_of(Rule.R3, kept) == "latent"
-    assert reach_of(Rule.R3, [*kept, row(NORMAL, Verdict.XFAIL)]) == "reachable"
+def test_the_nearest_order_decides(orders: list[Order], reach: str) -> None:
+    assert reach_of(orders, RELEASE) == reach
 
 
 @pytest.mark.parametrize(
-    ("source", "reach"),
+    ("version", "reach"),
     [
-        ("vllm 0.22.1", ENABLE_SP),
-        ("vllm 0.31.2", ENABLE_SP),
-        ("vllm 0.32.0", "latent"),
-        ("vllm 0.33.0", "latent"),
-        ("vllm at /src/vllm (v0.33.0-4-gabc)", ENABLE_SP),
+        ("0.22.1", ENABLE_SP),
+        ("0.31.2", ENABLE_SP),
+        ("0.31.3.dev4+g1a2b3c4", ENABLE_SP),
+        ("0.32.0.dev4+g1a2b3c4", "latent"),
+        ("0.32.0rc1", "latent"),
+        ("0.32.0", "latent"),
+        ("0.33.0", "latent"),
+        (None, ENABLE_SP),
     ],
 )
-def test_a_setting_that_a_release_no_longer_has_reaches_nothing(source: str, reach: str) -> None:
-    assert reach_of(Rule.R4, [row(PARALLEL, source=source, rule=Rule.R4)]) == reach
+def test_a_setting_that_a_release_no_longer_has_reaches_nothing(version: str | None, reach: str) -> None:
+    assert reach_of([PARALLEL], Version(version) if version else None) == reach
 
 
-def test_orders_are_traces_in_which_every_clear_follows_a_get_of_as_many_tokens() -> None:
-    traces = [Trace.parse(order.trace) for order in ENGINE_ORDER]
-    assert [str(trace) for trace in traces] == [order.trace for order in ENGINE_ORDER]
-    for steps in (trace.steps for trace in traces):
+def test_an_engine_that_nobody_has_read_has_no_orders() -> None:
+    assert orders_of("vllm") is VLLM_ORDERS
+    assert orders_of("sglang") == Orders()
+
+
+def test_every_clear_of_an_order_follows_a_get_of_as_many_tokens() -> None:
+    for steps in (order.trace.steps for order in (*VLLM_ORDERS.live, *VLLM_ORDERS.replayed)):
         gets = [step for step in steps if step.op is Op.GET]
         clears = [after for step, after in pairwise(steps) if step.op is Op.GET]
         assert [(step.op, step.tokens) for step in clears] == [(Op.CLEAR, step.tokens) for step in gets]
+
+
+def test_no_two_orders_are_the_same() -> None:
+    traces = [order.trace for order in (*VLLM_ORDERS.live, *VLLM_ORDERS.replayed)]
+    assert len(set(traces)) == len(traces)

@@ -46,7 +46,7 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
         (["repro", "43602", "--script", "/nowhere/f.py"], "cannot write to '/nowhere/f.py': No such file"),
         (
             ["repro", "43602", "--script", "f.py", "--vllm", "0.22.1"],
-            "leave --vllm, --trace, --arm and --workload out",
+            "leave --source, --trace, --arm and --workload out",
         ),
         (["repro", "43602", "--workload", "--arm", "eager"], "leave --trace and --arm out"),
         (["repro", "41485", "--workload"], "incident 41485 does not change outputs"),

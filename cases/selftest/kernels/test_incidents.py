@@ -93,7 +93,7 @@ def test_a_revision_that_is_as_it_should_not_be_is_told(monkeypatch: pytest.Monk
 
 def test_no_source_is_compiled() -> None:
     source = cast(Source, type("Named", (), {"label": "vllm 0.33.0"}))
-    with pytest.raises(UsageError, match="no class of vllm 0.33.0 is compiled for it: leave --vllm out"):
+    with pytest.raises(UsageError, match="no class of vllm 0.33.0 is compiled for it: leave --source out"):
         Kernels().theirs(INCIDENT, source)
 
 

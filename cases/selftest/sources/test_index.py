@@ -18,11 +18,12 @@ from packaging.version import Version
 
 import deepstack_harness
 from cases.selftest.binding.synthetic_vllm import OMNI, QWEN, ModelFile, Vllm
-from deepstack_harness.binding.bind import bind
+from deepstack_harness.engines.classes import methods_of
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.sources import pip_settings
 from deepstack_harness.sources.index import Index, known_releases
-from deepstack_harness.sources.locate import locate
 from deepstack_harness.sources.pip_settings import PipSettings
 
 ROOT = Path(deepstack_harness.__file__).parents[2]
@@ -50,7 +51,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.served.asked[self.path] += 1
-        path = self.served.folder / self.path.removeprefix("/files/")
+        path = self.served.folder / self.path.partition("?")[0].removeprefix("/files/")
         if self.served.status != 200:
             self._send(self.served.status, b"no")
         elif self.path == "/simple/vllm/":
@@ -111,7 +112,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 
 
 def label_and_get(release: str, model: str = "qwen3_vl") -> tuple[str, object]:
-    bound = bind(locate(release), model)
+    bound = methods_of(open_source(f"vllm=={release}"), model)
     buffer = bound(16, 8, 3, dtype=torch.float32, device=torch.device("cpu"))
     return bound.label, buffer.get(4)
 
@@ -121,15 +122,15 @@ def test_a_release_is_read_by_ranges_and_kept(index: Served, machine: Path) -> N
     assert label_and_get("0.22.1") == ("vllm 0.22.1", None)
     assert 0 < index.sent < len(BALLAST) / 4
     index.status = 500
-    bound = bind(locate("0.22.1"))
-    kept = machine / "releases/0.22.1" / QWEN
+    bound = methods_of(open_source("vllm==0.22.1"))
+    kept = machine / "packages/vllm/0.22.1" / QWEN
     assert bound.filename == str(kept)
     assert kept.read_text() == str(ModelFile())
 
 
 def test_one_look_up_serves_all_files_of_a_release(index: Served) -> None:
     Vllm().wheel(index.folder)
-    source = locate("0.22.1")
+    source = open_source("vllm==0.22.1")
     source.read(QWEN)
     source.read(OMNI)
     assert index.asked["/simple/vllm/"] == 1
@@ -165,7 +166,7 @@ def test_a_download_with_the_wrong_digest_is_refused(index: Served) -> None:
     page.write_text(f'<a href="/files/{wheel.name}#sha256={"0" * 64}">x</a>')
     settings = PipSettings(no_index=True, find_links=(index.url.replace("/simple", "/files/links.html"),))
     with pytest.raises(MachineError, match=r"\.whl cannot be read \(its digest is not the one"):
-        Index(settings).find(Version("0.22.1")).read(QWEN)
+        Index(VLLM.package, settings).find(Version("0.22.1")).read(QWEN)
 
 
 @pytest.mark.parametrize("suffix", [".tar.gz", ".zip"])
@@ -186,8 +187,8 @@ def test_a_wheel_of_any_platform_is_preferred_to_the_sdist(index: Served) -> Non
 def test_a_local_build_is_not_taken_for_the_release(index: Served) -> None:
     Vllm(version="0.22.1+cu129", qwen="other = 1").wheel(index.folder)
     Vllm().sdist(index.folder)
-    assert locate("0.22.1").read(QWEN).text == str(ModelFile())
-    assert locate("0.22.1+cu129").read(QWEN).text == "other = 1"
+    assert open_source("vllm==0.22.1").read(QWEN).text == str(ModelFile())
+    assert open_source("vllm==0.22.1+cu129").read(QWEN).text == "other = 1"
 
 
 def test_a_kept_archive_of_another_release_is_not_taken_for_this_one(index: Served, machine: Path) -> None:
@@ -195,7 +196,7 @@ def test_a_kept_archive_of_another_release_is_not_taken_for_this_one(index: Serv
     kept.mkdir(parents=True)
     Vllm(version="0.22.1.post1", qwen="other = 1").wheel(kept)
     Vllm().wheel(index.folder)
-    assert locate("0.22.1").read(QWEN).text == str(ModelFile())
+    assert open_source("vllm==0.22.1").read(QWEN).text == str(ModelFile())
 
 
 def test_a_folder_of_wheels_is_read_where_it_lies(
@@ -210,52 +211,52 @@ def test_a_folder_of_wheels_is_read_where_it_lies(
     with pytest.raises(
         UsageError, match=r"^there is no vllm 0\.22\.2: near it are 0\.22\.1, the newest is 0\.22\.1$"
     ):
-        locate("0.22.2").read(QWEN)
+        open_source("vllm==0.22.2").read(QWEN)
 
 
 def test_a_release_that_does_not_exist_is_refused_with_its_neighbours(index: Served) -> None:
     for version in ("0.19.1", "0.20.0", "0.22.0", "0.22.1", "0.23.0", "0.33.0"):
         (index.folder / f"vllm-{version}-py3-none-any.whl").touch()
     with pytest.raises(UsageError) as caught:
-        locate("0.22.5").read(QWEN)
+        open_source("vllm==0.22.5").read(QWEN)
     assert str(caught.value) == (
         "there is no vllm 0.22.5: near it are 0.22.0, 0.22.1, 0.23.0, 0.33.0, the newest is 0.33.0"
     )
     with pytest.raises(
         UsageError, match=r"there is no vllm 99: near it are 0\.23\.0, 0\.33\.0, the newest is"
     ):
-        locate("99").read(QWEN)
-    assert known_releases()[-1] == Version("0.33.0")
+        open_source("vllm==99").read(QWEN)
+    assert known_releases(VLLM.package)[-1] == Version("0.33.0")
 
 
 def test_a_release_without_the_file_is_refused(index: Served) -> None:
     Vllm(version="0.10.2").wheel(index.folder)
     with pytest.raises(UsageError, match=r"^vllm 0\.10\.2 has no vllm/sequence\.py$"):
-        locate("0.10.2").read("vllm/sequence.py")
+        open_source("vllm==0.10.2").read("vllm/sequence.py")
 
 
 def test_no_network_is_the_machines_fault() -> None:
     with pytest.raises(MachineError) as caught:
-        locate("0.22.1").read(QWEN)
+        open_source("vllm==0.22.1").read(QWEN)
     said = str(caught.value)
     assert said.startswith(f"vllm 0.22.1 cannot be looked up: {CLOSED} cannot be reached (")
     assert said.endswith("; give a wheel, an sdist or a source tree instead")
     assert "\n" not in said
     with pytest.raises(MachineError, match=r"cannot be listed: .* cannot be reached"):
-        known_releases()
+        known_releases(VLLM.package)
 
 
 def test_no_network_names_what_is_kept(index: Served, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for version in ("0.9.2", "0.22.1"):
         Vllm(version=version).wheel(index.folder)
-        locate(version).read(QWEN)
+        open_source(f"vllm=={version}").read(QWEN)
     monkeypatch.setenv("PIP_INDEX_URL", CLOSED)
-    with pytest.raises(MachineError, match=r"or a release that is kept here \(0\.9\.2, 0\.22\.1\)$"):
-        locate("0.33.0").read(QWEN)
-    (machine / "releases/mine").mkdir()
-    (machine / "releases/mine/notes.py").touch()
+    with pytest.raises(MachineError, match=r"or a release that is cached here \(0\.9\.2, 0\.22\.1\)$"):
+        open_source("vllm==0.33.0").read(QWEN)
+    (machine / "packages/vllm/mine").mkdir()
+    (machine / "packages/vllm/mine/notes.py").touch()
     with pytest.raises(MachineError, match="give a wheel, an sdist or a source tree instead$"):
-        locate("0.33.0").read(QWEN)
+        open_source("vllm==0.33.0").read(QWEN)
 
 
 REFUSALS = {403: "403 Forbidden", 429: "429 Too Many Requests", 503: "503 Service Unavailable"}
@@ -265,7 +266,7 @@ REFUSALS = {403: "403 Forbidden", 429: "429 Too Many Requests", 503: "503 Servic
 def test_an_index_that_refuses_is_not_taken_for_an_empty_one(index: Served, status: int, reason: str) -> None:
     index.status = status
     with pytest.raises(MachineError) as caught:
-        locate("0.22.1").read(QWEN)
+        open_source("vllm==0.22.1").read(QWEN)
     assert f"{index.url} cannot be reached (it answers {reason}); give" in str(caught.value)
 
 
@@ -278,7 +279,7 @@ def test_one_index_of_two_that_cannot_be_asked_leaves_the_question_open(
     with pytest.raises(
         MachineError, match=r"vllm 0\.22\.2 cannot be looked up: .*:9/simple cannot be reached"
     ):
-        locate("0.22.2").read(QWEN)
+        open_source("vllm==0.22.2").read(QWEN)
 
 
 def test_an_index_without_vllm_is_the_machines_fault(index: Served, caplog: pytest.LogCaptureFixture) -> None:
@@ -286,7 +287,7 @@ def test_an_index_without_vllm_is_the_machines_fault(index: Served, caplog: pyte
     with pytest.raises(
         MachineError, match=r"cannot be looked up: .*/simple/vllm/: Client Error\(404\): Not Found;"
     ):
-        locate("0.22.1").read(QWEN)
+        open_source("vllm==0.22.1").read(QWEN)
     assert not caplog.records
 
 
@@ -295,27 +296,46 @@ def test_an_index_that_is_not_trusted_is_named(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(
         MachineError, match=r"Skipping http://index\.invalid/simple/vllm/ for not being trusted"
     ):
-        locate("0.22.1").read(QWEN)
+        open_source("vllm==0.22.1").read(QWEN)
 
 
 def test_no_index_at_all_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(MachineError, match="cannot be looked up: pip is told of no place that has vllm;"):
-        locate("0.22.1").read(QWEN)
+        open_source("vllm==0.22.1").read(QWEN)
 
 
-@pytest.mark.parametrize("status", [403, 404])
-def test_passwords_stay_out_of_messages(index: Served, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_passwords_stay_out_of_messages(
+    index: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
     index.status = status
     monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("//", "//name:secret@"))
     with pytest.raises(MachineError, match=r"http://\*\*\*@127\.0\.0\.1:\d+/simple") as caught:
-        locate("0.22.1").read(QWEN)
+        open_source("vllm==0.22.1").read(QWEN)
     assert "secret" not in str(caught.value)
+    assert "secret" not in caplog.text
+
+
+def test_passwords_stay_out_of_the_notice_of_a_download(
+    index: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, machine: Path
+) -> None:
+    index.ranges = False
+    wheel = Vllm().wheel(index.folder)
+    page = index.folder / "links.html"
+    host = index.url.removeprefix("http://").removesuffix("/simple")
+    page.write_text(f'<a href="http://name:secret@{host}/files/{wheel.name}?token=secret">x</a>')
+    settings = PipSettings(no_index=True, find_links=(f"http://{host}/files/links.html",))
+    _, shown = Index(VLLM.package, settings).find(Version("0.22.1")).read(QWEN)
+    assert shown == f"{wheel.name}/{QWEN}"
+    assert "is downloaded whole" in caplog.text
+    assert "secret" not in caplog.text
+    assert not [path for path in machine.rglob("*") if "secret" in path.name]
 
 
 def test_a_wheel_that_vanishes_is_the_machines_fault(index: Served) -> None:
     wheel = Vllm().wheel(index.folder)
-    found = Index().find(Version("0.22.1"))
+    found = Index(VLLM.package).find(Version("0.22.1"))
     wheel.unlink()
     with pytest.raises(
         MachineError, match=r"vllm-0\.22\.1-.*\.whl cannot be read \(it answers 404 Not Found\); give"
@@ -336,10 +356,10 @@ def test_a_kept_file_that_is_damaged_is_fetched_again(
     index: Served, machine: Path, spoil: Callable[[Path], object]
 ) -> None:
     Vllm().wheel(index.folder)
-    locate("0.22.1").read(QWEN)
-    kept = machine / "releases/0.22.1" / QWEN
+    open_source("vllm==0.22.1").read(QWEN)
+    kept = machine / "packages/vllm/0.22.1" / QWEN
     spoil(kept)
-    assert locate("0.22.1").read(QWEN).text == str(ModelFile())
+    assert open_source("vllm==0.22.1").read(QWEN).text == str(ModelFile())
     assert kept.read_text() == str(ModelFile())
 
 
@@ -353,14 +373,14 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
     assert label_and_get("0.22.1") == ("vllm 0.22.1", None)
     said = [record.getMessage() for record in caplog.records if "cache" in record.getMessage()]
     assert said == [f"the cache {machine} cannot be written (Not a directory): going on without it"]
-    assert locate("0.22.1").read(QWEN).filename.endswith(f".whl/{QWEN}")
+    assert open_source("vllm==0.22.1").read(QWEN).filename.endswith(f".whl/{QWEN}")
 
 
 FULL_DISK = """\
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))  # no file may grow beyond 100 bytes
-from deepstack_harness.sources.locate import locate
-print(locate("0.22.1").read(sys.argv[1]).filename)
+from deepstack_harness.engines.known import open_source
+print(open_source("vllm==0.22.1").read(sys.argv[1]).filename)
 """
 
 
@@ -402,15 +422,15 @@ def test_without_pip_the_variables_still_count(tmp_path: Path, monkeypatch: pyte
 
 
 def test_pips_default_counts_where_nothing_is_configured() -> None:
-    places = Index(PipSettings())._places
+    places = Index(VLLM.package, PipSettings())._places
     assert [place.is_index for place in places] == [True]
     assert places[0].address.startswith("https://")
-    assert places == Index(PipSettings(extra_index_urls=("https://x.invalid",)))._places[:1]
+    assert places == Index(VLLM.package, PipSettings(extra_index_urls=("https://x.invalid",)))._places[:1]
 
 
 def test_a_certificate_that_is_not_there_is_named() -> None:
     with pytest.raises(MachineError, match=r"cannot be reached .*No such file"):
-        Index(PipSettings(index_url="https://127.0.0.1:9/simple", cert="/nowhere.pem")).find(
+        Index(VLLM.package, PipSettings(index_url="https://127.0.0.1:9/simple", cert="/nowhere.pem")).find(
             Version("0.22.1")
         )
 
@@ -419,15 +439,17 @@ def test_half_a_wheel_on_the_index_is_refused(index: Served) -> None:
     wheel = Vllm().wheel(index.folder, ballast=BALLAST)
     wheel.write_bytes(wheel.read_bytes()[:-500])
     with pytest.raises(UsageError, match=r"\.whl' cannot be read as a wheel, is it complete"):
-        locate("0.22.1").read(QWEN)
+        open_source("vllm==0.22.1").read(QWEN)
 
 
 def test_a_copied_cache_is_as_good(
     index: Served, machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Vllm().wheel(index.folder)
-    locate("0.22.1").read(QWEN)
+    open_source("vllm==0.22.1").read(QWEN)
     shutil.copytree(machine, tmp_path / "elsewhere")
     monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("PIP_INDEX_URL", CLOSED)
-    assert locate("0.22.1").read(QWEN).filename == str(tmp_path / "elsewhere/releases/0.22.1" / QWEN)
+    assert open_source("vllm==0.22.1").read(QWEN).filename == str(
+        tmp_path / "elsewhere/packages/vllm/0.22.1" / QWEN
+    )

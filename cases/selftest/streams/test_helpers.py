@@ -7,9 +7,9 @@ import pytest
 from cases.selftest.auditing.synthetic_helpers import HELPER_FILE, source
 from deepstack_harness.contract.facts.systems import Subject, System
 from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import UsageError
 from deepstack_harness.oracles.ordering import judge, unordered
-from deepstack_harness.sources.locate import locate
 from deepstack_harness.streams.dual_streams import ONE, TWO, DualStream
 from deepstack_harness.streams.from_source import IN_CAPTURE, dual_streams_of
 from deepstack_harness.streams.model_check import rehearse
@@ -20,7 +20,7 @@ SUBJECT = Subject(System.DUAL_STREAM, "dual")
 
 
 def ways(folder: Path, text: str) -> dict[str, DualStream]:
-    return dual_streams_of(locate(str(source(folder, helpers=text))))
+    return dual_streams_of(open_source(str(source(folder, helpers=text))))
 
 
 def judged_helper(folder: Path, text: str) -> tuple[Verdict, str]:
@@ -122,6 +122,6 @@ def test_a_source_whose_helper_cannot_be_run_is_refused(tmp_path: Path, what: st
 
 
 def test_a_source_without_the_file_is_refused(tmp_path: Path) -> None:
-    said = r"has no vllm/utils/multi_stream_utils\.py; it is there from vLLM 0\.19\.0 on"
+    said = r"has no vllm/utils/multi_stream_utils\.py; it is there from vllm 0\.19\.0 on"
     with pytest.raises(UsageError, match=said):
-        dual_streams_of(locate(str(source(tmp_path))))
+        dual_streams_of(open_source(str(source(tmp_path))))

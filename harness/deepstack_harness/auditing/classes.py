@@ -1,64 +1,94 @@
-"""One upstream class: what it breaks, and how the engine comes to it."""
+"""Judge one class of a source: the rules that it breaks, and how the engine comes to it."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from deepstack_harness.auditing.standing import Standing, stand, sum_up
-from deepstack_harness.binding.bind import BoundClass
-from deepstack_harness.binding.discover import Found
+from deepstack_harness.auditing.standing import Standing, sum_up
+from deepstack_harness.binding.found_classes import Found
 from deepstack_harness.binding.replayed import ReplayedClass
 from deepstack_harness.catalogue.known_failures import known_of
 from deepstack_harness.catalogue.matrix import Where, plan_audit
-from deepstack_harness.catalogue.reach import ENGINE_ORDER, REPLAY_ORDER, Order, reach_of
+from deepstack_harness.catalogue.orders import Order, orders_of
+from deepstack_harness.catalogue.reach import LATENT, UNKNOWN, reach_of
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import BROKEN, Rule
+from deepstack_harness.contract.trace import Trace
 from deepstack_harness.play.cells import Cell, Runner
 
 WHERE = Where("qwen3_vl")
 """Its hidden size and levels are those that buffers are made with; no decoder runs."""
 
 
+@dataclass(frozen=True)
+class PlayedOrder:
+    """One order of the engine, and what became of it."""
+
+    order: Order
+    cell: Cell
+
+
 def judge_class(found: Found) -> Standing:
-    """The audit traces on its methods, or, where it has none, the engine's orders on the class itself.
+    """Play the audit traces on the methods of a class, and the engine's orders on the class itself.
 
-    Each broken rule is given its reach, as far as the class can be driven in its
-    own call order.
+    A class without methods is judged by the orders alone.  Replayed orders are judged in any
+    case, since a fault of a captured graph may show on no other trace.  Each broken rule is given
+    its reach, as far as the class can be driven in its own call order.
     """
-    orders = engine_orders(found)
-    standing = _by_methods(found, found.buffer) if found.buffer else _by_orders(found, orders)
-    return replace(standing, rows=tuple(_with_reach(row, orders) for row in standing.rows))
+    played = play_orders(found)
+    if found.methods is None:
+        cells = [one.cell for one in played]
+    else:
+        replayed = orders_of(found.source.package).replayed
+        cells = _play(found, found.methods, None)
+        cells += [one.cell for one in played if one.order in replayed]
+    source = found.source
+    known = known_of(source.package, source.version, found.model_class)
+    standing = sum_up(cells, source.label, found.model_class, known)
+    return replace(standing, rows=tuple(_with_reach(row, found, played) for row in standing.rows))
 
 
-def _by_methods(found: Found, buffer: BoundClass) -> Standing:
-    name, label = found.model_class, buffer.label
-    plan = plan_audit(WHERE, label, name)
-    return stand(Runner({label: buffer}), label, name, plan, known_of(label, name))
+def play_orders(found: Found) -> list[PlayedOrder]:
+    """Play every order of the engine on the class itself, or else on its methods.
 
-
-def _by_orders(found: Found, orders: list[Cell]) -> Standing:
-    assert found.driven is not None  # the caller has seen to that
-    name, label = found.model_class, found.driven.label
-    return sum_up(orders, label, name, known_of(label, name))
-
-
-def engine_orders(found: Found) -> list[Cell]:
-    """Every order of the engine, played; none for a class that cannot be driven so."""
-    if found.driven is None:
+    Methods stand in where `forward` cannot be driven: `embed_input_ids` sets the payload, and the
+    outer forward gets and clears it.  On the classes of vLLM 0.19.1 to 0.33.0 that have both, the
+    same rules break on every order that a release takes.
+    """
+    factory = found.forward or found.methods
+    if factory is None:
         return []
-    replayed = ReplayedClass(found.driven)
-    return [*_played(found, found.driven, ENGINE_ORDER), *_played(found, replayed, REPLAY_ORDER)]
+    orders = orders_of(found.source.package)
+    return [
+        *_play_orders(found, factory, orders.live),
+        *_play_orders(found, ReplayedClass(factory), orders.replayed),
+    ]
 
 
-def _played(found: Found, factory: BufferFactory, orders: Iterable[Order]) -> Iterator[Cell]:
-    assert found.driven is not None  # the caller has seen to that
-    label = found.driven.label
-    plan = plan_audit(WHERE, label, found.model_class, [order.trace for order in orders])
-    return map(Runner({label: factory}).play, plan)
+def reach_in(rule: Rule, found: Found, played: Iterable[PlayedOrder]) -> str:
+    """Return how the engine comes to break `rule`, by the orders that were played.
+
+    `latent` is said only of a class that was driven in the engine's own call order, `unknown`
+    otherwise: its `embed_input_ids` and `forward` may do more than to call the methods.
+    """
+    reach = reach_of((one.order for one in played if rule in one.cell.broken), found.source.version)
+    driven = found.forward is not None and orders_of(found.source.package).live
+    return reach if driven or reach != LATENT else UNKNOWN
 
 
-def _with_reach(row: Row, orders: list[Cell]) -> Row:
+def _play_orders(found: Found, factory: BufferFactory, orders: Sequence[Order]) -> list[PlayedOrder]:
+    cells = _play(found, factory, [order.trace for order in orders])
+    return [PlayedOrder(order, cell) for order, cell in zip(orders, cells, strict=True)]
+
+
+def _play(found: Found, factory: BufferFactory, traces: Iterable[Trace] | None) -> list[Cell]:
+    """Play traces, by default the audit traces, on buffers that `factory` makes."""
+    label = found.source.label
+    runner = Runner({label: factory})
+    return [runner.play(planned) for planned in plan_audit(WHERE, label, found.model_class, traces)]
+
+
+def _with_reach(row: Row, found: Found, played: Sequence[PlayedOrder]) -> Row:
     if row.verdict not in BROKEN:
         return row
-    rows = (played for cell in orders for played in cell.rows(None))
-    return replace(row, reach=reach_of(Rule(row.rule), rows) if orders else "unknown")
+    return replace(row, reach=reach_in(Rule(row.rule), found, played))

@@ -42,7 +42,7 @@ class Kernels:
         """Always raises `UsageError`: no class of a source is compiled here."""
         raise UsageError(
             f"incident {incident.id} is about code generated for decoders of ours, "
-            f"and no class of {source.label} is compiled for it: leave --vllm out"
+            f"and no class of {source.label} is compiled for it: leave --source out"
         )
 
 

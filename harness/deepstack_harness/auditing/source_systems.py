@@ -1,7 +1,8 @@
-"""What a vLLM source has beside its deepstack classes: placeholder ranges and dual-stream helpers, judged."""
+"""Judge the systems beside the deepstack classes of a source: placeholder ranges, dual-stream helpers."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from deepstack_harness.auditing.standing import Standing
 from deepstack_harness.auditing.systems import Judged, system_of
@@ -15,7 +16,7 @@ from deepstack_harness.sources.source import Source
 
 @dataclass(frozen=True)
 class Beside:
-    """What one source has: subjects with a row for each rule, and a sentence for each system it lacks."""
+    """The systems of one source: subjects with their rows, and a sentence for each system it lacks."""
 
     label: str
     judged: tuple[Judged, ...]
@@ -23,12 +24,12 @@ class Beside:
 
     @property
     def standings(self) -> list[Standing]:
-        """The subjects as the audit sums them up with its classes."""
+        """The subjects in the form in which the audit sums up classes."""
         return [Standing(self.label, one.subject, one.rows) for one in self.judged]
 
 
 def judge_beside(source: Source) -> Beside:
-    """Ask every system that sources have something of; known failures are told apart.
+    """Judge every system that sources have something of, with known failures told apart.
 
     Raises `MachineError` where a file cannot be fetched.
     """
@@ -37,7 +38,7 @@ def judge_beside(source: Source) -> Beside:
     for incident in catalogue():
         if incident.system in SYSTEMS_OF_SOURCES:
             try:
-                judged += _expected(source.label, _judged(incident, source))
+                judged += _expected(source, _judged(incident, source))
             except UsageError as error:
                 refusals.append(str(error))
     return Beside(source.label, tuple(judged), tuple(refusals))
@@ -49,5 +50,6 @@ def _judged(incident: Incident, source: Source) -> Iterator[Judged]:
         yield replace(one, rows=tuple(replace(row, incident=None) for row in one.rows))
 
 
-def _expected(label: str, found: Iterable[Judged]) -> list[Judged]:
-    return [replace(one, rows=tuple(expect(one.rows, known_of(label, one.subject)))) for one in found]
+def _expected(source: Source, found: Iterable[Judged]) -> list[Judged]:
+    known = partial(known_of, source.package, source.version)
+    return [replace(one, rows=tuple(expect(one.rows, known(one.subject)))) for one in found]

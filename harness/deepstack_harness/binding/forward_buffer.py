@@ -1,4 +1,4 @@
-"""An instance of a model class, driven through its own `embed_input_ids` and `forward`."""
+"""An object of a cut class behind the `Buffer` interface, driven by `embed_input_ids` and `forward`."""
 
 import torch
 from torch import Tensor, nn
@@ -9,33 +9,32 @@ from deepstack_harness.errors import StepUnavailable
 
 TOKEN_IDS = {"image_token_id": 1, "video_token_id": 2, "audio_token_id": 3}
 _TEXT_TOKEN = 0
-_MAIN_FEATURE = 7.0  # a row of this value that turns up in a level was never set
+_MAIN_FEATURE = 7.0  # no payload has it: a row of this value in a level was never set
 
 
 class DeepstackTower(VisionTower):
-    """A vision tower that tells which of its layers the levels come from: 0, 1, ..."""
+    """A vision tower whose levels come from its layers 0, 1, ..."""
 
     def __init__(self, levels: int) -> None:
         super().__init__()
         self.deepstack_visual_indexes = list(range(levels))
 
 
-class DrivenHost(Host):
-    """Takes the place of the model class's bases, with a language model that records."""
+class ForwardHost(Host):
+    """The base class of cut classes whose `forward` is driven: it has a language model that records."""
 
-    GIVEN = Host.GIVEN | {"language_model"}
     language_model: RecordingModel
 
     def accompany(self, recorder: RecordingModel) -> None:
-        """Say, before `__init__`, what the language model is."""
+        """Set the language model, before `__init__` runs."""
         self.__dict__["language_model"] = recorder
 
     def get_language_model(self) -> RecordingModel:
-        """As SupportsMultiModal (vllm/model_executor/models/interfaces.py)."""
+        """Return the language model, as SupportsMultiModal in vLLM's interfaces.py does."""
         return self.language_model
 
     def _embed_text_input_ids(self, input_ids: Tensor, *_: object, **__: object) -> Tensor:
-        # There, token ids outside the vocabulary are masked; here every id is in it.
+        # vLLM masks token ids outside the vocabulary; here every id is in it.
         return self.language_model.embed_input_ids(input_ids)
 
     def embed_input_ids(
@@ -45,28 +44,17 @@ class DrivenHost(Host):
         *,
         is_multimodal: Tensor | None = None,
     ) -> Tensor:
-        """What `super().embed_input_ids` does: text embeddings, the marked rows replaced."""
+        """Return embeddings (n, hidden) of token ids (n,), the marked rows replaced by visual ones.
+
+        `super().embed_input_ids` does this in vLLM (SupportsMultiModal in interfaces.py).
+        """
         embeddings = self.language_model.embed_input_ids(input_ids)
         if multimodal_embeddings:
             embeddings[is_multimodal] = torch.cat(tuple(multimodal_embeddings))
         return embeddings
 
 
-class FirstRank:
-    """The only stage of a pipeline: both the first and the last rank of its group."""
-
-    is_first_rank = True
-    is_last_rank = True
-    rank_in_group = 0
-    world_size = 1
-
-
-def get_pp_group() -> FirstRank:
-    """The pipeline group (vllm/distributed/parallel_state.py) of an engine without stages."""
-    return FirstRank()
-
-
-class DrivenBuffer:
+class ForwardBuffer:
     """The buffer of one model object as the engine reaches it; see `protocols.Buffer`.
 
     As in the engine's model runner (vllm/v1/worker/gpu_model_runner.py): every
@@ -74,12 +62,8 @@ class DrivenBuffer:
     and then `forward` with the padded ones; a profile run calls `forward` only.
     """
 
-    def __init__(self, host: DrivenHost, *, main_features: bool) -> None:
-        """`host` has been through its `__init__`.
-
-        `main_features`: each row of visual embeddings starts with the features
-        that replace the token embedding, and the levels follow.
-        """
+    def __init__(self, host: ForwardHost, *, main_features: bool) -> None:
+        """`host` is the object, after the class's own `__init__`; see `Model` for `main_features`."""
         self._host = host
         self._recorder = host.language_model
         self._main_features = main_features
@@ -89,28 +73,29 @@ class DrivenBuffer:
 
     @property
     def capacity(self) -> int:
-        """Rows of the first level of the class's own storage; 0 while there is none."""
+        """The number of rows of level 0 of the class's own storage; 0 while there is none."""
         stored = _levels_in(self._host)
         return stored[0].size(0) if stored else 0
 
     def begin_step(self, tokens: int, *, profile: bool) -> None:
-        """Say that the next get belongs to a whole step, or to a profile run of the engine.
+        """Announce that the next get belongs to a whole step, or to a profile run of the engine.
 
-        The step embeds `tokens` tokens of text, unless one has been embedded already.
+        A step embeds `tokens` tokens of text, unless tokens were embedded already.
         """
         self._text = None if profile or self._embedded else tokens
 
     def set(self, payload: Tensor, /) -> None:
-        """Embed a step of N visual tokens; N = 0 is a step of one text token."""
+        """Embed a step of N visual tokens, whose payload is (levels, N, hidden); N = 0 is one text token."""
         if payload.size(1) == 0:
             self._embed_text(1)
         else:
             self._embed([self._packed(payload)], torch.ones(payload.size(1), dtype=torch.bool))
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """Run the outer forward; what the language model was given, before the class cleared it.
+        """Run the outer forward, and return the levels (P, hidden) that the language model was given.
 
-        Raises `StepUnavailable` for a negative count, which no engine step has.
+        They are copies, made before the class cleared its rows.  Raises `StepUnavailable` for a
+        negative count, which no engine step has.
         """
         if tokens < 0:
             raise StepUnavailable("the engine runs no step of fewer than 0 tokens")
@@ -123,7 +108,7 @@ class DrivenBuffer:
         return self._recorder.take()
 
     def clear(self, tokens: int, /) -> None:
-        """Nothing: the forward of the get before it has cleared, or not.
+        """Do nothing: the forward of the get before has cleared its rows, or has failed to.
 
         Raises `StepUnavailable` where no get of as many tokens came right before.
         """
@@ -132,7 +117,7 @@ class DrivenBuffer:
         self._forwarded = None
 
     def resize(self, tokens: int, /) -> None:
-        """Raises `StepUnavailable`: the engine asks for no size."""
+        """Raise `StepUnavailable`: the engine calls no resize."""
         raise StepUnavailable("the engine never resizes the buffer")
 
     def _embed_text(self, tokens: int) -> None:
@@ -145,7 +130,7 @@ class DrivenBuffer:
         self._host.embed_input_ids(ids, multimodal_embeddings=visual, is_multimodal=is_visual.to(device))
 
     def _packed(self, payload: Tensor) -> Tensor:
-        """Visual embeddings (N, ..) from a payload (levels, N, hidden): all levels of a token in a row."""
+        """Return visual embeddings (N, ..) of a payload (levels, N, hidden): a token's levels in a row."""
         rows = payload.permute(1, 0, 2).flatten(1)
         if not self._main_features:
             return rows
@@ -154,7 +139,7 @@ class DrivenBuffer:
 
 
 def _levels_in(host: nn.Module) -> list[Tensor]:
-    """The storage, by what it is: a list or tuple of equal matrices."""
+    """Find the storage by what it is: a list or tuple of matrices."""
     for value in vars(host).values():
         if isinstance(value, list | tuple) and value and all(_is_matrix(each) for each in value):
             return list(value)

@@ -1,4 +1,4 @@
-"""A language model that computes nothing and remembers what it is given."""
+"""A language model that computes nothing and keeps what it is given."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -10,7 +10,7 @@ from deepstack_harness.binding.stand_ins import Settings
 from deepstack_harness.errors import UsageError
 
 PAYLOAD = "deepstack_input_embeds"
-"""The argument in which every deepstack class hands its payload to the language model."""
+"""The argument by which every deepstack class hands its payload to the language model."""
 
 _EMBEDDING_MULTIPLIER = 2.0  # only Granite asks for it; the payload must not depend on it
 
@@ -18,17 +18,17 @@ _EMBEDDING_MULTIPLIER = 2.0  # only Granite asks for it; the payload must not de
 class Mirrors:
     """Copies of tensors that the class under test changes right after it has shown them.
 
-    One storage has one copy for as long as this object lives, so that addresses of
-    copies are equal, or differ, exactly where those of the originals do.
+    One storage has one copy for as long as this object lives, so that addresses of copies are
+    equal, or differ, exactly where those of the originals do.
     """
 
     def __init__(self) -> None:
-        """Nothing has been copied yet."""
+        """Start without copies."""
         # Originals are kept: freed storage could be handed out again at the same address.
         self._copies: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def of(self, shown: Tensor) -> Tensor:
-        """`shown` as it is now: same shape, strides, offset, dtype and device."""
+        """Return a copy of `shown` as it is now: same shape, strides, offset, dtype and device."""
         if shown.device.type == "meta":
             return shown
         original = shown.untyped_storage()
@@ -41,14 +41,13 @@ class Mirrors:
 
 
 class RecordingModel:
-    """Takes the place of `self.language_model`, and of the text model inside it.
+    """A stand-in for `self.language_model`, and for the text model inside it.
 
-    Embeds every token to zeros (n, hidden), and keeps the payload of the last call
-    as it was then.
+    It embeds every token to zeros (n, hidden), and keeps a copy of the payload of the last call.
     """
 
     def __init__(self, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
-        """`hidden`, `dtype` and `device` are those of the embeddings."""
+        """Embeddings will have `hidden` columns, of `dtype` on `device`."""
         self.config = Settings("language_model.model.config", embedding_multiplier=_EMBEDDING_MULTIPLIER)
         self.hidden = hidden
         self.device = device
@@ -62,18 +61,18 @@ class RecordingModel:
         return self
 
     def embed_input_ids(self, input_ids: Tensor) -> Tensor:
-        """Zeros (n, hidden), new ones at every call, since a class may write into them."""
+        """Return zeros (n, hidden) for ids (n,), new ones at every call: a class may write into them."""
         return self._embedding.repeat(input_ids.size(0), 1)
 
     def __call__(self, *_: object, **named: object) -> Tensor:
-        """Keep the payload; answers hidden states, all zero."""
+        """Keep the payload and return hidden states (1, hidden), all zero."""
         if PAYLOAD not in named:
             raise UsageError(f"the language model is called without {PAYLOAD}=")
         self._given = self._copied(named[PAYLOAD])
         return self._embedding
 
     def take(self) -> tuple[Tensor, ...] | None:
-        """The payload of the last call in level order, or None."""
+        """Return the payload of the last call in level order, each level (P, hidden), or None."""
         return cast("tuple[Tensor, ...] | None", self._given)
 
     def _copied(self, payload: object) -> tuple[Tensor, ...] | None:
@@ -83,9 +82,9 @@ class RecordingModel:
 
 
 def in_level_order(payload: object) -> tuple[Tensor, ...]:
-    """By the number that every name ends in: `.._embeds_0`, `.._1`, or the layers `ds_3`, `ds_7`.
+    """Order levels by the number that every name ends in: `.._embeds_0`, `.._1`, or layers `ds_3`, `ds_7`.
 
-    Raises `UsageError` when the names do not tell.
+    Raises `UsageError` when the names do not tell the order.
     """
     tensors = getattr(payload, "tensors", payload)
     if not isinstance(tensors, Mapping):

@@ -1,9 +1,9 @@
-"""A class under FULL CUDA graphs, emulated on any device: the outer forward is captured once for each size.
+"""Emulate FULL CUDA graphs on any device: the outer forward is captured once for each size.
 
-What the engine wraps in a FULL graph is the outer forward, so that the Python of
-get and clear runs at capture only; setting the payload stays outside.  A replay
-repeats the recorded operations on the storage they were captured with
-(vllm/compilation/cuda_graph.py; torch's graphs do not copy inputs).
+An engine wraps the outer forward in a FULL graph, so that the Python of get and clear runs at
+capture only, while the payload is set outside of it.  A replay repeats the recorded operations on
+the storage that they were captured with (vllm/compilation/cuda_graph.py; torch's graphs do not copy
+inputs).
 """
 
 from collections.abc import Callable
@@ -20,32 +20,32 @@ T = TypeVar("T")
 
 
 class ReplayedBuffer:
-    """Runs get and clear of `buffer` once for each token count, and replays them from then on."""
+    """A buffer whose get and clear run once for each token count, and are replayed from then on."""
 
     def __init__(self, buffer: Buffer) -> None:
-        """Nothing is captured yet."""
+        """Start with nothing captured."""
         self._buffer = buffer
         self._graphs: dict[tuple[str, int], tuple[OpRecorder, object]] = {}
 
     @property
     def capacity(self) -> int:
-        """The buffer's."""
+        """The capacity of the buffer."""
         return self._buffer.capacity
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """What was answered at capture, with what its storage holds now."""
+        """Return the tensors that were answered at capture, after a replay of the operations of get."""
         return self._run("get", tokens, self._buffer.get)
 
     def set(self, payload: Tensor, /) -> None:
-        """Outside the graph: its Python runs every time."""
+        """Set the payload outside of the graph: its Python runs every time."""
         self._buffer.set(payload)
 
     def clear(self, tokens: int, /) -> None:
-        """The operations that the clear of the capture did, which may have been none."""
+        """Replay the operations of the clear at capture, which may have been none."""
         self._run("clear", tokens, self._buffer.clear)
 
     def resize(self, tokens: int, /) -> None:
-        """Outside the graph."""
+        """Resize outside of the graph."""
         self._buffer.resize(tokens)
 
     def _run(self, call: str, tokens: int, work: Callable[[int], T]) -> T:

@@ -1,6 +1,6 @@
-"""What cut-out code finds in place of vLLM: plain things that do what is relied on, and nothing else.
+"""Stand-ins for the parts of vLLM that cut code names: each does what that code relies on, and no more.
 
-Whatever is not here is refused, never guessed.
+A part that has no stand-in here is refused, never guessed.
 """
 
 import logging
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class IntermediateTensors:
-    """Named tensors (vllm/sequence.py); the engine's one is picklable and comparable besides."""
+    """Named tensors (vllm/sequence.py); vLLM's own class can also be pickled and compared."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = tensors
@@ -28,7 +28,7 @@ class IntermediateTensors:
         self.tensors[key] = tensor
 
     def items(self) -> ItemsView[str, Tensor]:
-        """Names and tensors."""
+        """Return names and tensors."""
         return self.tensors.items()
 
     def __len__(self) -> int:
@@ -36,11 +36,11 @@ class IntermediateTensors:
 
 
 class StageMissingLayer(nn.Module):
-    """Stands where a part of the model was left out (vllm/model_executor/models/utils.py)."""
+    """The placeholder of a part of the model that was left out (vllm/model_executor/models/utils.py)."""
 
 
 class VisionTower(nn.Module):
-    """Stands where the vision tower would be; its dtype and device are the ambient ones."""
+    """A vision tower without layers; its dtype and device are the ambient ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class VisionTower(nn.Module):
 
 
 def init_logger(name: str) -> logging.Logger:
-    """A logger with vLLM's `info_once` and the like (vllm/logger.py), here no different from `info`."""
+    """Return a logger with vLLM's `info_once` and the like (vllm/logger.py), here the same as `info`."""
     logger = logging.getLogger(f"deepstack_harness.binding.{name}")
     for level in ("debug", "info", "warning"):
         setattr(logger, f"{level}_once", getattr(logger, level))
@@ -58,15 +58,15 @@ def init_logger(name: str) -> logging.Logger:
 
 
 class Settings:
-    """A configuration object of the engine; what it was not given it says by its full name."""
+    """A configuration object of the engine; reading a setting that it lacks raises, with its full name."""
 
     def __init__(self, path: str, **values: object) -> None:
-        """`path` is how cut code reaches it, such as `vllm_config.model_config`."""
+        """`path` is the expression by which cut code reaches it, such as `vllm_config.model_config`."""
         self.__dict__.update(values)
         self._path = path
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Only what was not given comes here."""
+        """Raise `AttributeError`: Python calls this for settings that were not given."""
         raise AttributeError(f"the harness has no {self._path}.{name}", name=name, obj=self)
 
 
@@ -80,12 +80,12 @@ def vllm_config(
     device: torch.device,
     **own: object,
 ) -> Settings:
-    """The settings of an engine with `capacity` tokens a step.
+    """Return the settings of an engine with `capacity` tokens a step.
 
-    As in vllm/config: a model's Hugging Face configuration is
-    `model_config.hf_config`, for Qwen3-Omni with the thinker's inside (`nested`).
-    Which layers of the tower the levels come from means nothing here: 0, 1, ...
-    `own` are further settings of the model's configuration.
+    As in vllm/config: a model's Hugging Face configuration is `model_config.hf_config`, for
+    Qwen3-Omni with the thinker's inside (`nested`).  The levels come from layers 0, 1, ... of the
+    tower, since nothing here depends on them.  `own` are further settings of the model's
+    configuration.
     """
     root = "vllm_config.model_config.hf_config"
     text = Settings(f"{root}.text_config", hidden_size=hidden)
@@ -107,11 +107,10 @@ def vllm_config(
 
 @dataclass(frozen=True)
 class Surroundings:
-    """How the model is built around the buffer.
+    """The model around the buffer.
 
-    `tower` makes the context in which the vision tower is built, as
-    `lambda: torch.device("meta")` for a tower that is skipped; `vision` is
-    False when it is.
+    `tower` makes the context in which the vision tower is built, such as
+    `lambda: torch.device("meta")` for a tower that is skipped; then `vision` is False.
     """
 
     tower: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -119,17 +118,16 @@ class Surroundings:
 
 
 class Host(nn.Module):
-    """Takes the place of the model class's bases (vllm/model_executor/models/interfaces.py)."""
+    """The base class of cut classes, instead of those in vllm/model_executor/models/interfaces.py."""
 
-    GIVEN = frozenset({"visual"})
     _around: tuple[Callable[[], AbstractContextManager[object]], nn.Module | None]
 
     def surround(self, tower: Callable[[], AbstractContextManager[object]], visual: nn.Module | None) -> None:
-        """Say, before `__init__`, what there is around the buffer."""
+        """Set what there is around the buffer, before `__init__` runs."""
         self.__dict__["_around"] = (tower, visual)
 
     def __init__(self) -> None:
-        """An empty module, as the real bases make, except that it has its tower already."""
+        """Make an empty module, as the real bases do, except that it has its tower already."""
         super().__init__()
         self.visual = self._around[1]
 
@@ -140,8 +138,26 @@ class Host(nn.Module):
         return nullcontext()
 
 
-STAND_INS: Mapping[str, object] = {
+class FirstRank:
+    """The only stage of a pipeline: both the first and the last rank of its group."""
+
+    is_first_rank = True
+    is_last_rank = True
+    rank_in_group = 0
+    world_size = 1
+
+
+def get_pp_group() -> FirstRank:
+    """Return the pipeline group (vllm/distributed/parallel_state.py) of an engine without stages."""
+    return FirstRank()
+
+
+METHODS_STAND_INS: Mapping[str, object] = {
     "IntermediateTensors": IntermediateTensors,
     "StageMissingLayer": StageMissingLayer,
     "init_logger": init_logger,
 }
+"""The objects for `cut_model.BY_METHODS.stand_ins`."""
+
+FORWARD_STAND_INS: Mapping[str, object] = {**METHODS_STAND_INS, "get_pp_group": get_pp_group}
+"""The objects for `cut_model.BY_FORWARD.stand_ins`."""

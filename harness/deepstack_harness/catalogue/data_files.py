@@ -1,4 +1,4 @@
-"""Where data lies: inside an installed wheel, or beside a checkout; and caches."""
+"""Find the data files of the harness, in a wheel or a checkout, and the folder of the cache."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ CACHE_VARIABLE = "DEEPSTACK_HARNESS_CACHE"
 
 
 def data(name: str) -> Path:
-    """The path of `name` (such as `fixtures/incidents.toml`): wheel first, then checkout.
+    """Return the path of `name`, such as `fixtures/incidents.toml`: wheel first, then checkout.
 
     Raises `UsageError` when neither has it: then the installation is incomplete.
     """
@@ -25,11 +25,14 @@ def data(name: str) -> Path:
 
 
 def cache() -> Path:
-    """The folder for files of releases; `DEEPSTACK_HARNESS_CACHE` moves it."""
+    """Return the folder of the cache; `DEEPSTACK_HARNESS_CACHE` names another one.
+
+    It may not exist yet, and may not be writable.
+    """
     chosen = os.environ.get(CACHE_VARIABLE)
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("deepstack-harness"))
 
 
 def hypothesis_storage() -> dict[str, str]:
-    """Where a child's hypothesis keeps what it learns of our sources; by default the current directory."""
+    """Return the environment that moves a child's hypothesis database out of the current directory."""
     return {"HYPOTHESIS_STORAGE_DIRECTORY": str(cache() / "hypothesis")}

@@ -1,4 +1,4 @@
-"""What released classes are known to break, read from `fixtures/known_failures.toml`."""
+"""The rules that released classes are known to break, read from `fixtures/known_failures.toml`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,35 +6,37 @@ from functools import cache
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from deepstack_harness.catalogue.data_files import data
+from deepstack_harness.catalogue.releases import covers
 from deepstack_harness.catalogue.versioned import load_toml
 from deepstack_harness.contract.rules import Rule
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """Rules that classes (`*`: all) of a version range break, and the upstream issue they wait for."""
+    """Rules that classes (`*`: all) of some releases break, and the upstream issue that they wait for."""
 
+    package: str
     releases: str
     classes: tuple[str, ...]
     rules: tuple[Rule, ...]
     reference: str
 
     def __post_init__(self) -> None:
-        """Refuse a range that does not read; msgspec then says where it stands."""
+        """Refuse a range that cannot be parsed; msgspec adds where it stands in the file."""
         try:
             SpecifierSet(self.releases)
         except InvalidSpecifier as error:
             raise ValueError(str(error)) from None
 
-    def covers(self, version: Version, model_class: str) -> bool:
-        """Whether this entry speaks of that class of that release."""
+    def is_about(self, package: str, version: Version | None, model_class: str) -> bool:
+        """Tell whether this entry speaks of that class of that version; see `releases.covers`."""
         named = "*" in self.classes or model_class in self.classes
-        return named and SpecifierSet(self.releases).contains(version, prereleases=True)
+        return named and package == self.package and covers(self.releases, version)
 
 
 @dataclass(frozen=True)
@@ -46,26 +48,24 @@ class KnownFailures:
 
 
 def load(path: Path) -> KnownFailures:
-    """Read a file of known failures; raises what `load_toml` raises."""
+    """Read a file of known failures; raise what `load_toml` raises."""
     return load_toml(path, KnownFailures, "a file of known failures", SCHEMA_VERSION)
 
 
 @cache
 def known_failures() -> tuple[KnownFailure, ...]:
-    """The entries that come with the harness."""
+    """Return the entries that come with the harness."""
     return load(data("fixtures/known_failures.toml")).failure
 
 
-def known_of(label: str, model_class: str, entries: Iterable[KnownFailure] | None = None) -> dict[Rule, str]:
-    """Rule -> reference for a class of a source labelled `vllm VERSION`; nothing for a source without one."""
-    try:
-        version = Version(label.removeprefix("vllm "))
-    except InvalidVersion:
-        return {}
+def known_of(
+    package: str, version: Version | None, model_class: str, entries: Iterable[KnownFailure] | None = None
+) -> dict[Rule, str]:
+    """Return rule -> reference of the known failures of one class; none for an unknown version."""
     chosen = known_failures() if entries is None else entries
     return {
         rule: entry.reference
         for entry in chosen
-        if entry.covers(version, model_class)
+        if entry.is_about(package, version, model_class)
         for rule in entry.rules
     }

@@ -153,11 +153,11 @@ def plan_source(incident: Incident, where: Where, label: str, model_class: str) 
 
 
 def plan_audit(
-    where: Where, label: str, model_class: str, texts: Iterable[str] = AUDIT_TRACES
+    where: Where, label: str, model_class: str, traces: Iterable[Trace] | None = None
 ) -> list[Planned]:
-    """Plan traces on one upstream class without a decoder; by default the audit traces."""
-    traces = map(Trace.parse, texts)
-    cases = (replace(_case(where, label, trace, EAGER), compare=Compare.NOTHING) for trace in traces)
+    """Plan traces on one class of a source without a decoder; by default the audit traces."""
+    chosen = map(Trace.parse, AUDIT_TRACES) if traces is None else traces
+    cases = (replace(_case(where, label, trace, EAGER), compare=Compare.NOTHING) for trace in chosen)
     return [Planned(_of_source(case, model_class), None) for case in cases]
 
 

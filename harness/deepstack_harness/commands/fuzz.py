@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepstack_harness.commands.arguments import finite
+from deepstack_harness.commands.source_arguments import add_source
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Output
@@ -18,13 +19,12 @@ if TYPE_CHECKING:
 SUMMARY = "hunt for broken rules over drawn token counts and lifecycles, each finding shrunk"
 EXAMPLES = 2000
 _NO_END = 10**7
-SOURCE_HELP = "'installed', a release such as 0.22.1, a wheel or sdist file, or a source tree"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """What is hunted on, how it is run, and for how long."""
     whose = parser.add_mutually_exclusive_group()
-    whose.add_argument("--vllm", metavar="SOURCE", help=f"the buffer of a vLLM: {SOURCE_HELP}")
+    add_source(whose, "the buffer of this source")
     whose.add_argument("--buffer", metavar="MODULE:CLASS", help="a buffer class of your own")
     whose.add_argument("--revision", metavar="R", help="a revision or mutant of ours (reference)")
     parser.add_argument("--family", default="qwen3_vl", metavar="F", help="see 'list families' (qwen3_vl)")
@@ -77,8 +77,8 @@ def _campaign(args: Namespace) -> Campaign:
     from deepstack_harness.fuzzing.campaign import Campaign, Limits
     from deepstack_harness.fuzzing.request import Asked, target_of
 
-    asked = Asked(args.vllm, args.buffer, args.revision, _arm(args), args.family)
-    if not args.vllm:  # what has to be fetched is fetched where it is hunted on
+    asked = Asked(args.source, args.buffer, args.revision, _arm(args), args.family)
+    if not args.source:  # what has to be fetched is fetched where it is hunted on
         target_of(asked)
     played = args.examples if args.examples is not None else (_NO_END if args.minutes else EXAMPLES)
     if played < 1 or (args.minutes is not None and args.minutes <= 0):

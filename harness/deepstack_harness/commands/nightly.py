@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepstack_harness.commands.arguments import finite
+from deepstack_harness.commands.source_arguments import add_sources
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.reporting.terminal.output import Column, Output
 
@@ -35,9 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--minutes", type=finite, default=30.0, metavar="M", help="of fuzzing (default 30)")
     parser.add_argument("-n", dest="workers", type=int, default=2, metavar="W", help="workers (default 2)")
-    parser.add_argument(
-        "--vllm", action="append", default=[], metavar="SOURCE", help="a source to audit; may be repeated"
-    )
+    add_sources(parser, "a source to audit")
     parser.add_argument(
         "--stage", action="append", default=[], metavar="NAME", help="this one alone; may be repeated"
     )
@@ -67,7 +66,7 @@ def _planned(args: Namespace) -> tuple[Path, list[Stage]]:
         raise UsageError(f"--minutes {args.minutes:g} and -n {args.workers}: both are to be above 0")
     history = Path(args.history).resolve()
     folder = Path(args.out).resolve() if args.out else history / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
-    wanted = Wanted(folder, history, args.device or ["cpu"], args.minutes, args.workers, args.vllm)
+    wanted = Wanted(folder, history, args.device or ["cpu"], args.minutes, args.workers, args.source)
     planned = stages(wanted, args.stage)
     _make(folder)
     return folder, planned

@@ -12,27 +12,27 @@ from deepstack_harness.catalogue.matrix import Planned, Where, narrow, plan_inci
 from deepstack_harness.commands.repro_files import write_files
 from deepstack_harness.commands.repro_systems import reproduce
 from deepstack_harness.commands.repro_workload import evaluate_workload
+from deepstack_harness.commands.source_arguments import add_source
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Output
 from deepstack_harness.reporting.terminal.repro_table import ReproTable
 
 if TYPE_CHECKING:
-    from deepstack_harness.binding.bind import BoundClass
+    from deepstack_harness.binding.methods_class import MethodsClass
     from deepstack_harness.play.cells import Cell, Runner
+    from deepstack_harness.sources.source import Source
 
 SUMMARY = "show an incident on known-bad and known-good revisions, or judge a vLLM by it"
-SOURCE_HELP = "'installed', a release such as 0.22.1, a wheel or sdist file, or a source tree"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The incident, and what narrows or redirects it."""
     parser.add_argument("incident", help="id, short name or any reference of an incident, such as 43602")
-    parser.add_argument(
-        "--vllm", metavar="SOURCE", help=f"judge this vLLM instead of our revisions: {SOURCE_HELP}"
-    )
+    add_source(parser.add_mutually_exclusive_group(), "judge this source instead of our revisions")
     parser.add_argument(
         "--trace", metavar="T", help="play this trace instead, as 'cap 16: profile 16; set 9; forward 16'"
     )
@@ -63,13 +63,15 @@ def run(args: Namespace, output: Output) -> ExitCode:
         return reproduce(incident, args, output)
     families = _families(incident, args.family)
     _refuse_mixtures(incident, args)
-    if args.vllm:
-        families = _families_of_sources(incident, families)
+    source = open_source(args.source) if args.source else None
+    if source:
+        families = _families_of_sources(incident, families, source)
     if args.script or args.pytest:
         return write_files(incident, families[0], args, output)
     asked = Asked(
         trace=Trace.parse(args.trace) if args.trace else None,
         arm=ArmSpec.parse(args.arm) if args.arm else None,
+        source=source,
     )
     _prepare_torch(args)
     places = [Where(family, args.dtype, args.device) for family in families]
@@ -79,18 +81,18 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
 def _holds(incident: Incident, where: Where, asked: Asked, args: Namespace, output: Output) -> bool:
     if args.workload is not None:
-        return evaluate_workload(incident, where, args.workload or None, args.vllm, output)
-    if args.vllm:
-        return _theirs(incident, where, asked, args.vllm, output)
+        return evaluate_workload(incident, where, args.workload or None, asked.source, output)
+    if asked.source:
+        return _theirs(incident, where, asked, asked.source, output)
     return _ours(incident, where, asked, output)
 
 
 def _refuse_mixtures(incident: Incident, args: Namespace) -> None:
     """Options that leave no room for each other, instead of one that is ignored."""
-    if (args.script or args.pytest) and (args.vllm or args.trace or args.arm or args.workload is not None):
+    if (args.script or args.pytest) and (args.source or args.trace or args.arm or args.workload is not None):
         raise UsageError(
             "--script and --pytest show the catalogue's own trace: "
-            "leave --vllm, --trace, --arm and --workload out"
+            "leave --source, --trace, --arm and --workload out"
         )
     if args.workload is None:
         return
@@ -119,6 +121,7 @@ class Asked:
 
     trace: Trace | None
     arm: ArmSpec | None
+    source: Source | None
 
 
 def _families(incident: Incident, wanted: str | None) -> Sequence[str]:
@@ -131,20 +134,18 @@ def _families(incident: Incident, wanted: str | None) -> Sequence[str]:
     return [wanted]
 
 
-def _families_of_sources(incident: Incident, families: Sequence[str]) -> Sequence[str]:
-    """Those families whose classes of a vLLM are driven through their get, set and clear."""
-    from deepstack_harness.binding.bind import MODELS
-
+def _families_of_sources(incident: Incident, families: Sequence[str], source: Source) -> Sequence[str]:
+    """Return the families whose classes of a source are driven through their get, set and clear."""
     if not incident.about_sources:
         raise UsageError(
             f"incident {incident.id} is a fault of the code around the model class, "
-            "which no class of a vLLM has: leave --vllm out"
+            "which no class of a source has: leave --source out"
         )
-    known = [family for family in families if family.partition(":")[0] in MODELS]
+    known = [family for family in families if family.partition(":")[0] in engine_of(source).by_methods]
     if not known:
         raise UsageError(
             f"incident {incident.id} is about {', '.join(families)}, which has no get, set and clear "
-            "to be driven by themselves: 'audit --vllm SOURCE' drives its embed_input_ids and forward"
+            "to be driven by themselves: 'audit --source SOURCE' drives its embed_input_ids and forward"
         )
     return known
 
@@ -172,12 +173,11 @@ def _shown(incident: Incident, cell: Cell) -> bool:
     return not cell.unjudged and faulty == bool(cell.broken & set(incident.rules))
 
 
-def _theirs(incident: Incident, where: Where, asked: Asked, source: str, output: Output) -> bool:
-    from deepstack_harness.binding.bind import bind
+def _theirs(incident: Incident, where: Where, asked: Asked, source: Source, output: Output) -> bool:
+    from deepstack_harness.engines.classes import methods_of
     from deepstack_harness.play.cells import Runner
-    from deepstack_harness.sources.locate import locate
 
-    bound = bind(locate(source), where.family)
+    bound = methods_of(source, where.family)
     plan = narrow(plan_source(incident, where, bound.label, bound.model_class), asked.trace, asked.arm)
     table = ReproTable(output, incident, plan)
     cells = _play(Runner({bound.label: bound}), plan, table)
@@ -188,7 +188,7 @@ def _theirs(incident: Incident, where: Where, asked: Asked, source: str, output:
     return not faulty and not unjudged
 
 
-def _site(bound: BoundClass, faulty: list[Cell]) -> str:
+def _site(bound: MethodsClass, faulty: list[Cell]) -> str:
     """File and line of the first exception or None answer in the source."""
     for cell in faulty:
         for step, facts in zip(cell.case.trace, cell.observation.steps, strict=True):
@@ -199,14 +199,13 @@ def _site(bound: BoundClass, faulty: list[Cell]) -> str:
     return bound.filename
 
 
-def _site_of_none(bound: BoundClass, cell: Cell, tokens: int) -> str:
-    from deepstack_harness.binding.bind import where_returned
+def _site_of_none(bound: MethodsClass, cell: Cell, tokens: int) -> str:
     from deepstack_harness.devices import parse_device, parse_dtype
 
     seen = cell.observation
     dtype, device = parse_dtype(seen.dtype), parse_device(seen.device)
     empty = bound(cell.case.trace.capacity, seen.hidden, seen.levels, dtype=dtype, device=device)
-    return where_returned(empty, tokens)
+    return empty.where_returned(tokens)
 
 
 def _play(runner: Runner, plan: list[Planned], table: ReproTable) -> list[Cell]:

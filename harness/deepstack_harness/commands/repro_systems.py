@@ -26,7 +26,7 @@ def reproduce(incident: Incident, args: Namespace, output: Output) -> ExitCode:
     import torch
 
     torch.set_num_threads(1)
-    holds = _theirs(incident, args.vllm, output) if args.vllm else _ours(incident, output)
+    holds = _theirs(incident, args.source, output) if args.source else _ours(incident, output)
     return ExitCode.HOLDS if holds else ExitCode.BROKEN
 
 
@@ -37,8 +37,8 @@ def _refuse(incident: Incident, args: Namespace) -> None:
             f"incident {incident.id} plays no trace over a decoder (system {incident.system}): "
             f"leave {', '.join(given)} out"
         )
-    if args.vllm and (args.script or args.pytest):
-        raise UsageError("--script and --pytest show a variant of ours: leave --vllm out")
+    if args.source and (args.script or args.pytest):
+        raise UsageError("--script and --pytest show a variant of ours: leave --source out")
 
 
 def _ours(incident: Incident, output: Output) -> bool:
@@ -55,10 +55,10 @@ def _ours(incident: Incident, output: Output) -> bool:
 
 def _theirs(incident: Incident, text: str, output: Output) -> bool:
     from deepstack_harness.auditing.systems import system_of
+    from deepstack_harness.engines.known import open_source
     from deepstack_harness.reporting.terminal.system_table import SystemTable
-    from deepstack_harness.sources.locate import locate
 
-    source = locate(text)
+    source = open_source(text)
     found = list(system_of(incident).theirs(incident, source))
     table = SystemTable(output, incident, max(len(one.subject) for one in found))
     for judged in found:

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from deepstack_harness.contract.trace import Trace
     from deepstack_harness.oracles.evaluation import Evaluation
     from deepstack_harness.play.cells import Runner
+    from deepstack_harness.sources.source import Source
 
 REQUESTS = 200
 """How many rows of the workload are served: enough for 400 steps and 100 token counts."""
 
 
 def evaluate_workload(
-    incident: Incident, where: Where, workload: str | None, source: str | None, output: Output
+    incident: Incident, where: Where, workload: str | None, source: Source | None, output: Output
 ) -> bool:
     """Whether every fixed revision (or the source) agrees with eager wholly, and no faulty one does."""
     from deepstack_harness.oracles.evaluation import evaluate
@@ -58,12 +59,13 @@ def _trace(workload: str | None, output: Output) -> Trace:
     return to_trace(steps, pad=unpadded)
 
 
-def _of_source(incident: Incident, where: Where, trace: Trace, source: str) -> tuple[Runner, list[Planned]]:
-    from deepstack_harness.binding.bind import bind
+def _of_source(
+    incident: Incident, where: Where, trace: Trace, source: Source
+) -> tuple[Runner, list[Planned]]:
+    from deepstack_harness.engines.classes import methods_of
     from deepstack_harness.play.cells import Runner
-    from deepstack_harness.sources.locate import locate
 
-    bound = bind(locate(source), where.family)
+    bound = methods_of(source, where.family)
     return Runner({bound.label: bound}), plan_workload(
         incident, where, trace, (bound.label, bound.model_class)
     )

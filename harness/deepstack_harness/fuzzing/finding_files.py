@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from deepstack_harness.auditing.classes import engine_orders
-from deepstack_harness.catalogue.reach import reach_of
-from deepstack_harness.contract.row import Row
+from deepstack_harness.auditing.classes import play_orders, reach_in
+from deepstack_harness.catalogue.reach import UNKNOWN
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import UsageError
 from deepstack_harness.fuzzing.finding import Finding, Kind
 from deepstack_harness.fuzzing.request import Asked
@@ -39,21 +39,23 @@ def with_reach(findings: Iterable[Finding], asked: Asked) -> list[Finding]:
     """The findings on an upstream class, each with how the engine comes to it; others as they are."""
     findings = list(findings)
     classes = {one.model_class for one in findings if one.rule and one.model_class}
-    if not asked.vllm or not classes:
+    if not asked.source or not classes:
         return findings
-    from deepstack_harness.binding.discover import find_classes
-    from deepstack_harness.sources.locate import locate
+    from deepstack_harness.engines.classes import classes_of
 
-    found = [one for one in find_classes(locate(asked.vllm)) if one.model_class in classes]
-    rows = [row for one in found for cell in engine_orders(one) for row in cell.rows(None)]
-    return [replace(one, reach=_reach(one, rows)) for one in findings]
+    played = {
+        found.model_class: (found, play_orders(found))
+        for found in classes_of(open_source(asked.source))
+        if found.model_class in classes
+    }
 
+    def reach(finding: Finding) -> str | None:
+        if finding.rule is None:
+            return None
+        mine = played.get(finding.model_class or "")
+        return reach_in(finding.rule, *mine) if mine else UNKNOWN
 
-def _reach(finding: Finding, rows: Sequence[Row]) -> str | None:
-    if finding.rule is None:
-        return None
-    mine = [row for row in rows if row.model_class == finding.model_class]
-    return reach_of(finding.rule, mine) if mine else "unknown"
+    return [replace(one, reach=reach(one)) for one in findings]
 
 
 def write_found(folder: Path, findings: Sequence[Finding], asked: Asked) -> list[Path]:
@@ -97,8 +99,7 @@ def script_of(finding: Finding, asked: Asked) -> str | None:
 
 
 def _whose(finding: Finding, asked: Asked) -> Whose:
-    if finding.model_class is None:
+    if finding.model_class is None or asked.source is None:
         return Whose(asked.name)
-    from deepstack_harness.binding.bind import MODELS
-
-    return Whose(finding.model_class, MODELS[asked.family.partition(":")[0]].member)
+    models = engine_of(open_source(asked.source)).by_methods
+    return Whose(finding.model_class, models[asked.family.partition(":")[0]].member)

@@ -19,9 +19,9 @@ from deepstack_harness.play.user_buffer import load_buffer
 
 @dataclass(frozen=True)
 class Asked:
-    """One of the three: a vLLM source, a MODULE:CLASS, a revision or mutant (with its caller behind an @)."""
+    """One of the three: a source, a MODULE:CLASS, a revision or mutant (with its caller behind an @)."""
 
-    vllm: str | None = None
+    source: str | None = None
     buffer: str | None = None
     revision: str | None = None
     arm: str = "eager"
@@ -30,7 +30,7 @@ class Asked:
     @property
     def name(self) -> str:
         """As the user wrote it."""
-        return self.vllm or self.buffer or self.revision or "reference"
+        return self.source or self.buffer or self.revision or "reference"
 
 
 def target_of(asked: Asked) -> Target:
@@ -38,8 +38,8 @@ def target_of(asked: Asked) -> Target:
     arm = ArmSpec.parse(asked.arm)
     if asked.family.partition(":")[0] not in FAMILIES:
         raise UsageError(f"unknown family '{asked.family}'; known are {', '.join(FAMILIES)}")
-    if asked.vllm:
-        return _upstream(asked.vllm, arm, asked.family)
+    if asked.source:
+        return _upstream(asked.source, arm, asked.family)
     if asked.buffer:
         return Target(asked.buffer, load_buffer(asked.buffer), arm, asked.family)
     revision, caller = parse_subject(asked.name)
@@ -56,8 +56,8 @@ def rules_broken(asked: Asked, trace: str) -> frozenset[Rule]:
 
 
 def _upstream(source: str, arm: ArmSpec, family: str) -> Target:
-    from deepstack_harness.binding.bind import bind
-    from deepstack_harness.sources.locate import locate
+    from deepstack_harness.engines.classes import methods_of
+    from deepstack_harness.engines.known import open_source
 
-    bound = bind(locate(source), family.partition(":")[0])
+    bound = methods_of(open_source(source), family)
     return Target(bound.label, bound, arm, family, source=bound.label, model_class=bound.model_class)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from deepstack_harness.catalogue import data_files
+from deepstack_harness.engines.engine import Engine
+from deepstack_harness.engines.known import ENGINES
+from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.workers.isolate import Ending, run_isolated
 
 OLDEST_TORCH = (2, 10)
@@ -62,16 +65,16 @@ def gpu() -> Finding:
     return Finding("gpu", count > 0, names or "none: --device cuda is refused, GPU cases are skipped")
 
 
-def vllm() -> Finding:
-    """Whether a vLLM is installed: needed for `--vllm installed` only."""
+def installed_engine(engine: Engine) -> Finding:
+    """Look for an installed engine, as `--source installed:NAME` does: nothing else needs one."""
+    from deepstack_harness.errors import UsageError
+    from deepstack_harness.sources.installed import installed
+
+    name = engine.package.name
     try:
-        return Finding("vllm", here=True, found=importlib.metadata.version("vllm"))
-    except importlib.metadata.PackageNotFoundError:
-        return Finding(
-            "vllm",
-            here=False,
-            found="not installed: '--vllm installed' is refused, releases and files are not",
-        )
+        return Finding(name, here=True, found=installed(engine.package).label)
+    except UsageError as error:
+        return Finding(name, here=False, found=f"'--source installed:{name}' is refused: {error}")
 
 
 def library(name: str, without: str) -> Finding:
@@ -92,12 +95,12 @@ def chromium() -> Finding:
 
 
 def package_index() -> Finding:
-    """Whether releases can be fetched: asks the configured index for the list of vLLM's."""
+    """Ask the configured index for the list of vLLM's releases: without it none can be fetched."""
     from deepstack_harness.errors import HarnessError
     from deepstack_harness.sources.index import known_releases
 
     try:
-        found = known_releases()
+        found = known_releases(VLLM.package)
     except HarnessError as error:
         return Finding("package index", here=False, found=str(error))
     return Finding("package index", here=True, found=f"{len(found)} releases of vLLM, newest {found[-1]}")
@@ -145,7 +148,7 @@ def _dotted(version: tuple[int, int]) -> str:
 LOOKS: tuple[Callable[[], Finding], ...] = (
     torch_version,
     gpu,
-    vllm,
+    *(partial(installed_engine, one) for one in ENGINES),
     *(partial(library, name, without) for name, without in _LIBRARIES.items()),
     chromium,
     cache_folder,

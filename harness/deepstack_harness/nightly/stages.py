@@ -52,7 +52,7 @@ def _every(wanted: Wanted) -> Iterator[Stage]:
     yield Stage("kernels", _harness("kernels", "--json", folder / "kernels.jsonl"), _HOUR)
     if wanted.sources:
         rows = folder / "audit.jsonl"
-        told = [word for source in wanted.sources for word in ("--vllm", source)]
+        told = [word for source in wanted.sources for word in ("--source", source)]
         yield Stage("audit", _harness("audit", *told, "--json", rows), _HOUR, judged=lambda: unexpected(rows))
     fuzz = ("--revision", "reference", "--arm", "inductor/drop_all", "--minutes", f"{wanted.minutes:g}")
     yield Stage("fuzz", _harness("fuzz", *fuzz, "--out", folder / "fuzz"), wanted.minutes * 60 + _HOUR)

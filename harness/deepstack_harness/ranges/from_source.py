@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from deepstack_harness.binding.ambient import define_name, show_in_tracebacks
-from deepstack_harness.binding.cut import class_named
-from deepstack_harness.binding.module_names import Cutting, parse
+from deepstack_harness.binding.define import define_name, show_in_tracebacks
+from deepstack_harness.binding.extract import extract
+from deepstack_harness.binding.syntax import class_named
 from deepstack_harness.errors import UsageError
 from deepstack_harness.ranges.placeholder_range import MakeRange
 from deepstack_harness.sources.source import Source, read_since
@@ -38,11 +38,10 @@ def bind_range(source: Source) -> BoundRange:
     or run without vLLM; `MachineError` when it cannot be fetched.
     """
     file = read_since(source, RANGES_MEMBER, RANGES_SINCE)
-    tree = parse(file.text, file.filename)
-    root = class_named(tree, RANGES_CLASS, file.filename)
+    root = class_named(file, RANGES_CLASS)
     _refuse_without_methods(root, file.filename)
     # The file has torch from a lazy loader of vLLM's own.
-    code = Cutting(tree, file.filename, root, stand_ins=(), given={"torch"}).compile()
+    code = extract(file, root, stand_ins=(), given={"torch"}).code
     show_in_tracebacks(file)
     return BoundRange(source.label, file.filename, root.lineno, define_name(code, RANGES_CLASS, torch=torch))
 

@@ -1,1 +1,5 @@
-"""Package sources: releases on an index, archives, source trees and installed packages."""
+"""Find a package and read its files: releases on an index, archives, source trees, installed packages.
+
+No engine is known here: `locate` is given the packages that can be judged (`KnownPackage`).
+Nothing of a source is executed, imported or unpacked.
+"""

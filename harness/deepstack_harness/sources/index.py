@@ -1,8 +1,7 @@
 """Find a release on the package indexes that are configured on this machine.
 
-Finding is unearth's work.  unearth takes every refusal for an empty index, so the
-client here raises instead: a release that does not exist and an index that cannot
-be asked are told apart.
+unearth does the search.  It takes every refusal for an empty index, so the client here raises
+instead: a release that does not exist and an index that cannot be asked are told apart.
 """
 
 import atexit
@@ -18,16 +17,17 @@ from typing import Any, cast
 import httpx2
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
-from unearth import Link, Package, PackageFinder
+from unearth import Package, PackageFinder
 from unearth.auth import MultiDomainBasicAuth
 from unearth.fetchers import Fetcher, PyPIClient
 
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.sources import cache, pip_settings
+from deepstack_harness.sources.known_package import KnownPackage
 from deepstack_harness.sources.pip_settings import PipSettings
-from deepstack_harness.sources.remote import PublishedFile, reason
+from deepstack_harness.sources.redact import Redactor
+from deepstack_harness.sources.remote import RemoteArchive, reason
 
-_NAME = "vllm"
 _ABSENT = {404, 410}
 _TIMEOUT = httpx2.Timeout(30, connect=5)  # seconds: a machine without a network says so at once
 _UNREACHABLE = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError)
@@ -43,57 +43,62 @@ class _Place:
 
 @dataclass
 class _Listing:
-    """What all places together have of vLLM.
+    """The releases of one package in all places together.
 
-    `unreachable` says which places could not be asked, and why; `said` is what
-    unearth says of the others, such as that a page is not there.
+    `unreachable` says which places could not be asked, and why; `said` has unearth's warnings
+    about the others, such as that a page is not there.
     """
 
     packages: list[Package] = field(default_factory=list)
     unreachable: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
-    @property
-    def reasons(self) -> str:
-        """Why something that was looked for may be missing."""
-        return "; ".join(self.unreachable or self.said) or "pip is told of no place that has vllm"
-
     def versions(self) -> list[Version]:
-        """Every version once, the newest last."""
+        """Return every version once, the newest last."""
         return sorted({Version(str(package.version)) for package in self.packages})
 
 
 class Index:
-    """All indexes and `find-links` places that pip is told of, as one."""
+    """All indexes and `find-links` places that pip is configured with, asked for one package."""
 
-    def __init__(self, settings: PipSettings | None = None) -> None:
-        """Without `settings`, those of pip."""
+    def __init__(self, package: KnownPackage, settings: PipSettings | None = None) -> None:
+        """Take pip's settings where none are given."""
+        self._package = package
         self._settings = settings or pip_settings.read()
         self._places = _places(self._settings)
+        self._redact = Redactor(self._settings.addresses)
 
-    def find(self, version: Version) -> PublishedFile:
-        """The release's wheel, of any platform, or else its sdist.
+    def find(self, version: Version) -> RemoteArchive:
+        """Return the release's wheel, of any platform, or else its sdist.
 
-        Raises `UsageError` when it does not exist, naming neighbours that do,
-        and `MachineError` when that cannot be known.
+        Raises `UsageError` when it does not exist, naming neighbours that do, and
+        `MachineError` when that cannot be known.
         """
         listing = self._listing
         wanted = SpecifierSet(f"=={version}")
         matching = [each for each in listing.packages if wanted.contains(str(each.version), prereleases=True)]
         if matching:
-            return PublishedFile(min(matching, key=lambda each: _rank(each, version)).link, self._client)
+            best = min(matching, key=lambda each: _rank(each, version))
+            return RemoteArchive(self._package, best.link, self._client, self._redact)
+        name = self._package.name
         if listing.unreachable or not listing.packages:
             raise MachineError(
-                f"vllm {version} cannot be looked up: {listing.reasons}; {cache.alternatives()}"
+                f"{name} {version} cannot be looked up: {self._reasons}; {cache.alternatives(name)}"
             )
-        raise UsageError(f"there is no vllm {version}: {_neighbours(version, listing.versions())}")
+        raise UsageError(f"there is no {name} {version}: {_neighbours(version, listing.versions())}")
 
     def versions(self) -> list[Version]:
-        """Every release there is, the newest last; raises `MachineError` when none can be seen."""
+        """Return every release there is, the newest last; raise `MachineError` when none can be seen."""
         found = self._listing.versions()
         if not found:
-            raise MachineError(f"the releases of vllm cannot be listed: {self._listing.reasons}")
+            raise MachineError(f"the releases of {self._package.name} cannot be listed: {self._reasons}")
         return found
+
+    @property
+    def _reasons(self) -> str:
+        """Why something that was looked for may be missing."""
+        told = "; ".join(self._listing.unreachable or self._listing.said)
+        return self._redact(told) or f"pip is told of no place that has {self._package.name}"
 
     @functools.cached_property
     def _listing(self) -> _Listing:
@@ -103,19 +108,18 @@ class Index:
                 try:
                     listing.packages += self._ask(place)
                 except _UNREACHABLE as error:
-                    where = Link(place.address).redacted
-                    listing.unreachable.append(f"{where} cannot be reached ({reason(error)})")
+                    listing.unreachable.append(f"{place.address} cannot be reached ({reason(error)})")
         return listing
 
     def _ask(self, place: _Place) -> Sequence[Package]:
-        """All releases one place has, for any platform and Python, yanked ones included."""
+        """Return all releases that one place has, for any platform and Python, yanked ones included."""
         finder = PackageFinder(
             cast("Fetcher", self._client),
             index_urls=[place.address] if place.is_index else [],
             find_links=[] if place.is_index else [place.address],
             ignore_compatibility=True,
         )
-        return list(finder.find_all_packages(_NAME, allow_yanked=True))
+        return list(finder.find_all_packages(self._package.name, allow_yanked=True))
 
     @functools.cached_property
     def _client(self) -> PyPIClient:
@@ -133,14 +137,14 @@ class Index:
         return client
 
 
-def known_releases() -> list[Version]:
-    """The releases that the configured indexes list, the newest last; raises `MachineError`."""
-    return Index().versions()
+def known_releases(package: KnownPackage) -> list[Version]:
+    """Return the releases that the configured indexes list, the newest last; raise `MachineError`."""
+    return Index(package).versions()
 
 
 class _Client(PyPIClient):
     def get(self, *args: Any, **kwargs: Any) -> httpx2.Response:
-        """Raise `HTTPStatusError` for every refusal but "no such page"."""
+        """Get a page; raise `HTTPStatusError` for every refusal but "no such page"."""
         response = super().get(*args, **kwargs)
         if response.is_error and response.status_code not in _ABSENT:
             response.raise_for_status()
@@ -148,7 +152,7 @@ class _Client(PyPIClient):
 
 
 def _places(settings: PipSettings) -> list[_Place]:
-    """In pip's order; like pip, without the local folders that do not exist."""
+    """Return the places in pip's order; like pip, leave out local folders that do not exist."""
     default = PackageFinder().sources[0]["url"]  # unearth's default index is pip's
     indexes = [] if settings.no_index else [settings.index_url or default, *settings.extra_index_urls]
     links = [link for link in settings.find_links if "://" in link or Path(link).exists()]
@@ -159,7 +163,7 @@ def _places(settings: PipSettings) -> list[_Place]:
 
 
 def _rank(package: Package, version: Version) -> tuple[bool, bool, bool]:
-    """The smallest is the best: no local build such as 0.22.1+cu129, a wheel, on this machine."""
+    """Return a key by which the best file is the smallest: no local build (0.22.1+cu129), a wheel, here."""
     return Version(str(package.version)) != version, not package.link.is_wheel, not package.link.is_file
 
 
@@ -171,7 +175,7 @@ def _neighbours(version: Version, known: Sequence[Version]) -> str:
 
 @contextmanager
 def _unearth_warnings(said: list[str]) -> Iterator[None]:
-    """Collect, do not print: that an index lacks vLLM is no news while another one has it."""
+    """Collect unearth's warnings: that one index lacks a package is no news while another one has it."""
     logger = logging.getLogger("unearth.collector")
 
     def hold_back(record: logging.LogRecord) -> bool:

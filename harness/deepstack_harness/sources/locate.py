@@ -1,47 +1,63 @@
 """Turn what the user wrote for SOURCE into a source."""
 
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
-
 from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.archive import SUFFIXES, Archive
+from deepstack_harness.sources.archive import Archive, open_archive
+from deepstack_harness.sources.archive_files import SUFFIXES
+from deepstack_harness.sources.installed import installed
+from deepstack_harness.sources.known_package import KnownPackage
 from deepstack_harness.sources.release import Release
+from deepstack_harness.sources.requirement import (
+    FORMS,
+    InstalledRequest,
+    PathRequest,
+    ReleaseRequest,
+    parse_source,
+)
 from deepstack_harness.sources.source import Source
-from deepstack_harness.sources.tree import Tree, installed
+from deepstack_harness.sources.tree import Tree, open_tree
+from deepstack_harness.sources.tree_files import kind_of
 
-_KINDS = "'installed', a release such as 0.22.1, a wheel, an sdist (.tar.gz, .zip) or a source tree"
 
+def locate(text: str, packages: Sequence[KnownPackage]) -> Source:
+    """Return the source that `text` stands for; `packages` are those that can be judged.
 
-def locate(text: str) -> Source:
-    """`installed`, a release version, or the path of a wheel, an sdist or a source tree.
-
-    What reads as a version is a release: a folder of that name is written `./0.22.1`.
-    Nothing is asked of the network before a file of the release is read.
-    Raises `UsageError` for anything else, and for a path that holds no vLLM.
+    Nothing is asked of the network before a file of a release is read.  Raises `UsageError`
+    for what is no source, and for a source of another package.
     """
-    if text == "installed":
-        return installed()
-    version = _as_version(text)
-    return Release(version) if version else _at_path(text)
+    request = parse_source(text)
+    match request:
+        case ReleaseRequest():
+            return Release(_known(text, request.package, packages), request.version)
+        case InstalledRequest():
+            return installed(_known(text, request.package, packages))
+        case PathRequest():
+            return _at_path(request.path, packages)
 
 
-def _as_version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None
+def _known(text: str, name: str, packages: Sequence[KnownPackage]) -> KnownPackage:
+    for package in packages:
+        if package.name == name:
+            return package
+    raise UsageError(
+        f"'{text}': {name} cannot be judged, only {', '.join(package.name for package in packages)} can"
+    )
 
 
-def _at_path(text: str) -> Source:
+def _at_path(text: str, packages: Sequence[KnownPackage]) -> Tree | Archive:
     try:
         path = Path(text).expanduser()
-        is_folder = stat.S_ISDIR(path.stat().st_mode)
+        mode = path.stat().st_mode
     except (OSError, ValueError, RuntimeError) as error:
-        raise UsageError(f"'{text}' is not {_KINDS}: {getattr(error, 'strerror', None) or error}") from error
-    if is_folder:
-        return Tree(path)
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"'{text}' cannot be opened ({why}): a source is {FORMS}") from error
+    if stat.S_ISDIR(mode):
+        return open_tree(path, packages)
+    if not stat.S_ISREG(mode):
+        raise UsageError(f"'{text}' is {kind_of(mode)}: a source is {FORMS}")
     if not path.name.endswith(SUFFIXES):
-        raise UsageError(f"'{text}' is not {_KINDS}: the file ends in none of {', '.join(SUFFIXES)}")
-    return Archive(path)
+        raise UsageError(f"'{text}' ends in none of {', '.join(SUFFIXES)}: a source is {FORMS}")
+    return open_archive(path, packages)

@@ -1,8 +1,7 @@
-"""What pip is told on this machine: which indexes, and how to reach them.
+"""The indexes that pip is configured with, and how to reach them.
 
-Asked of pip itself, so that its files, its environment variables and their order
-count exactly as they do in an installation
-(pip.pypa.io/en/stable/topics/configuration).
+pip itself is asked, so that its files, its environment variables and their order count exactly as
+they do in an installation (pip.pypa.io/en/stable/topics/configuration).
 """
 
 import ast
@@ -10,7 +9,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 # In pip's order: a variable of the environment beats the command's section beats [global].
 _SECTIONS = (":env:", "install", "global")
@@ -21,21 +21,27 @@ _TRUE = {"1", "true", "t", "yes", "y", "on"}
 class PipSettings:
     """The settings that say where packages come from.
 
-    `index_url` is None where nothing is configured, so that pip's default counts;
-    paths and addresses are as the user wrote them.
+    `index_url` is None where nothing is configured, so that pip's default counts.  Paths and
+    addresses are as the user wrote them: they may carry passwords, and are left out of `repr`.
     """
 
-    index_url: str | None = None
-    extra_index_urls: tuple[str, ...] = ()
-    find_links: tuple[str, ...] = ()
+    index_url: str | None = field(default=None, repr=False)
+    extra_index_urls: tuple[str, ...] = field(default=(), repr=False)
+    find_links: tuple[str, ...] = field(default=(), repr=False)
     no_index: bool = False
     trusted_hosts: tuple[str, ...] = ()
     cert: str | None = None
-    proxy: str | None = None
+    proxy: str | None = field(default=None, repr=False)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Everything that may carry credentials."""
+        given = (self.index_url, *self.extra_index_urls, *self.find_links, self.proxy)
+        return tuple(filter(None, given))
 
 
 def read() -> PipSettings:
-    """Ask `pip config list`; without pip only the environment's variables count."""
+    """Return what `pip config list` says; without pip only the environment's variables count."""
     values = _from_pip() or _from_environment()
 
     def value(name: str) -> str:
@@ -54,14 +60,17 @@ def read() -> PipSettings:
 
 
 def _from_pip() -> Mapping[str, str]:
-    """Lines `section.name='value'`, the value as a Python literal; empty when pip fails."""
+    """Parse lines `section.name='value'`, the value a Python literal; return nothing when pip fails."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"]
     try:
         told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return {}
-    lines = (line.partition("=") for line in told.stdout.splitlines())
-    return {key: str(ast.literal_eval(text)) for key, _, text in lines if text}
+    found: dict[str, str] = {}
+    for key, _, text in (line.partition("=") for line in told.stdout.splitlines()):
+        with suppress(SyntaxError, ValueError):  # no setting; its text may not be shown in a traceback
+            found[key] = str(ast.literal_eval(text))
+    return found
 
 
 def _from_environment() -> Mapping[str, str]:

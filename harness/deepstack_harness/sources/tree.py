@@ -1,111 +1,137 @@
-"""A source tree or an installed package as a source."""
+"""A source tree as a source: a repository, an unpacked sdist, or the package folder itself."""
 
-import importlib.metadata
-import importlib.util
 import re
-import subprocess
-import sys
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.source import PACKAGE_MARK, NoSuchMember, SourceFile, decode
+from packaging.version import InvalidVersion, Version
 
-_MARK = PACKAGE_MARK.removeprefix("vllm/")
-_VERSION = re.compile(r"""^(?:__version__ = )?version = ["'](?P<version>[^"']+)["']""", re.MULTILINE)
+from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.git_files import GitFiles
+from deepstack_harness.sources.known_package import KnownPackage
+from deepstack_harness.sources.source import NoSuchMember, SourceFile, decode
+from deepstack_harness.sources.tree_files import TreeFiles
+
+_WRITTEN = re.compile(
+    r"""^(?:__version__\s*=\s*version|__version__|version)\s*=\s*["'](?P<version>[^"']+)["']""", re.MULTILINE
+)
+_COMMIT_ID = re.compile(r"""commit_id\s*=\s*["']g(?P<commit>[0-9a-f]{7,})["']""")
+_SHORT = 12  # digits of a commit that are shown
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The version and the label of a source."""
+
+    version: Version | None
+    label: str
 
 
 class Tree:
-    """A folder with vLLM's Python files: the repository root, or the package folder itself."""
+    """The files of one package below a folder.  None of them is executed, and no git is run there."""
 
-    def __init__(self, path: Path, release: str | None = None) -> None:
-        """Raises `UsageError` when there is no vLLM below `path`.
+    def __init__(
+        self,
+        package: KnownPackage,
+        path: Path,
+        *,
+        identity: Identity | None = None,
+        fallback: Version | None = None,
+    ) -> None:
+        """Look for the package in `path`, or for `path` as the package folder.
 
-        `release` is the version of an installed distribution, where that is known.
+        `identity` is that of an installed distribution, whose files are vouched for; `fallback`
+        is the version where the files tell none.  Raises `UsageError` when the package is not
+        there, or cannot be read.
         """
+        self.package = package.name
         self.path = path.absolute()
-        folders = (self.path / "vllm", self.path)
-        package = next((folder for folder in folders if (folder / _MARK).is_dir()), None)
-        if package is None:
-            raise UsageError(f"'{self.path}' is no vLLM source tree: it has no {PACKAGE_MARK}")
-        self._package = package
-        self._release = release
-
-    @cached_property
-    def label(self) -> str:
-        """`vllm VERSION` when installed, otherwise `vllm at PATH`, with what git says of it."""
-        if self._release:
-            return f"vllm {self._release}"
-        version = _git_describe(self._package.parent) or self._written_version()
-        return f"vllm at {self.path}" + (f" ({version})" if version else "")
+        self._files = TreeFiles(self.path, vouched=identity is not None)
+        self._is_package_folder = not self._files.has_folder(package.mark)
+        if not holds(package, self._files):
+            raise UsageError(f"'{self.path}' is no source tree of {package.title}: it has no {package.mark}/")
+        found = identity or self._identity(package, fallback)
+        self.version, self.label = found.version, found.label
 
     def read(self, member: str) -> SourceFile:
         """See `Source.read`; the shown name is the file's own path."""
-        path = self._package / member.removeprefix("vllm/")
+        name = self._below_root(member)
         try:
-            return decode(path.read_bytes(), str(path))
-        except FileNotFoundError as error:
+            return decode(self._files.read(name), str(self.path / name))
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise NoSuchMember(self.label, member) from error
-        except OSError as error:
-            raise UsageError(f"'{path}' cannot be read: {error.strerror}") from error
 
     def mentioning(self, folder: str, word: str) -> list[str]:
         """See `Source.mentioning`."""
-        place = self._package / folder.removeprefix("vllm/")
         try:
-            found = [path.name for path in place.glob("*.py") if word.encode() in path.read_bytes()]
-        except OSError as error:
-            raise UsageError(f"'{error.filename}' cannot be read: {error.strerror}") from error
-        return [f"{folder}/{name}" for name in sorted(found)]
+            found = self._files.texts(self._below_root(folder), word)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NoSuchMember(self.label, folder) from error
+        return [f"{folder}/{Path(name).name}" for name in found]
 
-    def _written_version(self) -> str | None:
-        """What the build wrote into `vllm/_version.py`."""
+    def _below_root(self, member: str) -> str:
+        return member.partition("/")[2] if self._is_package_folder else member
+
+    def _identity(self, package: KnownPackage, fallback: Version | None) -> Identity:
+        git = GitFiles(self.path.parent if self._is_package_folder else self.path)
+        version = self._written_version(package.version_file, git) or fallback
+        commit = git.head()
+        told = [str(version)] if version else []
+        told += [f"commit {commit[:_SHORT]}"] if commit else []
+        return Identity(version, f"{package.name} at {self.path}" + (f" ({', '.join(told)})" if told else ""))
+
+    def _written_version(self, member: str, git: GitFiles) -> Version | None:
+        """Return the version that the last build wrote into the tree.
+
+        In a repository the file stays when another commit is checked out.  There it counts only
+        where it names the commit at HEAD (setuptools-scm writes `0.22.2.dev5+g1a2b3c4`, and
+        since 9.0 `commit_id = 'g1a2b3c4'`), or HEAD is the commit of that version's tag.
+        """
         try:
-            found = _VERSION.search((self._package / "_version.py").read_text("utf-8", "replace"))
-        except OSError:
+            text = self._files.read(self._below_root(member)).decode("utf-8", "replace")
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        return found["version"] if found else None
+        version = written_version(text)
+        if version is None or not git.is_repository:
+            return version
+        return version if _built_at(version, text, git) else None
 
 
-def installed() -> Tree:
-    """The vLLM that `import vllm` would give this Python, editable installs included.
-
-    Nothing is imported: looking up a top-level name runs no code of the package.
-    Raises `UsageError` when there is none.
-    """
-    folder = _importable_folder()
-    if folder is None:
-        raise UsageError(
-            f"vLLM is not installed in {sys.executable}: "
-            "give a release such as 0.22.1, a wheel, an sdist or a source tree"
-        )
-    return Tree(folder, _installed_version(folder))
+def open_tree(path: Path, packages: Sequence[KnownPackage]) -> Tree:
+    """Recognise the package that a folder holds; raise `UsageError` when it is none or several."""
+    files = TreeFiles(path.absolute())
+    found = [package for package in packages if holds(package, files)]
+    if len(found) == 1:
+        return Tree(found[0], path)
+    if found:
+        raise UsageError(f"'{files.root}' holds {_names(found)}: give the folder of one of them")
+    lacking = " nor ".join(f"{package.mark}/" for package in packages)
+    raise UsageError(f"'{files.root}' is no source tree of {_names(packages)}: it has no {lacking}")
 
 
-def _importable_folder() -> Path | None:
+def holds(package: KnownPackage, files: TreeFiles) -> bool:
+    """Tell whether a folder has the package in it, or is the package folder."""
+    return files.has_folder(package.mark) or files.has_folder(package.mark.partition("/")[2])
+
+
+def written_version(text: str) -> Version | None:
+    """Return the version in the text of a `_version.py`; None for none, or one that is no version."""
+    found = _WRITTEN.search(text)
     try:
-        spec = importlib.util.find_spec("vllm")
-    except ValueError:  # a half-initialised module in sys.modules has no spec
+        return Version(found["version"]) if found else None
+    except InvalidVersion:
         return None
-    return Path(spec.origin).parent if spec and spec.origin else None
 
 
-def _installed_version(folder: Path) -> str | None:
-    """The distribution's version if these are its own files, which an editable install's are not."""
-    try:
-        distribution = importlib.metadata.distribution("vllm")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    theirs = Path(str(distribution.locate_file("vllm")))
-    return distribution.version if theirs.resolve() == folder.resolve() else None
+def _built_at(version: Version, text: str, git: GitFiles) -> bool:
+    head = git.head() or ""
+    local = (version.local or "").partition(".")[0]
+    commit = _COMMIT_ID.search(text)
+    if local.startswith("g") or commit:
+        return head.startswith(commit["commit"] if commit else local[1:])
+    return head in {git.tagged(f"v{version}"), git.tagged(str(version))}
 
 
-def _git_describe(root: Path) -> str | None:
-    if not (root / ".git").exists():
-        return None
-    command = ["git", "--no-optional-locks", "-C", str(root), "describe", "--tags", "--always", "--dirty"]
-    try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return told.stdout.strip()
+def _names(packages: Sequence[KnownPackage]) -> str:
+    return " and ".join(package.title for package in packages)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from deepstack_harness.binding.ambient import define_name, show_in_tracebacks
-from deepstack_harness.binding.module_names import Cutting, parse
+from deepstack_harness.binding.define import define_name, show_in_tracebacks
+from deepstack_harness.binding.extract import extract
+from deepstack_harness.binding.syntax import parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source, SourceFile, read_since
 
@@ -53,21 +54,18 @@ def cut_helpers(source: Source, stand_ins: Collection[str]) -> dict[str, HelperC
     `MachineError` when the file cannot be fetched.
     """
     file = read_since(source, HELPERS_MEMBER, HELPERS_SINCE)
-    tree = parse(file.text, file.filename)
-    roots = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in HELPERS]
+    roots = [node for node in parse(file).body if isinstance(node, ast.FunctionDef) and node.name in HELPERS]
     if not roots:
         raise UsageError(f"{file.filename} has none of {', '.join(HELPERS)}: vLLM {HELPERS_SINCE} on has")
     show_in_tracebacks(file)
-    return {root.name: _cut(source, file, tree, root, stand_ins) for root in roots}
+    return {root.name: _cut(source, file, root, stand_ins) for root in roots}
 
 
-def _cut(
-    source: Source, file: SourceFile, tree: ast.Module, root: ast.FunctionDef, stand_ins: Collection[str]
-) -> HelperCode:
+def _cut(source: Source, file: SourceFile, root: ast.FunctionDef, stand_ins: Collection[str]) -> HelperCode:
     lifter = _Lifter(stand_ins)
     lifted = lifter.visit(deepcopy(root))
     given = {"torch", *lifter.lifted}
-    code = Cutting(tree, file.filename, lifted, stand_ins=(), given=given).compile()
+    code = extract(file, lifted, stand_ins=(), given=given).code
     parameters = tuple(each.arg for each in (*root.args.args, *root.args.kwonlyargs))
     return HelperCode(
         source.label, root.name, file.filename, root.lineno, code, parameters, frozenset(lifter.lifted)

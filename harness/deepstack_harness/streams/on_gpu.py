@@ -18,8 +18,8 @@ from typing_extensions import override
 
 from deepstack_harness.contract.facts.ordering import OnDevice
 from deepstack_harness.devices import parse_device
+from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import NotMeasured, UsageError
-from deepstack_harness.sources.locate import locate
 from deepstack_harness.streams.bitwise import different_bits
 from deepstack_harness.streams.by_name import dual_stream_named
 from deepstack_harness.streams.dual_streams import DualStream
@@ -152,7 +152,7 @@ def way_of(variant: str, source: str | None) -> DualStream:
     """A variant of ours, or a helper of a source by its function's name; raises `UsageError` for neither."""
     if source is None:
         return dual_stream_named(variant)
-    found = dual_streams_of(locate(source))
+    found = dual_streams_of(open_source(source))
     if variant not in found:
         raise UsageError(f"{source} has no '{variant}'; it has {', '.join(found)}")
     return found[variant]

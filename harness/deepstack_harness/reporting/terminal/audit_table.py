@@ -66,8 +66,8 @@ class AuditTable:
         self._output.verdict(text, good=not broken)
 
     def _overview(self, groups: dict[str, list[Standing]]) -> None:
-        broken = [Column(max(6, *(len(names_of(members[0].broken)) for members in groups.values())))]
-        kept = [Column(max(4, *(len(names_of(members[0].kept)) for members in groups.values())))]
+        broken = [Column(max([6, *(len(names_of(members[0].broken)) for members in groups.values())]))]
+        kept = [Column(max([4, *(len(names_of(members[0].kept)) for members in groups.values())]))]
         columns = [Column(5), *broken, *kept, Column(0)]
         self._output.row(columns, ["group", "broken", "kept", "classes"], "dim")
         for letter, members in groups.items():

@@ -1,8 +1,8 @@
-"""What a piece of Python reads and writes, read off its syntax tree.
+"""Find the names that a piece of Python reads and writes, from its syntax tree.
 
-Three kinds of names: `x` a variable, `self.x` an attribute of the instance, and
-`.x` an attribute of anything else.  The last keeps `config.size = 1` apart from
-`config.name = "a"` when only `config.size` is read.
+Three kinds of names: `x` is a variable, `self.x` an attribute of the instance, and `.x` an
+attribute of anything else.  The third kind keeps `config.size = 1` apart from `config.name = "a"`
+when only `config.size` is read.
 """
 
 import ast
@@ -10,10 +10,11 @@ import functools
 from collections.abc import Iterator
 from typing import TypeGuard
 
-ANY_OF_SELF = "self.*"  # written under a name that only running the code would tell
+ANY_OF_SELF = "self.*"
+"""Stands for an attribute whose name is known at run time only, as in `setattr(self, name, value)`."""
+
 _REGISTERS = {"register_buffer", "register_parameter", "register_module", "add_module"}
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # A statement is asked about again and again, by every class of its file.
 _remembered = functools.lru_cache(maxsize=1 << 16)
@@ -21,15 +22,15 @@ _remembered = functools.lru_cache(maxsize=1 << 16)
 
 @_remembered
 def reads(node: ast.AST) -> frozenset[str]:
-    """Every name that `node` reads; names bound by its own comprehensions are left out."""
+    """Return every name that `node` reads, without those that its own comprehensions bind."""
     found = frozenset(name for each in ast.walk(node) for name in _read_by(each))
     return found - _comprehension_names(node)
 
 
 def required(node: ast.AST) -> dict[str, int]:
-    """The `self.x` that `node` cannot do without, and the line of each.
+    """Return the attributes `self.x` that have to be there for `node` to run, with their first lines.
 
-    Those asked for by `hasattr` or `getattr` alone are not among them.
+    Attributes that are read by `hasattr` or `getattr` alone are not among them.
     """
     attributes = [each for each in ast.walk(node) if _is_of_self(each) and isinstance(each.ctx, ast.Load)]
     last_first = sorted(attributes, key=lambda each: each.lineno, reverse=True)
@@ -38,7 +39,7 @@ def required(node: ast.AST) -> dict[str, int]:
 
 @_remembered
 def binds(node: ast.AST) -> frozenset[str]:
-    """Every name that is there after `node` because `node` has set it."""
+    """Return every name that `node` gives a value to."""
     if isinstance(node, _NESTED):
         return frozenset({node.name})
     found = frozenset(name for each in ast.walk(node) for name in _bound_by(each))
@@ -47,7 +48,7 @@ def binds(node: ast.AST) -> frozenset[str]:
 
 @_remembered
 def writes(node: ast.AST) -> frozenset[str]:
-    """Every name that `node` binds, changes in place or deletes."""
+    """Return every name that `node` binds, changes in place or deletes."""
     if isinstance(node, _NESTED):
         return frozenset({node.name})
     changed = {name for each in ast.walk(node) for name in _changed_by(each)}
@@ -57,8 +58,8 @@ def writes(node: ast.AST) -> frozenset[str]:
 
 
 @_remembered
-def calls_itself(node: ast.AST) -> frozenset[str]:
-    """The x of every `self.x(...)`."""
+def own_methods_called(node: ast.AST) -> frozenset[str]:
+    """Return the x of every `self.x(...)`."""
     calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
     return frozenset(called.attr for called in calls if _is_of_self(called))
 
@@ -100,21 +101,21 @@ def _changed_by(node: ast.AST) -> Iterator[str]:
 
 
 def _changed_by_call(call: ast.Call) -> set[str]:
-    """`x.append(..)` as a statement is there for what it does to x."""
+    """Count `x.append(..)` as a change of x: a call that stands alone is there for its effect."""
     if isinstance(call.func, ast.Attribute) and not _is_of_self(call.func):
         return {_place(call.func.value)}
     return set()
 
 
 def _named_in_call(call: ast.Call) -> Iterator[str]:
-    """`self.x` for `getattr(self, "x", ..)` and `hasattr(self, "x")`."""
+    """Yield `self.x` for `getattr(self, "x", ..)` and `hasattr(self, "x")`."""
     match call.args:
         case [ast.Name(id="self"), ast.Constant(value=str(name)), *_]:
             yield f"self.{name}"
 
 
 def _set_by_name(call: ast.Call) -> Iterator[str]:
-    """What `setattr` binds; for an attribute of another object nothing but a literal name counts."""
+    """Yield what `setattr` binds; for an attribute of another object only a literal name counts."""
     match call.args:
         case [ast.Name(id="self"), ast.Constant(value=str(name)), _]:
             yield f"self.{name}"
@@ -125,7 +126,7 @@ def _set_by_name(call: ast.Call) -> Iterator[str]:
 
 
 def _first_argument(call: ast.Call) -> Iterator[str]:
-    """`self.x` for `self.register_buffer("x", ..)` and the like."""
+    """Yield `self.x` for `self.register_buffer("x", ..)` and the like."""
     match call.args:
         case [ast.Constant(value=str(name)), *_]:
             yield f"self.{name}"
@@ -134,7 +135,7 @@ def _first_argument(call: ast.Call) -> Iterator[str]:
 
 
 def _place(node: ast.AST) -> str:
-    """The name that an assignment to `node` changes."""
+    """Return the name that an assignment to `node` changes."""
     match node:
         case ast.Name(id=name):
             return name

@@ -1,4 +1,4 @@
-"""An instance of a cut-out class behind the `Buffer` interface."""
+"""An object of a cut class behind the `Buffer` interface, driven by its own methods."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from torch import Tensor
 
-from deepstack_harness.binding.cut import STORAGE, Cut
+from deepstack_harness.binding.cut_class import STORAGE, ClassCut
 from deepstack_harness.binding.stand_ins import Host
 from deepstack_harness.errors import StepUnavailable, UsageError
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
 
-class UpstreamBuffer:
+class MethodsBuffer:
     """The buffer of one model object; see `deepstack_harness.contract.protocols.Buffer`.
 
-    It has no `generation`: no release tells anybody that storage moves.
+    It has no `generation`: no release announces that storage moves.
     """
 
-    def __init__(self, host: Host, cut: Cut, *, vision: bool) -> None:
-        """`host` has been through the class's own `__init__`."""
+    def __init__(self, host: Host, cut: ClassCut, *, vision: bool) -> None:
+        """`host` is the object, after the class's own `__init__`."""
         self._host = host
         self._cut = cut
         self.vision = vision
 
     @property
     def capacity(self) -> int:
-        """Rows of level 0 now; 0 while there is no storage."""
+        """The number of rows of level 0 now; 0 while there is no storage."""
         levels = cast("Sequence[Tensor] | None", getattr(self._host, STORAGE, None))
         return 0 if levels is None or len(levels) == 0 else levels[0].size(0)
 
@@ -53,7 +53,10 @@ class UpstreamBuffer:
         self._call("resize", tokens)
 
     def where_returned(self, tokens: int) -> str:
-        """Call get and tell at which `return` it answered; see `bind.where_returned`."""
+        """Call get once more and return the `FILE:LINE` of the `return` at which it answered.
+
+        For a diagnosis only: a get that resizes does so here too, and what a get raises is raised.
+        """
         watch = _ReturnWatch(self._cut.filename, self._cut.verbs["get"])
         before = sys.gettrace()
         sys.settrace(watch.enter)
@@ -68,7 +71,7 @@ class UpstreamBuffer:
         return answer
 
     def _in_level_order(self, answer: object) -> tuple[Tensor, ...]:
-        """By name, as the decoder looks them up: `deepstack_input_embeds_0`, `_1`, ..."""
+        """Order the levels by name, as the decoder looks them up: `deepstack_input_embeds_0`, `_1`, ..."""
         tensors = getattr(answer, "tensors", answer)
         if not isinstance(tensors, Mapping):
             raise self._unordered(f"a {type(answer).__name__}")
@@ -86,14 +89,14 @@ class UpstreamBuffer:
 
 
 class _ReturnWatch:
-    """A trace function that keeps the line on which one function returned last."""
+    """A trace function (`sys.settrace`) that keeps the line on which one function returned last."""
 
     def __init__(self, filename: str, function: str) -> None:
         self._watched = (filename, function)
         self.line = 0
 
     def enter(self, frame: FrameType, _event: str, _argument: object) -> "TraceFunction | None":
-        """Called for every new frame; only the watched function's is followed."""
+        """Follow the watched function's frame, and no other."""
         entered = (frame.f_code.co_filename, frame.f_code.co_name)
         return self._follow if entered == self._watched else None
 

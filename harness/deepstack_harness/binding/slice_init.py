@@ -1,8 +1,8 @@
-"""The part of an `__init__` that some attributes need: a backward slice.
+"""Reduce an `__init__` to the statements that some attributes depend on: a backward slice.
 
-Statements are kept as they are, inside their own `if`, `with` and `for`, so that
-what is left does to those attributes what the whole would do, wherever in it the
-rest of the model is built.
+Statements are kept as they are, inside their own `if`, `with` and `for`, so that the slice gives
+those attributes the values that the whole `__init__` would give them.  The rest, which builds a
+model of billions of weights, is left out.
 """
 
 import ast
@@ -10,7 +10,8 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import cast
 
-from deepstack_harness.binding.uses import ANY_OF_SELF, Function, reads
+from deepstack_harness.binding.name_usage import ANY_OF_SELF, reads
+from deepstack_harness.binding.syntax import Function
 
 Block = tuple[ast.AST, ...]
 Writes = Callable[[ast.AST], frozenset[str]]
@@ -23,20 +24,19 @@ _BLOCKS = (
 _LEAVES_BLOCK = (ast.Raise, ast.Break, ast.Continue)
 
 
-def backward_slice(
-    init: Function, needed: Collection[str], given: Collection[str], writes: Writes
-) -> Function:
-    """A copy of `init` without the statements that do not matter to the names in `needed`.
+def slice_init(init: Function, needed: Collection[str], given: Collection[str], writes: Writes) -> Function:
+    """Return a copy of `init` without the statements that do not matter to the names in `needed`.
 
-    Names in `given` (such as `self.visual`) exist already: nothing is kept for
-    them.  `writes` tells what a statement changes.  Checks that only raise are
-    left out with the rest.
+    Names in `given` (such as `self.visual`) exist already: nothing is kept for them.  `writes`
+    returns the names that a statement changes.  Checks that only raise are left out.
     """
     kept = _Slice(init, set(needed), set(given), writes).kept()
     return cast(Function, _pruned_block(init, kept))
 
 
 class _Slice:
+    """Statements to keep: those that write a needed name, whose own reads are then needed too."""
+
     def __init__(self, init: Function, needed: set[str], given: set[str], writes: Writes) -> None:
         self._statements = list(_walk(init.body, ()))
         self._needed = needed | {ANY_OF_SELF}
@@ -45,7 +45,7 @@ class _Slice:
         self._kept: set[ast.AST] = set()
 
     def kept(self) -> set[ast.AST]:
-        """All nodes to keep: more and more, until nothing is added."""
+        """Return all nodes to keep: pass over the statements until a pass adds none."""
         before = -1
         while before != len(self._kept):
             before = len(self._kept)
@@ -71,7 +71,7 @@ class _Slice:
 
 
 def _walk(nodes: Iterable[ast.AST], around: Block) -> Iterator[tuple[ast.AST, Block]]:
-    """Every statement, handler and case, with the blocks it stands in, outermost first."""
+    """Yield every statement, handler and case, with the blocks it stands in, outermost first."""
     for node in nodes:
         yield node, around
         if isinstance(node, _BLOCKS):
@@ -80,14 +80,14 @@ def _walk(nodes: Iterable[ast.AST], around: Block) -> Iterator[tuple[ast.AST, Bl
 
 
 def _own_parts(node: ast.AST) -> list[ast.AST]:
-    """What runs at the node itself: a statement, or the test, items, subject or type of a block."""
+    """Return what runs at the node itself: a statement, or the test, items, subject or type of a block."""
     if not isinstance(node, _BLOCKS):
         return [node]
     return [child for child in ast.iter_child_nodes(node) if not isinstance(child, _PARTS)]
 
 
 def _is_base_init(node: ast.AST) -> bool:
-    """`super().__init__()`, or the same by a base's name."""
+    """Tell whether a statement is `super().__init__()`, or the same by a base's name."""
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr="__init__"))):
             return True
@@ -95,7 +95,7 @@ def _is_base_init(node: ast.AST) -> bool:
 
 
 def _pruned(node: ast.AST, kept: set[ast.AST]) -> ast.AST:
-    """A statement as it is, or a copy of a block with only what is kept inside it."""
+    """Return a statement as it is, or a copy of a block with only what is kept inside it."""
     return _pruned_block(node, kept) if isinstance(node, _BLOCKS) else node
 
 
