@@ -1,0 +1,170 @@
+"""Results of a call to a worker: an answer, an exception, or the end of the worker."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deepstack_harness import errors
+from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
+
+_BY_EXIT_CODE = {ExitCode.USAGE: UsageError, ExitCode.MACHINE: MachineError}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallResult:
+    """A finished call: the facts that it sent, in order, and the end of what it printed."""
+
+    facts: tuple[Any, ...] = ()
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class Answered(CallResult):
+    """A call that returned `value`."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class RaisedInWorker(CallResult):
+    """A call that raised; the worker can be called again.
+
+    `where` has file:line of each frame, the innermost last.  `exit_code` is that of a `HarnessError`, and
+    None for any other exception.
+    """
+
+    type: str
+    module: str
+    message: str
+    where: Sequence[str] = ()
+    exit_code: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The message of an error of ours; the class name and the message of any other exception."""
+        return (
+            self.message if self.exit_code is not None else f"{self.type}: {self.message}".removesuffix(": ")
+        )
+
+    @property
+    def as_error(self) -> HarnessError:
+        """The same error, to be raised in this process; an exception that is not ours becomes our bug."""
+        if self.exit_code is None:
+            place = f" ({self.where[-1]})" if self.where else ""
+            return HarnessError(f"{self.sentence}{place}")
+        kind = getattr(errors, self.type, None) if self.module == errors.__name__ else None
+        return (kind or _BY_EXIT_CODE.get(ExitCode(self.exit_code), HarnessError))(self.message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerEnd(CallResult):
+    """The end of a worker, which cannot be called again; `phase` is the last one that it announced."""
+
+    phase: str = ""
+
+    @property
+    def reason(self) -> str:
+        """How it ended, such as "ended by SIGSEGV"."""
+        raise NotImplementedError
+
+    @property
+    def sentence(self) -> str:
+        """The reason and the phase, such as "ended by SIGSEGV in method get, step 3"."""
+        return f"{self.reason} in {self.phase}" if self.phase else self.reason
+
+
+@dataclass(frozen=True)
+class TimedOut(WorkerEnd):
+    """It took longer than it may: `seconds` for everything, or without a phase or fact."""
+
+    seconds: float
+
+    @property
+    def reason(self) -> str:
+        """The seconds that it had."""
+        return f"no answer within {self.seconds:g} s"
+
+
+@dataclass(frozen=True)
+class RanOutOfMemory(WorkerEnd):
+    """An allocation failed.  What the failure left half done is unknown, so the worker was ended."""
+
+    message: str
+
+    @property
+    def reason(self) -> str:
+        """The exception that said so."""
+        return self.message
+
+
+@dataclass(frozen=True)
+class Signalled(WorkerEnd):
+    """A signal ended it, such as `SIGSEGV`."""
+
+    name: str
+
+    @property
+    def reason(self) -> str:
+        """The signal."""
+        return f"ended by {self.name}"
+
+
+@dataclass(frozen=True)
+class Exited(WorkerEnd):
+    """It exited by itself, with this status."""
+
+    status: int
+
+    @property
+    def reason(self) -> str:
+        """The status."""
+        return f"exited with {self.status}"
+
+
+@dataclass(frozen=True)
+class Flooded(WorkerEnd):
+    """It printed or sent `size` bytes, which is more than it may."""
+
+    size: int
+
+    @property
+    def reason(self) -> str:
+        """How much it printed."""
+        return f"printed {self.size} bytes or more"
+
+
+@dataclass(frozen=True)
+class SentGarbage(WorkerEnd):
+    """Its answer pipe was closed, or something came that is no message."""
+
+    found: str
+
+    @property
+    def reason(self) -> str:
+        """What came instead of a message."""
+        return f"sent no message, but {self.found}"
+
+
+@dataclass(frozen=True)
+class Stopped(WorkerEnd):
+    """This process ended it."""
+
+    @property
+    def reason(self) -> str:
+        """Who ended it."""
+        return "ended by the process that started it"
+
+
+def end_of(status: int, **known: Any) -> WorkerEnd:
+    """Return the end that an exit status tells, negative for a signal; `known` are the fields of any end."""
+    if status >= 0:
+        return Exited(status=status, **known)
+    return Signalled(name=_signal_name(-status), **known)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has none
+        return f"signal {number}"
