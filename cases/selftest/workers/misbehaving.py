@@ -159,6 +159,39 @@ ENDS = {
 }
 
 
+# In place of any target
+
+
+def hang_always(**_: object) -> None:
+    hang()
+
+
+def crash_always(**_: object) -> None:
+    crash()
+
+
+def flood_always(**_: object) -> None:
+    while True:
+        sys.stdout.write("x" * 2**20)
+
+
+def refuse_always(**_: object) -> None:
+    raise ValueError("because")
+
+
+def refuse_as_a_user(**_: object) -> None:
+    refuse_as_we_do(known=True)
+
+
+ALWAYS = {
+    "hang_always": "no answer within 0.5 s",
+    "crash_always": "ended by SIGSEGV",
+    "flood_always": "printed ",
+    "refuse_always": "ValueError: because",
+}
+"""What a caller with a limit of half a second is to say of each."""
+
+
 # Memory, files, output
 
 

@@ -156,6 +156,29 @@ class Stopped(WorkerEnd):
         return "ended by the process that started it"
 
 
+def value_of(result: CallResult, doing: str) -> Any:  # noqa: ANN401  # JSON
+    """Return the value of an answered call; `doing` says what the call was for, such as "timing steps".
+
+    Raises an error of ours as it was raised in the worker, `HarnessError` for any other exception, and
+    `MachineError` where the worker ended.
+    """
+    match result:
+        case Answered():
+            return result.value
+        case RaisedInWorker(exit_code=None):
+            raise HarnessError(f"{doing}: {result.as_error}")
+        case RaisedInWorker():
+            raise result.as_error
+        case WorkerEnd():
+            raise MachineError(f"{doing}: {result.sentence}{_last_line(result.output)}")
+    raise TypeError(f"{type(result).__name__} is no result of a call")
+
+
+def _last_line(output: str) -> str:
+    last = output.strip().rpartition("\n")[2]
+    return f"; printed at the end: {last}" if last else ""
+
+
 def end_of(status: int, **known: Any) -> WorkerEnd:
     """Return the end that an exit status tells, negative for a signal; `known` are the fields of any end."""
     if status >= 0:
