@@ -367,6 +367,16 @@ def start_fork_bomb(witness: str, width: int) -> None:
     hang()
 
 
+def prove(trial: dict[str, Any]) -> dict[str, Any]:
+    """Misbehave in place of `selftest.worker:prove`, as the trial's subject says; a path is a witness."""
+    subject = trial["subject"]
+    if subject in ALWAYS:
+        globals()[subject]()
+    if subject.startswith("/"):
+        tell_and_hang(subject)
+    return {"trial": trial, "found": [], "examples": 1, "seconds": 0.0}
+
+
 class Halfway:
     """Has the constructor of a buffer, and half of its methods."""
 

@@ -1,5 +1,6 @@
 """A command line runs under a supervisor: its status and output are told, and nothing outlives it."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ def shell(script: str, limits: Limits = LIMITS, **options: object) -> WorkerEnd:
     [
         ("echo out; echo error >&2", Exited(status=0, output="out\nerror\n")),
         ("exit 7", Exited(status=7)),
-        ("kill -SEGV $$", Signalled(name="SIGSEGV")),
+        ("kill -SEGV $$", Signalled(number=signal.SIGSEGV)),
         ("cat", Exited(status=0)),
     ],
 )
@@ -84,7 +85,7 @@ def test_memory_and_files_are_limited(tmp_path: Path) -> None:
     eat = Command((sys.executable, "-c", "bytearray(2**30)"))
     assert "MemoryError" in run_command(eat, Limits(memory=2**28)).output
     write = f"head -c 2000000 /dev/zero > {tmp_path / 'long'}"
-    assert shell(f"exec {write}", Limits(file_size=2**20)) == Signalled(name="SIGXFSZ")
+    assert shell(f"exec {write}", Limits(file_size=2**20)) == Signalled(number=signal.SIGXFSZ)
 
 
 @pytest.mark.parametrize("word", ["no-such-command", "/etc/passwd"])

@@ -31,5 +31,9 @@ def cache() -> Path:
 
 
 def hypothesis_storage() -> dict[str, str]:
-    """Where a child's hypothesis keeps what it learns of our sources; by default the current directory."""
-    return {"HYPOTHESIS_STORAGE_DIRECTORY": str(cache() / "hypothesis")}
+    """Return the environment in which hypothesis keeps its files in our cache.
+
+    By default hypothesis writes to the current directory.  A setting of the caller is left as it is.
+    """
+    name = "HYPOTHESIS_STORAGE_DIRECTORY"
+    return {} if name in os.environ else {name: str(cache() / "hypothesis")}

@@ -100,9 +100,17 @@ class RanOutOfMemory(WorkerEnd):
 
 @dataclass(frozen=True)
 class Signalled(WorkerEnd):
-    """A signal ended it, such as `SIGSEGV`."""
+    """A signal of this number ended it."""
 
-    name: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        """The name of the signal, such as "SIGSEGV"."""
+        try:
+            return signal.Signals(self.number).name
+        except ValueError:  # a real-time signal has none
+            return f"signal {self.number}"
 
     @property
     def reason(self) -> str:
@@ -181,13 +189,4 @@ def _last_line(output: str) -> str:
 
 def end_of(status: int, **known: Any) -> WorkerEnd:
     """Return the end that an exit status tells, negative for a signal; `known` are the fields of any end."""
-    if status >= 0:
-        return Exited(status=status, **known)
-    return Signalled(name=_signal_name(-status), **known)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal has none
-        return f"signal {number}"
+    return Exited(status=status, **known) if status >= 0 else Signalled(number=-status, **known)
