@@ -8,7 +8,7 @@ import pytest
 from cases.selftest.fuzzing.hunting import campaign
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import UsageError
-from deepstack_harness.fuzzing.campaign import RUN, Campaign, Hunted, Limits, read_journal, start
+from deepstack_harness.fuzzing.campaign import RUN, Campaign, Hunted, HuntLimits, read_journal, start
 from deepstack_harness.fuzzing.finding import Finding, Kind
 from deepstack_harness.fuzzing.hunt import Progress
 from deepstack_harness.fuzzing.request import Asked
@@ -86,7 +86,7 @@ def test_what_the_process_cannot_do_is_said_as_every_command_says_it(tmp_path: P
 
 @pytest.mark.slow
 def test_time_that_is_up_leaves_examples_for_later(tmp_path: Path) -> None:
-    one = Campaign(Asked(revision="reference"), tmp_path, 10**6, limits=Limits(seconds=0.1))
+    one = Campaign(Asked(revision="reference"), tmp_path, 10**6, limits=HuntLimits(seconds=0.1))
     done = run(one)
     assert not done.complete
     assert 0 < done.progress.examples < 10**6

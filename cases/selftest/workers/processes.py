@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-_TIMEOUT_S = 30
+_TIMEOUT_S = 120
 
 
 def has_ended(pid: int) -> bool:

@@ -19,6 +19,7 @@ from deepstack_harness.workers import messages, supervised, worker
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
+    CallResult,
     Exited,
     Flooded,
     RaisedInWorker,
@@ -30,7 +31,7 @@ from deepstack_harness.workers.outcomes import (
     WorkerEnd,
 )
 from deepstack_harness.workers.supervised import TAIL
-from deepstack_harness.workers.worker import CallResult, Worker, call_once
+from deepstack_harness.workers.worker import Worker, call_once
 
 MODULE = "cases.selftest.workers.misbehaving"
 SHORT_S = 1.0
@@ -365,6 +366,10 @@ def test_steps_have_limits_of_their_own() -> None:
         end = child.call(f"{MODULE}:announce", {"phases": 3})
         assert isinstance(end, TimedOut)
         assert end.sentence == f"no answer within {SHORT_S:g} s in phase 2"
+    with Worker(limits, preload=MODULE) as child:
+        end = child.call(f"{MODULE}:announce", {"phases": 3}, seconds=2 * SHORT_S)
+        assert isinstance(end, TimedOut)
+        assert end.sentence == f"no answer within {2 * SHORT_S:g} s in phase 2"
     assert isinstance(once("print_in_steps", limits, steps=2, size=2**19), Flooded)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from deepstack_harness.catalogue.data_files import hypothesis_storage
 from deepstack_harness.selftest.trials import Proof, Trial
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Answered, CallResult, WorkerEnd
+from deepstack_harness.workers.outcomes import Answered, RaisedInWorker, WorkerEnd
 from deepstack_harness.workers.worker import Worker
 
 LIMITS = Limits(start_s=300.0, call_s=900.0)
@@ -83,7 +83,7 @@ class _Prover:
         return Worker(self._limits, preload=_WORK, environment=hypothesis_storage())
 
 
-def _why(result: CallResult) -> str:
+def _why(result: RaisedInWorker | WorkerEnd) -> str:
     last = result.output.strip().rpartition("\n")[2]
     printed = f"; printed at the end: {last}" if last and isinstance(result, WorkerEnd) else ""
-    return f"the worker gave no proof: {result.sentence}{printed}"  # type: ignore[attr-defined]
+    return f"the worker gave no proof: {result.sentence}{printed}"

@@ -12,7 +12,7 @@ _BY_EXIT_CODE = {ExitCode.USAGE: UsageError, ExitCode.MACHINE: MachineError}
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallResult:
+class FinishedCall:
     """A finished call: the facts that it sent, in order, and the end of what it printed."""
 
     facts: tuple[Any, ...] = ()
@@ -20,14 +20,14 @@ class CallResult:
 
 
 @dataclass(frozen=True)
-class Answered(CallResult):
+class Answered(FinishedCall):
     """A call that returned `value`."""
 
     value: Any
 
 
 @dataclass(frozen=True)
-class RaisedInWorker(CallResult):
+class RaisedInWorker(FinishedCall):
     """A call that raised; the worker can be called again.
 
     `where` has file:line of each frame, the innermost last.  `exit_code` is that of a `HarnessError`, and
@@ -58,7 +58,7 @@ class RaisedInWorker(CallResult):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerEnd(CallResult):
+class WorkerEnd(FinishedCall):
     """The end of a worker, which cannot be called again; `phase` is the last one that it announced."""
 
     phase: str = ""
@@ -164,6 +164,9 @@ class Stopped(WorkerEnd):
         return "ended by the process that started it"
 
 
+CallResult = Answered | RaisedInWorker | WorkerEnd
+
+
 def value_of(result: CallResult, doing: str) -> Any:  # noqa: ANN401  # JSON
     """Return the value of an answered call; `doing` says what the call was for, such as "timing steps".
 
@@ -179,7 +182,6 @@ def value_of(result: CallResult, doing: str) -> Any:  # noqa: ANN401  # JSON
             raise result.as_error
         case WorkerEnd():
             raise MachineError(f"{doing}: {result.sentence}{_last_line(result.output)}")
-    raise TypeError(f"{type(result).__name__} is no result of a call")
 
 
 def _last_line(output: str) -> str:

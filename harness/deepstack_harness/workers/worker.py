@@ -14,6 +14,7 @@ from deepstack_harness.workers.limits import ONE_THREAD, Limits
 from deepstack_harness.workers.messages import Message, MessagePipes, NotAMessage
 from deepstack_harness.workers.outcomes import (
     Answered,
+    CallResult,
     Flooded,
     RaisedInWorker,
     RanOutOfMemory,
@@ -25,7 +26,6 @@ from deepstack_harness.workers.outcomes import (
 )
 from deepstack_harness.workers.supervised import StartOptions, Supervised
 
-CallResult = Answered | RaisedInWorker | WorkerEnd
 OnFact = Callable[[Any], None]
 
 _MOST_RECEIVED = 2**30
@@ -115,9 +115,9 @@ class Worker:
     ) -> CallResult:
         """Call `target` in the worker and wait for its result; a worker that has ended returns its end.
 
-        `seconds` replaces `limits.call_s` for this call.  `on_fact` is called with each fact as it comes.
-        Where this process is interrupted meanwhile (Ctrl-C), or `on_fact` raises, the worker is ended and
-        the exception goes on.
+        `seconds` replaces `limits.call_s` and `limits.step_s` for this call.  `on_fact` is called with each
+        fact as it comes.  Where this process is interrupted meanwhile (Ctrl-C), or `on_fact` raises, the
+        worker is ended and the exception goes on.
         """
         end = self.start()
         if end is not None:
@@ -129,7 +129,7 @@ class Worker:
             self._phase, self._facts = "", []
             self._pipes.send({"call": self._call, "target": target, "arguments": dict(arguments or {})})
             limits = self.limits
-            clock = _Clock(limits.call_s if seconds is None else seconds, limits.step_s)
+            clock = _Clock(limits.call_s, limits.step_s) if seconds is None else _Clock(seconds)
             return self._listen(clock, on_fact)
 
     def stop(self) -> None:
