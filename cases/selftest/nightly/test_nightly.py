@@ -222,6 +222,14 @@ def test_the_command_writes_what_happened(tmp_path: Path, capsys: pytest.Capture
     assert "is not empty: choose another --out folder" in capsys.readouterr().err
 
 
+def test_a_log_without_end_ends_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(night_module, "_LONGEST_FILE", 2**20)
+    done = list(night(tmp_path).run([Stage("a", ("yes",), 60), stage("b")]))
+    assert outcomes(done) == {"a": FAILED, "b": HELD}
+    assert done[0].code == -signal.SIGXFSZ
+    assert (tmp_path / "a.log").stat().st_size == 2**20
+
+
 @pytest.mark.parametrize("name", ALWAYS)
 def test_a_gpu_whose_driver_misbehaves_is_lost(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(night_module, "_USE_GPU", f"cases.selftest.workers.misbehaving:{name}")

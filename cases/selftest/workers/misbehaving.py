@@ -357,13 +357,13 @@ def start_subprocess(witness: str) -> None:
 def start_fork_bomb(witness: str, width: int) -> None:
     """Start processes that replace each other as fast as they can: each forks its successor and ends."""
     _join(witness)
+    _tell("started")
     for _ in range(width):
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
             while True:
                 if os.fork():
                     os._exit(0)
-    _tell("started")
     hang()
 
 

@@ -15,7 +15,7 @@ from deepstack_harness.errors import HarnessError
 from deepstack_harness.workers import child
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, Exited, Signalled, TimedOut
-from deepstack_harness.workers.worker import Worker, call_once
+from deepstack_harness.workers.worker import Worker
 
 MODULE = "cases.selftest.workers.misbehaving"
 
@@ -35,22 +35,25 @@ def test_a_daemon_lives_as_long_as_its_worker(witness: Witness) -> None:
     [("hang", TimedOut), ("stop", TimedOut), ("crash", Signalled), ("os._exit 0", Exited)],
 )
 def test_a_daemon_ends_with_its_worker(witness: Witness, then: str, expected: type) -> None:
-    arguments = {"witness": witness.path, "then": then}
-    assert isinstance(call_once(f"{MODULE}:start_daemon", arguments, Limits(call_s=1)), expected)
+    with Worker(Limits(call_s=2), preload=MODULE) as warm:
+        end = warm.call(f"{MODULE}:start_daemon", {"witness": witness.path, "then": then})
+    assert isinstance(end, expected)
     assert witness.line()
     assert witness.is_closed()
 
 
 @pytest.mark.parametrize("name", ["start_nested_reaper", "start_subprocess"])
 def test_so_does_every_other_descendant(witness: Witness, name: str) -> None:
-    assert isinstance(call_once(f"{MODULE}:{name}", {"witness": witness.path}, Limits(call_s=1)), TimedOut)
+    with Worker(Limits(call_s=2), preload=MODULE) as warm:
+        assert isinstance(warm.call(f"{MODULE}:{name}", {"witness": witness.path}), TimedOut)
     assert witness.line()
     assert witness.is_closed()
 
 
 def test_processes_that_replace_each_other_are_caught(witness: Witness) -> None:
     arguments = {"witness": witness.path, "width": 30}
-    assert isinstance(call_once(f"{MODULE}:start_fork_bomb", arguments, Limits(call_s=1)), TimedOut)
+    with Worker(Limits(call_s=2), preload=MODULE) as warm:
+        assert isinstance(warm.call(f"{MODULE}:start_fork_bomb", arguments), TimedOut)
     assert witness.line() == "started"
     assert witness.is_closed()
 
@@ -149,6 +152,23 @@ def test_a_fork_of_the_parent_does_not_end_the_worker(witness: Witness) -> None:
     with parent(witness, "start_daemon", before=fork, after=after) as running:
         _, said = running.communicate()
     assert said.startswith("TypeError: ")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))",
+    ],
+)
+def test_signals_that_the_parent_ignores_or_blocks_hide_no_end(witness: Witness, before: str) -> None:
+    script = PARENT.format(module=MODULE, name="double", before="", after="").replace(
+        "\nworker", f"\n{before}\nworker"
+    )
+    script = script.partition("worker.call")[0]
+    script += f"print(worker.call('{MODULE}:report_and', {{'then': 'exit 7'}}).sentence)"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "exited with 7 in method get, step 3\n"
 
 
 def test_children_are_found_without_the_kernel_s_list() -> None:

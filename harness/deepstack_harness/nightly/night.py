@@ -22,6 +22,8 @@ _LEAST_FREE = 2**29
 """Bytes that must be free on the disk for a stage to be started."""
 _BALLAST = 2**25
 """Bytes of a file that is removed before the last stages: then a report fits on a disk that is full."""
+_LONGEST_FILE = 2**31
+"""Bytes of the longest file that a stage may write: a log without end must not fill the disk."""
 _TAIL = 2000
 _SHORT = 300
 
@@ -130,7 +132,7 @@ class NightlyRun:
     def _call(self, stage: Stage) -> tuple[StageOutcome, int | None, str]:
         words = stage.without_gpu if stage.gpu and self.lost else stage.command
         command = Command(words, folder=stage.where, log=self.folder / f"{stage.name}.log")
-        end = run_command(command, Limits(call_s=stage.seconds, output=None))
+        end = run_command(command, Limits(call_s=stage.seconds, file_size=_LONGEST_FILE))
         printed = end.output[-_TAIL:].strip() or "it printed nothing"
         if isinstance(end, TimedOut):
             return StageOutcome.TIMED_OUT, None, f"no end within {stage.seconds:g} s: {printed}"

@@ -34,8 +34,6 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_WALL = 0x40000000
-"""`waitpid` option __WALL: also wait for children that were cloned without an exit signal."""
 _PARENT_CHECK_MS = 1000
 _RESCAN_MS = 50
 _MEMORY_RESERVE = 32 * 2**20
@@ -46,6 +44,9 @@ def main(settings: Mapping[str, Any]) -> None:
     """Start the process that does the work, and supervise it; the process itself returns from here too."""
     if sys.platform == "linux":
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    # What the parent ignores or blocks is inherited: ignored, SIGCHLD would hide how the process ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     supervisor = os.getpid()
     # A fork, against our rule "spawn, never fork": that rule is about processes with threads, locks and
     # torch in them.  This one has a single thread and has loaded a few modules of the standard library.
@@ -116,7 +117,7 @@ class Supervisor:
         """Collect children that have ended; return whether any child is left."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG | (_WALL if sys.platform == "linux" else 0))
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return False
             if pid == 0:

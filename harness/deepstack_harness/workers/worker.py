@@ -269,11 +269,8 @@ def _after(seconds: float | None) -> float:
 
 
 def call_once(
-    target: str,
-    arguments: Mapping[str, Any] | None = None,
-    limits: Limits | None = None,
-    environment: Mapping[str, str | None] | None = None,
+    target: str, arguments: Mapping[str, Any] | None = None, limits: Limits | None = None
 ) -> CallResult:
     """Call `target` in a worker of its own; see `Worker.call`."""
-    with Worker(limits, environment=environment) as worker:
+    with Worker(limits) as worker:
         return worker.call(target, arguments)
