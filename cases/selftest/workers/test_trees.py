@@ -104,13 +104,23 @@ def parent(witness: Witness, name: str, before: str = "", after: str = "") -> "s
 
 @pytest.mark.parametrize("told", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_worker_and_its_daemon_end_with_their_parent(witness: Witness, told: signal.Signals) -> None:
-    with parent(witness, "start_daemon", after='worker.call("time:sleep", {"seconds": 600})') as running:
+    with parent(witness, "start_daemon", after=f'worker.call("{MODULE}:hang")') as running:
         daemon = int(witness.line())
         running.send_signal(told)
         running.communicate()
     assert running.returncode == -told
     assert witness.is_closed()
     assert has_ended(daemon)
+
+
+def test_a_worker_ends_with_its_supervisor_though_the_parent_cannot_help(witness: Witness) -> None:
+    with parent(witness, "tell_and_hang") as running:
+        worker = int(witness.line())
+        running.send_signal(signal.SIGSTOP)
+        os.kill(parent_of(worker), signal.SIGKILL)
+        assert witness.is_closed()
+        running.kill()
+        running.communicate()
 
 
 def test_a_stopped_worker_ends_with_its_parent(witness: Witness) -> None:
