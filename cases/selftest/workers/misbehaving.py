@@ -127,6 +127,11 @@ def stop_supervisor() -> None:
     hang()
 
 
+def stop_supervisor_and_print() -> None:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    flood_always()
+
+
 def interrupt_itself() -> None:
     raise KeyboardInterrupt
 
@@ -149,6 +154,7 @@ ENDS = {
     "kill supervisor": kill_supervisor,
     "terminate supervisor": terminate_supervisor,
     "stop supervisor": stop_supervisor,
+    "stop supervisor and print": stop_supervisor_and_print,
     "interrupt": interrupt_itself,
     "real-time signal": end_by_real_time_signal,
     "exit 0": lambda: sys.exit(0),
@@ -233,6 +239,13 @@ def print_in_steps(steps: int, size: int, channel: Channel) -> None:
 def send_facts_until_ended(channel: Channel) -> None:
     while True:
         channel.fact("x" * 2**16)
+
+
+def send_facts_and_crash(count: int, channel: Channel) -> None:
+    for number in range(count):
+        channel.fact([number, "x" * 1000])
+    print_bytes(2**15, "y")
+    crash()
 
 
 def announce(phases: int, channel: Channel) -> None:

@@ -255,6 +255,22 @@ def test_a_supervisor_that_the_worker_stopped_is_killed(monkeypatch: pytest.Monk
         assert has_ended(child.pid)
 
 
+def test_a_supervisor_that_is_stopped_is_killed_though_output_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervised, "GRACE_S", 0.2)
+    end = once("report_and", then="stop supervisor and print")
+    assert isinstance(end, Flooded)
+
+
+def test_every_fact_of_a_worker_that_died_is_kept() -> None:
+    with Worker() as child:
+        end = child.call(f"{MODULE}:send_facts_and_crash", {"count": 3000})
+        assert isinstance(end, Signalled)
+        assert end.facts == tuple([number, "x" * 1000] for number in range(3000))
+        assert end.output == "y" * TAIL
+
+
 def test_what_is_not_printed_out_yet_belongs_to_the_call_that_prints_it(warm: Worker) -> None:
     first = warm.call(f"{MODULE}:print_bytes", {"size": 3, "word": "a"})
     second = warm.call(f"{MODULE}:print_bytes", {"size": 2, "word": "b"})
@@ -327,6 +343,8 @@ def test_facts_without_end_are_ended_by_the_time() -> None:
         ('{"call": 1, "kind": "ready", "value": 0}\n', "a message 'ready' of call 1"),
         ('{"call": 1, "kind": "raised", "value": {}}\n', "an exception without its fields"),
         ('{"call": 1, "kind": "raised", "value": 3}\n', "an exception without its fields"),
+        ('{"call": 1, "kind": "raised", "value": {"type": 3}}\n', "an exception without its fields"),
+        ("[" * 100_000 + "\n", "[[["),
     ],
 )
 def test_what_is_no_message_ends_the_worker(text: str, found: str) -> None:
@@ -399,7 +417,7 @@ def test_a_module_that_cannot_be_imported_is_named(
     with Worker(preload="unimportable") as child:
         end = child.start()
     assert end is not None
-    assert end.sentence == f"{reason} in import of unimportable"
+    assert end.sentence == f"{reason} in the import of unimportable"
     assert printed in end.output
 
 

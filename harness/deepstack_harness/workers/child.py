@@ -231,7 +231,7 @@ def _serve(settings: Mapping[str, Any]) -> None:
     if settings["path"] is not None:
         sys.path[:] = settings["path"]
     if settings["preload"]:
-        channel.phase(f"import of {settings['preload']}")
+        channel.phase(f"the import of {settings['preload']}")
         importlib.import_module(settings["preload"])
     channel.send("ready", None)
     # Not closed behind the loop: code under test may have closed it, and its exit status is to be told.
@@ -263,7 +263,7 @@ def _find(channel: Channel, target: str) -> Callable[..., object]:
     if place.endswith(".py"):
         module = f"worker_target:{place}"
     if module not in sys.modules:
-        channel.phase(f"import of {place}")
+        channel.phase(f"the import of {place}")
         _import(module, place)
         channel.phase("")
     return getattr(sys.modules[module], name)  # type: ignore[no-any-return]

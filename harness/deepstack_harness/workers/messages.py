@@ -36,8 +36,8 @@ class MessagePipes:
         self.received = 0
         """Bytes that came since the last request."""
         self.closes_at: float | None = None
-        """Time (`time.monotonic()`) to give up, where the child has closed its end without ending."""
-        self._outbox, self._inbox, self._searched = b"", bytearray(), 0
+        """Set at the end of the answers: time (`time.monotonic()`) to give up a child that does not end."""
+        self._outbox, self._inbox, self._searched = memoryview(b""), bytearray(), 0
         self._process: Supervised | None = None
         self._closed = False
 
@@ -57,7 +57,7 @@ class MessagePipes:
     def send(self, request: Mapping[str, Any]) -> None:
         """Send a request; what the pipe does not take now follows while `Supervised.listen` runs."""
         assert self._process is not None  # attached
-        self._outbox = json.dumps(request).encode() + b"\n"
+        self._outbox = memoryview(json.dumps(request).encode() + b"\n")
         self.received = len(self._inbox)
         self._process.register(self._requests, self._write, selectors.EVENT_WRITE)
 
@@ -86,7 +86,7 @@ class MessagePipes:
         except BlockingIOError:
             return
         except BrokenPipeError:  # it has ended, and its answer will be missing
-            self._outbox = b""
+            self._outbox = memoryview(b"")
         if not self._outbox:
             self._process.unregister(self._requests)
 
@@ -104,7 +104,7 @@ def _parse(line: bytes) -> Message:
     try:
         found = json.loads(line)
         message = Message(found["call"], found["kind"], found["value"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise NotAMessage(f"{line[:80]!r}") from None
     if message.kind not in _KINDS or not isinstance(message.call, int):
         raise NotAMessage(f"{line[:80]!r}")

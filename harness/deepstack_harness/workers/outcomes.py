@@ -1,14 +1,17 @@
 """Results of a call to a worker: an answer, an exception, or the end of the worker."""
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from deepstack_harness import errors
 from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
 
-_BY_EXIT_CODE = {ExitCode.USAGE: UsageError, ExitCode.MACHINE: MachineError}
+_BY_EXIT_CODE: Mapping[int, type[HarnessError]] = MappingProxyType(
+    {ExitCode.USAGE: UsageError, ExitCode.MACHINE: MachineError}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +46,9 @@ class RaisedInWorker(FinishedCall):
     @property
     def sentence(self) -> str:
         """The message of an error of ours; the class name and the message of any other exception."""
-        return (
-            self.message if self.exit_code is not None else f"{self.type}: {self.message}".removesuffix(": ")
-        )
+        if self.exit_code is not None:
+            return self.message
+        return f"{self.type}: {self.message}".removesuffix(": ")
 
     @property
     def as_error(self) -> HarnessError:
@@ -54,7 +57,9 @@ class RaisedInWorker(FinishedCall):
             place = f" ({self.where[-1]})" if self.where else ""
             return HarnessError(f"{self.sentence}{place}")
         kind = getattr(errors, self.type, None) if self.module == errors.__name__ else None
-        return (kind or _BY_EXIT_CODE.get(ExitCode(self.exit_code), HarnessError))(self.message)
+        if not (isinstance(kind, type) and issubclass(kind, HarnessError)):
+            kind = _BY_EXIT_CODE.get(self.exit_code, HarnessError)
+        return kind(self.message)
 
 
 @dataclass(frozen=True, kw_only=True)

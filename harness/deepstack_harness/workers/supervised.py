@@ -128,8 +128,8 @@ class Supervised:
         if not self.gone:
             self.stop()
         until = time.monotonic() + GRACE_S
-        while not self.gone and self.listen(until):
-            pass
+        while not self.gone and time.monotonic() < until:
+            self.listen(until)
         self._kill_what_is_left()
         self._supervisor.wait()
         self.read_output()

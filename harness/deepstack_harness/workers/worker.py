@@ -5,9 +5,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import msgspec
 
 from deepstack_harness.errors import MachineError, says_out_of_memory
 from deepstack_harness.workers.limits import ONE_THREAD, Limits
@@ -165,7 +168,7 @@ class Worker:
 
     def _wait(self, clock: "_Clock") -> WorkerEnd | None:
         """Wait until something comes; return the end where nothing more can come, or too much came."""
-        if self._process.gone:
+        if self._process.gone and self._pipes.closes_at is not None:  # and every message was read
             return self._ended_by_itself()
         if self._process.listen(clock.earlier(self._pipes.closes_at)):
             return self._flooded()
@@ -206,9 +209,10 @@ class Worker:
             self._ready = True
             return Answered(value=message.value, facts=tuple(self._facts), output=self._output)
         try:
-            raised = RaisedInWorker(**message.value, facts=tuple(self._facts), output=self._output)
-        except TypeError:
+            raised = msgspec.convert(message.value, RaisedInWorker)
+        except msgspec.ValidationError:
             return self._end(SentGarbage, found="an exception without its fields")
+        raised = replace(raised, facts=tuple(self._facts), output=self._output)
         if says_out_of_memory(raised.type, raised.message):
             return self._end(RanOutOfMemory, message=raised.sentence)
         return raised
