@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from typing import Any, NoReturn
 
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.workers.child import Channel
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import value_of
+from deepstack_harness.workers.worker import call_once
 
 COUNT = 0
 FOREVER = 600
@@ -217,6 +221,19 @@ def open_files(count: int) -> int:
         for _ in range(count):
             stack.enter_context(Path(os.devnull).open("rb"))
     return count
+
+
+def open_files_of_a_worker(limit: int) -> object:
+    inner = call_once(f"{__name__}:open_files_limit", limits=Limits(open_files=limit))
+    return value_of(inner, "asking")
+
+
+def open_files_limit() -> list[int]:
+    return list(resource.getrlimit(resource.RLIMIT_NOFILE))
+
+
+def core_limit() -> list[int]:
+    return list(resource.getrlimit(resource.RLIMIT_CORE))
 
 
 def write_file(path: str, size: int) -> None:

@@ -298,6 +298,14 @@ def test_the_same_memory_is_granted_without_a_limit(warm: Worker) -> None:
     assert answer(warm, "eat", megabytes=400) == 400
 
 
+def test_a_worker_of_a_worker_keeps_the_lower_limits() -> None:
+    with Worker(Limits(open_files=60)) as child:
+        assert answer(child, "open_files_of_a_worker", limit=50) == [50, 50]
+        assert answer(child, "open_files_of_a_worker", limit=5000) == [60, 60]
+    with Worker() as child:
+        assert answer(child, "core_limit") == [0, 0]
+
+
 def test_open_files_and_file_sizes_are_limited(tmp_path: Path) -> None:
     with Worker(Limits(open_files=40, file_size=2**20)) as child:
         assert answer(child, "open_files", count=10) == 10
@@ -377,18 +385,19 @@ def test_facts_of_an_earlier_call_are_not_those_of_the_next() -> None:
         assert child.call(f"{MODULE}:let_the_thread_report") == Answered(value="answer")
 
 
-def test_steps_have_limits_of_their_own() -> None:
-    limits = Limits(step_s=SHORT_S, output=2**18)
-    with Worker(limits, preload=MODULE) as child:
-        assert answer(child, "print_in_steps", steps=40, size=2**16) is None
-        end = child.call(f"{MODULE}:announce", {"phases": 3})
-        assert isinstance(end, TimedOut)
-        assert end.sentence == f"no answer within {SHORT_S:g} s in phase 2"
-    with Worker(limits, preload=MODULE) as child:
-        end = child.call(f"{MODULE}:announce", {"phases": 3}, seconds=2 * SHORT_S)
-        assert isinstance(end, TimedOut)
-        assert end.sentence == f"no answer within {2 * SHORT_S:g} s in phase 2"
+def test_output_is_limited_for_each_step() -> None:
+    limits = Limits(step_s=60, output=2**18)
+    assert isinstance(once("print_in_steps", limits, steps=40, size=2**16), Answered)
     assert isinstance(once("print_in_steps", limits, steps=2, size=2**19), Flooded)
+
+
+def test_time_is_limited_for_each_step_or_for_the_call() -> None:
+    limits = Limits(step_s=SHORT_S)
+    for seconds, limit_s in ((None, SHORT_S), (2 * SHORT_S, 2 * SHORT_S)):
+        with Worker(limits, preload=MODULE) as child:
+            end = child.call(f"{MODULE}:announce", {"phases": 3}, seconds=seconds)
+            assert isinstance(end, TimedOut)
+            assert end.sentence == f"no answer within {limit_s:g} s in phase 2"
 
 
 # Start

@@ -36,8 +36,6 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PARENT_CHECK_MS = 1000
 _RESCAN_MS = 50
-_MEMORY_RESERVE = 32 * 2**20
-"""Bytes of memory that only the report of a MemoryError may use."""
 
 
 def main(settings: Mapping[str, Any]) -> None:
@@ -192,22 +190,17 @@ def _become_the_process(supervisor: int, settings: Mapping[str, Any]) -> None:
 
 
 def _limit(limits: Mapping[str, int | None]) -> None:
-    memory, files, size = limits["memory"], limits["open_files"], limits["file_size"]
-    _set_limit(resource.RLIMIT_CORE, 0, 0)  # a core file of a process with torch has gigabytes
-    if memory is not None:
-        _set_limit(resource.RLIMIT_DATA, memory, memory + _MEMORY_RESERVE)
-    if files is not None:
-        _set_limit(resource.RLIMIT_NOFILE, files, files)
-    if size is not None:
-        _set_limit(resource.RLIMIT_FSIZE, size, size)
-
-
-def _set_limit(kind: int, soft: int, hard: int) -> None:
-    """Set a limit, or keep a lower one that this process was started with."""
-    allowed = resource.getrlimit(kind)[1]
-    if allowed != resource.RLIM_INFINITY:
-        soft, hard = min(soft, allowed), min(hard, allowed)
-    resource.setrlimit(kind, (soft, hard))
+    kinds = {
+        resource.RLIMIT_CORE: 0,  # a core file of a process with torch has gigabytes
+        resource.RLIMIT_DATA: limits["memory"],
+        resource.RLIMIT_NOFILE: limits["open_files"],
+        resource.RLIMIT_FSIZE: limits["file_size"],
+    }
+    for kind, limit in kinds.items():
+        if limit is not None:
+            allowed = resource.getrlimit(kind)[1]  # a lower limit of this process itself stays
+            lower = limit if allowed == resource.RLIM_INFINITY else min(limit, allowed)
+            resource.setrlimit(kind, (lower, lower))
 
 
 def _execute(command: list[str], link: int) -> None:
@@ -250,9 +243,6 @@ def _answer(channel: Channel, request: Mapping[str, Any]) -> None:
         if _has_parameter(function, "channel"):
             arguments = {**arguments, "channel": channel}
         channel.send("answered", function(**arguments))
-    except MemoryError as error:
-        resource.setrlimit(resource.RLIMIT_DATA, (resource.getrlimit(resource.RLIMIT_DATA)[1],) * 2)
-        channel.send("raised", _describe(error))
     except Exception as error:  # noqa: BLE001  # an exception of the called function is an answer
         channel.send("raised", _describe(error))
 
