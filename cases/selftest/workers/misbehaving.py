@@ -297,13 +297,19 @@ def _streams() -> list[int]:
 
 
 def fork_and_answer() -> str:
-    """Return twice, from two processes."""
-    return "the fork" if os.fork() == 0 else "the worker"
+    """Return twice, first from the fork."""
+    fork = os.fork()
+    if fork == 0:
+        return "the fork"
+    os.waitpid(fork, 0)
+    return "the worker"
 
 
 def fork_and_raise() -> str:
-    if os.fork() == 0:
+    fork = os.fork()
+    if fork == 0:
         raise ValueError("the fork")
+    os.waitpid(fork, 0)
     return "the worker"
 
 

@@ -34,7 +34,7 @@ from deepstack_harness.workers.supervised import TAIL
 from deepstack_harness.workers.worker import Worker, call_once
 
 MODULE = "cases.selftest.workers.misbehaving"
-SHORT_S = 1.0
+SHORT_S = 1.5
 """Seconds for calls that hang: long enough to report before, also on a busy machine."""
 
 

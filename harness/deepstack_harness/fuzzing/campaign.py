@@ -42,14 +42,14 @@ class Campaign:
     limits: HuntLimits = field(default_factory=HuntLimits)
 
     def describe(self) -> dict[str, object]:
-        """What must be the same for a run to go on."""
+        """Return the request; a run goes on only if this is the same."""
         return {"schema_version": 1, "asked": asdict(self.asked), "examples": self.examples,
                 "seed": self.seed, "boundary": self.boundary}  # fmt: skip
 
 
 @dataclass
 class Hunted:
-    """What came of a campaign: findings, counts over all its processes, and whether it played everything."""
+    """Result of a campaign so far: findings, counts over all its workers, and whether all was played."""
 
     findings: list[Finding] = field(default_factory=list)
     progress: Progress = field(default_factory=Progress)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.errors import HarnessError
 from deepstack_harness.fuzzing.campaign import Campaign, Hunted
-from deepstack_harness.fuzzing.finding import Finding, Kind
+from deepstack_harness.fuzzing.finding import Finding, FindingKind
 from deepstack_harness.fuzzing.pattern import pattern_of
 from deepstack_harness.fuzzing.worker import JOURNAL, TRACE
 from deepstack_harness.workers.limits import Limits
@@ -18,8 +18,8 @@ from deepstack_harness.workers.worker import Worker
 _SHORTENING_S = 20.0
 _STEP_BYTES = 256 * 2**10
 """Bytes that one step may print; more is a finding."""
-_KINDS: Mapping[type[WorkerEnd], Kind] = MappingProxyType(
-    {TimedOut: Kind.HANG, Flooded: Kind.OUTPUT, RanOutOfMemory: Kind.MEMORY}
+_KINDS: Mapping[type[WorkerEnd], FindingKind] = MappingProxyType(
+    {TimedOut: FindingKind.HANG, Flooded: FindingKind.OUTPUT, RanOutOfMemory: FindingKind.MEMORY}
 )
 """Kinds of findings by the end of the worker; every other end is a crash."""
 
@@ -37,7 +37,7 @@ def note(campaign: Campaign, hunted: Hunted, end: WorkerEnd) -> None:
     if not end.phase.startswith(TRACE):
         printed = end.output.strip() or "nothing"
         raise HarnessError(f"the hunt ended before its first step: {end.sentence}; it printed: {printed}")
-    kind = _KINDS.get(type(end), Kind.CRASH)
+    kind = _KINDS.get(type(end), FindingKind.CRASH)
     trace = _shortened(campaign, kind, Trace.parse(end.phase.removeprefix(TRACE)))
     asked, arm = campaign.asked, campaign.asked.arm
     finding = Finding(
@@ -51,14 +51,14 @@ def note(campaign: Campaign, hunted: Hunted, end: WorkerEnd) -> None:
 
 
 _DETAILS = {
-    Kind.HANG: "a step did not come back",
-    Kind.CRASH: "the process ended in the middle of a step",
-    Kind.OUTPUT: "more was printed than a person could read",
-    Kind.MEMORY: "memory ran out",
+    FindingKind.HANG: "a step did not come back",
+    FindingKind.CRASH: "the process ended in the middle of a step",
+    FindingKind.OUTPUT: "more was printed than a person could read",
+    FindingKind.MEMORY: "memory ran out",
 }
 
 
-def _shortened(campaign: Campaign, kind: Kind, trace: Trace) -> Trace:
+def _shortened(campaign: Campaign, kind: FindingKind, trace: Trace) -> Trace:
     """Return the shortest of a few cuts that still ends a worker in the same way; takes seconds."""
     until = time.monotonic() + _SHORTENING_S
     for shorter in dict.fromkeys(_cuts(trace)):
@@ -87,5 +87,5 @@ def _cuts(trace: Trace) -> Iterator[Trace]:
         yield Trace(trace.capacity, (*kept, last))
 
 
-def _shows(result: CallResult, kind: Kind) -> bool:
-    return isinstance(result, WorkerEnd) and _KINDS.get(type(result), Kind.CRASH) is kind
+def _shows(result: CallResult, kind: FindingKind) -> bool:
+    return isinstance(result, WorkerEnd) and _KINDS.get(type(result), FindingKind.CRASH) is kind

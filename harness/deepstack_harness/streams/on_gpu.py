@@ -89,7 +89,7 @@ def real_lanes() -> Lanes:
 def repeat(
     project: Project, lanes: Lanes, device: torch.device, repetitions: int, spin: Callable[[int], None]
 ) -> tuple[int, str]:
-    """How many repetitions differ from sequential, and the delays of the first that does.
+    """Return how many repetitions differ from sequential, and the delays of the first that does.
 
     Every one has another input than the one before, so that a result that was read
     too early is the wrong one, and other delays before its operations.
@@ -155,7 +155,7 @@ def _check_distinct(rights: Sequence[Tensor]) -> None:
 
 
 def _microseconds(project: Project, lanes: Lanes) -> float:
-    """Of one call at Qwen3-Next's sizes in bfloat16, on the device that is the default one."""
+    """Return the time of one call at Qwen3-Next's sizes in bfloat16, on the default device."""
     weights = tuple(
         torch.randn(_WIDE[name], _WIDE["hidden"], dtype=torch.bfloat16) for name in ("one", "other")
     )

@@ -1,4 +1,4 @@
-"""What a worker may use, and the environment that gives it one thread."""
+"""Limits of a worker, and the environment that gives it one thread."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

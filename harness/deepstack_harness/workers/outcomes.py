@@ -70,7 +70,7 @@ class WorkerEnd(FinishedCall):
 
     @property
     def reason(self) -> str:
-        """How it ended, such as "ended by SIGSEGV"."""
+        """The way it ended, such as "ended by SIGSEGV"."""
         raise NotImplementedError
 
     @property
@@ -143,7 +143,7 @@ class Flooded(WorkerEnd):
 
     @property
     def reason(self) -> str:
-        """How much it printed."""
+        """The bytes that were counted."""
         return f"printed {self.size} bytes or more"
 
 
@@ -155,7 +155,7 @@ class SentGarbage(WorkerEnd):
 
     @property
     def reason(self) -> str:
-        """What came instead of a message."""
+        """The beginning of what came instead of a message."""
         return f"sent no message, but {self.found}"
 
 
@@ -165,7 +165,7 @@ class Stopped(WorkerEnd):
 
     @property
     def reason(self) -> str:
-        """Who ended it."""
+        """The process that ended it."""
         return "ended by the process that started it"
 
 

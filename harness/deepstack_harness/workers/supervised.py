@@ -34,10 +34,11 @@ _CHUNK = 2**16
 
 @dataclass(frozen=True)
 class StartOptions:
-    """How to start a process: `settings` are those of `child.main` that belong to a command or to a worker.
+    """Options of a process that is started.
 
-    `environment` is added to ours, where None removes a variable.  `inherited` are streams for the process.
-    `output` is a file for what it prints; without it the end of the output is kept in memory.
+    `settings` are those of `child.main` that belong to a command or to a worker.  `environment` is added to
+    ours, where None removes a variable.  `inherited` are streams for the process.  `output` is a file for
+    what it prints; without it the end of the output is kept in memory.
     """
 
     settings: Mapping[str, Any]

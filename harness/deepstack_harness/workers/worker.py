@@ -64,7 +64,7 @@ class Worker:
         """
         self.limits = limits or Limits()
         self.ended: WorkerEnd | None = None
-        """How it ended; None while it can be called."""
+        """The end of the worker; None while it can be called."""
         self._ready = False
         self._call = 0
         self._phase = "the start"

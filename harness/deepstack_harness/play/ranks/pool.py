@@ -51,7 +51,7 @@ class RanksLost(Exception):
 
 
 class RankPool:
-    """As many workers as the case with the most ranks so far asked for."""
+    """Pool of rank workers; it grows to the largest number of ranks that a case asked for."""
 
     def __init__(self, case_s: float = CASE_S) -> None:
         """Start no worker before the first case; each case is given `case_s` seconds."""
