@@ -54,6 +54,11 @@ def surroundings(names: list[str]) -> dict[str, Any]:
     }
 
 
+def blocked_signals_and_status_of_a_child() -> list[object]:
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    return [sorted(blocked), subprocess.run(["sh", "-c", "exit 3"], check=False).returncode]
+
+
 # Exceptions
 
 

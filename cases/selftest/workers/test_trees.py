@@ -171,14 +171,17 @@ def test_a_fork_of_the_parent_does_not_end_the_worker(witness: Witness) -> None:
         "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))",
     ],
 )
-def test_signals_that_the_parent_ignores_or_blocks_hide_no_end(witness: Witness, before: str) -> None:
-    script = PARENT.format(module=MODULE, name="double", before="", after="").replace(
-        "\nworker", f"\n{before}\nworker"
-    )
-    script = script.partition("worker.call")[0]
-    script += f"print(worker.call('{MODULE}:report_and', {{'then': 'exit 7'}}).sentence)"
+def test_signals_that_the_parent_ignores_or_blocks_are_not_inherited(before: str) -> None:
+    script = f"""
+import signal
+from deepstack_harness.workers.worker import Worker
+{before}
+with Worker() as worker:
+    print(worker.call("{MODULE}:blocked_signals_and_status_of_a_child").value)
+    print(worker.call("{MODULE}:report_and", {{"then": "exit 7"}}).sentence)
+"""
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stdout == "exited with 7 in method get, step 3\n"
+    assert ran.stdout == "[[], 3]\nexited with 7 in method get, step 3\n"
 
 
 def test_children_are_found_without_the_kernel_s_list() -> None:
