@@ -138,6 +138,7 @@ def test_what_surrounds_a_worker_is_its_own(tmp_path: Path) -> None:
     }  # fmt: skip
     assert found["stdin"] == ""
     assert found["arguments"] == []
+    assert found["inherited by programs"] == [0, 1, 2]
     assert len(found["open"]) <= 6  # 0, 1, 2, two pipes, and the listing itself
 
 
@@ -335,10 +336,16 @@ def test_a_flood_of_facts_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(once("send_facts_until_ended"), Flooded)
 
 
+def take_a_while(fact: object) -> None:
+    list(map(str, range(10_000)))
+
+
 def test_facts_without_end_are_ended_by_the_time() -> None:
-    end = once("send_facts_until_ended", Limits(call_s=SHORT_S))
-    assert isinstance(end, TimedOut)
-    assert end.facts
+    with Worker(Limits(call_s=SHORT_S), preload=MODULE) as child:
+        # Listened to so slowly that the pipe is always full.
+        end = child.call(f"{MODULE}:send_facts_until_ended", on_fact=take_a_while)
+        assert isinstance(end, TimedOut)
+        assert end.facts
 
 
 @pytest.mark.parametrize(

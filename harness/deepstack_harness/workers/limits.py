@@ -33,7 +33,7 @@ class Limits:
     output: int | None = 64 * 2**20
     """Bytes that one call may print; where `step_s` is set, bytes between two phases or facts.
 
-    A step that prints may be charged up to 128 KiB that the next steps printed, as two pipes have no order.
+    A step may be charged up to 64 KiB that the next steps printed: between two pipes there is no order.
     """
     open_files: int | None = None
     """Open files of each process of the worker (RLIMIT_NOFILE)."""

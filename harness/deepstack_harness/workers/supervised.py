@@ -7,6 +7,7 @@ it knows neither limits nor the end of a tree.
 """
 
 import json
+import math
 import os
 import selectors
 import signal
@@ -29,6 +30,7 @@ TAIL = 6000
 """Bytes of the output that are kept: a stack, and what was printed before it."""
 GRACE_S = 10.0
 """Seconds that a supervisor has to end its tree; a process inside a GPU driver may not end at all."""
+_WAIT_S = 1.0
 _CHUNK = 2**16
 
 
@@ -100,10 +102,14 @@ class Supervised:
 
     def listen(self, until: float | None) -> bool:
         """Handle what is ready; wait for it until `until` (`time.monotonic()`); False if nothing came."""
-        ready = self._selector.select(None if until is None else max(0.0, until - time.monotonic()))
-        for key, _ in ready:
-            key.data()
-        return bool(ready)
+        while True:
+            left = math.inf if until is None else max(0.0, until - time.monotonic())
+            # Python handles a signal that came right before a wait (Ctrl-C) after the wait: keep it short.
+            ready = self._selector.select(min(left, _WAIT_S))
+            for key, _ in ready:
+                key.data()
+            if ready or left <= _WAIT_S:
+                return bool(ready)
 
     def read_output(self) -> None:
         """Read what was printed by now, and keep the end of it in `tail`."""

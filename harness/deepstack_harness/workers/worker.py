@@ -171,6 +171,7 @@ class Worker:
         if self._process.gone and self._pipes.closes_at is not None:  # and every message was read
             return self._ended_by_itself()
         if self._process.listen(clock.earlier(self._pipes.closes_at)):
+            # What was printed before a message was ready as early as the message: `listen` has read both.
             return self._flooded()
         if self._pipes.closes_at is not None:
             return self._end(SentGarbage, found="closed its answer pipe")
@@ -178,11 +179,8 @@ class Worker:
 
     def _take(self, message: Message, clock: "_Clock", on_fact: OnFact | None) -> CallResult | None:
         """Take a message; return the result of the call if it is one, or the end that it brings."""
-        # What was printed before the message was sent lies in the pipe: it counts for this call or step.
-        self._process.read_output()
-        flooded = self._flooded()
-        if flooded is not None or message.call < self._call:  # by a thread that an earlier call left behind
-            return flooded
+        if message.call < self._call:  # of a thread that an earlier call left behind
+            return None
         match message.kind:
             case "phase":
                 self._phase = str(message.value)
