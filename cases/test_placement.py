@@ -16,10 +16,10 @@ from deepstack_harness.contract.case import Case, Compare, Judgement, Observatio
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule, Verdict
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.vllm import VLLM
+from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.play import Model, play
 

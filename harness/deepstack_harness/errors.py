@@ -49,7 +49,15 @@ class StepUnavailable(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed; torch says so on the CPU by a RuntimeError with one of these texts."""
+    """Return True if an allocation failed; see `says_out_of_memory`."""
+    return says_out_of_memory(type(error).__name__, str(error))
+
+
+def says_out_of_memory(name: str, text: str) -> bool:
+    """Return True if the exception of this class and text is a failed allocation.
+
+    torch raises `OutOfMemoryError` on a GPU, and on the CPU a RuntimeError with one of these texts.
+    """
     texts = ("can't allocate memory", "not enough memory")
-    kinds = {"MemoryError", "OutOfMemoryError", "OutOfMemory"}
-    return type(error).__name__ in kinds or any(text in str(error) for text in texts)
+    names = {"MemoryError", "OutOfMemoryError", "OutOfMemory"}
+    return name in names or any(part in text for part in texts)

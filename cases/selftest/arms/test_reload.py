@@ -1,5 +1,6 @@
 """What was compiled is saved, loaded by a fresh process, and called with other arguments (vllm 50891)."""
 
+import json
 import math
 import os
 import signal
@@ -20,16 +21,18 @@ from torch import Tensor, nn
 
 from cases.selftest.arms.small_decoders import Doubling, Scaling
 from cases.selftest.workers.processes import has_ended
-from deepstack_harness.arms import reload_messages
+from deepstack_harness.arms import reload, reload_worker
 from deepstack_harness.arms.compile import GuardRecorder
 from deepstack_harness.arms.reload import FreshProcess, RaisedElsewhere, ReloadedDecoder, fresh_process
-from deepstack_harness.arms.reload_worker import Loaded
+from deepstack_harness.arms.reload_worker import ArtifactCall, LoadedArtifacts, ReloadResult
+from deepstack_harness.arms.tensor_json import from_json, to_json
 from deepstack_harness.contract.arm_spec import GuardPolicy
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.errors import NotMeasured, StepUnavailable
 from deepstack_harness.play import Model
 from deepstack_harness.torch_compat import artifact, dynamo
 from deepstack_harness.torch_compat.modules import take_apart
+from deepstack_harness.workers.supervised import Supervised
 
 DROP_ALL = GuardPolicy.DROP_ALL
 SMALL = Inputs(torch.ones(4, 2), torch.zeros(3, 4, dtype=torch.int64), None)
@@ -221,29 +224,33 @@ def test_what_the_other_process_compiles_is_counted_since_the_last_load(
     arguments = (SMALL.hidden, SMALL.positions, SMALL.payload)
     path, options = tmp_path / "one", options_of(DROP_ALL)
     artifact.save(Doubling().forward, arguments, path, backend="eager", options=options)
-    loaded = Loaded()
+    loaded = LoadedArtifacts()
     dynamo.start_counting()
     loaded.calls[0] = torch.compile(lambda hidden, *_: hidden + 1, backend="eager")
     assert answered(loaded, 0).compiled == 1
-    assert (
-        loaded.answer(reload_messages.Load(1, str(path), take_apart(Doubling()), 7)) == reload_messages.Done()
-    )
+    assert loaded.load(1, path, take_apart(Doubling()), threads=7) == ReloadResult()
     assert answered(loaded, 1).compiled == 0
     assert threads == [7]
-    loaded.answer(reload_messages.Drop(1))
+
+
+def test_a_dropped_artifact_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = LoadedArtifacts()
+    loaded.calls = {0: lambda *_: None, 1: lambda *_: None}
+    monkeypatch.setattr(reload_worker, "_ARTIFACTS", loaded)
+    reload_worker.drop(1)
     assert list(loaded.calls) == [0]
 
 
-def answered(loaded: Loaded, key: int, *, grad: bool = False) -> reload_messages.Done:
+def answered(loaded: LoadedArtifacts, key: int, *, grad: bool = False) -> ReloadResult:
     hidden = SMALL.hidden.clone().requires_grad_()
-    done = loaded.answer(reload_messages.Call(key, hidden, SMALL.positions, None, grad))
-    assert isinstance(done, reload_messages.Done)
-    return done
+    result = loaded.call(key, ArtifactCall(hidden, SMALL.positions, None, grad))
+    assert result.raised is None
+    return result
 
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_gradients_are_recorded_there_as_here(grad: bool) -> None:
-    loaded = Loaded()
+    loaded = LoadedArtifacts()
     loaded.calls[0] = lambda hidden, *_: hidden + 1
     out = answered(loaded, 0, grad=grad).out
     assert out is not None
@@ -253,7 +260,7 @@ def test_gradients_are_recorded_there_as_here(grad: bool) -> None:
 def test_an_answer_that_the_other_process_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(reload_small()) as decoder:
         with monkeypatch.context() as patched:
-            patched.setattr(FreshProcess, "ask", lambda *_: reload_messages.Done(SMALL.hidden, compiled=1))
+            patched.setattr(FreshProcess, "ask", lambda *_: ReloadResult(SMALL.hidden, compiled=1))
             with pytest.raises(NotMeasured, match="compiled 1 graphs itself"):
                 call(decoder, SMALL)
         assert torch.equal(call(decoder, SMALL), SMALL.hidden * 2)
@@ -268,7 +275,7 @@ def test_a_decoder_that_nobody_else_can_import_is_refused() -> None:
 
 
 def test_no_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh_process()  # what it prints goes to a file without a name
+    fresh_process()  # it has its temporary folder already
     sizes: list[int] = []
     save = artifact.save
 
@@ -305,12 +312,10 @@ def test_no_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ids=lambda tensor: f"{tensor.dtype}{tuple(tensor.shape)}{tensor.stride()}",
 )
 def test_a_tensor_travels_with_every_bit_and_its_layout(tensor: Tensor) -> None:
-    order = reload_messages.decode_order(
-        reload_messages.encode(reload_messages.Call(0, tensor, tensor, (tensor, tensor), grad=False))
-    )
-    assert isinstance(order, reload_messages.Call)
-    assert order.payload is not None
-    for found in (order.hidden, order.positions, *order.payload):
+    sent = json.dumps(to_json(ArtifactCall(tensor, tensor, (tensor, tensor), grad=False)))
+    asked = from_json(json.loads(sent), ArtifactCall)
+    assert asked.payload is not None
+    for found in (asked.hidden, asked.positions, *asked.payload):
         assert found is not None
         assert (found.dtype, found.shape, found.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
         assert found.requires_grad == tensor.requires_grad
@@ -322,24 +327,27 @@ def bits(tensor: Tensor) -> bytes:
 
 
 def test_no_tensor_travels_as_none() -> None:
-    order = reload_messages.decode_order(
-        reload_messages.encode(reload_messages.Call(0, None, torch.ones(3, 1), None, grad=True))
-    )
-    assert isinstance(order, reload_messages.Call)
-    assert (order.hidden, order.payload, order.grad) == (None, None, True)
+    sent = json.dumps(to_json(ArtifactCall(None, torch.ones(3, 1), None, grad=True)))
+    asked = from_json(json.loads(sent), ArtifactCall)
+    assert (asked.hidden, asked.payload, asked.grad) == (None, None, True)
 
 
 # A child that dies or hangs.  From here on the artifacts above may be gone.
 
 
+def pid_of(process: FreshProcess) -> int:
+    assert process.pid is not None
+    return process.pid
+
+
 def test_a_hang_is_ended_and_the_next_reload_works() -> None:
     decoder = reload_small()
     process = fresh_process()
-    os.kill(process.pid, signal.SIGSTOP)
+    os.kill(pid_of(process), signal.SIGSTOP)
     decoder.limit_s = 0.5
-    with pytest.raises(NotMeasured, match=r"gave no answer within 0\.5 s"):
+    with pytest.raises(NotMeasured, match=r"artifact: no answer within 0\.5 s"):
         call(decoder, SMALL)
-    assert has_ended(process.pid)
+    assert has_ended(pid_of(process))
     with pytest.raises(NotMeasured, match="has ended"):
         call(decoder, SMALL)
     decoder.close()
@@ -349,36 +357,48 @@ def test_a_hang_is_ended_and_the_next_reload_works() -> None:
 
 def test_a_death_is_named() -> None:
     decoder = reload_small()
-    os.kill(fresh_process().pid, signal.SIGSEGV)
-    with pytest.raises(NotMeasured, match=r"ended by itself \(SIGSEGV\); it printed: nothing"):
+    os.kill(pid_of(fresh_process()), signal.SIGSEGV)
+    with pytest.raises(NotMeasured, match=r"artifact: ended by SIGSEGV; it printed: nothing"):
         call(decoder, SMALL)
+
+
+def test_a_flood_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reload, "_WORK", "cases.selftest.workers.misbehaving")
+    with (
+        closing(FreshProcess()) as process,
+        pytest.raises(NotMeasured, match="artifact: printed [0-9]+ bytes"),
+    ):
+        process.ask("flood_always", {}, limit_s=60)
 
 
 def test_closing_what_has_died_is_no_error() -> None:
     decoder = reload_small()
     process = fresh_process()
-    os.kill(process.pid, signal.SIGKILL)
+    os.kill(pid_of(process), signal.SIGKILL)
     decoder.close()
     assert not process.alive
 
 
 def test_a_bug_of_the_child_is_no_answer() -> None:
-    with pytest.raises(NotMeasured, match=r"(?s)ended by itself \(status 1\).*KeyError: -1"):
-        fresh_process().ask(reload_messages.Drop(-1), limit_s=30)
+    with pytest.raises(NotMeasured, match=r"failed: KeyError: -1 \(.*reload_worker.py:\d+\)"):
+        fresh_process().ask("drop", {"key": -1}, limit_s=30)
 
 
 def test_an_interrupted_call_leaves_no_answer_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = reload_small()
     process = fresh_process()
+    interrupts, listen = [KeyboardInterrupt()], Supervised.listen
 
-    def interrupted(_limit_s: float) -> bool:
-        raise KeyboardInterrupt
+    def interrupted(self: Supervised, until: float | None) -> bool:
+        if interrupts:
+            raise interrupts.pop()
+        return listen(self, until)
 
-    monkeypatch.setattr(process._connection, "poll", interrupted)
+    monkeypatch.setattr(Supervised, "listen", interrupted)
     with pytest.raises(KeyboardInterrupt):
         call(decoder, SMALL)
     assert not process.alive
-    assert has_ended(process.pid)
+    assert has_ended(pid_of(process))
 
 
 @pytest.mark.parametrize(
@@ -390,10 +410,11 @@ def test_it_ends_with_us_however_we_end(how: str) -> None:
     # Asked once, so that it is up, and not busy importing torch, when we end.
     script = f"""
 import os, signal
-from torch import nn
-from deepstack_harness.arms.reload import fresh_process, take_apart, wire
-fresh_process().ask(reload_messages.Load(0, "nowhere", take_apart(nn.Identity()), 1), 120)
-print(fresh_process().pid, flush=True)
+from deepstack_harness.arms.reload import fresh_process
+try:
+    fresh_process().ask("drop", {{"key": -1}}, 120)
+except Exception:
+    print(fresh_process().pid, flush=True)
 {how}
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

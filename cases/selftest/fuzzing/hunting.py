@@ -5,7 +5,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.fuzzing.campaign import Campaign, Limits
+from deepstack_harness.fuzzing.campaign import Campaign, HuntLimits
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import Enough, Result, Watch, hunt
 from deepstack_harness.fuzzing.request import Asked
@@ -34,6 +34,6 @@ class Until(Watch):
             raise Enough
 
 
-def campaign(buffer: str, folder: Path, examples: int, limits: Limits | None = None) -> Campaign:
+def campaign(buffer: str, folder: Path, examples: int, limits: HuntLimits | None = None) -> Campaign:
     asked = Asked(buffer=f"cases.selftest.fuzzing.misbehaving_buffers:{buffer}")
-    return Campaign(asked, folder, examples, limits=limits or Limits(step_s=5))
+    return Campaign(asked, folder, examples, limits=limits or HuntLimits(step_s=5))

@@ -8,8 +8,8 @@ import pytest
 from cases.selftest.fuzzing.hunting import campaign
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import UsageError
-from deepstack_harness.fuzzing.campaign import RUN, Campaign, Hunted, Limits, read_journal, start
-from deepstack_harness.fuzzing.finding import Finding, Kind
+from deepstack_harness.fuzzing.campaign import RUN, Campaign, Hunted, HuntLimits, read_journal, start
+from deepstack_harness.fuzzing.finding import Finding, FindingKind
 from deepstack_harness.fuzzing.hunt import Progress
 from deepstack_harness.fuzzing.request import Asked
 from deepstack_harness.fuzzing.worker_process import carry_on
@@ -31,7 +31,7 @@ def run(one: Campaign) -> Hunted:
 
 def test_a_crash_is_a_finding_and_the_run_goes_on(tmp_path: Path) -> None:
     done = run(campaign("Crashes", tmp_path, 50))
-    assert {finding.kind for finding in done.findings} == {Kind.CRASH}
+    assert {finding.kind for finding in done.findings} == {FindingKind.CRASH}
     assert len(Trace.parse(done.findings[0].trace).steps) <= 2
     assert done.rounds == len(done.findings) + 1
     assert done.progress.examples == 50
@@ -39,9 +39,12 @@ def test_a_crash_is_a_finding_and_the_run_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("buffer", "kind"), [("Hangs", Kind.HANG), ("EatsMemory", Kind.MEMORY), ("Floods", Kind.OUTPUT)]
+    ("buffer", "kind"),
+    [("Hangs", FindingKind.HANG), ("EatsMemory", FindingKind.MEMORY), ("Floods", FindingKind.OUTPUT)],
 )
-def test_whatever_ends_a_process_is_a_finding_of_its_kind(tmp_path: Path, buffer: str, kind: Kind) -> None:
+def test_whatever_ends_a_process_is_a_finding_of_its_kind(
+    tmp_path: Path, buffer: str, kind: FindingKind
+) -> None:
     done = run(campaign(buffer, tmp_path, 40))
     assert {finding.kind for finding in done.findings} == {kind}
     assert done.findings[0].trace.count(";") <= 3
@@ -86,7 +89,7 @@ def test_what_the_process_cannot_do_is_said_as_every_command_says_it(tmp_path: P
 
 @pytest.mark.slow
 def test_time_that_is_up_leaves_examples_for_later(tmp_path: Path) -> None:
-    one = Campaign(Asked(revision="reference"), tmp_path, 10**6, limits=Limits(seconds=0.1))
+    one = Campaign(Asked(revision="reference"), tmp_path, 10**6, limits=HuntLimits(seconds=0.1))
     done = run(one)
     assert not done.complete
     assert 0 < done.progress.examples < 10**6

@@ -12,7 +12,7 @@ from deepstack_harness.contract.case import Compare
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.errors import UsageError
-from deepstack_harness.fuzzing.finding import Finding, Kind
+from deepstack_harness.fuzzing.finding import Finding, FindingKind
 from deepstack_harness.fuzzing.hunt import Watch, hunt
 from deepstack_harness.fuzzing.pattern import contains, pattern_of
 from deepstack_harness.fuzzing.session import Ground
@@ -99,7 +99,7 @@ def test_memory_that_runs_out_is_a_finding_of_its_own() -> None:
 
     made = target("reference")
     result = hunt(type(made)("hungry", Hungry), examples=3)  # type: ignore[arg-type]
-    assert {finding.kind for finding in result.findings} == {Kind.MEMORY}
+    assert {finding.kind for finding in result.findings} == {FindingKind.MEMORY}
 
 
 def test_one_compiled_decoder_serves_all_traces() -> None:

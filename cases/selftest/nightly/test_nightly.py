@@ -1,6 +1,5 @@
 """A night goes on to its report whatever its stages, the GPU and the disk do, and says what they did."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,13 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.workers.processes import has_ended
+from cases.selftest.workers.misbehaving import ALWAYS
+from cases.selftest.workers.processes import Witness, has_ended
 from deepstack_harness.cli import COMMANDS, build_parser, main
 from deepstack_harness.errors import ExitCode, UsageError
-from deepstack_harness.nightly.night import Ended, Night, Outcome, Stage, exit_code, gpu_fault, write_summary
-from deepstack_harness.nightly.stages import Wanted, stages, unexpected
+from deepstack_harness.nightly import night as night_module
+from deepstack_harness.nightly.night import (
+    Ended,
+    NightlyRun,
+    Stage,
+    StageOutcome,
+    exit_code,
+    gpu_fault,
+    write_summary,
+)
+from deepstack_harness.nightly.stages import NightRequest, stages, unexpected
 
-HELD, BROKEN, FAILED, NOT_RUN = Outcome.HELD, Outcome.BROKEN, Outcome.FAILED, Outcome.NOT_RUN
+HELD, BROKEN, FAILED, NOT_RUN = (
+    StageOutcome.HELD,
+    StageOutcome.BROKEN,
+    StageOutcome.FAILED,
+    StageOutcome.NOT_RUN,
+)
 SLEEPS = "import time; time.sleep(600)"
 HANGS = f"""
 import subprocess, sys, time
@@ -32,12 +46,12 @@ def stage(name: str, code: int = 0, *, gpu: bool = False, last: bool = False) ->
     return Stage(name, python(said), 60, gpu=gpu, last=last)
 
 
-def night(folder: Path, *faults: str | None, free: int = 2**40) -> Night:
+def night(folder: Path, *faults: str | None, free: int = 2**40) -> NightlyRun:
     told: Iterator[str | None] = iter(faults)
-    return Night(folder, lambda: next(told), lambda _: free)
+    return NightlyRun(folder, lambda: next(told), lambda _: free)
 
 
-def outcomes(ended: list[Ended]) -> dict[str, Outcome]:
+def outcomes(ended: list[Ended]) -> dict[str, StageOutcome]:
     return {one.stage: one.outcome for one in ended}
 
 
@@ -58,7 +72,7 @@ def test_a_failure_is_kept_and_the_night_goes_on(tmp_path: Path) -> None:
         ([Ended("a", FAILED, 2)], ExitCode.BUG),
         ([Ended("a", FAILED, -11)], ExitCode.BUG),
         ([Ended("a", HELD, 0), Ended("b", NOT_RUN)], ExitCode.MACHINE),
-        ([Ended("a", Outcome.TIMED_OUT), Ended("b", BROKEN, 1)], ExitCode.BROKEN),
+        ([Ended("a", StageOutcome.TIMED_OUT), Ended("b", BROKEN, 1)], ExitCode.BROKEN),
     ],
 )
 def test_the_exit_code_tells_the_worst(ended: list[Ended], code: ExitCode) -> None:
@@ -102,33 +116,36 @@ def test_a_full_disk_ends_with_the_report_that_says_so(tmp_path: Path) -> None:
 
 def test_a_stage_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
     done = list(night(tmp_path).run([Stage("a", python(HANGS), 1), stage("b")]))
-    assert outcomes(done) == {"a": Outcome.TIMED_OUT, "b": HELD}
+    assert outcomes(done) == {"a": StageOutcome.TIMED_OUT, "b": HELD}
     assert has_ended(int((tmp_path / "a.log").read_text()))
 
 
 INTERRUPTED = """
 import signal, sys
 from deepstack_harness.cli import main
-from deepstack_harness.runs import night_stages
+from deepstack_harness.nightly import stages
 from deepstack_harness.nightly.night import Stage
 
-night_stages.stages = lambda *_: [Stage("hangs", (sys.executable, "-c", sys.argv[2]), 600)]
-signal.signal(int(sys.argv[3]), signal.SIG_DFL)  # whoever runs the tests may ignore it
+stages.stages = lambda *_: [Stage("hangs", ("sh", "-c", sys.argv[2]), 600)]
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)  # whoever runs the tests may ignore them
 sys.exit(main(["nightly", "--out", sys.argv[1]]))
 """
 
 
-@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGHUP])
-def test_a_night_that_is_told_to_end_ends_its_stage(tmp_path: Path, told: signal.Signals) -> None:
-    os.mkfifo(tmp_path / "pid")
-    stage = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
-    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "night"), stage, str(int(told))]
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_night_that_ends_ends_its_stage(tmp_path: Path, witness: Witness, told: signal.Signals) -> None:
+    stage = f"exec 3> {witness.path}; (setsid sleep 600 &) ; echo up >&3; sleep 600"
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "night"), stage]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as night:
-        child = int((tmp_path / "pid").read_text())  # waits until the stage writes
+        witness.line()
         night.send_signal(told)
         _, said = night.communicate()
-    assert (night.returncode, said) == (ExitCode.MACHINE, "deepstack-harness: interrupted\n")
-    assert has_ended(child)
+    if told is signal.SIGKILL:
+        assert night.returncode == -signal.SIGKILL
+    else:
+        assert (night.returncode, said) == (ExitCode.MACHINE, "deepstack-harness: interrupted\n")
+    assert witness.is_closed()
 
 
 def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -144,8 +161,8 @@ def test_the_summary_is_harmless_in_markdown(tmp_path: Path) -> None:
     ] == r"| a | broken | 2 | x \| &lt;script> last |"
 
 
-def wanted(folder: Path, *devices: str, sources: tuple[str, ...] = ()) -> Wanted:
-    return Wanted(folder / "new", folder, devices, 5, 2, sources)
+def wanted(folder: Path, *devices: str, sources: tuple[str, ...] = ()) -> NightRequest:
+    return NightRequest(folder / "new", folder, devices, 5, 2, sources)
 
 
 def test_every_command_of_a_night_is_one_that_the_parser_takes(tmp_path: Path) -> None:
@@ -203,6 +220,26 @@ def test_the_command_writes_what_happened(tmp_path: Path, capsys: pytest.Capture
     assert "| report | failed |" in (out / "nightly.md").read_text()
     assert main(words) == ExitCode.USAGE
     assert "is not empty: choose another --out folder" in capsys.readouterr().err
+
+
+def test_a_log_without_end_ends_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(night_module, "_LONGEST_FILE", 2**20)
+    done = list(night(tmp_path).run([Stage("a", ("yes",), 60), stage("b")]))
+    assert outcomes(done) == {"a": FAILED, "b": HELD}
+    assert done[0].code == -signal.SIGXFSZ
+    assert (tmp_path / "a.log").stat().st_size == 2**20
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_a_gpu_whose_driver_misbehaves_is_lost(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(night_module, "_USE_GPU", f"cases.selftest.workers.misbehaving:{name}")
+    monkeypatch.setattr(night_module, "_GPU_SECONDS", 0.5 if name == "hang_always" else 60.0)
+    assert (gpu_fault() or "").startswith(ALWAYS[name])
+
+
+def test_a_stage_that_a_signal_ends_has_failed(tmp_path: Path) -> None:
+    (done,) = night(tmp_path).run([Stage("a", ("sh", "-c", "echo going; kill -SEGV $$"), 60)])
+    assert (done.outcome, done.code, done.detail) == (FAILED, -signal.SIGSEGV, "going")
 
 
 @pytest.mark.gpu

@@ -41,6 +41,22 @@ class Exits(Misbehaves):
         raise SystemExit(7)
 
 
+class Floods(Misbehaves):
+    def misbehave(self) -> None:
+        while True:
+            sys.stdout.write("x" * 2**20)
+
+
+class JoinsTheWitness(SequenceParallel):
+    """Tells the FIFO of a test which rank it is, and hangs; every rank does."""
+
+    def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
+        witness = os.open(os.environ["WITNESS"], os.O_WRONLY)
+        os.write(witness, f"rank {self.rank}\n".encode())
+        time.sleep(600)
+        return super().forward(lane, inputs, step)
+
+
 class RefusesOnce(SequenceParallel):
     """Raises in the decoder's arguments of the first step, after the others have gone on."""
 

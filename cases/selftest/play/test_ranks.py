@@ -3,15 +3,14 @@
 Ranks that die or hang are in `cases/test_sequence_parallel.py`, which is through with them then.
 """
 
-import signal
+import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from cases.selftest.workers.processes import has_ended
+from cases.selftest.workers.processes import Witness
 from deepstack_harness.catalogue.matrix import Planned
 from deepstack_harness.catalogue.registry import ORACLES
 from deepstack_harness.contract.arm_spec import ArmSpec
@@ -20,10 +19,9 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.play import cells
-from deepstack_harness.play.ranks.messages import Failed
 from deepstack_harness.play.ranks.play import play_among_ranks
-from deepstack_harness.play.ranks.pool import World, world
-from deepstack_harness.play.ranks.process import RanksLost
+from deepstack_harness.play.ranks.pool import RanksLost, _observation_of, rank_pool
+from deepstack_harness.workers.outcomes import RaisedInWorker
 
 # The ranks of the shared world are those of cases/test_sequence_parallel.py too.
 pytestmark = pytest.mark.xdist_group("ranks")
@@ -50,29 +48,28 @@ def test_every_rule_of_a_case_that_was_not_played_is_an_error(monkeypatch: pytes
     assert not cell.as_expected
 
 
-def test_ranks_end_with_their_parent_even_while_they_wait_for_each_other(tmp_path: Path) -> None:
-    meeting = (tmp_path / "nobody-else-comes").as_uri()
+def test_ranks_end_with_their_parent_even_while_they_wait_for_each_other(witness: Witness) -> None:
+    # Both ranks hang in the step, and hold the witness open.
     script = f"""
-import os, signal
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.case import Case
-from deepstack_harness.play.ranks.messages import Order
-from deepstack_harness.play.ranks.process import RankProcess, replies
 from deepstack_harness.contract.trace import Trace
-rank = RankProcess(0)
-replies([rank], 200)
-print(rank.pid, flush=True)
-case = Case("qwen3_vl", "reference", Trace.parse({TRACE!r}), ArmSpec.parse("eager/tp2"))
-rank.send(Order(case, {meeting!r}, 300))
-os.kill(os.getpid(), signal.SIGKILL)
+from deepstack_harness.play.ranks.pool import RankPool
+case = Case(
+    "qwen3_vl", "reference", Trace.parse({TRACE!r}), ArmSpec.parse("eager/tp2"),
+    caller="cases.selftest.play.misbehaving_ranks:JoinsTheWitness",
+)
+RankPool().play(case)
 """
-    killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert has_ended(int(killed.stdout))
+    environment = {**os.environ, "WITNESS": witness.path}
+    with subprocess.Popen([sys.executable, "-c", script], env=environment) as parent:
+        assert {witness.line(), witness.line()} == {"rank 0", "rank 1"}
+        parent.kill()
+    assert witness.is_closed()
 
 
 def decoders(caller: str) -> list[StepFacts]:
-    found = world().play(misbehaving(caller))
+    found = rank_pool().play(misbehaving(caller))
     assert found.error is None
     return [facts for facts in found.steps if facts.step.startswith("forward")]
 
@@ -94,34 +91,34 @@ def test_ranks_that_bring_unequal_rows_all_raise() -> None:
 
 
 def test_ranks_whose_buffers_differ_cannot_be_judged() -> None:
-    found = world().play(misbehaving("SetsElsewhere"))
+    found = rank_pool().play(misbehaving("SetsElsewhere"))
     assert found.error is not None
     assert "the buffer of rank 1 was another than that of rank 0 in step 2 'forward 10'" in found.error
 
 
 def test_processes_are_shared_by_worlds_of_any_size() -> None:
     assert ranks_of_the_last_step("eager/tp2") == [0, 1]
-    two = world().pids
+    two = rank_pool().pids
     assert ranks_of_the_last_step("eager/tp4") == [0, 1, 2, 3]
-    four = world().pids
+    four = rank_pool().pids
     assert four[:2] == two[:2]
     assert ranks_of_the_last_step("eager/tp2") == [0, 1]
-    assert world().pids == four
+    assert rank_pool().pids == four
 
 
 def ranks_of_the_last_step(arm: str) -> list[int]:
-    found = world().play(case(arm=arm)).steps[-1]
+    found = rank_pool().play(case(arm=arm)).steps[-1]
     assert all(shard.stray is not None and shard.stray < 1e-5 for shard in found.shards)
     return [shard.rank for shard in found.shards]
 
 
 def test_what_is_wrong_with_the_case_itself_is_said_by_all_ranks_and_they_go_on() -> None:
-    world().play(case())
-    pids = world().pids
+    rank_pool().play(case())
+    pids = rank_pool().pids
     with pytest.raises(UsageError, match="caller 'micro_batches' shares no steps among ranks"):
-        world().play(case("micro_batches"))
-    assert world().pids == pids
-    assert world().play(case()).error is None
+        rank_pool().play(case("micro_batches"))
+    assert rank_pool().pids == pids
+    assert rank_pool().play(case()).error is None
 
 
 @pytest.mark.parametrize(
@@ -130,7 +127,7 @@ def test_what_is_wrong_with_the_case_itself_is_said_by_all_ranks_and_they_go_on(
 )
 def test_the_rank_at_fault_is_not_one_that_waited(kinds: tuple[str, str], at_fault: int) -> None:
     with pytest.raises(RanksLost, match="raised KeyError: no") as lost:
-        World()._observe(case(), [Failed(kind, "no") for kind in kinds])
+        _observation_of([RaisedInWorker(type=kind, module="m", message="no") for kind in kinds])
     assert lost.value.ranks == [at_fault]
 
 
@@ -138,7 +135,7 @@ def test_ranks_on_gpus_that_are_not_here_are_refused() -> None:
     count = torch.cuda.device_count()
     arm = f"eager/tp{count + 2}"
     with pytest.raises(MachineError, match=f"needs a GPU for each of {count + 2} ranks, torch sees {count}"):
-        world().play(case(arm=arm, device="cuda"))
+        rank_pool().play(case(arm=arm, device="cuda"))
 
 
 def test_a_bound_source_cannot_be_sent_to_ranks() -> None:

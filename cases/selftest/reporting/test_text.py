@@ -23,7 +23,7 @@ from cases.selftest.reporting.written_runs import (
 from deepstack_harness.cli import main
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.rules import Verdict
-from deepstack_harness.nightly.night import Ended, Outcome
+from deepstack_harness.nightly.night import Ended, StageOutcome
 from deepstack_harness.reporting.annotations import _line, annotations
 from deepstack_harness.reporting.loading import load_run
 from deepstack_harness.reporting.markdown import render_markdown
@@ -221,7 +221,7 @@ def test_a_run_that_does_not_read_is_left_out_of_the_history_by_name(tmp_path: P
 
 
 LOG = "\n".join(["what was printed before", "x" * 290, "FAILED cases/test_a.py", "1 failed\x1b"])
-NIGHT = [Ended("tests", Outcome.BROKEN, 1, 60.4, LOG), Ended("run", Outcome.HELD, 0, 3.0)]
+NIGHT = [Ended("tests", StageOutcome.BROKEN, 1, 60.4, LOG), Ended("run", StageOutcome.HELD, 0, 3.0)]
 
 
 def of_a_night(folder: Path) -> Path:

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from cases.selftest.workers.misbehaving import ALWAYS
+from cases.selftest.workers.processes import Witness
 from deepstack_harness.catalogue.mutants import MUTANTS
 from deepstack_harness.catalogue.names import Names
 from deepstack_harness.catalogue.registry import ORACLES
@@ -15,16 +17,18 @@ from deepstack_harness.contract.rules import Rule, Verdict
 from deepstack_harness.fuzzing import running
 from deepstack_harness.oracles import all_rules
 from deepstack_harness.oracles.all_rules import judge_all
-from deepstack_harness.selftest import pool
-from deepstack_harness.selftest.pool import EFFORTS, Effort, Order, Proof, orders_for, prove
+from deepstack_harness.selftest import pool, trials
+from deepstack_harness.selftest.pool import prove
+from deepstack_harness.selftest.trials import EFFORTS, Effort, Proof, Trial, trials_for
+from deepstack_harness.workers.limits import Limits
 
-FEW = {"eager": Effort(examples=60, patience=2)}
+FEW = {"eager": Effort(examples=60, extra=2)}
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hunts of a second: mutants that every trace shows need no more."""
-    monkeypatch.setattr(pool, "EFFORTS", FEW)
+    monkeypatch.setattr(trials, "EFFORTS", FEW)
 
 
 def run(*words: str) -> int:
@@ -76,35 +80,61 @@ def test_an_oracle_that_always_speaks_gives_false_alarms_and_blames_the_wrong_ru
      (None, (), True), (None, ("R1",), False)],
 )  # fmt: skip
 def test_only_the_stated_rule_will_do(rule: str | None, found: tuple[str, ...], holds: bool) -> None:
-    order = Order("any", rule, "eager", examples=9, patience=1, seed=0)
-    assert Proof(order, found, examples=4, seconds=0.1).holds is holds
+    trial = Trial("any", rule, "eager", examples=9, extra=1, seed=0)
+    assert Proof(trial, found, examples=4, seconds=0.1).holds is holds
 
 
-def test_workers_answer_and_one_that_died_is_told() -> None:
-    lost = Order("no_such_mutant", "R1", "eager", examples=3, patience=0, seed=0)
-    kept = Order("copies_on_get", "R6", "eager", examples=3, patience=0, seed=0)
-    proofs = {proof.order.subject: proof for proof in prove([lost, kept], workers=2)}
+def trial_of(subject: str, rule: str | None = "R6") -> Trial:
+    return Trial(subject, rule, "eager", examples=3, extra=0, seed=0)
+
+
+def test_a_worker_that_raises_proves_nothing_and_goes_on() -> None:
+    subjects = ["no_such_mutant", "copies_on_get"]
+    proofs = {proof.trial.subject: proof for proof in prove(map(trial_of, subjects), workers=1)}
     assert proofs["copies_on_get"].holds
     assert not proofs["no_such_mutant"].holds
     assert proofs["no_such_mutant"].failed
     assert "unknown revision 'no_such_mutant'" in proofs["no_such_mutant"].detail
 
 
+@pytest.mark.parametrize("name", ["hang_always", "crash_always", "flood_always"])
+def test_a_worker_that_ends_proves_nothing_and_is_replaced(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_WORK", "cases.selftest.workers.misbehaving")
+    limits = Limits(call_s=0.5 if name == "hang_always" else 60)
+    found = list(prove([trial_of(name)] * 3, workers=1, limits=limits))
+    assert [proof.failed for proof in found] == [True] * 3
+    assert all(proof.detail.startswith(f"the worker gave no proof: {ALWAYS[name]}") for proof in found)
+
+
+def test_a_selftest_that_is_given_up_ends_its_workers(
+    witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ctrl-C does: all trials but the first one hang."""
+    monkeypatch.setattr(pool, "_WORK", "cases.selftest.workers.misbehaving")
+    proofs = prove([trial_of("echo"), *[trial_of(witness.path)] * 3], workers=2)
+    next(proofs)
+    witness.line()
+    proofs.close()
+    assert witness.is_closed()
+
+
 def test_the_same_seed_proves_the_same() -> None:
-    order = Order("set_cut_to_capacity", "R4", "eager", examples=300, patience=0, seed=7)
-    first, second = (replace(proof, seconds=0.0) for proof in prove([order, order], workers=0))
+    trial = Trial("set_cut_to_capacity", "R4", "eager", examples=300, extra=0, seed=7)
+    first, second = (replace(proof, seconds=0.0) for proof in prove([trial, trial], workers=0))
     assert first == second
     assert first.found == ("R4",)
 
 
 def test_the_control_is_hunted_under_every_arm_that_a_mutant_needs_at_least_as_long() -> None:
-    orders = orders_for(MUTANTS, seed=0)
-    assert {order.subject for order in orders} == {*MUTANTS, "reference"}
+    planned = trials_for(MUTANTS, seed=0)
+    assert {trial.subject for trial in planned} == {*MUTANTS, "reference"}
     assert {mutant.arm for mutant in MUTANTS.values()} == set(EFFORTS)
     for arm in EFFORTS:
-        of_arm = [order for order in orders if order.arm == arm]
+        of_arm = [trial for trial in planned if trial.arm == arm]
         assert of_arm[0].rule is None
-        assert of_arm[0].examples >= max(order.examples for order in of_arm)
+        assert of_arm[0].examples >= max(trial.examples for trial in of_arm)
 
 
 @pytest.mark.parametrize(

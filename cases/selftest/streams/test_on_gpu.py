@@ -9,30 +9,40 @@ import torch
 from torch import Tensor, nn
 
 from cases.selftest.auditing.synthetic_helpers import HELPER_FILE, source
+from cases.selftest.workers.misbehaving import ALWAYS
 from deepstack_harness.contract.facts.ordering import OnDevice
 from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.streams import on_gpu, projection
 from deepstack_harness.streams.stream_api import Lanes, Project
 from deepstack_harness.streams.subgraphs import one_stream
-from deepstack_harness.workers.isolate import run_isolated
+
+MISBEHAVING = "cases.selftest.workers.misbehaving"
 
 
-def seen_on_gpu(name: str, timeout_s: float = 60) -> OnDevice:
-    target = f"cases.selftest.streams.silent_streams:{name}"
-    return on_gpu.observe_on_gpu(run_isolated, "dual", source="x", timeout_s=timeout_s, target=target)
+def seen_on_gpu(target: str, timeout_s: float = 60) -> OnDevice:
+    return on_gpu.observe_on_gpu("dual", source="x", timeout_s=timeout_s, target=target)
 
 
-def test_a_process_that_hangs_or_dies_is_a_finding() -> None:
-    assert seen_on_gpu("hang", timeout_s=3).ended == "timed out: no answer within 3 s"
-    assert seen_on_gpu("crash").ended == "crashed: ended by SIGSEGV"
-    answered = seen_on_gpu("answer")
+def test_an_answer_is_told() -> None:
+    answered = seen_on_gpu("cases.selftest.streams.silent_streams:answer")
     assert answered == OnDevice("cuda", 1000, 2, first="dual of x")
+
+
+@pytest.mark.parametrize("name", ["hang_always", "crash_always", "flood_always"])
+def test_a_worker_that_hangs_dies_or_floods_is_a_finding(name: str) -> None:
+    timeout_s = 0.5 if name == "hang_always" else 60
+    assert seen_on_gpu(f"{MISBEHAVING}:{name}", timeout_s).ended.startswith(ALWAYS[name])
+
+
+def test_a_worker_that_raises_measured_nothing() -> None:
+    with pytest.raises(NotMeasured, match="dual on cuda: ValueError: because"):
+        seen_on_gpu(f"{MISBEHAVING}:refuse_always")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
 def test_a_machine_without_a_gpu_measures_nothing() -> None:
-    with pytest.raises(NotMeasured, match="dual on cuda: MachineError: device 'cuda' is not here"):
-        on_gpu.observe_on_gpu(run_isolated, "dual")
+    with pytest.raises(NotMeasured, match="dual on cuda: device 'cuda' is not here"):
+        on_gpu.observe_on_gpu("dual")
 
 
 def test_an_unknown_variant_or_helper_is_refused(tmp_path: Path) -> None:
@@ -78,7 +88,7 @@ def test_delays_come_before_every_operation_and_differ() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["dual", "dual_of_copy", "sequential"])
 def test_real_streams_give_the_sequential_bits(name: str) -> None:
-    seen = on_gpu.observe_on_gpu(run_isolated, name)
+    seen = on_gpu.observe_on_gpu(name)
     assert (seen.different, seen.ended, seen.repetitions) == (0, "", 1000)
     assert min(seen.microseconds, seen.sequential_microseconds) > 0
 
@@ -86,7 +96,7 @@ def test_real_streams_give_the_sequential_bits(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["start_forgotten", "done_forgotten", "done_recorded_outside"])
 def test_delays_bring_races_of_real_streams_to_light(name: str) -> None:
-    assert on_gpu.observe_on_gpu(run_isolated, name).different > 0
+    assert on_gpu.observe_on_gpu(name).different > 0
 
 
 def test_draws_are_the_same_every_time() -> None:

@@ -1,4 +1,4 @@
-"""What a child process that pretends an H200 finds; called by name through `workers.isolate`."""
+"""What a child process that pretends an H200 finds; called by name in a worker."""
 
 import re
 import subprocess

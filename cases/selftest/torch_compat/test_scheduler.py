@@ -13,7 +13,8 @@ from cases.selftest.kernels.toys import HIDDEN, ROWS, TOKENS, Body, cut, inputs,
 from deepstack_harness.kernels.target_support import why_not
 from deepstack_harness.torch_compat.fake_tensors import without_storage
 from deepstack_harness.torch_compat.lowering import Lowered, NotRun, Watched, cold, watch
-from deepstack_harness.workers.isolate import Ending, run_isolated
+from deepstack_harness.workers.outcomes import Answered
+from deepstack_harness.workers.worker import call_once
 
 pytestmark = pytest.mark.xdist_group("inductor")
 
@@ -127,9 +128,9 @@ def test_what_has_no_storage_may_be_of_any_size() -> None:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    outcome = run_isolated("cases.selftest.torch_compat.fake_gpu_child:find", {}, timeout_s=300)
-    assert outcome.ending is Ending.RETURNED, outcome
-    value: dict[str, Any] = outcome.value
+    result = call_once("cases.selftest.torch_compat.fake_gpu_child:find")
+    assert isinstance(result, Answered), result
+    value: dict[str, Any] = result.value
     return value
 
 

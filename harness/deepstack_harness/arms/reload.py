@@ -1,40 +1,37 @@
 """Save what was compiled, load it in a fresh process, and call it there.
 
-An engine keeps compiled artifacts, and a later process loads them under a cache key.  Where the key
-lacks the structure of the arguments, one made without images serves calls with images (vllm 50891).
-One process serves every reload of a run.  It imports torch once and compiles nothing; between it and
-this one goes JSON (`deepstack_harness.arms.reload_messages`), and only torch's own artifact lies in a file.
+An engine caches compiled artifacts, and a later process loads them under a cache key.  Where the key lacks
+the structure of the arguments, an artifact that was made without images serves calls with images
+(vllm 50891).  One worker serves every reload of a run.  It imports torch once and compiles no graph; tensors
+go to it as JSON (`arms.tensor_json`), and only torch's own artifact lies in a file.
 """
 
-import atexit
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import count
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from deepstack_harness.arms import reload_messages
+from deepstack_harness.arms.reload_worker import ArtifactCall, ArtifactError, ReloadResult
+from deepstack_harness.arms.tensor_json import from_json, to_json
 from deepstack_harness.contract.protocols import Decoder, Inputs
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.torch_compat import artifact
 from deepstack_harness.torch_compat.modules import take_apart
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import Answered, RaisedInWorker, WorkerEnd
+from deepstack_harness.workers.worker import Worker
 
 LIMIT_S = 120.0
 """Seconds for one answer; loading what Inductor compiled takes about 3 on an idle machine."""
-
-_GRACE_S = 5.0
-_TAIL = 4000
+_LIMITS = Limits(start_s=300.0, call_s=LIMIT_S)
+_WORK = "deepstack_harness.arms.reload_worker"
 _KEYS = count()
 
 
@@ -50,13 +47,13 @@ class ReloadedDecoder:
         options: Mapping[str, Any],
         limit_s: float = LIMIT_S,
     ) -> None:
-        """Compile ahead of time for `inputs`, with their structure and their marked dimensions; save; load.
+        """Compile ahead of time for `inputs`, with their structure and marked dimensions; save and load.
 
-        `options` are those of torch.compile, `guard_filter_fn` among them; guards that torch cannot
-        save are dropped in any case.  Raises `StepUnavailable` where this torch cannot save what
-        `backend` compiles, `NotMeasured` where the process dies or gives no answer within
-        `limit_s` seconds or the artifact refuses these very `inputs` once reloaded, and what torch
-        raises while it compiles or loads.
+        `options` are those of torch.compile, `guard_filter_fn` among them; guards that torch cannot save
+        are dropped in any case.  Raises `StepUnavailable` where this torch cannot save what `backend`
+        compiles, `NotMeasured` where the process ends or gives no answer within `limit_s` seconds or the
+        artifact refuses these very `inputs` once it is reloaded, and what torch raises while it compiles or
+        loads.
         """
         self._key = next(_KEYS)
         self._closed = False
@@ -68,28 +65,31 @@ class ReloadedDecoder:
             path = Path(folder) / "decoder.artifact"
             arguments = (inputs.hidden, inputs.positions, inputs.payload)
             artifact.save(forward, arguments, path, backend=backend, options=options)
-            self._ask(reload_messages.Load(self._key, str(path), parts, torch.get_num_threads()))
+            self._ask("load", path=str(path), parts=to_json(parts), threads=torch.get_num_threads())
         self._rehearse(inputs)
 
     def __call__(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
-        """Call the artifact; answers (n, h).  What it raises is raised here, under the same class name."""
-        grad = torch.is_grad_enabled()
-        done = self._ask(reload_messages.Call(self._key, hidden, positions, payload, grad))
-        if done.compiled or done.out is None:
+        """Call the artifact and return (n, h); what it raises is raised here, under the same class name.
+
+        See `deepstack_harness.contract.protocols.Inputs` for the shapes of the arguments.
+        """
+        asked = ArtifactCall(hidden, positions, payload, torch.is_grad_enabled())
+        result = self._ask("call", asked=to_json(asked))
+        if result.compiled or result.out is None:
             raise NotMeasured(
-                f"the fresh process compiled {done.compiled} graphs itself; it should only load"
+                f"the fresh process compiled {result.compiled} graphs itself; it should only load"
             )
-        return done.out
+        return result.out
 
     def close(self) -> None:
-        """Let the process forget the artifact; nothing can be called any more."""
+        """Let the process forget the artifact; it cannot be called any more."""
         if self._process.alive and not self._closed:
-            with suppress(NotMeasured):  # it has ended since, and so forgotten
-                self._ask(reload_messages.Drop(self._key))
+            with suppress(NotMeasured):  # the process has ended since
+                self._ask("drop")
         self._closed = True
 
     def _rehearse(self, inputs: Inputs) -> None:
-        # A kept guard may look at something that did not travel: that would be no fault of the artifact.
+        # A guard that was kept may look at something that did not travel: that is no fault of the artifact.
         try:
             self(inputs.hidden, inputs.positions, inputs.payload)
         except RaisedElsewhere as error:
@@ -98,90 +98,56 @@ class ReloadedDecoder:
                 f"reloaded, the artifact refuses what it was compiled for: {type(error).__name__}: {error}"
             ) from None
 
-    def _ask(self, order: reload_messages.Order) -> reload_messages.Done:
+    def _ask(self, function: str, **arguments: object) -> ReloadResult:
         if self._closed:
             raise NotMeasured("this reloaded decoder is closed")
-        answer = self._process.ask(order, self.limit_s)
-        if isinstance(answer, reload_messages.Failed):
-            raise _as_raised(answer)
-        return answer
+        result = self._process.ask(function, {"key": self._key, **arguments}, self.limit_s)
+        if result.raised is not None:
+            raise _as_raised(result.raised)
+        return result
 
 
 class FreshProcess:
-    """A child that answers orders, one at a time; it leads a session of its own, and ends with us."""
+    """The worker that loads artifacts; it ends with this process."""
 
     def __init__(self) -> None:
-        """Start it."""
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the child
-        self._connection, there = Pipe()
-        with there:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "deepstack_harness.arms.reload_worker", str(there.fileno())],
-                stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT,
-                pass_fds=[there.fileno()], start_new_session=True,
-            )  # fmt: skip
-        atexit.register(self.close)
+        """Start it without waiting."""
+        self._worker = Worker(_LIMITS, preload=_WORK)
 
     @property
     def alive(self) -> bool:
-        """Whether it can still be asked."""
-        return not self._connection.closed
+        """True while it can be asked."""
+        return self._worker.ended is None
 
     @property
-    def pid(self) -> int:
-        """Its process id, and the id of its process group."""
-        return self._child.pid
+    def pid(self) -> int | None:
+        """Process id; None before the first answer."""
+        return self._worker.pid
 
-    def ask(self, order: reload_messages.Order, limit_s: float) -> reload_messages.Answer:
-        """Its answer; `NotMeasured`, and the end of the child, where none comes within `limit_s` seconds."""
+    def ask(self, function: str, arguments: Mapping[str, Any], limit_s: float) -> ReloadResult:
+        """Call a function of `reload_worker`; raises `NotMeasured` where it fails or the worker ends."""
         if not self.alive:
             raise NotMeasured("the process that had loaded the artifact has ended")
-        try:
-            self._connection.send_bytes(reload_messages.encode(order))
-            answer = self._connection.recv_bytes() if self._connection.poll(limit_s) else None
-        except (EOFError, OSError):
-            raise self._lost(f"ended by itself ({self._status()})") from None
-        except BaseException:
-            # Interrupted: the answer still to come would be taken for that of the next order.
-            self.close()
-            raise
-        if answer is None:
-            raise self._lost(f"gave no answer within {limit_s:g} s")
-        return reload_messages.decode_answer(answer)
+        match self._worker.call(f"{_WORK}:{function}", arguments, seconds=limit_s):
+            case Answered(value=value):
+                return from_json(value, ReloadResult)
+            case RaisedInWorker() as raised:
+                raise NotMeasured(f"the process that loads artifacts failed: {raised.as_error}")
+            case WorkerEnd() as end:
+                printed = end.output.strip() or "nothing"
+                raise NotMeasured(
+                    f"the process that had loaded the artifact: {end.sentence}; it printed: {printed}"
+                )
 
     def close(self) -> None:
         """End it and everything it started."""
-        self._connection.close()
-        self._kill()
-        self._output.close()
-        atexit.unregister(self.close)
-
-    def _status(self) -> str:
-        try:
-            status = self._child.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            return "still running"
-        return signal.Signals(-status).name if status < 0 else f"status {status}"
-
-    def _kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.wait()
-
-    def _lost(self, how: str) -> NotMeasured:
-        # It writes at the offset that we read at: not before it has ended.
-        self._kill()
-        self._output.seek(0)
-        printed = self._output.read().decode(errors="replace")[-_TAIL:].strip()
-        self.close()
-        return NotMeasured(
-            f"the process that had loaded the artifact {how}; it printed: {printed or 'nothing'}"
-        )
+        self._worker.close()
 
 
 def fresh_process() -> FreshProcess:
-    """The one that serves this run; another one where it has ended."""
+    """Return the process that serves this run; start another one where it has ended."""
     if not _started().alive:
+        _started().close()
         _started.cache_clear()
     return _started()
 
@@ -192,13 +158,13 @@ def _started() -> FreshProcess:
 
 
 class RaisedElsewhere(Exception):
-    """What the loaded artifact raised; `where` is its `file:line` outside torch, if it has one."""
+    """Exception of a loaded artifact; `where` is its `file:line` outside torch, if it has one."""
 
     where = ""
 
 
-def _as_raised(failed: reload_messages.Failed) -> RaisedElsewhere:
+def _as_raised(error: ArtifactError) -> RaisedElsewhere:
     # On one line: torch spreads the reason of a failed guard over many.
-    kind = type(failed.name, (RaisedElsewhere,), {"where": failed.where})
-    raised: RaisedElsewhere = kind(textwrap.shorten(failed.message, 400))
+    kind = type(error.name, (RaisedElsewhere,), {"where": error.where})
+    raised: RaisedElsewhere = kind(textwrap.shorten(error.message, 400))
     return raised

@@ -1,85 +1,108 @@
-"""The fresh process: loads artifacts and calls them, and compiles nothing.
+"""The work of the process that loads artifacts and calls them; it compiles no graph itself."""
 
-Started by `deepstack_harness.arms.reload` with the number of a socket it inherits; ends when that is closed.
-"""
-
-import sys
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from deepstack_harness.arms import reload_messages
+from deepstack_harness.arms.tensor_json import from_json, to_json
 from deepstack_harness.torch_compat import artifact, dynamo
-from deepstack_harness.torch_compat.modules import put_together
+from deepstack_harness.torch_compat.modules import Part, put_together
 
 _TORCH = str(Path(torch.__file__).parent)
 
 
-class Loaded:
-    """The artifacts of this process, by their keys."""
+@dataclass(frozen=True)
+class ArtifactError:
+    """Exception of an artifact: its class name, its text, and its `file:line` outside torch, or ""."""
+
+    name: str
+    message: str
+    where: str
+
+
+@dataclass(frozen=True)
+class ReloadResult:
+    """Result of a load or of a call.
+
+    `out` (n, h) is the result of a call; `compiled` is the number of graphs that the process compiled itself
+    since the last load; `raised` is what the artifact raised instead.
+    """
+
+    out: Tensor | None = None
+    compiled: int = 0
+    raised: ArtifactError | None = None
+
+
+@dataclass(frozen=True)
+class ArtifactCall:
+    """Arguments of a call; see `deepstack_harness.contract.protocols.Inputs` for their shapes."""
+
+    hidden: Tensor | None
+    positions: Tensor
+    payload: tuple[Tensor, ...] | None
+    grad: bool
+
+
+class LoadedArtifacts:
+    """The artifacts of a process, by their keys."""
 
     def __init__(self) -> None:
-        """Nothing is loaded."""
+        """Begin with none."""
         self.calls: dict[int, Callable[..., Any]] = {}
 
-    def answer(self, order: reload_messages.Order) -> reload_messages.Answer:
-        """Do what is asked; only what the artifact itself raises becomes an answer."""
-        match order:
-            case reload_messages.Load():
-                return self._load(order)
-            case reload_messages.Call():
-                return self._call(order)
-            case reload_messages.Drop():
-                del self.calls[order.key]
-                return reload_messages.Done()
-
-    def _load(self, order: reload_messages.Load) -> reload_messages.Answer:
-        torch.set_num_threads(order.threads)
+    def load(self, key: int, path: Path, parts: list[Part], threads: int) -> ReloadResult:
+        """Load the artifact in file `path` for a decoder of these parts; call it with so many threads."""
+        torch.set_num_threads(threads)
         dynamo.start_counting()
         # First, as it imports the decoder's own operators, which the artifact may use.
-        decoder = put_together(order.decoder)
+        decoder = put_together(parts)
         try:
-            function = artifact.load(Path(order.path))
-        except Exception as error:  # noqa: BLE001  # what torch refuses to load is a fact
-            return _failed(error)
-        self.calls[order.key] = lambda *inputs: function(decoder, *inputs)
-        return reload_messages.Done()
+            function = artifact.load(path)
+        except Exception as error:  # noqa: BLE001  # an artifact that torch refuses to load is a fact
+            return _raised(error)
+        self.calls[key] = lambda *inputs: function(decoder, *inputs)
+        return ReloadResult()
 
-    def _call(self, order: reload_messages.Call) -> reload_messages.Answer:
-        function = self.calls[order.key]
+    def call(self, key: int, asked: ArtifactCall) -> ReloadResult:
+        """Call an artifact; only what the artifact itself raises becomes a result."""
+        function = self.calls[key]
         try:
-            with torch.set_grad_enabled(order.grad):
-                out = function(order.hidden, order.positions, order.payload)
-        except Exception as error:  # noqa: BLE001  # what a compiled call raises is a fact
-            return _failed(error)
-        return reload_messages.Done(out, dynamo.graphs_built())
+            with torch.set_grad_enabled(asked.grad):
+                out = function(asked.hidden, asked.positions, asked.payload)
+        except Exception as error:  # noqa: BLE001  # an exception of a compiled call is a fact
+            return _raised(error)
+        return ReloadResult(out, dynamo.graphs_built())
 
 
-def _failed(error: Exception) -> reload_messages.Failed:
+def _raised(error: Exception) -> ReloadResult:
     # Compiled code keeps the file and line of what was compiled.
     places = [
         f"{frame.filename}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(_TORCH) and frame.filename != __file__
     ]
-    return reload_messages.Failed(type(error).__name__, str(error), places[-1] if places else "")
+    return ReloadResult(raised=ArtifactError(type(error).__name__, str(error), places[-1] if places else ""))
 
 
-def main(socket: int) -> None:
-    """Serve until the other side hangs up."""
-    loaded = Loaded()
-    with Connection(socket) as connection:
-        while True:
-            try:
-                order = reload_messages.decode_order(connection.recv_bytes())
-            except EOFError:
-                return
-            connection.send_bytes(reload_messages.encode(loaded.answer(order)))
+_ARTIFACTS = LoadedArtifacts()
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
+def load(key: int, path: str, parts: object, threads: int) -> object:
+    """Load an artifact and call it `key`; `parts` and the result as JSON."""
+    return to_json(_ARTIFACTS.load(key, Path(path), from_json(parts, list[Part]), threads))
+
+
+def call(key: int, asked: object) -> object:
+    """Call artifact `key`; `asked` (an `ArtifactCall`) and the result as JSON."""
+    return to_json(_ARTIFACTS.call(key, from_json(asked, ArtifactCall)))
+
+
+def drop(key: int) -> object:
+    """Forget artifact `key`."""
+    del _ARTIFACTS.calls[key]
+    return to_json(ReloadResult())

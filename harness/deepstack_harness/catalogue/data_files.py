@@ -34,5 +34,9 @@ def cache() -> Path:
 
 
 def hypothesis_storage() -> dict[str, str]:
-    """Return the environment that moves a child's hypothesis database out of the current directory."""
-    return {"HYPOTHESIS_STORAGE_DIRECTORY": str(cache() / "hypothesis")}
+    """Return the environment in which hypothesis keeps its files in our cache.
+
+    By default hypothesis writes to the current directory.  A setting of the caller is left as it is.
+    """
+    name = "HYPOTHESIS_STORAGE_DIRECTORY"
+    return {} if name in os.environ else {name: str(cache() / "hypothesis")}

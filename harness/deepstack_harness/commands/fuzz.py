@@ -74,7 +74,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
 def _campaign(args: Namespace) -> Campaign:
     from deepstack_harness.fuzzing.boundary import questions
-    from deepstack_harness.fuzzing.campaign import Campaign, Limits
+    from deepstack_harness.fuzzing.campaign import Campaign, HuntLimits
     from deepstack_harness.fuzzing.request import Asked, target_of
 
     asked = Asked(args.source, args.buffer, args.revision, _arm(args), args.family)
@@ -84,7 +84,7 @@ def _campaign(args: Namespace) -> Campaign:
     if played < 1 or (args.minutes is not None and args.minutes <= 0):
         raise UsageError(f"--examples {played}, --minutes {args.minutes}: both are above 0")
     compiled = ArmSpec.parse(asked.arm).compiled
-    limits = Limits(
+    limits = HuntLimits(
         step_s=300.0 if compiled else 20.0, seconds=None if args.minutes is None else 60 * args.minutes
     )
     examples = questions() if args.boundary else played

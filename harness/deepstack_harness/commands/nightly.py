@@ -44,11 +44,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when all stages held, 1 when one was broken, 3 when the machine could not, 4 when one failed."""
-    from deepstack_harness.nightly.night import Night, exit_code, gpu_fault
+    from deepstack_harness.nightly.night import NightlyRun, exit_code, gpu_fault
 
     folder, stages = _planned(args)
     ended, lost = [], ""
-    for one in Night(folder, gpu_fault).run(stages):
+    for one in NightlyRun(folder, gpu_fault).run(stages):
         ended.append(one)
         _show(output, one)
         lost = _summarise(folder, ended)  # the report, the last stage, tells of the others
@@ -60,13 +60,13 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
 
 def _planned(args: Namespace) -> tuple[Path, list[Stage]]:
-    from deepstack_harness.nightly.stages import Wanted, stages
+    from deepstack_harness.nightly.stages import NightRequest, stages
 
     if args.minutes <= 0 or args.workers < 1:
         raise UsageError(f"--minutes {args.minutes:g} and -n {args.workers}: both are to be above 0")
     history = Path(args.history).resolve()
     folder = Path(args.out).resolve() if args.out else history / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
-    wanted = Wanted(folder, history, args.device or ["cpu"], args.minutes, args.workers, args.source)
+    wanted = NightRequest(folder, history, args.device or ["cpu"], args.minutes, args.workers, args.source)
     planned = stages(wanted, args.stage)
     _make(folder)
     return folder, planned

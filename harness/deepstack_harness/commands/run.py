@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,7 +70,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
 def _wanted(args: Namespace) -> Wanted:
     from deepstack_harness.results.files import Shard
     from deepstack_harness.runs.execution import EXECUTORS, Wanted
-    from deepstack_harness.runs.process import Limits
+    from deepstack_harness.runs.play_group import RUN_LIMITS
     from deepstack_harness.runs.selection import Tier
 
     _known("--tier", args.tier, list(Tier))
@@ -80,12 +81,13 @@ def _wanted(args: Namespace) -> Wanted:
     if args.case_seconds <= 0:
         raise UsageError(f"--case-seconds takes more than 0, not {args.case_seconds:g}")
     devices = tuple(dict.fromkeys(args.device or ["cpu"]))
-    on_gpu = any(device != "cpu" for device in devices)
+    # A driver of a GPU maps far more than it uses.
+    limited = args.memory > 0 and all(device == "cpu" for device in devices)
+    memory = int(args.memory * _GIB) if limited else None
     return Wanted(
         args.selection, Tier(args.tier), devices, tuple(dict.fromkeys(args.buffer)),
         Shard.parse(args.shard) if args.shard else None, args.workers, args.executor,
-        # A driver of a GPU maps far more than it uses.
-        Limits(case_s=args.case_seconds, memory=0 if on_gpu else int(args.memory * _GIB)),
+        replace(RUN_LIMITS, call_s=args.case_seconds, memory=memory),
     )  # fmt: skip
 
 

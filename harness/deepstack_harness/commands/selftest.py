@@ -28,14 +28,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when all mutants are caught by exactly their rule and `reference` is clean, else 1."""
     from deepstack_harness.reporting.terminal.selftest_table import SelftestTable
-    from deepstack_harness.selftest.pool import orders_for, prove
+    from deepstack_harness.selftest.pool import prove
+    from deepstack_harness.selftest.trials import trials_for
 
     _check(args)
     start = time.perf_counter()
     table = SelftestTable(output)
-    orders = orders_for(args.mutants or MUTANTS, args.seed)
-    with output.progress(f"{len(orders)} hunts"):
-        for proof in prove(orders, args.workers):
+    trials = trials_for(args.mutants or MUTANTS, args.seed)
+    with output.progress(f"{len(trials)} hunts"):
+        for proof in prove(trials, args.workers):
             table.show(proof)
     return ExitCode.HOLDS if table.close(time.perf_counter() - start) else ExitCode.BROKEN
 

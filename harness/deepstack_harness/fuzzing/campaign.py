@@ -1,8 +1,7 @@
 """A fuzz campaign and the folder that it is kept in.
 
-`findings.jsonl` has each finding, for good from when it is told; `run.json` what was asked,
-and how far it came; `running.txt` the trace that is being played.  A run that was killed goes
-on when it is asked for again with the same folder.
+`findings.jsonl` has each finding from the moment it is told; `run.json` has the request and the progress.
+A run that was killed goes on when the same command is given again with the same folder.
 """
 
 import json
@@ -16,15 +15,15 @@ from deepstack_harness.errors import UsageError
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import Progress
 from deepstack_harness.fuzzing.request import Asked
-from deepstack_harness.fuzzing.worker import ENDED, JOURNAL, PROGRESS, RUNNING
+from deepstack_harness.fuzzing.worker import JOURNAL
 
 RUN = "run.json"
 MEMORY_BYTES = 4 * 2**30
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What the hunting process may use: seconds for one step, bytes of memory, seconds for everything."""
+class HuntLimits:
+    """Limits of a hunt: seconds for one step, bytes of memory, seconds for everything."""
 
     step_s: float = 20.0
     memory_bytes: int = MEMORY_BYTES
@@ -40,17 +39,17 @@ class Campaign:
     examples: int
     seed: int = 0
     boundary: bool = False
-    limits: Limits = field(default_factory=Limits)
+    limits: HuntLimits = field(default_factory=HuntLimits)
 
     def describe(self) -> dict[str, object]:
-        """What must be the same for a run to go on."""
+        """Return the request; a run goes on only if this is the same."""
         return {"schema_version": 1, "asked": asdict(self.asked), "examples": self.examples,
                 "seed": self.seed, "boundary": self.boundary}  # fmt: skip
 
 
 @dataclass
 class Hunted:
-    """What came of a campaign: findings, counts over all its processes, and whether it played everything."""
+    """Result of a campaign so far: findings, counts over all its workers, and whether all was played."""
 
     findings: list[Finding] = field(default_factory=list)
     progress: Progress = field(default_factory=Progress)
@@ -91,14 +90,6 @@ def read_journal(folder: Path) -> list[Finding]:
     return list(found.values())
 
 
-def read_progress(folder: Path) -> Progress:
-    """How far the process that hunts has come."""
-    try:
-        return msgspec.json.decode((folder / PROGRESS).read_bytes(), type=Progress)
-    except FileNotFoundError:
-        return Progress()
-
-
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +111,7 @@ def _read_run(folder: Path) -> dict[str, object] | None:
 
 
 def _forget(folder: Path) -> None:
-    for name in (RUN, JOURNAL, RUNNING, PROGRESS, ENDED):
+    for name in (RUN, JOURNAL):
         (folder / name).unlink(missing_ok=True)
 
 

@@ -1,27 +1,44 @@
-"""The trace that ended a hunting process: shortened in a few more processes, and written down."""
+"""A trace that ended a worker becomes a finding; a few more workers try shorter traces."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from types import MappingProxyType
 
 from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.errors import HarnessError
 from deepstack_harness.fuzzing.campaign import Campaign, Hunted
-from deepstack_harness.fuzzing.finding import Finding, Kind
+from deepstack_harness.fuzzing.finding import Finding, FindingKind
 from deepstack_harness.fuzzing.pattern import pattern_of
-from deepstack_harness.fuzzing.worker import JOURNAL, OUTPUT, PRINTED_BYTES, RUNNING
-from deepstack_harness.workers.isolate import Ending, Outcome, run_isolated
+from deepstack_harness.fuzzing.worker import JOURNAL, TRACE
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import CallResult, Flooded, RanOutOfMemory, TimedOut, WorkerEnd
+from deepstack_harness.workers.worker import Worker
 
 _SHORTENING_S = 20.0
+_STEP_BYTES = 256 * 2**10
+"""Bytes that one step may print; more is a finding."""
+_KINDS: Mapping[type[WorkerEnd], FindingKind] = MappingProxyType(
+    {TimedOut: FindingKind.HANG, Flooded: FindingKind.OUTPUT, RanOutOfMemory: FindingKind.MEMORY}
+)
+"""Kinds of findings by the end of the worker; every other end is a crash."""
 
 
-def note(campaign: Campaign, hunted: Hunted, kind: Kind) -> None:
-    """Write down the trace that ended the process, shortened; raises `HarnessError` where it played none."""
-    text = (campaign.folder / RUNNING).read_text() if (campaign.folder / RUNNING).exists() else ""
-    if not text:
-        said = (campaign.folder / OUTPUT).read_bytes()[-2000:].decode(errors="replace").strip()
-        raise HarnessError(f"the hunting process ended before its first step: {said or 'it said nothing'}")
-    trace = _shortened(campaign, kind, Trace.parse(text))
+def hunt_limits(campaign: Campaign) -> Limits:
+    """Return the limits of a worker that hunts: a hunt has no time limit, and each of its steps has one."""
+    limits = campaign.limits
+    return Limits(
+        start_s=300.0, call_s=None, step_s=limits.step_s, memory=limits.memory_bytes, output=_STEP_BYTES
+    )
+
+
+def note(campaign: Campaign, hunted: Hunted, end: WorkerEnd) -> None:
+    """Write down the trace that ended a worker, shortened; raises `HarnessError` where it played none."""
+    if not end.phase.startswith(TRACE):
+        printed = end.output.strip() or "nothing"
+        raise HarnessError(f"the hunt ended before its first step: {end.sentence}; it printed: {printed}")
+    kind = _KINDS.get(type(end), FindingKind.CRASH)
+    trace = _shortened(campaign, kind, Trace.parse(end.phase.removeprefix(TRACE)))
     asked, arm = campaign.asked, campaign.asked.arm
     finding = Finding(
         kind=kind, rule=None, trace=str(trace), pattern=pattern_of(trace), detail=_DETAILS[kind],
@@ -34,31 +51,33 @@ def note(campaign: Campaign, hunted: Hunted, kind: Kind) -> None:
 
 
 _DETAILS = {
-    Kind.HANG: "a step did not come back",
-    Kind.CRASH: "the process ended in the middle of a step",
-    Kind.OUTPUT: "more was printed than a person could read",
-    Kind.MEMORY: "memory ran out",
+    FindingKind.HANG: "a step did not come back",
+    FindingKind.CRASH: "the process ended in the middle of a step",
+    FindingKind.OUTPUT: "more was printed than a person could read",
+    FindingKind.MEMORY: "memory ran out",
 }
 
 
-def _shortened(campaign: Campaign, kind: Kind, trace: Trace) -> Trace:
-    """The shortest of a few cuts that still ends a process in the same way; seconds, not minutes."""
-    until, limits = time.monotonic() + _SHORTENING_S, campaign.limits
+def _shortened(campaign: Campaign, kind: FindingKind, trace: Trace) -> Trace:
+    """Return the shortest of a few cuts that still ends a worker in the same way; takes seconds."""
+    until = time.monotonic() + _SHORTENING_S
     for shorter in dict.fromkeys(_cuts(trace)):
         if time.monotonic() > until or len(shorter.steps) >= len(trace.steps):
             break
-        outcome = run_isolated(
-            "deepstack_harness.fuzzing.worker:replay",
-            {"asked": asdict(campaign.asked), "trace": str(shorter)},
-            timeout_s=limits.step_s + 10, memory_bytes=limits.memory_bytes,
-        )  # fmt: skip
-        if _shows(outcome, kind):
+        if _shows(_replay(campaign, shorter), kind):
             return shorter
     return trace
 
 
+def _replay(campaign: Campaign, trace: Trace) -> CallResult:
+    work = "deepstack_harness.fuzzing.worker"
+    arguments = {"asked": asdict(campaign.asked), "trace": str(trace)}
+    with Worker(hunt_limits(campaign), preload=work) as worker:
+        return worker.call(f"{work}:replay", arguments, seconds=campaign.limits.step_s + 10)
+
+
 def _cuts(trace: Trace) -> Iterator[Trace]:
-    """The last step alone, also on a buffer as large as this one had grown, and with few steps before it."""
+    """Yield the last step alone, also on a buffer as large as it had grown, and with few steps before it."""
     *before, last = trace.steps
     acting = [step for step in before if step.op is not Op.GET]
     grown = max(trace.capacity, *(step.tokens for step in trace))
@@ -68,8 +87,5 @@ def _cuts(trace: Trace) -> Iterator[Trace]:
         yield Trace(trace.capacity, (*kept, last))
 
 
-def _shows(outcome: Outcome, kind: Kind) -> bool:
-    if kind is Kind.OUTPUT:
-        flooded = outcome.ending is Ending.RETURNED and int(outcome.value) > PRINTED_BYTES
-        return flooded or outcome.ending is Ending.TIMED_OUT
-    return outcome.ending is (Ending.TIMED_OUT if kind is Kind.HANG else Ending.CRASHED)
+def _shows(result: CallResult, kind: FindingKind) -> bool:
+    return isinstance(result, WorkerEnd) and _KINDS.get(type(result), FindingKind.CRASH) is kind

@@ -9,7 +9,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.fuzzing.pattern import Pattern
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """How a fault showed: a broken rule, or an end of the process that played it."""
 
     RULE = "rule"
@@ -28,7 +28,7 @@ class Finding:
     it on a buffer and a session of its own; None where that was not tried.
     """
 
-    kind: Kind
+    kind: FindingKind
     rule: Rule | None
     trace: str
     pattern: Pattern

@@ -9,7 +9,7 @@ from deepstack_harness.catalogue.reach import UNKNOWN
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import UsageError
-from deepstack_harness.fuzzing.finding import Finding, Kind
+from deepstack_harness.fuzzing.finding import Finding, FindingKind
 from deepstack_harness.fuzzing.request import Asked
 from deepstack_harness.scripts.findings import Whose, render_finding
 
@@ -66,7 +66,7 @@ def write_found(folder: Path, findings: Sequence[Finding], asked: Asked) -> list
     lines = folder / "findings.txt"
     lines.write_text("".join(f"{one.line}\n" for one in findings), encoding="utf-8")
     written = [lines]
-    rules = [one for one in findings if one.kind is Kind.RULE]
+    rules = [one for one in findings if one.kind is FindingKind.RULE]
     if rules:
         written.append(folder / "test_found.py")
         written[-1].write_text(cases_of(rules, asked), encoding="utf-8")

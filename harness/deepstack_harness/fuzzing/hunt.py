@@ -16,7 +16,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.errors import OutOfMemory
 from deepstack_harness.fuzzing.example import Example
-from deepstack_harness.fuzzing.finding import Finding, Kind
+from deepstack_harness.fuzzing.finding import Finding, FindingKind
 from deepstack_harness.fuzzing.machine import ContractMachine
 from deepstack_harness.fuzzing.pattern import contains, loosely, pattern_of
 from deepstack_harness.fuzzing.running import Live
@@ -132,7 +132,7 @@ class Hunt:
         self.seed = seed
         self.watch = watch
         self.result = Result()
-        self.avoided = [loosely(finding.pattern) for finding in known if finding.kind is not Kind.RULE]
+        self.avoided = [loosely(finding.pattern) for finding in known if finding.kind is not FindingKind.RULE]
         self._ground = Ground(target)
         self._known = list(known)
         self._again: Counter[str] = Counter()
@@ -193,9 +193,9 @@ class Hunt:
     def memory_eaten(self, live: Live, detail: str) -> None:
         """The trace used up the memory."""
         trace = live.trace
-        if not self._explained(Kind.MEMORY, trace):
+        if not self._explained(FindingKind.MEMORY, trace):
             trace = shrink(trace, self._eats, plays=40)
-            self._tell(self._finding(Kind.MEMORY, trace, None, detail))
+            self._tell(self._finding(FindingKind.MEMORY, trace, None, detail))
 
     def confirm(self) -> None:
         """Play what compiled decoders showed on sessions of their own, and shrink what needs one."""
@@ -223,7 +223,7 @@ class Hunt:
             trace = shrink(trace, shows, keep=self._kept)
             said = self._broken(trace).get(said.rule, said)
         alone = None if self.target.arm.compiled else True
-        return self._finding(Kind.RULE, trace, said, said.detail, alone=alone)
+        return self._finding(FindingKind.RULE, trace, said, said.detail, alone=alone)
 
     def _confirm(self, finding: Finding) -> None:
         trace, rule = Trace.parse(finding.trace), finding.rule
@@ -274,7 +274,13 @@ class Hunt:
         self.watch.found(finding)
 
     def _finding(
-        self, kind: Kind, trace: Trace, said: Judgement | None, detail: str, *, alone: bool | None = True
+        self,
+        kind: FindingKind,
+        trace: Trace,
+        said: Judgement | None,
+        detail: str,
+        *,
+        alone: bool | None = True,
     ) -> Finding:
         target = self.target
         figures = replace(said, detail=detail) if said else None

@@ -1,39 +1,35 @@
-"""The process that hunts, and may not survive it: it writes down what it does before it does it.
-
-Started by `deepstack_harness.fuzzing.worker_process` with an `Order` as JSON on stdin.
-"""
+"""The work of a worker that hunts, and may not survive it: each step is announced before it is played."""
 
 import os
-import resource
-import sys
-import tempfile
 import time
-import traceback
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import torch
 from typing_extensions import override
 
 from deepstack_harness.contract.trace import Step, Trace
-from deepstack_harness.errors import ExitCode, HarnessError, OutOfMemory
 from deepstack_harness.fuzzing.boundary import hunt_boundary
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import Enough, Progress, Watch, hunt
 from deepstack_harness.fuzzing.request import Asked, target_of
 from deepstack_harness.fuzzing.session import Ground
+from deepstack_harness.workers.child import Channel
 
-RUNNING, JOURNAL, PROGRESS = "running.txt", "findings.jsonl", "progress.json"
-ENDED, OUTPUT = "ended.json", "output.txt"
-PRINTED_BYTES = 256 * 2**10
-"""What one trace may print; more is a finding."""
-FLOODED = 9
-"""Exit status of a child that found more printed than that."""
+JOURNAL = "findings.jsonl"
+PROGRESS, FINDING = "progress", "finding"
+"""Keys of the facts: a `Progress` after each example, and a `Finding` that the journal has."""
+TRACE = "trace "
+"""Beginning of the phases: the rest is the trace up to the step that is played."""
 
 
 @dataclass(frozen=True)
-class Order:
-    """What to hunt, how long, and the folder that everything is written to."""
+class HuntRequest:
+    """Request for a hunt: the target, how long to hunt, and the folder of the journal."""
 
     asked: Asked
     folder: str
@@ -41,101 +37,62 @@ class Order:
     seed: int
     known: tuple[Finding, ...] = ()
     seconds: float | None = None
-    memory_bytes: int | None = None
     boundary: bool = False
 
 
 class Journal(Watch):
-    """Writes findings for good, and the trace that is being played, step by step, for the case of an end."""
+    """Watch that writes findings to a file, and sends progress and the trace that is played to the parent."""
 
-    def __init__(self, order: Order) -> None:
-        """Open the files; the parent is the process that started this one."""
-        folder = Path(order.folder)
-        self._running = os.open(folder / RUNNING, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        self._findings = (folder / JOURNAL).open("a", encoding="utf-8")
-        self._progress = folder / PROGRESS
-        self._parent = os.getppid()
-        self._until = None if order.seconds is None else time.monotonic() + order.seconds
-        self._printed = 0
-        self._fresh = True
+    def __init__(self, request: HuntRequest, channel: Channel) -> None:
+        """Open the file."""
+        self._findings = (Path(request.folder) / JOURNAL).open("a", encoding="utf-8")
+        self._channel = channel
+        self._until = None if request.seconds is None else time.monotonic() + request.seconds
+        self._steps: list[str] = []
 
     @override
     def begins(self) -> None:
-        os.ftruncate(self._running, 0)
-        os.lseek(self._running, 0, os.SEEK_SET)
-        self._fresh = True
-        self._printed = printed_bytes()
+        self._steps = []
+        self._channel.phase("")
 
     @override
     def step(self, capacity: int, step: Step) -> None:
-        if printed_bytes() - self._printed > PRINTED_BYTES:
-            os._exit(FLOODED)
-        os.write(self._running, (f"cap {capacity}: {step}" if self._fresh else f"; {step}").encode())
-        self._fresh = False
+        self._steps.append(str(step))
+        self._channel.phase(f"{TRACE}cap {capacity}: {'; '.join(self._steps)}")
 
     @override
     def example(self, progress: Progress) -> None:
-        self.keep(progress)
-        orphaned = os.getppid() != self._parent
-        if orphaned or (self._until is not None and time.monotonic() > self._until):
+        self._channel.fact({PROGRESS: asdict(progress)})
+        if self._until is not None and time.monotonic() > self._until:
             raise Enough
 
     @override
     def found(self, finding: Finding) -> None:
+        # On the disk before the parent hears of it: a finding that was told survives whatever follows.
         self._findings.write(finding.to_json() + "\n")
         self._findings.flush()
         os.fsync(self._findings.fileno())
-
-    def keep(self, progress: Progress) -> None:
-        """Write how far the hunt is: after an end it goes on from there."""
-        partial = self._progress.with_suffix(".partial")
-        partial.write_bytes(msgspec.json.encode(asdict(progress)))
-        partial.rename(self._progress)
+        self._channel.fact({FINDING: finding.name})
 
 
-def printed_bytes() -> int:
-    """What this process has printed into the file that is its stdout and stderr."""
-    sys.stdout.flush()
-    return os.fstat(1).st_size
-
-
-def replay(asked: dict[str, str | None], trace: str) -> int:
-    """Play one trace in a child of `deepstack_harness.workers.isolate`; answers the bytes that it printed."""
-    target = target_of(msgspec.convert(asked, Asked))
-    with tempfile.TemporaryFile() as printed:
-        os.dup2(printed.fileno(), 1)
-        os.dup2(printed.fileno(), 2)
-        Ground(target).broken(Trace.parse(trace))
-        return printed_bytes()
-
-
-def main() -> None:
-    """Hunt as ordered, and say at the end that it was one."""
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
-    if order.memory_bytes:
-        resource.setrlimit(resource.RLIMIT_DATA, (order.memory_bytes, order.memory_bytes))
-    answer = Path(order.folder) / ENDED
-    try:
-        progress = _hunt(order)
-    except OutOfMemory:
-        raise
-    except HarnessError as error:
-        answer.write_bytes(msgspec.json.encode({"code": int(error.exit_code), "error": str(error)}))
-    except Exception:  # noqa: BLE001  # what a buffer raises is a fact, so this is a bug of ours
-        answer.write_bytes(msgspec.json.encode({"code": int(ExitCode.BUG), "error": traceback.format_exc()}))
-    else:
-        answer.write_bytes(msgspec.json.encode({"progress": asdict(progress)}))
-
-
-def _hunt(order: Order) -> Progress:
-    import torch
-
+def prepare(asked: Mapping[str, str | None]) -> None:
+    """Fetch, find and build what `asked` (an `Asked`) names: the limit of a step is for none of this."""
     torch.set_num_threads(1)
-    target, journal = target_of(order.asked), Journal(order)
-    if order.boundary:
-        return hunt_boundary(target, seed=order.seed, watch=journal).progress
-    return hunt(target, examples=order.examples, seed=order.seed, known=order.known, watch=journal).progress
+    with closing(Ground(target_of(msgspec.convert(asked, Asked)))):
+        pass
 
 
-if __name__ == "__main__":
-    main()
+def hunt_as_requested(request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
+    """Hunt as a `HuntRequest` says and return the `Progress`; both as JSON."""
+    parsed = msgspec.convert(request, HuntRequest)
+    target, journal = target_of(parsed.asked), Journal(parsed, channel)
+    if parsed.boundary:
+        return asdict(hunt_boundary(target, seed=parsed.seed, watch=journal).progress)
+    result = hunt(target, examples=parsed.examples, seed=parsed.seed, known=parsed.known, watch=journal)
+    return asdict(result.progress)
+
+
+def replay(asked: Mapping[str, str | None], trace: str) -> None:
+    """Play one trace on what `asked` (an `Asked`) names."""
+    with closing(Ground(target_of(msgspec.convert(asked, Asked)))) as ground:
+        ground.broken(Trace.parse(trace))

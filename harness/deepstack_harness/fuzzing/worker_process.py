@@ -1,138 +1,102 @@
-"""A hunt in a process of its own: what hangs, crashes, eats memory or floods its output is a finding too."""
+"""Hunt in a worker: a trace that hangs, crashes, uses up memory or floods the output is a finding too."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import fields, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any
 
 import msgspec
 
 from deepstack_harness.catalogue.data_files import hypothesis_storage
-from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
-from deepstack_harness.fuzzing.campaign import Campaign, Hunted, Limits, keep, read_journal, read_progress
-from deepstack_harness.fuzzing.crash_finding import note
-from deepstack_harness.fuzzing.finding import Finding, Kind
+from deepstack_harness.fuzzing.campaign import Campaign, Hunted, keep, read_journal
+from deepstack_harness.fuzzing.crash_finding import hunt_limits, note
+from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import Progress
-from deepstack_harness.fuzzing.worker import ENDED, FLOODED, OUTPUT, PROGRESS, RUNNING, Order
+from deepstack_harness.fuzzing.worker import FINDING, PROGRESS, HuntRequest
+from deepstack_harness.workers.outcomes import Answered, RaisedInWorker, WorkerEnd
+from deepstack_harness.workers.worker import Worker
 
-_LONGEST_OUTPUT = 64 * 2**20
-_STARTING_S = 300.0
-"""Patience until the first step: a source may have to be fetched."""
-_ENDS = 6
-"""So many ends of a process are looked into; more, and the hunt is over."""
+_WORK = "deepstack_harness.fuzzing.worker"
+_PREPARING_S = 300.0
+"""Seconds for preparing the target: a source may have to be fetched."""
+_MOST_ENDS = 6
+"""Ends of a worker after which a hunt is given up."""
+_TELL_S = 0.1
 
 Tell = Callable[[Progress, list[Finding]], None]
-"""Told now and then how far the campaign is, and what it has found."""
+"""Called now and then with the progress of a campaign and its findings so far."""
 
 
 def carry_on(campaign: Campaign, hunted: Hunted, tell: Tell) -> Hunted:
-    """Play what is left of the examples; raises what the process said where that was no fault it found."""
+    """Play what is left of the examples; raises an error of the worker that is no fault it found."""
     ends, deadline = 0, _deadline(campaign.limits.seconds)
-    while hunted.progress.examples < campaign.examples and ends < _ENDS and not _over(deadline):
+    while hunted.progress.examples < campaign.examples and ends < _MOST_ENDS and not _over(deadline):
         before = hunted.progress
         hunted.rounds += 1
         keep(campaign, hunted)
-        ended = _play(campaign, hunted, before, deadline, tell)
+        end = _hunt(campaign, hunted, before, deadline, tell)
         keep(campaign, hunted)
-        if ended is None:
+        if end is None:
             break
         ends += 1
-        note(campaign, hunted, ended)
+        note(campaign, hunted, end)
         tell(hunted.progress, hunted.findings)
     hunted.complete = hunted.progress.examples >= campaign.examples or campaign.boundary
-    keep(campaign, hunted, finished=hunted.complete or ends >= _ENDS)
+    keep(campaign, hunted, finished=hunted.complete or ends >= _MOST_ENDS)
     return hunted
 
 
-def _play(
+def _hunt(
     campaign: Campaign, hunted: Hunted, before: Progress, deadline: float | None, tell: Tell
-) -> Kind | None:
-    """One process; how it ended where it did not end by itself."""
-    folder = campaign.folder
-    for name in (RUNNING, PROGRESS, ENDED):
-        (folder / name).unlink(missing_ok=True)
-    order = Order(
-        campaign.asked, str(folder), campaign.examples - before.examples,
+) -> WorkerEnd | None:
+    """Hunt in one worker; return its end where it did not hunt to the last example."""
+    with Worker(hunt_limits(campaign), preload=_WORK, environment=hypothesis_storage()) as worker:
+        result = worker.call(f"{_WORK}:prepare", {"asked": asdict(campaign.asked)}, seconds=_PREPARING_S)
+        if isinstance(result, Answered):
+            listener = _Listener(campaign, hunted, before, tell)
+            request = msgspec.to_builtins(_request(campaign, hunted, before, deadline))
+            result = worker.call(f"{_WORK}:hunt_as_requested", {"request": request}, on_fact=listener.hear)
+    hunted.findings = read_journal(campaign.folder)
+    match result:
+        case Answered(value=value):
+            hunted.progress = _sum(before, msgspec.convert(value, Progress))
+            return None
+        case RaisedInWorker():
+            raise result.as_error
+        case WorkerEnd():
+            # The example that ended the worker is not played again.
+            hunted.progress = replace(hunted.progress, examples=hunted.progress.examples + 1)
+            return result
+
+
+def _request(campaign: Campaign, hunted: Hunted, before: Progress, deadline: float | None) -> HuntRequest:
+    return HuntRequest(
+        campaign.asked, str(campaign.folder), campaign.examples - before.examples,
         campaign.seed + 1_000_003 * (hunted.rounds - 1), tuple(hunted.findings),
-        None if deadline is None else max(0.1, deadline - time.monotonic()),
-        campaign.limits.memory_bytes, campaign.boundary,
+        None if deadline is None else max(0.1, deadline - time.monotonic()), campaign.boundary,
     )  # fmt: skip
-    kind: Kind | None = None
-    with _child(order) as child:
-        for kind in _watched(child, folder, campaign.limits):  # noqa: B007  # the last one tells
-            hunted.findings = read_journal(folder)
-            hunted.progress = _sum(before, read_progress(folder))
-            tell(hunted.progress, hunted.findings)
-    return _ending(folder, hunted, before, kind)
 
 
-def _ending(folder: Path, hunted: Hunted, before: Progress, kind: Kind | None) -> Kind | None:
-    hunted.findings = read_journal(folder)
-    if not (folder / ENDED).exists():
-        done = read_progress(folder)
-        hunted.progress = _sum(before, replace(done, examples=done.examples + 1))
-        return kind or Kind.CRASH
-    said = json.loads((folder / ENDED).read_text())
-    if "error" in said:
-        errors = {ExitCode.USAGE: UsageError, ExitCode.MACHINE: MachineError}
-        raise errors.get(ExitCode(said["code"]), HarnessError)(said["error"])
-    hunted.progress = _sum(before, msgspec.convert(said["progress"], Progress))
-    return None
+class _Listener:
+    """Listener to the facts of a hunt: it keeps `hunted` up to date, and tells of it."""
 
+    def __init__(self, campaign: Campaign, hunted: Hunted, before: Progress, tell: Tell) -> None:
+        self._campaign, self._hunted, self._before, self._tell = campaign, hunted, before, tell
+        self._told = 0.0
 
-class _child:  # noqa: N801  # used as a function
-    """A hunting process; whatever it started ends with it."""
-
-    def __init__(self, order: Order) -> None:
-        self._output = (Path(order.folder) / OUTPUT).open("wb+")
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "deepstack_harness.fuzzing.worker"], stdin=subprocess.PIPE,
-            stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**hypothesis_storage(), **os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        assert self._child.stdin is not None  # a pipe
-        with suppress(BrokenPipeError):
-            self._child.stdin.write(msgspec.json.encode(order))
-            self._child.stdin.close()
-
-    def __enter__(self) -> "subprocess.Popen[bytes]":
-        return self._child
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.wait()
-        self._output.close()
-
-
-def _watched(child: "subprocess.Popen[bytes]", folder: Path, limits: Limits) -> Iterator[Kind | None]:
-    """Now and then None; at last how it ended, None where that has to be read from what it wrote."""
-    started, kind = time.time(), None
-    while kind is None and child.poll() is None:
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=0.1)
-        kind = _gone_wrong(folder, limits, started) if child.returncode is None else None
-        yield kind
-    yield Kind.OUTPUT if child.returncode == FLOODED else kind
-
-
-def _gone_wrong(folder: Path, limits: Limits, started: float) -> Kind | None:
-    running, output = folder / RUNNING, folder / OUTPUT
-    if output.stat().st_size > _LONGEST_OUTPUT:
-        return Kind.OUTPUT
-    begun = running.exists() and running.stat().st_size > 0
-    since = running.stat().st_mtime if running.exists() else started
-    return Kind.HANG if time.time() - since > (limits.step_s if begun else _STARTING_S) else None
+    def hear(self, fact: Mapping[str, Any]) -> None:
+        """Take a fact; a finding is told at once, progress now and then."""
+        if PROGRESS in fact:
+            self._hunted.progress = _sum(self._before, msgspec.convert(fact[PROGRESS], Progress))
+        if FINDING in fact:
+            self._hunted.findings = read_journal(self._campaign.folder)
+        if FINDING in fact or time.monotonic() > self._told + _TELL_S:
+            self._told = time.monotonic()
+            self._tell(self._hunted.progress, self._hunted.findings)
 
 
 def _sum(one: Progress, other: Progress) -> Progress:
-    """Counts of both; graphs, budget and states are those of the process that hunts now."""
+    """Add the counts; graphs, budget and states are those of the worker that hunts now."""
     now = {"states", "graphs", "budget"}
     names = [part.name for part in fields(Progress) if part.name not in now]
     return replace(other, **{name: getattr(one, name) + getattr(other, name) for name in names})

@@ -1,4 +1,4 @@
-"""Runs inside the child process: decode steps of one tiny Granite decoder, timed by turns."""
+"""The work of a worker that times decode steps of one tiny Granite decoder, by turns."""
 
 import os
 import tempfile
@@ -30,7 +30,7 @@ _DTYPE, _CPU = torch.float32, torch.device("cpu")
 
 
 class _WithoutPayload(nn.Module):
-    """A decoder that never adds one.  A class of its own, since compiled graphs belong to their code."""
+    """A decoder that never adds a payload; a class of its own, since compiled graphs belong to their code."""
 
     def __init__(self, decoder: nn.Module) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class _WithoutPayload(nn.Module):
 
 @dataclass(frozen=True)
 class _Timed:
-    """The decoder with its payload and without one, both compiled, at `asked`'s capacity."""
+    """The decoder with its payload and without one, both compiled; `asked` has the capacity."""
 
     asked: Subject
     family: TinyFamily[Any]
@@ -59,7 +59,7 @@ class _Timed:
             ArmSpec.parse(asked.arm),
             Profile(asked.capacity, family.hidden, family.levels, _DTYPE, _CPU),
         )
-        # Opening a session drops what others have compiled: both first, then both profile runs.
+        # Opening a session drops what other sessions have compiled: open both, then run both profile runs.
         with_payload = open_arm(arm, cast(Decoder, decoder), profile)
         stack.callback(with_payload.close)
         without = open_arm(arm, cast(Decoder, _WithoutPayload(decoder)), profile)
@@ -70,7 +70,7 @@ class _Timed:
         return timed
 
     def runs(self, tokens: int) -> list[Callable[[], Tensor]]:
-        """A step over all rows of the buffer, over the step's own, and without a payload."""
+        """Return a step over all rows of the buffer, one over its own rows, and one without a payload."""
         whole = self._inputs(GraniteFullBuffer, tokens)
         step = self._inputs(GraniteSlicedBuffer, tokens)
         return [
@@ -88,9 +88,9 @@ class _Timed:
 def time_steps(
     capacities: Sequence[int], tokens: Sequence[int], repetitions: int, layers: int | None
 ) -> dict[str, Any]:
-    """`deepstack_harness.kernels.costs.Costs`, as JSON; raises `NotMeasured` where a step ran other rows."""
+    """Return `kernels.costs.Costs` as JSON; raises `NotMeasured` where a step ran other rows."""
     torch.set_num_threads(1)
-    # Traced with as many rows as the buffer has, so that one graph runs whatever rows it is handed.
+    # Traced with as many rows as the buffer has: then one graph runs any number of rows.
     asked = Subject(
         _FAMILY, "granite_full", tokens=1, capacity=16, profile_tokens=16, dtype="float32", run=True,
         layers=layers,
@@ -112,7 +112,7 @@ def time_steps(
 
 
 def _step(timed: _Timed, tokens: int, repetitions: int) -> StepCost:
-    """The dear run once a round, the two cheap ones by turns."""
+    """Time the expensive step once a round, and the two cheap ones by turns."""
     capacity = timed.asked.capacity
     whole, sliced, skipped = timed.runs(tokens)
     taken: dict[str, list[float]] = {"full": [], "sliced": [], "skipped": []}

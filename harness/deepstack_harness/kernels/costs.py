@@ -1,7 +1,7 @@
-"""What rows that a step does not have cost in time, and what adding a payload of zeros costs.  No torch.
+"""The time that superfluous rows of a buffer cost a decode step, and the time that a payload of zeros costs.
 
-Ratios of times taken by turns in one process, on the CPU: they hold for this
-machine, the tiny decoder and whole-sequence attention, and say nothing of another.
+The figures are ratios of times that one process takes by turns, on the CPU.  They hold for this machine,
+the tiny decoder and whole-sequence attention, and say nothing of another machine or model.  No torch.
 """
 
 from collections.abc import Sequence
@@ -9,21 +9,23 @@ from dataclasses import dataclass
 
 import msgspec
 
-from deepstack_harness.errors import HarnessError, MachineError
-from deepstack_harness.workers.isolate import Ending, run_isolated
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import value_of
+from deepstack_harness.workers.worker import call_once
 
 CAPACITIES = (256, 1024, 2048)
 TOKENS = (1, 2, 4, 8)
 REPETITIONS = 2
-_SECONDS = 900
+_WORK = "deepstack_harness.kernels.cost_worker:time_steps"
+_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """One decode step, in seconds, each the least of its repetitions, of the cheap ones a hundred each.
+    """Seconds of one decode step: the least of its repetitions, and of a hundred times as many cheap ones.
 
-    `full`: the graph runs every row of the buffer; `sliced`: the step's, the payload
-    being zeros; `skipped`: a graph that was compiled without a payload.
+    `full`: the graph runs every row of the buffer; `sliced`: it runs the rows of the step, and the payload
+    is zeros; `skipped`: another graph, which was compiled without a payload.
     """
 
     capacity: int
@@ -34,18 +36,18 @@ class StepCost:
 
     @property
     def extra_rows(self) -> float:
-        """How many times as long a step takes that runs the whole buffer."""
+        """Ratio of a step that runs the whole buffer to one that runs its own rows."""
         return self.full / self.sliced
 
     @property
     def zeros(self) -> float:
-        """How many times as long a step takes that adds zeros, against one that adds nothing."""
+        """Ratio of a step that adds zeros to one that adds nothing."""
         return self.sliced / self.skipped
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one machine and one decoder."""
+    """Costs of all steps, on one machine with one decoder."""
 
     family: str
     arm: str
@@ -58,7 +60,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class CostRow:
-    """What `kernels --cost --json` writes for each step; times in seconds."""
+    """Row that `kernels --cost --json` writes for each step; times in seconds."""
 
     system: str
     kind: str
@@ -79,7 +81,7 @@ class CostRow:
 
     @classmethod
     def of(cls, costs: Costs, step: StepCost) -> "CostRow":
-        """The row of one step."""
+        """Return the row of one step."""
         return cls(
             system="deepstack", kind="cost", family=costs.family, arm=costs.arm, dtype=costs.dtype,
             device=costs.device, capacity=step.capacity, tokens=step.tokens, full_seconds=step.full,
@@ -94,16 +96,11 @@ def measure_costs(
     repetitions: int = REPETITIONS,
     layers: int | None = None,
 ) -> Costs:
-    """Time every step at every capacity, in a child of one thread that compiles two graphs.
+    """Time every step at every capacity, in a worker of one thread that compiles two graphs.
 
-    `layers` replaces the family's.
-
-    Raises `MachineError` where the child was ended, `HarnessError` where it failed.
+    `layers` replaces the family's number of layers.  Raises `MachineError` where the worker ended, and
+    `HarnessError` where it failed.
     """
     sizes = {"capacities": list(capacities), "tokens": list(tokens), "layers": layers}
-    asked = {**sizes, "repetitions": repetitions}
-    outcome = run_isolated("deepstack_harness.kernels.cost_worker:time_steps", asked, timeout_s=_SECONDS)
-    if outcome.ending is not Ending.RETURNED:
-        kind = HarnessError if outcome.ending is Ending.RAISED else MachineError
-        raise kind(f"timing decode steps: {outcome.ending}: {outcome.detail}".rstrip(": "))
-    return msgspec.convert(outcome.value, Costs)
+    result = call_once(_WORK, {**sizes, "repetitions": repetitions}, Limits(call_s=_SECONDS))
+    return msgspec.convert(value_of(result, "timing decode steps"), Costs)

@@ -1,43 +1,32 @@
-"""Measures subjects in a child process: pretending a GPU is for good, and a compile is best cold."""
+"""Measure subjects in a worker process: pretending a GPU cannot be undone, and a compile is best cold."""
 
 from collections.abc import Sequence
 
 import msgspec
 
-from deepstack_harness import errors
-from deepstack_harness.errors import HarnessError, MachineError
 from deepstack_harness.kernels.measurement import Measurement
 from deepstack_harness.kernels.subject import Subject
 from deepstack_harness.kernels.target_support import check_support
 from deepstack_harness.kernels.targets import GPUS
-from deepstack_harness.workers.isolate import Ending, Outcome, run_isolated
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import value_of
+from deepstack_harness.workers.worker import call_once
 
-_SECONDS = 600
-"""For each subject."""
+_WORK = "deepstack_harness.kernels.worker:measure_here"
+_SUBJECT_S = 600.0
+"""Seconds for one subject."""
 
 
 def measure(subjects: Sequence[Subject]) -> list[Measurement]:
-    """The kernels of each subject's step; all have one target, and one child measures them in their order.
+    """Measure the kernels of each subject's step; all subjects have one target, and share one worker.
 
-    Raises `UsageError` for a wrong subject, `MachineError` where this machine cannot
-    measure it, `NotMeasured` where no kernels were seen, and `HarnessError` where the
-    child failed in a way that is not foreseen.
+    Raises `UsageError` for a wrong subject, `MachineError` where this machine cannot measure it or the
+    worker ended, `NotMeasured` where no kernels were seen, and `HarnessError` for any other exception.
     """
     (target,) = {subject.target for subject in subjects}
     if target in GPUS:
         check_support()
-    order = {"subjects": msgspec.to_builtins(subjects)}
-    outcome = run_isolated(
-        "deepstack_harness.kernels.worker:measure_here", order, timeout_s=_SECONDS * len(subjects)
-    )
-    if outcome.ending is not Ending.RETURNED:
-        raise _failure(target, outcome)
-    if "refused" in outcome.value:
-        kind, sentence = outcome.value["refused"]
-        raise getattr(errors, kind)(sentence)
-    return msgspec.convert(outcome.value["measured"], list[Measurement])
-
-
-def _failure(target: str, outcome: Outcome) -> HarnessError:
-    kind = HarnessError if outcome.ending is Ending.RAISED else MachineError
-    return kind(f"measuring kernels for target '{target}': {outcome.ending}: {outcome.detail}".rstrip(": "))
+    limits = Limits(call_s=_SUBJECT_S * len(subjects))
+    result = call_once(_WORK, {"subjects": msgspec.to_builtins(subjects)}, limits)
+    found = value_of(result, f"measuring kernels for target '{target}'")
+    return msgspec.convert(found, list[Measurement])

@@ -1,6 +1,6 @@
-"""Runs inside the child process: prepares it for a target, and measures subjects one after the other.
+"""The work of a worker that measures kernels: prepare the process for a target, measure its subjects.
 
-Nothing of torch is imported before the target's variables are set.
+torch is imported after the target's environment variables are set, because it reads them then.
 """
 
 import os
@@ -13,25 +13,21 @@ from typing import Any
 
 import msgspec
 
-from deepstack_harness.errors import HarnessError
 from deepstack_harness.kernels.measurement import Cost, Measurement
 from deepstack_harness.kernels.subject import CPU, CUDA, Subject
 from deepstack_harness.kernels.targets import GPUS
 
 
-def measure_here(subjects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Subjects of one target -> `{"measured": [Measurement]}` or `{"refused": [class, sentence]}`; JSON."""
+def measure_here(subjects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the `Measurement` of each of these `Subject`s, which have one target; both as JSON."""
     asked = msgspec.convert(subjects, list[Subject])
     with tempfile.TemporaryDirectory(prefix="deepstack-kernels-", ignore_cleanup_errors=True) as folder:
-        try:
-            _prepare(asked[0].target, folder)
-            return {"measured": msgspec.to_builtins([_measured(one) for one in asked])}
-        except HarnessError as error:
-            return {"refused": [type(error).__name__, str(error)]}
+        _prepare(asked[0].target, folder)
+        return [msgspec.to_builtins(_measure(one)) for one in asked]
 
 
 def _prepare(target: str, folder: str) -> None:
-    # Caches of their own: what an earlier run left there would not be generated again.
+    # Caches of its own: Inductor does not generate code again that an earlier run left in a cache.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/inductor"
     os.environ["TRITON_CACHE_DIR"] = f"{folder}/triton"
     if target in GPUS:
@@ -41,7 +37,7 @@ def _prepare(target: str, folder: str) -> None:
         pretend(GPUS[target])
 
 
-def _measured(asked: Subject) -> Measurement:
+def _measure(asked: Subject) -> Measurement:
     import torch
 
     from deepstack_harness.kernels.measure import measure_step
@@ -73,6 +69,6 @@ def _device(target: str) -> str:
 
 
 def _processor_seconds() -> float:
-    """Of this process and of compilers it started and waited for."""
+    """Return what this process used, and the compilers that it started and waited for."""
     spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in spent)

@@ -1,12 +1,16 @@
-"""Where a run takes place, asked without importing torch."""
+"""Describe where a run takes place: versions, devices, commit and settings, without importing torch."""
 
 import importlib.metadata
 import os
 import platform
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from deepstack_harness.errors import MachineError
+from deepstack_harness.workers.command import Command, run_command
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import Exited
 
 _SETTINGS = (
     "TORCH",
@@ -20,12 +24,16 @@ _SETTINGS = (
     "DEEPSTACK_HARNESS",
 )
 """Beginnings of the names of environment variables that change what is measured."""
-_PATIENCE_S = 20
+_COMMAND_LIMITS = Limits(call_s=20.0)
+"""`nvidia-smi` does not return while a GPU has fallen off the bus."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a run took place: versions, names of devices, the commit of the working directory, settings."""
+    """Place of a run: versions, names of devices, the commit of the working directory, settings.
+
+    What cannot be found out is None, or empty.
+    """
 
     python: str
     torch: str | None
@@ -39,8 +47,8 @@ class Environment:
 
 
 def environment() -> Environment:
-    """What this process sees; what cannot be found out is None, or empty."""
-    gpus = _said_by("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").splitlines()
+    """Return the environment of this process."""
+    gpus = _output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").splitlines()
     return Environment(
         python=platform.python_version(),
         torch=_version("torch"),
@@ -62,7 +70,7 @@ def _version(package: str) -> str | None:
 
 
 def _cpu() -> str:
-    """The processor's name; `platform` gives the architecture alone on Linux."""
+    """Return the processor's name; on Linux `platform` knows the architecture alone."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -72,21 +80,17 @@ def _cpu() -> str:
 
 
 def _commit() -> str | None:
-    """Of the working directory, with `-dirty` where it has changes."""
-    commit = _said_by("git", "rev-parse", "HEAD").strip()
+    """Return the commit of the working directory, with `-dirty` where it has changes."""
+    commit = _output_of("git", "rev-parse", "HEAD").strip()
     if not commit:
         return None
-    return f"{commit}-dirty" if _said_by("git", "status", "--porcelain", "--untracked-files=no") else commit
+    return f"{commit}-dirty" if _output_of("git", "status", "--porcelain", "--untracked-files=no") else commit
 
 
-def _said_by(*command: str) -> str:
-    """What a command prints; nothing where it is not there, fails, or takes too long."""
+def _output_of(*words: str) -> str:
+    """Return what a command prints; nothing where it is not there, fails, or takes too long."""
     try:
-        return _run(command)
-    except (OSError, subprocess.SubprocessError):
+        end = run_command(Command(words, stderr=False), _COMMAND_LIMITS)
+    except (OSError, MachineError):
         return ""
-
-
-def _run(command: Sequence[str]) -> str:
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
-    return ran.stdout
+    return end.output if end == Exited(status=0, output=end.output) else ""

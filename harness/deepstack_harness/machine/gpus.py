@@ -1,21 +1,22 @@
-"""The GPUs that a run may use, as opaque strings: picked before torch is imported, never counted by it."""
+"""The GPUs that a run may use, as opaque strings: chosen before torch is imported in this process."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 
 from deepstack_harness.errors import MachineError
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import Answered, RaisedInWorker, WorkerEnd
+from deepstack_harness.workers.worker import call_once
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_PATIENCE_S = 120
-_COUNT = "import torch; print(torch.cuda.device_count())"
+_COUNT = "deepstack_harness.machine.gpus:count_gpus"
+_COUNTING_S = 120.0
 
 
 def visible_gpus() -> list[str]:
-    """The caller's own list (indices, UUIDs, MIG names), or all that torch sees.
+    """Return the caller's own list (indices, UUIDs, MIG names), or the indices of all that torch sees.
 
-    A list ends where CUDA ends it: at -1.  Raises `MachineError` for none.
+    A list ends where CUDA ends it: at -1.  Raises `MachineError` where there is no GPU.
     """
     listed = os.environ.get(VISIBLE)
     names = _counted() if listed is None else [name.strip() for name in listed.split(",")]
@@ -27,17 +28,22 @@ def visible_gpus() -> list[str]:
     return found
 
 
+def count_gpus() -> int:
+    """Return the number of GPUs that torch sees; for a worker."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
 def _counted() -> list[str]:
-    """In a process of its own: one that has asked for GPUs cannot be told afterwards which to see."""
-    try:
-        ran = subprocess.run(
-            [sys.executable, "-c", _COUNT], capture_output=True, text=True, timeout=_PATIENCE_S, check=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise MachineError(f"torch cannot be asked for its GPUs: {error}; use --device cpu") from None
-    return [str(index) for index in range(int(ran.stdout.split()[-1]))]
+    # In a worker: a process that has asked for its GPUs cannot be told afterwards which ones to see.
+    match call_once(_COUNT, limits=Limits(call_s=_COUNTING_S)):
+        case Answered(value=count):
+            return [str(index) for index in range(count)]
+        case (RaisedInWorker() | WorkerEnd()) as result:
+            raise MachineError(f"torch cannot be asked for its GPUs: {result.sentence}; use --device cpu")
 
 
 def seeing(gpus: Sequence[str]) -> dict[str, str]:
-    """The environment of a process that sees these alone."""
+    """Return the environment of a process that sees these GPUs alone."""
     return {VISIBLE: ",".join(gpus)}

@@ -1,9 +1,6 @@
-"""A night: stages as processes, one after the other; what fails is kept, and the night goes on."""
+"""Run the stages of a night as processes, one after the other; a stage that fails does not end the night."""
 
-import os
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -13,20 +10,26 @@ from pathlib import Path
 
 import msgspec
 
-from deepstack_harness.errors import ExitCode
-from deepstack_harness.workers.isolate import Ending, run_isolated
+from deepstack_harness.errors import ExitCode, MachineError
+from deepstack_harness.workers.command import Command, run_command
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import Answered, Exited, Signalled, TimedOut, WorkerEnd
+from deepstack_harness.workers.worker import call_once
 
-_GPU_SECONDS = 180
+_USE_GPU = "deepstack_harness.nightly.night:use_gpu"
+_GPU_SECONDS = 180.0
 _LEAST_FREE = 2**29
-"""Bytes of the disk below which no stage is started."""
+"""Bytes that must be free on the disk for a stage to be started."""
 _BALLAST = 2**25
-"""Bytes kept back, so that the report of a night that filled the disk can be written."""
+"""Bytes of a file that is removed before the last stages: then a report fits on a disk that is full."""
+_LONGEST_FILE = 2**31
+"""Bytes of the longest file that a stage may write: a log without end must not fill the disk."""
 _TAIL = 2000
 _SHORT = 300
 
 
-class Outcome(StrEnum):
-    """How a stage ended; FAILED: it was to judge and could not; NOT_RUN: it was not started."""
+class StageOutcome(StrEnum):
+    """StageOutcome of a stage; FAILED: it was to judge and could not; NOT_RUN: it was not started."""
 
     HELD = "held"
     BROKEN = "broken"
@@ -37,11 +40,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Stage:
-    """A command, its limit in seconds, whether it needs the GPU, and where it runs.
+    """A command, its time limit in seconds, whether it needs the GPU, and the folder that it runs in.
 
-    `without_gpu` is what to run instead where the GPU is lost; without it, nothing is.
-    `judged` has the last word where the command exits with "broken": what is broken may
-    be known.  A `last` stage runs whatever happened before.
+    `without_gpu` is the command to run instead where the GPU is lost; without it the stage is not run.
+    `judged` is called where the command exits with "broken", and returns False if all that is broken is
+    known.  A `last` stage runs whatever happened before.
     """
 
     name: str
@@ -56,27 +59,27 @@ class Stage:
 
 @dataclass(frozen=True)
 class Ended:
-    """A stage that is over: `code` is its exit status, `detail` why it is not HELD."""
+    """A stage that is over: `code` is its exit status (negative: a signal), `detail` why it is not HELD."""
 
     stage: str
-    outcome: Outcome
+    outcome: StageOutcome
     code: int | None = None
     seconds: float = 0.0
     detail: str = ""
 
     @property
     def in_short(self) -> str:
-        """Its name, and how it ended."""
+        """The name of the stage and its outcome."""
         return f"{self.stage} {self.outcome}"
 
     @property
     def held(self) -> bool:
-        """Whether there is nothing to tell of it."""
-        return self.outcome is Outcome.HELD
+        """True if there is nothing to tell of it."""
+        return self.outcome is StageOutcome.HELD
 
     @property
     def why(self) -> str:
-        """The last lines of the detail, as many as are short together, and at least one."""
+        """The last lines of the detail: as many as are short together, and at least one."""
         lines = self.detail.splitlines()
         while len(lines) > 1 and sum(map(len, lines)) > _SHORT:
             del lines[0]
@@ -84,8 +87,8 @@ class Ended:
 
 
 @dataclass
-class Night:
-    """Runs stages in a folder; `gpu_fault` and `free` are asked again and again, as both may change."""
+class NightlyRun:
+    """Runner of stages in a folder; it calls `gpu_fault` and `free` repeatedly, as their answers change."""
 
     folder: Path
     gpu_fault: Callable[[], str | None]
@@ -94,20 +97,20 @@ class Night:
     """Why no stage for the GPU is started any more."""
 
     def run(self, stages: Sequence[Stage]) -> Iterator[Ended]:
-        """Every stage as it ends; `KeyboardInterrupt` ends the stage that runs, and the night."""
-        self._keep_back()
+        """Yield every stage as it ends; `KeyboardInterrupt` ends the stage that runs, and the night."""
+        self._write_ballast()
         if any(stage.gpu for stage in stages):
-            yield self._look_at_gpu()
+            yield self._check_gpu()
         for stage in stages:
             if stage.last:
-                self._give_up()
+                self._remove_ballast()
             why = None if stage.last else self._hindrance(stage)
-            yield Ended(stage.name, Outcome.NOT_RUN, detail=why) if why else self._run(stage)
+            yield Ended(stage.name, StageOutcome.NOT_RUN, detail=why) if why else self._run(stage)
 
-    def _look_at_gpu(self) -> Ended:
+    def _check_gpu(self) -> Ended:
         started = time.monotonic()
         self.lost = self.gpu_fault()
-        outcome = Outcome.FAILED if self.lost else Outcome.HELD
+        outcome = StageOutcome.FAILED if self.lost else StageOutcome.HELD
         return Ended("gpu", outcome, seconds=time.monotonic() - started, detail=self.lost or "")
 
     def _hindrance(self, stage: Stage) -> str | None:
@@ -120,55 +123,50 @@ class Night:
         started = time.monotonic()
         try:
             outcome, code, detail = self._call(stage)
-        except OSError as error:  # no room for its log, no memory for its process
-            outcome, code, detail = Outcome.FAILED, None, f"could not be started: {error.strerror}"
+        except (OSError, MachineError) as error:  # no room for its log, no memory for its process
+            why = error.strerror if isinstance(error, OSError) else error
+            outcome, code, detail = StageOutcome.FAILED, None, f"could not be started: {why}"
         ended = Ended(stage.name, outcome, code, time.monotonic() - started, detail)
         return self._after(stage, ended)
 
-    def _call(self, stage: Stage) -> tuple[Outcome, int | None, str]:
-        log = self.folder / f"{stage.name}.log"
-        command = stage.without_gpu if stage.gpu and self.lost else stage.command
-        with log.open("wb") as printed:
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT,
-                cwd=stage.where, start_new_session=True,
-            )  # fmt: skip
-            try:
-                code = child.wait(stage.seconds)
-            except subprocess.TimeoutExpired:
-                return Outcome.TIMED_OUT, None, f"no end within {stage.seconds:g} s: {_tail(log)}"
-            finally:
-                _end_group(child)
+    def _call(self, stage: Stage) -> tuple[StageOutcome, int | None, str]:
+        words = stage.without_gpu if stage.gpu and self.lost else stage.command
+        command = Command(words, folder=stage.where, log=self.folder / f"{stage.name}.log")
+        end = run_command(command, Limits(call_s=stage.seconds, file_size=_LONGEST_FILE))
+        printed = end.output[-_TAIL:].strip() or "it printed nothing"
+        if isinstance(end, TimedOut):
+            return StageOutcome.TIMED_OUT, None, f"no end within {stage.seconds:g} s: {printed}"
+        code = _code(end)
         outcome = _outcome(stage, code)
-        return outcome, code, "" if outcome is Outcome.HELD else _tail(log)
+        return outcome, code, "" if outcome is StageOutcome.HELD else printed
 
     def _after(self, stage: Stage, ended: Ended) -> Ended:
-        """Where a stage for the GPU did not hold, ask whether the GPU is still there."""
+        """Check the GPU after a stage for it that did not hold."""
         if not stage.gpu or self.lost or ended.held:
             return ended
         self.lost = self.gpu_fault()
         return replace(ended, detail=f"the GPU is lost: {self.lost}; {ended.detail}") if self.lost else ended
 
-    def _keep_back(self) -> None:
-        with suppress(OSError):  # then the disk is full, and every stage says so
+    def _write_ballast(self) -> None:
+        with suppress(OSError):  # the disk is full then, and every stage says so
             (self.folder / "ballast").write_bytes(bytes(_BALLAST))
 
-    def _give_up(self) -> None:
+    def _remove_ballast(self) -> None:
         (self.folder / "ballast").unlink(missing_ok=True)
 
 
 def exit_code(ended: Sequence[Ended]) -> ExitCode:
-    """Broken before all else; then what the machine could not, then what went wrong."""
+    """Return the exit code of a night: BROKEN before MACHINE, and MACHINE before BUG."""
     outcomes = {one.outcome for one in ended}
-    if Outcome.BROKEN in outcomes:
+    if StageOutcome.BROKEN in outcomes:
         return ExitCode.BROKEN
-    if outcomes & {Outcome.TIMED_OUT, Outcome.NOT_RUN} or any(_is_machine(one) for one in ended):
+    if outcomes & {StageOutcome.TIMED_OUT, StageOutcome.NOT_RUN} or any(_is_machine(one) for one in ended):
         return ExitCode.MACHINE
-    return ExitCode.BUG if Outcome.FAILED in outcomes else ExitCode.HOLDS
+    return ExitCode.BUG if StageOutcome.FAILED in outcomes else ExitCode.HOLDS
 
 
 def write_summary(folder: Path, ended: Sequence[Ended]) -> None:
-    """`nightly.json` and `nightly.md`; raises `OSError`."""
+    """Write `nightly.json` and `nightly.md`; raises `OSError`."""
     (folder / "nightly.json").write_bytes(msgspec.json.format(msgspec.json.encode(ended), indent=2))
     lines = ["| stage | ended | seconds | why |", "|---|---|---|---|"]
     lines += [f"| {one.stage} | {one.outcome} | {one.seconds:.0f} | {_cell(one.why)} |" for one in ended]
@@ -176,18 +174,16 @@ def write_summary(folder: Path, ended: Sequence[Ended]) -> None:
 
 
 def gpu_fault() -> str | None:
-    """Why CUDA cannot be used; None where it can.  A fresh process asks: no earlier error sticks to it."""
+    """Return why CUDA cannot be used, None where it can; a fresh worker has met no earlier CUDA error."""
     try:
-        outcome = run_isolated("deepstack_harness.nightly.night:use_gpu", {}, timeout_s=_GPU_SECONDS)
-    except OSError as error:
-        return f"cannot be asked: {error.strerror}"
-    if outcome.ending is Ending.RETURNED:
-        return None
-    return f"{outcome.ending}: {outcome.detail or outcome.output}".strip()
+        result = call_once(_USE_GPU, limits=Limits(call_s=_GPU_SECONDS))
+    except MachineError as error:
+        return f"cannot be asked: {error}"
+    return None if isinstance(result, Answered) else result.sentence
 
 
 def use_gpu() -> float:
-    """Multiply on the GPU; raises where that cannot be."""
+    """Multiply on the GPU; raises where that is impossible.  For a worker."""
     import torch
 
     ones = torch.ones(64, 64, device="cuda")
@@ -195,30 +191,26 @@ def use_gpu() -> float:
     return float((ones @ ones).sum())
 
 
-def _outcome(stage: Stage, code: int) -> Outcome:
+def _code(end: WorkerEnd) -> int:
+    match end:
+        case Exited(status=status):
+            return status
+        case Signalled(number=number):
+            return -number
+    raise TypeError(f"a stage without limits ended as {type(end).__name__}")
+
+
+def _outcome(stage: Stage, code: int) -> StageOutcome:
     if code == ExitCode.BROKEN and stage.judged is not None:
-        return Outcome.BROKEN if stage.judged() else Outcome.HELD
-    return {0: Outcome.HELD, 1: Outcome.BROKEN}.get(code, Outcome.FAILED)
+        return StageOutcome.BROKEN if stage.judged() else StageOutcome.HELD
+    return {0: StageOutcome.HELD, 1: StageOutcome.BROKEN}.get(code, StageOutcome.FAILED)
 
 
 def _is_machine(one: Ended) -> bool:
-    return one.outcome is Outcome.FAILED and one.code in {None, ExitCode.MACHINE}
-
-
-def _end_group(child: "subprocess.Popen[bytes]") -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-
-
-def _tail(log: Path) -> str:
-    """The last lines of what a stage printed."""
-    with log.open("rb") as printed:
-        printed.seek(max(0, log.stat().st_size - _TAIL))
-        return printed.read().decode(errors="replace").strip() or "it printed nothing"
+    return one.outcome is StageOutcome.FAILED and one.code in {None, ExitCode.MACHINE}
 
 
 def _cell(text: str) -> str:
-    """On one line, harmless in a Markdown table."""
+    """Return the text on one line, without characters that mean something in a Markdown table."""
     line = " ".join(text.split())[-_TAIL:]
     return line.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "'")

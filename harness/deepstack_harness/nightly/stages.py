@@ -1,4 +1,4 @@
-"""What a night does: tests, the matrix, kernels, sources, fuzzing, comparison, report."""
+"""Plan the stages of a night: tests, the matrix, kernels, sources, fuzzing, comparison, report."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,8 +19,8 @@ _UNEXPECTED = frozenset({Verdict.FAIL, Verdict.ERROR, Verdict.IMPROVED, Verdict.
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What was asked for: the folder to write, that of earlier nights, devices, minutes of fuzzing."""
+class NightRequest:
+    """Request for a night: the folder to write, that of earlier nights, devices, minutes of fuzzing."""
 
     folder: Path
     history: Path
@@ -31,12 +31,12 @@ class Wanted:
 
     @property
     def gpu(self) -> str | None:
-        """The device that is a GPU."""
+        """The first device that is a GPU."""
         return next((device for device in self.devices if device.startswith("cuda")), None)
 
 
-def stages(wanted: Wanted, only: Sequence[str] = ()) -> list[Stage]:
-    """The stages in order, all or those named; raises `UsageError` for another name."""
+def stages(wanted: NightRequest, only: Sequence[str] = ()) -> list[Stage]:
+    """Return the stages in order, all or those named; raises `UsageError` for an unknown name."""
     found = list(_every(wanted))
     names = [stage.name for stage in found]
     for name in only:
@@ -45,7 +45,7 @@ def stages(wanted: Wanted, only: Sequence[str] = ()) -> list[Stage]:
     return [stage for stage in found if not only or stage.name in only]
 
 
-def _every(wanted: Wanted) -> Iterator[Stage]:
+def _every(wanted: NightRequest) -> Iterator[Stage]:
     folder, gpu = wanted.folder, wanted.gpu is not None
     yield Stage("tests", _tests(wanted, gpu=gpu), 8 * _HOUR, gpu, _tests(wanted, gpu=False), where=_cases())
     yield Stage("run", _run(wanted, wanted.devices), 10 * _HOUR, gpu, _run(wanted, ["cpu"]))
@@ -69,33 +69,27 @@ def _harness(*words: str | Path) -> tuple[str, ...]:
     return (sys.executable, "-m", "deepstack_harness", *map(str, words))
 
 
-def _run(wanted: Wanted, devices: Sequence[str]) -> tuple[str, ...]:
+def _run(wanted: NightRequest, devices: Sequence[str]) -> tuple[str, ...]:
     told = [word for device in devices for word in ("--device", device)]
     return _harness("run", "--tier", "nightly", *told, "-n", str(wanted.workers), "--out", wanted.folder)
 
 
-def _tests(wanted: Wanted, *, gpu: bool) -> tuple[str, ...]:
-    """Every case, slow ones, those that ask the network and those for a GPU too."""
+def _tests(wanted: NightRequest, *, gpu: bool) -> tuple[str, ...]:
+    """Return the command that runs every case, also slow ones, those of the network and those of a GPU."""
     told = ["-q", "-m", "", "-n", str(wanted.workers), "--dist", "loadgroup", "--timeout", "3600"]
-    told += [
-        "-p",
-        "no:cacheprovider",
-        "--junitxml",
-        str(wanted.folder / "tests.xml"),
-        "--deepstack-profile",
-        "nightly",
-    ]
+    told += ["-p", "no:cacheprovider", "--junitxml", str(wanted.folder / "tests.xml")]
+    told += ["--deepstack-profile", "nightly"]
     told += ["--deepstack-device", "cuda", "--deepstack-require-gpu"] if gpu else []
     return (sys.executable, "-m", "pytest", *told)
 
 
 def _cases() -> Path:
-    """Where pyproject.toml lies, with the settings of the cases: the checkout, or inside the wheel."""
+    """Return the folder of pyproject.toml, which has the settings of the cases: checkout or wheel."""
     return data("pyproject.toml").parent
 
 
-def _before(wanted: Wanted) -> Path | None:
-    """The last run in the history that came to its end."""
+def _before(wanted: NightRequest) -> Path | None:
+    """Return the last run of the history that came to its end."""
     others = sorted(wanted.history.iterdir()) if wanted.history.is_dir() else []
     for folder in reversed(others):
         files = list(found_in(folder)) if folder.resolve() != wanted.folder.resolve() else []
@@ -105,9 +99,9 @@ def _before(wanted: Wanted) -> Path | None:
 
 
 def unexpected(rows: Path) -> bool:
-    """Whether a file of `--json` rows has one that nobody expects; broken rules that are known are XFAIL."""
+    """Return True if a file of `--json` rows has an unexpected row; known broken rules are XFAIL."""
     try:
         found = [msgspec.json.decode(line) for line in rows.read_bytes().splitlines()]
         return not found or any(row["verdict"] in _UNEXPECTED for row in found)
     except (OSError, msgspec.MsgspecError, KeyError):
-        return True  # then nothing says that they are known
+        return True  # no row says that what broke is known

@@ -1,4 +1,4 @@
-"""A buffer class of the user's own, found by `MODULE:CLASS` and held to the interface."""
+"""Load a buffer class of the user by `MODULE:CLASS`, and check that it fits the interface."""
 
 import importlib
 import sys
@@ -8,11 +8,17 @@ from typing import cast
 
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.errors import UsageError
-from deepstack_harness.workers.isolate import Ending, run_isolated
+from deepstack_harness.workers.child import Channel
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import WorkerEnd, value_of
+from deepstack_harness.workers.worker import Worker
 
 _SIGNATURE = "(capacity, hidden, levels, *, dtype, device)"
 _METHODS = {"get": "get(tokens)", "set": "set(payload)", "clear": "clear(tokens)", "resize": "resize(tokens)"}
-_PATIENCE_S = 120
+_IMPORTING_S = 300.0
+"""Seconds for torch and our own modules."""
+_LOADING_S = 120.0
+"""Seconds for the modules of the user."""
 
 
 def load_buffer(text: str) -> BufferFactory:
@@ -34,18 +40,19 @@ def load_buffer(text: str) -> BufferFactory:
 
 
 def check_buffers(names: Sequence[str]) -> None:
-    """Refuse, with `UsageError`, classes that `load_buffer` refuses; it is a child that loads them."""
-    outcome = run_isolated(
-        "deepstack_harness.play.user_buffer:load_all", {"names": names}, timeout_s=_PATIENCE_S
-    )
-    said = outcome.detail.removeprefix(f"{UsageError.__name__}: ")
-    if outcome.ending is Ending.RAISED and said != outcome.detail:
-        raise UsageError(said)
+    """Refuse, with `UsageError`, classes that `load_buffer` refuses or that end a worker which loads them."""
+    limits = Limits(start_s=_IMPORTING_S, call_s=_LOADING_S)
+    with Worker(limits, preload=__name__) as worker:
+        result = worker.call(f"{__name__}:load_all", {"names": list(names)})
+    if isinstance(result, WorkerEnd):
+        raise UsageError(f"loading {', '.join(names)}: {result.sentence}")
+    value_of(result, f"loading {', '.join(names)}")
 
 
-def load_all(names: Sequence[str]) -> None:
-    """Load classes, and forget them."""
+def load_all(names: Sequence[str], channel: Channel) -> None:
+    """Load classes, and forget them; for a worker."""
     for name in names:
+        channel.phase(f"the import of {name}")
         load_buffer(name)
 
 
@@ -60,7 +67,7 @@ def _module(name: str) -> object:
 
 
 def check_fit(make: BufferFactory, text: str) -> None:
-    """Make one small buffer; `UsageError` where `make`, named `text`, does not fit the interface."""
+    """Make one small buffer; raises `UsageError` where `make`, named `text`, does not fit the interface."""
     import torch
 
     try:

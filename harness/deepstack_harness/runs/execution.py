@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -17,10 +17,11 @@ from deepstack_harness.results.files import Files, Shard
 from deepstack_harness.results.records import About, Planning
 from deepstack_harness.results.write import RunWriter, now
 from deepstack_harness.runs.local_pool import LocalPool
-from deepstack_harness.runs.process import Limits
+from deepstack_harness.runs.play_group import RUN_LIMITS
 from deepstack_harness.runs.selection import Tier, matrix, select
 from deepstack_harness.runs.task_result import Done
 from deepstack_harness.runs.tasks import Group, fingerprint, grouped, part_of
+from deepstack_harness.workers.limits import Limits
 
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 EXECUTORS = ("local", "ray")
@@ -45,7 +46,7 @@ class Wanted:
     shard: Shard | None = None
     workers: int = 1
     executor: str = "local"
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = RUN_LIMITS
 
     @property
     def shares_gpus(self) -> bool:

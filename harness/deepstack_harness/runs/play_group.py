@@ -1,41 +1,93 @@
-"""One group, from its first task to its last, whatever they do to their processes."""
+"""Play one group from its first task to its last, whatever the tasks do to their worker."""
 
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 
-from deepstack_harness.runs.process import GroupProcess, Limits
+import msgspec
+
 from deepstack_harness.runs.task_result import Done, Ending, lost
 from deepstack_harness.runs.tasks import Group, Task
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import (
+    Answered,
+    CallResult,
+    RaisedInWorker,
+    RanOutOfMemory,
+    TimedOut,
+    WorkerEnd,
+)
+from deepstack_harness.workers.worker import Worker
 
-Notice = Callable[[GroupProcess], None]
+RUN_LIMITS = Limits(start_s=300.0, call_s=300.0, memory=8 * 2**30)
+"""Limits of the worker of a group; a call is one case."""
+_WORK = "deepstack_harness.runs.worker"
+
+Notice = Callable[[Worker], None]
 
 
 def play_group(
     group: Group, limits: Limits, environment: Mapping[str, str], started: Notice = lambda _: None
 ) -> Generator[Done]:
-    """Every task of a group as it ends; after one that broke its process the rest get a fresh one.
+    """Yield the result of every task of a group; after a task that broke the worker a new one is started.
 
-    `started` is told of every process.  Closing the iterator ends the process.  Where a
-    process does not even start, nothing of the group can be played, and is not tried.
+    `started` is called with every worker.  Closing the iterator ends the worker.  Where a worker does not
+    even start, the tasks that are left are not tried.
     """
-    process = None
+    worker: Worker | None = None
     try:
         for index, task in enumerate(group.tasks):
-            if process is None:
-                process = GroupProcess(limits, environment)
-                started(process)
-            done, fit = process.play(task)
-            yield done
-            if not process.started:
-                yield from _not_started(group.tasks[index + 1 :], done)
+            if worker is None:
+                worker = Worker(limits, preload=_WORK, environment=environment)
+                started(worker)
+            end = worker.start()
+            if end is not None:
+                yield from _not_started(group.tasks[index:], end)
                 return
+            done, fit = _play(worker, task)
+            yield done
             if not fit:
-                process.close()
-                process = None
+                worker.close()
+                worker = None
     finally:
-        if process is not None:
-            process.close()
+        if worker is not None:
+            worker.close()
 
 
-def _not_started(tasks: tuple[Task, ...], first: Done) -> Iterator[Done]:
-    why = f"as case {first.case.case} of this group, whose process did not start"
-    return (lost(task, Ending(first.case.ending), why, first.case.output, 0.0) for task in tasks)
+def _play(worker: Worker, task: Task) -> tuple[Done, bool]:
+    """Let the worker play a task; return its result, and False where the worker must not be used again."""
+    started = time.monotonic()
+    result = worker.call(f"{_WORK}:play", {"task": msgspec.to_builtins(task)})
+    seconds = time.monotonic() - started
+    match result:
+        case Answered(value=value):
+            return _with_output(msgspec.convert(value["done"], Done), result, fit=value["fit"]), value["fit"]
+        case RaisedInWorker():
+            done = lost(task, Ending.RAISED, result.sentence, "", seconds)
+            return _with_output(done, result, fit=False), False
+        case WorkerEnd():
+            return lost(task, _ending(result), result.sentence, result.output, seconds), False
+
+
+def _ending(end: WorkerEnd) -> Ending:
+    match end:
+        case TimedOut():
+            return Ending.TIMED_OUT
+        case RanOutOfMemory():
+            return Ending.OUT_OF_MEMORY
+    return Ending.CRASHED
+
+
+def _with_output(done: Done, result: CallResult, *, fit: bool) -> Done:
+    """Add what a case printed, where the case went wrong and has no output of its own."""
+    if fit or done.case.output:
+        return done
+    return replace(done, case=replace(done.case, output=result.output))
+
+
+def _not_started(tasks: tuple[Task, ...], end: WorkerEnd) -> Iterator[Done]:
+    first = lost(tasks[0], _ending(end), end.sentence, end.output, 0.0)
+    yield first
+    why = f"as case {first.case.case} of this group, whose worker did not start"
+    for task in tasks[1:]:
+        yield lost(task, _ending(end), why, end.output, 0.0)

@@ -1,7 +1,7 @@
-"""Groups played on a Ray cluster, or on a Ray of this machine's own: one task of Ray's for each group.
+"""Play groups on a Ray cluster, or on a Ray that is started on this machine: one Ray task for each group.
 
-A task of Ray's starts the same processes as a local worker does, so what crashes or
-hangs is kept apart in the same way; between Ray's processes go JSON texts.
+A Ray task starts the same workers as the local pool, so a case that crashes or hangs harms no other case.
+Ray's processes exchange JSON texts.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import msgspec
 
 from deepstack_harness.errors import MachineError
 from deepstack_harness.runs.play_group import play_group
-from deepstack_harness.runs.process import Limits
 from deepstack_harness.runs.task_result import Done
 from deepstack_harness.runs.tasks import Group
+from deepstack_harness.workers.limits import Limits
 
 _QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
 ADDRESS = "RAY_ADDRESS"
-"""Ray's own variable: the cluster to use; without it Ray is started on this machine."""
+"""Ray's variable for the address of the cluster; without it Ray is started on this machine."""
 
 
-def play_elsewhere(group: str, limits: str) -> Iterator[str]:
-    """One group in a process of Ray's; arguments and answers are JSON."""
+def play_in_ray(group: str, limits: str) -> Iterator[str]:
+    """Play a `Group` in a process of Ray and yield each `Done`; all of them as JSON."""
     with tempfile.TemporaryDirectory(prefix="deepstack-run-", ignore_cleanup_errors=True) as folder:
         parsed = msgspec.json.decode(group, type=Group)
         found = Limits(**msgspec.json.decode(limits))
@@ -38,15 +38,15 @@ def play_elsewhere(group: str, limits: str) -> Iterator[str]:
 
 
 def awake() -> bool:
-    """Say that a process of Ray's has started."""
+    """Return True, which shows that a process of Ray has started."""
     return True
 
 
 class RayPool:
-    """Plays groups as tasks of Ray: a core for each rank, and on CUDA a GPU."""
+    """Worker pool that plays each group as a Ray task; on CUDA with a GPU for each rank."""
 
     def __init__(self, workers: int, limits: Limits) -> None:
-        """`workers` is the number of cores of a Ray that is started here; a cluster has its own.
+        """`workers` is the number of cores of a Ray that is started here; a cluster has its own number.
 
         Raises `MachineError` where Ray is not installed.
         """
@@ -62,7 +62,7 @@ class RayPool:
         self._limits = msgspec.json.encode(asdict(limits)).decode()
 
     def play(self, groups: Sequence[Group]) -> Generator[Done]:
-        """Every task as it ends; closing the iterator leaves Ray, which ends what it started."""
+        """Yield every task as it ends; closing the iterator leaves Ray, which ends its processes."""
         with self._connected():
             open_groups = [self._begin(group) for group in groups]
             while open_groups:
@@ -75,37 +75,37 @@ class RayPool:
 
     def _begin(self, group: Group) -> Any:  # noqa: ANN401  # a generator of Ray's
         gpus = group.ranks if group.device.startswith("cuda") else 0
-        remote = self._ray.remote(play_elsewhere).options(
+        remote = self._ray.remote(play_in_ray).options(
             num_cpus=1, num_gpus=gpus, num_returns="streaming", max_retries=0, name=group.name
         )
         return remote.remote(msgspec.json.encode(group).decode(), self._limits)
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
-        # Of the caller's folder too, where buffers of the user's own are imported from.
+        # Our path includes the caller's folder, from which classes of the user are imported.
         seen = {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **_NO_USAGE}}
         with self._started_here() as here:
             self._ray.init(runtime_env=seen, **here, **_QUIET)
             try:
                 if here:
-                    self._answers(here["_temp_dir"])
+                    self._wait_for_ray(here["_temp_dir"])
                 yield
             finally:
                 self._ray.shutdown()
 
     @contextmanager
     def _started_here(self) -> Iterator[dict[str, Any]]:
-        """What a Ray of this machine's own is started with; nothing where there is a cluster."""
+        """Yield the options of a Ray that is started on this machine; none where there is a cluster."""
         if os.environ.get(ADDRESS):
             yield {}
             return
-        # Not where TMPDIR says: Ray's workers refuse a folder inside a virtual environment, where
-        # tox puts it, and the names of its sockets have to be short.
+        # Not in TMPDIR: Ray's workers refuse a folder inside a virtual environment, where tox puts it,
+        # and the paths of Ray's sockets have to be short.
         with tempfile.TemporaryDirectory(prefix="ray-", dir=_SHORT, ignore_cleanup_errors=True) as folder:
             yield {"num_cpus": self._workers, "object_store_memory": 2**27, "_temp_dir": folder}
 
-    def _answers(self, folder: str) -> None:
-        """Ray tells nobody of workers that cannot start: it goes on waiting for them."""
+    def _wait_for_ray(self, folder: str) -> None:
+        """Raise `MachineError` where Ray's workers cannot start; Ray itself would wait for them for ever."""
         try:
             self._ray.get(self._ray.remote(awake).remote(), timeout=_START_S)
         except self._ray.exceptions.GetTimeoutError:
@@ -114,7 +114,7 @@ class RayPool:
 
 
 def _last_line(log: Path) -> str:
-    """What crashed workers said; Ray's own lines begin with a bracket."""
+    """Return the last line that a crashed worker printed; lines of Ray itself begin with a bracket."""
     try:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:

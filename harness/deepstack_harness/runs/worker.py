@@ -1,75 +1,44 @@
-"""The process of a group: plays the tasks that come on stdin, one after the other.
+"""The work of a worker that plays the tasks of a group: model, compiled code and caches stay warm."""
 
-Started by `deepstack_harness.runs.process` with the number of a pipe for its answers, a
-limit for its memory in bytes (0: none) and its parent's process id.  What cases print goes
-to stdout and stderr, never among the answers.  It ends when its parent does, whatever it is doing.
-"""
-
-import os
-import resource
-import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import BinaryIO
+from functools import cache
+from typing import Any
 
+import msgspec
 import torch
 
-from deepstack_harness.errors import HarnessError, is_out_of_memory
 from deepstack_harness.play.cells import Runner
 from deepstack_harness.runs.case_record import played
-from deepstack_harness.runs.messages import Finished, Ready, decode_task, encode
-from deepstack_harness.runs.task_result import Done, Ending, lost
+from deepstack_harness.runs.task_result import Done, Ending
 from deepstack_harness.runs.tasks import Task
-from deepstack_harness.workers.isolate import end_with
 
 
-def main() -> None:
-    """Answer until stdin ends."""
-    answers_fd, memory, parent = map(int, sys.argv[1:])
-    end_with(parent)
-    if memory:
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+def play(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Play a `Task` and return `{"done": Done, "fit": bool}`, both as JSON.
+
+    `fit` is False where the worker must not be used again.
+    """
     torch.set_num_threads(1)
-    runner = Runner()
-    with os.fdopen(answers_fd, "wb") as answers, _orders() as orders:
-        _send(answers, Ready())
-        for line in orders:
-            done = _play(runner, decode_task(line))
-            _send(answers, Finished(done, fit=Ending(done.case.ending).is_whole and _device_works(done)))
-
-
-def _orders() -> BinaryIO:
-    """What stdin was; a case that reads stdin finds it empty."""
-    orders = os.fdopen(os.dup(0), "rb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    return orders
-
-
-def _play(runner: Runner, task: Task) -> Done:
+    parsed = msgspec.convert(task, Task)
     started = time.perf_counter()
-    try:
-        cell = runner.play(task.planned)
-        return played(task, cell, time.perf_counter() - started)
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is this case's, and the others go on
-        ending = Ending.OUT_OF_MEMORY if is_out_of_memory(error) else Ending.RAISED
-        said = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
-        return lost(task, ending, said, "", time.perf_counter() - started)
+    cell = _runner().play(parsed.planned)
+    done = played(parsed, cell, time.perf_counter() - started)
+    fit = Ending(done.case.ending).is_whole and _device_works(done)
+    return {"done": msgspec.to_builtins(done), "fit": fit}
+
+
+@cache
+def _runner() -> Runner:
+    return Runner()
 
 
 def _device_works(done: Done) -> bool:
-    """Whether a GPU still answers: after some errors every later call fails, in this process alone."""
+    """Return False for a GPU that does not answer: after some errors every later call of a process fails."""
     if not done.case.device.startswith("cuda"):
         return True
     with suppress(RuntimeError):
         torch.cuda.synchronize()
         return True
     return False
-
-
-def _send(answers: BinaryIO, message: Ready | Finished) -> None:
-    answers.write(encode(message))
-    answers.flush()
-
-
-if __name__ == "__main__":
-    main()

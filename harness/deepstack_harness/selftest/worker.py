@@ -1,8 +1,9 @@
-"""A worker of `deepstack_harness.selftest.pool`: hunts for one subject after the other in this process."""
+"""The work of a worker that proves trials: hunt in one subject after the other."""
 
-import sys
 import time
+from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import msgspec
 from typing_extensions import override
@@ -16,21 +17,26 @@ from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import Enough, Progress, Watch, hunt
 from deepstack_harness.fuzzing.target import Target
 from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.selftest.pool import Order, Proof
+from deepstack_harness.selftest.trials import Proof, Trial
 
 
-def prove_one(order: Order) -> Proof:
-    """Hunt until a while after the first finding, and state what was found; R0 is broken besides."""
+def prove(trial: Mapping[str, Any]) -> dict[str, Any]:
+    """Prove a `Trial` and return the `Proof`; both as JSON."""
+    return msgspec.to_builtins(prove_one(msgspec.convert(trial, Trial)))  # type: ignore[no-any-return]
+
+
+def prove_one(trial: Trial) -> Proof:
+    """Hunt until a few examples after the first finding.  R0 is left out: other faults break it too."""
     _import_all()
-    make = buffer_named(order.subject)
-    watch, start = _Patience(order.patience), time.perf_counter()
+    make = buffer_named(trial.subject)
+    watch, start = _StopsAfterFinding(trial.extra), time.perf_counter()
     result = hunt(
-        Target(order.subject, make, ArmSpec.parse(order.arm)),
-        examples=order.examples, seed=order.seed, watch=watch,
+        Target(trial.subject, make, ArmSpec.parse(trial.arm)),
+        examples=trial.examples, seed=trial.seed, watch=watch,
     )  # fmt: skip
     found = [finding for finding in result.findings if finding.rule is not Rule.R0]
     return Proof(
-        order,
+        trial,
         found=tuple(sorted({finding.name for finding in found})),
         examples=found[0].examples if found else result.progress.examples,
         seconds=time.perf_counter() - start,
@@ -39,11 +45,11 @@ def prove_one(order: Order) -> Proof:
     )
 
 
-class _Patience(Watch):
-    """Ends a hunt so many examples after its first finding: time enough for another rule to be found."""
+class _StopsAfterFinding(Watch):
+    """Watch that ends a hunt `extra` examples after its first finding, in which another rule may be found."""
 
-    def __init__(self, examples: int) -> None:
-        self._patience = examples
+    def __init__(self, extra: int) -> None:
+        self._extra = extra
         self._played = 0
         self._last: int | None = None
 
@@ -59,28 +65,16 @@ class _Patience(Watch):
     @override
     def found(self, finding: Finding) -> None:
         if self._last is None and finding.rule is not Rule.R0:
-            self._last = finding.examples + self._patience
+            self._last = finding.examples + self._extra
 
 
 @cache
 def _import_all() -> None:
-    """Import what hunts would import as they go.
+    """Import all modules that a hunt imports, before the first hunt.
 
-    hypothesis draws some numbers from the sources of the modules that are imported, where they
-    are not installed ones: equal seeds would draw other traces in the second hunt than in the first.
+    hypothesis takes some numbers from the sources of imported modules that are not installed ones: with
+    equal seeds the second hunt would draw other traces than the first.
     """
     for names in (BUFFERS, ORACLES, FAMILIES):
         for entry in names.own.values():
             imported(entry.target)
-
-
-def _serve() -> None:
-    answers, sys.stdout = sys.stdout, sys.stderr  # what a hunt prints must not stand between answers
-    for line in sys.stdin:
-        proof = prove_one(msgspec.json.decode(line, type=Order))
-        answers.write(msgspec.json.encode(proof).decode() + "\n")
-        answers.flush()
-
-
-if __name__ == "__main__":
-    _serve()

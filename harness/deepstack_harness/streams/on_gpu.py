@@ -1,13 +1,12 @@
-"""Real streams: the same projections with delays put between, against one after the other, bit for bit.
+"""Real streams: projections with delays between them, compared bit for bit with sequential ones.
 
-`play` is what runs, in a process of its own; `observe_on_gpu` starts it and turns a
-process that hangs or dies into a fact.
+`play` runs in a worker process; `observe_on_gpu` calls it, and a worker that hangs or dies is a fact.
 """
 
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import msgspec
 import torch
@@ -28,9 +27,9 @@ from deepstack_harness.streams.model_check import run_layers
 from deepstack_harness.streams.projection import sequential
 from deepstack_harness.streams.stream_api import Lanes, Project
 from deepstack_harness.torch_compat import streams
-
-if TYPE_CHECKING:
-    from deepstack_harness.workers.isolate import Outcome
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import Answered, RaisedInWorker, WorkerEnd
+from deepstack_harness.workers.worker import call_once
 
 REPETITIONS = 1000
 SECONDS = 120.0
@@ -46,16 +45,7 @@ TARGET = "deepstack_harness.streams.on_gpu:play"
 _EVENT: Callable[..., Any] = torch.cuda.Event
 
 
-class Isolated(Protocol):
-    """`deepstack_harness.workers.isolate.run_isolated`, which is a room above."""
-
-    def __call__(self, target: str, arguments: Mapping[str, Any], /, *, timeout_s: float) -> "Outcome":
-        """Call `module:attr` in a process of its own."""
-        ...
-
-
 def observe_on_gpu(
-    isolated: Isolated,
     variant: str,
     *,
     source: str | None = None,
@@ -64,18 +54,18 @@ def observe_on_gpu(
     timeout_s: float = SECONDS,
     target: str = TARGET,
 ) -> OnDevice:
-    """Play a variant of ours, or a helper (`variant`) of a `source`, on a GPU.
+    """Play a variant of ours, or a helper (`variant`) of a `source`, on a GPU, in a worker of its own.
 
-    Raises `NotMeasured` where the process says that it could not.
+    Raises `NotMeasured` where the worker raised an exception: then nothing is known of the variant.
     """
     arguments = {"variant": variant, "source": source, "device": device, "repetitions": repetitions}
-    outcome = isolated(target, arguments, timeout_s=timeout_s)
-    match str(outcome.ending):
-        case "returned":
-            return msgspec.convert(outcome.value, OnDevice)
-        case "timed out" | "crashed":
-            return OnDevice(device, repetitions, 0, ended=f"{outcome.ending}: {outcome.detail}")
-    raise NotMeasured(f"{variant} on {device}: {outcome.detail}")
+    match call_once(target, arguments, Limits(call_s=timeout_s)):
+        case Answered(value=value):
+            return msgspec.convert(value, OnDevice)
+        case WorkerEnd() as end:
+            return OnDevice(device, repetitions, 0, ended=end.sentence)
+        case RaisedInWorker() as raised:
+            raise NotMeasured(f"{variant} on {device}: {raised.sentence}")
 
 
 def play(variant: str, source: str | None, device: str, repetitions: int) -> dict[str, Any]:
@@ -98,7 +88,7 @@ def real_lanes() -> Lanes:
 def repeat(
     project: Project, lanes: Lanes, device: torch.device, repetitions: int, spin: Callable[[int], None]
 ) -> tuple[int, str]:
-    """How many repetitions differ from sequential, and the delays of the first that does.
+    """Return how many repetitions differ from sequential, and the delays of the first that does.
 
     Every one has another input than the one before, so that a result that was read
     too early is the wrong one, and other delays before its operations.
@@ -164,7 +154,7 @@ def _check_distinct(rights: Sequence[Tensor]) -> None:
 
 
 def _microseconds(project: Project, lanes: Lanes) -> float:
-    """Of one call at Qwen3-Next's sizes in bfloat16, on the device that is the default one."""
+    """Return the time of one call at Qwen3-Next's sizes in bfloat16, on the default device."""
     weights = tuple(
         torch.randn(_WIDE[name], _WIDE["hidden"], dtype=torch.bfloat16) for name in ("one", "other")
     )

@@ -1,7 +1,7 @@
 """Makes this process believe in a GPU that is not there, as far as generating code needs it.
 
 For good: device guards, interfaces and drivers are held by the process, so this is
-called in a child made for it (`deepstack_harness.workers.isolate`).  Fake tensors on `cuda` can then be
+called in a worker of its own (`deepstack_harness.workers`).  Fake tensors on `cuda` can then be
 made and compiled; nothing is ever launched.  Run on torch 2.11 and 2.13; what is
 most likely to change with another torch are the registry of device guards and
 `ConstantFolder.run`.

@@ -1,4 +1,4 @@
-"""What the ranks of one case saw, as one observation."""
+"""Merge what the ranks of one case saw into one observation."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,10 +10,10 @@ _CONSEQUENCE = PeerFailed.__name__
 
 
 def merged(seen: Sequence[Observation], ranks: Sequence[int]) -> Observation:
-    """The first observation, with the shards of all of them, and their worst figures.
+    """Return the first observation with the shards of all ranks and their worst figures.
 
-    `ranks` says whose observation each is.  Everything else must be the same on
-    every rank; where it is not, the observation has an error that says so.
+    `ranks` are the numbers of the ranks, in the order of `seen`.  Everything else must be the same on every
+    rank; where it is not, the observation has an error that says so.
     """
     steps = tuple(_step(facts, ranks) for facts in zip(*(one.steps for one in seen), strict=True))
     errors = [one.error for one in seen if one.error]
@@ -38,7 +38,7 @@ def _step(facts: Sequence[StepFacts], ranks: Sequence[int]) -> StepFacts:
 
 
 def _cause(facts: Sequence[StepFacts], ranks: Sequence[int]) -> Raised | None:
-    """What the first rank raised that did not only hear of another one's error."""
+    """Return the error of the first rank that failed by itself, and was not told of another rank's error."""
     raised = [(rank, one.raised) for rank, one in zip(ranks, facts, strict=True) if one.raised]
     own = [(rank, error) for rank, error in raised if error.type != _CONSEQUENCE]
     if not raised:
@@ -57,7 +57,7 @@ def _worst_graphs(seen: Sequence[Observation]) -> GraphFacts | None:
 
 
 def _disagreement(seen: Sequence[Observation], ranks: Sequence[int]) -> str | None:
-    """Where a rank's buffer answered otherwise than the first one's, though it was asked the same."""
+    """Name the first step in which a rank's buffer answered differently from the first rank's."""
     for rank, one in zip(ranks[1:], seen[1:], strict=True):
         for number, (first, facts) in enumerate(zip(seen[0].steps, one.steps, strict=True), 1):
             if _comparable(first) != _comparable(facts):
@@ -67,7 +67,7 @@ def _disagreement(seen: Sequence[Observation], ranks: Sequence[int]) -> str | No
 
 
 def _comparable(facts: StepFacts) -> tuple[object, ...]:
-    """What sharding cannot change: the buffer is whole on every rank."""
+    """Return the facts that sharding cannot change: the buffer is whole on every rank."""
     answer = facts.answer
     answered = answer and (answer.structure, answer.rows, answer.hidden, answer.dtypes)
     return answered, facts.capacity, facts.generation, facts.unavailable

@@ -1,4 +1,4 @@
-"""Cases whose ranks share steps: real processes for small worlds, single ranks of large ones."""
+"""Play cases whose ranks share steps: a few ranks in processes of their own, of many ranks a sample."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,20 +8,20 @@ from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.errors import UsageError
 from deepstack_harness.play.in_process import NOTHING_BOUND, play_here
 from deepstack_harness.play.ranks.merge import merged
-from deepstack_harness.play.ranks.pool import world
+from deepstack_harness.play.ranks.pool import rank_pool
 from deepstack_harness.torch_compat.fake_world import fake_world
 
 LARGEST_WORLD = 4
-"""Ranks that are started as processes on a CPU: each takes half a gigabyte, and seconds to import torch."""
+"""Most ranks that run on a CPU: each is a process of half a gigabyte that imports torch for seconds."""
 
 
 def play_among_ranks(case: Case, bound: Mapping[str, BufferFactory] = NOTHING_BOUND) -> Observation:
     """Play a case whose arm has more than one rank.
 
-    On GPUs, and up to four ranks on a CPU, all ranks are real.  Of more ranks the
-    first, the middle and the last are played here, one after the other, in torch's
-    fake process group: the rows they are given are real, their outputs are not, and
-    are not compared.  Raises `UsageError` for what cannot be played so.
+    On GPUs, and up to four ranks on a CPU, all ranks are real.  Of more ranks the first, the middle and
+    the last are played in this process, one after the other, in torch's fake process group: the rows that
+    they are given are real, their outputs are not, and are not compared.  Raises `UsageError` for a case
+    that can be played in neither way.
     """
     if case.arm.ranks > LARGEST_WORLD and not case.device.startswith("cuda"):
         return _sampled(case, bound)
@@ -30,7 +30,7 @@ def play_among_ranks(case: Case, bound: Mapping[str, BufferFactory] = NOTHING_BO
             f"'{case.revision}' cannot be played under arm {case.arm.name}: its ranks are processes "
             "that know buffers by their names in the registry only"
         )
-    return world().play(case)
+    return rank_pool().play(case)
 
 
 def _sampled(case: Case, bound: Mapping[str, BufferFactory]) -> Observation:
@@ -53,6 +53,6 @@ def _without_outputs(observation: Observation) -> Observation:
 
 
 def _without_output(facts: StepFacts) -> StepFacts:
-    """The facts without what was computed from rows of other ranks."""
+    """Return the facts without what was computed from rows of other ranks."""
     shards = tuple(replace(shard, stray=None) for shard in facts.shards)
     return replace(facts, distances=None, shards=shards)

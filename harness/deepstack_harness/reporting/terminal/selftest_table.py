@@ -1,7 +1,7 @@
 """What `selftest` shows: each mutant, the rule that caught it, and after how many examples."""
 
 from deepstack_harness.reporting.terminal.output import Column, Output
-from deepstack_harness.selftest.pool import Proof
+from deepstack_harness.selftest.trials import Proof
 
 _COLUMNS = (Column(32), Column(4), Column(11), Column(8, right=True), Column(7, right=True), Column(0))
 
@@ -18,18 +18,18 @@ class SelftestTable:
     def show(self, proof: Proof) -> None:
         """One row; what went wrong comes after the trace."""
         self._proofs.append(proof)
-        order = proof.order
+        trial = proof.trial
         figures = [str(proof.examples), f"{proof.seconds:.1f}"]
         said = "; ".join(part for part in (proof.trace, _wrong(proof)) if part)
-        cells = [order.subject, order.rule or "none", order.arm, *figures, said]
+        cells = [trial.subject, trial.rule or "none", trial.arm, *figures, said]
         self._output.row(_COLUMNS, cells, "" if proof.holds else "red")
         self._output.record(record_of(proof))
 
     def close(self, seconds: float) -> bool:
         """The last line; answers whether everything holds."""
-        mutants = [proof for proof in self._proofs if proof.order.rule]
-        controls = [proof for proof in self._proofs if not proof.order.rule]
-        missed = [proof.order.subject for proof in mutants if not proof.holds]
+        mutants = [proof for proof in self._proofs if proof.trial.rule]
+        controls = [proof for proof in self._proofs if not proof.trial.rule]
+        missed = [proof.trial.subject for proof in mutants if not proof.holds]
         alarms = sum(not proof.holds for proof in controls)
         played = sum(proof.examples for proof in controls)
         said = f"{len(mutants) - len(missed)} of {len(mutants)} mutants caught, each by its rule alone; "
@@ -42,10 +42,10 @@ class SelftestTable:
 
 def record_of(proof: Proof) -> dict[str, object]:
     """A proof as `--json` gives it, flat."""
-    order = proof.order
+    trial = proof.trial
     return {
-        "schema_version": 1, "buffer": order.subject, "rule": order.rule, "arm": order.arm,
-        "seed": order.seed, "limit": order.examples, "found": proof.found, "holds": proof.holds,
+        "schema_version": 1, "buffer": trial.subject, "rule": trial.rule, "arm": trial.arm,
+        "seed": trial.seed, "limit": trial.examples, "found": proof.found, "holds": proof.holds,
         "examples": proof.examples, "seconds": round(proof.seconds, 3), "trace": proof.trace,
         "detail": proof.detail,
     }  # fmt: skip
@@ -55,7 +55,7 @@ def _wrong(proof: Proof) -> str:
     """What a proof that does not hold got wrong."""
     if proof.holds or proof.failed:
         return proof.detail if proof.failed else ""
-    rule = proof.order.rule
+    rule = proof.trial.rule
     others = " ".join(found for found in proof.found if found != rule)
     if rule is None:
         return f"FALSE ALARM {others}: {proof.detail}"
