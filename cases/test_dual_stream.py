@@ -4,8 +4,8 @@ import pytest
 
 from deepstack_harness.catalogue.registry import resolve
 from deepstack_harness.catalogue.variants import DUAL_STREAM
-from deepstack_harness.contract.facts.systems import Subject, System
-from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.facts.systems import System, SystemSubject
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.oracles.ordering import judge, unordered
 from deepstack_harness.sources.locate import locate
 from deepstack_harness.streams.dual_streams import DualStream
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("aot_eager")
 @pytest.mark.parametrize("name", DUAL_STREAM)
 def test_each_fault_is_caught_and_each_correct_way_passes(name: str) -> None:
     way: DualStream = resolve("dual-stream variant", DUAL_STREAM, name)  # type: ignore[assignment]
-    seen = observe_ordering(Subject(System.DUAL_STREAM, name), way)
+    seen = observe_ordering(SystemSubject(System.DUAL_STREAM, name), way)
     found = judge(seen)
     assert found.verdict is (Verdict.FAIL if DUAL_STREAM[name].fault else Verdict.PASS), found
     raced = sum(len(unordered(recording)) for recording in seen.recordings)
@@ -43,7 +43,7 @@ def test_the_helpers_of_releases_are_ordered_in_every_setting(release: str) -> N
     ways = dual_streams_of(locate(release))
     assert {name: len(way.settings) for name, way in ways.items()} == RELEASES[release]
     for name, way in ways.items():
-        seen = observe_ordering(Subject(System.DUAL_STREAM, f"vllm {release}", name), way)
+        seen = observe_ordering(SystemSubject(System.DUAL_STREAM, f"vllm {release}", name), way)
         assert judge(seen).verdict is Verdict.PASS, judge(seen)
         used = {
             recording.setting: {one.stream for one in recording.operations} for recording in seen.recordings

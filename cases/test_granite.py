@@ -16,10 +16,12 @@ from deepstack_harness.binding.drive import drive
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.catalogue.registry import REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.case import Answer, Case, Compare, Judgement, Observation, parse_subject
+from deepstack_harness.contract.case import Case, Compare, parse_subject
+from deepstack_harness.contract.observation import Answer, Observation
 from deepstack_harness.contract.protocols import BufferFactory, Family
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.families.by_name import family_named
 from deepstack_harness.families.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily
 from deepstack_harness.oracles.all_rules import judge_all

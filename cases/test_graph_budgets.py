@@ -14,10 +14,12 @@ from cases.selftest.families.shallow import shallow
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.catalogue.registry import REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, Compare, Judgement, Observation, parse_subject
+from deepstack_harness.contract.case import Case, Compare, parse_subject
+from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.protocols import BufferFactory
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.play import play
 from deepstack_harness.workload.geometry3k import load_workload

@@ -4,7 +4,8 @@ import pytest
 
 from deepstack_harness.catalogue.registry import REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, Distances, Observation
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Distances, Observation
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.play import Model, play

@@ -7,9 +7,8 @@ import pytest
 
 from deepstack_harness.catalogue.registry import resolve
 from deepstack_harness.catalogue.variants import PLACEHOLDER_RANGES
-from deepstack_harness.contract.case import Judgement
-from deepstack_harness.contract.facts.systems import Subject, System
-from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.facts.systems import System, SystemSubject
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.oracles.ranges import judge
 from deepstack_harness.ranges.from_source import RANGES_CLASS, BoundRange, bind_range
 from deepstack_harness.ranges.observe import observe_ranges
@@ -23,7 +22,7 @@ OURS: Mapping[str, MakeRange] = {"tensor": TensorRange, "list": ListRange}
 
 def judged(make: MakeRange, name: str) -> tuple[str, Judgement]:
     """In what the sum is kept, and what R12 says."""
-    seen = observe_ranges(Subject(System.PLACEHOLDER_RANGES, name, RANGES_CLASS), make)
+    seen = observe_ranges(SystemSubject(System.PLACEHOLDER_RANGES, name, RANGES_CLASS), make)
     return seen.kept_as, judge(seen)
 
 

@@ -7,9 +7,11 @@ import pytest
 from cases.selftest.workers.processes import has_ended
 from deepstack_harness.catalogue.matrix import Planned, graph_budget
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, Shard, parse_subject
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.case import Case, parse_subject
+from deepstack_harness.contract.observation import ShardFacts
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.play.cells import Cell, Runner
 from deepstack_harness.play.ranks.pool import world
 from deepstack_harness.workload.padding import pad_to_multiple
@@ -41,7 +43,7 @@ def play(subject: str, arm: str, steps: str, family: str = "qwen3_vl") -> Cell:
     return Runner().play(Planned(case, None))
 
 
-def shards(cell: Cell, step: int = 2) -> tuple[Shard, ...]:
+def shards(cell: Cell, step: int = 2) -> tuple[ShardFacts, ...]:
     return cell.observation.steps[step].shards
 
 

@@ -12,19 +12,12 @@ from cases.selftest.play.playing import buffer_named, case_of, judge, observe
 from deepstack_harness.arms.graph_cpu import CpuGraph
 from deepstack_harness.arms.open import open_arm
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.case import (
-    Answer,
-    Case,
-    Compare,
-    GraphUse,
-    Judgement,
-    Observation,
-    Run,
-    StepFacts,
-)
+from deepstack_harness.contract.case import Case, Compare
+from deepstack_harness.contract.observation import Answer, GraphUse, Observation, RowRange, StepFacts
 from deepstack_harness.contract.protocols import Inputs
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import MachineError, NotMeasured, StepUnavailable
 from deepstack_harness.oracles import address, contract
 from deepstack_harness.oracles.all_rules import judge_all
@@ -317,7 +310,7 @@ def test_storage_that_is_gone_is_counted_once_until_its_graph_is_replaced() -> N
 def used(*uses: GraphUse | None) -> Judgement:
     """R6 of a trace in which graphs were used like this, and one answer was given."""
     trace = Trace(16, Trace.parse("cap 16: capture 16; set 20; replay 16; replay 16").steps[: len(uses)])
-    run = Run(0, 0, 0, 16)
+    run = RowRange(0, 0, 0, 16)
     answer = Answer("tensors", ((run,),), (8,), ("float32",), ("cpu",), (64,))
     steps = [StepFacts(str(step), 16, 0, graph_use=use) for step, use in zip(trace, uses, strict=True)]
     steps[0] = replace(steps[0], answer=answer)

@@ -8,9 +8,11 @@ from cases.selftest.families.shallow import shallow
 from cases.selftest.play.playing import buffer_named
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, Judgement, Observation
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.oracles.diagnosis import diagnose
 from deepstack_harness.play import play

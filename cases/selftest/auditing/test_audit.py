@@ -11,7 +11,8 @@ from cases.selftest.binding.synthetic_vllm import HANDS_ON, ModelFile, Vllm
 from deepstack_harness.binding.discover import find_classes
 from deepstack_harness.catalogue.known_failures import KnownFailure, known_of, load
 from deepstack_harness.cli import main
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.oracles.expectation import expect
 from deepstack_harness.sources.archive import Archive

@@ -25,10 +25,12 @@ from deepstack_harness.binding.drive import DrivenClass, drive
 from deepstack_harness.binding.forward_buffer import DrivenBuffer
 from deepstack_harness.catalogue.reach import ENGINE_ORDER, reach_of
 from deepstack_harness.contract.arm_spec import EAGER
-from deepstack_harness.contract.case import Case, Judgement, Observation
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.row import Row
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import StepUnavailable, UsageError
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.play import Model, play

@@ -5,7 +5,8 @@ import torch
 
 from cases.selftest.play.playing import buffer_named, case_of
 from deepstack_harness.binding.replayed import ReplayedBuffer, ReplayedClass
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.play import Model, play
 from deepstack_harness.torch_compat.recording import OpRecorder

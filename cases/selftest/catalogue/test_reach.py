@@ -6,10 +6,11 @@ import pytest
 
 from deepstack_harness.catalogue.reach import ENGINE_ORDER, reach_of
 from deepstack_harness.contract.arm_spec import EAGER
-from deepstack_harness.contract.case import Case, Judgement
+from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.row import Row
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 
 NORMAL, *_, LATER = (order.trace for order in ENGINE_ORDER)
 MICRO_BATCHES = next(order.trace for order in ENGINE_ORDER if order.setting == "--enable-dbo")

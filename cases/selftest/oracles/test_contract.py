@@ -5,7 +5,8 @@ import pytest
 from cases.selftest.play.playing import broken, judge
 from deepstack_harness.catalogue.matrix import CAPTURE_ARM, CAPTURE_TRACES, CONTRACT_TRACES
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.play import Model
 
 RULES = [Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8]

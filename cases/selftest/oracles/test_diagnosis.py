@@ -6,7 +6,8 @@ import pytest
 
 from cases.selftest.oracles.written_observations import ONE_GRAPH, RIGHT, TRACE, answer, forward, observed
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, GraphFacts, GraphUse, Observation, Raised
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import GraphFacts, GraphUse, Observation, Raised
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.oracles.diagnosis import diagnose
 

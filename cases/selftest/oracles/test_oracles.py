@@ -14,9 +14,10 @@ from cases.selftest.oracles.written_observations import (
     observed,
 )
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.case import NOT_FINITE, Case, Judgement, Observation, Raised, StepFacts
-from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import NOT_FINITE, Observation, Raised, StepFacts
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.oracles import address, graphs, output, placement
 
 

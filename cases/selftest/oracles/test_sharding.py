@@ -13,20 +13,19 @@ from deepstack_harness.callers.by_name import caller_of
 from deepstack_harness.callers.sequence_parallel import SequenceParallel
 from deepstack_harness.callers.shared_weights import shared_copy
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import (
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.ledger import Ledger
+from deepstack_harness.contract.observation import (
     Answer,
-    Case,
     Distances,
-    Judgement,
     Observation,
     Raised,
-    Run,
-    Shard,
+    RowRange,
+    ShardFacts,
     StepFacts,
 )
-from deepstack_harness.contract.ledger import Ledger
-from deepstack_harness.contract.rules import Verdict
 from deepstack_harness.contract.trace import Op, Step, Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.oracles import sharding
 from deepstack_harness.play.ranks.merge import merged
@@ -35,19 +34,19 @@ from deepstack_harness.workload.padding import pad_to_multiple
 TP2 = ArmSpec.parse("eager/tp2")
 TRACE = Trace.parse("cap 16: set 5 request=a; forward 6")
 NEAR = Distances(eager=1e-6, no_deepstack=3, zero_deepstack=3, effect=3, rounding=1e-6)
-WHOLE = (Run(1, 0, 0, 5), Run(0, 0, 0, 1))
-FIRST = (Run(1, 0, 0, 3),)
-SECOND = (Run(1, 0, 3, 2), Run(0, 0, 0, 1))
+WHOLE = (RowRange(1, 0, 0, 5), RowRange(0, 0, 0, 1))
+FIRST = (RowRange(1, 0, 0, 3),)
+SECOND = (RowRange(1, 0, 3, 2), RowRange(0, 0, 0, 1))
 
 
-def shard(rank: int, *rows: Run, stray: float | None = 1e-6) -> Shard:
-    return Shard(rank, 2, (rows,), stray)
+def shard(rank: int, *rows: RowRange, stray: float | None = 1e-6) -> ShardFacts:
+    return ShardFacts(rank, 2, (rows,), stray)
 
 
 RIGHT = (shard(0, *FIRST), shard(1, *SECOND))
 
 
-def observed(shards: tuple[Shard, ...] = RIGHT, **changes: object) -> Observation:
+def observed(shards: tuple[ShardFacts, ...] = RIGHT, **changes: object) -> Observation:
     answer = Answer("tensors", (WHOLE,), (8,), ("float32",), ("cpu",), (64,))
     last = StepFacts("forward 6", 16, answer=answer, distances=NEAR, shards=shards)
     steps = (StepFacts("set 5", 16), replace(last, **changes))  # type: ignore[arg-type]
@@ -71,12 +70,12 @@ def test_each_rank_with_its_own_rows_passes() -> None:
         (FIRST, FIRST, 3, "it holds row 0 (rank 0's), level 0 of payload 1 (request a) and should hold"),
         (WHOLE, SECOND, 3, "it holds row 3 (rank 1's), level 0 of payload 1 (request a) and is one too many"),
         (FIRST, SECOND[:1], 1, "first row 5 of level 0: it is missing and should hold zeros"),
-        (FIRST, (Run(1, 0, 3, 2), Run(None, 0, 0, 1)), 1, "it holds a value that was never set"),
-        ((Run(1, 0, 2, 1), Run(1, 0, 1, 1), Run(1, 0, 0, 1)), SECOND, 2, "first row 0 of level 0"),
+        (FIRST, (RowRange(1, 0, 3, 2), RowRange(None, 0, 0, 1)), 1, "it holds a value that was never set"),
+        ((RowRange(1, 0, 2, 1), RowRange(1, 0, 1, 1), RowRange(1, 0, 0, 1)), SECOND, 2, "first row 0 of level 0"),
     ],
 )  # fmt: skip
 def test_rows_that_are_not_the_ranks_own_are_counted(
-    first: tuple[Run, ...], second: tuple[Run, ...], wrong: int, words: str
+    first: tuple[RowRange, ...], second: tuple[RowRange, ...], wrong: int, words: str
 ) -> None:
     said = judge(observed((shard(0, *first), shard(1, *second))))
     assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, wrong, "rows")
@@ -114,17 +113,22 @@ def test_a_decoder_that_raised_fails_where_no_other_rule_says_so() -> None:
 
 
 def test_a_row_as_the_buffer_answered_it_is_no_fault_of_sharding() -> None:
-    stale = (Run(2, 0, 0, 1), *FIRST[1:])
+    stale = (RowRange(2, 0, 0, 1), *FIRST[1:])
     answer = Answer(
-        "tensors", ((*stale, Run(1, 0, 1, 4), Run(0, 0, 0, 1)),), (8,), ("float32",), ("cpu",), (64,)
+        "tensors",
+        ((*stale, RowRange(1, 0, 1, 4), RowRange(0, 0, 0, 1)),),
+        (8,),
+        ("float32",),
+        ("cpu",),
+        (64,),
     )
-    said = judge(observed((shard(0, *stale, Run(1, 0, 1, 2)), RIGHT[1]), answer=answer))
+    said = judge(observed((shard(0, *stale, RowRange(1, 0, 1, 2)), RIGHT[1]), answer=answer))
     assert said.verdict is Verdict.PASS
 
 
 def test_zeros_alone_show_nothing() -> None:
     trace = Trace.parse("cap 16: profile 6; forward 6")
-    zeros = (shard(0, Run(0, 0, 0, 3)), shard(1, Run(0, 0, 0, 3)))
+    zeros = (shard(0, RowRange(0, 0, 0, 3)), shard(1, RowRange(0, 0, 0, 3)))
     steps = tuple(StepFacts(str(step), 16, shards=zeros) for step in trace)
     said = sharding.judge(Case("qwen3_vl", "reference", trace, TP2), replace(observed(), steps=steps))
     assert (said.verdict, said.detail) == (Verdict.SKIP, "no ranks shared a step with a payload")

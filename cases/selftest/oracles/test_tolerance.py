@@ -17,9 +17,10 @@ from cases.selftest.families.shallow import shallow
 from cases.selftest.play.playing import buffer_named
 from deepstack_harness.callers.by_name import caller_of
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.case import Case, Distances, Judgement, Observation
-from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Distances, Observation
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import UsageError
 from deepstack_harness.oracles import output
 from deepstack_harness.play import Model, play

@@ -6,10 +6,11 @@ from torch import Tensor, nn
 
 from deepstack_harness.callers.static_inputs import StaticInputs
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.case import Case, Distances, Judgement, Observation, StepFacts
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Distances, Observation, StepFacts
 from deepstack_harness.contract.protocols import Inputs, Profile
-from deepstack_harness.contract.rules import Verdict
 from deepstack_harness.contract.trace import Step, Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.families.by_name import family_named
 from deepstack_harness.oracles import work
 from deepstack_harness.play import Model, play

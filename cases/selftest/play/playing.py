@@ -6,10 +6,12 @@ from typing import cast
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.catalogue.registry import MUTANTS, REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.case import Case, Compare, Judgement, Observation
+from deepstack_harness.contract.case import Case, Compare
+from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.protocols import BufferFactory
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.play import Model, play
 

@@ -15,7 +15,8 @@ from cases.selftest.workers.processes import has_ended
 from deepstack_harness.catalogue.matrix import Planned
 from deepstack_harness.catalogue.registry import ORACLES
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, Observation, StepFacts
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import MachineError, UsageError

@@ -11,7 +11,7 @@ from torch import Tensor
 import deepstack_harness.pytest_plugin
 from cases.selftest.families.shallow import shallow
 from cases.selftest.play.playing import buffer_named
-from deepstack_harness.contract.case import Observation
+from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.pytest_plugin.arms_fixture import CompileArms

@@ -20,7 +20,8 @@ from cases.selftest.reporting.written_runs import (
     write_run,
 )  # fmt: skip
 from deepstack_harness.cli import main
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.reporting.figures import figures_of
 from deepstack_harness.reporting.figures.base import Figure
 from deepstack_harness.reporting.findings import number

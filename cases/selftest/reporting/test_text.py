@@ -22,7 +22,7 @@ from cases.selftest.reporting.written_runs import (
 )  # fmt: skip
 from deepstack_harness.cli import main
 from deepstack_harness.contract.case import Case
-from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.nightly.night import Ended, Outcome
 from deepstack_harness.reporting.annotations import _line, annotations
 from deepstack_harness.reporting.loading import load_run

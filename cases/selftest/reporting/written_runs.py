@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, Distances, Judgement
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Distances
 from deepstack_harness.contract.row import Row
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.machine.environment import Environment
 from deepstack_harness.results.records import About, CaseRecord, Planning, RunRow, StepRecord
 

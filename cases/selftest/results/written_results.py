@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from deepstack_harness.contract.case import Distances
+from deepstack_harness.contract.observation import Distances
 from deepstack_harness.machine.environment import environment
 from deepstack_harness.results.files import Files, Shard
 from deepstack_harness.results.records import About, CaseRecord, Planning, RunRow

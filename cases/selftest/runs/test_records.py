@@ -13,8 +13,10 @@ from cases.selftest.oracles.written_observations import (
     forward,
     observed,
 )
-from deepstack_harness.contract.case import Case, Observation
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.play.cells import Cell, _judged
 from deepstack_harness.results.records import against
 from deepstack_harness.runs.case_record import played

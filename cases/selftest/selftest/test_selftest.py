@@ -8,8 +8,10 @@ import pytest
 
 from deepstack_harness.catalogue.registry import MUTANT_ARMS, MUTANTS, ORACLES
 from deepstack_harness.cli import main
-from deepstack_harness.contract.case import Case, Judgement, Observation
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.fuzzing import running
 from deepstack_harness.oracles import all_rules
 from deepstack_harness.oracles.all_rules import judge_all

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 
-from deepstack_harness.auditing.systems import Judged, must_break
+from deepstack_harness.auditing.systems import JudgedSubject, must_break
 from deepstack_harness.catalogue.incidents import Incident
 from deepstack_harness.catalogue.registry import resolve
 from deepstack_harness.catalogue.variants import DUAL_STREAM, PLACEHOLDER_RANGES
-from deepstack_harness.contract.case import Judgement
 from deepstack_harness.contract.facts.ordering import OrderingObservation
-from deepstack_harness.contract.facts.ranges import RangeObservation, StepCost
-from deepstack_harness.contract.facts.systems import Subject, System
+from deepstack_harness.contract.facts.ranges import RangeObservation, SchedulingCost
+from deepstack_harness.contract.facts.systems import System, SystemSubject
 from deepstack_harness.contract.row import Row
+from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.oracles import ordering, ranges
+from deepstack_harness.oracles.effect import effect_of
 from deepstack_harness.ranges.from_source import RANGES_CLASS, bind_range
 from deepstack_harness.ranges.observe import observe_ranges
 from deepstack_harness.ranges.placeholder_range import MakeRange
@@ -31,57 +32,54 @@ REPETITIONS = 9
 class PlaceholderRanges:
     """R12; measured beside it, what a scheduling step costs."""
 
-    def ours(self, incident: Incident) -> Iterator[Judged]:
+    def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
         """Every variant; a cost for those that show nothing but how the sum is kept."""
         costs = _step_costs({name: _range(name) for name in OTHER_KIND})
         for name in incident.revisions:
-            subject = Subject(System.PLACEHOLDER_RANGES, name)
+            subject = SystemSubject(System.PLACEHOLDER_RANGES, name)
             seen = observe_ranges(subject, _range(name))
             row = _row(incident, subject, ranges.judge(seen), seen.torch)
             cost = _compared(costs[name], costs[OTHER_KIND[name]]) if name in costs else ""
-            yield Judged(name, must_break(incident, name), (row,), _joined(_kept(seen), cost))
+            yield JudgedSubject(name, must_break(incident, name), (row,), _joined(_kept(seen), cost))
 
-    def theirs(self, incident: Incident, source: Source) -> Iterator[Judged]:
+    def theirs(self, incident: Incident, source: Source) -> Iterator[JudgedSubject]:
         """The class of the source, its cost against our variant of the other kind."""
         bound = bind_range(source)
-        subject = Subject(System.PLACEHOLDER_RANGES, bound.label, RANGES_CLASS, bound.label)
+        subject = SystemSubject(System.PLACEHOLDER_RANGES, bound.label, RANGES_CLASS, bound.label)
         seen = observe_ranges(subject, bound.make)
         row = _row(incident, subject, ranges.judge(seen), seen.torch)
         figures = _joined(_kept(seen), _cost_of(bound.make, seen.kept_as))
-        yield Judged(RANGES_CLASS, None, (row,), figures, f"{bound.filename}:{bound.line}")
+        yield JudgedSubject(RANGES_CLASS, None, (row,), figures, f"{bound.filename}:{bound.line}")
 
 
 class DualStreams:
     """R13: orders of the streams, results, distinct subgraphs."""
 
-    def ours(self, incident: Incident) -> Iterator[Judged]:
+    def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
         """Every variant."""
         for name in incident.revisions:
             way: DualStream = resolve("dual-stream variant", DUAL_STREAM, name)  # type: ignore[assignment]
-            subject = Subject(System.DUAL_STREAM, name)
+            subject = SystemSubject(System.DUAL_STREAM, name)
             seen = observe_ordering(subject, way)
             row = _row(incident, subject, ordering.judge(seen), seen.torch)
-            yield Judged(name, must_break(incident, name), (row,), _played(seen))
+            yield JudgedSubject(name, must_break(incident, name), (row,), _played(seen))
 
-    def theirs(self, incident: Incident, source: Source) -> Iterator[Judged]:
+    def theirs(self, incident: Incident, source: Source) -> Iterator[JudgedSubject]:
         """Every helper of the source; none stands for an op, so nothing is compiled."""
         for code, way in helpers_of(source):
-            subject = Subject(System.DUAL_STREAM, code.label, code.name, code.label)
+            subject = SystemSubject(System.DUAL_STREAM, code.label, code.name, code.label)
             seen = observe_ordering(subject, way)
             row = _row(incident, subject, ordering.judge(seen), seen.torch)
-            yield Judged(code.name, None, (row,), _played(seen), f"{code.filename}:{code.line}")
+            yield JudgedSubject(code.name, None, (row,), _played(seen), f"{code.filename}:{code.line}")
 
 
-def _row(incident: Incident, subject: Subject, said: Judgement, torch: str) -> Row:
-    return Row.beside(
-        subject.system,
-        subject.variant,
-        said,
-        torch,
-        incident=incident.id,
-        model_class=subject.model_class,
-        source=subject.source,
-    )
+def _row(incident: Incident, subject: SystemSubject, said: Judgement, torch: str) -> Row:
+    return Row(
+        incident=incident.id, system=subject.system, engine=subject.engine, model_class=subject.model_class,
+        revision=subject.variant, source=subject.source, rule=said.rule, verdict=said.verdict,
+        value=said.value, limit=said.limit, unit=said.unit, effect=effect_of(said), detail=said.detail,
+        torch=torch,
+    )  # fmt: skip
 
 
 def _range(name: str) -> MakeRange:
@@ -92,7 +90,7 @@ def _kept(seen: RangeObservation) -> str:
     return f"kept as {seen.kept_as}"
 
 
-def _step_costs(makes: Mapping[str, MakeRange]) -> dict[str, StepCost]:
+def _step_costs(makes: Mapping[str, MakeRange]) -> dict[str, SchedulingCost]:
     return {cost.variant: cost for cost in step_costs(makes, geo3k(), REPETITIONS)}
 
 
@@ -108,7 +106,7 @@ def _cost_of(make: MakeRange, kept: str) -> str:
     return _compared(costs["theirs"], costs[ours])
 
 
-def _compared(own: StepCost, other: StepCost) -> str:
+def _compared(own: SchedulingCost, other: SchedulingCost) -> str:
     cheap, dear = sorted([own.microseconds, other.microseconds])
     return (
         f"a scheduling step of {own.workload} takes {own.microseconds:.1f} us, "

@@ -1,53 +1,54 @@
-"""What a vLLM source has beside its deepstack classes: placeholder ranges and dual-stream helpers, judged."""
+"""The systems beside a source's deepstack classes: placeholder ranges and dual-stream helpers, judged."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from deepstack_harness.auditing.standing import Standing
-from deepstack_harness.auditing.systems import Judged, system_of
+from deepstack_harness.auditing.standing import Standing, beside_known
+from deepstack_harness.auditing.systems import JudgedSubject, system_of
 from deepstack_harness.catalogue.incidents import Incident, catalogue
 from deepstack_harness.catalogue.known_failures import known_of
 from deepstack_harness.catalogue.registry import SYSTEMS_OF_SOURCES
 from deepstack_harness.errors import UsageError
-from deepstack_harness.oracles.expectation import expect
 from deepstack_harness.sources.source import Source
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What one source has: subjects with a row for each rule, and a sentence for each system it lacks."""
+class SourceSystems:
+    """The judged subjects of one source, and a sentence for each system that the source lacks."""
 
     label: str
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedSubject, ...]
     refusals: tuple[str, ...]
 
     @property
     def standings(self) -> list[Standing]:
         """The subjects as the audit sums them up with its classes."""
-        return [Standing(self.label, one.subject, one.rows) for one in self.judged]
+        return [Standing(self.label, each.subject, each.rows) for each in self.judged]
 
 
-def judge_beside(source: Source) -> Beside:
-    """Ask every system that sources have something of; known failures are told apart.
+def judge_systems(source: Source) -> SourceSystems:
+    """Judge every system that sources have something of, beside what is known of it.
 
     Raises `MachineError` where a file cannot be fetched.
     """
-    judged: list[Judged] = []
+    judged: list[JudgedSubject] = []
     refusals: list[str] = []
     for incident in catalogue():
         if incident.system in SYSTEMS_OF_SOURCES:
             try:
-                judged += _expected(source.label, _judged(incident, source))
+                judged += _beside_known(source.label, _judged(incident, source))
             except UsageError as error:
                 refusals.append(str(error))
-    return Beside(source.label, tuple(judged), tuple(refusals))
+    return SourceSystems(source.label, tuple(judged), tuple(refusals))
 
 
-def _judged(incident: Incident, source: Source) -> Iterator[Judged]:
-    for one in system_of(incident).theirs(incident, source):
+def _judged(incident: Incident, source: Source) -> Iterator[JudgedSubject]:
+    for subject in system_of(incident).theirs(incident, source):
         # An audit is about rules, not about an incident.
-        yield replace(one, rows=tuple(replace(row, incident=None) for row in one.rows))
+        yield replace(subject, rows=tuple(replace(row, incident=None) for row in subject.rows))
 
 
-def _expected(label: str, found: Iterable[Judged]) -> list[Judged]:
-    return [replace(one, rows=tuple(expect(one.rows, known_of(label, one.subject)))) for one in found]
+def _beside_known(label: str, found: Iterable[JudgedSubject]) -> list[JudgedSubject]:
+    return [
+        replace(each, rows=tuple(beside_known(each.rows, known_of(label, each.subject)))) for each in found
+    ]

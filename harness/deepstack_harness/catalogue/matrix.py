@@ -1,4 +1,4 @@
-"""What to run: incidents and questions turned into cases, cheap arms first.  No torch."""
+"""Plans: incidents and questions turned into cases, cheap arms first.  No torch."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,15 +13,15 @@ from deepstack_harness.contract.arm_spec import (
     PayloadPolicy,
     ShapePolicy,
 )
-from deepstack_harness.contract.case import Case, Compare, parse_subject
-from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.buffer_ref import BufferRef, registered
+from deepstack_harness.contract.case import Case, Compare, PlannedCase, parse_subject
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Trace
 
 CONTROL_REVISION = "reference"
 """The controls do not depend on the buffer; they are shown once, on this revision."""
 _COST = [Backend.NONE, Backend.EAGER, Backend.AOT_EAGER, Backend.INDUCTOR]
 _GENERAL = {ShapePolicy.MARK_DYNAMIC: 2, ShapePolicy.MARK_UNBACKED: 1}
-"""From how many tokens on a graph is one for all sizes; fewer are specialised."""
+"""Token count from which on one graph serves all sizes; smaller ones are specialised."""
 
 
 AUDIT_TRACES = (
@@ -67,22 +67,8 @@ CHECK_TRACES = (*AUDIT_TRACES, *CONTRACT_TRACES, *CAPTURE_TRACES)
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A case, and the rules it must break; None where no catalogue says so (a user's source or trace)."""
-
-    case: Case
-    must_break: frozenset[Rule] | None
-    note: str = ""
-
-    @property
-    def is_control(self) -> bool:
-        """Whether this shows what a model without a payload gives."""
-        return self.case.arm.payload is not PayloadPolicy.BUFFER
-
-
-@dataclass(frozen=True)
 class Where:
-    """What a whole run shares: family, dtype and device names, seed."""
+    """The setting that a plan shares: family, dtype and device names, seed."""
 
     family: str
     dtype: str = "float32"
@@ -91,7 +77,7 @@ class Where:
 
 
 def graph_budget(trace: Trace, arm: ArmSpec) -> int:
-    """Graphs a correct buffer needs over a trace; the same for every family: each is one graph for all sizes.
+    """Count the graphs that a correct buffer needs over a trace; every family is one graph for all sizes.
 
     Without guards, or with those alone that refuse a recompile, one graph serves every size.
     With guards torch specialises 0 and 1 tokens, each in a graph of its own (its 0/1
@@ -110,19 +96,22 @@ def graph_budget(trace: Trace, arm: ArmSpec) -> int:
     return max(1, len(kinds))
 
 
-def plan_incident(incident: Incident, where: Where) -> list[Planned]:
-    """The runs of an incident over its revisions, controls added, cheap backends first."""
-    known = plan_runs(incident.runs_of(where.family), incident.revisions, where)
+def plan_incident(incident: Incident, where: Where) -> list[PlannedCase]:
+    """Plan the runs of an incident over its revisions, controls added, cheap backends first."""
+    known = plan_runs(incident.runs_of(where.family), incident.revisions, where, incident.id)
     return sorted([*_controls(incident, where), *known], key=_cost)
 
 
-def plan_runs(runs: Iterable[Run], revisions: Sequence[str], where: Where) -> list[Planned]:
-    """Runs over the revisions they name, or else over `revisions`, with what each must break."""
+def plan_runs(
+    runs: Iterable[Run], revisions: Sequence[str], where: Where, incident: str | None = None
+) -> list[PlannedCase]:
+    """Plan runs over the revisions they name, or else over `revisions`, with what each must break."""
     return [
-        Planned(
-            _case(replace(where, dtype=run.dtype or where.dtype), subject, Trace.parse(run.trace), arm),
+        PlannedCase(
+            _case_of(replace(where, dtype=run.dtype or where.dtype), subject, Trace.parse(run.trace), arm),
             frozenset(run.broken.get(subject, ())),
             run.note,
+            incident,
         )
         for run in runs
         for arm in map(ArmSpec.parse, run.arms)
@@ -131,7 +120,7 @@ def plan_runs(runs: Iterable[Run], revisions: Sequence[str], where: Where) -> li
 
 
 def daily(incident: Incident, case: Case) -> bool:
-    """Whether CI plays a case of an incident every day: cold compiles take 1 s to 6 s, all are too many.
+    """Say whether CI plays a case of an incident every day: cold compiles take 1 s to 6 s, all are too many.
 
     Compiled cases are daily on the incident's first family, and with Inductor on its
     first faulty and its last fixed revision.
@@ -141,10 +130,10 @@ def daily(incident: Incident, case: Case) -> bool:
     return case.arm.backend is Backend.NONE or case.family == incident.families[0]
 
 
-def plan_source(incident: Incident, where: Where, label: str, model_class: str) -> list[Planned]:
-    """The runs of an incident on one upstream class, of which nothing is expected."""
+def plan_source(incident: Incident, where: Where, buffer: BufferRef) -> list[PlannedCase]:
+    """Plan the runs of an incident on one class of a source; nothing is expected of it."""
     runs = [
-        Planned(_of_source(_case(where, label, Trace.parse(run.trace), arm), model_class), None, run.note)
+        PlannedCase(_case(where, buffer, Trace.parse(run.trace), arm), None, run.note, incident.id)
         for run in incident.runs_of(where.family)
         if run.about_sources
         for arm in map(ArmSpec.parse, run.arms)
@@ -152,19 +141,18 @@ def plan_source(incident: Incident, where: Where, label: str, model_class: str) 
     return sorted([*_controls(incident, where), *runs], key=_cost)
 
 
-def plan_audit(
-    where: Where, label: str, model_class: str, texts: Iterable[str] = AUDIT_TRACES
-) -> list[Planned]:
-    """Traces on one upstream class, no decoder beside it; by default the audit traces."""
+def plan_audit(where: Where, buffer: BufferRef, texts: Iterable[str] = AUDIT_TRACES) -> list[PlannedCase]:
+    """Plan traces on one class of a source, no decoder beside it; by default the audit traces."""
     traces = map(Trace.parse, texts)
-    cases = (replace(_case(where, label, trace, EAGER), compare=Compare.NOTHING) for trace in traces)
-    return [Planned(_of_source(case, model_class), None) for case in cases]
+    cases = (replace(_case(where, buffer, trace, EAGER), compare=Compare.NOTHING) for trace in traces)
+    return [PlannedCase(case, None) for case in cases]
 
 
-def plan_check(where: Where, label: str, texts: Iterable[str] = CHECK_TRACES) -> list[Planned]:
-    """Traces on one class of a user's own, uncompiled; by default the whole buffer contract."""
+def plan_check(where: Where, buffer: BufferRef, texts: Iterable[str] = CHECK_TRACES) -> list[PlannedCase]:
+    """Plan traces on one class of a user's own, uncompiled; by default the whole buffer contract."""
     return [
-        Planned(_case(where, label, trace, _uncompiled(trace)), None) for trace in map(Trace.parse, texts)
+        PlannedCase(_case(where, buffer, trace, _uncompiled(trace)), None)
+        for trace in map(Trace.parse, texts)
     ]
 
 
@@ -173,61 +161,63 @@ def _uncompiled(trace: Trace) -> ArmSpec:
 
 
 def plan_workload(
-    incident: Incident, where: Where, trace: Trace, source: tuple[str, str] | None = None
-) -> list[Planned]:
-    """A workload over all revisions with the guards dropped, and over the faulty ones with them kept.
+    incident: Incident, where: Where, trace: Trace, source: BufferRef | None = None
+) -> list[PlannedCase]:
+    """Plan a workload over all revisions with the guards dropped, and over the faulty ones with them kept.
 
-    `source` is the label and model class of an upstream class to run instead.
-    Traffic that alternates compiles a graph for each structure it has seen, so
-    graphs are counted, and not judged.
+    `source` is a class of a source to run instead.  Traffic that alternates compiles a graph for each
+    structure it has seen, so graphs are counted, and not judged.
     """
     dropped, kept = ArmSpec.parse("eager/drop_all"), ArmSpec.parse("eager/stock")
     if source is not None:
-        planned = [_of_source(_case(where, source[0], trace, arm), source[1]) for arm in (dropped, kept)]
+        cases = [_case(where, source, trace, arm) for arm in (dropped, kept)]
     else:
-        pairs = [*((one, dropped) for one in incident.revisions), *((one, kept) for one in incident.faulty)]
-        planned = [_case(where, revision, trace, arm) for revision, arm in pairs]
-    return [Planned(replace(case, compare=Compare.EAGER), None) for case in planned]
+        faulty = ((revision, kept) for revision in incident.faulty)
+        pairs = [*((revision, dropped) for revision in incident.revisions), *faulty]
+        cases = [_case_of(where, revision, trace, arm) for revision, arm in pairs]
+    return [PlannedCase(replace(case, compare=Compare.EAGER), None, incident=incident.id) for case in cases]
 
 
-def narrow(plan: Iterable[Planned], trace: Trace | None, arm: ArmSpec | None) -> list[Planned]:
-    """The part of a plan with this arm; with a trace or arm of the user's own, the plan rebuilt on it.
+def narrow(plan: Iterable[PlannedCase], trace: Trace | None, arm: ArmSpec | None) -> list[PlannedCase]:
+    """Return the part of a plan with this arm; with a trace or arm of a user's own, the plan rebuilt on it.
 
-    Nothing is expected of what the catalogue does not cover.
+    Nothing is expected of cases that the catalogue does not cover.
     """
     plan = list(plan)
     covered = arm is None or any(planned.case.arm == arm for planned in plan)
     if trace is None and covered:
         return [planned for planned in plan if arm in (None, planned.case.arm) or planned.is_control]
     rebuilt = (
-        _rebuilt(planned.case, trace or planned.case.trace, arm) for planned in plan if not planned.is_control
+        _rebuilt(planned, trace or planned.case.trace, arm) for planned in plan if not planned.is_control
     )
     return list(dict.fromkeys(rebuilt))
 
 
-def _rebuilt(case: Case, trace: Trace, arm: ArmSpec | None) -> Planned:
-    arm = arm or case.arm
-    return Planned(replace(case, trace=trace, arm=arm, graph_budget=graph_budget(trace, arm)), None)
+def _rebuilt(planned: PlannedCase, trace: Trace, arm: ArmSpec | None) -> PlannedCase:
+    arm = arm or planned.case.arm
+    case = replace(planned.case, trace=trace, arm=arm, graph_budget=graph_budget(trace, arm))
+    return PlannedCase(case, None, incident=planned.incident)
 
 
-def _of_source(case: Case, model_class: str) -> Case:
-    return replace(case, source=case.revision, model_class=model_class)
-
-
-def _cost(planned: Planned) -> int:
+def _cost(planned: PlannedCase) -> int:
     return _COST.index(planned.case.arm.backend)
 
 
-def _controls(incident: Incident, where: Where) -> Iterator[Planned]:
+def _controls(incident: Incident, where: Where) -> Iterator[PlannedCase]:
     trace = Trace.parse(incident.runs_of(where.family)[0].trace)
     if any(step.op in RUNS_DECODER for step in trace):
         for payload in (PayloadPolicy.NONE, PayloadPolicy.ZERO):
-            yield Planned(_case(where, CONTROL_REVISION, trace, ArmSpec(payload=payload)), frozenset())
+            case = _case(where, registered(CONTROL_REVISION), trace, ArmSpec(payload=payload))
+            yield PlannedCase(case, frozenset(), incident=incident.id)
 
 
-def _case(where: Where, subject: str, trace: Trace, arm: ArmSpec) -> Case:
+def _case_of(where: Where, subject: str, trace: Trace, arm: ArmSpec) -> Case:
     revision, caller = parse_subject(subject)
+    return replace(_case(where, registered(revision), trace, arm), caller=caller)
+
+
+def _case(where: Where, buffer: BufferRef, trace: Trace, arm: ArmSpec) -> Case:
     return Case(
-        family=where.family, revision=revision, trace=trace, arm=arm, dtype=where.dtype,
-        device=where.device, seed=where.seed, graph_budget=graph_budget(trace, arm), caller=caller,
+        family=where.family, buffer=buffer, trace=trace, arm=arm, dtype=where.dtype, device=where.device,
+        seed=where.seed, graph_budget=graph_budget(trace, arm),
     )  # fmt: skip

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from packaging.version import InvalidVersion, Version
 
 from deepstack_harness.contract.row import Row
-from deepstack_harness.contract.rules import BROKEN, Rule
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import BROKEN
 
 REACHABLE = "reachable"
 LATENT = "latent"

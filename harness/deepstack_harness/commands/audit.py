@@ -9,7 +9,7 @@ from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Output
 
 if TYPE_CHECKING:
-    from deepstack_harness.auditing.source_systems import Beside
+    from deepstack_harness.auditing.source_systems import SourceSystems
     from deepstack_harness.auditing.standing import Standing
 
 SUMMARY = "which rules the deepstack classes of one or more vLLM sources keep, and what stands beside them"
@@ -24,11 +24,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
-    """Exit 0 when no rule is broken, 1 when one is (or a class ended as ERROR)."""
+    """Exit 0 when no rule is broken and nothing is unexpected, 1 otherwise."""
     import torch
 
     from deepstack_harness.auditing.classes import judge_class
-    from deepstack_harness.auditing.source_systems import judge_beside
+    from deepstack_harness.auditing.source_systems import judge_systems
     from deepstack_harness.binding.discover import find_classes
     from deepstack_harness.reporting.terminal.audit_table import AuditTable
     from deepstack_harness.reporting.terminal.source_systems_table import show_beside
@@ -37,12 +37,12 @@ def run(args: Namespace, output: Output) -> ExitCode:
     torch.set_num_threads(1)
     table = AuditTable(output)
     standings: list[Standing] = []
-    beside: list[Beside] = []
+    beside: list[SourceSystems] = []
     for source in map(locate, args.vllm):
         with output.progress(f"judging {source.label}"):
             found = find_classes(source)
             standings += [judge_class(one) for one in found if one.buffer or one.driven]
-            beside.append(judge_beside(source))
+            beside.append(judge_systems(source))
         if not found:
             raise UsageError(
                 f"{source.label} has no class with a deepstack buffer; vLLM has had one since 0.11"
@@ -54,4 +54,4 @@ def run(args: Namespace, output: Output) -> ExitCode:
     show_beside(output, beside)
     standings += [standing for one in beside for standing in one.standings]
     table.close(standings)
-    return ExitCode.BROKEN if any(one.broken or one.unjudged for one in standings) else ExitCode.HOLDS
+    return ExitCode.BROKEN if any(one.broken or one.unexpected for one in standings) else ExitCode.HOLDS

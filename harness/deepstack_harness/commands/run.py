@@ -14,7 +14,7 @@ from deepstack_harness.reporting.terminal.output import Output
 
 if TYPE_CHECKING:
     from deepstack_harness.results.read import Part
-    from deepstack_harness.runs.execution import Execution, Wanted
+    from deepstack_harness.runs.execution import Execution, RunRequest
 
 SUMMARY = "play the matrix of families, revisions, traces, arms, dtypes and devices, in parallel"
 _GIB = 2**30
@@ -66,9 +66,9 @@ def run(args: Namespace, output: Output) -> ExitCode:
         return _close(execution.writer.part, folder, output)
 
 
-def _wanted(args: Namespace) -> Wanted:
+def _wanted(args: Namespace) -> RunRequest:
     from deepstack_harness.results.files import Shard
-    from deepstack_harness.runs.execution import EXECUTORS, Wanted
+    from deepstack_harness.runs.execution import EXECUTORS, RunRequest
     from deepstack_harness.runs.process import Limits
     from deepstack_harness.runs.selection import Tier
 
@@ -81,7 +81,7 @@ def _wanted(args: Namespace) -> Wanted:
         raise UsageError(f"--case-seconds takes more than 0, not {args.case_seconds:g}")
     devices = tuple(dict.fromkeys(args.device or ["cpu"]))
     on_gpu = any(device != "cpu" for device in devices)
-    return Wanted(
+    return RunRequest(
         args.selection, Tier(args.tier), devices, tuple(dict.fromkeys(args.buffer)),
         Shard.parse(args.shard) if args.shard else None, args.workers, args.executor,
         # A driver of a GPU maps far more than it uses.
@@ -96,7 +96,7 @@ def _known(option: str, value: str, known: list[str] | tuple[str, ...]) -> None:
 
 def _announce(execution: Execution, folder: Path, output: Output, *, resume: bool) -> None:
     part, groups = execution.writer.part, execution.groups
-    left = sum(len(group.tasks) for group in groups)
+    left = sum(len(group.cases) for group in groups)
     before = f", {len(part.cases) or 'no'} cases are there already" if resume else ""
     output.line(f"{left} cases in {len(groups)} groups into {folder}{before}")
     for group in execution.left_out:
@@ -110,8 +110,8 @@ def _play(execution: Execution, output: Output) -> None:
 
     with output.progress("starting") as say:
         table = LiveTable(output, execution.groups, say)
-        for done in execution.play():
-            table.add(done)
+        for result in execution.play():
+            table.add(result)
 
 
 def _close(part: Part, folder: Path, output: Output) -> ExitCode:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from itertools import zip_longest
 
-from deepstack_harness.contract.case import Run
+from deepstack_harness.contract.observation import RowRange
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import READS_BUFFER, RUNS_DECODER, Op, Step
 
 
-class Outcome(Enum):
+class CallOutcome(Enum):
     """What the contract lets a call do."""
 
     ANSWERS = "answers"
@@ -40,9 +40,9 @@ class Expected:
     `levels` has the expected runs of each level; empty for steps that read nothing.
     """
 
-    outcome: Outcome
+    outcome: CallOutcome
     rule: Rule
-    levels: tuple[tuple[Run, ...], ...] = ()
+    levels: tuple[tuple[RowRange, ...], ...] = ()
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Ledger:
         """N: rows that hold data now."""
         return self.live.tokens if self.live else 0
 
-    def rows(self, level: int, tokens: int) -> tuple[Run, ...]:
+    def rows(self, level: int, tokens: int) -> tuple[RowRange, ...]:
         """What rows [0, tokens) of a level must hold: the payload, then zeros."""
         held = list(_held(self.live, level, tokens)) if self.live else []
         ends = [0, *(run.row + run.rows for run in held)]
@@ -101,13 +101,13 @@ class Ledger:
     def expect(self, step: Step) -> Expected:
         """What the contract says about the next step, before it is done."""
         if self._invalid(step):
-            return Expected(Outcome.RAISES, Rule.R8)
+            return Expected(CallOutcome.RAISES, Rule.R8)
         if step.op is Op.RESIZE:
-            return Expected(Outcome.RAISES if step.tokens < self.tokens else Outcome.EITHER, Rule.R4)
+            return Expected(CallOutcome.RAISES if step.tokens < self.tokens else CallOutcome.EITHER, Rule.R4)
         rows = self._all_levels(step.tokens) if step.op in READS_BUFFER else ()
         if step.tokens > self.capacity:
-            return Expected(Outcome.EITHER, Rule.R4, rows)
-        return Expected(Outcome.ANSWERS, Rule.R2, rows)
+            return Expected(CallOutcome.EITHER, Rule.R4, rows)
+        return Expected(CallOutcome.ANSWERS, Rule.R2, rows)
 
     def commit(self, step: Step, *, accepted: bool, capacity: int) -> None:
         """Move on: whether the step's last buffer call returned, and the capacity reported then.
@@ -122,7 +122,7 @@ class Ledger:
             self.unsound = False
         self.capacity = capacity
 
-    def _all_levels(self, tokens: int) -> tuple[tuple[Run, ...], ...]:
+    def _all_levels(self, tokens: int) -> tuple[tuple[RowRange, ...], ...]:
         return tuple(self.rows(level, tokens) for level in range(self.levels))
 
     def _invalid(self, step: Step) -> bool:
@@ -145,12 +145,12 @@ class Ledger:
             self.live.fate = fate
 
 
-def _held(payload: Payload, level: int, tokens: int) -> Iterator[Run]:
+def _held(payload: Payload, level: int, tokens: int) -> Iterator[RowRange]:
     """The rows with data of a payload that lie in [0, tokens)."""
     for start, end in payload.spans:
         if start < min(end, tokens):
-            yield Run(payload.number, level, start, min(end, tokens) - start)
+            yield RowRange(payload.number, level, start, min(end, tokens) - start)
 
 
-def _zeros(rows: int) -> Run:
-    return Run(0, 0, 0, rows)
+def _zeros(rows: int) -> RowRange:
+    return RowRange(0, 0, 0, rows)

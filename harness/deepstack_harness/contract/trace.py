@@ -125,8 +125,13 @@ class Trace:
         return f"cap {self.capacity}: " + "; ".join(map(str, self.steps))
 
     def __iter__(self) -> Iterator[Step]:
-        """The steps in order."""
+        """Iterate over the steps in order."""
         return iter(self.steps)
+
+    @property
+    def replays(self) -> bool:
+        """Say whether a step replays a captured graph."""
+        return any(step.op is Op.REPLAY for step in self.steps)
 
     @classmethod
     def parse(cls, text: str) -> "Trace":

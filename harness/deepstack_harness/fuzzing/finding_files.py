@@ -45,7 +45,7 @@ def with_reach(findings: Iterable[Finding], asked: Asked) -> list[Finding]:
     from deepstack_harness.sources.locate import locate
 
     found = [one for one in find_classes(locate(asked.vllm)) if one.model_class in classes]
-    rows = [row for one in found for cell in engine_orders(one) for row in cell.rows(None)]
+    rows = [row for one in found for judged in engine_orders(one) for row in judged.rows()]
     return [replace(one, reach=_reach(one, rows)) for one in findings]
 
 

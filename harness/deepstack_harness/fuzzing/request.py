@@ -8,6 +8,7 @@ import torch
 
 from deepstack_harness.catalogue.registry import FAMILIES, MUTANTS, REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.buffer_ref import registered, source_buffer, user_buffer
 from deepstack_harness.contract.case import parse_subject
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule
@@ -42,10 +43,10 @@ def target_of(asked: Asked) -> Target:
     if asked.vllm:
         return _upstream(asked.vllm, arm, asked.family)
     if asked.buffer:
-        return Target(asked.buffer, load_buffer(asked.buffer), arm, asked.family)
+        return Target(user_buffer(asked.buffer), load_buffer(asked.buffer), arm, asked.family)
     revision, caller = parse_subject(asked.name)
     made = resolve("revision", {**REVISIONS, **MUTANTS}, revision)
-    return Target(revision, cast(BufferFactory, made), arm, asked.family, caller)
+    return Target(registered(revision), cast(BufferFactory, made), arm, asked.family, caller)
 
 
 def rules_broken(asked: Asked, trace: str) -> frozenset[Rule]:
@@ -62,4 +63,4 @@ def _upstream(source: str, arm: ArmSpec, family: str) -> Target:
     from deepstack_harness.sources.locate import locate
 
     bound = bind(locate(source), family.partition(":")[0])
-    return Target(bound.label, bound, arm, family, source=bound.label, model_class=bound.model_class)
+    return Target(source_buffer(bound.label, bound.model_class), bound, arm, family)

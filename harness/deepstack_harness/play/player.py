@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from deepstack_harness.callers.engine import Engine
-from deepstack_harness.contract.case import CallName, Case, Compare, Distances, GraphUse, Shard, StepFacts
+from deepstack_harness.contract.case import Case, Compare
+from deepstack_harness.contract.observation import CallName, Distances, GraphUse, ShardFacts, StepFacts
 from deepstack_harness.contract.protocols import Buffer, BufferFactory, Inputs, Session
 from deepstack_harness.contract.trace import Op, Step
 from deepstack_harness.errors import StepUnavailable
@@ -250,12 +251,12 @@ class Player:
             shards=self._shards(distances),
         )
 
-    def _shards(self, distances: Distances | None) -> tuple[Shard, ...]:
+    def _shards(self, distances: Distances | None) -> tuple[ShardFacts, ...]:
         """The payload rows that this rank's decoder was given, where ranks share a step."""
         if not self._lane.given:
             return ()
         stray = distances.eager if distances else None
-        return (Shard(self._caller.rank, self._caller.ranks, self._lane.given, stray),)
+        return (ShardFacts(self._caller.rank, self._caller.ranks, self._lane.given, stray),)
 
 
 def _parts(inputs: Inputs, payload: tuple[Tensor, ...] | None, ranges: Sequence[slice]) -> list[Inputs]:

@@ -8,13 +8,13 @@ from queue import SimpleQueue
 from threading import Condition, Event, Lock
 
 from deepstack_harness.machine.gpus import seeing
+from deepstack_harness.results.case_result import CaseResult
+from deepstack_harness.runs.groups import Group
 from deepstack_harness.runs.play_group import play_group
 from deepstack_harness.runs.process import GroupProcess, Limits
-from deepstack_harness.runs.task_result import Done
-from deepstack_harness.runs.tasks import Group
 
-Said = Done | BaseException | None
-"""A task that ended, an error of ours, or None: a group has ended."""
+Said = CaseResult | BaseException | None
+"""A case that ended, an error of ours, or None: a group has ended."""
 
 
 class LocalPool:
@@ -30,8 +30,8 @@ class LocalPool:
         self._stopped = Event()
         self._lock = Lock()
 
-    def play(self, groups: Sequence[Group]) -> Generator[Done]:
-        """Every task as it ends; closing the iterator ends every process."""
+    def play(self, groups: Sequence[Group]) -> Generator[CaseResult]:
+        """Play every case, each result as it comes; closing the iterator ends every process."""
         with tempfile.TemporaryDirectory(prefix="deepstack-run-", ignore_cleanup_errors=True) as folder:
             # Shared by the processes of this run alone: one that is warm from an earlier run hides compiles.
             cache = {"TORCHINDUCTOR_CACHE_DIR": folder}
@@ -40,7 +40,7 @@ class LocalPool:
                     threads.submit(self._play, group, cache)
                 yield from self._heard(len(groups))
 
-    def _heard(self, open_groups: int) -> Iterator[Done]:
+    def _heard(self, open_groups: int) -> Iterator[CaseResult]:
         while open_groups:
             said = self._said.get()
             if isinstance(said, BaseException):
@@ -73,10 +73,10 @@ class LocalPool:
         if self._stopped.is_set():
             return
         with closing(play_group(group, self._limits, environment, self._started)) as ended:
-            for done in ended:
+            for result in ended:
                 if self._stopped.is_set():
                     return
-                self._said.put(done)
+                self._said.put(result)
 
     def _started(self, process: GroupProcess) -> None:
         with self._lock:

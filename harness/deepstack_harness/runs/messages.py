@@ -2,32 +2,32 @@
 
 import msgspec
 
-from deepstack_harness.runs.task_result import Done
-from deepstack_harness.runs.tasks import Task
+from deepstack_harness.contract.case import PlannedCase
+from deepstack_harness.results.case_result import CaseResult
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Everything is imported: tasks can come."""
+    """Everything is imported: cases can come."""
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
-    """A task came to an end; `fit` is False where the process must not be used again."""
+    """A case came to an end; `fit` is False where the process must not be used again."""
 
-    done: Done
+    result: CaseResult
     fit: bool
 
 
 Reply = Ready | Finished
 
 
-def encode(message: Task | Reply) -> bytes:
+def encode(message: PlannedCase | Reply) -> bytes:
     """One line."""
     return msgspec.json.encode(message) + b"\n"
 
 
-def decode_task(line: bytes | str) -> Task:
-    """Read a task; raises `msgspec.MsgspecError` for anything else."""
-    return msgspec.json.decode(line, type=Task)
+def decode_case(line: bytes | str) -> PlannedCase:
+    """Read a case to play; raises `msgspec.MsgspecError` for anything else."""
+    return msgspec.json.decode(line, type=PlannedCase)
 
 
 def decode_reply(line: bytes) -> Reply:

@@ -1,32 +1,33 @@
-"""One group, from its first task to its last, whatever they do to their processes."""
+"""One group, from its first case to its last, whatever they do to their processes."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 
+from deepstack_harness.contract.case import PlannedCase
+from deepstack_harness.results.case_result import CaseResult, lost_result
+from deepstack_harness.runs.groups import Group
 from deepstack_harness.runs.process import GroupProcess, Limits
-from deepstack_harness.runs.task_result import Done, Ending, lost
-from deepstack_harness.runs.tasks import Group, Task
 
 Notice = Callable[[GroupProcess], None]
 
 
 def play_group(
     group: Group, limits: Limits, environment: Mapping[str, str], started: Notice = lambda _: None
-) -> Generator[Done]:
-    """Every task of a group as it ends; after one that broke its process the rest get a fresh one.
+) -> Generator[CaseResult]:
+    """Play the cases of a group; a case that broke its process is followed by a fresh process.
 
     `started` is told of every process.  Closing the iterator ends the process.  Where a
     process does not even start, nothing of the group can be played, and is not tried.
     """
     process = None
     try:
-        for index, task in enumerate(group.tasks):
+        for index, planned in enumerate(group.cases):
             if process is None:
                 process = GroupProcess(limits, environment)
                 started(process)
-            done, fit = process.play(task)
-            yield done
+            result, fit = process.play(planned)
+            yield result
             if not process.started:
-                yield from _not_started(group.tasks[index + 1 :], done)
+                yield from _not_started(group.cases[index + 1 :], result)
                 return
             if not fit:
                 process.close()
@@ -36,6 +37,6 @@ def play_group(
             process.close()
 
 
-def _not_started(tasks: tuple[Task, ...], first: Done) -> Iterator[Done]:
+def _not_started(cases: tuple[PlannedCase, ...], first: CaseResult) -> Iterator[CaseResult]:
     why = f"as case {first.case.case} of this group, whose process did not start"
-    return (lost(task, Ending(first.case.ending), why, first.case.output, 0.0) for task in tasks)
+    return (lost_result(planned, first.case.ending, why, first.case.output, 0.0) for planned in cases)

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from deepstack_harness.contract.case import PlannedCase
+from deepstack_harness.results.case_result import CaseResult, lost_result
+from deepstack_harness.results.records import CaseEnding
 from deepstack_harness.runs.messages import Finished, Ready, Reply, decode_reply, encode
-from deepstack_harness.runs.task_result import Done, Ending, lost
-from deepstack_harness.runs.tasks import Task
 
 _CHUNK = 2**16
 _TAIL = 4000
@@ -32,7 +33,7 @@ class Limits:
 class Lost(Exception):
     """The process will not answer any more, and how it ended."""
 
-    def __init__(self, ending: Ending, why: str) -> None:
+    def __init__(self, ending: CaseEnding, why: str) -> None:
         """`why` goes on after the ending."""
         super().__init__(why)
         self.ending = ending
@@ -68,8 +69,8 @@ class GroupProcess:
         """Its process id, and its process group's."""
         return self._child.pid
 
-    def play(self, task: Task) -> tuple[Done, bool]:
-        """Let it play a task; answers what came of it, and whether the process can go on.
+    def play(self, planned: PlannedCase) -> tuple[CaseResult, bool]:
+        """Let it play a case; answers what came of it, and whether the process can go on.
 
         Where it crashes, hangs or leaves, that is what came of it.
         """
@@ -77,14 +78,14 @@ class GroupProcess:
         try:
             self._start()
             started, self._tail = time.monotonic(), b""
-            self._ask(task)
+            self._ask(planned)
             reply = self._reply(self.limits.case_s)
             assert isinstance(reply, Finished)  # nothing else is sent after Ready
         except Lost as how:
             seconds = time.monotonic() - started
             self.end()
-            return lost(task, how.ending, str(how), self._output(), seconds), False
-        return self._with_output(reply.done, reply.fit), reply.fit
+            return lost_result(planned, how.ending, str(how), self._output(), seconds), False
+        return self._with_output(reply.result, reply.fit), reply.fit
 
     def end(self) -> None:
         """End it and everything it started; may be called more than once, and from another thread."""
@@ -101,7 +102,7 @@ class GroupProcess:
         os.close(self._answers)
         for stream in (self._child.stdin, self._child.stdout):
             assert stream is not None  # both were asked for
-            with suppress(OSError):  # a task that it never read
+            with suppress(OSError):  # a case that it never read
                 stream.close()
 
     def _start(self) -> None:
@@ -109,15 +110,15 @@ class GroupProcess:
             assert isinstance(self._reply(self.limits.start_s), Ready)
             self.started = True
 
-    def _with_output(self, done: Done, fit: bool) -> Done:
-        if fit or done.case.output:
-            return done
-        return replace(done, case=replace(done.case, output=self._output()))
+    def _with_output(self, result: CaseResult, fit: bool) -> CaseResult:
+        if fit or result.case.output:
+            return result
+        return replace(result, case=replace(result.case, output=self._output()))
 
-    def _ask(self, task: Task) -> None:
+    def _ask(self, planned: PlannedCase) -> None:
         assert self._child.stdin is not None  # it was asked for
         with suppress(OSError):  # it has ended: its answer will be missing
-            self._child.stdin.write(encode(task))
+            self._child.stdin.write(encode(planned))
             self._child.stdin.flush()
 
     def _reply(self, limit_s: float) -> Reply:
@@ -125,7 +126,7 @@ class GroupProcess:
         while b"\n" not in self._line:
             ready = self._selector.select(max(0.0, deadline - time.monotonic()))
             if time.monotonic() >= deadline:
-                raise Lost(Ending.TIMED_OUT, f"no answer within {limit_s:g} s")
+                raise Lost(CaseEnding.TIMED_OUT, f"no answer within {limit_s:g} s")
             self._listen({key.fd for key, _ in ready})
         line, _, self._line = self._line.partition(b"\n")
         return decode_reply(line)
@@ -137,7 +138,7 @@ class GroupProcess:
             chunk = os.read(self._answers, _CHUNK)
             self._line += chunk
             if not chunk:
-                raise Lost(Ending.CRASHED, self._status())
+                raise Lost(CaseEnding.CRASHED, self._status())
 
     def _keep_printed(self) -> None:
         """Read what was printed, and keep the end of it."""

@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from deepstack_harness.errors import MachineError
+from deepstack_harness.results.case_result import CaseResult
+from deepstack_harness.runs.groups import Group
 from deepstack_harness.runs.play_group import play_group
 from deepstack_harness.runs.process import Limits
-from deepstack_harness.runs.task_result import Done
-from deepstack_harness.runs.tasks import Group
 
 _QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
 ADDRESS = "RAY_ADDRESS"
@@ -33,8 +33,8 @@ def play_elsewhere(group: str, limits: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="deepstack-run-", ignore_cleanup_errors=True) as folder:
         parsed = msgspec.json.decode(group, type=Group)
         found = Limits(**msgspec.json.decode(limits))
-        for done in play_group(parsed, found, {"TORCHINDUCTOR_CACHE_DIR": folder}):
-            yield msgspec.json.encode(done).decode()
+        for result in play_group(parsed, found, {"TORCHINDUCTOR_CACHE_DIR": folder}):
+            yield msgspec.json.encode(result).decode()
 
 
 def awake() -> bool:
@@ -61,15 +61,15 @@ class RayPool:
         self._workers = workers
         self._limits = msgspec.json.encode(asdict(limits)).decode()
 
-    def play(self, groups: Sequence[Group]) -> Generator[Done]:
-        """Every task as it ends; closing the iterator leaves Ray, which ends what it started."""
+    def play(self, groups: Sequence[Group]) -> Generator[CaseResult]:
+        """Play every case; closing the iterator leaves Ray, which ends what it started."""
         with self._connected():
             open_groups = [self._begin(group) for group in groups]
             while open_groups:
                 ready, _ = self._ray.wait(open_groups, num_returns=1, fetch_local=False)
                 for stream in ready:
                     try:
-                        yield msgspec.json.decode(self._ray.get(next(stream)), type=Done)
+                        yield msgspec.json.decode(self._ray.get(next(stream)), type=CaseResult)
                     except StopIteration:
                         open_groups.remove(stream)
 

@@ -1,6 +1,6 @@
 """The matrix as data: families x revisions x traces x arms x dtypes x devices, chosen by an expression."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -12,23 +12,23 @@ from deepstack_harness.catalogue.data_files import data
 from deepstack_harness.catalogue.incidents import DEEPSTACK, Run, catalogue
 from deepstack_harness.catalogue.matrix import Where, daily, plan_check, plan_incident, plan_runs
 from deepstack_harness.catalogue.versioned import load_toml
-from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.buffer_ref import user_buffer
+from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.errors import UsageError
-from deepstack_harness.runs.tasks import Task
 
 SCHEMA_VERSION = 1
 COLUMNS = (
     "family", "revision", "caller", "trace", "arm", "backend", "guards", "shapes", "capture",
     "dtype", "device", "incident",
 )  # fmt: skip
-"""What a selection may ask for."""
+"""The names in a selection."""
 
 _NIGHTLY_DTYPES = ("float32", "bfloat16", "float16")
 _OWN_FAMILY = "qwen3_vl"
 
 
 class Tier(StrEnum):
-    """How much of the matrix: CI's groups are few and its compiles are shared out; nightly has all."""
+    """The extent of the matrix: CI's groups are few and share compiles; nightly has all."""
 
     CI = "ci"
     NIGHTLY = "nightly"
@@ -43,61 +43,56 @@ class ContractRuns:
 
 
 def load(path: Path) -> ContractRuns:
-    """Read such a file; raises what `load_toml` raises."""
+    """Read a file of contract runs; raises what `load_toml` raises."""
     return load_toml(path, ContractRuns, "a file of contract runs", SCHEMA_VERSION)
 
 
 @cache
 def contract_runs() -> tuple[Run, ...]:
-    """Those that come with the harness."""
+    """Return the contract runs that come with the harness."""
     return load(data("fixtures/contract.toml")).run
 
 
-def matrix(tier: Tier, devices: Sequence[str], buffers: Sequence[str] = ()) -> list[Task]:
-    """Every task of a tier; a case that several incidents have comes once for each of them.
+def matrix(tier: Tier, devices: Sequence[str], buffers: Sequence[str] = ()) -> list[PlannedCase]:
+    """Plan every case of a tier; a case that several incidents have comes once for each of them.
 
     `buffers` are classes of the user's own (`MODULE:CLASS`): they alone are planned then,
     over the whole contract, and nothing is expected of them.
     """
-    found: list[Task] = []
+    found: list[PlannedCase] = []
     for device in devices:
         where = Where(_OWN_FAMILY, device=device)
-        own = (Task(planned.case, None) for name in buffers for planned in plan_check(where, name))
+        own = (planned for name in buffers for planned in plan_check(where, user_buffer(name)))
         found += own if buffers else [*_incidents(tier, device), *_contract(tier, device)]
     return found
 
 
-def _incidents(tier: Tier, device: str) -> Iterator[Task]:
+def _incidents(tier: Tier, device: str) -> Iterator[PlannedCase]:
     for incident in catalogue():
         if incident.system != DEEPSTACK:
             continue
         for family in incident.families:
             for planned in plan_incident(incident, Where(family, device=device)):
                 if tier is Tier.NIGHTLY or daily(incident, planned.case):
-                    yield Task(planned.case, _sorted(planned.must_break), incident.id, planned.note)
+                    yield planned
 
 
-def _contract(tier: Tier, device: str) -> Iterator[Task]:
+def _contract(tier: Tier, device: str) -> Iterator[PlannedCase]:
     dtypes = _NIGHTLY_DTYPES if tier is Tier.NIGHTLY else _NIGHTLY_DTYPES[:1]
     for run in contract_runs():
         for family in run.families:
             for dtype in dtypes:
-                for planned in plan_runs([run], run.revisions, Where(family, dtype, device)):
-                    yield Task(planned.case, _sorted(planned.must_break), None, planned.note)
+                yield from plan_runs([run], run.revisions, Where(family, dtype, device))
 
 
-def _sorted(rules: Iterable[Rule] | None) -> tuple[Rule, ...] | None:
-    return None if rules is None else tuple(rule for rule in Rule if rule in set(rules))
-
-
-def select(tasks: Sequence[Task], selection: str | None) -> list[Task]:
-    """The tasks for which an expression over `COLUMNS` holds, in pandas' words for `DataFrame.eval`.
+def select(cases: Sequence[PlannedCase], selection: str | None) -> list[PlannedCase]:
+    """Return the cases for which an expression over `COLUMNS` holds; the syntax is `DataFrame.eval`'s.
 
     Raises `UsageError` for one that does not read, and for one that holds nowhere.
     """
     if selection is None:
-        return list(tasks)
-    frame = pd.DataFrame([_columns(task) for task in tasks], columns=list(COLUMNS), dtype=object)
+        return list(cases)
+    frame = pd.DataFrame([_columns(planned) for planned in cases], columns=list(COLUMNS), dtype=object)
     try:
         holds = frame.eval(selection, engine="python", local_dict={}, global_dict={})
     except Exception as error:  # noqa: BLE001  # pandas raises whatever the expression makes it
@@ -106,19 +101,20 @@ def select(tasks: Sequence[Task], selection: str | None) -> list[Task]:
         raise UsageError(f"selection '{selection}' is no condition that holds or does not; {_HELP}")
     if not holds.any():
         raise UsageError(
-            f"selection '{selection}' holds for none of {len({task.id for task in tasks})} cases; {_HELP}"
+            f"selection '{selection}' holds for none of {len({planned.id for planned in cases})} cases;
+            {_HELP}"
         )
-    return [task for task, held in zip(tasks, holds, strict=True) if held]
+    return [planned for planned, held in zip(cases, holds, strict=True) if held]
 
 
 _HELP = f"""the columns are {", ".join(COLUMNS)}, as in "family == 'qwen3_vl' and backend != 'inductor'\""""
 
 
-def _columns(task: Task) -> tuple[str, ...]:
-    case, arm = task.case, task.case.arm
+def _columns(planned: PlannedCase) -> tuple[str, ...]:
+    case, arm = planned.case, planned.case.arm
     return (
-        case.family, case.revision, case.caller, str(case.trace), arm.name, str(arm.backend),
-        str(arm.guards), str(arm.shapes), str(arm.capture), case.dtype, case.device, task.incident or "",
+        case.family, case.buffer.name, case.caller, str(case.trace), arm.name, str(arm.backend),
+        str(arm.guards), str(arm.shapes), str(arm.capture), case.dtype, case.device, planned.incident or "",
     )  # fmt: skip
 
 

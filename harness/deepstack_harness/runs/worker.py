@@ -1,4 +1,4 @@
-"""The process of a group: plays the tasks that come on stdin, one after the other.
+"""The process of a group: plays the cases that come on stdin, one after the other.
 
 Started by `deepstack_harness.runs.process` with the number of a pipe for its answers, a
 limit for its memory in bytes (0: none) and its parent's process id.  What cases print goes
@@ -14,12 +14,13 @@ from typing import BinaryIO
 
 import torch
 
+from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.errors import HarnessError, is_out_of_memory
-from deepstack_harness.play.cells import Runner
-from deepstack_harness.runs.case_record import played
-from deepstack_harness.runs.messages import Finished, Ready, decode_task, encode
-from deepstack_harness.runs.task_result import Done, Ending, lost
-from deepstack_harness.runs.tasks import Task
+from deepstack_harness.oracles.judged_case import judge_case
+from deepstack_harness.play.play_case import play_case
+from deepstack_harness.results.case_result import CaseResult, lost_result, result_of
+from deepstack_harness.results.records import CaseEnding
+from deepstack_harness.runs.messages import Finished, Ready, decode_case, encode
 from deepstack_harness.workers.isolate import end_with
 
 
@@ -30,12 +31,11 @@ def main() -> None:
     if memory:
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     torch.set_num_threads(1)
-    runner = Runner()
     with os.fdopen(answers_fd, "wb") as answers, _orders() as orders:
         _send(answers, Ready())
         for line in orders:
-            done = _play(runner, decode_task(line))
-            _send(answers, Finished(done, fit=Ending(done.case.ending).is_whole and _device_works(done)))
+            result = _play(decode_case(line))
+            _send(answers, Finished(result, fit=result.case.ending.is_whole and _device_works(result)))
 
 
 def _orders() -> BinaryIO:
@@ -45,20 +45,20 @@ def _orders() -> BinaryIO:
     return orders
 
 
-def _play(runner: Runner, task: Task) -> Done:
+def _play(planned: PlannedCase) -> CaseResult:
     started = time.perf_counter()
     try:
-        cell = runner.play(task.planned)
-        return played(task, cell, time.perf_counter() - started)
+        judged = judge_case(planned, play_case(planned.case))
+        return result_of(judged, time.perf_counter() - started)
     except Exception as error:  # noqa: BLE001  # whatever it is, it is this case's, and the others go on
-        ending = Ending.OUT_OF_MEMORY if is_out_of_memory(error) else Ending.RAISED
+        ending = CaseEnding.OUT_OF_MEMORY if is_out_of_memory(error) else CaseEnding.RAISED
         said = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
-        return lost(task, ending, said, "", time.perf_counter() - started)
+        return lost_result(planned, ending, said, "", time.perf_counter() - started)
 
 
-def _device_works(done: Done) -> bool:
-    """Whether a GPU still answers: after some errors every later call fails, in this process alone."""
-    if not done.case.device.startswith("cuda"):
+def _device_works(result: CaseResult) -> bool:
+    """Say whether a GPU still answers: after some errors every later call fails, in this process alone."""
+    if not result.case.device.startswith("cuda"):
         return True
     with suppress(RuntimeError):
         torch.cuda.synchronize()

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from deepstack_harness.catalogue.registry import FAMILIES, MUTANTS, ORACLES, REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.fuzzing.finding import Finding
@@ -24,7 +25,7 @@ def prove_one(order: Order) -> Proof:
     make = cast(BufferFactory, resolve("buffer", {**REVISIONS, **MUTANTS}, order.subject))
     watch, start = _Patience(order.patience), time.perf_counter()
     result = hunt(
-        Target(order.subject, make, ArmSpec.parse(order.arm)),
+        Target(registered(order.subject), make, ArmSpec.parse(order.arm)),
         examples=order.examples, seed=order.seed, watch=watch,
     )  # fmt: skip
     found = [finding for finding in result.findings if finding.rule is not Rule.R0]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from deepstack_harness.contract.facts.systems import Subject
+from deepstack_harness.contract.facts.systems import SystemSubject
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Result:
+class OpResult:
     """Layers with the projection behind its custom op, against projections one after the other.
 
     `how` is `eager`, or the backend they were compiled with, in `graphs` graphs;
@@ -101,9 +101,9 @@ class OnDevice:
 class OrderingObservation:
     """The facts of one variant; what was not measured is empty."""
 
-    subject: Subject
+    subject: SystemSubject
     recordings: tuple[Recording, ...]
-    results: tuple[Result, ...]
+    results: tuple[OpResult, ...]
     subgraphs: tuple[Subgraphs, ...]
     on_device: OnDevice | None
     torch: str

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from deepstack_harness.contract.facts.systems import Subject
+from deepstack_harness.contract.facts.systems import SystemSubject
 
 Bounds = tuple[int, int]
 
@@ -22,7 +22,7 @@ class RangeAnswer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asked:
+class RangeQuestions:
     """Every question put to one placeholder.
 
     `mask` has one `0` or `1` a position, None where the placeholder has none;
@@ -44,10 +44,10 @@ class RangeObservation:
     caller's mistake: they are facts, which R12 does not judge.
     """
 
-    subject: Subject
+    subject: SystemSubject
     kept_as: str
-    asked: tuple[Asked, ...]
-    outside: tuple[Asked, ...]
+    asked: tuple[RangeQuestions, ...]
+    outside: tuple[RangeQuestions, ...]
     torch: str
 
     def to_json(self) -> bytes:
@@ -61,7 +61,7 @@ class RangeObservation:
 
 
 @dataclass(frozen=True)
-class StepCost:
+class SchedulingCost:
     """What scheduling a workload cost with one class, in the cheapest of the repetitions.
 
     `microseconds` (of the processor) and `torch_calls` (calls into torch) are those of a mean step; `steps`,
@@ -95,8 +95,8 @@ class CostObservation:
     `growth` are steps in which every request decodes, after all its features.
     """
 
-    steps: tuple[StepCost, ...]
-    growth: tuple[StepCost, ...]
+    steps: tuple[SchedulingCost, ...]
+    growth: tuple[SchedulingCost, ...]
     builds: tuple[BuildCost, ...]
     torch: str
 

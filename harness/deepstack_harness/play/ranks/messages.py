@@ -2,7 +2,8 @@
 
 import msgspec
 
-from deepstack_harness.contract.case import Case, Observation
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation
 
 
 class Order(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ _COLUMNS = ("family", "buffer", "arm", "graphs", "budget", "recompiles", "graphs
 
 
 def figure(run: RunData) -> Figure:
-    """Every case that compiled, those over their budget first."""
+    """Return every case that compiled, those over their budget first."""
     key, title = "graphs", "Graphs over steps"
     cases = sorted((case for case in run.cases.values() if case.graphs), key=_over, reverse=True)
     if not cases:

@@ -17,7 +17,7 @@ _COLUMNS = (
 
 
 def figure(run: RunData) -> Figure:
-    """One line for each compiled graph of `kernels.jsonl`."""
+    """Return one line for each compiled graph of `kernels.jsonl`."""
     key, title = "kernels", "Kernels against ideal"
     graphs = [row for row in run.kernels or () if row.get("kind") == "graph"]
     if not graphs:

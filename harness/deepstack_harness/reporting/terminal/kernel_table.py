@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from deepstack_harness.contract.case import Judgement
 from deepstack_harness.contract.facts.kernels import GraphCall, Kernel
+from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.kernels.compare import Pair, paired
 from deepstack_harness.kernels.costs import Costs
 from deepstack_harness.kernels.measurement import Measurement
 from deepstack_harness.kernels.subject import Subject
-from deepstack_harness.reporting.terminal.audit_table import STYLES, WORDS
 from deepstack_harness.reporting.terminal.output import Column, Output
 
 _NAME = 60
@@ -68,8 +67,8 @@ def show_comparison(output: Output, subjects: Sequence[Subject], measured: Seque
 def show_judgement(output: Output, subject: Subject, said: Judgement) -> None:
     """Whether the revision keeps rule R10 in this step, with figure and limit."""
     figure = "" if said.value is None else f", {said.value:,.0f} {said.unit} against {said.limit:,.0f}"
-    line = f"{said.rule} of {subject.revision}: {WORDS[said.verdict]}{figure}; {said.detail}"
-    output.line(line, STYLES.get(said.verdict, "green"))
+    line = f"{said.rule} of {subject.revision}: {said.verdict.word}{figure}; {said.detail}"
+    output.line(line, said.verdict.style or "green")
 
 
 def show_costs(output: Output, costs: Costs) -> None:
