@@ -8,6 +8,7 @@ import torch
 
 from deepstack_harness.catalogue.registry import REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.protocols import BufferFactory
@@ -15,6 +16,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import Model, play
 
 R = Rule
@@ -42,10 +44,10 @@ class Played:
 
 
 def played(family: str, dtype: str, revision: str, arm: str, trace: Trace) -> Played:
-    case = Case(family, revision, trace, ArmSpec.parse(arm), dtype=dtype)
+    case = Case(family, registered(revision), trace, ArmSpec.parse(arm), dtype=dtype)
     make: BufferFactory = resolve("revision", REVISIONS, revision)  # type: ignore[assignment]
     observation = play(case, model(family, dtype), make)
-    return Played(observation, {said.rule: said for said in judge_all(case, observation)})
+    return Played(observation, {said.rule: said for said in judge_all(ObservedCase(case, observation))})
 
 
 def half_of_experts(family: str, dtype: str) -> bool:

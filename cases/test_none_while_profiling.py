@@ -4,6 +4,7 @@ import pytest
 
 from deepstack_harness.catalogue.registry import REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Distances, Observation
 from deepstack_harness.contract.protocols import BufferFactory
@@ -30,7 +31,7 @@ def model() -> Model:
 
 def played(model: Model, revision: str, arm: str) -> Observation:
     make: BufferFactory = resolve("revision", REVISIONS, revision)  # type: ignore[assignment]
-    return play(Case("qwen3_vl", revision, TRACE, ArmSpec.parse(arm)), model, make)
+    return play(Case("qwen3_vl", registered(revision), TRACE, ArmSpec.parse(arm)), model, make)
 
 
 def last_forward(observation: Observation) -> Distances:

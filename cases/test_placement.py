@@ -14,6 +14,7 @@ from deepstack_harness.binding.stand_ins import Surroundings
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.catalogue.registry import MUTANTS, REVISIONS, resolve
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.case import Case, Compare, parse_subject
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.protocols import BufferFactory
@@ -21,6 +22,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import Model, play
 from deepstack_harness.sources.locate import locate
 
@@ -55,7 +57,7 @@ class Played:
         dtype, budget = str(model.dtype).removeprefix("torch."), graph_budget(parsed, spec)
         case = Case(
             "qwen3_vl",
-            revision,
+            registered(revision),
             parsed,
             spec,
             dtype=dtype,
@@ -65,7 +67,9 @@ class Played:
         )
         found = make or resolve("buffer", {**REVISIONS, **MUTANTS}, revision)
         self.observation: Observation = play(case, model, found)  # type: ignore[arg-type]
-        self.said: dict[Rule, Judgement] = {said.rule: said for said in judge_all(case, self.observation)}
+        self.said: dict[Rule, Judgement] = {
+            said.rule: said for said in judge_all(ObservedCase(case, self.observation))
+        }
 
     @property
     def broken(self) -> set[Rule]:

@@ -3,18 +3,19 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cases.selftest.binding.synthetic_vllm import HANDS_ON, ModelFile, Vllm
+from deepstack_harness.auditing.standing import beside_known
 from deepstack_harness.binding.discover import find_classes
 from deepstack_harness.catalogue.known_failures import KnownFailure, known_of, load
 from deepstack_harness.cli import main
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.errors import ExitCode, UsageError
-from deepstack_harness.oracles.expectation import expect
 from deepstack_harness.sources.archive import Archive
 from deepstack_harness.sources.source import Source
 from deepstack_harness.sources.tree import Tree
@@ -202,10 +203,18 @@ def test_expected_improved_and_new(source: Path, tmp_path: Path) -> None:
 
     rows = [msgspec.json.decode(line, type=Row) for line in path.read_text().splitlines()]
     rows = [row for row in rows if row.model_class == "Renamed"]
-    judged = {row.rule: row.verdict for row in expect(rows, {Rule.R1: "vllm 43602", Rule.R7: "unreported"})}
-    assert judged["R1"] == Verdict.XFAIL
-    assert judged["R7"] == Verdict.IMPROVED
-    assert judged["R3"] == Verdict.FAIL
+    known = {Rule.R1: "vllm 43602", Rule.R7: "unreported", Rule.R9: "unreported"}
+    skipped = replace(rows[0], rule=Rule.R9, verdict=Verdict.SKIP)
+    judged = {row.rule: row for row in beside_known([*rows, skipped], known)}
+    assert {rule: judged[rule].verdict for rule in (*known, Rule.R3)} == {
+        Rule.R1: Verdict.XFAIL,
+        Rule.R7: Verdict.IMPROVED,
+        Rule.R9: Verdict.MISSING,
+        Rule.R3: Verdict.FAIL,
+    }
+    assert [judged[rule].expected for rule in (Rule.R1, Rule.R3)] == [True, False]
+    assert judged[Rule.R1].detail.endswith("[known: vllm 43602]")
+    assert beside_known(rows, None) == rows
 
 
 @pytest.mark.parametrize(

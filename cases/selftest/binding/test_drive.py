@@ -23,16 +23,18 @@ from deepstack_harness.binding.bind import MODELS, BoundClass, bind
 from deepstack_harness.binding.cut_class import Model as ModelClass
 from deepstack_harness.binding.drive import DrivenClass, drive
 from deepstack_harness.binding.forward_buffer import DrivenBuffer
-from deepstack_harness.catalogue.reach import ENGINE_ORDER, reach_of
+from deepstack_harness.catalogue.reach import ENGINE_ORDER, REACHABLE, reach_of
 from deepstack_harness.contract.arm_spec import EAGER
+from deepstack_harness.contract.buffer_ref import source_buffer
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation
-from deepstack_harness.contract.row import Row
+from deepstack_harness.contract.row import row_of_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import StepUnavailable, UsageError
 from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import Model, play
 from deepstack_harness.sources.locate import locate
 
@@ -67,7 +69,7 @@ def read(buffer: DrivenBuffer, tokens: int) -> tuple[Tensor, ...]:
 
 
 def case_of(trace: str, of: DrivenClass | BoundClass) -> Case:
-    return Case("qwen3_vl", of.label, Trace.parse(trace), EAGER, source=of.label, model_class=of.model_class)
+    return Case("qwen3_vl", source_buffer(of.label, of.model_class), Trace.parse(trace), EAGER)
 
 
 def observe(model: Model, trace: str, of: DrivenClass | BoundClass) -> Observation:
@@ -76,7 +78,7 @@ def observe(model: Model, trace: str, of: DrivenClass | BoundClass) -> Observati
 
 def judge(model: Model, trace: str, of: DrivenClass) -> dict[Rule, Judgement]:
     case = case_of(trace, of)
-    return {said.rule: said for said in judge_all(case, play(case, model, of))}
+    return {said.rule: said for said in judge_all(ObservedCase(case, play(case, model, of)))}
 
 
 @pytest.mark.parametrize("model", ["qwen3_vl", "granite4_vision"])
@@ -363,8 +365,8 @@ def test_granite_hands_over_the_whole_buffer_before_0_21_0() -> None:
     ("release", "model", "reaches"),
     [
         ("0.19.1", "qwen3_vl", {"R3": "latent", "R4": SP, "R5": DBO, "R6": "latent"}),
-        ("0.20.1", "qwen3_vl", {"R1": "reachable", "R2": "reachable"}),
-        ("0.22.1", "qwen3_vl", {"R1": "reachable", "R3": "latent", "R4": SP, "R6": "latent"}),
+        ("0.20.1", "qwen3_vl", {"R1": REACHABLE, "R2": REACHABLE}),
+        ("0.22.1", "qwen3_vl", {"R1": REACHABLE, "R3": "latent", "R4": SP, "R6": "latent"}),
         ("0.33.0", "qwen3_vl", {"R3": "latent", "R4": "latent", "R5": DBO, "R6": "latent"}),
         ("0.33.0", "granite4_vision", {"R3": "latent", "R4": "latent"}),
     ],
@@ -372,7 +374,7 @@ def test_granite_hands_over_the_whole_buffer_before_0_21_0() -> None:
 def test_what_the_engine_reaches(qwen: Model, release: str, model: str, reaches: dict[str, str]) -> None:
     of = drive(locate(release), model)
     rows = [
-        Row.of(case_of(order.trace, of), said, "")
+        row_of_case(case_of(order.trace, of), said, "")
         for order in ENGINE_ORDER
         for said in judge(qwen, order.trace, of).values()
     ]

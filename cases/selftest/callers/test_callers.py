@@ -4,6 +4,7 @@ import pytest
 
 from deepstack_harness.catalogue.registry import CALLERS
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
+from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation, RowRange
 from deepstack_harness.contract.trace import Trace
@@ -15,7 +16,7 @@ DROP_ALL = ArmSpec.parse("eager/drop_all")
 
 
 def observe(model: Model, trace: str, caller: str, arm: ArmSpec = EAGER) -> Observation:
-    case = Case("qwen3_vl", "reference", Trace.parse(trace), arm, caller=caller)
+    case = Case("qwen3_vl", registered("reference"), Trace.parse(trace), arm, caller=caller)
     return play(case, model, ReferenceBuffer)
 
 

@@ -4,10 +4,11 @@ from itertools import pairwise
 
 import pytest
 
-from deepstack_harness.catalogue.reach import ENGINE_ORDER, reach_of
+from deepstack_harness.catalogue.reach import ENGINE_ORDER, REACHABLE, reach_of
 from deepstack_harness.contract.arm_spec import EAGER
+from deepstack_harness.contract.buffer_ref import source_buffer
 from deepstack_harness.contract.case import Case
-from deepstack_harness.contract.row import Row
+from deepstack_harness.contract.row import Row, row_of_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
@@ -21,14 +22,14 @@ ENABLE_SP = "flag: --compilation-config.pass_config.enable_sp"
 def row(
     trace: str, verdict: Verdict = Verdict.FAIL, source: str = "vllm 0.22.1", rule: Rule = Rule.R3
 ) -> Row:
-    case = Case("qwen3_vl", source, Trace.parse(trace), EAGER, source=source)
-    return Row.of(case, Judgement(rule, verdict), "2.13.0")
+    case = Case("qwen3_vl", source_buffer(source, "SomeModel"), Trace.parse(trace), EAGER)
+    return row_of_case(case, Judgement(rule, verdict), "2.13.0")
 
 
 @pytest.mark.parametrize(
     ("traces", "reach"),
     [
-        ([LATER, MICRO_BATCHES, NORMAL], "reachable"),
+        ([LATER, MICRO_BATCHES, NORMAL], REACHABLE),
         ([LATER, MICRO_BATCHES], "flag: --enable-dbo"),
         ([LATER], "latent"),
         ([], "latent"),
@@ -42,7 +43,7 @@ def test_the_nearest_order_decides(traces: list[str], reach: str) -> None:
 def test_only_failures_of_the_rule_count_and_known_ones_do() -> None:
     kept = [row(NORMAL, Verdict.PASS), row(NORMAL, Verdict.SKIP), row(NORMAL, rule=Rule.R4)]
     assert reach_of(Rule.R3, kept) == "latent"
-    assert reach_of(Rule.R3, [*kept, row(NORMAL, Verdict.XFAIL)]) == "reachable"
+    assert reach_of(Rule.R3, [*kept, row(NORMAL, Verdict.XFAIL)]) == REACHABLE
 
 
 @pytest.mark.parametrize(

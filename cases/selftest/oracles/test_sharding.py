@@ -13,6 +13,7 @@ from deepstack_harness.callers.by_name import caller_of
 from deepstack_harness.callers.sequence_parallel import SequenceParallel
 from deepstack_harness.callers.shared_weights import shared_copy
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.ledger import Ledger
 from deepstack_harness.contract.observation import (
@@ -28,6 +29,8 @@ from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.oracles import sharding
+from deepstack_harness.oracles.observed_case import ObservedCase
+from deepstack_harness.oracles.row_origins import origins_of
 from deepstack_harness.play.ranks.merge import merged
 from deepstack_harness.workload.padding import pad_to_multiple
 
@@ -54,7 +57,7 @@ def observed(shards: tuple[ShardFacts, ...] = RIGHT, **changes: object) -> Obser
 
 
 def judge(observation: Observation, arm: ArmSpec = TP2) -> Judgement:
-    return sharding.judge(Case("qwen3_vl", "reference", TRACE, arm), observation)
+    return sharding.judge(ObservedCase(Case("qwen3_vl", registered("reference"), TRACE, arm), observation))
 
 
 def test_each_rank_with_its_own_rows_passes() -> None:
@@ -71,7 +74,10 @@ def test_each_rank_with_its_own_rows_passes() -> None:
         (WHOLE, SECOND, 3, "it holds row 3 (rank 1's), level 0 of payload 1 (request a) and is one too many"),
         (FIRST, SECOND[:1], 1, "first row 5 of level 0: it is missing and should hold zeros"),
         (FIRST, (RowRange(1, 0, 3, 2), RowRange(None, 0, 0, 1)), 1, "it holds a value that was never set"),
-        ((RowRange(1, 0, 2, 1), RowRange(1, 0, 1, 1), RowRange(1, 0, 0, 1)), SECOND, 2, "first row 0 of level 0"),
+        (
+            (RowRange(1, 0, 2, 1), RowRange(1, 0, 1, 1), RowRange(1, 0, 0, 1)), SECOND, 2,
+            "first row 0 of level 0",
+        ),
     ],
 )  # fmt: skip
 def test_rows_that_are_not_the_ranks_own_are_counted(
@@ -101,7 +107,12 @@ def test_an_expert_chosen_otherwise_in_half_precision_is_no_straying(
     dtype: str, routed: bool, verdict: Verdict
 ) -> None:
     strayed = replace(observed((RIGHT[0], shard(1, *SECOND, stray=0.5))), dtype=dtype, routed=routed)
-    assert sharding.judge(Case("qwen3_vl", "reference", TRACE, TP2, dtype=dtype), strayed).verdict is verdict
+    assert (
+        sharding.judge(
+            ObservedCase(Case("qwen3_vl", registered("reference"), TRACE, TP2, dtype=dtype), strayed)
+        ).verdict
+        is verdict
+    )
 
 
 def test_a_decoder_that_raised_fails_where_no_other_rule_says_so() -> None:
@@ -130,7 +141,9 @@ def test_zeros_alone_show_nothing() -> None:
     trace = Trace.parse("cap 16: profile 6; forward 6")
     zeros = (shard(0, RowRange(0, 0, 0, 3)), shard(1, RowRange(0, 0, 0, 3)))
     steps = tuple(StepFacts(str(step), 16, shards=zeros) for step in trace)
-    said = sharding.judge(Case("qwen3_vl", "reference", trace, TP2), replace(observed(), steps=steps))
+    said = sharding.judge(
+        ObservedCase(Case("qwen3_vl", registered("reference"), trace, TP2), replace(observed(), steps=steps))
+    )
     assert (said.verdict, said.detail) == (Verdict.SKIP, "no ranks shared a step with a payload")
 
 
@@ -150,8 +163,8 @@ def test_the_rows_of_all_ranks_are_those_of_the_ledger(ranks: int, tokens: int, 
     runs = ledger.rows(1, share)
     parts = [sharding.rows_of_rank(runs, rank, ranks, share) for rank in range(ranks)]
     assert [len(part) for part in parts] == [share // ranks] * ranks
-    assert list(chain.from_iterable(parts)) == sharding.cells(runs)
-    held = [cell for part in parts for cell in part if cell[0]]
+    assert list(chain.from_iterable(parts)) == origins_of(runs)
+    held = [origin for part in parts for origin in part if origin[0]]
     assert held == [(1, 1, row) for row in range(tokens)]
 
 
@@ -206,7 +219,10 @@ def test_what_one_rank_could_not_measure_is_kept() -> None:
 
 
 def case(caller: str, arm: str) -> Case:
-    return Case("qwen3_vl", "reference", TRACE, ArmSpec.parse(arm), caller=caller)
+    return Case("qwen3_vl", registered("reference"), TRACE, ArmSpec.parse(arm), caller=caller)
+
+
+CASES = "deepstack_harness.contract.case"
 
 
 @pytest.mark.parametrize(
@@ -214,9 +230,9 @@ def case(caller: str, arm: str) -> Case:
     [
         ("micro_batches", "eager/tp2", "caller 'micro_batches' shares no steps among ranks"),
         ("clumsy", "eager", "unknown caller 'clumsy'; known are engine"),
-        ("deepstack_harness.nowhere:It", "eager", "nowhere:It' cannot be imported: No module named"),
-        ("deepstack_harness.contract.case:Nobody", "eager", "case:Nobody' cannot be imported: module"),
-        ("deepstack_harness.contract.case:Case", "eager", "contract.case:Case' is no class built on"),
+        ("deepstack_harness.nowhere:It", "eager", "caller 'deepstack_harness.nowhere:It' cannot be imported"),
+        (f"{CASES}:Nobody", "eager", f"caller '{CASES}:Nobody' cannot be imported: module"),
+        (f"{CASES}:Case", "eager", f"caller '{CASES}:Case' is no class built on"),
         ("deepstack_harness:play:play", "eager", "caller 'deepstack_harness:play:play' cannot be imported"),
     ],
 )  # fmt: skip

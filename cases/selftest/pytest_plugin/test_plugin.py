@@ -266,4 +266,4 @@ def test_loading_the_plugin_imports_nothing_dear() -> None:
         "print(*sorted(set(sys.modules) - before))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["harness", "deepstack_harness.pytest_plugin"]
+    assert ran.stdout.split() == ["deepstack_harness", "deepstack_harness.pytest_plugin"]

@@ -138,7 +138,9 @@ def test_a_run_that_asks_for_no_gpu_keeps_its_list(small: Project) -> None:
 
 def test_a_case_for_a_gpu_fails_where_one_is_required(small: Project) -> None:
     (small.folder / "test_small.py").write_text("import pytest\n@pytest.mark.gpu\ndef test_a(): pass\n")
-    (small.folder / "pytest.ini").write_text("[pytest]\nharness_require_gpu = true\nharness_device = cuda\n")
+    (small.folder / "pytest.ini").write_text(
+        "[pytest]\ndeepstack_require_gpu = true\ndeepstack_device = cuda\n"
+    )
     status, printed = small.pytest("--strict-markers", "--strict-config", CUDA_VISIBLE_DEVICES="")
     assert status == 1, printed
     assert "no CUDA device, and --deepstack-require-gpu was given" in printed

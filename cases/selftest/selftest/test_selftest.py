@@ -8,13 +8,12 @@ import pytest
 
 from deepstack_harness.catalogue.registry import MUTANT_ARMS, MUTANTS, ORACLES
 from deepstack_harness.cli import main
-from deepstack_harness.contract.case import Case
-from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.fuzzing import running
 from deepstack_harness.oracles import all_rules
 from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.selftest import pool
 from deepstack_harness.selftest.pool import EFFORTS, Effort, Order, Proof, orders_for, prove
 
@@ -58,8 +57,8 @@ def test_without_its_oracle_a_mutant_is_missed_and_named(
 def test_an_oracle_that_always_speaks_gives_false_alarms_and_blames_the_wrong_rule(
     short: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def nervous(case: Case, observation: Observation) -> Sequence[Judgement]:
-        said = judge_all(case, observation)
+    def nervous(observed: ObservedCase) -> Sequence[Judgement]:
+        said = judge_all(observed)
         return [replace(one, verdict=Verdict.FAIL) if one.rule is Rule.R7 else one for one in said]
 
     monkeypatch.setattr(running, "judge_all", nervous)

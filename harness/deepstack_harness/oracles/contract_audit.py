@@ -190,7 +190,7 @@ def _comparable(wanted: tuple[RowRange, ...], device: str) -> tuple[RowRange, ..
 def _rows_side_by_side(
     ranges: tuple[RowRange, ...], wanted: tuple[RowRange, ...]
 ) -> Iterator[tuple[int, RowOrigin | None, RowOrigin | None]]:
-    """Iterate over (row, its origin, the right one) where they may differ; None for a row that is not there."""
+    """Iterate over (row, its origin, the right one) where they may differ; None for a missing row."""
     if ranges == wanted:
         return
     found, right = origins_of(ranges), origins_of(wanted)

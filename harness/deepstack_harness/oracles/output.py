@@ -38,7 +38,7 @@ def judge(observed: ObservedCase) -> Judgement:
 
 
 def crashes(observed: ObservedCase) -> list[Deviation]:
-    """Return the decoder's exceptions, but for those at the recompile limit: we raise them, and R11 tells it."""
+    """Return the decoder's exceptions; at the recompile limit they are ours, and R11 tells it."""
     case, observation = observed.case, observed.observation
     if observation.graphs and observation.graphs.limit_hit:
         return []

@@ -100,10 +100,8 @@ def select(cases: Sequence[PlannedCase], selection: str | None) -> list[PlannedC
     if not (isinstance(holds, pd.Series) and pd.api.types.is_bool_dtype(holds.dtype)):
         raise UsageError(f"selection '{selection}' is no condition that holds or does not; {_HELP}")
     if not holds.any():
-        raise UsageError(
-            f"selection '{selection}' holds for none of {len({planned.id for planned in cases})} cases;
-            {_HELP}"
-        )
+        known = len({planned.id for planned in cases})
+        raise UsageError(f"selection '{selection}' holds for none of {known} cases; {_HELP}")
     return [planned for planned, held in zip(cases, holds, strict=True) if held]
 
 
