@@ -1,4 +1,4 @@
-"""One upstream class: what it breaks, and how the engine comes to it."""
+"""The audit of one upstream class: the rules that it breaks, and how the engine comes to it."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -20,7 +20,7 @@ WHERE = Where("qwen3_vl")
 
 
 def judge_class(found: Found) -> Standing:
-    """The audit traces on its methods, or, where it has none, the engine's orders on the class itself.
+    """Judge a class by the audit traces on its methods, or, without methods, by the engine's orders.
 
     Each broken rule is given its reach, as far as the class can be driven in its
     own call order.

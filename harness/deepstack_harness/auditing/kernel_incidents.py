@@ -33,14 +33,14 @@ class Kernels:
     """R10, of code generated for the CPU; nothing of it is run."""
 
     def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
-        """Every variant, measured by one child."""
+        """Judge every variant; one child measures all."""
         subjects = [_variant(name) for name in incident.revisions]
         for name, subject, (said, seen) in zip(incident.revisions, subjects, _judged(subjects), strict=True):
             row = _row(incident, name, subject, said, seen)
             yield JudgedSubject(name, must_break(incident, name), (row,), _figures(seen) if seen else "")
 
     def theirs(self, incident: Incident, source: Source) -> Iterator[JudgedSubject]:
-        """Always raises `UsageError`: no class of a source is compiled here."""
+        """Raise `UsageError`: no class of a source is compiled here."""
         raise UsageError(
             f"incident {incident.id} is about code generated for decoders of ours, "
             f"and no class of {source.label} is compiled for it: leave --vllm out"

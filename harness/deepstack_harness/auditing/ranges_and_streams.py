@@ -1,4 +1,4 @@
-"""The two neighbours of the buffer, judged: our variants of each, and what a vLLM source has of them."""
+"""Auditors of placeholder ranges and dual streams: our variants of each, and those of a source."""
 
 from collections.abc import Iterator, Mapping
 
@@ -24,16 +24,16 @@ from deepstack_harness.streams.from_source import helpers_of
 from deepstack_harness.streams.observe import observe_ordering
 
 OTHER_KIND: Mapping[str, str] = {"tensor": "list", "list": "tensor"}
-"""In what a cumulative sum may be kept, and our variant that keeps it in the other way."""
+"""Type that a cumulative sum is kept in -> our variant that keeps it in the other type."""
 
 REPETITIONS = 9
 
 
 class PlaceholderRanges:
-    """R12; measured beside it, what a scheduling step costs."""
+    """The auditor of R12, which also measures the cost of a scheduling step."""
 
     def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
-        """Every variant; a cost for those that show nothing but how the sum is kept."""
+        """Judge every variant; those that differ in how the sum is kept alone have a cost."""
         costs = _step_costs({name: _range(name) for name in OTHER_KIND})
         for name in incident.revisions:
             subject = SystemSubject(System.PLACEHOLDER_RANGES, name)
@@ -43,7 +43,7 @@ class PlaceholderRanges:
             yield JudgedSubject(name, must_break(incident, name), (row,), _joined(_kept(seen), cost))
 
     def theirs(self, incident: Incident, source: Source) -> Iterator[JudgedSubject]:
-        """The class of the source, its cost against our variant of the other kind."""
+        """Judge the class of the source, with its cost against our variant of the other kind."""
         bound = bind_range(source)
         subject = SystemSubject(System.PLACEHOLDER_RANGES, bound.label, RANGES_CLASS, bound.label)
         seen = observe_ranges(subject, bound.make)
@@ -53,10 +53,10 @@ class PlaceholderRanges:
 
 
 class DualStreams:
-    """R13: orders of the streams, results, distinct subgraphs."""
+    """The auditor of R13: orders of the streams, results, distinct subgraphs."""
 
     def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
-        """Every variant."""
+        """Judge every variant."""
         for name in incident.revisions:
             way: DualStream = resolve("dual-stream variant", DUAL_STREAM, name)  # type: ignore[assignment]
             subject = SystemSubject(System.DUAL_STREAM, name)
@@ -65,7 +65,7 @@ class DualStreams:
             yield JudgedSubject(name, must_break(incident, name), (row,), _played(seen))
 
     def theirs(self, incident: Incident, source: Source) -> Iterator[JudgedSubject]:
-        """Every helper of the source; none stands for an op, so nothing is compiled."""
+        """Judge every helper of the source; none stands for an op, so nothing is compiled."""
         for code, way in helpers_of(source):
             subject = SystemSubject(System.DUAL_STREAM, code.label, code.name, code.label)
             seen = observe_ordering(subject, way)
@@ -95,7 +95,7 @@ def _step_costs(makes: Mapping[str, MakeRange]) -> dict[str, SchedulingCost]:
 
 
 def _cost_of(make: MakeRange, kept: str) -> str:
-    """A class that answers otherwise than ours, or raises, has its findings already: only no cost."""
+    """Return the cost in words; empty for a class whose answers are wrong, which has its findings."""
     ours = OTHER_KIND.get(kept)
     if ours is None:
         return ""

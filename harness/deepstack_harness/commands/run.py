@@ -13,7 +13,7 @@ from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Output
 
 if TYPE_CHECKING:
-    from deepstack_harness.results.read import Part
+    from deepstack_harness.results.read import RunPart
     from deepstack_harness.runs.execution import Execution, RunRequest
 
 SUMMARY = "play the matrix of families, revisions, traces, arms, dtypes and devices, in parallel"
@@ -114,7 +114,7 @@ def _play(execution: Execution, output: Output) -> None:
             table.add(result)
 
 
-def _close(part: Part, folder: Path, output: Output) -> ExitCode:
+def _close(part: RunPart, folder: Path, output: Output) -> ExitCode:
     from deepstack_harness.reporting.terminal.live_table import close
     from deepstack_harness.results.parquet import has_datasets, write_parquet
 

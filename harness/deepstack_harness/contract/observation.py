@@ -30,10 +30,10 @@ class RowRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """What one get gave.
+    """The answer of one get.
 
     `structure` is `none` or `tensors`; the tuples have one entry per level:
-    rows as runs, hidden sizes, dtype and device names, storage addresses in bytes.
+    rows as ranges of one origin, hidden sizes, dtype and device names, storage addresses in bytes.
     """
 
     structure: Literal["none", "tensors"]
@@ -78,7 +78,7 @@ class Distances:
 
 @dataclass(frozen=True)
 class ShardFacts:
-    """What one rank of a sequence-parallel step saw: the payload rows given to its decoder, per level.
+    """The view of one rank in a sequence-parallel step: the payload rows of its decoder, per level.
 
     `stray` is the largest difference of the rank's gathered output to the unsharded run.
     """
@@ -105,7 +105,7 @@ class GraphUse:
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What one step did; `capacity` and `generation` are the buffer's afterwards.
+    """The facts of one step; `capacity` and `generation` are the buffer's afterwards.
 
     `raised` is the call that ended the step early, `unavailable` the step that the
     buffer or the arm lacks, `graphs` counts the graphs compiled so far.  `attended`
@@ -129,7 +129,7 @@ class StepFacts:
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """What the compiler did over a trace: counts, and reasons in its own words.
+    """The compiler's work over a trace: counts, and reasons in its own words.
 
     `guards` and `kept` count guards before and after the policy; the `payload_`
     pair counts those on the decoder's payload argument only.  `limit_hit`: Dynamo
@@ -167,10 +167,10 @@ class Observation:
     error: str | None = None
 
     def to_json(self) -> bytes:
-        """One line of JSON."""
+        """Return one line of JSON."""
         return msgspec.json.encode(self)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "Observation":
-        """Read what `to_json` wrote; raises `msgspec.ValidationError` otherwise."""
+        """Read the text that `to_json` wrote; raises `msgspec.ValidationError` otherwise."""
         return msgspec.json.decode(text, type=cls)

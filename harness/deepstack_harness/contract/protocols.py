@@ -27,11 +27,11 @@ class Buffer(Protocol):
 
     @property
     def capacity(self) -> int:
-        """Token rows there is room for, now."""
+        """The number of token rows that the buffer has room for now."""
         ...
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """P rows of every level, each (P, hidden); the payload and then exact zeros."""
+        """Return P rows of every level, each (P, hidden): the payload and then exact zeros."""
         ...
 
     def set(self, payload: Tensor, /) -> None:
@@ -51,7 +51,7 @@ class Buffer(Protocol):
 
 
 class BufferFactory(Protocol):
-    """How a buffer is made: a class of ours, or a class bound to a vLLM source."""
+    """A maker of buffers: a class of ours or of a user's, or a class bound to a source."""
 
     def __call__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -93,7 +93,7 @@ class Family(Protocol):
 
 @dataclass(frozen=True)
 class Profile:
-    """What an arm may prepare for before the first step: the largest sizes.
+    """The largest sizes, which an arm may prepare for before the first step.
 
     capacity in token rows; `levels` and `hidden` are the payload's.
     """
@@ -124,19 +124,19 @@ class Lane(Protocol):
     """Tensors that get and clear allocated while they were captured; the session counts them."""
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """The buffer's answer for P tokens."""
+        """Return the buffer's answer for P tokens, one (P, h) per level."""
         ...
 
     def ask(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """The same without a note: while a graph is captured, a note's own operations would be in it."""
+        """Return the answer without a note: in a graph that is captured, the note would be captured too."""
         ...
 
     def run(self, inputs: Inputs, /) -> Tensor:
-        """The session's forward; answers (n, h), rows above n cut off as engines cut them."""
+        """Run the session's forward; return (n, h), rows above n cut off as engines cut them."""
         ...
 
     def clear(self, tokens: int, /) -> None:
-        """The buffer's clear."""
+        """Clear the buffer."""
         ...
 
     def reads(self, payload: tuple[Tensor, ...] | None, /) -> None:
@@ -185,5 +185,5 @@ class Probe(Protocol[Facts_co]):
         ...
 
     def facts(self) -> Facts_co:
-        """What was measured; raises `deepstack_harness.errors.NotMeasured` when nothing was."""
+        """Return the facts; raises `deepstack_harness.errors.NotMeasured` when nothing was measured."""
         ...

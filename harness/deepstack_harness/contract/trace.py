@@ -74,7 +74,7 @@ class Step:
             raise TraceError(f"step '{self}': spans= takes ranges in order within {self.tokens} tokens")
 
     def __str__(self) -> str:
-        """The text that `Step.parse` reads back."""
+        """Return the text that `Step.parse` reads."""
         options = [
             f"{key}={value}"
             for key in ("levels", "hidden", "request")
@@ -121,7 +121,7 @@ class Trace:
             raise TraceError(f"trace '{self}' needs a capacity of 1 or more and a step: {_EXAMPLE}")
 
     def __str__(self) -> str:
-        """The text that `Trace.parse` reads back."""
+        """Return the text that `Trace.parse` reads."""
         return f"cap {self.capacity}: " + "; ".join(map(str, self.steps))
 
     def __iter__(self) -> Iterator[Step]:

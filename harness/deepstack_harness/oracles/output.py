@@ -88,7 +88,7 @@ def _describe(found: Distances) -> str:
 
 
 def _never_reached(case: Case, observation: Observation) -> bool:
-    """Whether a payload was set and no decoder run could read it: equal outputs then show nothing."""
+    """Say whether a payload was set that no decoder run could read: equal outputs then show nothing."""
     sets = any(step.op is Op.SET for step in case.trace)
     return sets and not any(facts.distances and facts.distances.effect > 0 for facts in observation.steps)
 

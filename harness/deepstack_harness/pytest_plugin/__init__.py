@@ -121,14 +121,14 @@ def graph_budget(request: pytest.FixtureRequest) -> GraphBudget:
 
 @pytest.fixture
 def kernel_facts(request: pytest.FixtureRequest) -> KernelFactsOf:
-    """The kernels that Inductor makes of a call: `kernel_facts(call, tokens=77, capacity=8192)`."""
+    """Measure the kernels that Inductor makes of a call: `kernel_facts(call, tokens=77, capacity=8192)`."""
     from deepstack_harness.pytest_plugin.kernel_fixture import KernelFactsOf
 
     return KernelFactsOf(request)
 
 
 def setting(config: pytest.Config, name: str) -> str:
-    """An option, else the ini key of its name; empty where neither is given."""
+    """Return an option, else the ini key of its name; empty where neither is given."""
     given = config.getoption(f"--deepstack-{name}")
     return str((config.getini(f"deepstack_{name}") if given is None else given) or "")
 

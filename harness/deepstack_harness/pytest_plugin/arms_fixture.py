@@ -32,7 +32,7 @@ from deepstack_harness.pytest_plugin.user_model import Given, GivenBuffers, OwnF
 
 
 class Options(TypedDict, total=False):
-    """What both ways to call the fixture take.
+    """The options of both ways to call the fixture.
 
     arms: names of arms (default: `--deepstack-arms`).  rules: what fails the test, by
     default R0 and R11; none only observes.  graphs: the graphs that each arm may

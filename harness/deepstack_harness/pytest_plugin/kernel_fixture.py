@@ -27,7 +27,7 @@ class KernelFactsOf(Fixture):
         arguments: Sequence[str] = ("hidden", "positions"),
         run: bool = True,
     ) -> KernelFacts:
-        """The kernels of `call()`, which calls something compiled with backend inductor, at its real sizes.
+        """Return the kernels of `call()`, which calls something compiled with backend inductor.
 
         `tokens` and `capacity` are the rows of the step and of the buffer; they differ.
         `profile()` is called before, as an engine's first run: what `call` runs may have

@@ -43,7 +43,7 @@ class Summary:
 
     @property
     def progress(self) -> str:
-        """How many of the planned cases were played."""
+        """The number of cases that were played, in words."""
         if self.finished:
             return f"{self.cases} cases"
         return f"stopped before its end, {self.cases} of {self.planned} cases were played"

@@ -18,7 +18,7 @@ class Shard:
     count: int
 
     def __str__(self) -> str:
-        """The text that `parse` reads back."""
+        """Return the text that `parse` reads."""
         return f"{self.index}/{self.count}"
 
     @classmethod

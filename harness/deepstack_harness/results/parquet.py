@@ -15,7 +15,7 @@ from deepstack_harness.errors import MachineError
 from deepstack_harness.results.records import CaseRecord
 
 if TYPE_CHECKING:
-    from deepstack_harness.results.read import Part
+    from deepstack_harness.results.read import RunPart
 
 RUN = "run"
 """The column that tells runs apart in one dataset: the start of each."""
@@ -26,7 +26,7 @@ def has_datasets() -> bool:
     return importlib.util.find_spec("datasets") is not None
 
 
-def write_parquet(part: Part) -> list[str]:
+def write_parquet(part: RunPart) -> list[str]:
     """Write rows and cases beside their JSON lines; return the names of the files."""
     kinds = (("rows", Row, part.rows), ("cases", CaseRecord, part.cases))
     with _no_bars():
@@ -47,7 +47,7 @@ def _no_bars() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _write(part: Part, name: str, kind: type, records: Sequence[object]) -> str:
+def _write(part: RunPart, name: str, kind: type, records: Sequence[object]) -> str:
     import datasets
 
     path = part.files.parquet(name)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Part:
+class RunPart:
     """One run, or one shard of it, as its files have it.
 
     `rows` are those of cases that ended, `bytes_of` the length of each file that they
@@ -67,9 +67,9 @@ def read_stored(folder: Path | str) -> StoredRun:
     )
 
 
-def read_part(files: Files) -> Part:
+def read_part(files: Files) -> RunPart:
     """Read one shard; raises `UsageError` that names the file, and the line, at fault."""
-    part = Part(files, read_about(files))
+    part = RunPart(files, read_about(files))
     part.cases = list(_ended(part, files.cases, CaseRecord))
     known = {case.case for case in part.cases}
     # Rows come before their case, so those of a case that did not end stand last.
@@ -92,7 +92,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     return tuple(decode(line, Row, f"line {number} of '{path}'") for number, line in enumerate(lines, 1))
 
 
-def _ended(part: Part, path: Path, kind: type[T], wanted: Callable[[T], bool] = bool) -> Iterator[T]:
+def _ended(part: RunPart, path: Path, kind: type[T], wanted: Callable[[T], bool] = bool) -> Iterator[T]:
     """Decode the lines of a file, but for those of a case that did not end.
 
     A torn last line is noted if the run did not finish, and an error if it did.
@@ -125,7 +125,7 @@ def _bytes(path: Path) -> bytes:
         raise UsageError(f"cannot read '{path}', which a run has: {error.strerror}") from None
 
 
-def _refuse_incomplete(part: Part) -> None:
+def _refuse_incomplete(part: RunPart) -> None:
     """Refuse a case that is there twice or lacks rows, and a finished run that lacks cases."""
     named = [case.case for case in part.cases]
     if len(named) > len(set(named)):
@@ -144,7 +144,7 @@ def _refuse_incomplete(part: Part) -> None:
         )
 
 
-def _fit(folder: Path, parts: Sequence[Part]) -> None:
+def _fit(folder: Path, parts: Sequence[RunPart]) -> None:
     """Refuse shards of different runs."""
     kinds = {(part.about.plan, part.files.shard.count if part.files.shard else 1) for part in parts}
     if len(kinds) > 1:
@@ -152,7 +152,7 @@ def _fit(folder: Path, parts: Sequence[Part]) -> None:
         raise UsageError(f"'{folder}' holds parts of different runs: {names}")
 
 
-def _absent(parts: Sequence[Part]) -> list[str]:
+def _absent(parts: Sequence[RunPart]) -> list[str]:
     here = {part.files.shard.index for part in parts if part.files.shard}
     count = max((part.files.shard.count for part in parts if part.files.shard), default=0)
     return [f"shard {index}/{count} is not here" for index in range(1, count + 1) if index not in here]

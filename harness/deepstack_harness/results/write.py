@@ -15,7 +15,7 @@ from deepstack_harness.atomic import write_atomically
 from deepstack_harness.contract.row import Row
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.results.files import Files, found_in
-from deepstack_harness.results.read import Part, read_about, read_part
+from deepstack_harness.results.read import RunPart, read_about, read_part
 from deepstack_harness.results.records import About, CaseRecord
 
 
@@ -39,7 +39,7 @@ class RunWriter:
         self._rows, self._cases = _open(files.rows), _open(files.cases)
         try:
             _lock(self._rows, files.folder)
-            self.part = read_part(files) if found else Part(files, about)
+            self.part = read_part(files) if found else RunPart(files, about)
             self._go_on()
         except BaseException:
             self.close()

@@ -47,7 +47,7 @@ class StoredImage(msgspec.Struct):
     bytes: bytes
 
 
-class Row(msgspec.Struct):
+class Geometry3KRow(msgspec.Struct):
     """The columns that are read."""
 
     images: list[StoredImage]
@@ -99,7 +99,7 @@ def _read(path: Path) -> "pa.Table":
     try:
         with parquet.ParquetFile(path) as file:
             known = file.schema_arrow.names
-            return file.read(columns=[name for name in Row.__struct_fields__ if name in known])
+            return file.read(columns=[name for name in Geometry3KRow.__struct_fields__ if name in known])
     except (OSError, pa.ArrowException) as error:
         raise UsageError(f"'{path}' is not a Parquet file that can be read: {_first_line(error)}") from None
 
@@ -138,8 +138,8 @@ def _unreachable(name: str, error: Exception) -> MachineError:
     )
 
 
-def _rows(table: "pa.Table", where: str) -> list[Row]:
-    fields = Row.__struct_fields__
+def _rows(table: "pa.Table", where: str) -> list[Geometry3KRow]:
+    fields = Geometry3KRow.__struct_fields__
     missing = [name for name in fields if name not in table.column_names]
     if missing:
         raise UsageError(
@@ -147,12 +147,12 @@ def _rows(table: "pa.Table", where: str) -> list[Row]:
             "as hiyouga/geometry3k"
         )
     try:
-        return msgspec.convert(table.select(list(fields)).to_pylist(), list[Row])
+        return msgspec.convert(table.select(list(fields)).to_pylist(), list[Geometry3KRow])
     except msgspec.ValidationError as error:
         raise UsageError(f"'{where}' is no workload: {error}, where $[0] is the first row") from None
 
 
-def _request(index: int, row: Row, where: str) -> Request:
+def _request(index: int, row: Geometry3KRow, where: str) -> Request:
     sizes = tuple(_sizes(index, row.images, where))
     framing = TEMPLATE_TOKENS + MARKS_PER_IMAGE * len(sizes)
     text = framing + estimated_tokens(row.problem)

@@ -1,4 +1,4 @@
-"""What was measured of a dual-stream projection: operations and their order, results, subgraphs; no torch."""
+"""Facts of a dual-stream projection: operations and their order, results, subgraphs; no torch."""
 
 from dataclasses import dataclass
 
@@ -109,7 +109,7 @@ class OrderingObservation:
     torch: str
 
     def to_json(self) -> bytes:
-        """One line of JSON."""
+        """Return one line of JSON."""
         return msgspec.json.encode(self)
 
     @classmethod

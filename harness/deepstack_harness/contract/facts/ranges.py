@@ -1,4 +1,4 @@
-"""What was measured of a placeholder range: answers, and what they cost; JSON, no torch."""
+"""Facts of a placeholder range: its answers, and their costs; JSON, no torch."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,9 +11,9 @@ Bounds = tuple[int, int]
 
 
 class RangeAnswer(NamedTuple):
-    """What `get_embeds_indices_in_range(start, end)` gave.
+    """The answer of `get_embeds_indices_in_range(start, end)`.
 
-    `answer` is the two indices, or a text: what was raised, or what came that is no pair of ints.
+    `answer` is the two indices, or a text: the exception, or an answer that is no pair of ints.
     """
 
     start: int
@@ -23,7 +23,7 @@ class RangeAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class RangeQuestions:
-    """Every question put to one placeholder.
+    """All questions to one placeholder, with its answers.
 
     `mask` has one `0` or `1` a position, None where the placeholder has none;
     `embeds` is what `get_num_embeds()` gave, as in `RangeAnswer.answer`.
@@ -51,18 +51,18 @@ class RangeObservation:
     torch: str
 
     def to_json(self) -> bytes:
-        """One line of JSON."""
+        """Return one line of JSON."""
         return msgspec.json.encode(self)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "RangeObservation":
-        """Read back what `to_json` wrote."""
+        """Read the text that `to_json` wrote."""
         return msgspec.json.decode(text, type=cls)
 
 
 @dataclass(frozen=True)
 class SchedulingCost:
-    """What scheduling a workload cost with one class, in the cheapest of the repetitions.
+    """The cost of scheduling a workload with one class, in the cheapest of the repetitions.
 
     `microseconds` (of the processor) and `torch_calls` (calls into torch) are those of a mean step; `steps`,
     `requests` and `features` are the workload's, `questions` the calls that its steps made.
@@ -80,7 +80,7 @@ class SchedulingCost:
 
 @dataclass(frozen=True)
 class BuildCost:
-    """What the cumulative sum of one placeholder costs: processor time once, bytes while it is kept."""
+    """The cost of one placeholder's cumulative sum: processor time once, bytes while it is kept."""
 
     variant: str
     length: int
@@ -101,15 +101,15 @@ class CostObservation:
     torch: str
 
     def ratio(self, workload: str, variant: str, to: str) -> float:
-        """How many times dearer a step of `workload` is with `variant` than with `to`."""
+        """Return the cost of a step of `workload` with `variant` as a multiple of the cost with `to`."""
         found = {cost.variant: cost.microseconds for cost in self.steps if cost.workload == workload}
         return found[variant] / found[to]
 
     def to_json(self) -> bytes:
-        """One line of JSON."""
+        """Return one line of JSON."""
         return msgspec.json.encode(self)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "CostObservation":
-        """Read back what `to_json` wrote."""
+        """Read the text that `to_json` wrote."""
         return msgspec.json.decode(text, type=cls)

@@ -1,4 +1,4 @@
-"""What a run measured, as figures: each a table, most of them a plot too.  One figure, one file."""
+"""Figures of a run: each a table, most of them a plot too.  One figure, one file."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,5 +17,5 @@ FIGURES: Sequence[Callable[[RunData], Figure]] = (
 
 
 def figures_of(run: RunData) -> list[Figure]:
-    """Every figure, in the order they are shown; those without data say what is missing."""
+    """Return every figure, in the order they are shown; those without data say what is missing."""
     return [figure(run) for figure in FIGURES]

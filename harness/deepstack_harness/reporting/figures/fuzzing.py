@@ -1,4 +1,4 @@
-"""What the fuzzer left beside a run."""
+"""The fuzzing figure: the findings beside a run."""
 
 from deepstack_harness.reporting.figures.base import Figure, Table
 from deepstack_harness.reporting.run_data import RunData

@@ -39,7 +39,7 @@ def _row(case: CaseRecord) -> tuple[str | int | None, ...]:
 
 
 def _of_each_arm(cases: Sequence[CaseRecord]) -> list[CaseRecord]:
-    """Of the arms that are furthest over their budget, the first case with steps."""
+    """Return the first case with steps of each arm that is furthest over its budget."""
     found: dict[str, CaseRecord] = {}
     for case in cases:
         if case.steps:

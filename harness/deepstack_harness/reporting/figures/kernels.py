@@ -33,7 +33,7 @@ def figure(run: RunData) -> Figure:
 
 
 def _count(graph: Mapping[str, Any], name: str) -> int:
-    """A count of a file that somebody else may have written: 0 where it is none."""
+    """Return a count of a file that somebody else may have written; 0 for anything else."""
     value = graph.get(name)
     return int(value) if isinstance(value, int | float) else 0
 
