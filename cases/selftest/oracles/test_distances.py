@@ -53,6 +53,12 @@ def test_without_any_payload_the_step_itself_is_shown() -> None:
     assert case_distances(CASE, seen(None, alone)) == alone
 
 
+def test_equal_outputs_of_a_payload_that_was_never_read_are_no_distance() -> None:
+    assert case_distances(CASE, seen(None, QUIET)) is None
+    never_set = replace(CASE, trace=Trace.parse("cap 16: get 16; forward 16; forward 8"))
+    assert case_distances(never_set, seen(None, QUIET)) == QUIET
+
+
 def test_a_case_that_ran_no_decoder_has_no_distances() -> None:
     assert worst_step(CASE, seen(None, None)) is None
     assert case_distances(CASE, seen(None, None)) is None

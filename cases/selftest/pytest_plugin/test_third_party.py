@@ -114,6 +114,8 @@ def test_the_mended_project_passes_and_reports(
     assert set(found.cases["subject"]) == {"stranger_model:SideBuffer"}
     assert set(found.cases["arm"]) - {"eager/drop_all"} == {"eager", "eager/full"}
     assert set(found.rows["verdict"]) == {"PASS", "SKIP"}
+    assert {node.partition("::")[0] for node in found.rows["node_id"]} == {"test_stranger.py"}
+    assert set(found.rows["case"]) == set(found.cases["case"])
     assert found.meta[0]["finished"]
     assert main(["report", str(stranger.folder / "out"), "--quiet"]) == ExitCode.HOLDS
 

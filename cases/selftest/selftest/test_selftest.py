@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from deepstack_harness.catalogue.registry import MUTANT_ARMS, MUTANTS, ORACLES
+from deepstack_harness.catalogue.registry import MUTANT_ARMS, MUTANTS
 from deepstack_harness.cli import main
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Verdict
@@ -45,8 +45,8 @@ def test_each_mutant_and_the_control_have_a_row(short: None, capsys: pytest.Capt
 def test_without_its_oracle_a_mutant_is_missed_and_named(
     short: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seeing = {rule: oracle for rule, oracle in ORACLES.items() if rule != "R4"}
-    monkeypatch.setattr(all_rules, "ORACLES", seeing)
+    seeing = tuple(oracle for oracle in all_rules.ORACLES if oracle.rule is not Rule.R4)
+    monkeypatch.setattr(all_rules, "every_oracle", lambda: seeing)
     assert run("copies_on_get", "growth_loses_payload") == 1
     said = capsys.readouterr().out
     assert "NOT CAUGHT" in said

@@ -30,7 +30,7 @@ from typing import NamedTuple
 from deepstack_harness.contract.arm_spec import Backend
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Distances, Observation
-from deepstack_harness.contract.trace import Step
+from deepstack_harness.contract.trace import Op, Step
 from deepstack_harness.oracles.base import numbered_steps
 
 FLOORS = {"bfloat16": 2**-3, "float16": 2**-6, "float32": 1e-5, "float64": 1e-12}
@@ -64,7 +64,9 @@ def rounds_as_eager(case: Case) -> bool:
 
 
 def measured_steps(case: Case, observation: Observation) -> list[MeasuredStep]:
-    """Return the steps whose output was compared, in order."""
+    """Return the steps whose output was compared, in order; none where no step was played."""
+    if not observation.steps:
+        return []
     return [
         MeasuredStep(number, step, facts.distances)
         for number, step, facts in numbered_steps(case, observation)
@@ -85,12 +87,22 @@ def case_distances(case: Case, observation: Observation) -> Distances | None:
     """Return the distances of a whole case: to eager those of its worst step.
 
     A step without a payload knows nothing of the payload's effect, so all else comes from the worst step
-    that a payload takes part in, if there is one.  None where no step was compared.
+    that a payload takes part in, if there is one.  None where no step was compared, and where equal outputs
+    show nothing.
     """
     measured = measured_steps(case, observation)
-    with_payload = [one for one in measured if one.distances.effect > 0]
+    with_payload = [step for step in measured if step.distances.effect > 0]
     worst, shown = _furthest(case, measured), _furthest(case, with_payload or measured)
-    return replace(shown.distances, eager=worst.distances.eager) if worst and shown else None
+    if worst is None or shown is None or shows_nothing(case, worst, measured):
+        return None
+    return replace(shown.distances, eager=worst.distances.eager)
+
+
+def shows_nothing(case: Case, worst: MeasuredStep, measured: Sequence[MeasuredStep]) -> bool:
+    """Say whether all outputs are equal, and a payload was set that no decoder run could read."""
+    sets = any(step.op is Op.SET for step in case.trace)
+    reached = any(step.distances.effect > 0 for step in measured)
+    return sets and not reached and _excess(case, worst.distances) <= 0
 
 
 def _furthest(case: Case, measured: Sequence[MeasuredStep]) -> MeasuredStep | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import NOT_FINITE, Distances, Observation
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import RUNS_DECODER, Op
+from deepstack_harness.contract.trace import RUNS_DECODER
 from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.oracles.base import against, error, numbered_steps, skip
 from deepstack_harness.oracles.distances import (
@@ -13,6 +13,7 @@ from deepstack_harness.oracles.distances import (
     HALF,
     MeasuredStep,
     measured_steps,
+    shows_nothing,
     tolerance,
     worst_step,
 )
@@ -60,13 +61,11 @@ def _not_judged(case: Case, observation: Observation) -> str | None:
 
 
 def _compare(case: Case, observation: Observation) -> Judgement:
-    worst = worst_step(case, observation)
-    if worst is None:
+    worst, measured = worst_step(case, observation), measured_steps(case, observation)
+    if worst is None or shows_nothing(case, worst, measured):
         return skip(Rule.R0, _why_not(observation))
     apart, limit = worst.distances, tolerance(case, worst.distances)
-    if apart.eager <= limit and _never_reached(case, observation):
-        return skip(Rule.R0, _why_not(observation))
-    weak = _weak(case, measured_steps(case, observation))
+    weak = _weak(case, measured)
     if weak:
         return error(
             Rule.R0, f"the payload moves the output by {weak.effect:.2g} only: too little to judge by"
@@ -85,12 +84,6 @@ def _weak(case: Case, measured: Sequence[MeasuredStep]) -> Distances | None:
 def _describe(found: Distances) -> str:
     without = "" if found.no_deepstack is None else f"{found.no_deepstack:.2g} from no-deepstack, "
     return f"{found.eager:.2g} from eager, {without}{found.zero_deepstack:.2g} from zero-deepstack"
-
-
-def _never_reached(case: Case, observation: Observation) -> bool:
-    """Say whether a payload was set that no decoder run could read: equal outputs then show nothing."""
-    sets = any(step.op is Op.SET for step in case.trace)
-    return sets and not any(facts.distances and facts.distances.effect > 0 for facts in observation.steps)
 
 
 def _why_not(observation: Observation) -> str:

@@ -75,7 +75,7 @@ def _result(
         case=planned.id, group=planned.group, incident=planned.incident, ending=ending,
         seconds=round(seconds, 4), family=case.family, subject=case.subject, buffer=case.buffer,
         trace=str(case.trace), arm=case.arm.name, device=case.device, dtype=case.dtype,
-        expected=planned.wanted, distances=case_distances(case, seen) if seen.steps else None,
+        expected=planned.wanted, distances=case_distances(case, seen),
         graphs=graphs.graphs if graphs else None, recompiles=graphs.recompiles if graphs else None,
         graph_budget=case.graph_budget, steps=tuple(map(_step, seen.steps)), diagnosis=diagnosis,
         script=script, note=planned.note, output=output, rows=len(rows),

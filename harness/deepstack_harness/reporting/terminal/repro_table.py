@@ -52,7 +52,7 @@ class ReproTable:
         case, seen = judged.case, judged.observation
         if (case.arm.backend, str(case.trace)) != (self._backend, self._trace):
             self._heading(judged)
-        distances = case_distances(case, seen) if seen.steps else None
+        distances = case_distances(case, seen)
         graphs = seen.graphs
         cells = [
             case.buffer.name,
