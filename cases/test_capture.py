@@ -4,12 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from deepstack_harness.catalogue.matrix import Planned, graph_budget
+from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case, PlannedCase
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.play.cells import Cell, Runner
+from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
+from deepstack_harness.play.play_case import play_case
 
 TEXT_AFTER_AN_IMAGE = "cap 16: capture 16; set 16; replay 16; replay 16"
 GROWTH = "cap 16: capture 16; set 9; replay 16; set 20; replay 16"
@@ -47,40 +49,36 @@ def cases() -> Iterator[object]:
 def expected(trace: str, arm: str, broken: Broken) -> Iterator[object]:
     parsed, spec = Trace.parse(trace), ArmSpec.parse(arm)
     for buffer, rules in broken.items():
-        case = Case("qwen3_vl", buffer, parsed, spec, graph_budget=graph_budget(parsed, spec))
+        case = Case("qwen3_vl", registered(buffer), parsed, spec, graph_budget=graph_budget(parsed, spec))
         name = f"{buffer}-{arm}-{trace}".replace(" ", "_")
         group = pytest.mark.xdist_group(str(spec.backend))
-        yield pytest.param(Planned(case, frozenset(rules)), id=name, marks=group)
-
-
-@pytest.fixture(scope="session")
-def runner() -> Runner:
-    return Runner()
+        yield pytest.param(PlannedCase(case, frozenset(rules)), id=name, marks=group)
 
 
 @pytest.mark.parametrize("planned", list(cases()))
-def test_breaks_what_it_is_known_to_break_under_graphs(runner: Runner, planned: Planned) -> None:
-    cell = runner.play(planned)
-    assert not cell.unjudged, cell.judgements
-    assert cell.broken == planned.must_break, [said for said in cell.judgements if said.rule in cell.broken]
+def test_breaks_what_it_is_known_to_break_under_graphs(planned: PlannedCase) -> None:
+    judged = judge_case(planned, play_case(planned.case))
+    assert judged.as_expected, [
+        said for said in judged.judgements if said.rule in judged.broken | judged.unjudged
+    ]
 
 
-def played(runner: Runner, trace: str, buffer: str, arm: str = "eager/full") -> Cell:
+def played(trace: str, buffer: str, arm: str = "eager/full") -> JudgedCase:
     parsed, spec = Trace.parse(trace), ArmSpec.parse(arm)
-    case = Case("qwen3_vl", buffer, parsed, spec, graph_budget=graph_budget(parsed, spec))
-    return runner.play(Planned(case, None))
+    case = Case("qwen3_vl", registered(buffer), parsed, spec, graph_budget=graph_budget(parsed, spec))
+    return judge_case(PlannedCase(case, None), play_case(case))
 
 
-def test_a_text_only_replay_reads_all_rows_of_the_image_before_it(runner: Runner) -> None:
-    cell = played(runner, TEXT_AFTER_AN_IMAGE, "pr43617")
-    said = next(said for said in cell.judgements if said.rule is R5)
+def test_a_text_only_replay_reads_all_rows_of_the_image_before_it() -> None:
+    judged = played(TEXT_AFTER_AN_IMAGE, "pr43617")
+    said = next(said for said in judged.judgements if said.rule is R5)
     assert (said.value, said.unit) == (3 * 16, "rows")
     assert "payload 1 (request r1, cleared at step 3)" in said.detail
 
 
-def test_a_replay_on_old_tensors_equals_a_model_without_deepstack(runner: Runner) -> None:
-    wrong = played(runner, NEW_TENSORS, "rebinds_on_set").observation.steps[-1].distances
-    right = played(runner, NEW_TENSORS, "reference").observation.steps[-1].distances
+def test_a_replay_on_old_tensors_equals_a_model_without_deepstack() -> None:
+    wrong = played(NEW_TENSORS, "rebinds_on_set").observation.steps[-1].distances
+    right = played(NEW_TENSORS, "reference").observation.steps[-1].distances
     assert wrong is not None
     assert right is not None
     assert (wrong.zero_deepstack, right.eager) == (0, 0)
@@ -89,8 +87,8 @@ def test_a_replay_on_old_tensors_equals_a_model_without_deepstack(runner: Runner
 
 @pytest.mark.xdist_group("eager")
 @pytest.mark.parametrize("buffer", ["reference", "pr43617"])
-def test_growth_costs_a_step_without_a_graph_and_no_compile(runner: Runner, buffer: str) -> None:
-    steps = played(runner, GROWTH, buffer, "eager/drop_all/full").observation.steps
+def test_growth_costs_a_step_without_a_graph_and_no_compile(buffer: str) -> None:
+    steps = played(GROWTH, buffer, "eager/drop_all/full").observation.steps
     assert steps[-1].graphs == 1
     detached = [facts.graph_use.detached for facts in steps if facts.graph_use]
     assert detached == [False] * 4 + [buffer == "pr43617"]

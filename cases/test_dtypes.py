@@ -7,11 +7,15 @@ import pytest
 import torch
 
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, Judgement, Observation
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import Model, play
 
 R = Rule
@@ -39,9 +43,9 @@ class Played:
 
 
 def played(family: str, dtype: str, revision: str, arm: str, trace: Trace) -> Played:
-    case = Case(family, revision, trace, ArmSpec.parse(arm), dtype=dtype)
+    case = Case(family, registered(revision), trace, ArmSpec.parse(arm), dtype=dtype)
     observation = play(case, model(family, dtype), buffer_named(revision))
-    return Played(observation, {said.rule: said for said in judge_all(case, observation)})
+    return Played(observation, {said.rule: said for said in judge_all(ObservedCase(case, observation))})
 
 
 def half_of_experts(family: str, dtype: str) -> bool:

@@ -3,8 +3,8 @@
 import pytest
 
 from deepstack_harness.catalogue.variants import DUAL_STREAM
-from deepstack_harness.contract.facts.systems import Subject, System
-from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.facts.systems import System, SystemSubject
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.oracles.ordering import judge, unordered
 from deepstack_harness.streams.by_name import dual_stream_named
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.xdist_group("aot_eager")
 @pytest.mark.parametrize("name", DUAL_STREAM)
 def test_each_fault_is_caught_and_each_correct_way_passes(name: str) -> None:
     way = dual_stream_named(name)
-    seen = observe_ordering(Subject(System.DUAL_STREAM, name), way)
+    seen = observe_ordering(SystemSubject(System.DUAL_STREAM, name), way)
     found = judge(seen)
     assert found.verdict is (Verdict.FAIL if DUAL_STREAM[name].fault else Verdict.PASS), found
     raced = sum(len(unordered(recording)) for recording in seen.recordings)
@@ -42,7 +42,7 @@ def test_the_helpers_of_releases_are_ordered_in_every_setting(release: str) -> N
     ways = dual_streams_of(open_source(f"vllm=={release}"))
     assert {name: len(way.settings) for name, way in ways.items()} == RELEASES[release]
     for name, way in ways.items():
-        seen = observe_ordering(Subject(System.DUAL_STREAM, f"vllm {release}", name), way)
+        seen = observe_ordering(SystemSubject(System.DUAL_STREAM, f"vllm {release}", name, "vllm"), way)
         assert judge(seen).verdict is Verdict.PASS, judge(seen)
         used = {
             recording.setting: {one.stream for one in recording.operations} for recording in seen.recordings

@@ -14,16 +14,20 @@ import torch
 from cases.selftest.revisions.sequences import SEQUENCES
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.case import Answer, Case, Compare, Judgement, Observation, parse_subject
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case, Compare, parse_subject
+from deepstack_harness.contract.observation import Answer, Observation
 from deepstack_harness.contract.protocols import BufferFactory, Family
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.engines.classes import forward_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.families.by_name import family_named
 from deepstack_harness.families.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import Model, play
 from deepstack_harness.probes.numerics import NumericsProbe
 
@@ -66,9 +70,9 @@ def played(model: Model, subject: str, arm: str, trace: str) -> Played:
     revision, caller = parse_subject(subject)
     spec, parsed = ArmSpec.parse(arm), Trace.parse(trace)
     budget = graph_budget(parsed, spec)
-    case = Case(model.family.name, revision, parsed, spec, graph_budget=budget, caller=caller)
+    case = Case(model.family.name, registered(revision), parsed, spec, graph_budget=budget, caller=caller)
     observation = play(case, model, buffer_named(revision))
-    return Played(observation, {said.rule: said for said in judge_all(case, observation)})
+    return Played(observation, {said.rule: said for said in judge_all(ObservedCase(case, observation))})
 
 
 def nightly(*values: object) -> object:
@@ -168,7 +172,7 @@ def as_forwards(trace: str) -> Trace:
 
 def facts(model: Model, make: BufferFactory, trace: str) -> list[object]:
     """Everything of each step that does not depend on where the code stands."""
-    case = Case("qwen3_vl", "any", as_forwards(trace), EAGER, compare=Compare.NOTHING)
+    case = Case("qwen3_vl", registered("any"), as_forwards(trace), EAGER, compare=Compare.NOTHING)
     return [
         (
             step.step,

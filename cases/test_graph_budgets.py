@@ -13,11 +13,15 @@ import pytest
 from cases.selftest.families.shallow import shallow
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, Compare, Judgement, Observation, parse_subject
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case, Compare, parse_subject
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import play
 from deepstack_harness.workload.geometry3k import load_workload
 from deepstack_harness.workload.padding import unpadded
@@ -50,10 +54,12 @@ def played(
 ) -> Played:
     revision, caller = parse_subject(subject)
     spec = ArmSpec.parse(arm)
-    case = Case(family, revision, trace, spec, graph_budget=graph_budget(trace, spec), caller=caller)
+    case = Case(
+        family, registered(revision), trace, spec, graph_budget=graph_budget(trace, spec), caller=caller
+    )
     case = replace(case, compare=compare)
     observation = play(case, shallow(family), buffer_named(revision))
-    return Played(case, observation, {said.rule: said for said in judge_all(case, observation)})
+    return Played(case, observation, {said.rule: said for said in judge_all(ObservedCase(case, observation))})
 
 
 def sizes(*counts: int, first: int = 33) -> Trace:

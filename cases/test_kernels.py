@@ -14,7 +14,7 @@ from deepstack_harness.auditing import kernel_incidents
 from deepstack_harness.catalogue.data_files import data
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.contract.facts.kernels import GraphCall
-from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.kernels.baselines import Entry, differences, file_name, load, update
 from deepstack_harness.kernels.compare import agreement
 from deepstack_harness.kernels.in_worker import measure

@@ -3,7 +3,9 @@
 import pytest
 
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, Distances, Observation
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Distances, Observation
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.play import Model, play
@@ -27,7 +29,8 @@ def model() -> Model:
 
 
 def played(model: Model, revision: str, arm: str) -> Observation:
-    return play(Case("qwen3_vl", revision, TRACE, ArmSpec.parse(arm)), model, buffer_named(revision))
+    case = Case("qwen3_vl", registered(revision), TRACE, ArmSpec.parse(arm))
+    return play(case, model, buffer_named(revision))
 
 
 def last_forward(observation: Observation) -> Distances:

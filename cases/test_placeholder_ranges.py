@@ -6,9 +6,8 @@ from functools import cache
 import pytest
 
 from deepstack_harness.catalogue.variants import PLACEHOLDER_RANGES
-from deepstack_harness.contract.case import Judgement
-from deepstack_harness.contract.facts.systems import Subject, System
-from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.facts.systems import System, SystemSubject
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.oracles.ranges import judge
 from deepstack_harness.ranges.by_name import range_named
@@ -23,7 +22,7 @@ OURS: Mapping[str, MakeRange] = {"tensor": TensorRange, "list": ListRange}
 
 def judged(make: MakeRange, name: str) -> tuple[str, Judgement]:
     """In what the sum is kept, and what R12 says."""
-    seen = observe_ranges(Subject(System.PLACEHOLDER_RANGES, name, RANGES_CLASS), make)
+    seen = observe_ranges(SystemSubject(System.PLACEHOLDER_RANGES, name, RANGES_CLASS), make)
     return seen.kept_as, judge(seen)
 
 

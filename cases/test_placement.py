@@ -12,15 +12,19 @@ import torch
 from deepstack_harness.binding.stand_ins import Surroundings
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, Compare, Judgement, Observation, parse_subject
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case, Compare, parse_subject
+from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.protocols import BufferFactory
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import Model, play
 
 R = Rule
@@ -54,7 +58,7 @@ class Played:
         dtype, budget = str(model.dtype).removeprefix("torch."), graph_budget(parsed, spec)
         case = Case(
             "qwen3_vl",
-            revision,
+            registered(revision),
             parsed,
             spec,
             dtype=dtype,
@@ -63,7 +67,9 @@ class Played:
             compare=compare,
         )
         self.observation: Observation = play(case, model, make or buffer_named(revision))
-        self.said: dict[Rule, Judgement] = {said.rule: said for said in judge_all(case, self.observation)}
+        self.said: dict[Rule, Judgement] = {
+            said.rule: said for said in judge_all(ObservedCase(case, self.observation))
+        }
 
     @property
     def broken(self) -> set[Rule]:

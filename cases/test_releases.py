@@ -2,13 +2,13 @@
 
 import pytest
 
+from deepstack_harness.auditing.standing import judged_cases
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.matrix import Where, narrow, plan_source
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.play.cells import Runner
 
 pytestmark = pytest.mark.network
 
@@ -19,12 +19,10 @@ FREE = ("0.19.1", "0.23.0", "0.27.1", "0.33.0")
 def rules_broken(release: str) -> frozenset[Rule]:
     bound = methods_of(open_source(f"vllm=={release}"), "qwen3_vl")
     incident = find("43602")
-    plan = plan_source(incident, Where("qwen3_vl"), bound.label, bound.model_class)
-    cells = [
-        Runner({bound.label: bound}).play(one) for one in narrow(plan, None, ArmSpec.parse("eager/drop_all"))
-    ]
-    assert not [cell.unjudged for cell in cells if cell.unjudged]
-    return frozenset[Rule]().union(*(cell.broken for cell in cells)) & frozenset(incident.rules)
+    plan = plan_source(incident, Where("qwen3_vl"), bound.ref)
+    cases = judged_cases(narrow(plan, None, ArmSpec.parse("eager/drop_all")), {bound.ref: bound})
+    assert not [judged.unjudged for judged in cases if judged.unjudged]
+    return frozenset[Rule]().union(*(judged.broken for judged in cases)) & frozenset(incident.rules)
 
 
 @pytest.mark.parametrize("release", FAULTY)

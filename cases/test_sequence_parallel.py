@@ -5,12 +5,16 @@ import re
 import pytest
 
 from cases.selftest.workers.processes import has_ended
-from deepstack_harness.catalogue.matrix import Planned, graph_budget
+from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, Shard, parse_subject
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case, PlannedCase, parse_subject
+from deepstack_harness.contract.observation import ShardFacts
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.play.cells import Cell, Runner
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
+from deepstack_harness.play.play_case import play_case
 from deepstack_harness.play.ranks.pool import rank_pool
 from deepstack_harness.workload.padding import pad_to_multiple
 
@@ -33,41 +37,41 @@ def trace(ranks: int, tokens: list[int] = TOKENS) -> str:
     return f"cap {max(padded)}: profile {max(padded)}; {'; '.join(images)}"
 
 
-def play(subject: str, arm: str, steps: str, family: str = "qwen3_vl") -> Cell:
+def play(subject: str, arm: str, steps: str, family: str = "qwen3_vl") -> JudgedCase:
     parsed, spec = Trace.parse(steps), ArmSpec.parse(arm)
     revision, caller = parse_subject(subject)
     budget = graph_budget(parsed, spec)
-    case = Case(family, revision, parsed, spec, graph_budget=budget, caller=caller)
-    return Runner().play(Planned(case, None))
+    case = Case(family, registered(revision), parsed, spec, graph_budget=budget, caller=caller)
+    return judge_case(PlannedCase(case, None), play_case(case))
 
 
-def shards(cell: Cell, step: int = 2) -> tuple[Shard, ...]:
-    return cell.observation.steps[step].shards
+def shards(judged: JudgedCase, step: int = 2) -> tuple[ShardFacts, ...]:
+    return judged.observation.steps[step].shards
 
 
-def verdict(cell: Cell, rule: Rule) -> Verdict:
-    return next(said.verdict for said in cell.judgements if said.rule is rule)
+def verdict(judged: JudgedCase, rule: Rule) -> Verdict:
+    return next(said.verdict for said in judged.judgements if said.rule is rule)
 
 
-def told(cell: Cell, rule: Rule) -> str:
-    return next(said.detail for said in cell.judgements if said.rule is rule)
+def told(judged: JudgedCase, rule: Rule) -> str:
+    return next(said.detail for said in judged.judgements if said.rule is rule)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_ranks_together_equal_the_unsharded_run(ranks: int) -> None:
-    cell = play("reference", f"eager/tp{ranks}", trace(ranks) + "; forward 0")
-    assert (cell.broken, cell.unjudged) == (frozenset(), frozenset())
-    assert verdict(cell, Rule.R9) is Verdict.PASS
-    assert [shard.rank for shard in shards(cell)] == list(range(ranks))
-    strays = [shard.stray for shard in shards(cell)]
+    judged = play("reference", f"eager/tp{ranks}", trace(ranks) + "; forward 0")
+    assert (judged.broken, judged.unjudged) == (frozenset(), frozenset())
+    assert verdict(judged, Rule.R9) is Verdict.PASS
+    assert [shard.rank for shard in shards(judged)] == list(range(ranks))
+    strays = [shard.stray for shard in shards(judged)]
     assert all(stray is not None and stray < 1e-5 for stray in strays)
 
 
 @pytest.mark.parametrize("family", FAMILIES[1:])
 def test_so_do_the_ranks_of_other_families(family: str) -> None:
-    cell = play("reference", "eager/tp2", trace(2), family)
-    assert (cell.broken, cell.unjudged) == (frozenset(), frozenset())
-    assert verdict(cell, Rule.R9) is Verdict.PASS
+    judged = play("reference", "eager/tp2", trace(2), family)
+    assert (judged.broken, judged.unjudged) == (frozenset(), frozenset())
+    assert verdict(judged, Rule.R9) is Verdict.PASS
 
 
 @pytest.mark.parametrize("caller", FAULTY)
@@ -75,22 +79,22 @@ def test_so_do_the_ranks_of_other_families(family: str) -> None:
     ("family", "ranks"), [*((one, 2) for one in FAMILIES), ("qwen3_vl", 3), ("qwen3_vl", 4)]
 )
 def test_a_payload_that_is_sharded_wrongly_breaks_r9_alone(caller: str, family: str, ranks: int) -> None:
-    cell = play(f"reference@{caller}", f"eager/tp{ranks}", trace(ranks), family)
-    assert cell.broken == {Rule.R9}
-    assert not cell.unjudged
+    judged = play(f"reference@{caller}", f"eager/tp{ranks}", trace(ranks), family)
+    assert judged.broken == {Rule.R9}
+    assert not judged.unjudged
 
 
 @pytest.mark.parametrize("caller", ["engine", *FAULTY])
 def test_one_rank_is_the_unsharded_engine(caller: str) -> None:
-    cell = play(f"reference@{caller}", "eager", "cap 16: profile 16; set 9; forward 10")
-    assert (cell.broken, cell.unjudged) == (frozenset(), frozenset())
-    assert verdict(cell, Rule.R9) is Verdict.SKIP
-    assert cell.observation.steps[-1].distances is not None
+    judged = play(f"reference@{caller}", "eager", "cap 16: profile 16; set 9; forward 10")
+    assert (judged.broken, judged.unjudged) == (frozenset(), frozenset())
+    assert verdict(judged, Rule.R9) is Verdict.SKIP
+    assert judged.observation.steps[-1].distances is not None
 
 
 def test_a_payload_that_is_whole_does_not_fit() -> None:
-    cell = play("reference@payload_not_sharded", "eager/tp2", "cap 16: set 9 request=a; forward 10")
-    assert told(cell, Rule.R9) == (
+    judged = play("reference@payload_not_sharded", "eager/tp2", "cap 16: set 9 request=a; forward 10")
+    assert told(judged, Rule.R9) == (
         "step 2 'forward 10': rank 0 of 2 was given 15 wrong rows over 3 levels, first row 5 of level 0: "
         "it holds row 5 (rank 1's), level 0 of payload 1 (request a) and is one too many; "
         "step 2 'forward 10' raised RuntimeError: rank 0: The size of tensor a (5) must match the size of "
@@ -99,33 +103,33 @@ def test_a_payload_that_is_whole_does_not_fit() -> None:
 
 
 def test_a_payload_split_by_its_own_size_does_not_fit_on_the_last_rank() -> None:
-    cell = play("reference@payload_sharded_unpadded", "eager/tp2", "cap 16: set 9; forward 10")
-    assert "rank 1 of 2 was given 3 wrong rows" in told(cell, Rule.R9)
-    raised = cell.observation.steps[-1].raised
+    judged = play("reference@payload_sharded_unpadded", "eager/tp2", "cap 16: set 9; forward 10")
+    assert "rank 1 of 2 was given 3 wrong rows" in told(judged, Rule.R9)
+    raised = judged.observation.steps[-1].raised
     assert raised is not None
     assert raised.message.startswith("rank 1: The size of tensor a (5) must match the size of tensor b (4)")
 
 
 def test_rows_of_the_wrong_rank_fit_and_are_silent() -> None:
-    cell = play("reference@wrong_ranks_rows", "eager/tp2", "cap 16: set 9 request=a; forward 10")
-    assert not any(facts.raised for facts in cell.observation.steps)
+    judged = play("reference@wrong_ranks_rows", "eager/tp2", "cap 16: set 9 request=a; forward 10")
+    assert not any(facts.raised for facts in judged.observation.steps)
     assert "first row 0 of level 0: it holds row 5 (rank 1's), level 0 of payload 1 (request a)" in told(
-        cell, Rule.R9
+        judged, Rule.R9
     )
-    assert "rank 0 of 2 gathered an output" in told(cell, Rule.R9)
+    assert "rank 0 of 2 gathered an output" in told(judged, Rule.R9)
 
 
 def test_a_buffer_that_is_wrong_on_every_rank_is_told_by_its_own_rule() -> None:
-    cell = play("pr43617", "eager/tp2", "cap 16: set 10 request=a; set 4 request=b; forward 10")
-    assert cell.broken == {Rule.R3}
-    assert verdict(cell, Rule.R9) is Verdict.PASS
+    judged = play("pr43617", "eager/tp2", "cap 16: set 10 request=a; set 4 request=b; forward 10")
+    assert judged.broken == {Rule.R3}
+    assert verdict(judged, Rule.R9) is Verdict.PASS
 
 
 def test_a_step_that_cannot_be_shared_says_how_to_pad_it() -> None:
-    cell = play("reference", "eager/tp2", "cap 16: set 9; forward 9")
-    assert cell.broken == frozenset()
-    assert verdict(cell, Rule.R9) is Verdict.SKIP
-    assert told(cell, Rule.R9) == "9 tokens cannot be shared by 2 ranks: pad the step to 10"
+    judged = play("reference", "eager/tp2", "cap 16: set 9; forward 9")
+    assert judged.broken == frozenset()
+    assert verdict(judged, Rule.R9) is Verdict.SKIP
+    assert told(judged, Rule.R9) == "9 tokens cannot be shared by 2 ranks: pad the step to 10"
 
 
 @pytest.mark.parametrize(
@@ -134,41 +138,41 @@ def test_a_step_that_cannot_be_shared_says_how_to_pad_it() -> None:
 )
 def test_compiled_ranks(caller: str, backend: str) -> None:
     # The output is judged by R0 here; every rank builds one graph for all sizes.
-    cell = play(f"reference@{caller}", f"{backend}/drop_all/tp2", trace(2))
-    assert cell.broken == (frozenset() if caller == "engine" else {Rule.R0, Rule.R9})
-    assert not cell.unjudged
-    assert verdict(cell, Rule.R11) is Verdict.PASS
+    judged = play(f"reference@{caller}", f"{backend}/drop_all/tp2", trace(2))
+    assert judged.broken == (frozenset() if caller == "engine" else {Rule.R0, Rule.R9})
+    assert not judged.unjudged
+    assert verdict(judged, Rule.R11) is Verdict.PASS
 
 
 def test_a_payload_that_is_none_while_profiling_is_lost_by_ranks_too() -> None:
-    cell = play("pr40932", "eager/drop_all/tp2", "cap 16: profile 16; set 16; forward 16")
-    assert cell.broken == {Rule.R0, Rule.R1}
-    assert verdict(cell, Rule.R9) is Verdict.PASS
+    judged = play("pr40932", "eager/drop_all/tp2", "cap 16: profile 16; set 16; forward 16")
+    assert judged.broken == {Rule.R0, Rule.R1}
+    assert verdict(judged, Rule.R9) is Verdict.PASS
 
 
 def test_ranks_capture_and_reload_nothing() -> None:
-    cell = play("reference", "eager/full/tp2", "cap 16: capture 16; set 9; replay 16; reload")
-    captured, _, replayed, reloaded = (facts.unavailable for facts in cell.observation.steps)
+    judged = play("reference", "eager/full/tp2", "cap 16: capture 16; set 9; replay 16; reload")
+    captured, _, replayed, reloaded = (facts.unavailable for facts in judged.observation.steps)
     assert captured == "graphs of steps that ranks share are not captured"
     assert replayed == "arm eager/full/tp2 has no graph for 16 tokens; captured are none"
     assert reloaded == "what ranks share is not reloaded: the fresh process is none of them"
-    assert cell.broken == frozenset()
+    assert judged.broken == frozenset()
 
 
 @pytest.mark.parametrize("ranks", [8, 64, 512])
 def test_ranks_of_a_large_world_get_their_rows(ranks: int) -> None:
-    cell = play("reference", f"eager/tp{ranks}", trace(ranks, [ranks - 3]))
-    assert (cell.broken, cell.unjudged) == (frozenset(), frozenset())
-    assert told(cell, Rule.R9) == f"rows of 3 of {ranks} ranks, outputs not compared"
-    assert [shard.rank for shard in shards(cell)] == [0, ranks // 2, ranks - 1]
+    judged = play("reference", f"eager/tp{ranks}", trace(ranks, [ranks - 3]))
+    assert (judged.broken, judged.unjudged) == (frozenset(), frozenset())
+    assert told(judged, Rule.R9) == f"rows of 3 of {ranks} ranks, outputs not compared"
+    assert [shard.rank for shard in shards(judged)] == [0, ranks // 2, ranks - 1]
     # One row each: the payload's for the first two, the padding's for the last.
-    assert [shard.rows[0][0].payload for shard in shards(cell)] == [1, 1, 0]
+    assert [shard.rows[0][0].payload for shard in shards(judged)] == [1, 1, 0]
 
 
 @pytest.mark.parametrize("caller", FAULTY)
 def test_so_do_not_those_of_a_faulty_one(caller: str) -> None:
-    cell = play(f"reference@{caller}", "eager/tp64", trace(64, [120]))
-    assert cell.broken == {Rule.R9}
+    judged = play(f"reference@{caller}", "eager/tp64", trace(64, [120]))
+    assert judged.broken == {Rule.R9}
 
 
 STAGES = "cap 16: profile 16; set 9; forward 10; set 16; forward 16"
@@ -190,23 +194,23 @@ def test_levels_that_are_sent_to_their_stage_are_not_lost(family: str) -> None:
 
 
 def test_neither_are_they_where_stages_are_compiled() -> None:
-    cell = play("reference@pipeline_stages", "eager/drop_all", STAGES)
-    assert cell.broken == frozenset()
-    assert verdict(cell, Rule.R0) is Verdict.PASS
+    judged = play("reference@pipeline_stages", "eager/drop_all", STAGES)
+    assert judged.broken == frozenset()
+    assert verdict(judged, Rule.R0) is Verdict.PASS
 
 
 def test_only_the_later_levels_are_lost() -> None:
-    cell = play("reference@pipeline_loses_levels", "eager", STAGES)
-    last = cell.observation.steps[-1].distances
+    judged = play("reference@pipeline_loses_levels", "eager", STAGES)
+    last = judged.observation.steps[-1].distances
     assert last is not None
     assert last.no_deepstack is not None
     assert min(last.eager, last.no_deepstack) > 1
 
 
 def test_a_split_that_would_lose_levels_is_reported() -> None:
-    cell = play("reference@pipeline_refused", "eager/drop_all", STAGES)
-    assert cell.broken == frozenset()
-    refused = cell.observation.steps[0].unavailable
+    judged = play("reference@pipeline_refused", "eager/drop_all", STAGES)
+    assert judged.broken == frozenset()
+    refused = judged.observation.steps[0].unavailable
     assert refused is not None
     assert refused.startswith("the first stage has 2 layers and the payload 3 levels")
 

@@ -5,9 +5,10 @@ import pytest
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.matrix import Where, plan_workload
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.oracles.evaluation import Evaluation, evaluate
-from deepstack_harness.play.cells import Cell, Runner
+from deepstack_harness.play.play_case import play_case
 from deepstack_harness.workload.geometry3k import load_workload
 from deepstack_harness.workload.padding import unpadded
 from deepstack_harness.workload.schedule import serve, to_trace
@@ -20,19 +21,19 @@ def trace() -> Trace:
     return to_trace(serve(load_workload()[:REQUESTS]), pad=unpadded)
 
 
-def served(trace: Trace, revision: str) -> tuple[Cell, Evaluation]:
+def served(trace: Trace, revision: str) -> tuple[Observation, Evaluation]:
     plan = plan_workload(find("43602"), Where("qwen3_vl"), trace)
     arm = ArmSpec.parse("eager/drop_all")
-    planned = next(one for one in plan if (one.case.revision, one.case.arm) == (revision, arm))
-    cell = Runner().play(planned)
-    return cell, evaluate(cell.case, cell.observation)
+    planned = next(one for one in plan if (one.case.buffer.name, one.case.arm) == (revision, arm))
+    seen = play_case(planned.case)
+    return seen, evaluate(planned.case, seen)
 
 
 @pytest.mark.parametrize(("revision", "lowest", "highest"), [("pr40932", 0.0, 0.5), ("pr43617", 1.0, 1.0)])
 def test_greedy_agreement_with_eager(trace: Trace, revision: str, lowest: float, highest: float) -> None:
-    cell, found = served(trace, revision)
+    seen, found = served(trace, revision)
     assert found.agreement is not None
     assert lowest <= found.agreement <= highest
     assert (found.runs >= 400, found.counts >= 100, found.died, found.leaked) == (True, True, 0, 0)
-    assert cell.observation.graphs is not None
-    assert (cell.observation.graphs.graphs, cell.observation.graphs.recompiles) == (1, 0)
+    assert seen.graphs is not None
+    assert (seen.graphs.graphs, seen.graphs.recompiles) == (1, 0)

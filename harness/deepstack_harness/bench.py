@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deepstack_harness.catalogue.incidents import find
-from deepstack_harness.catalogue.matrix import Planned, Where, plan_incident
+from deepstack_harness.catalogue.matrix import Where, plan_incident
 from deepstack_harness.contract.arm_spec import ArmSpec, GuardPolicy
+from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.contract.rules import Rule
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def compile_bare() -> None:
                 _compile_and_run(planned, model)
 
 
-def _compile_and_run(planned: Planned, model: Model) -> None:
+def _compile_and_run(planned: PlannedCase, model: Model) -> None:
     import torch
 
     from deepstack_harness.torch_compat import dynamo
@@ -132,7 +133,7 @@ def _guard_filter(policy: GuardPolicy) -> Callable[[Sequence[Any]], Sequence[boo
     return filters[policy]
 
 
-def _payloads(planned: Planned, model: Model) -> Iterator[tuple[Tensor, ...] | None]:
+def _payloads(planned: PlannedCase, model: Model) -> Iterator[tuple[Tensor, ...] | None]:
     """What the two decoder calls of the incident's traces are given; the second may not be reached."""
     import torch
 

@@ -12,23 +12,18 @@ from cases.selftest.play.playing import case_of, judge, observe
 from deepstack_harness.arms.graph_cpu import CpuGraph
 from deepstack_harness.arms.open import open_arm
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.case import (
-    Answer,
-    Case,
-    Compare,
-    GraphUse,
-    Judgement,
-    Observation,
-    Run,
-    StepFacts,
-)
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case, Compare
+from deepstack_harness.contract.observation import Answer, GraphUse, Observation, RowRange, StepFacts
 from deepstack_harness.contract.protocols import Inputs
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import MachineError, NotMeasured, StepUnavailable
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles import address, contract
 from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import Model, play
 from deepstack_harness.play.lane import PlayedLane
 from deepstack_harness.probes.rows import RowOwners
@@ -318,13 +313,15 @@ def test_storage_that_is_gone_is_counted_once_until_its_graph_is_replaced() -> N
 def used(*uses: GraphUse | None) -> Judgement:
     """R6 of a trace in which graphs were used like this, and one answer was given."""
     trace = Trace(16, Trace.parse("cap 16: capture 16; set 20; replay 16; replay 16").steps[: len(uses)])
-    run = Run(0, 0, 0, 16)
+    run = RowRange(0, 0, 0, 16)
     answer = Answer("tensors", ((run,),), (8,), ("float32",), ("cpu",), (64,))
     steps = [StepFacts(str(step), 16, 0, graph_use=use) for step, use in zip(trace, uses, strict=True)]
     steps[0] = replace(steps[0], answer=answer)
     return address.judge(
-        Case("qwen3_vl", "reference", trace, FULL),
-        Observation("float32", "cpu", 1, 8, "2.13.0", tuple(steps)),
+        ObservedCase(
+            Case("qwen3_vl", registered("reference"), trace, FULL),
+            Observation("float32", "cpu", 1, 8, "2.13.0", tuple(steps)),
+        ),
     )
 
 
@@ -364,10 +361,10 @@ def test_a_rule_is_not_kept_by_rows_that_nobody_compared(qwen: Model) -> None:
     facts = StepFacts("replay 16", 16, 0, graph_use=GraphUse(detached=True))
     trace = Trace.parse(only_read)
     seen = Observation("float32", "cpu", 3, 128, "2.13.0", (StepFacts("set 20", 20, 0), facts))
-    case = Case("qwen3_vl", "reference", trace, FULL)
-    assert contract.boundary(case, seen).verdict is Verdict.SKIP
+    case = Case("qwen3_vl", registered("reference"), trace, FULL)
+    assert contract.boundary(ObservedCase(case, seen)).verdict is Verdict.SKIP
     attached = replace(seen, steps=(seen.steps[0], replace(facts, graph_use=GraphUse())))
-    assert contract.boundary(case, attached).verdict is Verdict.PASS
+    assert contract.boundary(ObservedCase(case, attached)).verdict is Verdict.PASS
 
 
 @pytest.mark.gpu
@@ -380,7 +377,7 @@ def test_verdicts_on_cuda_equal_those_on_a_cpu(trace: str, family: str, arm: str
         model = Model.build(family, device=device)
         for name in ("original", "pr40932", "pr43617", "reference", "copies_on_get", "allocates_on_clear"):
             case = replace(case_of(trace, name, ArmSpec.parse(arm)), family=family, device=device)
-            said = judge_all(case, play(case, model, buffer_named(name)))
+            said = judge_all(ObservedCase(case, play(case, model, buffer_named(name))))
             verdicts.append((name, [(one.rule, one.verdict) for one in said]))
     half = len(verdicts) // 2
     assert verdicts[:half] == verdicts[half:]
@@ -393,5 +390,5 @@ def test_torchs_own_cuda_graphs_are_right_for_a_buffer_that_is() -> None:
     model = Model.build("qwen3_vl", device="cuda")
     trace = "cap 16: profile 16; forward 16; set 16; forward 16; set 9; forward 16; forward 16"
     case = replace(case_of(trace, "reference", arm), device="cuda")
-    said = judge_all(case, play(case, model, ReferenceBuffer))
+    said = judge_all(ObservedCase(case, play(case, model, ReferenceBuffer)))
     assert {one.verdict for one in said} <= {Verdict.PASS, Verdict.SKIP}, said

@@ -7,12 +7,16 @@ import pytest
 from cases.selftest.families.shallow import shallow
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, Judgement, Observation
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.oracles.diagnosis import diagnose
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import play
 
 UNBACKED = "eager/drop_all/mark_unbacked"
@@ -43,9 +47,11 @@ class Played:
 
 def played(family: str, arm: str, trace: str, caller: str = "engine") -> Played:
     parsed, spec = Trace.parse(trace), ArmSpec.parse(arm)
-    case = Case(family, "reference", parsed, spec, graph_budget=graph_budget(parsed, spec), caller=caller)
+    case = Case(
+        family, registered("reference"), parsed, spec, graph_budget=graph_budget(parsed, spec), caller=caller
+    )
     observation = play(case, shallow(family), buffer_named("reference"))
-    return Played(case, observation, {said.rule: said for said in judge_all(case, observation)})
+    return Played(case, observation, {said.rule: said for said in judge_all(ObservedCase(case, observation))})
 
 
 def sizes(*counts: int, first: str = "profile 16") -> str:

@@ -3,18 +3,20 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cases.selftest.binding.synthetic_vllm import HANDS_ON, ModelFile, Vllm
 from deepstack_harness.auditing.classes import judge_class
+from deepstack_harness.auditing.standing import beside_known
 from deepstack_harness.cli import main
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.classes import classes_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import ExitCode
-from deepstack_harness.oracles.expectation import expect
 from deepstack_harness.sources.source import Source
 
 GIVEN = """\
@@ -205,21 +207,21 @@ def test_a_fault_that_only_a_replay_shows_is_found_on_the_methods(tmp_path: Path
     assert found.methods
     assert not found.forward
     rows = {row.rule: row for row in judge_class(found).rows}
-    assert (rows["R2"].verdict, rows["R2"].reach) == (
+    assert (rows[Rule.R2].verdict, rows[Rule.R2].reach) == (
         "FAIL",
         "flag: --compilation-config.cudagraph_mode=FULL",
     )
-    assert rows["R2"].trace == "cap 16: profile 16; set 12; forward 16; forward 16"
-    assert "holds zeros" in rows["R2"].detail
-    assert rows["R3"].verdict == "PASS"
+    assert rows[Rule.R2].trace == "cap 16: profile 16; set 12; forward 16; forward 16"
+    assert "holds zeros" in rows[Rule.R2].detail
+    assert rows[Rule.R3].verdict == "PASS"
 
 
 def test_the_reach_of_a_class_whose_forward_cannot_be_driven_is_never_latent(source: Path) -> None:
     (calling,) = [one for one in classes_of(open_source(str(source))) if one.model_class == "Calling"]
     assert not calling.forward
     reach = {row.rule: row.reach for row in judge_class(calling).rows if row.reach}
-    assert reach["R1"] == "default"
-    assert reach["R8"] == "unknown"
+    assert reach[Rule.R1] == "default"
+    assert reach[Rule.R8] == "unknown"
     assert "latent" not in reach.values()
 
 
@@ -250,10 +252,18 @@ def test_expected_improved_and_new(source: Path, tmp_path: Path) -> None:
 
     rows = [msgspec.json.decode(line, type=Row) for line in path.read_text().splitlines()]
     rows = [row for row in rows if row.model_class == "Renamed"]
-    judged = {row.rule: row.verdict for row in expect(rows, {Rule.R1: "vllm 43602", Rule.R7: "unreported"})}
-    assert judged["R1"] == Verdict.XFAIL
-    assert judged["R7"] == Verdict.IMPROVED
-    assert judged["R3"] == Verdict.FAIL
+    known = {Rule.R1: "vllm 43602", Rule.R7: "unreported", Rule.R9: "unreported"}
+    skipped = replace(rows[0], rule=Rule.R9, verdict=Verdict.SKIP)
+    judged = {row.rule: row for row in beside_known([*rows, skipped], known)}
+    assert {rule: judged[rule].verdict for rule in (*known, Rule.R3)} == {
+        Rule.R1: Verdict.XFAIL,
+        Rule.R7: Verdict.IMPROVED,
+        Rule.R9: Verdict.MISSING,
+        Rule.R3: Verdict.FAIL,
+    }
+    assert [judged[rule].expected for rule in (Rule.R1, Rule.R3)] == [True, False]
+    assert judged[Rule.R1].detail.endswith("[known: vllm 43602]")
+    assert beside_known(rows, None) == rows
 
 
 def test_check_a_buffer_that_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,14 +26,17 @@ from deepstack_harness.binding.methods_class import MethodsClass
 from deepstack_harness.catalogue.orders import VLLM_ORDERS, Order
 from deepstack_harness.catalogue.reach import reach_of
 from deepstack_harness.contract.arm_spec import EAGER
-from deepstack_harness.contract.case import Case, Judgement, Observation
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.engines.classes import forward_of, methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.errors import StepUnavailable, UsageError
 from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import Model, play
 
 LEVELS, HIDDEN = 3, 8
@@ -67,7 +70,7 @@ def read(buffer: ForwardBuffer, tokens: int) -> tuple[Tensor, ...]:
 
 
 def case_of(trace: str, of: ForwardClass | MethodsClass) -> Case:
-    return Case("qwen3_vl", of.label, Trace.parse(trace), EAGER, source=of.label, model_class=of.model_class)
+    return Case("qwen3_vl", of.ref, Trace.parse(trace), EAGER)
 
 
 def observe(model: Model, trace: str, of: ForwardClass | MethodsClass) -> Observation:
@@ -76,7 +79,7 @@ def observe(model: Model, trace: str, of: ForwardClass | MethodsClass) -> Observ
 
 def judge(model: Model, trace: str, of: ForwardClass) -> dict[Rule, Judgement]:
     case = case_of(trace, of)
-    return {said.rule: said for said in judge_all(case, play(case, model, of))}
+    return {said.rule: said for said in judge_all(ObservedCase(case, play(case, model, of)))}
 
 
 @pytest.mark.parametrize("model", ["qwen3_vl", "granite4_vision"])

@@ -5,9 +5,11 @@ import torch
 
 from cases.selftest.play.playing import case_of
 from deepstack_harness.binding.replayed import ReplayedBuffer, ReplayedClass
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import Model, play
 from deepstack_harness.torch_compat.recording import OpRecorder
 
@@ -16,7 +18,7 @@ CPU = torch.device("cpu")
 
 def broken(model: Model, trace: str, name: str) -> dict[Rule, float | None]:
     case = case_of(trace, name)
-    said = judge_all(case, play(case, model, ReplayedClass(buffer_named(name))))
+    said = judge_all(ObservedCase(case, play(case, model, ReplayedClass(buffer_named(name)))))
     return {one.rule: one.value for one in said if one.verdict is Verdict.FAIL}
 
 

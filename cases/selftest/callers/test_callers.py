@@ -4,7 +4,9 @@ import pytest
 
 from deepstack_harness.catalogue.registry import CALLERS
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.case import Case, Observation, Run
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation, RowRange
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import UsageError
 from deepstack_harness.play import Model, play
@@ -14,11 +16,11 @@ DROP_ALL = ArmSpec.parse("eager/drop_all")
 
 
 def observe(model: Model, trace: str, caller: str, arm: ArmSpec = EAGER) -> Observation:
-    case = Case("qwen3_vl", "reference", Trace.parse(trace), arm, caller=caller)
+    case = Case("qwen3_vl", registered("reference"), Trace.parse(trace), arm, caller=caller)
     return play(case, model, ReferenceBuffer)
 
 
-def rows_read(observation: Observation, step: int = -1) -> tuple[Run, ...]:
+def rows_read(observation: Observation, step: int = -1) -> tuple[RowRange, ...]:
     answer = observation.steps[step].answer
     assert answer is not None
     return answer.rows[0]
@@ -38,13 +40,13 @@ def test_an_unknown_caller_is_quoted(qwen: Model) -> None:
 
 def test_each_half_of_a_step_reads_from_row_0_on(qwen: Model) -> None:
     seen = observe(qwen, "cap 16: set 7; forward 7", "micro_batches")
-    assert rows_read(seen) == (Run(1, 0, 0, 4), Run(0, 0, 0, 3))
+    assert rows_read(seen) == (RowRange(1, 0, 0, 4), RowRange(0, 0, 0, 3))
     assert to_eager(seen) > 1
 
 
 def test_halves_of_a_payload_that_was_cut_follow_each_other(qwen: Model) -> None:
     seen = observe(qwen, "cap 16: set 7; forward 7", "micro_batches_sliced")
-    assert rows_read(seen) == (Run(1, 0, 0, 7),)
+    assert rows_read(seen) == (RowRange(1, 0, 0, 7),)
     assert to_eager(seen) == 0
 
 
@@ -58,13 +60,13 @@ def test_micro_batches_are_sequences_of_their_own(qwen: Model) -> None:
 
 def test_a_payload_that_is_not_set_is_not_read(qwen: Model) -> None:
     seen = observe(qwen, "cap 16: set 9; forward 9", "skips_set")
-    assert rows_read(seen) == (Run(0, 0, 0, 9),)
+    assert rows_read(seen) == (RowRange(0, 0, 0, 9),)
     assert to_eager(seen) > 1
 
 
 def test_an_overwritten_payload_is_read_and_has_no_effect(qwen: Model) -> None:
     seen = observe(qwen, "cap 16: set 9; forward 9", "overwrites_payload")
-    assert rows_read(seen) == (Run(1, 0, 0, 9),)
+    assert rows_read(seen) == (RowRange(1, 0, 0, 9),)
     distances = seen.steps[-1].distances
     assert distances is not None
     assert distances.no_deepstack == 0
@@ -73,19 +75,19 @@ def test_an_overwritten_payload_is_read_and_has_no_effect(qwen: Model) -> None:
 
 def test_one_row_is_asked_for(qwen: Model) -> None:
     seen = observe(qwen, "cap 16: set 9; forward 9", "asks_by_batch_size")
-    assert rows_read(seen) == (Run(1, 0, 0, 1),)
+    assert rows_read(seen) == (RowRange(1, 0, 0, 1),)
 
 
 def test_one_span_takes_text_for_features(qwen: Model) -> None:
     seen = observe(qwen, "cap 16: set 9 spans=1-3+6-9; forward 9", "takes_one_span")
     # Row 6 gets the third row from the first visual one on, which is text.
-    assert rows_read(seen) == (Run(0, 0, 0, 1), Run(1, 0, 1, 2), Run(0, 0, 0, 6))
+    assert rows_read(seen) == (RowRange(0, 0, 0, 1), RowRange(1, 0, 1, 2), RowRange(0, 0, 0, 6))
     assert to_eager(seen) > 1
 
 
 def test_one_span_is_right_where_there_is_one(qwen: Model) -> None:
     seen = observe(qwen, "cap 16: set 9 spans=1-5; forward 9", "takes_one_span")
-    assert rows_read(seen) == (Run(0, 0, 0, 1), Run(1, 0, 1, 4), Run(0, 0, 0, 4))
+    assert rows_read(seen) == (RowRange(0, 0, 0, 1), RowRange(1, 0, 1, 4), RowRange(0, 0, 0, 4))
     assert to_eager(seen) == 0
 
 

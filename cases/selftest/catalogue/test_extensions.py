@@ -12,13 +12,17 @@ from deepstack_harness.catalogue.incidents import catalogue, find
 from deepstack_harness.catalogue.names import Names
 from deepstack_harness.catalogue.registry import FAMILIES, REVISIONS
 from deepstack_harness.contract.arm_spec import EAGER
-from deepstack_harness.contract.case import Case, Judgement, Observation
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import UsageError
 from deepstack_harness.mutants.by_name import _makes_buffers
 from deepstack_harness.oracles import extensions
 from deepstack_harness.oracles.extensions import refined
+from deepstack_harness.oracles.observed_case import ObservedCase
 
 RING = """
 class Ring:
@@ -187,25 +191,25 @@ def test_an_incident_that_two_packages_have_is_refused(place: Path, id_: str, na
 
 
 ORACLE = """
-from deepstack_harness.contract.case import Judgement
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 
-def fails(case, observation):
+def fails(observed):
     return Judgement(Rule.R2, Verdict.FAIL, detail="a row is wrong")
 
-def passes(case, observation):
+def passes(observed):
     return Judgement(Rule.R2, Verdict.PASS)
 
-def raises(case, observation):
+def raises(observed):
     raise ZeroDivisionError("by zero")
 
-def judges_another_rule(case, observation):
+def judges_another_rule(observed):
     return Judgement(Rule.R3, Verdict.FAIL)
 
-def answers_nothing(case, observation):
+def answers_nothing(observed):
     return None
 """
-CASE = Case("qwen3_vl", "reference", Trace.parse("cap 4: get 4"), EAGER)
+CASE = Case("qwen3_vl", registered("reference"), Trace.parse("cap 4: get 4"), EAGER)
 SEEN = Observation("float32", "cpu", levels=3, hidden=8, torch="2.13", steps=())
 
 
@@ -214,7 +218,7 @@ def judged(place: Path, monkeypatch: pytest.MonkeyPatch, function: str, ours: Ve
     (place / "acme.py").write_text(ORACLE)
     declare(place, "acme-one", {"oracles": {"R2.acme": f"acme:{function}"}})
     monkeypatch.setattr(extensions, "EXTRA_ORACLES", Names("oracle", {}, "oracles"))
-    return refined(Judgement(Rule.R2, ours, detail="ours"), CASE, SEEN)
+    return refined(Judgement(Rule.R2, ours, detail="ours"), ObservedCase(CASE, SEEN))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +247,7 @@ def test_an_oracle_of_another_package_can_only_make_a_judgement_worse(
 def test_an_oracle_leaves_other_rules_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judged(place, monkeypatch, "fails", Verdict.PASS)
     ours = Judgement(Rule.R5, Verdict.PASS)
-    assert refined(ours, CASE, SEEN) is ours
+    assert refined(ours, ObservedCase(CASE, SEEN)) is ours
 
 
 @pytest.mark.parametrize("name", ["acme", "R2", "R2.", "R12.acme", "R99.acme"])
@@ -253,7 +257,7 @@ def test_an_oracle_is_named_after_a_rule_of_the_buffer(
     declare(place, "acme-one", {"oracles": {name: "acme:fails"}})
     monkeypatch.setattr(extensions, "EXTRA_ORACLES", Names("oracle", {}, "oracles"))
     with pytest.raises(UsageError, match=rf"oracle '{name}' of acme-one 1\.0 is not called RULE\.NAME"):
-        refined(Judgement(Rule.R2, Verdict.PASS), CASE, SEEN)
+        refined(Judgement(Rule.R2, Verdict.PASS), ObservedCase(CASE, SEEN))
 
 
 def test_this_environment_declares_nothing() -> None:

@@ -5,6 +5,7 @@ import pytest
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.matrix import Where, graph_budget, narrow, plan_incident, plan_source
 from deepstack_harness.contract.arm_spec import ArmSpec, Backend
+from deepstack_harness.contract.buffer_ref import source_buffer
 from deepstack_harness.contract.trace import Trace
 
 WHERE = Where("qwen3_vl")
@@ -35,8 +36,8 @@ def test_cheap_backends_come_first() -> None:
 def test_every_revision_is_planned_with_what_it_must_break() -> None:
     incident = find("43602")
     plan = [planned for planned in plan_incident(incident, WHERE) if not planned.is_control]
-    assert {planned.case.revision for planned in plan} == set(incident.revisions)
-    assert {planned.case.revision for planned in plan if planned.must_break} == set(incident.faulty)
+    assert {planned.case.buffer.name for planned in plan} == set(incident.revisions)
+    assert {planned.case.buffer.name for planned in plan if planned.must_break} == set(incident.faulty)
 
 
 def test_an_arm_of_the_catalogue_keeps_its_expectations_and_the_controls() -> None:
@@ -49,15 +50,17 @@ def test_a_trace_of_ones_own_is_planned_once_per_revision_and_arm() -> None:
     trace = Trace.parse("cap 4: profile 4; set 2; forward 1")
     arm = ArmSpec.parse("inductor/keep_tensor")
     plan = narrow(plan_incident(find("43602"), WHERE), trace, arm)
-    assert [planned.case.revision for planned in plan] == list(find("43602").revisions)
+    assert [planned.case.buffer.name for planned in plan] == list(find("43602").revisions)
     assert {(planned.case.trace, planned.case.arm, planned.must_break) for planned in plan} == {
         (trace, arm, None)
     }
 
 
 def test_of_a_source_nothing_is_expected() -> None:
-    plan = plan_source(find("43602"), WHERE, "vllm 1.2.3", "SomeModel")
+    plan = plan_source(find("43602"), WHERE, source_buffer("vllm", "1.2.3", "vllm 1.2.3", "SomeModel"))
     of_source = [planned for planned in plan if not planned.is_control]
-    assert {(p.case.source, p.case.model_class, p.must_break) for p in of_source} == {
-        ("vllm 1.2.3", "SomeModel", None)
-    }
+    buffers = {planned.case.buffer for planned in of_source}
+    assert [(each.source, each.package, each.version, each.model_class) for each in buffers] == [
+        ("vllm 1.2.3", "vllm", "1.2.3", "SomeModel")
+    ]
+    assert {planned.must_break for planned in of_source} == {None}

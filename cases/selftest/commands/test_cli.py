@@ -157,7 +157,7 @@ def test_bisect_keeps_judgements() -> None:
 def test_json_on_stdout_is_alone_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["repro", "41485", "--arm", "eager", "--json", "-"]) == ExitCode.HOLDS
     rows = [msgspec.json.decode(line, type=Row) for line in capsys.readouterr().out.splitlines()]
-    assert {(row.schema_version, row.incident, row.system) for row in rows} == {(1, "41485", "deepstack")}
+    assert {(row.schema_version, row.incident, row.system) for row in rows} == {(2, "41485", "deepstack")}
     broken = {(row.revision, row.rule) for row in rows if row.verdict == "FAIL"}
     assert broken == {("pr40145", "R2")}
 

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases.selftest.revisions.sequences import SEQUENCES, Read, Sequence
-from deepstack_harness.contract.case import Run
-from deepstack_harness.contract.ledger import Fate, Ledger, Outcome
+from deepstack_harness.contract.ledger import CallOutcome, Fate, Ledger
+from deepstack_harness.contract.observation import RowRange
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Step, Trace
 
@@ -36,20 +36,26 @@ def after(text: str) -> Ledger:
 
 def test_rows_know_their_level_and_their_row() -> None:
     ledger = after("cap 16: set 9; set 3")
-    assert ledger.rows(1, 5) == (Run(2, 1, 0, 3), Run(0, 0, 0, 2))
+    assert ledger.rows(1, 5) == (RowRange(2, 1, 0, 3), RowRange(0, 0, 0, 2))
 
 
 @pytest.mark.parametrize(
     ("spans", "asked", "rows"),
     [
-        ("0-3+6-9", 12, (Run(1, 0, 0, 3), Run(0, 0, 0, 3), Run(1, 0, 6, 3), Run(0, 0, 0, 3))),
-        ("0-3+6-9", 7, (Run(1, 0, 0, 3), Run(0, 0, 0, 3), Run(1, 0, 6, 1))),
-        ("0-3+6-9", 2, (Run(1, 0, 0, 2),)),
-        ("4-6", 9, (Run(0, 0, 0, 4), Run(1, 0, 4, 2), Run(0, 0, 0, 3))),
-        ("4-6", 3, (Run(0, 0, 0, 3),)),
+        (
+            "0-3+6-9",
+            12,
+            (RowRange(1, 0, 0, 3), RowRange(0, 0, 0, 3), RowRange(1, 0, 6, 3), RowRange(0, 0, 0, 3)),
+        ),
+        ("0-3+6-9", 7, (RowRange(1, 0, 0, 3), RowRange(0, 0, 0, 3), RowRange(1, 0, 6, 1))),
+        ("0-3+6-9", 2, (RowRange(1, 0, 0, 2),)),
+        ("4-6", 9, (RowRange(0, 0, 0, 4), RowRange(1, 0, 4, 2), RowRange(0, 0, 0, 3))),
+        ("4-6", 3, (RowRange(0, 0, 0, 3),)),
     ],
 )
-def test_tokens_without_features_have_rows_of_zeros(spans: str, asked: int, rows: tuple[Run, ...]) -> None:
+def test_tokens_without_features_have_rows_of_zeros(
+    spans: str, asked: int, rows: tuple[RowRange, ...]
+) -> None:
     assert after(f"cap 16: set 9 spans={spans}").rows(0, asked) == rows
 
 
@@ -62,22 +68,22 @@ def test_rows_know_whose_they_are() -> None:
 @pytest.mark.parametrize(
     ("before", "step", "outcome", "rule"),
     [
-        ("cap 16: get 1", "get 16", Outcome.ANSWERS, Rule.R2),
-        ("cap 16: get 1", "get 0", Outcome.ANSWERS, Rule.R2),
-        ("cap 16: get 1", "get 17", Outcome.EITHER, Rule.R4),
-        ("cap 16: get 1", "clear 16", Outcome.ANSWERS, Rule.R2),
-        ("cap 16: get 1", "set 17", Outcome.EITHER, Rule.R4),
-        ("cap 16: set 9", "resize 8", Outcome.RAISES, Rule.R4),
-        ("cap 16: set 9", "resize 9", Outcome.EITHER, Rule.R4),
-        ("cap 16: get 1", "get -1", Outcome.RAISES, Rule.R8),
-        ("cap 16: get 1", "clear -1", Outcome.RAISES, Rule.R8),
-        ("cap 16: get 1", "resize -1", Outcome.RAISES, Rule.R8),
-        ("cap 16: get 1", "set 4 levels=3", Outcome.RAISES, Rule.R8),
-        ("cap 16: get 1", "set 4 hidden=1", Outcome.RAISES, Rule.R8),
-        ("cap 16: get 1", "set 4 levels=2 hidden=8", Outcome.ANSWERS, Rule.R2),
+        ("cap 16: get 1", "get 16", CallOutcome.ANSWERS, Rule.R2),
+        ("cap 16: get 1", "get 0", CallOutcome.ANSWERS, Rule.R2),
+        ("cap 16: get 1", "get 17", CallOutcome.EITHER, Rule.R4),
+        ("cap 16: get 1", "clear 16", CallOutcome.ANSWERS, Rule.R2),
+        ("cap 16: get 1", "set 17", CallOutcome.EITHER, Rule.R4),
+        ("cap 16: set 9", "resize 8", CallOutcome.RAISES, Rule.R4),
+        ("cap 16: set 9", "resize 9", CallOutcome.EITHER, Rule.R4),
+        ("cap 16: get 1", "get -1", CallOutcome.RAISES, Rule.R8),
+        ("cap 16: get 1", "clear -1", CallOutcome.RAISES, Rule.R8),
+        ("cap 16: get 1", "resize -1", CallOutcome.RAISES, Rule.R8),
+        ("cap 16: get 1", "set 4 levels=3", CallOutcome.RAISES, Rule.R8),
+        ("cap 16: get 1", "set 4 hidden=1", CallOutcome.RAISES, Rule.R8),
+        ("cap 16: get 1", "set 4 levels=2 hidden=8", CallOutcome.ANSWERS, Rule.R2),
     ],
 )
-def test_who_may_ask_for_what(before: str, step: str, outcome: Outcome, rule: Rule) -> None:
+def test_who_may_ask_for_what(before: str, step: str, outcome: CallOutcome, rule: Rule) -> None:
     expected = after(before).expect(Step.parse(step))
     assert (expected.outcome, expected.rule) == (outcome, rule)
 
@@ -85,7 +91,7 @@ def test_who_may_ask_for_what(before: str, step: str, outcome: Outcome, rule: Ru
 def test_a_rejected_set_changes_nothing() -> None:
     ledger = after("cap 16: set 9")
     ledger.commit(Step.parse("set 20"), accepted=False, capacity=16)
-    assert ledger.rows(0, 16) == (Run(1, 0, 0, 9), Run(0, 0, 0, 7))
+    assert ledger.rows(0, 16) == (RowRange(1, 0, 0, 9), RowRange(0, 0, 0, 7))
     assert ledger.payloads[2].fate is Fate.REJECTED
 
 

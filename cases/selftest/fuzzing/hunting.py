@@ -5,6 +5,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.fuzzing.campaign import Campaign, HuntLimits
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import Enough, Result, Watch, hunt
@@ -14,7 +15,7 @@ from deepstack_harness.mutants.by_name import buffer_named
 
 
 def target(name: str, arm: str = "eager") -> Target:
-    return Target(name, buffer_named(name), ArmSpec.parse(arm))
+    return Target(registered(name), buffer_named(name), ArmSpec.parse(arm))
 
 
 def hunted(name: str, examples: int, arm: str = "eager", seed: int = 0, watch: Watch | None = None) -> Result:

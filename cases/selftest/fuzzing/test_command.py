@@ -1,6 +1,7 @@
 """`python -m deepstack_harness fuzz`: what it prints, writes and exits with."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from cases.selftest.scripts.written_scripts import run_python
 from deepstack_harness.cli import main
+from deepstack_harness.contract.row import Row
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.fuzzing.campaign import read_journal
 
@@ -27,6 +29,9 @@ def test_findings_are_told_as_rows_lines_and_programs(folder: Path) -> None:
     rows = [json.loads(line) for line in (folder / "rows").read_text().splitlines()]
     assert {"R3", "R8"} <= {row["rule"] for row in rows}
     assert [row["trace"] for row in rows] == [one.trace for one in found]
+    assert all(list(row)[: len(fields(Row))] == [field.name for field in fields(Row)] for row in rows)
+    assert {row["effect"] for row in rows if row["rule"] == "R3"} <= {"padding", "output"}
+    assert {row["regime"] for row in rows} == {"live"}
     assert (folder / "findings.txt").read_text().splitlines() == [one.line for one in found]
 
 

@@ -1,6 +1,7 @@
 """A hunt: the same seed finds the same, each finding once, shrunk, and shown by its text alone."""
 
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 import torch
@@ -97,8 +98,8 @@ def test_memory_that_runs_out_is_a_finding_of_its_own() -> None:
         def __getattr__(self, name: str) -> object:
             raise MemoryError("no room")
 
-    made = target("reference")
-    result = hunt(type(made)("hungry", Hungry), examples=3)  # type: ignore[arg-type]
+    hungry = replace(target("reference"), make=Hungry)  # type: ignore[arg-type]
+    result = hunt(hungry, examples=3)
     assert {finding.kind for finding in result.findings} == {FindingKind.MEMORY}
 
 

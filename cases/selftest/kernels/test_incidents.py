@@ -9,9 +9,9 @@ from deepstack_harness.auditing import kernel_incidents
 from deepstack_harness.auditing.kernel_incidents import VARIANTS, Kernels
 from deepstack_harness.auditing.systems import system_of
 from deepstack_harness.catalogue.incidents import find
-from deepstack_harness.contract.case import Judgement
 from deepstack_harness.contract.facts.kernels import GraphCall, Kernel
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.kernels.measurement import Cost, Measurement
 from deepstack_harness.oracles.kernels import judge

@@ -11,6 +11,9 @@ import pytest
 from cases.selftest.workers.misbehaving import ALWAYS
 from cases.selftest.workers.processes import Witness, has_ended
 from deepstack_harness.cli import COMMANDS, build_parser, main
+from deepstack_harness.contract.row import Row
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.nightly import night as night_module
 from deepstack_harness.nightly.night import (
@@ -181,7 +184,7 @@ def test_every_command_of_a_night_is_one_that_the_parser_takes(tmp_path: Path) -
     assert "cuda" not in " ".join([*planned["run"].without_gpu, *planned["tests"].without_gpu])
 
 
-ABOUT = """{"schema_version": 1, "harness": "1", "started": "t", "finished": FINISHED, "command": [],
+ABOUT = """{"schema_version": 2, "harness": "1", "started": "t", "finished": FINISHED, "command": [],
 "selection": null, "tier": "nightly", "shard": null, "planned": {"groups": 0, "cases": 0}, "plan": "",
 "environment": {"python": "3", "torch": null, "triton": null, "platform": "", "cpu": "", "device": [],
 "driver": null, "commit": null, "settings": {}}}"""
@@ -194,18 +197,24 @@ def test_the_first_night_has_nothing_to_compare_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "red"),
+    ("verdicts", "red"),
     [
-        ('{"verdict": "XFAIL"}\n{"verdict": "PASS"}\n', False),
-        ('{"verdict": "XFAIL"}\n{"verdict": "FAIL"}\n', True),
-        ('{"verdict": "IMPROVED"}\n', True),
+        ("XFAIL PASS SKIP", False),
+        ("XFAIL FAIL", True),
+        ("IMPROVED", True),
+        ("MISSING PASS", True),
+        ("ERROR PASS", True),
         ("", True),
         ("torn", True),
     ],
 )
-def test_known_failures_of_a_source_do_not_make_the_night_red(tmp_path: Path, text: str, red: bool) -> None:
+def test_known_failures_of_a_source_do_not_make_the_night_red(
+    tmp_path: Path, verdicts: str, red: bool
+) -> None:
     rows = tmp_path / "audit.jsonl"
-    rows.write_text(text)
+    found = [] if verdicts == "torn" else map(Verdict, verdicts.split())
+    written = [Row(revision="vllm 0.33.0", rule=Rule.R3, verdict=verdict).to_json() for verdict in found]
+    rows.write_text("torn\n" if verdicts == "torn" else "".join(f"{row}\n" for row in written))
     assert unexpected(rows) is red
     audit = Stage("audit", python("raise SystemExit(1)"), 60, judged=lambda: unexpected(rows))
     (done,) = night(tmp_path).run([audit])

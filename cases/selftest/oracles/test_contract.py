@@ -5,7 +5,9 @@ import pytest
 from cases.selftest.play.playing import broken, judge
 from deepstack_harness.catalogue.matrix import CAPTURE_ARM, CAPTURE_TRACES, CONTRACT_TRACES
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import Model
 
 RULES = [Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8]
@@ -122,6 +124,6 @@ def test_rows_are_told_apart_in_half_precision(dtype: str) -> None:
     from deepstack_harness.play import play
 
     case = case_of(CONTRACT_TRACES[0], "reference", dtype=dtype)
-    said = judge_all(case, play(case, model, buffer_named("reference")))
+    said = judge_all(ObservedCase(case, play(case, model, buffer_named("reference"))))
     assert not [judgement for judgement in said if judgement.verdict in (Verdict.FAIL, Verdict.ERROR)]
     assert ArmSpec.parse("eager") == case.arm

@@ -6,7 +6,9 @@ import pytest
 
 from cases.selftest.oracles.written_observations import ONE_GRAPH, RIGHT, TRACE, answer, forward, observed
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, GraphFacts, GraphUse, Observation, Raised
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import GraphFacts, GraphUse, Observation, Raised
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.oracles.diagnosis import diagnose
 
@@ -14,7 +16,9 @@ from deepstack_harness.oracles.diagnosis import diagnose
 def diagnosed(
     observation: Observation, arm: str = "eager/drop_all", dtype: str = "float32", trace: Trace = TRACE
 ) -> str | None:
-    return diagnose(Case("qwen3_vl", "reference", trace, ArmSpec.parse(arm), dtype=dtype), observation)
+    return diagnose(
+        Case("qwen3_vl", registered("reference"), trace, ArmSpec.parse(arm), dtype=dtype), observation
+    )
 
 
 @pytest.mark.parametrize("arm", ["eager/drop_all", "eager/full", "eager"])

@@ -14,14 +14,17 @@ from cases.selftest.oracles.written_observations import (
     observed,
 )
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.case import NOT_FINITE, Case, Judgement, Observation, Raised, StepFacts
-from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import NOT_FINITE, Observation, Raised, StepFacts
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.oracles import address, graphs, output, placement
+from deepstack_harness.oracles.observed_case import ObservedCase
 
 
 def output_of(observation: Observation, arm: ArmSpec = COMPILED) -> Judgement:
-    return output.judge(Case("qwen3_vl", "reference", TRACE, arm), observation)
+    return output.judge(ObservedCase(Case("qwen3_vl", registered("reference"), TRACE, arm), observation))
 
 
 def test_equal_to_eager_passes() -> None:
@@ -99,9 +102,9 @@ def test_what_departs_from_plain_eager_is_judged_against_it(arm: str, verdict: V
     ],
 )
 def test_what_rounds_as_eager_is_held_to_it_in_half_precision(dtype: str, arm: str, limit: float) -> None:
-    case = Case("qwen3_vl", "reference", TRACE, ArmSpec.parse(arm), dtype=dtype)
+    case = Case("qwen3_vl", registered("reference"), TRACE, ArmSpec.parse(arm), dtype=dtype)
     for eager, verdict in ((limit, Verdict.PASS), (limit * 1.1 + 1e-15, Verdict.FAIL)):
-        said = output.judge(case, forward(replace(RIGHT, eager=eager, rounding=0)))
+        said = output.judge(ObservedCase(case, forward(replace(RIGHT, eager=eager, rounding=0))))
         assert (said.verdict, said.limit) == (verdict, limit)
 
 
@@ -115,8 +118,8 @@ def test_what_rounds_as_eager_is_held_to_it_in_half_precision(dtype: str, arm: s
     ],
 )
 def test_where_rounding_chooses_experts_half_precision_is_not_judged(dtype: str, verdict: Verdict) -> None:
-    case = Case("qwen3_omni_moe_thinker", "reference", TRACE, COMPILED, dtype=dtype)
-    said = output.judge(case, replace(forward(replace(RIGHT, eager=1)), routed=True))
+    case = Case("qwen3_omni_moe_thinker", registered("reference"), TRACE, COMPILED, dtype=dtype)
+    said = output.judge(ObservedCase(case, replace(forward(replace(RIGHT, eager=1)), routed=True)))
     assert said.verdict is verdict
     assert verdict is Verdict.FAIL or "another expert" in said.detail
 
@@ -139,27 +142,29 @@ def test_of_several_steps_the_one_furthest_above_its_tolerance_is_told() -> None
 )
 def test_graphs_above_the_budget(changes: dict[str, object], verdict: Verdict) -> None:
     facts = replace(ONE_GRAPH, **changes)  # type: ignore[arg-type]
-    case = Case("qwen3_vl", "reference", TRACE, COMPILED)
-    assert graphs.judge(case, replace(forward(RIGHT), graphs=facts)).verdict is verdict
+    case = Case("qwen3_vl", registered("reference"), TRACE, COMPILED)
+    assert graphs.judge(ObservedCase(case, replace(forward(RIGHT), graphs=facts))).verdict is verdict
 
 
 def test_no_budget_makes_room_for_the_recompile_limit() -> None:
     facts = replace(ONE_GRAPH, graphs=8, recompiles=9, limit_hit=True, reasons=("0/0: size mismatch",))
     refused = Raised("FailOnRecompileLimitHit", "hard failure", "decoder", "compile.py:3")
     observation = replace(forward(RIGHT, raised=refused), graphs=facts)
-    case = Case("qwen3_vl", "reference", TRACE, COMPILED, graph_budget=10)
-    said = graphs.judge(case, observation)
+    case = Case("qwen3_vl", registered("reference"), TRACE, COMPILED, graph_budget=10)
+    said = graphs.judge(ObservedCase(case, observation))
     assert (said.verdict, said.value, said.limit) == (Verdict.FAIL, 11, 10)
     assert "the recompile limit was reached" in said.detail
     # One fault breaks one rule: that exception is of our own making.
-    assert output.judge(case, observation).verdict is Verdict.PASS
+    assert output.judge(ObservedCase(case, observation)).verdict is Verdict.PASS
 
 
 def test_a_decoder_that_never_compiled_was_reached_all_the_same() -> None:
     refused = Raised("UserError", "could not guard", "decoder", "model.py:3")
     said = graphs.judge(
-        Case("qwen3_vl", "reference", TRACE, COMPILED),
-        observed(*forward(None, raised=refused).steps, facts=None),
+        ObservedCase(
+            Case("qwen3_vl", registered("reference"), TRACE, COMPILED),
+            observed(*forward(None, raised=refused).steps, facts=None),
+        ),
     )
     assert (said.verdict, said.detail) == (
         Verdict.SKIP,
@@ -170,15 +175,21 @@ def test_a_decoder_that_never_compiled_was_reached_all_the_same() -> None:
 def test_a_decoder_that_was_never_reached_has_no_graphs() -> None:
     refused = Raised("ValueError", "no", "get", "buffer.py:3")
     said = graphs.judge(
-        Case("qwen3_vl", "reference", TRACE, COMPILED),
-        observed(*forward(None, answer=None, raised=refused).steps, facts=None),
+        ObservedCase(
+            Case("qwen3_vl", registered("reference"), TRACE, COMPILED),
+            observed(*forward(None, answer=None, raised=refused).steps, facts=None),
+        ),
     )
     assert (said.verdict, said.detail) == (Verdict.SKIP, "the decoder was never reached")
 
 
 def test_reasons_of_recompiles_are_told() -> None:
     facts = replace(ONE_GRAPH, graphs=2, recompiles=1, reasons=("0/0: payload is None",))
-    said = graphs.judge(Case("qwen3_vl", "reference", TRACE, COMPILED), replace(forward(RIGHT), graphs=facts))
+    said = graphs.judge(
+        ObservedCase(
+            Case("qwen3_vl", registered("reference"), TRACE, COMPILED), replace(forward(RIGHT), graphs=facts)
+        )
+    )
     assert "recompiled because 0/0: payload is None" in said.detail
 
 
@@ -186,8 +197,10 @@ def test_reasons_of_recompiles_are_told() -> None:
     ("dtype", "device"), [("float32", "cuda:0"), ("bfloat16", "cpu"), ("float32", "meta")]
 )
 def test_rows_elsewhere_or_in_another_dtype(dtype: str, device: str) -> None:
-    case = Case("qwen3_vl", "reference", Trace.parse("cap 16: get 16"), EAGER)
-    said = placement.judge(case, observed(StepFacts("get 16", 16, answer=answer(dtype, device))))
+    case = Case("qwen3_vl", registered("reference"), Trace.parse("cap 16: get 16"), EAGER)
+    said = placement.judge(
+        ObservedCase(case, observed(StepFacts("get 16", 16, answer=answer(dtype, device))))
+    )
     assert said.verdict is Verdict.FAIL
     assert dtype in said.detail
     assert device in said.detail
@@ -200,10 +213,10 @@ def test_rows_elsewhere_or_in_another_dtype(dtype: str, device: str) -> None:
 def test_an_address_may_change_with_the_generation_only(
     generation: int, tokens: int, verdict: Verdict
 ) -> None:
-    case = Case("qwen3_vl", "reference", Trace.parse("cap 16: get 16; get 16"), EAGER)
+    case = Case("qwen3_vl", registered("reference"), Trace.parse("cap 16: get 16; get 16"), EAGER)
     first = StepFacts("get 16", 16, 0, answer())
     moved = StepFacts("get 16", 16, generation, answer(address=128, tokens=tokens))
-    assert address.judge(case, observed(first, moved)).verdict is verdict
+    assert address.judge(ObservedCase(case, observed(first, moved))).verdict is verdict
 
 
 def test_an_observation_survives_json() -> None:

@@ -13,41 +13,43 @@ from deepstack_harness.callers.by_name import caller_of
 from deepstack_harness.callers.decoder_copies import shared_copy
 from deepstack_harness.callers.sequence_parallel import SequenceParallel
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import (
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.ledger import Ledger
+from deepstack_harness.contract.observation import (
     Answer,
-    Case,
     Distances,
-    Judgement,
     Observation,
     Raised,
-    Run,
-    Shard,
+    RowRange,
+    ShardFacts,
     StepFacts,
 )
-from deepstack_harness.contract.ledger import Ledger
-from deepstack_harness.contract.rules import Verdict
 from deepstack_harness.contract.trace import Op, Step, Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.oracles import sharding
+from deepstack_harness.oracles.observed_case import ObservedCase
+from deepstack_harness.oracles.row_origins import origins_of
 from deepstack_harness.play.ranks.merge import merged
 from deepstack_harness.workload.padding import pad_to_multiple
 
 TP2 = ArmSpec.parse("eager/tp2")
 TRACE = Trace.parse("cap 16: set 5 request=a; forward 6")
 NEAR = Distances(eager=1e-6, no_deepstack=3, zero_deepstack=3, effect=3, rounding=1e-6)
-WHOLE = (Run(1, 0, 0, 5), Run(0, 0, 0, 1))
-FIRST = (Run(1, 0, 0, 3),)
-SECOND = (Run(1, 0, 3, 2), Run(0, 0, 0, 1))
+WHOLE = (RowRange(1, 0, 0, 5), RowRange(0, 0, 0, 1))
+FIRST = (RowRange(1, 0, 0, 3),)
+SECOND = (RowRange(1, 0, 3, 2), RowRange(0, 0, 0, 1))
 
 
-def shard(rank: int, *rows: Run, stray: float | None = 1e-6) -> Shard:
-    return Shard(rank, 2, (rows,), stray)
+def shard(rank: int, *rows: RowRange, stray: float | None = 1e-6) -> ShardFacts:
+    return ShardFacts(rank, 2, (rows,), stray)
 
 
 RIGHT = (shard(0, *FIRST), shard(1, *SECOND))
 
 
-def observed(shards: tuple[Shard, ...] = RIGHT, **changes: object) -> Observation:
+def observed(shards: tuple[ShardFacts, ...] = RIGHT, **changes: object) -> Observation:
     answer = Answer("tensors", (WHOLE,), (8,), ("float32",), ("cpu",), (64,))
     last = StepFacts("forward 6", 16, answer=answer, distances=NEAR, shards=shards)
     steps = (StepFacts("set 5", 16), replace(last, **changes))  # type: ignore[arg-type]
@@ -55,7 +57,7 @@ def observed(shards: tuple[Shard, ...] = RIGHT, **changes: object) -> Observatio
 
 
 def judge(observation: Observation, arm: ArmSpec = TP2) -> Judgement:
-    return sharding.judge(Case("qwen3_vl", "reference", TRACE, arm), observation)
+    return sharding.judge(ObservedCase(Case("qwen3_vl", registered("reference"), TRACE, arm), observation))
 
 
 def test_each_rank_with_its_own_rows_passes() -> None:
@@ -71,12 +73,15 @@ def test_each_rank_with_its_own_rows_passes() -> None:
         (FIRST, FIRST, 3, "it holds row 0 (rank 0's), level 0 of payload 1 (request a) and should hold"),
         (WHOLE, SECOND, 3, "it holds row 3 (rank 1's), level 0 of payload 1 (request a) and is one too many"),
         (FIRST, SECOND[:1], 1, "first row 5 of level 0: it is missing and should hold zeros"),
-        (FIRST, (Run(1, 0, 3, 2), Run(None, 0, 0, 1)), 1, "it holds a value that was never set"),
-        ((Run(1, 0, 2, 1), Run(1, 0, 1, 1), Run(1, 0, 0, 1)), SECOND, 2, "first row 0 of level 0"),
+        (FIRST, (RowRange(1, 0, 3, 2), RowRange(None, 0, 0, 1)), 1, "it holds a value that was never set"),
+        (
+            (RowRange(1, 0, 2, 1), RowRange(1, 0, 1, 1), RowRange(1, 0, 0, 1)), SECOND, 2,
+            "first row 0 of level 0",
+        ),
     ],
 )  # fmt: skip
 def test_rows_that_are_not_the_ranks_own_are_counted(
-    first: tuple[Run, ...], second: tuple[Run, ...], wrong: int, words: str
+    first: tuple[RowRange, ...], second: tuple[RowRange, ...], wrong: int, words: str
 ) -> None:
     said = judge(observed((shard(0, *first), shard(1, *second))))
     assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, wrong, "rows")
@@ -102,7 +107,12 @@ def test_an_expert_chosen_otherwise_in_half_precision_is_no_straying(
     dtype: str, routed: bool, verdict: Verdict
 ) -> None:
     strayed = replace(observed((RIGHT[0], shard(1, *SECOND, stray=0.5))), dtype=dtype, routed=routed)
-    assert sharding.judge(Case("qwen3_vl", "reference", TRACE, TP2, dtype=dtype), strayed).verdict is verdict
+    assert (
+        sharding.judge(
+            ObservedCase(Case("qwen3_vl", registered("reference"), TRACE, TP2, dtype=dtype), strayed)
+        ).verdict
+        is verdict
+    )
 
 
 def test_a_decoder_that_raised_fails_where_no_other_rule_says_so() -> None:
@@ -114,19 +124,26 @@ def test_a_decoder_that_raised_fails_where_no_other_rule_says_so() -> None:
 
 
 def test_a_row_as_the_buffer_answered_it_is_no_fault_of_sharding() -> None:
-    stale = (Run(2, 0, 0, 1), *FIRST[1:])
+    stale = (RowRange(2, 0, 0, 1), *FIRST[1:])
     answer = Answer(
-        "tensors", ((*stale, Run(1, 0, 1, 4), Run(0, 0, 0, 1)),), (8,), ("float32",), ("cpu",), (64,)
+        "tensors",
+        ((*stale, RowRange(1, 0, 1, 4), RowRange(0, 0, 0, 1)),),
+        (8,),
+        ("float32",),
+        ("cpu",),
+        (64,),
     )
-    said = judge(observed((shard(0, *stale, Run(1, 0, 1, 2)), RIGHT[1]), answer=answer))
+    said = judge(observed((shard(0, *stale, RowRange(1, 0, 1, 2)), RIGHT[1]), answer=answer))
     assert said.verdict is Verdict.PASS
 
 
 def test_zeros_alone_show_nothing() -> None:
     trace = Trace.parse("cap 16: profile 6; forward 6")
-    zeros = (shard(0, Run(0, 0, 0, 3)), shard(1, Run(0, 0, 0, 3)))
+    zeros = (shard(0, RowRange(0, 0, 0, 3)), shard(1, RowRange(0, 0, 0, 3)))
     steps = tuple(StepFacts(str(step), 16, shards=zeros) for step in trace)
-    said = sharding.judge(Case("qwen3_vl", "reference", trace, TP2), replace(observed(), steps=steps))
+    said = sharding.judge(
+        ObservedCase(Case("qwen3_vl", registered("reference"), trace, TP2), replace(observed(), steps=steps))
+    )
     assert (said.verdict, said.detail) == (Verdict.SKIP, "no ranks shared a step with a payload")
 
 
@@ -146,8 +163,8 @@ def test_the_rows_of_all_ranks_are_those_of_the_ledger(ranks: int, tokens: int, 
     runs = ledger.rows(1, share)
     parts = [sharding.rows_of_rank(runs, rank, ranks, share) for rank in range(ranks)]
     assert [len(part) for part in parts] == [share // ranks] * ranks
-    assert list(chain.from_iterable(parts)) == sharding.cells(runs)
-    held = [cell for part in parts for cell in part if cell[0]]
+    assert list(chain.from_iterable(parts)) == origins_of(runs)
+    held = [origin for part in parts for origin in part if origin[0]]
     assert held == [(1, 1, row) for row in range(tokens)]
 
 
@@ -202,7 +219,10 @@ def test_what_one_rank_could_not_measure_is_kept() -> None:
 
 
 def case(caller: str, arm: str) -> Case:
-    return Case("qwen3_vl", "reference", TRACE, ArmSpec.parse(arm), caller=caller)
+    return Case("qwen3_vl", registered("reference"), TRACE, ArmSpec.parse(arm), caller=caller)
+
+
+CASES = "deepstack_harness.contract.case"
 
 
 CASES = "deepstack_harness.contract.case"

@@ -16,12 +16,15 @@ from typing_extensions import override
 from cases.selftest.families.shallow import shallow
 from deepstack_harness.callers.by_name import caller_of
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.case import Case, Distances, Judgement, Observation
-from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Distances, Observation
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import UsageError
 from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.oracles import output
+from deepstack_harness.oracles import distances, output
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import Model, play
 
 INDUCTOR = "inductor/drop_all"
@@ -59,7 +62,7 @@ def played(drawn: Model, arm: str = "eager", order: Sequence[int | None] | None 
     """The reference buffer; `order` rewires the decoder under test, not the one beside it."""
     tested = drawn if order is None else replace(drawn, decoder=Rewired(drawn.decoder, order))
     dtype = str(drawn.dtype).removeprefix("torch.")
-    case = Case(drawn.family.name, "reference", TRACE, ArmSpec.parse(arm), dtype=dtype)
+    case = Case(drawn.family.name, registered("reference"), TRACE, ArmSpec.parse(arm), dtype=dtype)
     return play(case, tested, buffer_named("reference"))
 
 
@@ -72,8 +75,8 @@ def judged(observation: Observation, arm: str = INDUCTOR, size: int | None = Non
         ]
         trace = Trace(TRACE.capacity, tuple(TRACE.steps[index] for index in kept))
         steps = tuple(observation.steps[index] for index in kept)
-    case = Case("qwen3_vl", "reference", trace, ArmSpec.parse(arm), dtype=observation.dtype)
-    return output.judge(case, replace(observation, steps=steps))
+    case = Case("qwen3_vl", registered("reference"), trace, ArmSpec.parse(arm), dtype=observation.dtype)
+    return output.judge(ObservedCase(case, replace(observation, steps=steps)))
 
 
 def measured(observation: Observation) -> list[Distances]:
@@ -99,7 +102,7 @@ def test_eagers_own_kernels_give_eagers_own_answer(family: str, dtype: torch.dty
 def test_inductor_rounds_otherwise_and_within_the_tolerance(arm: str) -> None:
     observation = played(shallow("qwen3_vl", torch.bfloat16), arm)
     # Should emulated casts ever make these 0, that arm can be held to eager exactly.
-    assert all(0 < one.eager < output.ROUNDINGS * one.rounding for one in measured(observation))
+    assert all(0 < one.eager < distances.ROUNDINGS * one.rounding for one in measured(observation))
     assert judged(observation, arm).verdict is Verdict.PASS
 
 
@@ -138,16 +141,23 @@ def test_the_smallest_fault_shows_in_every_dtype(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", ["qwen3_vl", "granite4_vision"])
 def test_the_payload_moves_the_output_enough_to_judge_by(family: str, dtype: str) -> None:
-    case = Case(family, "reference", TRACE, ArmSpec.parse(INDUCTOR), dtype=dtype)
+    case = Case(family, registered("reference"), TRACE, ArmSpec.parse(INDUCTOR), dtype=dtype)
     found = measured(played(model(family, dtype)))
-    assert all(one.effect > output.EFFECT * output.tolerance(case, one) for one in found)
+    assert all(one.effect > output.EFFECT * distances.tolerance(case, one) for one in found)
 
 
 def additions(dtype: str, arm: str) -> Judgement:
     trace = Trace.parse("cap 16: capture 9; set 9; forward 9; set 9; replay 9; set 16; forward 16")
-    case = Case("qwen3_vl", "reference", trace, ArmSpec.parse(arm), dtype=dtype, caller="order_of_additions")
+    case = Case(
+        "qwen3_vl",
+        registered("reference"),
+        trace,
+        ArmSpec.parse(arm),
+        dtype=dtype,
+        caller="order_of_additions",
+    )
     drawn = shallow("qwen3_vl", torch.bfloat16) if dtype == "bfloat16" else model("qwen3_vl", dtype)
-    return output.judge(case, play(case, drawn, buffer_named("reference")))
+    return output.judge(ObservedCase(case, play(case, drawn, buffer_named("reference"))))
 
 
 @ON_AOT_EAGER
@@ -173,6 +183,6 @@ def test_another_order_of_additions_shows_where_rounding_is_eagers(
 
 def test_a_decoder_that_knows_no_other_order_is_refused() -> None:
     with pytest.raises(UsageError, match="knows no other order for Granite4VisionDecoder"):
-        caller_of(Case("granite4_vision", "reference", TRACE, EAGER, caller="order_of_additions")).decoder(
-            model("granite4_vision").decoder
-        )
+        caller_of(
+            Case("granite4_vision", registered("reference"), TRACE, EAGER, caller="order_of_additions")
+        ).decoder(model("granite4_vision").decoder)

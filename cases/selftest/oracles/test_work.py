@@ -6,13 +6,16 @@ from torch import Tensor, nn
 
 from deepstack_harness.callers.static_inputs import StaticInputs
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.case import Case, Distances, Judgement, Observation, StepFacts
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Distances, Observation, StepFacts
 from deepstack_harness.contract.optional_members import in_graph
 from deepstack_harness.contract.protocols import Inputs, Profile
-from deepstack_harness.contract.rules import Verdict
 from deepstack_harness.contract.trace import Step, Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.families.by_name import family_named
 from deepstack_harness.oracles import work
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import Model, play
 from deepstack_harness.revisions.granite import GraniteRowsBuffer
 from deepstack_harness.revisions.reference import ReferenceBuffer
@@ -27,8 +30,8 @@ def judged(trace: str, *attended: int | None, arm: ArmSpec = EAGER, ran: Distanc
         StepFacts(str(step), 64, attended=rows, distances=ran)
         for step, rows in zip(steps, attended, strict=True)
     ]
-    case = Case("granite4_vision:payload_first", "granite_full", steps, arm)
-    return work.judge(case, Observation("float32", "cpu", 4, 8, "2.13.0", tuple(facts)))
+    case = Case("granite4_vision:payload_first", registered("granite_full"), steps, arm)
+    return work.judge(ObservedCase(case, Observation("float32", "cpu", 4, 8, "2.13.0", tuple(facts))))
 
 
 def test_as_many_rows_as_asked_for_are_right() -> None:
@@ -85,7 +88,7 @@ def opaque() -> Model:
 
 
 def observe(model: Model, trace: str, caller: str = "engine") -> Observation:
-    case = Case(model.family.name, "reference", Trace.parse(trace), EAGER, caller=caller)
+    case = Case(model.family.name, registered("reference"), Trace.parse(trace), EAGER, caller=caller)
     return play(case, model, ReferenceBuffer)
 
 

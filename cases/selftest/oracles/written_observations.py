@@ -3,7 +3,14 @@
 from dataclasses import replace
 
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Answer, Distances, GraphFacts, Observation, Run, StepFacts
+from deepstack_harness.contract.observation import (
+    Answer,
+    Distances,
+    GraphFacts,
+    Observation,
+    RowRange,
+    StepFacts,
+)
 from deepstack_harness.contract.trace import Trace
 
 TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16")
@@ -17,7 +24,7 @@ ONE_GRAPH = GraphFacts(
 
 def answer(dtype: str = "float32", device: str = "cpu", address: int = 64, tokens: int = 16) -> Answer:
     return Answer(
-        "tensors", ((Run(0, 0, 0, tokens),) if tokens else (),), (8,), (dtype,), (device,), (address,)
+        "tensors", ((RowRange(0, 0, 0, tokens),) if tokens else (),), (8,), (dtype,), (device,), (address,)
     )
 
 

@@ -4,17 +4,23 @@ from dataclasses import replace
 
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.case import Case, Compare, Judgement, Observation
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case, Compare
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import Model, play
 
 
 def case_of(trace: str, revision: str, arm: ArmSpec = EAGER, dtype: str = "float32") -> Case:
     parsed = Trace.parse(trace)
-    return Case("qwen3_vl", revision, parsed, arm, dtype=dtype, graph_budget=graph_budget(parsed, arm))
+    return Case(
+        "qwen3_vl", registered(revision), parsed, arm, dtype=dtype, graph_budget=graph_budget(parsed, arm)
+    )
 
 
 def observe(model: Model, trace: str, revision: str, arm: ArmSpec = EAGER) -> Observation:
@@ -25,7 +31,9 @@ def judge(
     model: Model, trace: str, revision: str, arm: ArmSpec = EAGER, compare: Compare = Compare.ALL
 ) -> dict[Rule, Judgement]:
     case = replace(case_of(trace, revision, arm), compare=compare)
-    return {said.rule: said for said in judge_all(case, play(case, model, buffer_named(revision)))}
+    return {
+        said.rule: said for said in judge_all(ObservedCase(case, play(case, model, buffer_named(revision))))
+    }
 
 
 def broken(judgements: dict[Rule, Judgement]) -> set[Rule]:

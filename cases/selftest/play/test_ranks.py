@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from cases.selftest.workers.processes import Witness
-from deepstack_harness.catalogue.matrix import Planned
-from deepstack_harness.catalogue.registry import ORACLES
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, Observation, StepFacts
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case, PlannedCase
+from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import MachineError, UsageError
-from deepstack_harness.play import cells
+from deepstack_harness.oracles.all_rules import ORACLES
+from deepstack_harness.oracles.judged_case import judge_case
 from deepstack_harness.play.ranks.play import play_among_ranks
 from deepstack_harness.play.ranks.pool import RanksLost, _observation_of, rank_pool
 from deepstack_harness.workers.outcomes import RaisedInWorker
@@ -30,33 +31,41 @@ TRACE = "cap 16: set 9; forward 10; set 16; forward 16"
 
 
 def case(caller: str = "engine", arm: str = "eager/tp2", trace: str = TRACE, device: str = "cpu") -> Case:
-    return Case("qwen3_vl", "reference", Trace.parse(trace), ArmSpec.parse(arm), device=device, caller=caller)
+    return Case(
+        "qwen3_vl",
+        registered("reference"),
+        Trace.parse(trace),
+        ArmSpec.parse(arm),
+        device=device,
+        caller=caller,
+    )
 
 
 def misbehaving(name: str) -> Case:
     return case(f"cases.selftest.play.misbehaving_ranks:{name}")
 
 
-def test_every_rule_of_a_case_that_was_not_played_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rule_of_a_case_that_was_not_played_is_an_error() -> None:
     lost = Observation("float32", "cpu", 3, 128, "2.13.0", steps=(), error="rank 1 of 2 died\nit printed: x")
-    monkeypatch.setattr(cells, "play_among_ranks", lambda *_: lost)
-    cell = cells.Runner().play(Planned(case(), frozenset()))
-    assert cell.unjudged == {Rule(rule) for rule in ORACLES}
-    details = {said.rule: said.detail for said in cell.judgements}
+    judged = judge_case(PlannedCase(case(), frozenset()), lost)
+    assert judged.unjudged == {oracle.rule for oracle in ORACLES}
+    details = {said.rule: said.detail for said in judged.judgements}
     assert details[Rule.R2] == "rank 1 of 2 died"
     assert details[Rule.R9] == "rank 1 of 2 died\nit printed: x"
-    assert not cell.as_expected
+    assert not judged.as_expected
 
 
 def test_ranks_end_with_their_parent_even_while_they_wait_for_each_other(witness: Witness) -> None:
     # Both ranks hang in the step, and hold the witness open.
     script = f"""
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.play.ranks.pool import RankPool
 case = Case(
-    "qwen3_vl", "reference", Trace.parse({TRACE!r}), ArmSpec.parse("eager/tp2"),
+    "qwen3_vl", registered("reference"), Trace.parse({TRACE!r}), ArmSpec.parse("eager/tp2"),
     caller="cases.selftest.play.misbehaving_ranks:JoinsTheWitness",
 )
 RankPool().play(case)
@@ -142,7 +151,7 @@ def test_a_bound_source_cannot_be_sent_to_ranks() -> None:
     from deepstack_harness.revisions.reference import ReferenceBuffer
 
     with pytest.raises(UsageError, match="'reference' cannot be played under arm eager/tp2"):
-        play_among_ranks(case(), {"reference": ReferenceBuffer})
+        play_among_ranks(case(), {registered("reference"): ReferenceBuffer})
 
 
 def test_more_ranks_than_can_be_real_are_not_compiled() -> None:

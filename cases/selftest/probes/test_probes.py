@@ -10,7 +10,7 @@ import torch
 from cases.selftest.play.playing import case_of, observe
 from deepstack_harness.arms.compile import CompiledSession, open_session
 from deepstack_harness.contract.arm_spec import ArmSpec, GuardPolicy
-from deepstack_harness.contract.case import NOT_FINITE, Run
+from deepstack_harness.contract.observation import NOT_FINITE, RowRange
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.play import Model, play
@@ -106,11 +106,11 @@ def test_rows_find_their_owners() -> None:
         [second[1], first[0, 3:5], torch.zeros(2, 4), -torch.zeros(1, 4), torch.full((2, 4), 7.0), unknown]
     )
     assert owners.runs(rows) == (
-        Run(2, 1, 0, 3),
-        Run(1, 0, 3, 2),
-        Run(0, 0, 0, 3),
-        Run(-2, 0, 0, 2),
-        Run(None, 0, 0, 1),
+        RowRange(2, 1, 0, 3),
+        RowRange(1, 0, 3, 2),
+        RowRange(0, 0, 0, 3),
+        RowRange(-2, 0, 0, 2),
+        RowRange(None, 0, 0, 1),
     )
 
 
@@ -118,14 +118,18 @@ def test_rows_find_their_owners_in_another_dtype() -> None:
     owners = RowOwners()
     payload = torch.randn(1, 5, 4)
     owners.remember(1, payload)
-    assert owners.runs(payload[0].to(torch.bfloat16)) == (Run(1, 0, 0, 5),)
+    assert owners.runs(payload[0].to(torch.bfloat16)) == (RowRange(1, 0, 0, 5),)
 
 
 def test_rows_out_of_order_are_separate_runs() -> None:
     owners = RowOwners()
     payload = torch.randn(1, 3, 4)
     owners.remember(1, payload)
-    assert owners.runs(payload[0].flip(0)) == (Run(1, 0, 2, 1), Run(1, 0, 1, 1), Run(1, 0, 0, 1))
+    assert owners.runs(payload[0].flip(0)) == (
+        RowRange(1, 0, 2, 1),
+        RowRange(1, 0, 1, 1),
+        RowRange(1, 0, 0, 1),
+    )
 
 
 def test_every_arm_of_the_backend_eager_runs(qwen: Model) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import deepstack_harness.pytest_plugin
 from cases.selftest.families.shallow import shallow
-from deepstack_harness.contract.case import Observation
+from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.mutants.by_name import buffer_named
@@ -266,4 +266,4 @@ def test_loading_the_plugin_imports_nothing_dear() -> None:
         "print(*sorted(set(sys.modules) - before))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["harness", "deepstack_harness.pytest_plugin"]
+    assert ran.stdout.split() == ["deepstack_harness", "deepstack_harness.pytest_plugin"]

@@ -112,6 +112,8 @@ def test_the_mended_project_passes_and_reports(example: Project, words: tuple[st
     assert set(found.cases["subject"]) == {"side_buffer:SideBuffer"}
     assert set(found.cases["arm"]) - {"eager/drop_all"} == {"eager", "eager/full"}
     assert set(found.rows["verdict"]) == {"PASS", "SKIP"}
+    assert {node.partition("::")[0] for node in found.rows["node_id"]} == {"test_stranger.py"}
+    assert set(found.rows["case"]) == set(found.cases["case"])
     assert found.meta[0]["finished"]
     assert main(["report", str(example.folder / "out"), "--quiet"]) == ExitCode.HOLDS
 

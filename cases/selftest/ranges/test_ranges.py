@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from cases.selftest.auditing.synthetic_helpers import RANGE_FILE, source, zipped
 from deepstack_harness.catalogue.variants import PLACEHOLDER_RANGES
-from deepstack_harness.contract.facts.ranges import Asked, RangeAnswer, RangeObservation
-from deepstack_harness.contract.facts.systems import Subject, System
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.facts.ranges import RangeAnswer, RangeObservation, RangeQuestions
+from deepstack_harness.contract.facts.systems import System, SystemSubject
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import UsageError
 from deepstack_harness.oracles.ranges import judge
@@ -24,7 +25,7 @@ from deepstack_harness.ranges.from_source import bind_range
 from deepstack_harness.ranges.observe import as_tensor, ask, kept_as, observe_ranges
 from deepstack_harness.ranges.placeholder_range import ListRange, MakeRange, ReferenceRange, TensorRange
 
-SUBJECT = Subject(System.PLACEHOLDER_RANGES, "list")
+SUBJECT = SystemSubject(System.PLACEHOLDER_RANGES, "list")
 MASKS = st.none() | st.text("01", max_size=200)
 
 
@@ -181,7 +182,7 @@ def test_a_long_mask_is_cut_short() -> None:
     assert judged.detail.startswith(f"mask {'01' * 16}.. (80): get_num_embeds() gives 1, 40 is right")
 
 
-NEEDED: dict[str, Callable[[Asked], bool]] = {
+NEEDED: dict[str, Callable[[RangeQuestions], bool]] = {
     "an empty mask": lambda one: one.mask != "",
     "a placeholder without a mask": lambda one: one.mask is not None,
     "a mask with a gap": lambda one: "101" not in (one.mask or ""),
@@ -202,7 +203,7 @@ def test_what_was_never_asked_is_no_pass(missing: str) -> None:
 def test_a_mask_of_another_length_is_our_own_bug() -> None:
     seen = observe(ListRange)
     with pytest.raises(ValueError, match="mask '01' has not 3 positions"):
-        judge(replace(seen, asked=(*seen.asked, Asked("01", 3, 1, ()))))
+        judge(replace(seen, asked=(*seen.asked, RangeQuestions("01", 3, 1, ()))))
 
 
 def test_a_class_is_cut_out_of_a_source_and_runs_under_its_own_lines(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from deepstack_harness.contract.facts.ranges import BuildCost, CostObservation, StepCost
+from deepstack_harness.contract.facts.ranges import BuildCost, CostObservation, SchedulingCost
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.ranges.faults import WrapsListRange
 from deepstack_harness.ranges.placeholder_range import ListRange, MakeRange, TensorRange
@@ -142,8 +142,8 @@ def test_what_is_held_is_counted() -> None:
         held_bytes({})
 
 
-def cost(variant: str, workload: str, microseconds: float) -> StepCost:
-    return StepCost(variant, workload, 1, 1, 1, 1, microseconds, 0)
+def cost(variant: str, workload: str, microseconds: float) -> SchedulingCost:
+    return SchedulingCost(variant, workload, 1, 1, 1, 1, microseconds, 0)
 
 
 def test_a_ratio_is_of_one_workload() -> None:

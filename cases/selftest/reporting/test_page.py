@@ -20,7 +20,8 @@ from cases.selftest.reporting.written_runs import (
     write_run,
 )  # fmt: skip
 from deepstack_harness.cli import main
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict, worst
 from deepstack_harness.reporting.figures import figures_of
 from deepstack_harness.reporting.figures.base import Figure
 from deepstack_harness.reporting.findings import number
@@ -28,8 +29,8 @@ from deepstack_harness.reporting.loading import load_run
 from deepstack_harness.reporting.page import render_page
 from deepstack_harness.reporting.run_data import RunData
 from deepstack_harness.reporting.sanitize import clean
+from deepstack_harness.reporting.summary import summarise
 from deepstack_harness.reporting.verdict_matrix import release_matrix, run_matrix
-from deepstack_harness.reporting.verdict_words import summarise, worst
 from deepstack_harness.results.records import CaseRecord
 
 MOST = 2_000_000  # bytes of a page
@@ -131,17 +132,17 @@ def test_the_matrix_has_the_worst_verdict_of_each_place(found: RunData) -> None:
 @pytest.mark.parametrize(
     ("verdicts", "shown"),
     [
-        (["PASS", "SKIP"], "PASS"),
-        (["SKIP"], "SKIP"),
-        (["XFAIL", "PASS"], "XFAIL"),
-        (["XFAIL", "IMPROVED"], "IMPROVED"),
-        (["IMPROVED", "ERROR"], "ERROR"),
-        (["ERROR", "FAIL"], "FAIL"),
-        (["MISSING", "XFAIL"], "MISSING"),
+        ("PASS SKIP", Verdict.PASS),
+        ("SKIP", Verdict.SKIP),
+        ("XFAIL PASS", Verdict.XFAIL),
+        ("XFAIL IMPROVED", Verdict.IMPROVED),
+        ("IMPROVED ERROR", Verdict.ERROR),
+        ("ERROR FAIL", Verdict.FAIL),
+        ("MISSING XFAIL", Verdict.MISSING),
     ],
 )
-def test_what_somebody_has_to_look_at_comes_first(verdicts: list[str], shown: str) -> None:
-    assert worst(verdicts) == shown
+def test_what_somebody_has_to_look_at_comes_first(verdicts: str, shown: Verdict) -> None:
+    assert worst(map(Verdict, verdicts.split())) is shown
 
 
 def test_the_summary_is_red_for_a_run_that_did_not_end(found: RunData) -> None:
@@ -150,7 +151,7 @@ def test_the_summary_is_red_for_a_run_that_did_not_end(found: RunData) -> None:
     whole = replace(found, rows=good)
     assert summarise(whole).good
     (about,) = found.about
-    assert not summarise(replace(whole, about=({**about, "finished": None},))).good
+    assert not summarise(replace(whole, about=(replace(about, finished=None),))).good
     assert not summarise(replace(whole, rows=(), cases={})).good
 
 

@@ -6,36 +6,37 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.reporting.written_runs import BROKEN, case_id, planned, write_run
+from cases.selftest.reporting.written_runs import BROKEN, planned, write_run
 from deepstack_harness.cli import build_parser, main
+from deepstack_harness.contract.buffer_ref import live_buffer
+from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.reporting.loading import load_run
 from deepstack_harness.reporting.markdown import render_markdown
 from deepstack_harness.reporting.page import render_page
 from deepstack_harness.reporting.rerun import again, selection_of
 from deepstack_harness.results import read_run
-from deepstack_harness.results.records import CaseRecord
+from deepstack_harness.results.case_result import lost_result
+from deepstack_harness.results.records import CaseEnding, CaseRecord
 from deepstack_harness.runs.selection import Tier, matrix, select
-from deepstack_harness.runs.task_result import Ending, lost
-from deepstack_harness.runs.tasks import Task
 
 EVERY = matrix(Tier.NIGHTLY, ["cpu"])
 OWN = "deepstack_harness.revisions.qwen:Pr40932Buffer"
 
 
-def recorded(task: Task) -> CaseRecord:
-    return lost(task, Ending.CRASHED, "", "", 0.0).case
+def recorded(planned: PlannedCase) -> CaseRecord:
+    return lost_result(planned, CaseEnding.CRASHED, "", "", 0.0).case
 
 
-@pytest.mark.parametrize("task", EVERY[::60], ids=lambda task: task.id)
-def test_the_selection_takes_one_case_of_the_whole_matrix(task: Task) -> None:
-    assert {one.id for one in select(EVERY, selection_of(recorded(task)))} == {task.id}
+@pytest.mark.parametrize("one", EVERY[::60], ids=lambda one: one.id)
+def test_the_selection_takes_one_case_of_the_whole_matrix(one: PlannedCase) -> None:
+    assert {found.id for found in select(EVERY, selection_of(recorded(one)))} == {one.id}
 
 
 def test_the_command_is_one_that_the_parser_takes() -> None:
-    case = recorded(next(task for task in EVERY if task.case.caller == "micro_batches"))
+    case = recorded(next(one for one in EVERY if one.case.caller == "micro_batches"))
     python, _, harness, *words = shlex.split(again(case))
     parsed = build_parser().parse_args(words)
-    assert (python, harness, parsed.command, parsed.tier) == ("python", "harness", "run", "nightly")
+    assert (python, harness, parsed.command, parsed.tier) == ("python", "deepstack_harness", "run", "nightly")
     assert (parsed.device, parsed.selection) == (["cpu"], selection_of(case))
 
 
@@ -49,14 +50,16 @@ def test_a_case_of_ones_own_buffer_is_played_again(tmp_path: Path) -> None:
 
 
 def test_a_case_of_a_test_has_none() -> None:
-    assert not again(recorded(Task(replace(EVERY[0].case, family="MyDecoder"), None)))
+    case = EVERY[0].case
+    for other in (replace(case, family="MyDecoder"), replace(case, buffer=live_buffer("mine:Buffer"))):
+        assert not again(recorded(PlannedCase(other, None)))
 
 
 def test_it_stands_beside_what_is_unexpected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path / "run")
     (broken,) = [case for case, what in planned() if what is BROKEN]
     run = load_run(folder)
-    (command,) = [again(one) for one in run.cases.values() if one.case == case_id(broken)]
+    (command,) = [again(one) for one in run.cases.values() if one.case == broken.id]
     main(["report", str(folder)])
     assert f"  again      {command}\n" in capsys.readouterr().out
     assert "revision == &#34;granite_full&#34; and caller == &#34;engine&#34;" in render_page(run)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -14,6 +14,7 @@ from cases.selftest.reporting.written_runs import (
     BROKEN,
     UNEXPECTED,
     Found,
+    audit_rows,
     planned,
     write_beside,
     write_history,
@@ -22,7 +23,7 @@ from cases.selftest.reporting.written_runs import (
 )  # fmt: skip
 from deepstack_harness.cli import main
 from deepstack_harness.contract.case import Case
-from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.nightly.night import Ended, StageOutcome
 from deepstack_harness.reporting.annotations import _line, annotations
 from deepstack_harness.reporting.loading import load_run
@@ -30,7 +31,7 @@ from deepstack_harness.reporting.markdown import render_markdown
 from deepstack_harness.reporting.page import render_page
 from deepstack_harness.reporting.run_data import RunData
 from deepstack_harness.reporting.sanitize import clean
-from deepstack_harness.reporting.verdict_words import summarise
+from deepstack_harness.reporting.summary import summarise
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +178,8 @@ def test_text_from_outside_is_made_harmless(text: str, harmless: str) -> None:
         (["run", "--html", "nowhere/a.html"], "cannot write to 'nowhere/a.html'"),
         (["bad_kernels"], "bad_kernels/kernels.jsonl is no file of JSON lines"),
         (["bad_verdict"], "bad_verdict/rows.jsonl"),
-        (["bad_audit"], "bad_audit/audit.jsonl does not hold what a run writes"),
+        (["bad_audit"], "line 1 of 'bad_audit/audit.jsonl' is not what a run writes"),
+        (["old_audit"], "'old_audit/audit.jsonl' has schema_version 1, this harness reads 2"),
     ],
 )
 def test_what_cannot_be_reported_is_refused_with_a_sentence(
@@ -189,7 +191,7 @@ def test_what_cannot_be_reported_is_refused_with_a_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
-    for name in {"run", words[0]} & {"run", "bad_kernels", "bad_verdict", "bad_audit"}:
+    for name in {"run", words[0]} & {"run", "bad_kernels", "bad_verdict", "bad_audit", "old_audit"}:
         write_run(Path(name), found=planned()[:1])
     spoil(words[0])
     assert main(["report", *words]) == 2
@@ -203,7 +205,9 @@ def spoil(name: str) -> None:
     if name == "bad_kernels":
         (folder / "kernels.jsonl").write_text('{"kind": \n{"kind": "graph"}\n')
     if name == "bad_audit":
-        (folder / "audit.jsonl").write_text('{"rule": "R99", "verdict": "PASS"}\n')
+        write_lines(folder / "audit.jsonl", [{**asdict(row), "rule": "R99"} for row in audit_rows()])
+    if name == "old_audit":
+        write_lines(folder / "audit.jsonl", [replace(row, schema_version=1) for row in audit_rows()])
     if name == "bad_verdict":
         rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
         write_lines(folder / "rows.jsonl", [{**row, "verdict": "MAYBE"} for row in rows])

@@ -1,20 +1,23 @@
 """Folders of runs written by hand: every verdict, an attack in every text, and a history of five."""
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from deepstack_harness.catalogue.reach import DEFAULT
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, Distances, Judgement
-from deepstack_harness.contract.row import Row
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.buffer_ref import registered, source_buffer
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Distances
+from deepstack_harness.contract.row import Row, row_of_case
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.machine.environment import Environment
-from deepstack_harness.results.records import About, CaseRecord, Planning, RunRow, StepRecord
+from deepstack_harness.results.records import About, CaseEnding, CaseRecord, Planning, StepRecord
 
 ATTACK = (
     "<script>document.title='owned'</script><img src=x onerror=alert(1)> | `x` & $y$ @me :x: \x1b[31m\x00"
@@ -53,21 +56,14 @@ BETTER: Found = {Rule.R3: said(Rule.R3, Verdict.IMPROVED, detail="was expected t
 SLOW: Found = {Rule.R11: said(Rule.R11, Verdict.FAIL, 4, "graphs", "torch compiled 4 graphs, and not 1")}
 
 
-def case_id(case: Case) -> str:
-    said = (case.family, case.subject, case.trace, case.arm.name, case.dtype, case.device, case.seed)
-    return hashlib.sha256("|".join(map(str, said)).encode()).hexdigest()[:12]
-
-
-def rows_of(case: Case, found: Found, torch: str = "2.13.0") -> list[RunRow]:
+def rows_of(case: Case, found: Found, torch: str = "2.13.0") -> list[Row]:
     """One row for each rule; rules that `found` leaves out are kept, and R6 does not apply."""
     rows = []
     for rule in RULES:
         usual = said(rule, Verdict.SKIP, detail="no graph") if rule is Rule.R6 else said(rule, Verdict.PASS)
-        row = Row.of(case, found.get(rule, usual), torch)
-        expected = {Verdict.XFAIL: True, Verdict.IMPROVED: True, Verdict.FAIL: False}.get(
-            Verdict(row.verdict)
-        )
-        rows.append(RunRow(**vars(row), case=case_id(case), expected=expected))
+        row = row_of_case(case, found.get(rule, usual), torch)
+        expected = {Verdict.XFAIL: True, Verdict.IMPROVED: True, Verdict.FAIL: False}.get(row.verdict)
+        rows.append(replace(row, expected=expected))
     return rows
 
 
@@ -78,9 +74,9 @@ def case_of(case: Case, found: Found) -> CaseRecord:
     graphs = [1, 1, 2, 3, 4] if found is SLOW else [1] * 5
     why = f"step 3 'forward 16': argument 'payload' was None when it was traced {ATTACK}"
     return CaseRecord(
-        case=case_id(case), group=f"{case.family} {case.arm.name} {case.device}",
-        incident="43602" if known else None, ending="played" if played else "crashed", seconds=1.25,
-        family=case.family, subject=case.subject, trace=str(case.trace), arm=case.arm.name,
+        case=case.id, group=case.group, incident="43602" if known else None,
+        ending=CaseEnding.PLAYED if played else CaseEnding.CRASHED, seconds=1.25, family=case.family,
+        subject=case.subject, buffer=case.buffer, trace=str(case.trace), arm=case.arm.name,
         device=case.device, dtype=case.dtype, expected=(Rule.R0, Rule.R1) if known else (),
         distances=Distances(1.1 if off else 3e-7, 0.8, 0.7, 0.71, 6e-7) if compiled else None,
         graphs=graphs[-1] if compiled else None, recompiles=graphs[-1] - 1 if compiled else None,
@@ -103,14 +99,16 @@ def planned(*, improved: bool = True, slow: bool = True) -> list[tuple[Case, Fou
     found: list[tuple[Case, Found]] = []
     for family in FAMILIES:
         for arm in ARMS:
-            case = Case(family, "reference", TRACE, ArmSpec.parse(arm))
+            case = Case(family, registered("reference"), TRACE, ArmSpec.parse(arm))
             found.append((case, {}))
-            found.append((replace(case, revision="original"), FAULTY if "drop_all" in arm else {}))
-    compiled = Case("granite4_vision", "granite_full", TRACE, ArmSpec.parse("inductor/drop_all"), "bfloat16")
+            found.append((replace(case, buffer=registered("original")), FAULTY if "drop_all" in arm else {}))
+    compiled = Case(
+        "granite4_vision", registered("granite_full"), TRACE, ArmSpec.parse("inductor/drop_all"), "bfloat16"
+    )
     found.append((compiled, BROKEN))
     found.append((replace(compiled, family="qwen3_vl", arm=ArmSpec.parse("inductor/drop_all/full")), CRASHED))
     if improved:
-        found.append((replace(compiled, revision="pr40932", arm=ArmSpec.parse("eager")), BETTER))
+        found.append((replace(compiled, buffer=registered("pr40932"), arm=ArmSpec.parse("eager")), BETTER))
     if slow:
         found.append((replace(compiled, family="qwen3_vl", arm=ArmSpec.parse("inductor/stock")), SLOW))
     return found
@@ -190,7 +188,7 @@ def kernel_rows() -> Iterable[dict[str, Any]]:
         yield {**common, **sizes, "kind": "graph", "kernel": None, "kernels": 5, "largest": rows * 128}
 
 
-def audit_rows() -> Iterable[dict[str, Any]]:
+def audit_rows() -> Iterable[Row]:
     for release, broken in (
         ("0.20.0", {Rule.R0, Rule.R1}),
         ("0.22.1", {Rule.R2, Rule.R3}),
@@ -201,18 +199,13 @@ def audit_rows() -> Iterable[dict[str, Any]]:
                 verdict = Verdict.FAIL if rule in broken else Verdict.PASS
                 case = Case(
                     "",
-                    f"vllm {release}",
+                    source_buffer("vllm", release, f"vllm {release}", model_class),
                     TRACE,
                     ArmSpec.parse("eager"),
-                    source=f"vllm {release}",
-                    model_class=model_class,
                 )
-                row = Row.of(
-                    case,
-                    said(rule, verdict, 2 if rule in broken else None, "rows", f"rows 5, 6 {ATTACK}"),
-                    "2.13.0",
-                )
-                yield {**asdict(row), "reach": "reachable" if rule in broken else None}
+                value = 2 if rule in broken else None
+                row = row_of_case(case, said(rule, verdict, value, "rows", f"rows 5, 6 {ATTACK}"), "2.13.0")
+                yield replace(row, reach=DEFAULT if rule in broken else None)
 
 
 def write_lines(path: Path, rows: Iterable[object]) -> None:

@@ -9,8 +9,8 @@ import pytest
 from cases.selftest.results.written_results import case, write
 from deepstack_harness.cli import main
 from deepstack_harness.errors import ExitCode
-from deepstack_harness.results import read_run
-from deepstack_harness.results.compare import Change, Kind, Thresholds, compare, seconds
+from deepstack_harness.results.compare import Change, ChangeKind, Thresholds, compare, seconds
+from deepstack_harness.results.read import read_stored
 
 BASE = {"a": ("PASS", "PASS"), "b": ("PASS", "XFAIL")}
 
@@ -18,7 +18,7 @@ BASE = {"a": ("PASS", "PASS"), "b": ("PASS", "XFAIL")}
 def changes(
     tmp_path: Path, old: dict[str, tuple[str, str]], new: dict[str, tuple[str, str]]
 ) -> list[tuple[str, str, str]]:
-    found = compare(read_run(write(tmp_path / "old", old)), read_run(write(tmp_path / "new", new)))
+    found = compare(read_stored(write(tmp_path / "old", old)), read_stored(write(tmp_path / "new", new)))
     return [(one.kind, one.metric, one.case) for one in found]
 
 
@@ -29,54 +29,54 @@ def test_a_run_that_is_the_same_has_not_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "kind"),
     [
-        ("PASS", "FAIL", Kind.REGRESSION),
-        ("PASS", "XFAIL", Kind.REGRESSION),
-        ("PASS", "ERROR", Kind.REGRESSION),
-        ("XFAIL", "ERROR", Kind.REGRESSION),
-        ("SKIP", "FAIL", Kind.REGRESSION),
-        ("ERROR", "FAIL", Kind.REGRESSION),
-        ("XFAIL", "IMPROVED", Kind.IMPROVEMENT),
-        ("FAIL", "PASS", Kind.IMPROVEMENT),
-        ("ERROR", "PASS", Kind.IMPROVEMENT),
-        ("PASS", "SKIP", Kind.MISSING),
-        ("XFAIL", "SKIP", Kind.MISSING),
-        ("SKIP", "PASS", Kind.NEW),
+        ("PASS", "FAIL", ChangeKind.REGRESSION),
+        ("PASS", "XFAIL", ChangeKind.REGRESSION),
+        ("PASS", "ERROR", ChangeKind.REGRESSION),
+        ("XFAIL", "ERROR", ChangeKind.REGRESSION),
+        ("SKIP", "FAIL", ChangeKind.REGRESSION),
+        ("ERROR", "FAIL", ChangeKind.REGRESSION),
+        ("XFAIL", "IMPROVED", ChangeKind.IMPROVEMENT),
+        ("FAIL", "PASS", ChangeKind.IMPROVEMENT),
+        ("ERROR", "PASS", ChangeKind.IMPROVEMENT),
+        ("PASS", "SKIP", ChangeKind.MISSING),
+        ("XFAIL", "SKIP", ChangeKind.MISSING),
+        ("SKIP", "PASS", ChangeKind.NEW),
         ("FAIL", "XFAIL", None),
         ("IMPROVED", "PASS", None),
     ],
 )
-def test_a_verdict_that_changed(tmp_path: Path, old: str, new: str, kind: Kind | None) -> None:
+def test_a_verdict_that_changed(tmp_path: Path, old: str, new: str, kind: ChangeKind | None) -> None:
     found = changes(tmp_path, {"a": ("PASS", old)}, {"a": ("PASS", new)})
     assert found == ([] if kind is None else [(kind, "verdict R2", "a")])
 
 
 def test_cases_that_are_gone_and_that_are_new(tmp_path: Path) -> None:
     found = changes(tmp_path, {**BASE, "gone": BASE["a"]}, {**BASE, "came": BASE["a"]})
-    assert found == [(Kind.MISSING, "case", "gone"), (Kind.NEW, "case", "came")]
+    assert found == [(ChangeKind.MISSING, "case", "gone"), (ChangeKind.NEW, "case", "came")]
 
 
 @pytest.mark.parametrize(
     ("metric", "before", "now", "limits", "kind"),
     [
-        ("distance", 1e-5, 5e-5, Thresholds(), Kind.REGRESSION),
+        ("distance", 1e-5, 5e-5, Thresholds(), ChangeKind.REGRESSION),
         ("distance", 1e-5, 3e-5, Thresholds(), None),
-        ("distance", 1e-5, 3e-5, Thresholds(distance=2), Kind.REGRESSION),
-        ("distance", 5e-5, 1e-5, Thresholds(), Kind.IMPROVEMENT),
+        ("distance", 1e-5, 3e-5, Thresholds(distance=2), ChangeKind.REGRESSION),
+        ("distance", 5e-5, 1e-5, Thresholds(), ChangeKind.IMPROVEMENT),
         ("distance", 0.0, 3e-6, Thresholds(), None),  # rounding is 1e-6
-        ("distance", 0.0, 5e-6, Thresholds(), Kind.REGRESSION),
-        ("graphs", 1, 2, Thresholds(), Kind.REGRESSION),
+        ("distance", 0.0, 5e-6, Thresholds(), ChangeKind.REGRESSION),
+        ("graphs", 1, 2, Thresholds(), ChangeKind.REGRESSION),
         ("graphs", 1, 2, Thresholds(graphs=1), None),
-        ("graphs", 3, 2, Thresholds(), Kind.IMPROVEMENT),
-        ("recompiles", 0, 1, Thresholds(), Kind.REGRESSION),
-        ("recompiles", 1, 0, Thresholds(), Kind.IMPROVEMENT),
+        ("graphs", 3, 2, Thresholds(), ChangeKind.IMPROVEMENT),
+        ("recompiles", 0, 1, Thresholds(), ChangeKind.REGRESSION),
+        ("recompiles", 1, 0, Thresholds(), ChangeKind.IMPROVEMENT),
         ("seconds", 1.0, 100.0, Thresholds(), None),
     ],
 )
 def test_a_figure_that_changed(
-    tmp_path: Path, metric: str, before: float, now: float, limits: Thresholds, kind: Kind | None
+    tmp_path: Path, metric: str, before: float, now: float, limits: Thresholds, kind: ChangeKind | None
 ) -> None:
     old, new = (
-        read_run(write(tmp_path / name, {"a": BASE["a"]}, {"a": case("a", **{metric: value})}))  # type: ignore[arg-type]
+        read_stored(write(tmp_path / name, {"a": BASE["a"]}, {"a": case("a", **{metric: value})}))  # type: ignore[arg-type]
         for name, value in (("old", before), ("new", now))
     )
     found = compare(old, new, limits=limits)
@@ -86,7 +86,7 @@ def test_a_figure_that_changed(
 def test_seconds_are_told_those_that_grew_first(tmp_path: Path) -> None:
     old = write(tmp_path / "old", BASE, {"a": case("a", seconds=1.0), "b": case("b", seconds=1.0)})
     new = write(tmp_path / "new", BASE, {"a": case("a", seconds=1.0), "b": case("b", seconds=3.0)})
-    assert [one[1:] for one in seconds(read_run(old), read_run(new))] == [(1.0, 3.0), (1.0, 1.0)]
+    assert [one[1:] for one in seconds(read_stored(old), read_stored(new))] == [(1.0, 3.0), (1.0, 1.0)]
 
 
 def nights(tmp_path: Path, distances: list[float], verdicts: list[str]) -> list[Change]:
@@ -95,7 +95,7 @@ def nights(tmp_path: Path, distances: list[float], verdicts: list[str]) -> list[
     for number, (distance, verdict) in enumerate(zip(distances, verdicts, strict=True)):
         written = {"a": replace(case("a"), distances=case("a", distance=distance).distances)}
         runs.append(
-            read_run(write(tmp_path / str(number), {"a": ("PASS", verdict)}, written, started=f"{number}"))
+            read_stored(write(tmp_path / str(number), {"a": ("PASS", verdict)}, written, started=f"{number}"))
         )
     *history, old, new = runs
     return compare(old, new, history)
@@ -104,7 +104,7 @@ def nights(tmp_path: Path, distances: list[float], verdicts: list[str]) -> list[
 def test_a_drift_too_slow_for_two_runs_is_seen_over_the_history(tmp_path: Path) -> None:
     found = nights(tmp_path, [1e-5, 1e-5, 1e-5, 2e-5, 4e-5, 8e-5], ["PASS"] * 6)
     assert [(one.kind, one.metric, one.since) for one in found] == [
-        (Kind.REGRESSION, "distance", "the last 5 runs")
+        (ChangeKind.REGRESSION, "distance", "the last 5 runs")
     ]
     assert (found[0].before, found[0].after) == ("1e-05", "8e-05")
 
@@ -112,7 +112,7 @@ def test_a_drift_too_slow_for_two_runs_is_seen_over_the_history(tmp_path: Path) 
 def test_what_broke_last_night_is_still_broken_tonight(tmp_path: Path) -> None:
     found = nights(tmp_path, [0.0] * 5, ["PASS", "PASS", "PASS", "FAIL", "FAIL"])
     assert [(one.kind, one.metric, one.since) for one in found] == [
-        (Kind.REGRESSION, "verdict R2", "the last 4 runs")
+        (ChangeKind.REGRESSION, "verdict R2", "the last 4 runs")
     ]
 
 
@@ -135,7 +135,9 @@ def test_a_case_that_was_gone_last_night_is_still_missing(tmp_path: Path) -> Non
 
 def test_a_case_that_was_there_in_a_minority_of_nights_is_not_missed(tmp_path: Path) -> None:
     played = [BASE, {"a": BASE["a"]}, {"a": BASE["a"]}]
-    runs = [read_run(write(tmp_path / str(n), verdicts, started=str(n))) for n, verdicts in enumerate(played)]
+    runs = [
+        read_stored(write(tmp_path / str(n), verdicts, started=str(n))) for n, verdicts in enumerate(played)
+    ]
     assert compare(runs[1], runs[2], runs[:1]) == []
 
 

@@ -4,23 +4,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from deepstack_harness.contract.case import Distances
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Distances
+from deepstack_harness.contract.row import Row, row_of_case
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.machine.environment import environment
 from deepstack_harness.results.files import Files, Shard
-from deepstack_harness.results.records import About, CaseRecord, Planning, RunRow
+from deepstack_harness.results.records import About, CaseEnding, CaseRecord, Planning
 from deepstack_harness.results.write import RunWriter, now
 
-WHERE = "qwen3_vl eager/drop_all cpu"
+CASE = Case("qwen3_vl", registered("reference"), Trace.parse("cap 4: get 4"), ArmSpec.parse("eager/drop_all"))
 
 
-def row(case: str, rule: str, verdict: str) -> RunRow:
-    return RunRow(
-        incident=None, system="deepstack", family="qwen3_vl", model_class=None, revision="reference",
-        source=None, trace="cap 4: get 4", arm="eager/drop_all", guard_policy="drop_all",
-        shape_policy="mark_dynamic", backend="eager", capture="none", device="cpu", dtype="float32",
-        rule=rule, verdict=verdict, value=None, limit=None, unit="", reach=None, detail="", torch="2.13.0",
-        case=case, expected=verdict in {"XFAIL", "IMPROVED"},
-    )  # fmt: skip
+def row(case: str, rule: str, verdict: str) -> Row:
+    found = row_of_case(CASE, Judgement(Rule(rule), Verdict(verdict)), "2.13.0")
+    return replace(found, case=case, expected=verdict in {"XFAIL", "IMPROVED"})
 
 
 def case(
@@ -33,11 +35,11 @@ def case(
     rows: int = 2,
 ) -> CaseRecord:
     return CaseRecord(
-        case=name, group=WHERE, incident=None, ending="played", seconds=seconds, family="qwen3_vl",
-        subject="reference", trace=f"cap 4: get {len(name)}", arm="eager/drop_all", device="cpu",
-        dtype="float32", expected=(), distances=Distances(distance, 4.0, 4.0, 4.0, 1e-6), graphs=graphs,
-        recompiles=recompiles, graph_budget=1, steps=(), diagnosis=None, script=None, note="", output="",
-        rows=rows,
+        case=name, group=CASE.group, incident=None, ending=CaseEnding.PLAYED, seconds=seconds,
+        family="qwen3_vl", subject="reference", buffer=CASE.buffer, trace=f"cap 4: get {len(name)}",
+        arm="eager/drop_all", device="cpu", dtype="float32", expected=(),
+        distances=Distances(distance, 4.0, 4.0, 4.0, 1e-6), graphs=graphs, recompiles=recompiles,
+        graph_budget=1, steps=(), diagnosis=None, script=None, note="", output="", rows=rows,
     )  # fmt: skip
 
 

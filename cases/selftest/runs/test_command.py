@@ -13,14 +13,15 @@ import pytest
 
 from deepstack_harness.cli import main
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case, PlannedCase
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import ExitCode, MachineError
 from deepstack_harness.machine.gpus import VISIBLE, visible_gpus
-from deepstack_harness.results import Run, read_run
-from deepstack_harness.runs.execution import Execution, Wanted
+from deepstack_harness.results import RunFrames, read_run
+from deepstack_harness.runs.execution import Execution, RunRequest
+from deepstack_harness.runs.groups import Group
 from deepstack_harness.runs.local_pool import FreeGpus
-from deepstack_harness.runs.tasks import Group, Task
 
 pytestmark = pytest.mark.xdist_group("run")
 SELECTION = (
@@ -43,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def judged(folder: Path) -> list[str]:
     """All rows and, of cases, what is not time, in an order of their own."""
-    found: Run = read_run(folder)
+    found: RunFrames = read_run(folder)
     cases = found.cases.drop(columns=["seconds"])
     return sorted(
         [*found.rows.to_json(orient="records", lines=True).splitlines(), *map(str, cases.to_dict("records"))]
@@ -200,7 +201,12 @@ def test_each_group_sees_gpus_of_its_own_and_waits_for_them() -> None:
 def group_on(device: str, ranks: int) -> Group:
     arm = ArmSpec.parse("eager" if ranks == 1 else f"eager/tp{ranks}")
     return Group(
-        (Task(Case("qwen3_vl", "reference", Trace.parse("cap 4: get 4"), arm, device=device), None),)
+        (
+            PlannedCase(
+                Case("qwen3_vl", registered("reference"), Trace.parse("cap 4: get 4"), arm, device=device),
+                None,
+            ),
+        )
     )
 
 
@@ -213,7 +219,9 @@ def test_a_run_on_cuda_leaves_out_what_takes_more_gpus_than_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VISIBLE, "GPU-a,GPU-b")
-    wanted = Wanted("family == 'qwen3_vl' and arm in ['eager', 'eager/tp2', 'eager/tp3']", devices=("cuda",))
+    wanted = RunRequest(
+        "family == 'qwen3_vl' and arm in ['eager', 'eager/tp2', 'eager/tp3']", devices=("cuda",)
+    )
     execution = Execution(wanted, tmp_path / "run", resume=False)
     execution.writer.close()
     assert [group.name for group in execution.left_out] == ["qwen3_vl eager/tp3 cuda"]

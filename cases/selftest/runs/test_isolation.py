@@ -6,12 +6,12 @@ import pandas as pd
 import pytest
 
 from cases.selftest.workers.processes import has_ended
-from deepstack_harness.results import Run, read_run
-from deepstack_harness.runs.execution import Execution, Wanted
+from deepstack_harness.results import RunFrames, read_run
+from deepstack_harness.runs.execution import Execution, RunRequest
+from deepstack_harness.runs.groups import Group, grouped
 from deepstack_harness.runs.local_pool import LocalPool
 from deepstack_harness.runs.play_group import RUN_LIMITS
 from deepstack_harness.runs.selection import Tier, matrix, select
-from deepstack_harness.runs.tasks import Group, grouped
 from deepstack_harness.workers.supervised import TAIL
 
 pytestmark = pytest.mark.xdist_group("runaway")
@@ -27,24 +27,24 @@ OTHER, RARE = "cap 16: set 9; get 9; set 3", "cap 16: set 16; get 16; get 20"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFrames:
     folder = tmp_path_factory.mktemp("runs") / "runaway"
     buffers = tuple(f"{MODULE}:{name}" for name in NAMES)
-    one = Execution(Wanted(SELECTION, buffers=buffers, limits=LIMITS), folder, resume=False)
+    one = Execution(RunRequest(SELECTION, buffers=buffers, limits=LIMITS), folder, resume=False)
     assert len(list(one.play())) == 2 * len(NAMES)
     one.writer.close()
     assert sum(path.stat().st_size for path in folder.iterdir()) < 2**20  # of what was printed
     return read_run(folder)
 
 
-def of(run: Run, name: str, trace: str) -> tuple[pd.Series, pd.DataFrame]:
+def of(run: RunFrames, name: str, trace: str) -> tuple[pd.Series, pd.DataFrame]:
     chosen = (run.cases["subject"] == f"{MODULE}:{name}") & run.cases["trace"].str.startswith(trace)
     (case,) = [case for _, case in run.cases[chosen].iterrows()]
     return case, run.rows[run.rows["case"] == case["case"]]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_case_that_misbehaves_is_an_error_of_its_own(run: Run, name: str) -> None:
+def test_a_case_that_misbehaves_is_an_error_of_its_own(run: RunFrames, name: str) -> None:
     case, rows = of(run, name, RARE)
     assert case["ending"] == ENDINGS[name]
     if name == "Talks":
@@ -55,13 +55,13 @@ def test_a_case_that_misbehaves_is_an_error_of_its_own(run: Run, name: str) -> N
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_other_case_of_its_buffer_is_played(run: Run, name: str) -> None:
+def test_the_other_case_of_its_buffer_is_played(run: RunFrames, name: str) -> None:
     case, rows = of(run, name, OTHER)
     assert case["ending"] == "played"
     assert set(rows["verdict"]) == {"PASS", "SKIP"}
 
 
-def test_what_was_printed_last_is_kept_and_how_it_ended_is_said(run: Run) -> None:
+def test_what_was_printed_last_is_kept_and_how_it_ended_is_said(run: RunFrames) -> None:
     crashed, rows = of(run, "Segfaults", RARE)
     assert crashed["output"] == "last words\n"
     assert rows["detail"].iloc[0] == "crashed: ended by SIGSEGV; printed at the end: last words"

@@ -5,28 +5,29 @@ import pytest
 from deepstack_harness.catalogue.contract_runs import contract_runs
 from deepstack_harness.catalogue.matrix import CAPTURE_TRACES, CONTRACT_TRACES
 from deepstack_harness.catalogue.registry import REVISIONS
+from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.errors import UsageError
 from deepstack_harness.results.files import Shard
+from deepstack_harness.runs.groups import fingerprint, grouped, part_of
 from deepstack_harness.runs.selection import COLUMNS, Tier, matrix, select
-from deepstack_harness.runs.tasks import Task, fingerprint, grouped, part_of
 
 
 @pytest.fixture(scope="module")
-def nightly() -> list[Task]:
+def nightly() -> list[PlannedCase]:
     return matrix(Tier.NIGHTLY, ["cpu"])
 
 
-def test_ci_has_at_most_60_groups_and_nightly_all_of_it(nightly: list[Task]) -> None:
+def test_ci_has_at_most_60_groups_and_nightly_all_of_it(nightly: list[PlannedCase]) -> None:
     ci = grouped(matrix(Tier.CI, ["cpu"]))
     assert 10 < len(ci) <= 60
-    daily = {task.id for group in ci for task in group.tasks}
-    assert daily < {task.id for task in nightly}
+    daily = {planned.id for group in ci for planned in group.cases}
+    assert daily < {planned.id for planned in nightly}
 
 
-def test_a_case_is_planned_once_and_nothing_contradicts_itself(nightly: list[Task]) -> None:
-    cases = [task for group in grouped(nightly) for task in group.tasks]
-    assert len({task.id for task in cases}) == len(cases) < len(nightly)
-    assert len({(task.id, task.must_break) for task in nightly}) == len(cases)
+def test_a_case_is_planned_once_and_nothing_contradicts_itself(nightly: list[PlannedCase]) -> None:
+    cases = [planned for group in grouped(nightly) for planned in group.cases]
+    assert len({planned.id for planned in cases}) == len(cases) < len(nightly)
+    assert len({(planned.id, planned.must_break) for planned in nightly}) == len(cases)
 
 
 def test_the_contract_is_played_on_every_revision_and_expected_to_be_kept_by_reference() -> None:
@@ -53,19 +54,19 @@ def test_every_device_is_planned() -> None:
     ],
 )
 def test_a_selection_is_an_expression_over_the_columns(
-    nightly: list[Task], selection: str, column: str, values: set[str] | None
+    nightly: list[PlannedCase], selection: str, column: str, values: set[str] | None
 ) -> None:
     found = select(nightly, selection)
     assert 0 < len(found) < len(nightly)
     if values is not None:
-        seen = {str(getattr(task.case, column, task.incident)) for task in found}
+        seen = {str(getattr(planned.case, column, planned.incident)) for planned in found}
         assert seen == values
 
 
-def test_an_incident_has_its_cases_though_it_shares_them(nightly: list[Task]) -> None:
+def test_an_incident_has_its_cases_though_it_shares_them(nightly: list[PlannedCase]) -> None:
     """43602 and 53516 play the same cases."""
-    for incident in {task.incident for task in nightly if task.incident}:
-        assert {task.incident for task in select(nightly, f"incident == '{incident}'")} == {incident}
+    for incident in {planned.incident for planned in nightly if planned.incident}:
+        assert {planned.incident for planned in select(nightly, f"incident == '{incident}'")} == {incident}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_an_incident_has_its_cases_though_it_shares_them(nightly: list[Task]) ->
     ["family ==", "colour == 'red'", "family", "family == 'none'", "1", "__import__('os')", "@pd"],
 )
 def test_a_selection_that_does_not_read_or_holds_nowhere_is_quoted(
-    nightly: list[Task], selection: str
+    nightly: list[PlannedCase], selection: str
 ) -> None:
     with pytest.raises(UsageError) as said:
         select(nightly, selection)
@@ -81,12 +82,12 @@ def test_a_selection_that_does_not_read_or_holds_nowhere_is_quoted(
     assert all(column in str(said.value) for column in COLUMNS)
 
 
-def test_groups_share_family_arm_and_device(nightly: list[Task]) -> None:
+def test_groups_share_family_arm_and_device(nightly: list[PlannedCase]) -> None:
     for group in grouped(nightly):
-        assert {task.group for task in group.tasks} == {group.name}
+        assert {planned.group for planned in group.cases} == {group.name}
 
 
-def test_shards_are_disjoint_and_together_everything(nightly: list[Task]) -> None:
+def test_shards_are_disjoint_and_together_everything(nightly: list[PlannedCase]) -> None:
     groups = grouped(nightly)
     parts = [part_of(groups, Shard(index, 3)) for index in (1, 2, 3)]
     assert sorted(group.name for part in parts for group in part) == sorted(group.name for group in groups)
@@ -103,12 +104,12 @@ def test_a_bad_shard_is_quoted(text: str) -> None:
         Shard.parse(text)
 
 
-def test_the_number_of_a_case_stays(nightly: list[Task]) -> None:
+def test_the_number_of_a_case_stays(nightly: list[PlannedCase]) -> None:
     """It is the key of every comparison: another one makes all of history missing."""
     trace = "cap 16: profile 16; set 16; forward 16"
     found = [
-        task.id
-        for task in select(nightly, "incident == '43602' and arm == 'eager' and revision == 'pr40145'")
-        if str(task.case.trace) == trace
+        planned.id
+        for planned in select(nightly, "incident == '43602' and arm == 'eager' and revision == 'pr40145'")
+        if str(planned.case.trace) == trace
     ]
     assert found == ["6a398dbad390"]

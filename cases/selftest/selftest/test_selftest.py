@@ -9,14 +9,13 @@ import pytest
 from cases.selftest.workers.misbehaving import ALWAYS
 from cases.selftest.workers.processes import Witness
 from deepstack_harness.catalogue.mutants import MUTANTS
-from deepstack_harness.catalogue.names import Names
-from deepstack_harness.catalogue.registry import ORACLES
 from deepstack_harness.cli import main
-from deepstack_harness.contract.case import Case, Judgement, Observation
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.fuzzing import running
 from deepstack_harness.oracles import all_rules
 from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.selftest import pool, trials
 from deepstack_harness.selftest.pool import prove
 from deepstack_harness.selftest.trials import EFFORTS, Effort, Proof, Trial, trials_for
@@ -50,7 +49,7 @@ def test_each_mutant_and_the_control_have_a_row(short: None, capsys: pytest.Capt
 def test_without_its_oracle_a_mutant_is_missed_and_named(
     short: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seeing = Names("oracle", {rule: oracle for rule, oracle in ORACLES.items() if rule != "R4"})
+    seeing = tuple(oracle for oracle in all_rules.ORACLES if oracle.rule is not Rule.R4)
     monkeypatch.setattr(all_rules, "ORACLES", seeing)
     assert run("copies_on_get", "growth_loses_payload") == 1
     said = capsys.readouterr().out
@@ -62,8 +61,8 @@ def test_without_its_oracle_a_mutant_is_missed_and_named(
 def test_an_oracle_that_always_speaks_gives_false_alarms_and_blames_the_wrong_rule(
     short: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def nervous(case: Case, observation: Observation) -> Sequence[Judgement]:
-        said = judge_all(case, observation)
+    def nervous(observed: ObservedCase) -> Sequence[Judgement]:
+        said = judge_all(observed)
         return [replace(one, verdict=Verdict.FAIL) if one.rule is Rule.R7 else one for one in said]
 
     monkeypatch.setattr(running, "judge_all", nervous)

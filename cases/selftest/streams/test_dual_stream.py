@@ -7,20 +7,21 @@ from torch import Tensor
 
 from deepstack_harness.contract.facts.ordering import (
     OnDevice,
+    OpResult,
     OrderingObservation,
     Recording,
-    Result,
     Subgraphs,
 )
-from deepstack_harness.contract.facts.systems import Subject, System
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.facts.systems import System, SystemSubject
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.oracles.ordering import dependent, judge, unordered
 from deepstack_harness.streams import faults, projection
 from deepstack_harness.streams.dual_streams import ONE, TWO
 from deepstack_harness.streams.model_check import Setting, rehearse
 from deepstack_harness.streams.stream_api import Lanes, Project
 
-SUBJECT = Subject(System.DUAL_STREAM, "dual")
+SUBJECT = SystemSubject(System.DUAL_STREAM, "dual")
 
 
 def two_streams(project: Project, others: int = 1) -> Recording:
@@ -126,7 +127,7 @@ def observed(project: Project, *settings: str) -> OrderingObservation:
     """Rehearsed in `settings`, results as if they were right."""
     made = tuple(Setting(name, int(name != ONE), lambda _: project) for name in settings or (TWO,))
     recordings = tuple(map(rehearse, made))
-    return OrderingObservation(SUBJECT, recordings, (Result("eager", 8, 0, 0),), (), None, "2.13")
+    return OrderingObservation(SUBJECT, recordings, (OpResult("eager", 8, 0, 0),), (), None, "2.13")
 
 
 def test_a_wrong_result_is_a_violation_in_every_setting() -> None:
@@ -166,7 +167,7 @@ def changed(**changes: object) -> OrderingObservation:
 
 
 def test_different_elements_and_surplus_subgraphs_and_devices_count() -> None:
-    results = (Result("eager", 8, 0, 0), Result("inductor", 8, 3, 1))
+    results = (OpResult("eager", 8, 0, 0), OpResult("inductor", 8, 3, 1))
     judged = judge(changed(results=results))
     assert (judged.value, judged.detail) == (1, "inductor: 3 of 8 elements differ from sequential")
     subgraphs = tuple(

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.auditing.synthetic_helpers import HELPER_FILE, source
-from deepstack_harness.contract.facts.systems import Subject, System
-from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.facts.systems import System, SystemSubject
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import UsageError
 from deepstack_harness.oracles.ordering import judge, unordered
@@ -16,7 +16,7 @@ from deepstack_harness.streams.model_check import rehearse
 from deepstack_harness.streams.observe import observe_ordering
 
 pytestmark = pytest.mark.xdist_group("aot_eager")
-SUBJECT = Subject(System.DUAL_STREAM, "dual")
+SUBJECT = SystemSubject(System.DUAL_STREAM, "dual")
 
 
 def ways(folder: Path, text: str) -> dict[str, DualStream]:

@@ -3,18 +3,19 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from deepstack_harness.auditing.systems import Judged, must_break
+from deepstack_harness.auditing.systems import JudgedSubject, must_break
 from deepstack_harness.catalogue.incidents import Incident
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Judgement
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.kernels.in_worker import measure
 from deepstack_harness.kernels.measurement import Measurement
 from deepstack_harness.kernels.subject import Subject
 from deepstack_harness.oracles import kernels
 from deepstack_harness.oracles.base import error
+from deepstack_harness.oracles.effect import effect_of
 from deepstack_harness.sources.source import Source
 
 _SLICED = Subject("granite4_vision", "granite_sliced", tokens=77, capacity=8192, profile_tokens=8192)
@@ -31,15 +32,15 @@ VARIANTS: Mapping[str, Subject] = {
 class Kernels:
     """R10, of code generated for the CPU; nothing of it is run."""
 
-    def ours(self, incident: Incident) -> Iterator[Judged]:
-        """Every variant, measured by one child."""
+    def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
+        """Judge every variant; one child measures all."""
         subjects = [_variant(name) for name in incident.revisions]
         for name, subject, (said, seen) in zip(incident.revisions, subjects, _judged(subjects), strict=True):
             row = _row(incident, name, subject, said, seen)
-            yield Judged(name, must_break(incident, name), (row,), _figures(seen) if seen else "")
+            yield JudgedSubject(name, must_break(incident, name), (row,), _figures(seen) if seen else "")
 
-    def theirs(self, incident: Incident, source: Source) -> Iterator[Judged]:
-        """Always raises `UsageError`: no class of a source is compiled here."""
+    def theirs(self, incident: Incident, source: Source) -> Iterator[JudgedSubject]:
+        """Raise `UsageError`: no class of a source is compiled here."""
         raise UsageError(
             f"incident {incident.id} is about code generated for decoders of ours, "
             f"and no class of {source.label} is compiled for it: leave --source out"
@@ -71,8 +72,10 @@ def _figures(seen: Measurement) -> str:
 
 def _row(incident: Incident, name: str, subject: Subject, said: Judgement, seen: Measurement | None) -> Row:
     arm = ArmSpec.parse(subject.arm)
-    row = Row.beside(incident.system, name, said, seen.torch if seen else "", incident=incident.id)
-    return replace(
-        row, family=seen.family if seen else subject.family, arm=arm.name, guard_policy=arm.guards,
-        shape_policy=arm.shapes, backend=arm.backend, capture=arm.capture, dtype=subject.dtype,
+    return Row(
+        incident=incident.id, system=incident.system, family=seen.family if seen else subject.family,
+        revision=name, arm=arm.name, guard_policy=arm.guards, shape_policy=arm.shapes, backend=arm.backend,
+        capture=arm.capture, dtype=subject.dtype, rule=said.rule, verdict=said.verdict, value=said.value,
+        limit=said.limit, unit=said.unit, effect=effect_of(said), detail=said.detail,
+        torch=seen.torch if seen else "",
     )  # fmt: skip

@@ -1,23 +1,24 @@
-"""Where a class stands over a plan of cases: one row per rule, the shortest trace that shows a fault."""
+"""The standing of a class over a plan of cases: the row that decides, for each rule."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
-from deepstack_harness.catalogue.matrix import Planned
-from deepstack_harness.contract.case import Judgement
-from deepstack_harness.contract.row import Row
-from deepstack_harness.contract.rules import Rule, Verdict
-from deepstack_harness.oracles.expectation import expect
-from deepstack_harness.play.cells import Cell, Runner
+from typing_extensions import override
 
-_WORST_FIRST = (Verdict.FAIL, Verdict.ERROR, Verdict.PASS, Verdict.SKIP)
+from deepstack_harness.contract.case import PlannedCase
+from deepstack_harness.contract.row import Row, beside_expectation
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import WORST_FIRST, RuleVerdicts, Verdict
+from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
+from deepstack_harness.play.in_process import NOTHING_BOUND, Bound
+from deepstack_harness.play.play_case import play_case
+
 _NOT_OF_METHODS = frozenset({Rule.R0, Rule.R9, Rule.R10, Rule.R11})
 """Rules of a compiled decoder, or of ranks: methods that are driven alone say nothing about them."""
 
 
 @dataclass(frozen=True)
-class Standing:
+class Standing(RuleVerdicts):
     """One class of one source (or of a user): for every rule the row that decides.
 
     That is the failing one with the shortest trace, else one that could not be
@@ -29,66 +30,74 @@ class Standing:
     rows: tuple[Row, ...]
 
     @property
-    def broken(self) -> frozenset[Rule]:
-        """Rules that FAIL somewhere, known or not."""
-        return self.rules(Verdict.FAIL) | self.rules(Verdict.XFAIL)
-
-    @property
-    def kept(self) -> frozenset[Rule]:
-        """Rules that PASS somewhere and FAIL nowhere."""
-        return self.rules(Verdict.PASS) | self.improved
+    @override
+    def verdicts(self) -> Collection[tuple[Rule, Verdict]]:
+        return [(row.rule, row.verdict) for row in self.rows]
 
     @property
     def new(self) -> frozenset[Rule]:
-        """Broken, and not known to be."""
-        return self.rules(Verdict.FAIL)
+        """Rules that are broken and not known to be."""
+        return self.rules({Verdict.FAIL})
 
     @property
     def improved(self) -> frozenset[Rule]:
-        """Kept, and known to be broken."""
-        return self.rules(Verdict.IMPROVED)
+        """Rules that are kept and known to be broken."""
+        return self.rules({Verdict.IMPROVED})
 
     @property
-    def unjudged(self) -> frozenset[Rule]:
-        """Rules that ended as ERROR."""
-        return self.rules(Verdict.ERROR)
-
-    def rules(self, verdict: Verdict) -> frozenset[Rule]:
-        """Rules whose deciding row has this verdict."""
-        return frozenset(Rule(row.rule) for row in self.rows if row.verdict == verdict)
+    def missing(self) -> frozenset[Rule]:
+        """Rules that are known to be broken and were not put to the test."""
+        return self.rules({Verdict.MISSING})
 
     @property
     def signature(self) -> tuple[Row, ...]:
-        """What two classes share that stand alike: their rows, without the names, files and lines."""
-        blank = {"model_class": None, "revision": "", "source": None, "detail": "", "family": ""}
-        return tuple(replace(row, **blank) for row in self.rows)  # type: ignore[arg-type]
+        """The rows without names, files and lines: equal for two classes that stand alike."""
+        return tuple(
+            replace(row, model_class=None, revision="", source=None, detail="", family="", case="")
+            for row in self.rows
+        )
 
 
 def stand(
-    runner: Runner,
+    bound: Bound,
     source: str,
     model_class: str,
-    plan: Iterable[Planned],
-    known: Mapping[Rule, str] = MappingProxyType({}),
+    plan: Iterable[PlannedCase],
+    known: Mapping[Rule, str] | None = None,
 ) -> Standing:
-    """Play a plan and sum it up; `known` are failures (rule -> reference) that are expected."""
-    return sum_up([runner.play(planned) for planned in plan], source, model_class, known)
+    """Play a plan, judge it and sum it up.
+
+    `known` are failures (rule -> reference) that are expected; None where no catalogue was asked.
+    """
+    return sum_up(judged_cases(plan, bound), source, model_class, known)
 
 
-def sum_up(cells: Sequence[Cell], source: str, model_class: str, known: Mapping[Rule, str]) -> Standing:
-    """Where a class stands after these cells, of which there is at least one."""
-    rules = [said.rule for said in cells[0].judgements if said.rule not in _NOT_OF_METHODS]
-    deciding = (_deciding(rule, cells) for rule in rules)
-    return Standing(source, model_class, tuple(expect(deciding, known)))
+def judged_cases(plan: Iterable[PlannedCase], bound: Bound = NOTHING_BOUND) -> list[JudgedCase]:
+    """Play and judge a plan, one case after the other in this process."""
+    return [judge_case(planned, play_case(planned.case, bound)) for planned in plan]
 
 
-def _deciding(rule: Rule, cells: Sequence[Cell]) -> Row:
-    pairs = [(cell, said) for cell in cells for said in cell.judgements if said.rule is rule]
-    cell, said = min(pairs, key=_precedence)
-    return Row.of(cell.case, said, cell.observation.torch)
+def sum_up(
+    cases: Sequence[JudgedCase], source: str, model_class: str, known: Mapping[Rule, str] | None = None
+) -> Standing:
+    """Return the standing of a class after these cases, of which there is at least one."""
+    rows = [(len(judged.case.trace.steps), row) for judged in cases for row in judged.rows()]
+    rules = [said.rule for said in cases[0].judgements if said.rule not in _NOT_OF_METHODS]
+    deciding = (_deciding(rule, rows) for rule in rules)
+    return Standing(source, model_class, tuple(beside_known(deciding, known)))
 
 
-def _precedence(pair: tuple[Cell, Judgement]) -> tuple[int, int]:
-    """Of traces of one length the first in the plan is taken."""
-    cell, said = pair
-    return (_WORST_FIRST.index(said.verdict), len(cell.case.trace.steps))
+def beside_known(rows: Iterable[Row], known: Mapping[Rule, str] | None) -> list[Row]:
+    """Put rows beside known failures (rule -> reference); None leaves them as they are."""
+    if known is None:
+        return list(rows)
+    return [
+        beside_expectation(row, broken=row.rule in known, reference=known.get(row.rule, "")) for row in rows
+    ]
+
+
+def _deciding(rule: Rule, rows: Iterable[tuple[int, Row]]) -> Row:
+    """Return the worst row of a rule; of equals that of the shortest trace, then the first in the plan."""
+    mine = ((length, row) for length, row in rows if row.rule is rule)
+    _, row = min(mine, key=lambda pair: (WORST_FIRST.index(pair[1].verdict), pair[0]))
+    return row

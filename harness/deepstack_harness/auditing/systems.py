@@ -1,28 +1,28 @@
-"""Incidents of systems that play no trace: each has a judge of its own, who answers in rows.
+"""Incidents of systems that play no trace: each system has an auditor of its own, which answers in rows.
 
-Systems are named in `catalogue.registry.SYSTEMS`; `repro` and `audit` ask them through `System`.
+Systems are named in `catalogue.registry.SYSTEMS`; `repro` and `audit` ask them through `SystemAuditor`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from typing_extensions import TypeIs
+from typing_extensions import TypeIs, override
 
 from deepstack_harness.catalogue.incidents import Incident
 from deepstack_harness.catalogue.registry import SYSTEMS
 from deepstack_harness.contract.row import Row
-from deepstack_harness.contract.rules import BROKEN, Rule, Verdict
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import RuleVerdicts, Verdict
 from deepstack_harness.sources.source import Source
 
 
 @dataclass(frozen=True)
-class Judged:
-    """One subject of an incident, judged: a row for each rule, and which rules it must break.
+class JudgedSubject(RuleVerdicts):
+    """One subject of an incident, judged: a row for each rule, and the rules that it must break.
 
-    `must_break` is None where no catalogue says so (a user's source).  `figures` are
-    what was measured beside, in words: ratios, counts.  `where` is the file and line
-    that was judged, of a source.
+    `must_break` is None where no catalogue says so (a user's source).  `figures` are further
+    measurements, in words: ratios, counts.  `where` is the file and line that was judged, of a source.
     """
 
     subject: str
@@ -32,6 +32,11 @@ class Judged:
     where: str = ""
 
     @property
+    @override
+    def verdicts(self) -> Collection[tuple[Rule, Verdict]]:
+        return [(row.rule, row.verdict) for row in self.rows]
+
+    @property
     def records(self) -> tuple[Row, ...]:
         """The rows as programs read them, the figures among their details."""
         return tuple(
@@ -39,45 +44,35 @@ class Judged:
         )
 
     @property
-    def broken(self) -> frozenset[Rule]:
-        """Rules that FAIL."""
-        return frozenset(Rule(row.rule) for row in self.rows if Verdict(row.verdict) in BROKEN)
-
-    @property
-    def unjudged(self) -> frozenset[Rule]:
-        """Rules that ended as ERROR."""
-        return frozenset(Rule(row.rule) for row in self.rows if row.verdict == Verdict.ERROR)
-
-    @property
     def as_expected(self) -> bool:
-        """Whether exactly the expected rules are broken, and every rule could be judged."""
-        return not self.unjudged and self.must_break in (None, self.broken)
+        """Say whether exactly the expected rules are broken, and every rule could be judged."""
+        return self.breaks_exactly(self.must_break)
 
 
-class System(Protocol):
+class SystemAuditor(Protocol):
     """Judges the subjects of one system's incidents."""
 
-    def ours(self, incident: Incident) -> Iterator[Judged]:
-        """Every faulty and every fixed variant, as they are judged."""
+    def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
+        """Judge every faulty and every fixed variant."""
         ...
 
-    def theirs(self, incident: Incident, source: Source) -> Iterator[Judged]:
-        """What a vLLM source has of it.
+    def theirs(self, incident: Incident, source: Source) -> Iterator[JudgedSubject]:
+        """Judge the classes and helpers that a source has of the system.
 
         Raises `UsageError` where the source, or any source, has nothing of the kind.
         """
         ...
 
 
-def system_of(incident: Incident) -> System:
-    """Make the judge of the incident's system; raises `UsageError` for an unknown system."""
-    return SYSTEMS.load(incident.system, _makes_systems, "a class of the protocol System")()
+def system_of(incident: Incident) -> SystemAuditor:
+    """Return the auditor of an incident's system; raises `UsageError` for an unknown system."""
+    return SYSTEMS.load(incident.system, _makes_auditors, "a class of the protocol SystemAuditor")()
 
 
-def _makes_systems(found: object) -> TypeIs[Callable[[], System]]:
+def _makes_auditors(found: object) -> TypeIs[Callable[[], SystemAuditor]]:
     return isinstance(found, type)
 
 
 def must_break(incident: Incident, variant: str) -> frozenset[Rule]:
-    """What the catalogue says of a variant: a faulty one breaks all the incident's rules, another none."""
+    """Return the rules that a variant must break: all of the incident's for a faulty one, none for others."""
     return frozenset(incident.rules) if variant in incident.faulty else frozenset()

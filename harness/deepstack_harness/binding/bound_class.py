@@ -19,7 +19,9 @@ from deepstack_harness.binding.stand_ins import (
     StageMissingLayer,
     VisionTower,
 )
+from deepstack_harness.contract.buffer_ref import BufferRef
 from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.source import buffer_of
 
 H = TypeVar("H", bound=Host)
 
@@ -32,6 +34,11 @@ class BoundClass(Generic[H]):
 
     of: ModelCut
     host: type[H]
+
+    @property
+    def ref(self) -> BufferRef:
+        """The reference by which cases and rows name the class."""
+        return buffer_of(self.of.source, self.model_class)
 
     @property
     def label(self) -> str:

@@ -8,8 +8,9 @@ from deepstack_harness.binding.cut_model import ModelCut
 from deepstack_harness.binding.discover import FoundCut, ModelFiles, find_cuts
 from deepstack_harness.binding.forward_class import ForwardClass, define_forward
 from deepstack_harness.binding.methods_class import MethodsClass, define_methods
+from deepstack_harness.contract.buffer_ref import BufferRef
 from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.source import Source
+from deepstack_harness.sources.source import Source, buffer_of
 
 T = TypeVar("T")
 
@@ -30,6 +31,11 @@ class Found:
     forward: ForwardClass | None = None
     refusals: tuple[str, ...] = ()
     note: str = ""
+
+    @property
+    def buffer(self) -> BufferRef:
+        """The reference by which cases and rows name the class."""
+        return buffer_of(self.source, self.model_class)
 
 
 def find_classes(source: Source, files: ModelFiles) -> list[Found]:

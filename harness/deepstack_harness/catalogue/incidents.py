@@ -17,13 +17,14 @@ from deepstack_harness.catalogue.data_files import data
 from deepstack_harness.catalogue.extensions import OURS, Extension, declared
 from deepstack_harness.catalogue.versioned import load_toml
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.facts.systems import System
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import UsageError
 
 SCHEMA_VERSION = 1
 
-DEEPSTACK = "deepstack"
+DEEPSTACK = System.DEEPSTACK.value
 """The system whose incidents are traces on a buffer."""
 
 

@@ -13,8 +13,8 @@ from deepstack_harness.contract.arm_spec import (
     PayloadPolicy,
     ShapePolicy,
 )
-from deepstack_harness.contract.case import Case, Compare, parse_subject
-from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.buffer_ref import BufferRef, registered
+from deepstack_harness.contract.case import Case, Compare, PlannedCase, parse_subject
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Trace
 
 CONTROL_REVISION = "reference"
@@ -67,20 +67,6 @@ CHECK_TRACES = (*AUDIT_TRACES, *CONTRACT_TRACES, *CAPTURE_TRACES)
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A case and the rules that it must break; None if no catalogue says so (a user's source or trace)."""
-
-    case: Case
-    must_break: frozenset[Rule] | None
-    note: str = ""
-
-    @property
-    def is_control(self) -> bool:
-        """True if the case is a control: a model without a payload, or with a zeroed one."""
-        return self.case.arm.payload is not PayloadPolicy.BUFFER
-
-
-@dataclass(frozen=True)
 class Where:
     """Settings that a whole run shares: names of family, dtype and device, and the seed."""
 
@@ -110,19 +96,22 @@ def graph_budget(trace: Trace, arm: ArmSpec) -> int:
     return max(1, len(kinds))
 
 
-def plan_incident(incident: Incident, where: Where) -> list[Planned]:
-    """Plan the runs of an incident over its revisions, with controls, cheap backends first."""
-    known = plan_runs(incident.runs_of(where.family), incident.revisions, where)
+def plan_incident(incident: Incident, where: Where) -> list[PlannedCase]:
+    """Plan the runs of an incident over its revisions, controls added, cheap backends first."""
+    known = plan_runs(incident.runs_of(where.family), incident.revisions, where, incident.id)
     return sorted([*_controls(incident, where), *known], key=_cost)
 
 
-def plan_runs(runs: Iterable[Run], revisions: Sequence[str], where: Where) -> list[Planned]:
-    """Plan runs over the revisions they name, or else over `revisions`, with the rules that each breaks."""
+def plan_runs(
+    runs: Iterable[Run], revisions: Sequence[str], where: Where, incident: str | None = None
+) -> list[PlannedCase]:
+    """Plan runs over the revisions they name, or else over `revisions`, with what each must break."""
     return [
-        Planned(
-            _case(replace(where, dtype=run.dtype or where.dtype), subject, Trace.parse(run.trace), arm),
+        PlannedCase(
+            _case_of(replace(where, dtype=run.dtype or where.dtype), subject, Trace.parse(run.trace), arm),
             frozenset(run.broken.get(subject, ())),
             run.note,
+            incident,
         )
         for run in runs
         for arm in map(ArmSpec.parse, run.arms)
@@ -141,10 +130,10 @@ def daily(incident: Incident, case: Case) -> bool:
     return case.arm.backend is Backend.NONE or case.family == incident.families[0]
 
 
-def plan_source(incident: Incident, where: Where, label: str, model_class: str) -> list[Planned]:
-    """Plan the runs of an incident on one upstream class, without expectations."""
+def plan_source(incident: Incident, where: Where, buffer: BufferRef) -> list[PlannedCase]:
+    """Plan the runs of an incident on one class of a source; nothing is expected of it."""
     runs = [
-        Planned(_of_source(_case(where, label, Trace.parse(run.trace), arm), model_class), None, run.note)
+        PlannedCase(_case(where, buffer, Trace.parse(run.trace), arm), None, run.note, incident.id)
         for run in incident.runs_of(where.family)
         if run.about_sources
         for arm in map(ArmSpec.parse, run.arms)
@@ -152,19 +141,18 @@ def plan_source(incident: Incident, where: Where, label: str, model_class: str) 
     return sorted([*_controls(incident, where), *runs], key=_cost)
 
 
-def plan_audit(
-    where: Where, label: str, model_class: str, traces: Iterable[Trace] | None = None
-) -> list[Planned]:
+def plan_audit(where: Where, buffer: BufferRef, traces: Iterable[Trace] | None = None) -> list[PlannedCase]:
     """Plan traces on one class of a source without a decoder; by default the audit traces."""
     chosen = map(Trace.parse, AUDIT_TRACES) if traces is None else traces
-    cases = (replace(_case(where, label, trace, EAGER), compare=Compare.NOTHING) for trace in chosen)
-    return [Planned(_of_source(case, model_class), None) for case in cases]
+    cases = (replace(_case(where, buffer, trace, EAGER), compare=Compare.NOTHING) for trace in chosen)
+    return [PlannedCase(case, None) for case in cases]
 
 
-def plan_check(where: Where, label: str, texts: Iterable[str] = CHECK_TRACES) -> list[Planned]:
-    """Plan traces on a user's own class, uncompiled; by default those of the whole contract."""
+def plan_check(where: Where, buffer: BufferRef, texts: Iterable[str] = CHECK_TRACES) -> list[PlannedCase]:
+    """Plan traces on one class of a user's own, uncompiled; by default the whole buffer contract."""
     return [
-        Planned(_case(where, label, trace, _uncompiled(trace)), None) for trace in map(Trace.parse, texts)
+        PlannedCase(_case(where, buffer, trace, _uncompiled(trace)), None)
+        for trace in map(Trace.parse, texts)
     ]
 
 
@@ -173,24 +161,25 @@ def _uncompiled(trace: Trace) -> ArmSpec:
 
 
 def plan_workload(
-    incident: Incident, where: Where, trace: Trace, source: tuple[str, str] | None = None
-) -> list[Planned]:
-    """Plan a workload over all revisions with guards dropped, and over the faulty ones with guards kept.
+    incident: Incident, where: Where, trace: Trace, source: BufferRef | None = None
+) -> list[PlannedCase]:
+    """Plan a workload over all revisions with the guards dropped, and over the faulty ones with them kept.
 
-    `source` is the label and the model class of an upstream class to run instead.  Traffic that
-    alternates compiles a graph for each structure it has seen, so that graphs are counted and not judged.
+    `source` is a class of a source to run instead.  Traffic that alternates compiles a graph for each
+    structure it has seen, so graphs are counted, and not judged.
     """
     dropped, kept = ArmSpec.parse("eager/drop_all"), ArmSpec.parse("eager/stock")
     if source is not None:
-        planned = [_of_source(_case(where, source[0], trace, arm), source[1]) for arm in (dropped, kept)]
+        cases = [_case(where, source, trace, arm) for arm in (dropped, kept)]
     else:
-        pairs = [*((one, dropped) for one in incident.revisions), *((one, kept) for one in incident.faulty)]
-        planned = [_case(where, revision, trace, arm) for revision, arm in pairs]
-    return [Planned(replace(case, compare=Compare.EAGER), None) for case in planned]
+        faulty = ((revision, kept) for revision in incident.faulty)
+        pairs = [*((revision, dropped) for revision in incident.revisions), *faulty]
+        cases = [_case_of(where, revision, trace, arm) for revision, arm in pairs]
+    return [PlannedCase(replace(case, compare=Compare.EAGER), None, incident=incident.id) for case in cases]
 
 
-def narrow(plan: Iterable[Planned], trace: Trace | None, arm: ArmSpec | None) -> list[Planned]:
-    """Return the part of a plan with this arm, or the plan rebuilt on a user's own trace or arm.
+def narrow(plan: Iterable[PlannedCase], trace: Trace | None, arm: ArmSpec | None) -> list[PlannedCase]:
+    """Return the part of a plan with this arm; with a trace or arm of a user's own, the plan rebuilt on it.
 
     A case that the catalogue does not cover has no expectation.
     """
@@ -199,34 +188,36 @@ def narrow(plan: Iterable[Planned], trace: Trace | None, arm: ArmSpec | None) ->
     if trace is None and covered:
         return [planned for planned in plan if arm in (None, planned.case.arm) or planned.is_control]
     rebuilt = (
-        _rebuilt(planned.case, trace or planned.case.trace, arm) for planned in plan if not planned.is_control
+        _rebuilt(planned, trace or planned.case.trace, arm) for planned in plan if not planned.is_control
     )
     return list(dict.fromkeys(rebuilt))
 
 
-def _rebuilt(case: Case, trace: Trace, arm: ArmSpec | None) -> Planned:
-    arm = arm or case.arm
-    return Planned(replace(case, trace=trace, arm=arm, graph_budget=graph_budget(trace, arm)), None)
+def _rebuilt(planned: PlannedCase, trace: Trace, arm: ArmSpec | None) -> PlannedCase:
+    arm = arm or planned.case.arm
+    case = replace(planned.case, trace=trace, arm=arm, graph_budget=graph_budget(trace, arm))
+    return PlannedCase(case, None, incident=planned.incident)
 
 
-def _of_source(case: Case, model_class: str) -> Case:
-    return replace(case, source=case.revision, model_class=model_class)
-
-
-def _cost(planned: Planned) -> int:
+def _cost(planned: PlannedCase) -> int:
     return _COST.index(planned.case.arm.backend)
 
 
-def _controls(incident: Incident, where: Where) -> Iterator[Planned]:
+def _controls(incident: Incident, where: Where) -> Iterator[PlannedCase]:
     trace = Trace.parse(incident.runs_of(where.family)[0].trace)
     if any(step.op in RUNS_DECODER for step in trace):
         for payload in (PayloadPolicy.NONE, PayloadPolicy.ZERO):
-            yield Planned(_case(where, CONTROL_REVISION, trace, ArmSpec(payload=payload)), frozenset())
+            case = _case(where, registered(CONTROL_REVISION), trace, ArmSpec(payload=payload))
+            yield PlannedCase(case, frozenset(), incident=incident.id)
 
 
-def _case(where: Where, subject: str, trace: Trace, arm: ArmSpec) -> Case:
+def _case_of(where: Where, subject: str, trace: Trace, arm: ArmSpec) -> Case:
     revision, caller = parse_subject(subject)
+    return replace(_case(where, registered(revision), trace, arm), caller=caller)
+
+
+def _case(where: Where, buffer: BufferRef, trace: Trace, arm: ArmSpec) -> Case:
     return Case(
-        family=where.family, revision=revision, trace=trace, arm=arm, dtype=where.dtype,
-        device=where.device, seed=where.seed, graph_budget=graph_budget(trace, arm), caller=caller,
+        family=where.family, buffer=buffer, trace=trace, arm=arm, dtype=where.dtype, device=where.device,
+        seed=where.seed, graph_budget=graph_budget(trace, arm),
     )  # fmt: skip

@@ -11,7 +11,6 @@ names costs no torch.  Each kind has one typed function that loads its names:
 | placeholder ranges | `deepstack_harness.ranges.by_name.range_named` |
 | dual-stream projections | `deepstack_harness.streams.by_name.dual_stream_named` |
 | systems | `deepstack_harness.auditing.systems.system_of` |
-| oracles | `deepstack_harness.oracles.all_rules.judge` |
 | oracles of other packages | `deepstack_harness.oracles.extensions.extra_oracles` |
 | figures of other packages | `deepstack_harness.reporting.figures.figures_of` |
 """
@@ -185,35 +184,12 @@ SYSTEMS = Names(
 SYSTEMS_OF_SOURCES = ("placeholder_ranges", "dual_stream")
 """Systems that a vLLM source has code of, which `audit` judges too."""
 
-ORACLES = Names(
-    "oracle",
-    {
-        "R0": Entry(f"{_ORACLES}.output:judge", "distance of compiled to eager"),
-        "R1": Entry(f"{_ORACLES}.structure:judge", "answers that are None or lack a level"),
-        "R2": Entry(f"{_ORACLES}.contract:boundary", "wrong rows, counts and exceptions within the capacity"),
-        "R3": Entry(f"{_ORACLES}.contract:freshness", "rows of a replaced payload"),
-        "R4": Entry(f"{_ORACLES}.contract:capacity", "rows lost or short above the capacity"),
-        "R5": Entry(f"{_ORACLES}.contract:clear", "rows of a cleared payload"),
-        "R6": Entry(f"{_ORACLES}.address:judge", "storage that moved unannounced"),
-        "R7": Entry(f"{_ORACLES}.placement:judge", "levels in another dtype or on another device"),
-        "R8": Entry(
-            f"{_ORACLES}.contract:rejection", "bad calls accepted, or rejected with the state changed"
-        ),
-        "R9": Entry(f"{_ORACLES}.sharding:judge", "rows of another rank, outputs off the unsharded run"),
-        "R10": Entry(
-            f"{_ORACLES}.work:judge", "rows that opaque attention processed, against those asked for"
-        ),
-        "R11": Entry(f"{_ORACLES}.graphs:judge", "graphs built against the budget, breaks, fall-back"),
-    },
-)
-"""Oracles of the buffer: each judges a case and its observation."""
-
 ORACLES_BESIDE: Mapping[str, Entry] = {
     "R10": Entry(f"{_ORACLES}.kernels:judge", "rows, sizes and bytes of generated kernels"),
     "R12": Entry(f"{_ORACLES}.ranges:judge", "wrong answers of a placeholder range"),
     "R13": Entry(f"{_ORACLES}.ordering:judge", "pairs that nothing orders, other results, surplus subgraphs"),
 }
-"""Oracles of the systems beside the buffer: each judges an observation of its own kind."""
+"""Oracles of the systems beside the buffer, whose own oracles are in `oracles.all_rules`."""
 
 EXTRA_ORACLES = Names("oracle", {}, "oracles")
 """Oracles of other packages; `deepstack_harness.oracles.extensions` says what they may do."""

@@ -12,7 +12,7 @@ from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Output
 
 if TYPE_CHECKING:
-    from deepstack_harness.auditing.source_systems import Beside
+    from deepstack_harness.auditing.source_systems import SourceSystems
     from deepstack_harness.auditing.standing import Standing
     from deepstack_harness.binding.found_classes import Found
     from deepstack_harness.sources.source import Source
@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
-    """Exit 0 when no rule is broken, 1 when one is (or a class ended as ERROR)."""
+    """Exit 0 when no rule is broken and nothing is unexpected, 1 otherwise."""
     if not args.source:
         raise UsageError(f"audit needs a source, --source {SOURCE_HELP}")
     import torch
@@ -45,7 +45,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     show_beside(output, judged.beside)
     standings = [*judged.standings, *(standing for one in judged.beside for standing in one.standings)]
     table.close(standings)
-    return ExitCode.BROKEN if any(one.broken or one.unjudged for one in standings) else ExitCode.HOLDS
+    return ExitCode.BROKEN if any(one.broken or one.unexpected for one in standings) else ExitCode.HOLDS
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class _Judged:
 
     standings: list[Standing] = field(default_factory=list)
     refused: list[Found] = field(default_factory=list)
-    beside: list[Beside] = field(default_factory=list)
+    beside: list[SourceSystems] = field(default_factory=list)
 
 
 def _judge(texts: Sequence[str], output: Output) -> _Judged:
     from deepstack_harness.auditing.classes import judge_class
-    from deepstack_harness.auditing.source_systems import judge_beside
+    from deepstack_harness.auditing.source_systems import judge_systems
     from deepstack_harness.engines.known import open_source
 
     judged = _Judged()
@@ -70,7 +70,7 @@ def _judge(texts: Sequence[str], output: Output) -> _Judged:
                     judged.standings.append(judge_class(one))
                 else:
                     judged.refused.append(one)
-            judged.beside.append(judge_beside(source))
+            judged.beside.append(judge_systems(source))
     return judged
 
 

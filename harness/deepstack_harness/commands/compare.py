@@ -13,7 +13,7 @@ from deepstack_harness.reporting.terminal.output import Column, Output
 
 if TYPE_CHECKING:
     from deepstack_harness.results.compare import Change, Thresholds
-    from deepstack_harness.results.read import Run
+    from deepstack_harness.results.read import StoredRun
 
 SUMMARY = "two runs: regressions, improvements, what is missing and what is new"
 _SLOWEST = 3
@@ -36,10 +36,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when nothing is worse, better or missing (new rows are fine), 1 otherwise."""
     from deepstack_harness.results.compare import RED, compare
-    from deepstack_harness.results.read import read_run
+    from deepstack_harness.results.read import read_stored
 
     limits = _thresholds(args.threshold)
-    old, new = read_run(args.old), read_run(args.new)
+    old, new = read_stored(args.old), read_stored(args.new)
     changes = compare(old, new, _history(args, output, (old, new)), limits)
     for change in changes:
         output.record(change)
@@ -50,7 +50,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     return ExitCode.BROKEN if red else ExitCode.HOLDS
 
 
-def _history(args: Namespace, output: Output, pair: Sequence[Run]) -> list[Run]:
+def _history(args: Namespace, output: Output, pair: Sequence[StoredRun]) -> list[StoredRun]:
     """The runs of the history but for the two that are compared."""
     if not args.history:
         return []
@@ -94,7 +94,7 @@ def _show(output: Output, changes: Sequence[Change]) -> None:
         output.row(columns, cells, style)
 
 
-def _show_seconds(output: Output, old: Run, new: Run) -> None:
+def _show_seconds(output: Output, old: StoredRun, new: StoredRun) -> None:
     from deepstack_harness.results.compare import seconds
 
     both = seconds(old, new)

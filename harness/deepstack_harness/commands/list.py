@@ -15,7 +15,6 @@ from deepstack_harness.catalogue.registry import (
     EXTRA_FIGURES,
     EXTRA_ORACLES,
     FAMILIES,
-    ORACLES,
     ORACLES_BESIDE,
     REVISIONS,
 )
@@ -24,6 +23,7 @@ from deepstack_harness.contract.arm_spec import every_arm
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.families.variants import VARIANTS as FAMILY_VARIANTS
+from deepstack_harness.oracles.all_rules import ORACLES
 from deepstack_harness.oracles.extensions import misnamed
 from deepstack_harness.reporting.terminal.output import Column, Output
 
@@ -113,7 +113,8 @@ def _variants() -> Iterable[Item]:
 
 def _rules() -> Iterable[Item]:
     for rule in Rule:
-        judges = [oracles[rule].summary for oracles in (ORACLES, ORACLES_BESIDE) if rule in oracles]
+        judges = [oracle.figure for oracle in ORACLES if oracle.rule is rule]
+        judges += [ORACLES_BESIDE[rule].summary] if rule in ORACLES_BESIDE else []
         figure = "; ".join(judges) or "no oracle yet"
         yield {"name": rule, "summary": f"{rule.word}: {rule.promise} (figure: {figure})", "figure": figure}
 

@@ -30,8 +30,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when the report was made, whatever the run found; `--json` gets the unexpected judgements."""
+    from deepstack_harness.contract.verdicts import UNEXPECTED
     from deepstack_harness.reporting.loading import load_run
-    from deepstack_harness.reporting.verdict_words import UNEXPECTED
 
     folder = Path(args.run)
     if not folder.is_dir():

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.incidents import DEEPSTACK, Incident, find
-from deepstack_harness.catalogue.matrix import Planned, Where, narrow, plan_incident, plan_source
+from deepstack_harness.catalogue.matrix import Where, narrow, plan_incident, plan_source
 from deepstack_harness.commands.repro_files import write_files
 from deepstack_harness.commands.repro_systems import reproduce
 from deepstack_harness.commands.repro_workload import evaluate_workload
 from deepstack_harness.commands.source_arguments import add_source
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.engines.known import engine_of, open_source
@@ -23,7 +24,8 @@ from deepstack_harness.reporting.terminal.repro_table import ReproTable
 
 if TYPE_CHECKING:
     from deepstack_harness.binding.methods_class import MethodsClass
-    from deepstack_harness.play.cells import Cell, Runner
+    from deepstack_harness.oracles.judged_case import JudgedCase
+    from deepstack_harness.play.in_process import Bound
     from deepstack_harness.sources.source import Source
 
 SUMMARY = "show an incident on known-bad and known-good revisions, or judge a vLLM by it"
@@ -151,69 +153,69 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
 
 
 def _ours(incident: Incident, where: Where, asked: Asked, output: Output) -> bool:
-    from deepstack_harness.play.cells import Runner
-
     plan = narrow(plan_incident(incident, where), asked.trace, asked.arm)
     table = ReproTable(output, incident, plan)
-    cells = _play(Runner(), plan, table)
-    wrong = [cell for cell in cells if not _shown(incident, cell)]
-    table.diagnose(cells)
+    cases = _play({}, plan, table)
+    wrong = [judged for judged in cases if not _shown(incident, judged)]
+    table.diagnose(cases)
     if wrong:
         table.unexpected(wrong)
     else:
-        table.shown(cells)
+        table.shown(cases)
     return not wrong
 
 
-def _shown(incident: Incident, cell: Cell) -> bool:
-    """Whether a cell says what the catalogue says, or, of a user's own trace, what its revision promises."""
-    if cell.planned.must_break is not None:
-        return cell.as_expected
-    faulty = cell.case.revision in incident.faulty
-    return not cell.unjudged and faulty == bool(cell.broken & set(incident.rules))
+def _shown(incident: Incident, judged: JudgedCase) -> bool:
+    """Say whether a case is as the catalogue has it, or, on a user's own trace, as its revision promises."""
+    if judged.planned.must_break is not None:
+        return judged.as_expected
+    faulty = judged.case.buffer.name in incident.faulty
+    return not judged.unjudged and faulty == bool(judged.broken & set(incident.rules))
 
 
 def _theirs(incident: Incident, where: Where, asked: Asked, source: Source, output: Output) -> bool:
     from deepstack_harness.engines.classes import methods_of
-    from deepstack_harness.play.cells import Runner
 
     bound = methods_of(source, where.family)
-    plan = narrow(plan_source(incident, where, bound.label, bound.model_class), asked.trace, asked.arm)
+    plan = narrow(plan_source(incident, where, bound.ref), asked.trace, asked.arm)
     table = ReproTable(output, incident, plan)
-    cells = _play(Runner({bound.label: bound}), plan, table)
-    faulty = [cell for cell in cells if cell.case.source and cell.broken & set(incident.rules)]
-    unjudged = [cell for cell in cells if cell.unjudged]
-    table.diagnose(cells)
+    cases = _play({bound.ref: bound}, plan, table)
+    faulty = [each for each in cases if each.case.buffer == bound.ref and each.broken & set(incident.rules)]
+    unjudged = [each for each in cases if each.unjudged]
+    table.diagnose(cases)
     table.source_verdict(f"{bound.label}, {bound.model_class}", _site(bound, faulty), faulty, unjudged)
     return not faulty and not unjudged
 
 
-def _site(bound: MethodsClass, faulty: list[Cell]) -> str:
+def _site(bound: MethodsClass, faulty: list[JudgedCase]) -> str:
     """File and line of the first exception or None answer in the source."""
-    for cell in faulty:
-        for step, facts in zip(cell.case.trace, cell.observation.steps, strict=True):
+    for judged in faulty:
+        for step, facts in zip(judged.case.trace, judged.observation.steps, strict=True):
             if facts.raised and facts.raised.call != "decoder":
                 return facts.raised.where
             if facts.answer is not None and facts.answer.structure == "none":
-                return _site_of_none(bound, cell, step.tokens)
+                return _site_of_none(bound, judged, step.tokens)
     return bound.filename
 
 
-def _site_of_none(bound: MethodsClass, cell: Cell, tokens: int) -> str:
+def _site_of_none(bound: MethodsClass, judged: JudgedCase, tokens: int) -> str:
     from deepstack_harness.devices import parse_device, parse_dtype
 
-    seen = cell.observation
+    seen = judged.observation
     dtype, device = parse_dtype(seen.dtype), parse_device(seen.device)
-    empty = bound(cell.case.trace.capacity, seen.hidden, seen.levels, dtype=dtype, device=device)
+    empty = bound(judged.case.trace.capacity, seen.hidden, seen.levels, dtype=dtype, device=device)
     return empty.where_returned(tokens)
 
 
-def _play(runner: Runner, plan: list[Planned], table: ReproTable) -> list[Cell]:
-    cells = []
+def _play(bound: Bound, plan: list[PlannedCase], table: ReproTable) -> list[JudgedCase]:
+    from deepstack_harness.oracles.judged_case import judge_case
+    from deepstack_harness.play.play_case import play_case
+
+    cases = []
     for number, planned in enumerate(plan, 1):
         case = planned.case
-        with table.output.progress(f"{case.revision} under {case.arm.name} ({number} of {len(plan)})"):
-            cell = runner.play(planned)
-        table.add(cell)
-        cells.append(cell)
-    return cells
+        with table.output.progress(f"{case.buffer.name} under {case.arm.name} ({number} of {len(plan)})"):
+            judged = judge_case(planned, play_case(case, bound))
+        table.add(judged)
+        cases.append(judged)
+    return cases

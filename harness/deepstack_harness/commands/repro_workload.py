@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.incidents import Incident
-from deepstack_harness.catalogue.matrix import Planned, Where, plan_workload
+from deepstack_harness.catalogue.matrix import Where, plan_workload
+from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.reporting.terminal.output import Output
 
 if TYPE_CHECKING:
     from deepstack_harness.contract.trace import Trace
     from deepstack_harness.oracles.evaluation import Evaluation
-    from deepstack_harness.play.cells import Runner
+    from deepstack_harness.play.in_process import Bound
     from deepstack_harness.sources.source import Source
 
 REQUESTS = 200
@@ -23,20 +24,21 @@ def evaluate_workload(
 ) -> bool:
     """Whether every fixed revision (or the source) agrees with eager wholly, and no faulty one does."""
     from deepstack_harness.oracles.evaluation import evaluate
-    from deepstack_harness.play.cells import Runner
+    from deepstack_harness.play.play_case import play_case
     from deepstack_harness.reporting.terminal.evaluation_table import EvaluationTable
 
     trace = _trace(workload, output)
-    runner, plan = Runner(), plan_workload(incident, where, trace)
+    bound: Bound = {}
+    plan = plan_workload(incident, where, trace)
     if source is not None:
-        runner, plan = _of_source(incident, where, trace, source)
-    table = EvaluationTable(output, [(one.case.revision, one.case.arm.name) for one in plan])
+        bound, plan = _of_source(incident, where, trace, source)
+    table = EvaluationTable(output, [(one.case.buffer.name, one.case.arm.name) for one in plan])
     as_known = []
     for planned in plan:
-        with output.progress(f"serving {len(trace.steps)} operations to {planned.case.revision}"):
-            cell = runner.play(planned)
-        found = evaluate(cell.case, cell.observation)
-        table.add(cell.case, cell.observation.graphs, found)
+        with output.progress(f"serving {len(trace.steps)} operations to {planned.case.buffer.name}"):
+            seen = play_case(planned.case, bound)
+        found = evaluate(planned.case, seen)
+        table.add(planned.case, seen.graphs, found)
         as_known.append(_as_known(incident, planned, found))
     text = "as the catalogue has it" if source is None else "agrees with eager"
     output.verdict(text if all(as_known) else f"not {text}", good=all(as_known))
@@ -61,18 +63,15 @@ def _trace(workload: str | None, output: Output) -> Trace:
 
 def _of_source(
     incident: Incident, where: Where, trace: Trace, source: Source
-) -> tuple[Runner, list[Planned]]:
+) -> tuple[Bound, list[PlannedCase]]:
     from deepstack_harness.engines.classes import methods_of
-    from deepstack_harness.play.cells import Runner
 
     bound = methods_of(source, where.family)
-    return Runner({bound.label: bound}), plan_workload(
-        incident, where, trace, (bound.label, bound.model_class)
-    )
+    return {bound.ref: bound}, plan_workload(incident, where, trace, bound.ref)
 
 
-def _as_known(incident: Incident, planned: Planned, found: Evaluation) -> bool:
+def _as_known(incident: Incident, planned: PlannedCase, found: Evaluation) -> bool:
     """A faulty revision is seen with its guards dropped only: torch's own guards recompile and are right."""
     right = found.agreement == 1 and not found.died
-    faulty = planned.case.revision in incident.faulty and planned.case.arm.guards == "drop_all"
+    faulty = planned.case.buffer.name in incident.faulty and planned.case.arm.guards == "drop_all"
     return right != faulty

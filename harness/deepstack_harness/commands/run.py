@@ -14,8 +14,8 @@ from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Output
 
 if TYPE_CHECKING:
-    from deepstack_harness.results.read import Part
-    from deepstack_harness.runs.execution import Execution, Wanted
+    from deepstack_harness.results.read import RunPart
+    from deepstack_harness.runs.execution import Execution, RunRequest
 
 SUMMARY = "play the matrix of families, revisions, traces, arms, dtypes and devices, in parallel"
 _GIB = 2**30
@@ -67,9 +67,9 @@ def run(args: Namespace, output: Output) -> ExitCode:
         return _close(execution.writer.part, folder, output)
 
 
-def _wanted(args: Namespace) -> Wanted:
+def _wanted(args: Namespace) -> RunRequest:
     from deepstack_harness.results.files import Shard
-    from deepstack_harness.runs.execution import EXECUTORS, Wanted
+    from deepstack_harness.runs.execution import EXECUTORS, RunRequest
     from deepstack_harness.runs.play_group import RUN_LIMITS
     from deepstack_harness.runs.selection import Tier
 
@@ -84,7 +84,7 @@ def _wanted(args: Namespace) -> Wanted:
     # A driver of a GPU maps far more than it uses.
     limited = args.memory > 0 and all(device == "cpu" for device in devices)
     memory = int(args.memory * _GIB) if limited else None
-    return Wanted(
+    return RunRequest(
         args.selection, Tier(args.tier), devices, tuple(dict.fromkeys(args.buffer)),
         Shard.parse(args.shard) if args.shard else None, args.workers, args.executor,
         replace(RUN_LIMITS, call_s=args.case_seconds, memory=memory),
@@ -98,7 +98,7 @@ def _known(option: str, value: str, known: list[str] | tuple[str, ...]) -> None:
 
 def _announce(execution: Execution, folder: Path, output: Output, *, resume: bool) -> None:
     part, groups = execution.writer.part, execution.groups
-    left = sum(len(group.tasks) for group in groups)
+    left = sum(len(group.cases) for group in groups)
     before = f", {len(part.cases) or 'no'} cases are there already" if resume else ""
     output.line(f"{left} cases in {len(groups)} groups into {folder}{before}")
     for group in execution.left_out:
@@ -112,11 +112,11 @@ def _play(execution: Execution, output: Output) -> None:
 
     with output.progress("starting") as say:
         table = LiveTable(output, execution.groups, say)
-        for done in execution.play():
-            table.add(done)
+        for result in execution.play():
+            table.add(result)
 
 
-def _close(part: Part, folder: Path, output: Output) -> ExitCode:
+def _close(part: RunPart, folder: Path, output: Output) -> ExitCode:
     from deepstack_harness.reporting.terminal.live_table import close
     from deepstack_harness.results.parquet import has_datasets, write_parquet
 

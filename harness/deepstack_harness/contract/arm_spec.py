@@ -18,7 +18,7 @@ from deepstack_harness.errors import UsageError
 
 
 class GuardPolicy(StrEnum):
-    """Which guards of a compiled graph are kept, and so checked at every call."""
+    """The guards of a compiled graph that are kept, and so checked at every call."""
 
     NONE = "none"
     STOCK = "stock"
@@ -28,7 +28,7 @@ class GuardPolicy(StrEnum):
 
 
 class ShapePolicy(StrEnum):
-    """How the token dimension of the arguments is marked before the first compile.
+    """The mark of the arguments' token dimension before the first compile.
 
     STATIC marks nothing: every size is compiled for itself.  MARK_UNBACKED never
     specialises, 0 and 1 included, and cannot branch on a size: it needs a family
@@ -51,7 +51,7 @@ class Backend(StrEnum):
 
 
 class Capture(StrEnum):
-    """How graphs are captured, and so which Python does not run again at a replay.
+    """The way in which graphs are captured, and so which Python does not run again at a replay.
 
     FULL: get, decode and clear in one graph.  PIECEWISE: the decoder between its
     attention calls; get and clear stay Python.  BREAKABLE: as FULL, but attention is
@@ -78,7 +78,7 @@ class InductorOption(StrEnum):
 
 
 class PayloadPolicy(StrEnum):
-    """What the decoder is given: the buffer's answer, or a control in its place."""
+    """The payload of the decoder: the buffer's answer, or a control in its place."""
 
     BUFFER = "buffer"
     NONE = "none"
@@ -151,12 +151,12 @@ class ArmSpec:
 
     @property
     def compiled(self) -> bool:
-        """Whether torch.compile takes part."""
+        """Say whether torch.compile takes part."""
         return self.backend is not Backend.NONE
 
     @property
     def captured(self) -> bool:
-        """Whether graphs are captured and replayed."""
+        """Say whether graphs are captured and replayed."""
         return self.capture is not Capture.NONE
 
     @property
@@ -191,7 +191,7 @@ _Part = GuardPolicy | ShapePolicy | InductorOption | Capture | int
 
 
 def _meanings(part: str) -> Iterator[_Part]:
-    """What one part of a name stands for; nothing where it is unknown."""
+    """Iterate over the meanings of one part of a name: one, or none for an unknown part."""
     for kind in (GuardPolicy, ShapePolicy, InductorOption, Capture):
         if part in set(kind) and part != "none":
             yield kind(part)
@@ -200,7 +200,7 @@ def _meanings(part: str) -> Iterator[_Part]:
 
 
 def _compose(first: str, parts: Sequence[_Part]) -> ArmSpec | None:
-    """The arm of these parts, in whatever order; None where guards and backend do not go together."""
+    """Return the arm of these parts, in any order; None where guards and backend do not go together."""
     guards = next((part for part in parts if isinstance(part, GuardPolicy)), GuardPolicy.NONE)
     compiled = guards is not GuardPolicy.NONE
     if first not in set(Backend) or (first != "eager" and not compiled):
@@ -217,7 +217,7 @@ def _compose(first: str, parts: Sequence[_Part]) -> ArmSpec | None:
 
 
 def every_arm() -> Sequence[ArmSpec]:
-    """The usual arms: controls, compiled ones by backend (cheap before dear), then the unusual."""
+    """Return the usual arms: controls, compiled arms by backend (cheap first), then unusual arms."""
     controls = [ArmSpec(payload=payload) for payload, _ in _CONTROLS.values()]
     compiled = [
         ArmSpec(guards, ShapePolicy.MARK_DYNAMIC, backend)

@@ -1,4 +1,4 @@
-"""The contract as a model: what every row must hold after every step, and whose it is.
+"""The contract as a model: the content that every row must have after every step, and its owner.
 
 Pure Python, no tensors.  A state is small because the contract is: after
 `set N` rows [0, N) hold that payload and everything else is zero.  What a call
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from itertools import zip_longest
 
-from deepstack_harness.contract.case import Run
+from deepstack_harness.contract.observation import RowRange
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import READS_BUFFER, RUNS_DECODER, Op, Step
 
 
-class Outcome(Enum):
-    """What the contract lets a call do."""
+class CallOutcome(Enum):
+    """The outcomes of a call that the contract allows."""
 
     ANSWERS = "answers"
     RAISES = "raises"
@@ -25,7 +25,7 @@ class Outcome(Enum):
 
 
 class Fate(StrEnum):
-    """What became of a payload."""
+    """The state of a payload."""
 
     LIVE = "live"
     REPLACED = "replaced"
@@ -35,14 +35,14 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class Expected:
-    """What one step must do: its outcome, the rule a deviation breaks, and the rows of a level.
+    """The expectation of one step: its outcome, the rule that a deviation breaks, the rows of each level.
 
     `levels` has the expected runs of each level; empty for steps that read nothing.
     """
 
-    outcome: Outcome
+    outcome: CallOutcome
     rule: Rule
-    levels: tuple[tuple[Run, ...], ...] = ()
+    levels: tuple[tuple[RowRange, ...], ...] = ()
 
 
 @dataclass
@@ -82,11 +82,11 @@ class Ledger:
 
     @property
     def tokens(self) -> int:
-        """N: rows that hold data now."""
+        """N, the number of rows that hold data now."""
         return self.live.tokens if self.live else 0
 
-    def rows(self, level: int, tokens: int) -> tuple[Run, ...]:
-        """What rows [0, tokens) of a level must hold: the payload, then zeros."""
+    def rows(self, level: int, tokens: int) -> tuple[RowRange, ...]:
+        """Return the content that rows [0, tokens) of a level must have: the payload, then zeros."""
         held = list(_held(self.live, level, tokens)) if self.live else []
         ends = [0, *(run.row + run.rows for run in held)]
         starts = [*(run.row for run in held), tokens]
@@ -95,22 +95,22 @@ class Ledger:
         return tuple(run for run in runs if run.rows)
 
     def stale_rows(self, fate: Fate) -> int:
-        """Rows [0, n) once held a payload with this fate."""
+        """Return n: rows [0, n) once held a payload with this fate."""
         return max((p.tokens for p in self.payloads.values() if p.fate is fate), default=0)
 
     def expect(self, step: Step) -> Expected:
-        """What the contract says about the next step, before it is done."""
+        """Return the expectation of the next step, before it is done."""
         if self._invalid(step):
-            return Expected(Outcome.RAISES, Rule.R8)
+            return Expected(CallOutcome.RAISES, Rule.R8)
         if step.op is Op.RESIZE:
-            return Expected(Outcome.RAISES if step.tokens < self.tokens else Outcome.EITHER, Rule.R4)
+            return Expected(CallOutcome.RAISES if step.tokens < self.tokens else CallOutcome.EITHER, Rule.R4)
         rows = self._all_levels(step.tokens) if step.op in READS_BUFFER else ()
         if step.tokens > self.capacity:
-            return Expected(Outcome.EITHER, Rule.R4, rows)
-        return Expected(Outcome.ANSWERS, Rule.R2, rows)
+            return Expected(CallOutcome.EITHER, Rule.R4, rows)
+        return Expected(CallOutcome.ANSWERS, Rule.R2, rows)
 
     def commit(self, step: Step, *, accepted: bool, capacity: int) -> None:
-        """Move on: whether the step's last buffer call returned, and the capacity reported then.
+        """Move on behind a step; `accepted`: its last buffer call returned, `capacity`: reported then.
 
         For `forward` and `profile` that last call is the clear.
         """
@@ -122,7 +122,7 @@ class Ledger:
             self.unsound = False
         self.capacity = capacity
 
-    def _all_levels(self, tokens: int) -> tuple[tuple[Run, ...], ...]:
+    def _all_levels(self, tokens: int) -> tuple[tuple[RowRange, ...], ...]:
         return tuple(self.rows(level, tokens) for level in range(self.levels))
 
     def _invalid(self, step: Step) -> bool:
@@ -145,12 +145,12 @@ class Ledger:
             self.live.fate = fate
 
 
-def _held(payload: Payload, level: int, tokens: int) -> Iterator[Run]:
-    """The rows with data of a payload that lie in [0, tokens)."""
+def _held(payload: Payload, level: int, tokens: int) -> Iterator[RowRange]:
+    """Iterate over the rows with data of a payload in [0, tokens)."""
     for start, end in payload.spans:
         if start < min(end, tokens):
-            yield Run(payload.number, level, start, min(end, tokens) - start)
+            yield RowRange(payload.number, level, start, min(end, tokens) - start)
 
 
-def _zeros(rows: int) -> Run:
-    return Run(0, 0, 0, rows)
+def _zeros(rows: int) -> RowRange:
+    return RowRange(0, 0, 0, rows)

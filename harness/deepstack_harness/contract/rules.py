@@ -1,5 +1,6 @@
 """The contract R0..R13: one promise each, as names that stay stable."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 
@@ -28,28 +29,15 @@ class Rule(StrEnum):
 
     @property
     def promise(self) -> str:
-        """What a buffer that keeps the rule guarantees, in one sentence."""
+        """The guarantee of a buffer that keeps the rule, in one sentence."""
         return PROMISES[self][1]
 
 
-class Verdict(StrEnum):
-    """What an oracle says of one rule.
+def names_of(rules: Iterable[Rule]) -> str:
+    """Return the names of rules in their order, `none` for none."""
+    wanted = set(rules)
+    return " ".join(rule for rule in Rule if rule in wanted) or "none"
 
-    SKIP: the rule does not apply (the detail says why). ERROR: it could not be
-    judged. XFAIL, IMPROVED and MISSING exist only where an expectation does.
-    """
-
-    PASS = "PASS"
-    FAIL = "FAIL"
-    SKIP = "SKIP"
-    ERROR = "ERROR"
-    XFAIL = "XFAIL"
-    IMPROVED = "IMPROVED"
-    MISSING = "MISSING"
-
-
-BROKEN = frozenset({Verdict.FAIL, Verdict.XFAIL})
-"""Verdicts of a rule that is broken, known or not."""
 
 PROMISES: dict[Rule, tuple[str, str]] = {
     Rule.R0: ("output", "compiled equals eager within the tolerance of the dtype"),

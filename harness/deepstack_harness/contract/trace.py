@@ -74,7 +74,7 @@ class Step:
             raise TraceError(f"step '{self}': spans= takes ranges in order within {self.tokens} tokens")
 
     def __str__(self) -> str:
-        """The text that `Step.parse` reads back."""
+        """Return the text that `Step.parse` reads."""
         options = [
             f"{key}={value}"
             for key in ("levels", "hidden", "request")
@@ -121,12 +121,17 @@ class Trace:
             raise TraceError(f"trace '{self}' needs a capacity of 1 or more and a step: {_EXAMPLE}")
 
     def __str__(self) -> str:
-        """The text that `Trace.parse` reads back."""
+        """Return the text that `Trace.parse` reads."""
         return f"cap {self.capacity}: " + "; ".join(map(str, self.steps))
 
     def __iter__(self) -> Iterator[Step]:
-        """The steps in order."""
+        """Iterate over the steps in order."""
         return iter(self.steps)
+
+    @property
+    def replays(self) -> bool:
+        """Say whether a step replays a captured graph."""
+        return any(step.op is Op.REPLAY for step in self.steps)
 
     @classmethod
     def parse(cls, text: str) -> "Trace":

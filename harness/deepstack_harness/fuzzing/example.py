@@ -51,8 +51,7 @@ class Example:
         """Judge what was not judged step by step, and look for the step that broke something first."""
         if self._over or self._hunt.judges_at_once or not self.live.broken():
             return
-        prefixes = (self.live.upto(steps) for steps in range(1, len(self.live.steps) + 1))
-        self._over = any(map(self._ends_at, prefixes))
+        self._over = any(map(self._ends_at, self.live.prefixes()))
 
     def _ends_at(self, live: Live) -> bool:
         """Tell what is new; the trace goes on where all that is broken is known and says nothing of rows."""

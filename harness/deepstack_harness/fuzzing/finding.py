@@ -6,6 +6,7 @@ from enum import StrEnum
 import msgspec
 
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Effect
 from deepstack_harness.fuzzing.pattern import Pattern
 
 
@@ -44,8 +45,10 @@ class Finding:
     unit: str = ""
     alone: bool | None = None
     source: str | None = None
+    engine: str | None = None
     model_class: str | None = None
     reach: str | None = None
+    effect: Effect | None = None
 
     @property
     def name(self) -> str:

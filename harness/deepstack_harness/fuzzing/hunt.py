@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.errors import FlakyStrategyDefinition
 from hypothesis.stateful import run_state_machine_as_test
 
-from deepstack_harness.contract.case import Judgement
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Step, Trace
+from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.errors import OutOfMemory
 from deepstack_harness.fuzzing.example import Example
 from deepstack_harness.fuzzing.finding import Finding, FindingKind
@@ -290,13 +290,6 @@ class Hunt:
             examples=self.result.progress.examples + 1, seconds=time.perf_counter() - self._start,
             seed=self.seed, value=figures.value if figures else None,
             limit=figures.limit if figures else None, unit=figures.unit if figures else "", alone=alone,
-            source=target.source, model_class=target.model_class,
+            source=target.buffer.source, engine=target.buffer.package,
+            model_class=target.buffer.model_class, effect=said.effect if said else None,
         )  # fmt: skip
-
-
-def one_each(findings: Iterable[Finding]) -> list[Finding]:
-    """The shortest finding of every rule or kind, in the order of their names."""
-    best: dict[str, Finding] = {}
-    for finding in sorted(findings, key=lambda one: (one.name, len(one.pattern), len(one.trace))):
-        best.setdefault(finding.name, finding)
-    return list(best.values())

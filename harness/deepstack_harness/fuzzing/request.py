@@ -7,6 +7,7 @@ import torch
 
 from deepstack_harness.catalogue.registry import FAMILIES
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.buffer_ref import registered, user_buffer
 from deepstack_harness.contract.case import parse_subject
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
@@ -41,9 +42,9 @@ def target_of(asked: Asked) -> Target:
     if asked.source:
         return _upstream(asked.source, arm, asked.family)
     if asked.buffer:
-        return Target(asked.buffer, load_buffer(asked.buffer), arm, asked.family)
+        return Target(user_buffer(asked.buffer), load_buffer(asked.buffer), arm, asked.family)
     revision, caller = parse_subject(asked.name)
-    return Target(revision, buffer_named(revision), arm, asked.family, caller)
+    return Target(registered(revision), buffer_named(revision), arm, asked.family, caller)
 
 
 def rules_broken(asked: Asked, trace: str) -> frozenset[Rule]:
@@ -60,4 +61,4 @@ def _upstream(source: str, arm: ArmSpec, family: str) -> Target:
     from deepstack_harness.engines.known import open_source
 
     bound = methods_of(open_source(source), family)
-    return Target(bound.label, bound, arm, family, source=bound.label, model_class=bound.model_class)
+    return Target(bound.ref, bound, arm, family)

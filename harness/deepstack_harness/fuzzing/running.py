@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from deepstack_harness.contract.case import Case, Judgement, Observation, StepFacts
+from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.ledger import Ledger
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.observation import Observation, StepFacts
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Step, Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.contract_audit import ContractAudit
+from deepstack_harness.oracles.observed_case import ObservedCase
 
 if TYPE_CHECKING:
     from deepstack_harness.fuzzing.session import Ground
@@ -31,6 +36,7 @@ class Live:
         self.capacity = case.trace.capacity
         """Of the buffer when it was made."""
         self.ledger = Ledger(self.capacity, sizes.levels, sizes.hidden)
+        self._audit = ContractAudit()
         self.unmeasured: str | None = None
         self._ground = ground
         self._case = case
@@ -77,18 +83,21 @@ class Live:
         """What was played so far."""
         return Trace(self.capacity, tuple(self.steps))
 
-    def upto(self, steps: int) -> Live:
-        """The first `steps` of it, as they were seen."""
+    def prefixes(self) -> Iterator[Live]:
+        """Grow the trace anew, as it was seen: one object, which has one step more each time."""
         part = copy.copy(self)
-        part.steps, part.facts = self.steps[:steps], self.facts[:steps]
-        return part
+        part.steps, part.facts, part._audit = [], [], ContractAudit()  # noqa: SLF001  # of this class
+        for step, facts in zip(self.steps, self.facts, strict=True):
+            part.steps.append(step)
+            part.facts.append(facts)
+            yield part
 
     def broken(self) -> dict[Rule, Judgement]:
         """Every rule that the trace breaks up to here."""
         if not self.steps:
             return {}
         case = self._ground.case_of(self._case, tuple(self.steps))
-        said = judge_all(case, self._observation())
+        said = judge_all(ObservedCase(case, self._observation(), self._audit))
         return {one.rule: one for one in said if one.verdict is Verdict.FAIL}
 
     def _observation(self) -> Observation:

@@ -14,13 +14,16 @@ from deepstack_harness.callers.by_name import caller_of
 from deepstack_harness.callers.engine import Engine
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.contract.arm_spec import Capture
-from deepstack_harness.contract.case import Case, Compare, GraphFacts, Judgement
+from deepstack_harness.contract.case import Case, Compare
+from deepstack_harness.contract.observation import GraphFacts
 from deepstack_harness.contract.protocols import Family, Session
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Step, Trace
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.fuzzing.running import Live
 from deepstack_harness.fuzzing.target import Target
 from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import Model, play
 from deepstack_harness.play.player import Player
 from deepstack_harness.probes.graphs import GraphProbe
@@ -77,7 +80,7 @@ class Ground:
         """The rules that a trace breaks on a session of its own, as every other command plays it."""
         self.close()
         case = self._case(trace)
-        said = judge_all(case, play(case, self.model, self.target.make))
+        said = judge_all(ObservedCase(case, play(case, self.model, self.target.make)))
         return {one.rule: one for one in said if one.verdict is Verdict.FAIL}
 
     def end(self, live: Live) -> None:
@@ -132,10 +135,9 @@ class Ground:
     def _case(self, trace: Trace) -> Case:
         target = self.target
         return Case(
-            family=target.family, revision=target.label, trace=trace, arm=target.arm,
+            family=target.family, buffer=target.buffer, trace=trace, arm=target.arm,
             seed=self._seed, graph_budget=graph_budget(trace, target.arm),
-            compare=Compare.NOTHING if target.alone else Compare.EAGER, source=target.source,
-            model_class=target.model_class, caller=target.caller,
+            compare=Compare.NOTHING if target.alone else Compare.EAGER, caller=target.caller,
         )  # fmt: skip
 
     def _inner(self, caller: Engine, capacity: int) -> EagerSession:

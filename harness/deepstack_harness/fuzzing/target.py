@@ -3,27 +3,25 @@
 from dataclasses import dataclass
 
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec, Capture, PayloadPolicy
-from deepstack_harness.contract.case import ENGINE
+from deepstack_harness.contract.buffer_ref import BufferRef
+from deepstack_harness.contract.case import ENGINE, subject_of
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.errors import UsageError
 
 
 @dataclass(frozen=True)
 class Target:
-    """A buffer's factory with its label, and the arm and family that drive it.
+    """A buffer with its factory, and the arm and family that drive it.
 
-    With arm `eager` no decoder runs: the buffer is alone.  `source` and `model_class`
-    are there for upstream classes only.  Raises `UsageError` for an arm that nothing
-    can be hunted under.
+    With arm `eager` no decoder runs: the buffer is alone.  Raises `UsageError` for an arm that nothing can be
+    hunted under.
     """
 
-    label: str
+    buffer: BufferRef
     make: BufferFactory
     arm: ArmSpec = EAGER
     family: str = "qwen3_vl"
     caller: str = ENGINE
-    source: str | None = None
-    model_class: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse controls, ranks, and graphs that only torch itself captures."""
@@ -44,5 +42,5 @@ class Target:
 
     @property
     def subject(self) -> str:
-        """The label, with the caller where that is not a correct engine."""
-        return self.label if self.caller == ENGINE else f"{self.label}@{self.caller}"
+        """The buffer's name, with the caller where that is not a correct engine."""
+        return subject_of(self.buffer.name, self.caller)

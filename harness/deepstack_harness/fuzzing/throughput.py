@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from deepstack_harness.arms.open import open_arm
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
+from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.contract.trace import RUNS_DECODER, Step
 from deepstack_harness.fuzzing.hunt import CAPACITY, Progress, Watch, hunt
@@ -47,7 +48,7 @@ def beside_bare_loop(arm: ArmSpec, examples: int = 200) -> tuple[float, float]:
 
 def _hunted(arm: ArmSpec, examples: int) -> tuple[Progress, list[int]]:
     torch.set_num_threads(1)
-    target, watch = Target("reference", ReferenceBuffer, arm, _FAMILY), _Counts()
+    target, watch = Target(registered("reference"), ReferenceBuffer, arm, _FAMILY), _Counts()
     hunt(target, examples=2)  # what is imported or kept on the disk once for all is not counted
     return hunt(target, examples=examples, watch=watch).progress, watch.tokens
 

@@ -5,9 +5,7 @@ versions, so each minor version has a file of its own (29 and 32 kernels on 2.12
 where 2.13 has 21 and 24).  That of a real GPU is named by its device.  No torch.
 """
 
-import os
 import re
-import tempfile
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from deepstack_harness.atomic import write_atomically
 from deepstack_harness.catalogue.versioned import load_json
 from deepstack_harness.kernels.measurement import Measurement
 from deepstack_harness.kernels.subject import CUDA, Subject
@@ -130,7 +129,7 @@ def differences(
 def update(path: Path, measured: Iterable[Entry], names: Collection[str], *, only_new: bool) -> None:
     """Write what was measured; entries of other `names` stay, and with `only_new` all that are there.
 
-    The file is whole at any time: written beside, flushed to the disk, then renamed.
+    The file is whole at any time.
     Raises `UsageError` where a file is there that cannot be read.
     """
     before = {entry.name: entry for entry in (load(path) if path.exists() else ())}
@@ -138,7 +137,7 @@ def update(path: Path, measured: Iterable[Entry], names: Collection[str], *, onl
     kept = before if only_new else {name: entry for name, entry in before.items() if name in names}
     entries = {**kept, **now, **(before if only_new else {})}
     whole = Baselines(SCHEMA_VERSION, tuple(entries[name] for name in sorted(entries)))
-    _replace(path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
 
 
 def _difference(before: Entry | None, now: Entry) -> Difference | None:
@@ -156,13 +155,3 @@ def _difference(before: Entry | None, now: Entry) -> Difference | None:
 def _is_better(fact: str, before: Entry, now: Entry) -> bool:
     one, other = getattr(before, fact) or 0, getattr(now, fact) or 0
     return bool(other > one if fact == "agreement" else other < one)
-
-
-def _replace(path: Path, text: bytes) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
-        whole = Path(folder) / path.name
-        with whole.open("wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        whole.replace(path)

@@ -5,17 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from deepstack_harness.catalogue.data_files import data
-from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.verdicts import UNEXPECTED
 from deepstack_harness.errors import UsageError
 from deepstack_harness.nightly.night import Stage
 from deepstack_harness.results.files import found_in
-from deepstack_harness.results.read import read_about
+from deepstack_harness.results.read import read_about, read_rows
 
 _HOUR = 3600.0
-_UNEXPECTED = frozenset({Verdict.FAIL, Verdict.ERROR, Verdict.IMPROVED, Verdict.MISSING})
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ def _before(wanted: NightRequest) -> Path | None:
 def unexpected(rows: Path) -> bool:
     """Return True if a file of `--json` rows has an unexpected row; known broken rules are XFAIL."""
     try:
-        found = [msgspec.json.decode(line) for line in rows.read_bytes().splitlines()]
-        return not found or any(row["verdict"] in _UNEXPECTED for row in found)
-    except (OSError, msgspec.MsgspecError, KeyError):
+        found = read_rows(rows)
+    except UsageError:
         return True  # no row says that what broke is known
+    return not found or any(row.verdict in UNEXPECTED for row in found)

@@ -1,1 +1,1 @@
-"""Judges: one function per rule, from (Case, Observation) to a Judgement.  No torch here."""
+"""Oracles: one function per rule, from an observed case to a judgement.  No torch here."""

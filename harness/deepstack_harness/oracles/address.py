@@ -3,19 +3,23 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from deepstack_harness.contract.case import Answer, Case, GraphUse, Judgement, Observation
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Answer, GraphUse, Observation
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.oracles.base import against, numbered_steps, skip
+from deepstack_harness.oracles.observed_case import ObservedCase
 
 Event = tuple[int, str]
-"""The number of a step, and what happened in it."""
+"""Number of a step, and the fault in it."""
 
 
-def judge(case: Case, observation: Observation) -> Judgement:
-    """Answers that moved unannounced, and what graphs suffered: how often, the first one told.
+def judge(observed: ObservedCase) -> Judgement:
+    """Count answers that moved unannounced, and faults that captured graphs suffered; the first one is told.
 
     A buffer without a generation promised never to move.
     """
+    case, observation = observed.case, observed.observation
     seen = [
         (number, facts.generation, facts.answer.addresses)
         for number, _, facts in numbered_steps(case, observation)
@@ -27,14 +31,14 @@ def judge(case: Case, observation: Observation) -> Judgement:
     moved = [
         (number, "answered from other storage, unannounced")
         for (_, before, old), (number, after, new) in pairwise(seen)
-        if before == after and any(one != other for one, other in zip(old, new, strict=False))
+        if before == after and any(was != now for was, now in zip(old, new, strict=False))
     ]
     events = sorted([*moved, *_suffered(case, observation)])
     return against(Rule.R6, len(events), 0, "events", _tell(case, events))
 
 
 def _suffered(case: Case, observation: Observation) -> Iterator[Event]:
-    """What happened to captured graphs; storage that is gone is told once, when it went."""
+    """Iterate over faults that captured graphs suffered; freed storage is told once, when it was freed."""
     before = GraphUse()
     for number, _, facts in numbered_steps(case, observation):
         use = facts.graph_use or GraphUse()

@@ -1,16 +1,18 @@
 """One sentence that names the argument, or the graph, and the step at fault."""
 
 from deepstack_harness.contract.arm_spec import Capture, GuardPolicy, ShapePolicy
-from deepstack_harness.contract.case import Answer, Case, GraphFacts, Observation, Raised, StepFacts
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Answer, GraphFacts, Observation, Raised, StepFacts
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step
 from deepstack_harness.oracles.base import numbered_steps
-from deepstack_harness.oracles.output import EFFECT, explained, tolerance
+from deepstack_harness.oracles.distances import explained, tolerance
+from deepstack_harness.oracles.output import EFFECT
 
 Played = tuple[int, Step, StepFacts]
 
 
 def diagnose(case: Case, observation: Observation) -> str | None:
-    """Why a run went wrong; None where nothing did, or it is no fault of this kind."""
+    """Return why a run went wrong; None where nothing did, or the fault is of another kind."""
     for number, step, facts in numbered_steps(case, observation):
         if facts.raised:
             said = facts.raised
@@ -24,7 +26,7 @@ def diagnose(case: Case, observation: Observation) -> str | None:
 
 
 def _why_raised(case: Case, observation: Observation, step: Step, said: Raised) -> str:
-    """What an exception of torch's leaves out."""
+    """Return the explanation that an exception of torch's leaves out."""
     graphs, arm = observation.graphs, case.arm
     if said.call != "decoder":
         return ""
@@ -38,7 +40,7 @@ def _why_raised(case: Case, observation: Observation, step: Step, said: Raised) 
 
 
 def _recompiled(case: Case, observation: Observation) -> str | None:
-    """Of outputs that are right: what they cost, where that is more than the budget."""
+    """Return why right outputs cost more graphs than the budget; None where they do not."""
     graphs = observation.graphs
     if graphs is None or not graphs.reasons or graphs.graphs <= case.graph_budget:
         return None
@@ -47,7 +49,7 @@ def _recompiled(case: Case, observation: Observation) -> str | None:
 
 
 def _explain(case: Case, observation: Observation, runs: list[Played], wrong: Played) -> str:
-    """The first thing that sets the wrong run apart."""
+    """Return the first fact that sets the wrong run apart."""
     before = runs[: runs.index(wrong)]
     if _rounding_explains(case, wrong[2]):
         return (
@@ -80,13 +82,13 @@ def _off(case: Case, facts: StepFacts) -> bool:
 
 
 def _rounding_explains(case: Case, facts: StepFacts) -> bool:
-    """Whether an arm that may round as it likes could be as far off."""
+    """Say whether an arm that may round as it likes could be as far off."""
     assert facts.distances is not None  # _off saw it
     return facts.distances.eager <= explained(case, facts.distances)
 
 
 def _replayed(case: Case, before: list[Played], wrong: Played) -> str:
-    """Of a replay: which capture it repeats, and what did not happen again."""
+    """Return which capture a wrong replay repeats, and what did not happen again."""
     step = wrong[1]
     captures = (f"step {number} '{one}'" for number, one, _ in before if one == Step(Op.CAPTURE, step.tokens))
     graph = f"the graph captured in {next(captures, 'an earlier step')}"
@@ -120,7 +122,7 @@ def _off_by(wrong: Played) -> str:
 
 
 def _distance(wrong: Played) -> str:
-    """How far from eager, and whether the payload has any influence left."""
+    """Return how far the output is from eager, and whether the payload has any influence left."""
     found = wrong[2].distances
     assert found is not None  # _off saw it
     off = f"off from eager by {found.eager:.2g}"

@@ -1,10 +1,11 @@
-"""What an evaluation over a workload would see: greedy agreement with eager, and leaks between requests."""
+"""Evaluations of a workload: greedy agreement with eager, and leaks between requests."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from deepstack_harness.contract.case import Case, Observation
+from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.ledger import Ledger
+from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.trace import RUNS_DECODER
 from deepstack_harness.oracles.base import numbered_steps
 
@@ -27,7 +28,7 @@ class Evaluation:
 
 
 def evaluate(case: Case, observation: Observation) -> Evaluation:
-    """Sum up one observation."""
+    """Return the figures of one observation."""
     runs = [
         (step.tokens, facts.distances.greedy)
         for _, step, facts in numbered_steps(case, observation)
@@ -49,7 +50,7 @@ def evaluate(case: Case, observation: Observation) -> Evaluation:
 
 
 def _leaks(case: Case, observation: Observation) -> Iterator[int]:
-    """Per answered step, the rows of ended payloads whose requests have no part in the live one."""
+    """Iterate over answered steps: rows of ended payloads whose requests have no part in the live one."""
     ledger = Ledger(case.trace.capacity, observation.levels, observation.hidden)
     for _, step, facts in numbered_steps(case, observation):
         owners = _requests(ledger, ledger.live.number if ledger.live else 0)

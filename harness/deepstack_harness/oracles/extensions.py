@@ -14,10 +14,11 @@ from functools import cache
 from typing_extensions import TypeIs
 
 from deepstack_harness.catalogue.registry import EXTRA_ORACLES
-from deepstack_harness.contract.case import Judgement
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import UsageError
 from deepstack_harness.oracles.base import error
+from deepstack_harness.oracles.observed_case import ObservedCase
 
 _WITHOUT_BUFFER = frozenset({Rule.R12, Rule.R13})
 _SEVERITY = {Verdict.ERROR: 1, Verdict.FAIL: 2}
@@ -66,11 +67,8 @@ def _judges(found: object) -> TypeIs[Callable[..., object]]:
     return callable(found)
 
 
-def refined(judgement: Judgement, *observed: object) -> Judgement:
-    """Return our judgement of a rule, or the worse one of another package's oracle of that rule.
-
-    `observed` are the arguments that the oracle of ours was given.
-    """
+def refined(judgement: Judgement, observed: ObservedCase) -> Judgement:
+    """Return our judgement of a rule, or the worse one of another package's oracle of that rule."""
     for extra in extra_oracles():
         if extra.rule is judgement.rule:
             other = _judged(extra, observed)
@@ -79,9 +77,9 @@ def refined(judgement: Judgement, *observed: object) -> Judgement:
     return judgement
 
 
-def _judged(extra: ExtraOracle, observed: tuple[object, ...]) -> Judgement:
+def _judged(extra: ExtraOracle, observed: ObservedCase) -> Judgement:
     try:
-        judgement = extra.judge(*observed)
+        judgement = extra.judge(observed)
     except Exception as problem:  # noqa: BLE001  # another package may raise anything
         return error(extra.rule, f"raised {type(problem).__name__}: {problem}")
     if not isinstance(judgement, Judgement) or judgement.rule is not extra.rule:

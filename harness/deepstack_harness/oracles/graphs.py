@@ -1,12 +1,16 @@
 """R11: the stated number of graphs, no break, no fall-back to eager."""
 
-from deepstack_harness.contract.case import Case, GraphFacts, Judgement, Observation
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import GraphFacts, Observation
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.oracles.base import against, error, numbered_steps, skip
+from deepstack_harness.oracles.observed_case import ObservedCase
 
 
-def judge(case: Case, observation: Observation) -> Judgement:
-    """Graphs above the budget; a break or a reached recompile limit is one too many, whatever the budget."""
+def judge(observed: ObservedCase) -> Judgement:
+    """Count graphs against the budget; a break or a reached recompile limit is above any budget."""
+    case, observation = observed.case, observed.observation
     if not case.arm.compiled:
         return skip(Rule.R11, f"arm {case.arm.name} is not compiled")
     if observation.error:

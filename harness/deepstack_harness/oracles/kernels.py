@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from deepstack_harness.contract.case import Judgement
 from deepstack_harness.contract.facts.kernels import GraphCall, Kernel
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.oracles.base import against, error
 
 MARGIN = 1.05
@@ -12,7 +12,7 @@ MARGIN = 1.05
 
 
 def judge(calls: Sequence[GraphCall], tokens: int) -> Judgement:
-    """The most rows of any kernel against the step's; then kernels that ignore the step, then bytes.
+    """Judge the most rows of any kernel against the step's; then kernels that ignore the step, then bytes.
 
     `calls` are one step of `tokens` rows.  Rows are those of the call; a kernel over
     token rows whose size lacks the token symbol, in a graph that has one, does the

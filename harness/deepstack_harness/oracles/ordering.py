@@ -8,7 +8,6 @@ and every distinct subgraph above one.
 from collections.abc import Iterator
 from itertools import combinations
 
-from deepstack_harness.contract.case import Judgement
 from deepstack_harness.contract.facts.ordering import (
     OnDevice,
     Operation,
@@ -17,6 +16,7 @@ from deepstack_harness.contract.facts.ordering import (
     Subgraphs,
 )
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.oracles.base import against, error
 
 Pair = tuple[Operation, Operation, str]
@@ -24,7 +24,7 @@ Pair = tuple[Operation, Operation, str]
 
 
 def judge(observation: OrderingObservation) -> Judgement:
-    """How many violations; ERROR where what was measured shows nothing."""
+    """Count violations; ERROR where what was measured shows nothing."""
     if missing := _unmeasured(observation):
         return error(Rule.R13, missing)
     found = list(_violations(observation))
@@ -33,13 +33,13 @@ def judge(observation: OrderingObservation) -> Judgement:
 
 
 def unordered(recording: Recording) -> list[Pair]:
-    """Dependent pairs on two streams of which neither is certainly done before the other begins."""
+    """Return dependent pairs on two streams of which neither is certainly done before the other begins."""
     streams = {name: index for index, name in enumerate(recording.streams)}
     return [pair for pair in dependent(recording) if not _ordered(pair, streams)]
 
 
 def dependent(recording: Recording) -> list[Pair]:
-    """All pairs that use the same memory, one of them writing it; the first such memory is named."""
+    """Return all pairs that use the same memory, one of them writing it; the first such memory is named."""
     return [
         (one, other, shared[0])
         for one, other in combinations(recording.operations, 2)
@@ -70,7 +70,7 @@ def _unmeasured(observation: OrderingObservation) -> str:
 
 
 def _idle(observation: OrderingObservation) -> Iterator[str]:
-    """Settings with streams that were not used: in order, and not what the streams are for."""
+    """Iterate over settings whose streams stayed unused: in order, and of no use."""
     for recording in observation.recordings:
         unused = set(recording.streams) - {operation.stream for operation in recording.operations}
         if unused and not recording.raised:

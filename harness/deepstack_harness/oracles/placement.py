@@ -1,16 +1,18 @@
 """R7: rows come in the dtype and on the device of the hidden states."""
 
-from deepstack_harness.contract.case import Case, Judgement, Observation
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Step
+from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.oracles.base import against, numbered_steps, skip
+from deepstack_harness.oracles.observed_case import ObservedCase
 
 Answered = tuple[int, Step, set[tuple[str, str]]]
 """Number of a step, the step, and every (dtype, device) its levels came in."""
 
 
-def judge(case: Case, observation: Observation) -> Judgement:
-    """How many answers have a level elsewhere, or in another dtype."""
+def judge(observed: ObservedCase) -> Judgement:
+    """Count answers that have a level on another device, or in another dtype."""
+    case, observation = observed.case, observed.observation
     wanted = (observation.dtype, observation.device)
     answers = [
         (number, step, set(zip(facts.answer.dtypes, facts.answer.devices, strict=True)))
@@ -31,6 +33,6 @@ def _describe(answer: Answered, wanted: tuple[str, str]) -> str:
 
 
 def _mended(last: Answered, answers: list[Answered]) -> str:
-    """Whether later answers were right, as they are where the first set moves the levels."""
+    """Return a hint where later answers were right, as they are where the first set moves the levels."""
     later = [(number, step) for number, step, _ in answers if number > last[0]]
     return f"; right from step {later[0][0]} '{later[0][1]}' on" if later else ""

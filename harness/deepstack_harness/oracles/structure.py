@@ -1,12 +1,14 @@
 """R1: every get answers with all levels, always tensors, never None."""
 
-from deepstack_harness.contract.case import Case, Judgement, Observation
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.oracles.base import against, numbered_steps, skip
+from deepstack_harness.oracles.observed_case import ObservedCase
 
 
-def judge(case: Case, observation: Observation) -> Judgement:
-    """How many answers lack a level; a model without a vision tower answers None, always."""
+def judge(observed: ObservedCase) -> Judgement:
+    """Count answers that lack a level; a model without a vision tower has to answer None, always."""
+    case, observation = observed.case, observed.observation
     answers = [
         (number, step, facts.answer)
         for number, step, facts in numbered_steps(case, observation)

@@ -1,13 +1,17 @@
 """R10: attention is given P rows, never the capacity, counted at run time."""
 
-from deepstack_harness.contract.case import Case, Judgement, Observation
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Step
+from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.oracles.base import against, numbered_steps, skip
+from deepstack_harness.oracles.observed_case import ObservedCase
 
 
-def judge(case: Case, observation: Observation) -> Judgement:
-    """The rows that opaque attention was given in the step with the largest factor above its P."""
+def judge(observed: ObservedCase) -> Judgement:
+    """Judge the step in which opaque attention was given the largest multiple of P rows."""
+    case, observation = observed.case, observed.observation
     runs = [
         (number, step, facts.attended)
         for number, step, facts in numbered_steps(case, observation)
@@ -22,7 +26,7 @@ def judge(case: Case, observation: Observation) -> Judgement:
 
 
 def _asked(case: Case, step: Step) -> int:
-    """P, as ranks that share a step pad it to a multiple of their number; at least 1."""
+    """Return P, padded to a multiple of the ranks that share a step; at least 1."""
     ranks = case.arm.ranks
     return max(1, -(-step.tokens // ranks) * ranks)
 

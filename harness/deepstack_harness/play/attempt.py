@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from deepstack_harness.contract.case import CallName, Raised
+from deepstack_harness.contract.observation import CallName, Raised
 from deepstack_harness.errors import HarnessError, OutOfMemory, StepUnavailable, is_out_of_memory
 
 T = TypeVar("T")

@@ -1,36 +1,45 @@
-"""One case played in this process, on a model that all cases share."""
+"""Play a case in this process, on a model that all cases share."""
 
 import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from deepstack_harness.contract.case import Case, Observation
+from deepstack_harness.contract.buffer_ref import BufferKind, BufferRef
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.protocols import BufferFactory
+from deepstack_harness.errors import HarnessError
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.play import Model, play
 from deepstack_harness.play.user_buffer import load_buffer
 
-NOTHING_BOUND: Mapping[str, BufferFactory] = MappingProxyType({})
+Bound = Mapping[BufferRef, BufferFactory]
+"""Factories of the buffers that no name leads to: classes of sources, live objects."""
+
+NOTHING_BOUND: Bound = MappingProxyType({})
 
 
-def play_here(case: Case, bound: Mapping[str, BufferFactory] = NOTHING_BOUND) -> Observation:
-    """Play a case; `bound` maps labels of upstream sources to their classes.
+def play_here(case: Case, bound: Bound = NOTHING_BOUND) -> Observation:
+    """Play a case in this process.
 
     Raises `UsageError` for an unknown name, `MachineError` for a device that is not here.
     """
     model = _shared_model(case.family, case.dtype, case.device, case.seed)
-    return play(case, model, _factory(case.revision, bound))
+    return play(case, model, factory_of(case.buffer, bound))
 
 
-def _factory(revision: str, bound: Mapping[str, BufferFactory]) -> BufferFactory:
-    if revision in bound:
-        return bound[revision]
-    if ":" in revision:  # MODULE:CLASS of the user's own
-        return load_buffer(revision)
-    return buffer_named(revision)
+def factory_of(buffer: BufferRef, bound: Bound = NOTHING_BOUND) -> BufferFactory:
+    """Return what makes a buffer; raises `UsageError` for an unknown name or class."""
+    if buffer in bound:
+        return bound[buffer]
+    if buffer.kind is BufferKind.USER:
+        return load_buffer(buffer.name)
+    if buffer.kind is BufferKind.REGISTERED:
+        return buffer_named(buffer.name)
+    raise HarnessError(f"{buffer.kind} buffer '{buffer.name}' was not bound before its case was played")
 
 
 @functools.cache
 def _shared_model(family: str, dtype: str, device: str, seed: int) -> Model:
-    """Drawn once: no run changes it."""
+    """Draw the weights once: no run changes them."""
     return Model.build(family, dtype, device, seed)

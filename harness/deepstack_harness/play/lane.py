@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from deepstack_harness.contract.case import Answer, Run
+from deepstack_harness.contract.observation import Answer, RowRange
 from deepstack_harness.contract.protocols import Buffer, Inputs, Session
 from deepstack_harness.families.opaque import attended_rows
 from deepstack_harness.play.attempt import naming
@@ -32,7 +32,7 @@ class PlayedLane:
         """Forget the notes of the step before."""
         self.allocated = 0
         self.outputs: list[Tensor] = []
-        self.given: tuple[tuple[Run, ...], ...] = ()
+        self.given: tuple[tuple[RowRange, ...], ...] = ()
         self._answers: list[Answer] = []
         self._attended: list[int] = []
 

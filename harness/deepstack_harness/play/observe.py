@@ -8,7 +8,8 @@ from deepstack_harness.arms.compile import CompiledSession
 from deepstack_harness.arms.open import open_arm
 from deepstack_harness.callers.by_name import caller_of
 from deepstack_harness.callers.engine import Engine
-from deepstack_harness.contract.case import Case, GraphFacts, Observation, StepFacts
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import GraphFacts, Observation, StepFacts
 from deepstack_harness.contract.optional_members import innermost
 from deepstack_harness.contract.protocols import BufferFactory, Session
 from deepstack_harness.errors import NotMeasured

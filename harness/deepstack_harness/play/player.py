@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from deepstack_harness.callers.engine import Engine
-from deepstack_harness.contract.case import CallName, Case, Compare, Distances, GraphUse, Shard, StepFacts
+from deepstack_harness.contract.case import Case, Compare
+from deepstack_harness.contract.observation import CallName, Distances, GraphUse, ShardFacts, StepFacts
 from deepstack_harness.contract.optional_members import (
     begin_step,
     begins_steps,
@@ -258,12 +259,12 @@ class Player:
             shards=self._shards(distances),
         )
 
-    def _shards(self, distances: Distances | None) -> tuple[Shard, ...]:
+    def _shards(self, distances: Distances | None) -> tuple[ShardFacts, ...]:
         """The payload rows that this rank's decoder was given, where ranks share a step."""
         if not self._lane.given:
             return ()
         stray = distances.eager if distances else None
-        return (Shard(self._caller.rank, self._caller.ranks, self._lane.given, stray),)
+        return (ShardFacts(self._caller.rank, self._caller.ranks, self._lane.given, stray),)
 
 
 def _parts(inputs: Inputs, payload: tuple[Tensor, ...] | None, ranges: Sequence[slice]) -> list[Inputs]:

@@ -5,7 +5,7 @@ from typing import Self
 
 from deepstack_harness.arms.compile import CompiledSession
 from deepstack_harness.contract.arm_spec import GuardPolicy
-from deepstack_harness.contract.case import GraphFacts
+from deepstack_harness.contract.observation import GraphFacts
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.torch_compat import dynamo
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from deepstack_harness.contract.case import NOT_FINITE, Distances
+from deepstack_harness.contract.observation import NOT_FINITE, Distances
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.errors import NotMeasured
 

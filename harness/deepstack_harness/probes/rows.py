@@ -12,10 +12,10 @@ from itertools import chain, groupby
 import torch
 from torch import Tensor
 
-from deepstack_harness.contract.case import Answer, Run
+from deepstack_harness.contract.observation import Answer, RowRange
 
-_ZERO = Run(0, 0, 0, 1)
-_UNKNOWN = Run(None, 0, 0, 1)
+_ZERO = RowRange(0, 0, 0, 1)
+_UNKNOWN = RowRange(None, 0, 0, 1)
 
 
 class RowOwners:
@@ -27,7 +27,7 @@ class RowOwners:
     def __init__(self) -> None:
         """No payload is known yet."""
         self._payloads: dict[int, Tensor] = {}
-        self._known: dict[torch.dtype, dict[int, Run]] = {}
+        self._known: dict[torch.dtype, dict[int, RowRange]] = {}
 
     def remember(self, number: int, payload: Tensor) -> None:
         """Register a payload (levels, N, hidden) under its number; negative: after reuse."""
@@ -35,14 +35,14 @@ class RowOwners:
         for dtype, known in self._known.items():
             known.update(_rows_of(number, payload.to(dtype)))
 
-    def runs(self, level: Tensor) -> tuple[Run, ...]:
+    def runs(self, level: Tensor) -> tuple[RowRange, ...]:
         """The rows of one level (P, hidden) as runs of neighbours of one origin."""
         if level.device.type == "meta":
             return (_UNKNOWN._replace(rows=level.size(0)),)
         known = self._lookup(level.dtype)
         return merge(_ZERO if _is_zero(row) else known.get(hash(row), _UNKNOWN) for row in _row_bytes(level))
 
-    def _lookup(self, dtype: torch.dtype) -> dict[int, Run]:
+    def _lookup(self, dtype: torch.dtype) -> dict[int, RowRange]:
         if dtype not in self._known:
             self._known[dtype] = {}
             for number, payload in self._payloads.items():
@@ -50,29 +50,29 @@ class RowOwners:
         return self._known[dtype]
 
 
-def _rows_of(number: int, payload: Tensor) -> Iterator[tuple[int, Run]]:
+def _rows_of(number: int, payload: Tensor) -> Iterator[tuple[int, RowRange]]:
     for level, rows in enumerate(payload):
         for index, row in enumerate(_row_bytes(rows)):
-            yield hash(row), Run(number, level, index, 1) if number > 0 else Run(number, 0, 0, 1)
+            yield hash(row), RowRange(number, level, index, 1) if number > 0 else RowRange(number, 0, 0, 1)
 
 
 def _is_zero(row: bytes) -> bool:
     return row.count(0) == len(row)
 
 
-def merge(cells: Iterable[Run]) -> tuple[Run, ...]:
+def merge(cells: Iterable[RowRange]) -> tuple[RowRange, ...]:
     """Join neighbouring single rows of one origin: row indices of a payload must count up."""
     numbered = enumerate(cells)
     groups = groupby(numbered, key=lambda item: _origin(item[1], item[0]))
     return tuple(_join([cell for _, cell in group]) for _, group in groups)
 
 
-def _origin(cell: Run, position: int) -> tuple[int | None, int, int]:
+def _origin(cell: RowRange, position: int) -> tuple[int | None, int, int]:
     counts_up = cell.payload is not None and cell.payload > 0
     return (cell.payload, cell.level, cell.row - position if counts_up else 0)
 
 
-def _join(cells: list[Run]) -> Run:
+def _join(cells: list[RowRange]) -> RowRange:
     return cells[0]._replace(rows=len(cells))
 
 
@@ -93,9 +93,9 @@ def join_answers(answers: Sequence[Answer]) -> Answer | None:
     return replace(answers[0], rows=tuple(_chained(parts) for parts in levels))
 
 
-def _chained(parts: Iterable[tuple[Run, ...]]) -> tuple[Run, ...]:
+def _chained(parts: Iterable[tuple[RowRange, ...]]) -> tuple[RowRange, ...]:
     """Runs in a row; neighbours that go on where the last one ended are joined."""
-    joined: list[Run] = []
+    joined: list[RowRange] = []
     for run in chain.from_iterable(parts):
         if joined and _goes_on(joined[-1], run):
             joined[-1] = joined[-1]._replace(rows=joined[-1].rows + run.rows)
@@ -104,7 +104,7 @@ def _chained(parts: Iterable[tuple[Run, ...]]) -> tuple[Run, ...]:
     return tuple(joined)
 
 
-def _goes_on(last: Run, run: Run) -> bool:
+def _goes_on(last: RowRange, run: RowRange) -> bool:
     counts_up = last.payload is not None and last.payload > 0
     return _origin(last, 0)[:2] == _origin(run, 0)[:2] and run.row == last.row + (
         last.rows if counts_up else 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from deepstack_harness.contract.case import GraphUse
+from deepstack_harness.contract.observation import GraphUse
 
 Payload = tuple[Tensor, ...] | None
 

@@ -24,11 +24,11 @@ _OPTIONS = {
     "report": "new folder for what the fixtures judged; 'deepstack-harness report' shows it",
 }
 JUDGED: pytest.StashKey[list[dict[str, Any]]] = pytest.StashKey()
-"""What the fixtures judged in one test: cases with their rows, as plain data."""
+"""Results of the fixtures in one test: cases with their rows, as plain data."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """All but the option that rewrites files are ini keys too: `--deepstack-device`, `deepstack_device`."""
+    """Add the options; all but the one that rewrites files are ini keys too, such as `deepstack_device`."""
     group = parser.getgroup("deepstack", "deepstack harness")
     for name, text in _OPTIONS.items():
         group.addoption(f"--deepstack-{name}", metavar=name.upper(), help=text)
@@ -85,7 +85,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Hang what was judged on the test's last report: xdist hands it to the controller at once.
+    """Attach the judgements to the test's last report, which xdist sends to the controller at once.
 
     `config.workeroutput` comes at a worker's end, and never from one that crashed.
     """
@@ -121,14 +121,14 @@ def graph_budget(request: pytest.FixtureRequest) -> GraphBudget:
 
 @pytest.fixture
 def kernel_facts(request: pytest.FixtureRequest) -> KernelFactsOf:
-    """The kernels that Inductor makes of a call: `kernel_facts(call, tokens=77, capacity=8192)`."""
+    """Measure the kernels that Inductor makes of a call: `kernel_facts(call, tokens=77, capacity=8192)`."""
     from deepstack_harness.pytest_plugin.kernel_fixture import KernelFactsOf
 
     return KernelFactsOf(request)
 
 
 def setting(config: pytest.Config, name: str) -> str:
-    """An option, else the ini key of its name; empty where neither is given."""
+    """Return an option, else the ini key of its name; empty where neither is given."""
     given = config.getoption(f"--deepstack-{name}")
     return str((config.getini(f"deepstack_{name}") if given is None else given) or "")
 

@@ -10,26 +10,29 @@ from typing_extensions import Unpack
 
 from deepstack_harness.callers.engine import Engine
 from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.catalogue.registry import ORACLES
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.case import Case, Compare, Distances, Judgement, Observation
+from deepstack_harness.contract.buffer_ref import live_buffer
+from deepstack_harness.contract.case import Case, Compare, PlannedCase
+from deepstack_harness.contract.observation import Distances
 from deepstack_harness.contract.protocols import BufferFactory, Inputs
-from deepstack_harness.contract.row import Row
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Step, Trace
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.devices import parse_device, parse_dtype
 from deepstack_harness.errors import UsageError
 from deepstack_harness.families.positions import mrope_positions
-from deepstack_harness.oracles.all_rules import judge
+from deepstack_harness.oracles.all_rules import ORACLES
+from deepstack_harness.oracles.distances import case_distances
+from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
 from deepstack_harness.play import Model, play
 from deepstack_harness.play.user_buffer import check_fit
 from deepstack_harness.probes.numerics import NumericsProbe
-from deepstack_harness.pytest_plugin.fixture_base import Asked, name_of, rules_of, told
+from deepstack_harness.pytest_plugin.fixture_base import Fixture, name_of, rules_of, told
 from deepstack_harness.pytest_plugin.user_model import Given, GivenBuffers, OwnFamily, as_module
 
 
 class Options(TypedDict, total=False):
-    """What both ways to call the fixture take.
+    """The options of both ways to call the fixture.
 
     arms: names of arms (default: `--deepstack-arms`).  rules: what fails the test, by
     default R0 and R11; none only observes.  graphs: the graphs that each arm may
@@ -48,12 +51,8 @@ class Options(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class ArmRun:
-    """One trace under one arm: the facts, and what the rules asked for say of them."""
-
-    case: Case
-    observation: Observation
-    judgements: tuple[Judgement, ...]
+class ArmRun(JudgedCase):
+    """One trace under one arm: the facts, and the judgements of the rules that were named."""
 
     @property
     def arm(self) -> str:
@@ -62,21 +61,22 @@ class ArmRun:
 
     @property
     def distances(self) -> list[Distances]:
-        """Of every step that was compared: to eager, to the controls."""
+        """Distances of every step that was compared: to eager, to the controls."""
         return [step.distances for step in self.observation.steps if step.distances is not None]
 
     @property
     def worst(self) -> float:
-        """The largest distance to eager; -1 where nothing was compared."""
-        return max((one.eager for one in self.distances), default=-1.0)
+        """The distance to eager of the worst step; -1 where nothing was compared."""
+        found = case_distances(self.case, self.observation)
+        return -1.0 if found is None else found.eager
 
     @property
     def graphs(self) -> int:
-        """Graphs that were built; 0 where nothing is compiled."""
+        """The number of graphs that were built; 0 where nothing is compiled."""
         return self.observation.graphs.graphs if self.observation.graphs else 0
 
 
-class CompileArms(Asked):
+class CompileArms(Fixture):
     """The fixture; see `__call__` and `calls`."""
 
     def __call__(
@@ -156,7 +156,7 @@ class CompileArms(Asked):
         arms = map(ArmSpec.parse, self.arms(options.get("arms")))
         return [
             Case(
-                family=model.family.name, revision=subject, trace=trace, arm=arm,
+                family=model.family.name, buffer=live_buffer(subject), trace=trace, arm=arm,
                 dtype=options.get("dtype", "float32"), device=str(model.device), compare=compare,
                 graph_budget=options.get("graphs") or graph_budget(trace, arm),
             )
@@ -165,11 +165,10 @@ class CompileArms(Asked):
         ]  # fmt: skip
 
     def _run(self, case: Case, model: Model, make: BufferFactory, caller: Engine, options: Options) -> ArmRun:
-        wanted = rules_of(options.get("rules", ("R0", "R11")), [Rule(rule) for rule in ORACLES])
-        observation = play(case, model, make, caller)
-        said = tuple(judge(rule, case, observation) for rule in wanted)
-        self.keep(case, observation, said)
-        return ArmRun(case, observation, said)
+        wanted = rules_of(options.get("rules", ("R0", "R11")), [one.rule for one in ORACLES])
+        judged = judge_case(PlannedCase(case, None), play(case, model, make, caller), wanted)
+        self.store(judged)
+        return ArmRun(judged.planned, judged.observation, judged.judgements)
 
 
 def _judged(runs: list[ArmRun]) -> list[ArmRun]:
@@ -183,23 +182,23 @@ def _judged(runs: list[ArmRun]) -> list[ArmRun]:
 
 
 def _complaints(run: ArmRun) -> Iterator[str]:
-    for said in run.judgements:
-        if said.verdict is Verdict.FAIL:
-            yield f"  broken: {told(Row.of(run.case, said, run.observation.torch))}"
-        elif said.verdict is Verdict.ERROR or (
-            said.verdict is Verdict.SKIP and _applies(said.rule, run.case.arm)
+    for row in run.rows():
+        if row.verdict is Verdict.FAIL:
+            yield f"  broken: {told(row)}"
+        elif row.verdict is Verdict.ERROR or (
+            row.verdict is Verdict.SKIP and _applies(row.rule, run.case.arm)
         ):
-            place = f"on '{run.case.trace}' under {run.arm}"
-            yield f"  not judged: {said.rule} {said.rule.word}, {place}: {said.detail}"
+            place = f"on '{row.trace}' under {row.arm}"
+            yield f"  not judged: {row.rule} {row.rule.word}, {place}: {row.detail}"
 
 
 def _applies(rule: Rule, arm: ArmSpec) -> bool:
-    """Whether a rule that was asked for has to be judged under this arm."""
+    """Say whether a rule that was named has to be judged under this arm."""
     return arm.compiled if rule is Rule.R11 else rule is Rule.R0 and (arm.compiled or arm.captured)
 
 
 def _trace_of(sizes: Sequence[int], arm: ArmSpec) -> Trace:
-    """One step for each size."""
+    """Return a trace with one forward for each size."""
     if arm.captured:
         raise UsageError(f"arm {arm.name}: captured graphs read fixed storage; play a buffer, not calls")
     return Trace(max(sizes), tuple(Step(Op.FORWARD, size) for size in sizes))

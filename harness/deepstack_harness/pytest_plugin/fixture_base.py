@@ -1,42 +1,43 @@
-"""What the fixtures share: settings of the run, mistakes told in one sentence, what was judged kept."""
+"""The base of the fixtures: settings of the run, mistakes told in one sentence, judgements stored."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
-from deepstack_harness.contract.case import Case, Judgement, Observation
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.errors import HarnessError, MachineError, UsageError
+from deepstack_harness.oracles.judged_case import JudgedCase
 from deepstack_harness.pytest_plugin import JUDGED, setting, without_gpu
-from deepstack_harness.pytest_plugin.records import record
 from deepstack_harness.reporting.terminal.audit_table import figure_of
+from deepstack_harness.results.case_result import in_test, result_of
 
 _DEFAULT_ARMS = "eager/stock,eager/drop_all"
 """The cheapest backend, with torch's own guards and with those that engines drop."""
 
 
-class Asked:
+class Fixture:
     """A fixture of one test."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
-        """Nothing is done yet."""
+        """Take the settings of the run; nothing is played yet."""
         self._config = request.config
         self._node: pytest.Item = request.node
 
     def device(self, given: str | None) -> str:
-        """The one given, else that of the run."""
+        """Return the device that was given, else that of the run."""
         return given or setting(self._config, "device") or "cpu"
 
     def arms(self, given: Sequence[str] | None) -> Sequence[str]:
-        """Names of arms: those given, else those of the run."""
+        """Return the names of arms that were given, else those of the run."""
         chosen = setting(self._config, "arms") or _DEFAULT_ARMS
         return [name.strip() for name in chosen.split(",")] if given is None else given
 
     @contextmanager
     def one_sentence(self) -> Iterator[None]:
-        """A wrong call fails the test with its sentence, a GPU that is not here skips it."""
+        """Fail the test with the sentence of a wrong call; skip it where a GPU is not here."""
         try:
             yield
         except HarnessError as error:
@@ -48,21 +49,22 @@ class Asked:
             without_gpu(self._config, str(found))
         pytest.fail(str(found), pytrace=False)
 
-    def keep(self, case: Case, observation: Observation, judgements: Iterable[Judgement]) -> None:
-        """Remember what was judged, for the report."""
-        kept = self._node.stash.setdefault(JUDGED, [])
-        kept.append(record(case, observation, list(judgements), f"{self._node.nodeid} #{len(kept) + 1}"))
+    def store(self, judged: JudgedCase) -> None:
+        """Store a judged case for the report, as plain data, which xdist carries between processes."""
+        stored = self._node.stash.setdefault(JUDGED, [])
+        result = in_test(result_of(judged, 0.0), self._node.nodeid, len(stored) + 1)
+        stored.append(msgspec.to_builtins(result))
 
 
 def told(row: Row) -> str:
-    """A broken rule in one line: what is promised, the figure, where it was seen, and what."""
-    rule = Rule(row.rule)
+    """Return a broken rule in one line: the rule, the figure, the place, and what was seen."""
+    rule = row.rule
     limit = f", at most {row.limit:g}" if row.limit else ""
     return f"{rule} {rule.word}: {figure_of(row)}{limit}, on '{row.trace}' under {row.arm}: {row.detail}"
 
 
 def rules_of(names: Iterable[str], known: Sequence[Rule]) -> list[Rule]:
-    """Rules by name; `UsageError` for one that the fixture does not judge."""
+    """Return rules by name; raises `UsageError` for a rule that the fixture does not judge."""
     wanted = list(names)
     for name in wanted:
         if name not in known:
@@ -71,6 +73,6 @@ def rules_of(names: Iterable[str], known: Sequence[Rule]) -> list[Rule]:
 
 
 def name_of(thing: Callable[..., object]) -> str:
-    """`module:name` of a class or function."""
+    """Return `module:name` of a class or function."""
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     return f"{named.__module__}:{named.__qualname__}"

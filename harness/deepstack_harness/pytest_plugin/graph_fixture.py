@@ -7,11 +7,11 @@ import pytest
 
 from deepstack_harness.errors import UsageError
 from deepstack_harness.probes.graph_counter import GraphCounter, GraphCounts
-from deepstack_harness.pytest_plugin.fixture_base import Asked
+from deepstack_harness.pytest_plugin.fixture_base import Fixture
 from deepstack_harness.torch_compat import dynamo
 
 
-class GraphBudget(Asked):
+class GraphBudget(Fixture):
     """The fixture; see `__call__`."""
 
     @contextmanager

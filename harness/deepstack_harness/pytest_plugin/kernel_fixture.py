@@ -9,12 +9,12 @@ import torch
 from deepstack_harness.contract.facts.kernels import KernelFacts
 from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.probes.kernels import KernelProbe
-from deepstack_harness.pytest_plugin.fixture_base import Asked
+from deepstack_harness.pytest_plugin.fixture_base import Fixture
 from deepstack_harness.torch_compat import dynamo
 from deepstack_harness.torch_compat.lowering import NotRun, cold
 
 
-class KernelFactsOf(Asked):
+class KernelFactsOf(Fixture):
     """The fixture; see `__call__`."""
 
     def __call__(
@@ -27,7 +27,7 @@ class KernelFactsOf(Asked):
         arguments: Sequence[str] = ("hidden", "positions"),
         run: bool = True,
     ) -> KernelFacts:
-        """The kernels of `call()`, which calls something compiled with backend inductor, at its real sizes.
+        """Return the kernels of `call()`, which calls something compiled with backend inductor.
 
         `tokens` and `capacity` are the rows of the step and of the buffer; they differ.
         `profile()` is called before, as an engine's first run: what `call` runs may have

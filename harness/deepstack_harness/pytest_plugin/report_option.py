@@ -1,8 +1,6 @@
-"""`--deepstack-report DIR`: what the fixtures judged, as the folder of a run, written as it comes."""
+"""`--deepstack-report DIR`: the judgements of the fixtures, stored as the folder of a run while they come."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import pytest
@@ -10,8 +8,9 @@ import pytest
 from deepstack_harness import __version__
 from deepstack_harness.errors import HarnessError, MachineError
 from deepstack_harness.machine.environment import environment
+from deepstack_harness.results.case_result import CaseResult
 from deepstack_harness.results.files import Files
-from deepstack_harness.results.records import About, CaseRecord, Planning, RunRow
+from deepstack_harness.results.records import About, Planning
 from deepstack_harness.results.write import RunWriter, now
 
 
@@ -31,25 +30,24 @@ class ReportFolder:
             raise pytest.UsageError(f"--deepstack-report: {told}") from None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what a test's fixtures judged, once where a plugin runs tests again."""
-        for one in getattr(report, "harness_judged", ()):
-            self._append(one)
+        """Store the judgements of a test's fixtures, once where a plugin runs tests again."""
+        for result in getattr(report, "harness_judged", ()):
+            self._append(msgspec.convert(result, CaseResult))
 
     def pytest_sessionfinish(self) -> None:
-        """Say that the run came to its end."""
+        """Record that the run came to its end."""
         part = self._writer.part
         groups = len({case.group for case in part.cases})
         part.about = replace(part.about, planned=Planning(groups, len(part.cases)))
         self._writer.finish()
         self._writer.close()
 
-    def _append(self, one: Mapping[str, Any]) -> None:
-        case = msgspec.convert(one["case"], CaseRecord)
-        if case.case in self._seen:
+    def _append(self, result: CaseResult) -> None:
+        if result.case.case in self._seen:
             return
-        self._seen.add(case.case)
+        self._seen.add(result.case.case)
         try:
-            self._writer.append(msgspec.convert(one["rows"], list[RunRow]), case)
+            self._writer.append(result.rows, result.case)
         except MachineError as error:
             pytest.exit(f"--deepstack-report: {error}", returncode=error.exit_code)
 

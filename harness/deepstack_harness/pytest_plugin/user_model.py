@@ -32,7 +32,7 @@ class Given(Engine):
     """Calls with `inputs(tokens)` instead of drawn hidden states."""
 
     def __init__(self, inputs: Callable[[int], Inputs]) -> None:
-        """`inputs` answers equal values for equal counts."""
+        """Take `inputs`, which returns equal values for equal counts."""
         self._inputs = inputs
 
     @override
@@ -44,22 +44,22 @@ class GivenBuffer:
     """Answers with the payload of `inputs(tokens)`; there is nothing to set or clear."""
 
     def __init__(self, inputs: Callable[[int], Inputs], capacity: int) -> None:
-        """As many rows as the largest call has."""
+        """Take `inputs` and a capacity: the rows of the largest call."""
         self._inputs = inputs
         self.capacity = capacity
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
-        """The payload that belongs to so many tokens."""
+        """Return the payload of this many tokens, one (tokens, h) per level."""
         return self._inputs(tokens).payload
 
     def set(self, payload: Tensor) -> None:
-        """Nothing: no trace of a call sets."""
+        """Do nothing: no trace of a call sets."""
 
     def clear(self, tokens: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def resize(self, tokens: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class GivenBuffers:
     def __call__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
     ) -> GivenBuffer:
-        """One with the inputs."""
+        """Make a buffer with the inputs."""
         return GivenBuffer(self.inputs, capacity)
 
 
@@ -91,7 +91,7 @@ class _Function(nn.Module):
 
 
 def as_module(function: Callable[..., Tensor], levels: int, device: torch.device) -> nn.Module:
-    """A decoder that calls `function`; a module that takes a payload is one already."""
+    """Return a decoder that calls `function`; a module that takes a payload is one already."""
     if isinstance(function, nn.Module) and levels:
         return function
     return _Function(function, levels, device)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from deepstack_harness.contract.facts.ranges import Asked, Bounds, RangeAnswer, RangeObservation
-from deepstack_harness.contract.facts.systems import Subject
+from deepstack_harness.contract.facts.ranges import Bounds, RangeAnswer, RangeObservation, RangeQuestions
+from deepstack_harness.contract.facts.systems import SystemSubject
 from deepstack_harness.ranges.inputs import masks, outside, ranges
 from deepstack_harness.ranges.placeholder_range import KEPT, MakeRange, PlaceholderRange
 
@@ -14,7 +14,7 @@ OFFSET = 5  # that a placeholder does not begin the prompt must not matter
 _OUTSIDE = (("0110", 4), (None, 4))
 
 
-def observe_ranges(subject: Subject, make: MakeRange) -> RangeObservation:
+def observe_ranges(subject: SystemSubject, make: MakeRange) -> RangeObservation:
     """The answers of what `make` makes; whatever it raises is an answer too."""
     return RangeObservation(
         subject,
@@ -25,15 +25,17 @@ def observe_ranges(subject: Subject, make: MakeRange) -> RangeObservation:
     )
 
 
-def ask(make: MakeRange, mask: str | None, length: int, asked: Iterable[Bounds]) -> Asked:
-    """One placeholder's answers; `mask` as in `Asked`."""
+def ask(make: MakeRange, mask: str | None, length: int, asked: Iterable[Bounds]) -> RangeQuestions:
+    """One placeholder's answers; `mask` as in `RangeQuestions`."""
     made: list[PlaceholderRange] = []
     failed = _answer(lambda: made.append(make(OFFSET, length, as_tensor(mask))))
     if not made:
-        return Asked(mask, length, str(failed), tuple(RangeAnswer(*each, str(failed)) for each in asked))
+        return RangeQuestions(
+            mask, length, str(failed), tuple(RangeAnswer(*each, str(failed)) for each in asked)
+        )
     answers = tuple(RangeAnswer(start, end, _bounds(made[0], start, end)) for start, end in asked)
     embeds = _answer(made[0].get_num_embeds)
-    return Asked(mask, length, embeds if type(embeds) is int else str(embeds), answers)
+    return RangeQuestions(mask, length, embeds if type(embeds) is int else str(embeds), answers)
 
 
 def as_tensor(mask: str | None) -> Tensor | None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
-from deepstack_harness.contract.facts.ranges import BuildCost, CostObservation, StepCost
+from deepstack_harness.contract.facts.ranges import BuildCost, CostObservation, SchedulingCost
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.ranges.observe import as_tensor
 from deepstack_harness.ranges.placeholder_range import KEPT, MakeRange, PlaceholderRange
@@ -46,7 +46,7 @@ def observe_costs(makes: Mapping[str, MakeRange], repetitions: int = REPETITIONS
     )
 
 
-def step_costs(makes: Mapping[str, MakeRange], served: Served, repetitions: int) -> list[StepCost]:
+def step_costs(makes: Mapping[str, MakeRange], served: Served, repetitions: int) -> list[SchedulingCost]:
     """What a mean step of `served` costs with each variant; raises as `observe_costs`."""
     placed = {name: place(make, served) for name, make in makes.items()}
     walks = {name: _walk_of(served, each) for name, each in placed.items()}
@@ -121,11 +121,11 @@ def _walk_of(served: Served, placed: Placed) -> Callable[[], tuple[int, int]]:
     return walk
 
 
-def _step_cost(name: str, served: Served, questions: int, microseconds: float, calls: int) -> StepCost:
+def _step_cost(name: str, served: Served, questions: int, microseconds: float, calls: int) -> SchedulingCost:
     count = len(served.steps)
     features = max(len(features) for features in served.features.values())
     requests = max(len(step.chunks) for step in served.steps)
-    return StepCost(
+    return SchedulingCost(
         name, served.name, requests, features, count, questions, microseconds / count, calls / count
     )
 

@@ -1,1 +1,1 @@
-"""What people and programs read: terminal tables, JSON lines.  Nothing is judged here."""
+"""Reports for people and programs: tables, pages, JSON lines.  Nothing is judged here."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from deepstack_harness.contract.rules import Verdict
-from deepstack_harness.reporting.findings import Finding, case_findings, detail_of, figure_of
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.reporting.findings import ReportedFinding, case_findings, detail_of, figure_of
 from deepstack_harness.reporting.rerun import again
 from deepstack_harness.reporting.run_data import RunData
 from deepstack_harness.reporting.sanitize import one_line, shortened
-from deepstack_harness.reporting.verdict_words import summarise
+from deepstack_harness.reporting.summary import summarise
 
 MOST = 9
 """GitHub shows ten errors and ten warnings of a step; the last one says how many there are."""
@@ -21,11 +21,11 @@ _LEVELS = {
 
 
 def annotations(run: RunData) -> Iterator[str]:
-    """Errors for what is broken or not judged, warnings for what improved or has no baseline, one summary."""
+    """Write errors for broken and unjudged rules, warnings for other unexpected ones, and one summary."""
     summary = summarise(run)
-    findings = [one for one in case_findings(run) if one.unexpected]
+    findings = [finding for finding in case_findings(run) if finding.unexpected]
     for level in ("error", "warning"):
-        chosen = [one for one in findings if _LEVELS[one.verdict] == level]
+        chosen = [finding for finding in findings if _LEVELS[finding.verdict] == level]
         for finding in chosen[:MOST]:
             yield _line(level, f"{finding.verdict} {finding.title}", _message(finding))
         if len(chosen) > MOST:
@@ -36,7 +36,7 @@ def annotations(run: RunData) -> Iterator[str]:
     yield _line(level, "deepstack harness", f"{summary.headline}; {summary.progress}: {summary.expected}")
 
 
-def _message(finding: Finding) -> str:
+def _message(finding: ReportedFinding) -> str:
     lines = [f"trace: {one_line(trace)}" for trace in finding.traces]
     for row in finding.rows:
         said = " ".join(filter(None, (figure_of(row), one_line(detail_of(row)))))
@@ -49,7 +49,7 @@ def _message(finding: Finding) -> str:
 
 
 def _line(level: str, title: str, message: str) -> str:
-    """A workflow command; escaped as GitHub's own toolkit does."""
+    """Return a workflow command, escaped as GitHub's own toolkit does."""
     return f"::{level} title={_property(one_line(title))}::{_data(message)}"
 
 

@@ -1,13 +1,13 @@
-"""Findings: cases with a rule that is broken, unjudged or better than expected, the unexpected ones first."""
+"""Reported findings: cases with a broken, unjudged or unexpectedly kept rule, the unexpected ones first."""
 
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from deepstack_harness.contract.rules import Verdict
-from deepstack_harness.reporting.run_data import Judged, RunData
+from deepstack_harness.contract.row import Row
+from deepstack_harness.contract.verdicts import OPENED, UNEXPECTED, WORST_FIRST, Verdict, worst
+from deepstack_harness.reporting.run_data import RunData
 from deepstack_harness.reporting.sanitize import shortened
-from deepstack_harness.reporting.verdict_words import UNEXPECTED, WORST_FIRST, of_interest, worst
 from deepstack_harness.results.records import CaseRecord
 
 MOST_OUTPUT = 4_000
@@ -15,60 +15,63 @@ MOST_DETAIL = 2_000
 
 
 @dataclass(frozen=True)
-class Finding:
+class ReportedFinding:
     """One case, or one class of a source (then `case` is None), and its judgements of interest."""
 
     key: str
     title: str
-    rows: tuple[Judged, ...]
+    rows: tuple[Row, ...]
     case: CaseRecord | None = None
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of its judgements."""
+        """The worst verdict of its judgements."""
         return worst(row.verdict for row in self.rows)
 
     @property
     def unexpected(self) -> bool:
-        """Whether somebody has to look."""
+        """Say whether somebody has to look."""
         return self.verdict in UNEXPECTED
 
     @property
     def rules(self) -> str:
-        """The rules it is about."""
+        """The names of its rules."""
         return " ".join(row.rule for row in self.rows)
 
     @property
     def traces(self) -> tuple[str, ...]:
-        """Each trace once."""
+        """The traces, each once."""
         return tuple(dict.fromkeys(row.trace for row in self.rows if row.trace))
 
 
-def case_findings(run: RunData) -> list[Finding]:
-    """Of the cases of a run."""
-    found: dict[str, list[Judged]] = defaultdict(list)
-    for row in filter(of_interest, run.rows):
-        found[row.case].append(row)
+def case_findings(run: RunData) -> list[ReportedFinding]:
+    """Return a finding for each case with something to tell, worst first."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in run.rows:
+        if row.verdict in OPENED:
+            found[row.case].append(row)
     return _sorted(
-        Finding(key, title_of(run.cases[key]), tuple(rows), run.cases[key]) for key, rows in found.items()
+        ReportedFinding(key, title_of(run.cases[key]), tuple(rows), run.cases[key])
+        for key, rows in found.items()
     )
 
 
-def source_findings(run: RunData) -> list[Finding]:
-    """Of the audited classes."""
-    found: dict[str, list[Judged]] = defaultdict(list)
-    for row in filter(of_interest, run.audit or ()):
-        found[f"{row.source or row.revision} {row.model_class or ''}".strip()].append(row)
-    return _sorted(Finding(title, title, tuple(rows)) for title, rows in found.items())
+def source_findings(run: RunData) -> list[ReportedFinding]:
+    """Return a finding for each audited class with something to tell, worst first."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in run.audit or ():
+        if row.verdict in OPENED:
+            found[f"{row.source or row.revision} {row.model_class or ''}".strip()].append(row)
+    return _sorted(ReportedFinding(title, title, tuple(rows)) for title, rows in found.items())
 
 
 def title_of(case: CaseRecord) -> str:
-    """A case in one line, without its trace."""
+    """Return a case in one line, without its trace."""
     return f"{case.family} {case.subject} {case.arm} {case.dtype} {case.device}"
 
 
-def figure_of(row: Judged) -> str:
-    """The figure of a judgement against its limit: `3 rows, limit 0`."""
+def figure_of(row: Row) -> str:
+    """Return the figure of a judgement against its limit: `3 rows, limit 0`."""
     if row.value is None:
         return ""
     limit = "" if row.limit is None else f", limit {number(row.limit)}"
@@ -76,7 +79,7 @@ def figure_of(row: Judged) -> str:
 
 
 def number(value: float | None) -> str:
-    """A figure for people: no more digits than matter, and a word for what is not finite."""
+    """Write a figure for people: no more digits than matter, and words for what is not finite."""
     if value is None:
         return ""
     if abs(value) > 1e300:  # what JSON cannot carry comes as the largest float
@@ -84,10 +87,10 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"
 
 
-def detail_of(row: Judged) -> str:
-    """What was seen, not too long."""
+def detail_of(row: Row) -> str:
+    """Return the detail of a judgement, shortened."""
     return shortened(row.detail, MOST_DETAIL)
 
 
-def _sorted(findings: Iterable[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda one: WORST_FIRST.index(one.verdict))
+def _sorted(findings: Iterable[ReportedFinding]) -> list[ReportedFinding]:
+    return sorted(findings, key=lambda finding: WORST_FIRST.index(finding.verdict))

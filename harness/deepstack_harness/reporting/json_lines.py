@@ -11,7 +11,7 @@ from deepstack_harness.errors import MachineError, UsageError
 
 
 class JsonLines:
-    """A sink for objects; `-` is stdout.  Opened before anything is measured, so that nothing is lost."""
+    """A sink for objects, opened before anything is measured: a bad path costs no work.  `-` is stdout."""
 
     def __init__(self, target: str) -> None:
         """Open the file for writing; raises `UsageError` where that cannot be."""

@@ -4,14 +4,15 @@ from collections import defaultdict
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.row import Row
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.reporting.findings import figure_of, title_of
-from deepstack_harness.reporting.run_data import Judged, RunData
+from deepstack_harness.reporting.run_data import RunData
 from deepstack_harness.results.records import CaseRecord
 
 
 def render_junit(run: RunData) -> str:
-    """The XML text.  A case's seconds stand at its first judgement, so that sums are right."""
+    """Return the XML text.  A case's seconds stand at its first judgement, so that sums are right."""
     groups: dict[str, list[TestCase]] = defaultdict(list)
     timed: set[str] = set()
     for row in run.rows:
@@ -29,7 +30,7 @@ def render_junit(run: RunData) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text.decode()}\n'
 
 
-def _test(row: Judged, case: CaseRecord, seconds: float) -> TestCase:
+def _test(row: Row, case: CaseRecord, seconds: float) -> TestCase:
     name = f"{row.rule} {row.rule.word}: {title_of(case)}: {case.trace}"
     test = TestCase(name, classname=f"{case.family}.{case.arm}", time=seconds)
     if outcome := _outcome(row, case):
@@ -37,8 +38,8 @@ def _test(row: Judged, case: CaseRecord, seconds: float) -> TestCase:
     return test
 
 
-def _outcome(row: Judged, case: CaseRecord) -> Failure | Error | Skipped | None:
-    """None for a rule that is kept."""
+def _outcome(row: Row, case: CaseRecord) -> Failure | Error | Skipped | None:
+    """Return the element that says what is wrong; None for a rule that is kept."""
     said = " ".join(filter(None, (figure_of(row), row.detail)))
     match row.verdict:
         case Verdict.PASS:

@@ -4,28 +4,24 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 
-from deepstack_harness.contract.rules import Verdict
-from deepstack_harness.reporting.findings import Finding, case_findings, detail_of, figure_of
+from deepstack_harness.contract.verdicts import WORST_FIRST
+from deepstack_harness.reporting.findings import ReportedFinding, case_findings, detail_of, figure_of
 from deepstack_harness.reporting.rerun import again
 from deepstack_harness.reporting.run_data import RunData
 from deepstack_harness.reporting.sanitize import one_line, shortened
+from deepstack_harness.reporting.summary import summarise
 from deepstack_harness.reporting.verdict_matrix import Cell, Matrix, release_matrix, run_matrix
-from deepstack_harness.reporting.verdict_words import MEANINGS, WORST_FIRST, summarise
 
 MOST_FINDINGS = 60
 MOST_BYTES = 900_000
 """GitHub takes 1 MiB for a step's summary, and shows none of a longer one."""
 
-SIGNS = {
-    Verdict.FAIL: "❌", Verdict.ERROR: "⚠️", Verdict.IMPROVED: "⬆️", Verdict.MISSING: "❔",
-    Verdict.XFAIL: "🔶", Verdict.PASS: "✅", Verdict.SKIP: "▫️",
-}  # fmt: skip
 # Markdown is also read inside HTML elements.
 _ACTIVE = re.compile(r"[\\`*_{}\[\]()#+\-.!|~:@/$=^]")
 
 
 def render_markdown(run: RunData) -> str:
-    """The summary; never longer than GitHub takes."""
+    """Return the summary; never longer than GitHub takes."""
     lines, size, left = [], 0, 0
     for block in _blocks(run):
         more = len(block.encode()) + 1
@@ -40,7 +36,7 @@ def render_markdown(run: RunData) -> str:
 
 
 def _blocks(run: RunData) -> Iterator[str]:
-    """Each is whole: to leave one out breaks no other."""
+    """Iterate over blocks; any of them may be left out."""
     summary = summarise(run)
     yield f"## {'✅' if summary.good else '❌'} {plain(summary.headline)}\n"
     yield f"{plain(summary.progress)}: {summary.expected}.\n"
@@ -48,7 +44,9 @@ def _blocks(run: RunData) -> Iterator[str]:
     for note in run.notes:
         yield f"> {plain(note)}\n"
     yield "\n".join(_matrix(run_matrix(run)))
-    seen = [f"{SIGNS[one]} {one} {MEANINGS[one]}" for one in WORST_FIRST if summary.counts[one]]
+    seen = [
+        f"{verdict.sign} {verdict} {verdict.meaning}" for verdict in WORST_FIRST if summary.counts[verdict]
+    ]
     yield f"\n{'; '.join(seen)}\n"
     yield from _findings(case_findings(run))
     if releases := release_matrix(run):
@@ -56,7 +54,7 @@ def _blocks(run: RunData) -> Iterator[str]:
         yield "\n".join(_matrix(releases))
 
 
-def _findings(findings: list[Finding]) -> Iterator[str]:
+def _findings(findings: list[ReportedFinding]) -> Iterator[str]:
     if findings:
         yield "### Findings\n"
     for finding in findings[:MOST_FINDINGS]:
@@ -82,11 +80,11 @@ def _row(cells: Iterable[str]) -> str:
 def _cell(cell: Cell | None) -> str:
     if cell is None:
         return ""
-    return f"{SIGNS[cell.verdict]} {cell.verdict} {cell.times}" if cell.opened else SIGNS[cell.verdict]
+    return f"{cell.verdict.sign} {cell.verdict} {cell.times}" if cell.opened else cell.verdict.sign
 
 
-def _finding(finding: Finding) -> Iterator[str]:
-    yield f"<details><summary>{SIGNS[finding.verdict]} {finding.verdict} {plain(finding.title)}</summary>\n"
+def _finding(finding: ReportedFinding) -> Iterator[str]:
+    yield f"<details><summary>{finding.verdict.sign} {finding.verdict} {plain(finding.title)}</summary>\n"
     for trace in finding.traces:
         yield f"trace: <code>{plain(trace)}</code>\n"
     if finding.case and finding.case.diagnosis:
@@ -102,7 +100,7 @@ def _finding(finding: Finding) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """`text` on one line, as text: no markup, link, mention or issue reference in it comes alive."""
+    """Return `text` on one line, escaped: no markup, link, mention or issue reference in it comes alive."""
     return _ACTIVE.sub(
         lambda found: f"&#{ord(found[0])};", html.escape(one_line(text)).replace("&#x27;", "'")
     )

@@ -11,14 +11,16 @@ from functools import cache
 from importlib.resources import files
 
 import jinja2
+import msgspec
 from markupsafe import Markup
 
 from deepstack_harness import __version__
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Verdict
 from deepstack_harness.reporting.figures import figures_of
 from deepstack_harness.reporting.findings import (
     MOST_OUTPUT,
-    Finding,
+    ReportedFinding,
     case_findings,
     detail_of,
     figure_of,
@@ -28,8 +30,8 @@ from deepstack_harness.reporting.findings import (
 from deepstack_harness.reporting.rerun import again
 from deepstack_harness.reporting.run_data import RunData
 from deepstack_harness.reporting.sanitize import shortened
+from deepstack_harness.reporting.summary import summarise
 from deepstack_harness.reporting.verdict_matrix import Cell, Matrix, release_matrix, run_matrix
-from deepstack_harness.reporting.verdict_words import MEANINGS, OPENED, UNEXPECTED, WORST_FIRST, summarise
 
 MOST_FINDINGS = 300
 SCRIPT_BUDGET = 600_000
@@ -41,40 +43,40 @@ class Shown:
     """A finding of the page: `key` is its place, `script` None where there is none or no room for it."""
 
     key: str
-    finding: Finding
+    finding: ReportedFinding
     script: str | None
     no_room: bool
 
 
 def render_page(run: RunData) -> str:
-    """The whole page."""
+    """Return the whole page."""
     shown = _places(case_findings(run), "f")
     audited = _places(source_findings(run), "s")
     summary = summarise(run)
     return _environment().get_template("page.html.jinja").render(
-        run=run, summary=summary, version=__version__, rules=list(Rule),
-        matrix=run_matrix(run), releases=release_matrix(run), figures=figures_of(run),
-        shown=shown, audited=audited, all_findings=len(case_findings(run)),
-        places=_Places(shown, audited), verdicts=[one for one in WORST_FIRST if summary.counts[one]],
-        environment=[_settings(about) for about in run.about], filters=_filters(run_matrix(run)),
-        css=Markup(_own("page.css")), js=Markup(_own("page.js")), hash=_hash(_own("page.js")),
+        run=run, summary=summary, version=__version__, rules=list(Rule), matrix=run_matrix(run),
+        releases=release_matrix(run), figures=figures_of(run), shown=shown, audited=audited,
+        all_findings=len(case_findings(run)), places=_Places(shown, audited), verdicts=[verdict for verdict
+        in WORST_FIRST if summary.counts[verdict]], environment=[_settings(msgspec.to_builtins(about)) for
+        about in run.about], filters=_filters(run_matrix(run)), css=Markup(_own("page.css")),
+        js=Markup(_own("page.js")), hash=_hash(_own("page.js")),
     )  # fmt: skip
 
 
 class _Places:
-    """Where a cell's findings are in the page."""
+    """The places of a cell's findings in the page."""
 
     def __init__(self, *groups: Sequence[Shown]) -> None:
         self._keys = {id(row): one.key for group in groups for one in group for row in one.finding.rows}
 
     def of(self, cell: Cell) -> str:
-        """Keys with spaces between them; empty where no room was left for these findings."""
+        """Return keys with spaces between them; empty where no room was left for these findings."""
         keys = (self._keys.get(id(row)) for row in cell.opened)
         return " ".join(dict.fromkeys(key for key in keys if key))
 
 
-def _places(findings: Iterable[Finding], letter: str) -> list[Shown]:
-    """The first findings, and scripts while there is room; the unexpected come first."""
+def _places(findings: Iterable[ReportedFinding], letter: str) -> list[Shown]:
+    """Return the first findings, with scripts while there is room; the unexpected come first."""
     shown, room = [], SCRIPT_BUDGET
     for place, finding in zip(range(1, MOST_FINDINGS + 1), findings, strict=False):
         script = finding.case.script if finding.case else None
@@ -85,7 +87,7 @@ def _places(findings: Iterable[Finding], letter: str) -> list[Shown]:
 
 
 def _filters(matrix: Matrix) -> list[tuple[str, list[str]]]:
-    """For each column before the rules, its values."""
+    """Return each column before the rules with its values."""
     return [
         (head, sorted({line.names[place] for line in matrix.lines}))
         for place, head in enumerate(matrix.heads)
@@ -93,7 +95,7 @@ def _filters(matrix: Matrix) -> list[tuple[str, list[str]]]:
 
 
 def _settings(about: object) -> list[tuple[str, str]]:
-    """What a run says of itself, flat: names and texts."""
+    """Return `run.json` flat: names and texts."""
     found: list[tuple[str, str]] = []
 
     def walk(name: str, value: object) -> None:
@@ -118,7 +120,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {"number": number, "safe_svg": Markup, "shortened": shortened}
     environment.globals |= {
-        "meanings": MEANINGS, "opened": OPENED, "unexpected": UNEXPECTED, "Verdict": Verdict,
+        "unexpected": UNEXPECTED, "Verdict": Verdict,
         "figure_of": figure_of, "detail_of": detail_of, "most_output": MOST_OUTPUT, "again": again,
     }  # fmt: skip
     return environment

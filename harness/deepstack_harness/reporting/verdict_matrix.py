@@ -1,13 +1,14 @@
-"""Verdicts as a matrix: what was judged against the rules R0 to R13, worst verdict first."""
+"""The verdict matrix: families and sources against the rules R0 to R13, the worst verdict in each cell."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from deepstack_harness.contract.rules import Rule, Verdict
-from deepstack_harness.reporting.run_data import Judged, RunData
-from deepstack_harness.reporting.verdict_words import OPENED, worst
+from deepstack_harness.contract.row import Row
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import OPENED, Verdict, worst
+from deepstack_harness.reporting.run_data import RunData
 
 
 @dataclass(frozen=True)
@@ -15,21 +16,21 @@ class Cell:
     """All judgements of one rule in one line of the matrix."""
 
     rule: Rule
-    rows: tuple[Judged, ...]
+    rows: tuple[Row, ...]
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The worst of them."""
+        """The worst verdict of its judgements."""
         return worst(row.verdict for row in self.rows)
 
     @property
     def times(self) -> int:
-        """How many have that verdict."""
+        """The number of judgements with that verdict."""
         return sum(row.verdict == self.verdict for row in self.rows)
 
     @property
-    def opened(self) -> tuple[Judged, ...]:
-        """Those with something to tell."""
+    def opened(self) -> tuple[Row, ...]:
+        """The judgements with something to tell."""
         return tuple(row for row in self.rows if row.verdict in OPENED)
 
 
@@ -43,7 +44,7 @@ class Line:
     @property
     def verdicts(self) -> frozenset[Verdict]:
         """Every verdict of this line."""
-        return frozenset(Verdict(row.verdict) for cell in self.cells if cell for row in cell.rows)
+        return frozenset(row.verdict for cell in self.cells if cell for row in cell.rows)
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,12 @@ class Matrix:
 
 
 def run_matrix(run: RunData) -> Matrix:
-    """Families x arms x devices against rules."""
+    """Return families x arms x devices against rules."""
     return _matrix(("family", "arm", "device"), ((row.place, row) for row in run.rows))
 
 
 def release_matrix(run: RunData) -> Matrix | None:
-    """Sources and their model classes against rules; None where no source was audited."""
+    """Return sources and their model classes against rules; None where no source was audited."""
     if run.audit is None:
         return None
     return _matrix(
@@ -70,13 +71,13 @@ def release_matrix(run: RunData) -> Matrix | None:
     )
 
 
-def _matrix(heads: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], Judged]]) -> Matrix:
-    found: dict[tuple[str, ...], dict[Rule, list[Judged]]] = defaultdict(lambda: defaultdict(list))
+def _matrix(heads: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], Row]]) -> Matrix:
+    found: dict[tuple[str, ...], dict[Rule, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for names, row in rows:
-        found[names][Rule(row.rule)].append(row)
+        found[names][row.rule].append(row)
     rules = tuple(rule for rule in Rule if any(rule in cells for cells in found.values()))
     return Matrix(heads, rules, tuple(_line(names, rules, cells) for names, cells in found.items()))
 
 
-def _line(names: tuple[str, ...], rules: Sequence[Rule], cells: dict[Rule, list[Judged]]) -> Line:
+def _line(names: tuple[str, ...], rules: Sequence[Rule], cells: dict[Rule, list[Row]]) -> Line:
     return Line(names, tuple(Cell(rule, tuple(cells[rule])) if rule in cells else None for rule in rules))

@@ -1,4 +1,4 @@
-"""The names of a run's files in its folder, and of a shard's among those of the others."""
+"""File names of a run in its folder, and of its shards, which share the folder."""
 
 import re
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ class Shard:
     count: int
 
     def __str__(self) -> str:
-        """The text that `parse` reads back."""
+        """Return the text that `parse` reads."""
         return f"{self.index}/{self.count}"
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
-        """Read `1/3`; raises `UsageError` for anything else."""
+        """Parse `1/3`; raises `UsageError` for anything else."""
         found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
         if not found or int(found[1]) > int(found[2]):
             raise UsageError(f"--shard takes I/N with I from 1 to N, as in 1/3, not '{text}'")
@@ -32,28 +32,28 @@ class Shard:
 
 @dataclass(frozen=True)
 class Files:
-    """Of one run, or of one shard of it."""
+    """Paths of the files of one run, or of one shard of it."""
 
     folder: Path
     shard: Shard | None = None
 
     @property
     def about(self) -> Path:
-        """`run.json`."""
+        """Return the path of `run.json`."""
         return self._named("run", "json")
 
     @property
     def rows(self) -> Path:
-        """`rows.jsonl`."""
+        """Return the path of `rows.jsonl`."""
         return self._named("rows", "jsonl")
 
     @property
     def cases(self) -> Path:
-        """`cases.jsonl`."""
+        """Return the path of `cases.jsonl`."""
         return self._named("cases", "jsonl")
 
     def parquet(self, kind: str) -> Path:
-        """`rows.parquet` and `cases.parquet`, at the end of a run."""
+        """Return the path of `rows.parquet` or `cases.parquet`, which are written at the end of a run."""
         return self._named(kind, "parquet")
 
     def _named(self, stem: str, suffix: str) -> Path:
@@ -62,7 +62,7 @@ class Files:
 
 
 def found_in(folder: Path) -> Iterator[Files]:
-    """Every run or shard that a folder holds, by its `run.json`; nothing for a folder that is not there."""
+    """Iterate over the runs or shards in a folder, by their `run.json`; none where there is no folder."""
     if not folder.is_dir():
         return
     for path in sorted(folder.iterdir()):

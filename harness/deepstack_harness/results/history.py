@@ -1,59 +1,76 @@
 """Earlier runs: a folder that holds folders of runs, or a dataset of their Parquet files on the hub."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
+import msgspec
+
+from deepstack_harness.contract.row import Row
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.results.files import found_in
 from deepstack_harness.results.parquet import RUN
-from deepstack_harness.results.read import Run, read_run
+from deepstack_harness.results.read import StoredRun, read_stored
+from deepstack_harness.results.records import CaseRecord, refuse_version
 
-if TYPE_CHECKING:
-    import pandas as pd
-
+T = TypeVar("T")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def read_history(source: str) -> tuple[list[Run], list[str]]:
-    """The runs of a folder, or of a hub dataset `OWNER/NAME`, oldest first, and what was left out of them.
+def read_history(source: str) -> tuple[list[StoredRun], list[str]]:
+    """Read the runs of a folder, or of a hub dataset `OWNER/NAME`, oldest first, and what was left out.
 
     Raises `UsageError` where there is no such folder or dataset, `MachineError` without a network.
     """
     folder = Path(source)
     if folder.is_dir():
-        runs, notes = _of_folder(folder)
-    elif _HUB_NAME.fullmatch(source):
-        runs, notes = list(of_dataset(source)), []
-    else:
-        raise UsageError(f"history '{source}' is neither a folder of runs nor a hub dataset OWNER/NAME")
-    return sorted(runs, key=lambda run: run.started), notes
+        return history_in(folder)
+    if _HUB_NAME.fullmatch(source):
+        return sorted(of_dataset(source), key=_started), []
+    raise UsageError(f"history '{source}' is neither a folder of runs nor a hub dataset OWNER/NAME")
 
 
-def _of_folder(folder: Path) -> tuple[list[Run], list[str]]:
-    """A run that does not read is left out, and named: one damaged night must not end all later ones."""
+def history_in(folder: Path) -> tuple[list[StoredRun], list[str]]:
+    """Read the runs in the folders of `folder`, oldest first.
+
+    A run that does not read is left out and noted: one damaged night must not end all later ones.
+    """
     runs, notes = [], []
     for each in sorted(path for path in folder.iterdir() if any(found_in(path))):
         try:
-            runs.append(read_run(each))
+            runs.append(read_stored(each))
         except UsageError as error:
             notes.append(f"not in the history: {error}")
-    return runs, notes
+    return sorted(runs, key=_started), notes
 
 
-def of_dataset(name: str) -> Iterator[Run]:
-    """The runs whose `rows*.parquet` and `cases*.parquet` a dataset has, in whatever folders."""
-    rows, cases = (_frame(name, kind) for kind in ("rows", "cases"))
-    for started in sorted(set(rows[RUN])):
-        parts: Sequence[pd.DataFrame] = [one[one[RUN] == started].drop(columns=RUN) for one in (rows, cases)]
-        ours, theirs = (part.reset_index(drop=True) for part in parts)
-        yield Run(f"{name} {started}", ours, theirs, [{"started": started}], [])
+def of_dataset(name: str) -> Iterator[StoredRun]:
+    """Read the runs whose `rows*.parquet` and `cases*.parquet` a dataset has, in whatever folders."""
+    rows, cases = _records(name, "rows", Row), _records(name, "cases", CaseRecord)
+    for started in sorted(rows):
+        found, ended = rows[started], cases.get(started, [])
+        yield StoredRun(f"{name} {started}", tuple(found), tuple(ended), began=started)
 
 
-def _frame(name: str, kind: str) -> pd.DataFrame:
+def _started(run: StoredRun) -> str:
+    return run.started
+
+
+def _records(name: str, kind: str, type_: type[T]) -> dict[str, list[T]]:
+    """Return the records of each run, by its start."""
+    found: dict[str, list[T]] = {}
+    for record in _table(name, kind):
+        where = f"history '{name}'"
+        refuse_version(record.get("schema_version"), where)
+        try:
+            found.setdefault(record.pop(RUN), []).append(msgspec.convert(record, type_))
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{where} does not hold what a run writes: {error}") from None
+    return found
+
+
+def _table(name: str, kind: str) -> list[dict[str, Any]]:
     import datasets
 
     try:
@@ -62,7 +79,7 @@ def _frame(name: str, kind: str) -> pd.DataFrame:
         raise MachineError(f"history '{name}' cannot be read from the hub: {error}") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"history '{name}' is no dataset of runs: {error}") from None
-    frame = found.to_pandas()
-    if RUN not in frame:
+    if RUN not in found.column_names:
         raise UsageError(f"history '{name}' is no dataset of runs: its {kind} have no column '{RUN}'")
-    return frame.astype(object).where(frame.notna(), None)
+    table: list[dict[str, Any]] = found.to_list()
+    return table

@@ -1,112 +1,105 @@
-"""Reads a run's folder; refuses by name what no run has written, and changes nothing."""
-
-from __future__ import annotations
+"""Readers of a run's folder: they refuse by name what no run has written, and change nothing."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
-import msgspec
-
+from deepstack_harness.contract.row import Row
 from deepstack_harness.errors import UsageError
 from deepstack_harness.results.files import Files, found_in
-from deepstack_harness.results.records import About, CaseRecord, RunRow, decode
-
-if TYPE_CHECKING:
-    import pandas as pd
+from deepstack_harness.results.records import About, CaseRecord, decode
 
 T = TypeVar("T")
 
 
 @dataclass
-class Part:
+class RunPart:
     """One run, or one shard of it, as its files have it.
 
-    `rows` are those of cases that ended, `bytes_of` how much of each file they take
-    from its start on; `notes` say what else the files hold.
+    `rows` are those of cases that ended, `bytes_of` the length of each file that they
+    take from its start on; `notes` say what else the files hold.
     """
 
     files: Files
     about: About
-    rows: list[RunRow] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     cases: list[CaseRecord] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     bytes_of: dict[Path, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run with all its shards.
-
-    `rows` has the columns of `RunRow`, `cases` those of `CaseRecord` (nested ones as
-    dicts and lists), `meta` one `run.json` for each shard, `notes` what a reader should know.
-    """
+class StoredRun:
+    """A run with all its shards; `abouts` has one `run.json` for each, `notes` what a reader should know."""
 
     name: str
-    rows: pd.DataFrame
-    cases: pd.DataFrame
-    meta: list[dict[str, Any]]
-    notes: list[str]
+    rows: tuple[Row, ...]
+    cases: tuple[CaseRecord, ...]
+    abouts: tuple[About, ...] = ()
+    notes: tuple[str, ...] = ()
+    began: str = ""
+    """The start of a run that was stored without a `run.json`."""
 
-    @cached_property
+    @property
     def started(self) -> str:
-        """When the first shard began, ISO 8601."""
-        return min((str(one["started"]) for one in self.meta), default="")
+        """The time at which the first shard began, ISO 8601."""
+        return min((about.started for about in self.abouts), default=self.began)
 
 
-def read_run(folder: Path | str) -> Run:
-    """The run in a folder, finished or not; raises `UsageError` for what is no run, or a damaged one."""
+def read_stored(folder: Path | str) -> StoredRun:
+    """Read the run in a folder, finished or not.
+
+    Raises `UsageError` for a folder without a run, and for a damaged one.
+    """
     folder = Path(folder)
     parts = [read_part(files) for files in found_in(folder)]
     if not parts:
         raise UsageError(f"'{folder}' holds no run: it has no run.json, which 'run --out DIR' writes")
     _fit(folder, parts)
-    return run_of(
+    return StoredRun(
         folder.resolve().name,
-        [row for part in parts for row in part.rows],
-        [case for part in parts for case in part.cases],
-        [part.about for part in parts],
-        [*_absent(parts), *(note for part in parts for note in part.notes)],
+        tuple(row for part in parts for row in part.rows),
+        tuple(case for part in parts for case in part.cases),
+        tuple(part.about for part in parts),
+        (*_absent(parts), *(note for part in parts for note in part.notes)),
     )
 
 
-def run_of(
-    name: str,
-    rows: Sequence[RunRow],
-    cases: Sequence[CaseRecord],
-    meta: Sequence[About] = (),
-    notes: Sequence[str] = (),
-) -> Run:
-    """The frames of these rows and cases."""
-    return Run(
-        name, _frame(rows, RunRow), _frame(cases, CaseRecord), msgspec.to_builtins(list(meta)), list(notes)
-    )
-
-
-def read_part(files: Files) -> Part:
-    """One shard; raises `UsageError` that names the file, and the line, at fault."""
-    part = Part(files, read_about(files))
-    part.cases = list(_lines(part, files.cases, CaseRecord))
+def read_part(files: Files) -> RunPart:
+    """Read one shard; raises `UsageError` that names the file, and the line, at fault."""
+    part = RunPart(files, read_about(files))
+    part.cases = list(_ended(part, files.cases, CaseRecord))
     known = {case.case for case in part.cases}
     # Rows come before their case, so those of a case that did not end stand last.
-    part.rows = list(_lines(part, files.rows, RunRow, lambda row: row.case in known))
-    _whole(part)
+    part.rows = list(_ended(part, files.rows, Row, lambda row: row.case in known))
+    _refuse_incomplete(part)
     return part
 
 
 def read_about(files: Files) -> About:
-    """What `run.json` says; raises `UsageError` for another file under its name."""
+    """Read `run.json`; raises `UsageError` for another file under its name."""
     return decode(_bytes(files.about), About, f"'{files.about}'")
 
 
-def _lines(part: Part, path: Path, kind: type[T], wanted: Callable[[T], bool] = bool) -> Iterator[T]:
-    """The objects of a file; a last line that was cut off is left out of a run that was."""
+def read_rows(path: Path) -> tuple[Row, ...]:
+    """Read rows that a command wrote with `--json`; a torn last line is ignored.
+
+    Raises `UsageError` that names the file, and the line, at fault.
+    """
+    lines, _ = _split(_bytes(path))
+    return tuple(decode(line, Row, f"line {number} of '{path}'") for number, line in enumerate(lines, 1))
+
+
+def _ended(part: RunPart, path: Path, kind: type[T], wanted: Callable[[T], bool] = bool) -> Iterator[T]:
+    """Decode the lines of a file, but for those of a case that did not end.
+
+    A torn last line is noted if the run did not finish, and an error if it did.
+    """
     if part.about.finished is None and not path.exists():
         return
-    *lines, torn = _bytes(path).split(b"\n")
+    lines, torn = _split(_bytes(path))
     if torn and part.about.finished is not None:
         raise UsageError(f"'{path}' ends in the middle of a line, though the run came to its end: it was cut")
     if torn:
@@ -119,6 +112,12 @@ def _lines(part: Part, path: Path, kind: type[T], wanted: Callable[[T], bool] = 
     yield from ended
 
 
+def _split(text: bytes) -> tuple[list[bytes], bytes]:
+    """Return the whole lines, and what stands behind the last line end."""
+    *lines, torn = text.split(b"\n")
+    return lines, torn
+
+
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -126,7 +125,7 @@ def _bytes(path: Path) -> bytes:
         raise UsageError(f"cannot read '{path}', which a run has: {error.strerror}") from None
 
 
-def _whole(part: Part) -> None:
+def _refuse_incomplete(part: RunPart) -> None:
     """Refuse a case that is there twice or lacks rows, and a finished run that lacks cases."""
     named = [case.case for case in part.cases]
     if len(named) > len(set(named)):
@@ -145,7 +144,7 @@ def _whole(part: Part) -> None:
         )
 
 
-def _fit(folder: Path, parts: Sequence[Part]) -> None:
+def _fit(folder: Path, parts: Sequence[RunPart]) -> None:
     """Refuse shards of different runs."""
     kinds = {(part.about.plan, part.files.shard.count if part.files.shard else 1) for part in parts}
     if len(kinds) > 1:
@@ -153,15 +152,7 @@ def _fit(folder: Path, parts: Sequence[Part]) -> None:
         raise UsageError(f"'{folder}' holds parts of different runs: {names}")
 
 
-def _absent(parts: Sequence[Part]) -> list[str]:
+def _absent(parts: Sequence[RunPart]) -> list[str]:
     here = {part.files.shard.index for part in parts if part.files.shard}
     count = max((part.files.shard.count for part in parts if part.files.shard), default=0)
     return [f"shard {index}/{count} is not here" for index in range(1, count + 1) if index not in here]
-
-
-def _frame(records: Sequence[Any], kind: type) -> pd.DataFrame:
-    import pandas as pd  # processes that only write, or play, need none
-
-    names = [one.name for one in msgspec.inspect.type_info(kind).fields]  # type: ignore[attr-defined]
-    plain = msgspec.json.decode(msgspec.json.encode(list(records)))  # tuples become lists, as in the files
-    return pd.DataFrame(plain, columns=names)

@@ -1,49 +1,35 @@
-"""What a run's files hold: one judgement, one case, and what is said of the run as a whole."""
+"""Records of a run's files: a case, and what is said of the run as a whole; rows are in `contract.row`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
 
-from deepstack_harness.catalogue.matrix import Planned
-from deepstack_harness.contract.case import Distances, Judgement
-from deepstack_harness.contract.row import Row
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.buffer_ref import BufferRef
+from deepstack_harness.contract.observation import Distances
+from deepstack_harness.contract.row import SCHEMA_VERSION
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.errors import UsageError
 from deepstack_harness.machine.environment import Environment
 
-SCHEMA_VERSION = 1
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class RunRow(Row):
-    """A judgement, its case, and whether the catalogue wants the rule broken (None: it says nothing).
+class CaseEnding(StrEnum):
+    """The way in which a case ended."""
 
-    A failure that is wanted is XFAIL, and one that is wanted and missing is IMPROVED.
-    """
+    PLAYED = "played"
+    RECOMPILE_LIMIT = "recompile limit"
+    RAISED = "raised"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed out"
+    OUT_OF_MEMORY = "out of memory"
 
-    case: str = ""
-    expected: bool | None = None
-
-    @classmethod
-    def judged(
-        cls, planned: Planned, said: Judgement, torch: str, incident: str | None, case: str
-    ) -> "RunRow":
-        """The row of one judgement, against what the plan says."""
-        expected = None if planned.must_break is None else said.rule in planned.must_break
-        row = Row.of(planned.case, said, torch, incident)
-        fields = {name: getattr(row, name) for name in Row.__dataclass_fields__}
-        fields["verdict"] = against(said.verdict, expected=bool(expected))
-        return cls(**fields, case=case, expected=expected)
-
-
-def against(verdict: Verdict, *, expected: bool) -> Verdict:
-    """A verdict, seen beside an expected failure."""
-    if not expected:
-        return verdict
-    improved = Verdict.IMPROVED
-    return {Verdict.FAIL: Verdict.XFAIL, Verdict.PASS: improved, Verdict.SKIP: improved}.get(verdict, verdict)
+    @property
+    def is_whole(self) -> bool:
+        """Say whether the trace came to its end, so that its process may play another case."""
+        return self in {CaseEnding.PLAYED, CaseEnding.RECOMPILE_LIMIT}
 
 
 @dataclass(frozen=True)
@@ -59,20 +45,21 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class CaseRecord:
-    """One case as it ended; `seconds` of wall time, `rows` judgements.
+    """One case as it ended; `seconds` of wall time, `rows` is the number of its judgements.
 
-    `distances`: `eager` of the worst step, the rest of the worst that a payload takes part in.
-    `ending` is `played`, `recompile limit`, `raised`, `crashed`, `timed out` or `out of memory`.
-    `output` is the end of what a process printed that did not answer as it should.
+    `expected` has the rules that the catalogue wants broken.  `distances`: those of the whole case, see
+    `deepstack_harness.oracles.distances.case_distances`.  `output` is the end of what a process printed
+    that did not answer as it should.
     """
 
     case: str
     group: str
     incident: str | None
-    ending: str
+    ending: CaseEnding
     seconds: float
     family: str
     subject: str
+    buffer: BufferRef
     trace: str
     arm: str
     device: str
@@ -88,12 +75,12 @@ class CaseRecord:
     note: str
     output: str
     rows: int
-    schema_version: int = field(default=SCHEMA_VERSION)
+    schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True)
 class Planning:
-    """How much a run, or its shard, is to play."""
+    """The number of groups and cases that a run, or its shard, is to play."""
 
     groups: int
     cases: int
@@ -116,7 +103,7 @@ class About:
     environment: Environment
     planned: Planning
     plan: str
-    schema_version: int = field(default=SCHEMA_VERSION)
+    schema_version: int = SCHEMA_VERSION
 
 
 class _Version(msgspec.Struct):
@@ -124,11 +111,18 @@ class _Version(msgspec.Struct):
 
 
 def decode(text: bytes, kind: type[T], where: str) -> T:
-    """One object of a run's file; `UsageError` names `where`: corrupt, foreign, or of another version."""
+    """Decode one object of a run's file.
+
+    Raises `UsageError` that names `where` for a corrupt or foreign object, and for one of another version.
+    """
     try:
-        version = msgspec.json.decode(text, type=_Version).schema_version
-        if version != SCHEMA_VERSION:
-            raise UsageError(f"{where} has schema_version {version}, this harness reads {SCHEMA_VERSION}")
+        refuse_version(msgspec.json.decode(text, type=_Version).schema_version, where)
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UsageError(f"{where} is not what a run writes: {error}") from None
+
+
+def refuse_version(version: object, where: str) -> None:
+    """Raise `UsageError` that names `where` for another schema version than ours."""
+    if version != SCHEMA_VERSION:
+        raise UsageError(f"{where} has schema_version {version}, this harness reads {SCHEMA_VERSION}")

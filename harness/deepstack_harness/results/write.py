@@ -1,4 +1,4 @@
-"""Writes a run's folder: what was appended is on the disk, and a run that was killed can go on."""
+"""The writer of a run's folder: appended cases are on the disk at once, and a killed run can go on."""
 
 import fcntl
 import os
@@ -11,10 +11,12 @@ from typing import BinaryIO
 
 import msgspec
 
+from deepstack_harness.atomic import write_atomically
+from deepstack_harness.contract.row import Row
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.results.files import Files, found_in
-from deepstack_harness.results.read import Part, read_about, read_part
-from deepstack_harness.results.records import About, CaseRecord, RunRow
+from deepstack_harness.results.read import RunPart, read_about, read_part
+from deepstack_harness.results.records import About, CaseRecord
 
 
 class RunWriter:
@@ -32,27 +34,27 @@ class RunWriter:
                 f"'{found[0]}' is there already: go on with --resume, or choose another --out folder"
             )
         _refuse_others(files, about)
-        with _told(files.folder):
+        with _translated(files.folder):
             files.folder.mkdir(parents=True, exist_ok=True)
         self._rows, self._cases = _open(files.rows), _open(files.cases)
         try:
             _lock(self._rows, files.folder)
-            self.part = read_part(files) if found else Part(files, about)
+            self.part = read_part(files) if found else RunPart(files, about)
             self._go_on()
         except BaseException:
             self.close()
             raise
 
-    def append(self, rows: Sequence[RunRow], case: CaseRecord) -> None:
-        """Write a case that ended, its rows first; both files are on the disk when this returns."""
+    def append(self, rows: Sequence[Row], case: CaseRecord) -> None:
+        """Write a case that ended, its rows first; the disk has both when this returns."""
         _append(self._rows, rows)
         _append(self._cases, [case])
         self.part.rows += rows
         self.part.cases.append(case)
 
     def finish(self) -> None:
-        """Say in `run.json` that the run came to its end, now."""
-        self._say(finished=now())
+        """Record in `run.json` that the run came to its end, now."""
+        self._write_about(finished=now())
 
     def close(self) -> None:
         """Close the files."""
@@ -60,19 +62,21 @@ class RunWriter:
         self._cases.close()
 
     def _go_on(self) -> None:
-        """Drop what a killed run left behind its last whole case, and say that the run goes on."""
+        """Drop the torn lines behind the last whole case of a killed run, and record that the run goes on."""
         for stream in (self._rows, self._cases):
-            with _told(Path(stream.name)):
+            with _translated(Path(stream.name)):
                 stream.truncate(self.part.bytes_of.get(Path(stream.name), 0))
-        self._say(finished=None)
+        self._write_about(finished=None)
 
-    def _say(self, finished: str | None) -> None:
+    def _write_about(self, finished: str | None) -> None:
         self.part.about = replace(self.part.about, finished=finished)
-        _replace(self.part.files.about, self.part.about)
+        path, text = self.part.files.about, msgspec.json.encode(self.part.about)
+        with _translated(path):
+            write_atomically(path, msgspec.json.format(text, indent=2) + b"\n")
 
 
 def now() -> str:
-    """The time in UTC, ISO 8601."""
+    """Return the time in UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -89,7 +93,7 @@ def _refuse_others(files: Files, about: About) -> None:
 
 
 def _open(path: Path) -> BinaryIO:
-    with _told(path):
+    with _translated(path):
         return path.open("ab")
 
 
@@ -101,22 +105,15 @@ def _lock(stream: BinaryIO, folder: Path) -> None:
 
 
 def _append(stream: BinaryIO, records: Iterable[object]) -> None:
-    with _told(Path(stream.name)):
+    with _translated(Path(stream.name)):
         stream.write(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
         stream.flush()
         os.fsync(stream.fileno())
 
 
-def _replace(path: Path, about: About) -> None:
-    """Write `run.json` so that it is never seen half."""
-    partial = path.with_name(path.name + ".partial")
-    with _told(path):
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n")
-        partial.replace(path)
-
-
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _translated(path: Path) -> Iterator[None]:
+    """Raise `MachineError` with a sentence for an `OSError`."""
     try:
         yield
     except OSError as error:

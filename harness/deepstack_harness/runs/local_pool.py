@@ -8,14 +8,14 @@ from queue import SimpleQueue
 from threading import Condition, Event, Lock
 
 from deepstack_harness.machine.gpus import seeing
+from deepstack_harness.results.case_result import CaseResult
+from deepstack_harness.runs.groups import Group
 from deepstack_harness.runs.play_group import play_group
-from deepstack_harness.runs.task_result import Done
-from deepstack_harness.runs.tasks import Group
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.worker import Worker
 
-_News = Done | BaseException | None
-"""A task that ended, an error of ours, or None: a group has ended."""
+_News = CaseResult | BaseException | None
+"""The result of a case, an error of ours, or None: a group has ended."""
 
 
 class LocalPool:
@@ -31,17 +31,17 @@ class LocalPool:
         self._stopped = Event()
         self._lock = Lock()
 
-    def play(self, groups: Sequence[Group]) -> Generator[Done]:
-        """Yield every task as it ends; closing the iterator ends every worker."""
+    def play(self, groups: Sequence[Group]) -> Generator[CaseResult]:
+        """Yield the result of every case as it ends; closing the iterator ends every worker."""
         with tempfile.TemporaryDirectory(prefix="deepstack-run-", ignore_cleanup_errors=True) as folder:
             # A cache for the workers of this run alone: one that an earlier run filled hides compiles.
             cache = {"TORCHINDUCTOR_CACHE_DIR": folder}
             with ThreadPoolExecutor(self._threads) as threads, self._stopping_all():
                 for group in groups:
                     threads.submit(self._play, group, cache)
-                yield from self._ended_tasks(len(groups))
+                yield from self._ended_cases(len(groups))
 
-    def _ended_tasks(self, open_groups: int) -> Iterator[Done]:
+    def _ended_cases(self, open_groups: int) -> Iterator[CaseResult]:
         while open_groups:
             news = self._news.get()
             if isinstance(news, BaseException):
@@ -74,10 +74,10 @@ class LocalPool:
         if self._stopped.is_set():
             return
         with closing(play_group(group, self._limits, environment, self._started)) as ended:
-            for done in ended:
+            for result in ended:
                 if self._stopped.is_set():
                     return
-                self._news.put(done)
+                self._news.put(result)
 
     def _started(self, worker: Worker) -> None:
         with self._lock:

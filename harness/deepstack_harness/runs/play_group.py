@@ -1,4 +1,4 @@
-"""Play one group from its first task to its last, whatever the tasks do to their worker."""
+"""Play one group from its first case to its last, whatever the cases do to their worker."""
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import msgspec
 
-from deepstack_harness.runs.task_result import Done, Ending, lost
-from deepstack_harness.runs.tasks import Group, Task
+from deepstack_harness.contract.case import PlannedCase
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.oracles.judged_case import judge_case
+from deepstack_harness.results.case_result import CaseResult, lost_result, result_of
+from deepstack_harness.results.records import CaseEnding
+from deepstack_harness.runs.groups import Group
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
-    CallResult,
     RaisedInWorker,
     RanOutOfMemory,
     TimedOut,
@@ -28,24 +31,24 @@ Notice = Callable[[Worker], None]
 
 def play_group(
     group: Group, limits: Limits, environment: Mapping[str, str], started: Notice = lambda _: None
-) -> Generator[Done]:
-    """Yield the result of every task of a group; after a task that broke the worker a new one is started.
+) -> Generator[CaseResult]:
+    """Yield the result of every case of a group; after a case that broke the worker a new one is started.
 
-    `started` is called with every worker.  Closing the iterator ends the worker.  Where a worker does not
-    even start, the tasks that are left are not tried.
+    The worker measures, this process judges.  `started` is called with every worker.  Closing the iterator
+    ends the worker.  Where a worker does not even start, the cases that are left are not tried.
     """
     worker: Worker | None = None
     try:
-        for index, task in enumerate(group.tasks):
+        for index, planned in enumerate(group.cases):
             if worker is None:
                 worker = Worker(limits, preload=_WORK, environment=environment)
                 started(worker)
             end = worker.start()
             if end is not None:
-                yield from _not_started(group.tasks[index:], end)
+                yield from _not_started(group.cases[index:], end)
                 return
-            done, fit = _play(worker, task)
-            yield done
+            result, fit = _play(worker, planned)
+            yield result
             if not fit:
                 worker.close()
                 worker = None
@@ -54,40 +57,44 @@ def play_group(
             worker.close()
 
 
-def _play(worker: Worker, task: Task) -> tuple[Done, bool]:
-    """Let the worker play a task; return its result, and False where the worker must not be used again."""
+def _play(worker: Worker, planned: PlannedCase) -> tuple[CaseResult, bool]:
+    """Let the worker play a case; return its result, and False where the worker must not be used again."""
     started = time.monotonic()
-    result = worker.call(f"{_WORK}:play", {"task": msgspec.to_builtins(task)})
+    end = worker.call(f"{_WORK}:play", {"case": msgspec.to_builtins(planned.case)})
     seconds = time.monotonic() - started
-    match result:
+    match end:
         case Answered(value=value):
-            return _with_output(msgspec.convert(value["done"], Done), result, fit=value["fit"]), value["fit"]
+            judged = judge_case(planned, msgspec.convert(value["observation"], Observation))
+            result = result_of(judged, seconds)
+            fit = result.case.ending.is_whole and value["device_works"]
+            return result if fit else _with_output(result, end.output), fit
         case RaisedInWorker():
-            done = lost(task, Ending.RAISED, result.sentence, "", seconds)
-            return _with_output(done, result, fit=False), False
+            result = lost_result(planned, CaseEnding.RAISED, end.sentence, "", seconds)
+            return _with_output(result, end.output), False
         case WorkerEnd():
-            return lost(task, _ending(result), result.sentence, result.output, seconds), False
+            return lost_result(planned, _ending_of_worker(end), end.sentence, end.output, seconds), False
 
 
-def _ending(end: WorkerEnd) -> Ending:
+def _ending_of_worker(end: WorkerEnd) -> CaseEnding:
     match end:
         case TimedOut():
-            return Ending.TIMED_OUT
+            return CaseEnding.TIMED_OUT
         case RanOutOfMemory():
-            return Ending.OUT_OF_MEMORY
-    return Ending.CRASHED
+            return CaseEnding.OUT_OF_MEMORY
+    return CaseEnding.CRASHED
 
 
-def _with_output(done: Done, result: CallResult, *, fit: bool) -> Done:
-    """Add what a case printed, where the case went wrong and has no output of its own."""
-    if fit or done.case.output:
-        return done
-    return replace(done, case=replace(done.case, output=result.output))
+def _with_output(result: CaseResult, output: str) -> CaseResult:
+    """Add what a case printed, where the result has no output of its own."""
+    if result.case.output:
+        return result
+    return replace(result, case=replace(result.case, output=output))
 
 
-def _not_started(tasks: tuple[Task, ...], end: WorkerEnd) -> Iterator[Done]:
-    first = lost(tasks[0], _ending(end), end.sentence, end.output, 0.0)
+def _not_started(cases: tuple[PlannedCase, ...], end: WorkerEnd) -> Iterator[CaseResult]:
+    ending = _ending_of_worker(end)
+    first = lost_result(cases[0], ending, end.sentence, end.output, 0.0)
     yield first
     why = f"as case {first.case.case} of this group, whose worker did not start"
-    for task in tasks[1:]:
-        yield lost(task, _ending(end), why, end.output, 0.0)
+    for planned in cases[1:]:
+        yield lost_result(planned, ending, why, end.output, 0.0)

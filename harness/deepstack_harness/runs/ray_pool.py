@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from deepstack_harness.errors import MachineError
+from deepstack_harness.results.case_result import CaseResult
+from deepstack_harness.runs.groups import Group
 from deepstack_harness.runs.play_group import play_group
-from deepstack_harness.runs.task_result import Done
-from deepstack_harness.runs.tasks import Group
 from deepstack_harness.workers.limits import Limits
 
 _QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
@@ -29,12 +29,12 @@ ADDRESS = "RAY_ADDRESS"
 
 
 def play_in_ray(group: str, limits: str) -> Iterator[str]:
-    """Play a `Group` in a process of Ray and yield each `Done`; all of them as JSON."""
+    """Play a `Group` in a process of Ray and yield each `CaseResult`; all of them as JSON."""
     with tempfile.TemporaryDirectory(prefix="deepstack-run-", ignore_cleanup_errors=True) as folder:
         parsed = msgspec.json.decode(group, type=Group)
         found = Limits(**msgspec.json.decode(limits))
-        for done in play_group(parsed, found, {"TORCHINDUCTOR_CACHE_DIR": folder}):
-            yield msgspec.json.encode(done).decode()
+        for result in play_group(parsed, found, {"TORCHINDUCTOR_CACHE_DIR": folder}):
+            yield msgspec.json.encode(result).decode()
 
 
 def awake() -> bool:
@@ -61,15 +61,15 @@ class RayPool:
         self._workers = workers
         self._limits = msgspec.json.encode(asdict(limits)).decode()
 
-    def play(self, groups: Sequence[Group]) -> Generator[Done]:
-        """Yield every task as it ends; closing the iterator leaves Ray, which ends its processes."""
+    def play(self, groups: Sequence[Group]) -> Generator[CaseResult]:
+        """Yield the result of every case; closing the iterator leaves Ray, which ends its processes."""
         with self._connected():
             open_groups = [self._begin(group) for group in groups]
             while open_groups:
                 ready, _ = self._ray.wait(open_groups, num_returns=1, fetch_local=False)
                 for stream in ready:
                     try:
-                        yield msgspec.json.decode(self._ray.get(next(stream)), type=Done)
+                        yield msgspec.json.decode(self._ray.get(next(stream)), type=CaseResult)
                     except StopIteration:
                         open_groups.remove(stream)
 

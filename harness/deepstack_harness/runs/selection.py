@@ -1,6 +1,6 @@
 """Tasks of a run: families x revisions x traces x arms x dtypes x devices, selected by an expression."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 import pandas as pd
@@ -8,9 +8,9 @@ import pandas as pd
 from deepstack_harness.catalogue.contract_runs import contract_runs
 from deepstack_harness.catalogue.incidents import DEEPSTACK, catalogue
 from deepstack_harness.catalogue.matrix import Where, daily, plan_check, plan_incident, plan_runs
-from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.buffer_ref import user_buffer
+from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.errors import UsageError
-from deepstack_harness.runs.tasks import Task
 
 COLUMNS = (
     "family", "revision", "caller", "trace", "arm", "backend", "guards", "shapes", "capture",
@@ -29,51 +29,46 @@ class Tier(StrEnum):
     NIGHTLY = "nightly"
 
 
-def matrix(tier: Tier, devices: Sequence[str], buffers: Sequence[str] = ()) -> list[Task]:
-    """Return every task of a tier; a case that several incidents have comes once for each of them.
+def matrix(tier: Tier, devices: Sequence[str], buffers: Sequence[str] = ()) -> list[PlannedCase]:
+    """Return every case of a tier; a case that several incidents have comes once for each of them.
 
     With `buffers`, classes of the user's own (MODULE:CLASS), these alone are planned, over the whole
     contract and without expectations.
     """
-    found: list[Task] = []
+    found: list[PlannedCase] = []
     for device in devices:
         where = Where(_OWN_FAMILY, device=device)
-        own = (Task(planned.case, None) for name in buffers for planned in plan_check(where, name))
+        own = (planned for name in buffers for planned in plan_check(where, user_buffer(name)))
         found += own if buffers else [*_incidents(tier, device), *_contract(tier, device)]
     return found
 
 
-def _incidents(tier: Tier, device: str) -> Iterator[Task]:
+def _incidents(tier: Tier, device: str) -> Iterator[PlannedCase]:
     for incident in catalogue():
         if incident.system != DEEPSTACK:
             continue
         for family in incident.families:
             for planned in plan_incident(incident, Where(family, device=device)):
                 if tier is Tier.NIGHTLY or daily(incident, planned.case):
-                    yield Task(planned.case, _sorted(planned.must_break), incident.id, planned.note)
+                    yield planned
 
 
-def _contract(tier: Tier, device: str) -> Iterator[Task]:
+def _contract(tier: Tier, device: str) -> Iterator[PlannedCase]:
     dtypes = _NIGHTLY_DTYPES if tier is Tier.NIGHTLY else _NIGHTLY_DTYPES[:1]
     for run in contract_runs():
         for family in run.families:
             for dtype in dtypes:
-                for planned in plan_runs([run], run.revisions, Where(family, dtype, device)):
-                    yield Task(planned.case, _sorted(planned.must_break), None, planned.note)
+                yield from plan_runs([run], run.revisions, Where(family, dtype, device))
 
 
-def _sorted(rules: Iterable[Rule] | None) -> tuple[Rule, ...] | None:
-    return None if rules is None else tuple(rule for rule in Rule if rule in set(rules))
-
-
-def select(tasks: Sequence[Task], selection: str | None) -> list[Task]:
-    """Return the tasks for which an expression over `COLUMNS` holds, in the syntax of `DataFrame.eval`.
+def select(cases: Sequence[PlannedCase], selection: str | None) -> list[PlannedCase]:
+    """Return the cases for which an expression over `COLUMNS` holds, in the syntax of `DataFrame.eval`.
 
     Raises `UsageError` for an expression that cannot be parsed, and for one that holds for no task.
     """
     if selection is None:
-        return list(tasks)
-    frame = pd.DataFrame([_columns(task) for task in tasks], columns=list(COLUMNS), dtype=object)
+        return list(cases)
+    frame = pd.DataFrame([_columns(planned) for planned in cases], columns=list(COLUMNS), dtype=object)
     try:
         holds = frame.eval(selection, engine="python", local_dict={}, global_dict={})
     except Exception as error:  # noqa: BLE001  # pandas raises whatever the expression makes it
@@ -81,20 +76,19 @@ def select(tasks: Sequence[Task], selection: str | None) -> list[Task]:
     if not (isinstance(holds, pd.Series) and pd.api.types.is_bool_dtype(holds.dtype)):
         raise UsageError(f"selection '{selection}' is no condition that holds or does not; {_HELP}")
     if not holds.any():
-        raise UsageError(
-            f"selection '{selection}' holds for none of {len({task.id for task in tasks})} cases; {_HELP}"
-        )
-    return [task for task, held in zip(tasks, holds, strict=True) if held]
+        known = len({planned.id for planned in cases})
+        raise UsageError(f"selection '{selection}' holds for none of {known} cases; {_HELP}")
+    return [planned for planned, held in zip(cases, holds, strict=True) if held]
 
 
 _HELP = f"""the columns are {", ".join(COLUMNS)}, as in "family == 'qwen3_vl' and backend != 'inductor'\""""
 
 
-def _columns(task: Task) -> tuple[str, ...]:
-    case, arm = task.case, task.case.arm
+def _columns(planned: PlannedCase) -> tuple[str, ...]:
+    case, arm = planned.case, planned.case.arm
     return (
-        case.family, case.revision, case.caller, str(case.trace), arm.name, str(arm.backend),
-        str(arm.guards), str(arm.shapes), str(arm.capture), case.dtype, case.device, task.incident or "",
+        case.family, case.buffer.name, case.caller, str(case.trace), arm.name, str(arm.backend),
+        str(arm.guards), str(arm.shapes), str(arm.capture), case.dtype, case.device, planned.incident or "",
     )  # fmt: skip
 
 

@@ -1,42 +1,30 @@
-"""The work of a worker that plays the tasks of a group: model, compiled code and caches stay warm."""
+"""The work of a worker that plays the cases of a group: model, compiled code and caches stay warm."""
 
-import time
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import msgspec
 import torch
 
-from deepstack_harness.play.cells import Runner
-from deepstack_harness.runs.case_record import played
-from deepstack_harness.runs.task_result import Done, Ending
-from deepstack_harness.runs.tasks import Task
+from deepstack_harness.contract.case import Case
+from deepstack_harness.play.play_case import play_case
 
 
-def play(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Play a `Task` and return `{"done": Done, "fit": bool}`, both as JSON.
+def play(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Play a `Case` and return `{"observation": Observation, "device_works": bool}`; all of it is JSON.
 
-    `fit` is False where the worker must not be used again.
+    `device_works` is False for a GPU that does not answer: after some errors every later call of a
+    process fails, so the worker must not be used again.
     """
     torch.set_num_threads(1)
-    parsed = msgspec.convert(task, Task)
-    started = time.perf_counter()
-    cell = _runner().play(parsed.planned)
-    done = played(parsed, cell, time.perf_counter() - started)
-    fit = Ending(done.case.ending).is_whole and _device_works(done)
-    return {"done": msgspec.to_builtins(done), "fit": fit}
+    parsed = msgspec.convert(case, Case)
+    seen = play_case(parsed)
+    return {"observation": msgspec.to_builtins(seen), "device_works": _device_works(parsed.device)}
 
 
-@cache
-def _runner() -> Runner:
-    return Runner()
-
-
-def _device_works(done: Done) -> bool:
-    """Return False for a GPU that does not answer: after some errors every later call of a process fails."""
-    if not done.case.device.startswith("cuda"):
+def _device_works(device: str) -> bool:
+    if not device.startswith("cuda"):
         return True
     with suppress(RuntimeError):
         torch.cuda.synchronize()

@@ -10,8 +10,9 @@ from typing_extensions import override
 
 from deepstack_harness.catalogue.mutants import BUFFERS
 from deepstack_harness.catalogue.names import imported
-from deepstack_harness.catalogue.registry import FAMILIES, ORACLES
+from deepstack_harness.catalogue.registry import FAMILIES
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import Enough, Progress, Watch, hunt
@@ -31,7 +32,7 @@ def prove_one(trial: Trial) -> Proof:
     make = buffer_named(trial.subject)
     watch, start = _StopsAfterFinding(trial.extra), time.perf_counter()
     result = hunt(
-        Target(trial.subject, make, ArmSpec.parse(trial.arm)),
+        Target(registered(trial.subject), make, ArmSpec.parse(trial.arm)),
         examples=trial.examples, seed=trial.seed, watch=watch,
     )  # fmt: skip
     found = [finding for finding in result.findings if finding.rule is not Rule.R0]
@@ -75,6 +76,6 @@ def _import_all() -> None:
     hypothesis takes some numbers from the sources of imported modules that are not installed ones: with
     equal seeds the second hunt would draw other traces than the first.
     """
-    for names in (BUFFERS, ORACLES, FAMILIES):
+    for names in (BUFFERS, FAMILIES):
         for entry in names.own.values():
             imported(entry.target)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from packaging.version import Version
 
+from deepstack_harness.contract.buffer_ref import BufferRef, source_buffer
 from deepstack_harness.errors import UsageError
 
 
@@ -64,6 +65,12 @@ class NoSuchMember(UsageError):
     def __init__(self, label: str, member: str) -> None:
         """`label` is the source's."""
         super().__init__(f"{label} has no {member}")
+
+
+def buffer_of(source: Source, model_class: str) -> BufferRef:
+    """Return the reference by which cases and rows name a class of a source."""
+    version = None if source.version is None else str(source.version)
+    return source_buffer(source.package, version, source.label, model_class)
 
 
 def decode(data: bytes, filename: str) -> SourceFile:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from deepstack_harness.contract.facts.ordering import OnDevice, OrderingObservation
-from deepstack_harness.contract.facts.systems import Subject
+from deepstack_harness.contract.facts.systems import SystemSubject
 from deepstack_harness.streams.dual_streams import DualStream
 from deepstack_harness.streams.model_check import rehearse
 from deepstack_harness.streams.op_results import observe_results
@@ -13,7 +13,7 @@ from deepstack_harness.streams.subgraphs import LAYERS, count_growth
 
 
 def observe_ordering(
-    subject: Subject,
+    subject: SystemSubject,
     way: DualStream,
     *,
     backends: Sequence[str] = ("aot_eager",),

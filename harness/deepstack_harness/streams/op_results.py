@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from deepstack_harness.contract.facts.ordering import Result
+from deepstack_harness.contract.facts.ordering import OpResult
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.streams import ops
 from deepstack_harness.streams.bitwise import different_bits
@@ -22,7 +22,7 @@ LAYERS = 4
 
 def observe_results(
     way: DualStream, backends: Sequence[str], lanes: Lanes | None = None
-) -> tuple[Result, ...]:
+) -> tuple[OpResult, ...]:
     """Four layers, uncompiled and with each backend, on the CPU; `lanes` are one stream where none are given.
 
     Raises `NotMeasured` when nothing was compiled, or the layers do nothing.
@@ -35,15 +35,15 @@ def observe_results(
         if not right.isfinite().all() or torch.equal(right, x):
             raise NotMeasured("the layers give nothing that could be compared")
         with ops.running(stack.context(way.project, lanes or one_stream())):
-            eager = Result(EAGER, right.numel(), different_bits(stack(x), right), 0)
+            eager = OpResult(EAGER, right.numel(), different_bits(stack(x), right), 0)
             return eager, *(_compiled(stack, x, right, backend) for backend in backends)
 
 
-def _compiled(stack: Stack, x: Tensor, right: Tensor, backend: str) -> Result:
+def _compiled(stack: Stack, x: Tensor, right: Tensor, backend: str) -> OpResult:
     dynamo.start_counting()
     answer = torch.compile(stack, backend=backend, fullgraph=True, dynamic=False)(x)
     graphs = dynamo.graphs_built()
     dynamo.start_counting()
     if not graphs:
         raise NotMeasured(f"backend {backend} compiled nothing")
-    return Result(backend, right.numel(), different_bits(answer, right), graphs)
+    return OpResult(backend, right.numel(), different_bits(answer, right), graphs)

@@ -1,4 +1,4 @@
-"""What was measured of generated kernels: plain data that goes to JSON and back.  No torch.
+"""Facts of generated kernels: plain data that goes to JSON and back.  No torch.
 
 In symbolic sizes `n` stands for the size of the step's hidden states, as the
 compiler knows it; other sizes keep the compiler's names (`s17`).
@@ -106,7 +106,7 @@ class GraphCall:
 
     @property
     def extern_bytes(self) -> int:
-        """Bytes of what extern kernels are given and give, weights included."""
+        """Bytes of the inputs and outputs of extern kernels, weights included."""
         return sum(kernel.bytes for kernel in self.extern)
 
     @property

@@ -1,10 +1,10 @@
-"""What was measured of a dual-stream projection: operations and their order, results, subgraphs; no torch."""
+"""Facts of a dual-stream projection: operations and their order, results, subgraphs; no torch."""
 
 from dataclasses import dataclass
 
 import msgspec
 
-from deepstack_harness.contract.facts.systems import Subject
+from deepstack_harness.contract.facts.systems import SystemSubject
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Result:
+class OpResult:
     """Layers with the projection behind its custom op, against projections one after the other.
 
     `how` is `eager`, or the backend they were compiled with, in `graphs` graphs;
@@ -101,15 +101,15 @@ class OnDevice:
 class OrderingObservation:
     """The facts of one variant; what was not measured is empty."""
 
-    subject: Subject
+    subject: SystemSubject
     recordings: tuple[Recording, ...]
-    results: tuple[Result, ...]
+    results: tuple[OpResult, ...]
     subgraphs: tuple[Subgraphs, ...]
     on_device: OnDevice | None
     torch: str
 
     def to_json(self) -> bytes:
-        """One line of JSON."""
+        """Return one line of JSON."""
         return msgspec.json.encode(self)
 
     @classmethod

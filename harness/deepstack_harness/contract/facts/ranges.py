@@ -1,19 +1,19 @@
-"""What was measured of a placeholder range: answers, and what they cost; JSON, no torch."""
+"""Facts of a placeholder range: its answers, and their costs; JSON, no torch."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
-from deepstack_harness.contract.facts.systems import Subject
+from deepstack_harness.contract.facts.systems import SystemSubject
 
 Bounds = tuple[int, int]
 
 
 class RangeAnswer(NamedTuple):
-    """What `get_embeds_indices_in_range(start, end)` gave.
+    """The answer of `get_embeds_indices_in_range(start, end)`.
 
-    `answer` is the two indices, or a text: what was raised, or what came that is no pair of ints.
+    `answer` is the two indices, or a text: the exception, or an answer that is no pair of ints.
     """
 
     start: int
@@ -22,8 +22,8 @@ class RangeAnswer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Every question put to one placeholder.
+class RangeQuestions:
+    """All questions to one placeholder, with its answers.
 
     `mask` has one `0` or `1` a position, None where the placeholder has none;
     `embeds` is what `get_num_embeds()` gave, as in `RangeAnswer.answer`.
@@ -44,25 +44,25 @@ class RangeObservation:
     caller's mistake: they are facts, which R12 does not judge.
     """
 
-    subject: Subject
+    subject: SystemSubject
     kept_as: str
-    asked: tuple[Asked, ...]
-    outside: tuple[Asked, ...]
+    asked: tuple[RangeQuestions, ...]
+    outside: tuple[RangeQuestions, ...]
     torch: str
 
     def to_json(self) -> bytes:
-        """One line of JSON."""
+        """Return one line of JSON."""
         return msgspec.json.encode(self)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "RangeObservation":
-        """Read back what `to_json` wrote."""
+        """Read the text that `to_json` wrote."""
         return msgspec.json.decode(text, type=cls)
 
 
 @dataclass(frozen=True)
-class StepCost:
-    """What scheduling a workload cost with one class, in the cheapest of the repetitions.
+class SchedulingCost:
+    """The cost of scheduling a workload with one class, in the cheapest of the repetitions.
 
     `microseconds` (of the processor) and `torch_calls` (calls into torch) are those of a mean step; `steps`,
     `requests` and `features` are the workload's, `questions` the calls that its steps made.
@@ -80,7 +80,7 @@ class StepCost:
 
 @dataclass(frozen=True)
 class BuildCost:
-    """What the cumulative sum of one placeholder costs: processor time once, bytes while it is kept."""
+    """The cost of one placeholder's cumulative sum: processor time once, bytes while it is kept."""
 
     variant: str
     length: int
@@ -95,21 +95,21 @@ class CostObservation:
     `growth` are steps in which every request decodes, after all its features.
     """
 
-    steps: tuple[StepCost, ...]
-    growth: tuple[StepCost, ...]
+    steps: tuple[SchedulingCost, ...]
+    growth: tuple[SchedulingCost, ...]
     builds: tuple[BuildCost, ...]
     torch: str
 
     def ratio(self, workload: str, variant: str, to: str) -> float:
-        """How many times dearer a step of `workload` is with `variant` than with `to`."""
+        """Return the cost of a step of `workload` with `variant` as a multiple of the cost with `to`."""
         found = {cost.variant: cost.microseconds for cost in self.steps if cost.workload == workload}
         return found[variant] / found[to]
 
     def to_json(self) -> bytes:
-        """One line of JSON."""
+        """Return one line of JSON."""
         return msgspec.json.encode(self)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "CostObservation":
-        """Read back what `to_json` wrote."""
+        """Read the text that `to_json` wrote."""
         return msgspec.json.decode(text, type=cls)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from deepstack_harness.callers.collectives import PeerFailed
-from deepstack_harness.contract.case import Distances, GraphFacts, Observation, Raised, StepFacts
+from deepstack_harness.contract.observation import Distances, GraphFacts, Observation, Raised, StepFacts
 
 _CONSEQUENCE = PeerFailed.__name__
 

@@ -1,12 +1,11 @@
 """Play cases whose ranks share steps: a few ranks in processes of their own, of many ranks a sample."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from deepstack_harness.contract.case import Case, Compare, Observation, StepFacts
-from deepstack_harness.contract.protocols import BufferFactory
+from deepstack_harness.contract.case import Case, Compare
+from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.errors import UsageError
-from deepstack_harness.play.in_process import NOTHING_BOUND, play_here
+from deepstack_harness.play.in_process import NOTHING_BOUND, Bound, play_here
 from deepstack_harness.play.ranks.merge import merged
 from deepstack_harness.play.ranks.pool import rank_pool
 from deepstack_harness.torch_compat.fake_world import fake_world
@@ -15,7 +14,7 @@ LARGEST_WORLD = 4
 """Most ranks that run on a CPU: each is a process of half a gigabyte that imports torch for seconds."""
 
 
-def play_among_ranks(case: Case, bound: Mapping[str, BufferFactory] = NOTHING_BOUND) -> Observation:
+def play_among_ranks(case: Case, bound: Bound = NOTHING_BOUND) -> Observation:
     """Play a case whose arm has more than one rank.
 
     On GPUs, and up to four ranks on a CPU, all ranks are real.  Of more ranks the first, the middle and
@@ -25,15 +24,15 @@ def play_among_ranks(case: Case, bound: Mapping[str, BufferFactory] = NOTHING_BO
     """
     if case.arm.ranks > LARGEST_WORLD and not case.device.startswith("cuda"):
         return _sampled(case, bound)
-    if case.revision in bound:
+    if case.buffer in bound:
         raise UsageError(
-            f"'{case.revision}' cannot be played under arm {case.arm.name}: its ranks are processes "
+            f"'{case.buffer.name}' cannot be played under arm {case.arm.name}: its ranks are processes "
             "that know buffers by their names in the registry only"
         )
     return rank_pool().play(case)
 
 
-def _sampled(case: Case, bound: Mapping[str, BufferFactory]) -> Observation:
+def _sampled(case: Case, bound: Bound) -> Observation:
     ranks = case.arm.ranks
     if case.arm.compiled:
         raise UsageError(

@@ -18,7 +18,8 @@ import msgspec
 import torch
 
 from deepstack_harness.callers.collectives import WaitedInVain
-from deepstack_harness.contract.case import Case, Observation
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation
 from deepstack_harness.errors import ExitCode, HarnessError, MachineError
 from deepstack_harness.families.by_name import family_named
 from deepstack_harness.play.ranks.merge import merged

@@ -18,7 +18,7 @@ class Table:
 
     @property
     def shown(self) -> Sequence[tuple[Value, ...]]:
-        """As many rows as a page carries."""
+        """The rows that a page has room for."""
         return self.rows[:MOST_ROWS]
 
 

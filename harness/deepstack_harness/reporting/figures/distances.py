@@ -1,12 +1,13 @@
-"""How far compiled output is from eager, against rounding and the payload's effect."""
+"""The distance figure: compiled output to eager, against rounding and the payload's effect."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
 
-from deepstack_harness.contract.case import Distances
-from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.observation import Distances
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import BROKEN, Verdict
 from deepstack_harness.reporting.figures.base import Figure, Table
 from deepstack_harness.reporting.figures.drawing import ACCENT, FAIL, KEPT, MUTED, Drawing, label_of
 from deepstack_harness.reporting.figures.scales import powers_of_ten
@@ -14,7 +15,9 @@ from deepstack_harness.reporting.run_data import RunData
 from deepstack_harness.results.records import CaseRecord
 
 MOST_LINES = 36
-_NOT_COMPARED = frozenset({Verdict.SKIP, Verdict.ERROR})  # the output of an uncompiled run is not looked at
+_NOT_COMPARED = frozenset(
+    {Verdict.SKIP, Verdict.MISSING, Verdict.ERROR}
+)  # the output of an uncompiled run is not looked at
 _ZERO, _INFINITE = 1e-10, 1e6
 _COLUMNS = (
     "family", "arm", "dtype", "device", "compiled to eager", "rounding", "effect of the payload",
@@ -22,8 +25,8 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class Worst(NamedTuple):
-    """Of all cases of a family, an arm, a dtype and a device the one that is furthest off."""
+class FurthestCase(NamedTuple):
+    """The case of a family, an arm, a dtype and a device that is furthest off."""
 
     case: CaseRecord
     apart: Distances
@@ -31,9 +34,9 @@ class Worst(NamedTuple):
 
 
 def figure(run: RunData) -> Figure:
-    """Worst case of each family, arm, dtype and device that R0 was judged for."""
+    """Return the worst case of each family, arm, dtype and device that R0 was judged for."""
     key, title = "distances", "Output distance against the controls"
-    lines = _worst(run)
+    lines = _furthest(run)
     if not lines:
         return Figure(key, title, "", absent="no case of this run compared outputs")
     says = (
@@ -45,25 +48,25 @@ def figure(run: RunData) -> Figure:
     return Figure(key, title, says, Table(_COLUMNS, [_row(one) for one in lines]), _plot(lines[:MOST_LINES]))
 
 
-def _worst(run: RunData) -> list[Worst]:
+def _furthest(run: RunData) -> list[FurthestCase]:
     judged = {row.case: row for row in run.rows if row.rule is Rule.R0}
-    found: dict[tuple[str, ...], Worst] = {}
+    found: dict[tuple[str, ...], FurthestCase] = {}
     for case in run.cases.values():
         row = judged.get(case.case)
         if case.distances is None or row is None or row.verdict in _NOT_COMPARED:
             continue
-        one = Worst(case, case.distances, row.verdict)
+        one = FurthestCase(case, case.distances, row.verdict)
         place = (case.family, case.arm, case.dtype, case.device)
         found[place] = max(found.get(place, one), one, key=_off)
     return sorted(found.values(), key=_off, reverse=True)
 
 
-def _off(one: Worst) -> tuple[bool, float]:
-    """Of wrong ones the furthest comes first."""
-    return one.verdict in {Verdict.FAIL, Verdict.XFAIL}, one.apart.eager
+def _off(one: FurthestCase) -> tuple[bool, float]:
+    """Return a key by which wrong cases come first, and of these the furthest."""
+    return one.verdict in BROKEN, one.apart.eager
 
 
-def _row(one: Worst) -> tuple[str | float | None, ...]:
+def _row(one: FurthestCase) -> tuple[str | float | None, ...]:
     case, apart = one.case, one.apart
     return (
         case.family, case.arm, case.dtype, case.device, apart.eager, apart.rounding, apart.effect,
@@ -71,7 +74,7 @@ def _row(one: Worst) -> tuple[str | float | None, ...]:
     )  # fmt: skip
 
 
-def _plot(lines: Sequence[Worst]) -> str:
+def _plot(lines: Sequence[FurthestCase]) -> str:
     drawing = Drawing(
         "distances", "Output distance of each family and arm, log scale", 1.0 + 0.22 * len(lines)
     )
@@ -95,7 +98,13 @@ def _plot(lines: Sequence[Worst]) -> str:
 
 
 def _dots(
-    axes: Axes, label: str, marker: str, colour: str, lines: Iterable[tuple[int, Worst]], *, broken: bool
+    axes: Axes,
+    label: str,
+    marker: str,
+    colour: str,
+    lines: Iterable[tuple[int, FurthestCase]],
+    *,
+    broken: bool,
 ) -> None:
     chosen = [(place, one) for place, one in lines if _off(one)[0] == broken]
     if chosen:
@@ -107,5 +116,5 @@ def _dots(
 
 
 def _within(value: float | None) -> float:
-    """What a log scale can show: zero and what is not finite lie at its ends."""
+    """Return a value that a log scale can show: zero and what is not finite lie at its ends."""
     return min(max(value or 0.0, _ZERO), _INFINITE)

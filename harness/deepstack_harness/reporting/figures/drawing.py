@@ -57,7 +57,7 @@ _SETTINGS: dict[Any, Any] = {
 
 
 def label_of(*parts: object) -> str:
-    """A tick's label: its parts, cut where they would push the plot aside.  The table has them whole."""
+    """Return a tick's label, cut where it would push the plot aside; the table has it whole."""
     text = one_line("  ".join(map(str, parts))).replace(" ", "\N{NO-BREAK SPACE}")
     return text if len(text) <= MOST_LABEL else f"{text[:MOST_LABEL]}.."
 
@@ -66,14 +66,14 @@ class Drawing:
     """A context: `axes` to draw into, one above the other; afterwards `svg` is the element's text."""
 
     def __init__(self, key: str, label: str, height: float, stacked: int = 1) -> None:
-        """`key` is its place in the page, `label` is read out instead of the plot, `height` is in inches."""
+        """Take its place in the page, the text read out instead of the plot, and a height in inches."""
         self._key, self._label = key, label
         self._settings = mpl.rc_context(_SETTINGS)
         self._height, self._stacked = height, stacked
         self.svg = ""
 
     def __enter__(self) -> Sequence[Axes]:
-        """Axes, top down."""
+        """Return the axes, top down."""
         self._settings.__enter__()
         self.figure = Figure(figsize=(WIDTH, self._height), layout="constrained")
         grid = self.figure.subplots(self._stacked, 1, sharex=True, squeeze=False)
@@ -97,7 +97,7 @@ class Drawing:
 
 
 def _element(key: str, label: str, text: bytes) -> str:
-    """The `svg` element alone, without what a page has itself."""
+    """Return the `svg` element alone, without the parts that a page has itself."""
     ET.register_namespace("", _SVG.strip("{}"))
     root = ET.fromstring(text)  # written by matplotlib, just now
     used = set(re.findall(rb'(?:href="|url\()#([^")]+)', text))
@@ -113,7 +113,7 @@ def _element(key: str, label: str, text: bytes) -> str:
 
 
 def _adapt(element: ET.Element, prefix: str, used: set[str]) -> None:
-    """Names that are unique in the page, the page's colours, the page's font."""
+    """Change an element: ids that are unique in the page, the page's colours and font."""
     if (name := element.attrib.pop("id", None)) in used:
         element.set("id", f"{prefix}{name}")
     if reference := element.attrib.pop(_XLINK, None):

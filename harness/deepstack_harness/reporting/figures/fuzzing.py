@@ -1,11 +1,11 @@
-"""What the fuzzer left beside a run."""
+"""The fuzzing figure: the findings beside a run."""
 
 from deepstack_harness.reporting.figures.base import Figure, Table
 from deepstack_harness.reporting.run_data import RunData
 
 
 def figure(run: RunData) -> Figure:
-    """The files of its findings, by name."""
+    """Return the files of its findings, by name."""
     key, title = "fuzz", "Findings of the fuzzer"
     if run.fuzz is None:
         return Figure(key, title, "", absent="no folder fuzz beside this run; a nightly run writes it")

@@ -13,7 +13,7 @@ _COLUMNS = ("family", "buffer", "arm", "graphs", "budget", "recompiles", "graphs
 
 
 def figure(run: RunData) -> Figure:
-    """Every case that compiled, those over their budget first."""
+    """Return every case that compiled, those over their budget first."""
     key, title = "graphs", "Graphs over steps"
     cases = sorted((case for case in run.cases.values() if case.graphs), key=_over, reverse=True)
     if not cases:
@@ -39,7 +39,7 @@ def _row(case: CaseRecord) -> tuple[str | int | None, ...]:
 
 
 def _of_each_arm(cases: Sequence[CaseRecord]) -> list[CaseRecord]:
-    """Of the arms that are furthest over their budget, the first case with steps."""
+    """Return the first case with steps of each arm that is furthest over its budget."""
     found: dict[str, CaseRecord] = {}
     for case in cases:
         if case.steps:

@@ -1,14 +1,14 @@
-"""This run and those before it."""
+"""The history figure: this run and the runs before it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.reporting.figures.base import Figure, Table
 from deepstack_harness.reporting.figures.drawing import ACCENT, FAIL, KNOWN, MUTED, Drawing
 from deepstack_harness.reporting.figures.scales import counts
 from deepstack_harness.reporting.run_data import RunData
-from deepstack_harness.reporting.verdict_words import summarise
+from deepstack_harness.reporting.summary import summarise
 
 MOST_RUNS = 60
 _COLUMNS = (
@@ -17,8 +17,8 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class Night(NamedTuple):
-    """One run; `seconds` are those of its cases together."""
+class HistoryPoint(NamedTuple):
+    """One run; `seconds` is the sum over its cases."""
 
     started: str
     run: str
@@ -33,7 +33,7 @@ class Night(NamedTuple):
 
 
 def figure(run: RunData) -> Figure:
-    """Lines over the runs, the newest last in the plot and first in the table."""
+    """Return lines over the runs, the newest last in the plot and first in the table."""
     key, title = "history", "History"
     if run.history is None:
         return Figure(key, title, "", absent="no earlier runs were given; --history takes their folder")
@@ -44,16 +44,14 @@ def figure(run: RunData) -> Figure:
     return Figure(key, title, says, Table(_COLUMNS, nights[::-1]), _plot(nights))
 
 
-def _night(run: RunData) -> Night:
+def _night(run: RunData) -> HistoryPoint:
     summary = summarise(run)
-    environment: Mapping[str, Any] = next(
-        (one["environment"] for one in run.about if one.get("environment")), {}
-    )
-    return Night(
-        started=run.when, run=run.name, commit=str(environment.get("commit") or "")[:12],
-        torch=str(environment.get("torch") or ""), cases=summary.cases, unexpected=summary.unexpected,
-        known=summary.counts[Verdict.XFAIL], kept=summary.counts[Verdict.PASS],
-        graphs=sum(case.graphs or 0 for case in run.cases.values()),
+    environment = run.about[0].environment if run.about else None
+    return HistoryPoint(
+        started=run.when, run=run.name, commit=(environment.commit or "")[:12] if environment else "",
+        torch=(environment.torch or "") if environment else "", cases=summary.cases,
+        unexpected=summary.unexpected, known=summary.counts[Verdict.XFAIL],
+        kept=summary.counts[Verdict.PASS], graphs=sum(case.graphs or 0 for case in run.cases.values()),
         seconds=round(sum(case.seconds for case in run.cases.values()), 1),
     )  # fmt: skip
 
@@ -66,7 +64,7 @@ _LINES = (
 )
 
 
-def _plot(nights: Sequence[Night]) -> str:
+def _plot(nights: Sequence[HistoryPoint]) -> str:
     drawing = Drawing(
         "history", "Unexpected, expected, graphs and seconds over the runs", 4.4, stacked=len(_LINES)
     )

@@ -17,7 +17,7 @@ _COLUMNS = (
 
 
 def figure(run: RunData) -> Figure:
-    """One line for each compiled graph of `kernels.jsonl`."""
+    """Return one line for each compiled graph of `kernels.jsonl`."""
     key, title = "kernels", "Kernels against ideal"
     graphs = [row for row in run.kernels or () if row.get("kind") == "graph"]
     if not graphs:
@@ -33,7 +33,7 @@ def figure(run: RunData) -> Figure:
 
 
 def _count(graph: Mapping[str, Any], name: str) -> int:
-    """A count of a file that somebody else may have written: 0 where it is none."""
+    """Return a count of a file that somebody else may have written; 0 for anything else."""
     value = graph.get(name)
     return int(value) if isinstance(value, int | float) else 0
 

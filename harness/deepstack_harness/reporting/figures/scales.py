@@ -13,7 +13,7 @@ MOST_TICKS = 6
 def powers_of_ten(
     axes: Axes, values: Iterable[float], zero: float | None = None, infinite: float | None = None
 ) -> None:
-    """A log scale over all `values` (> 0), with ticks such as 1e-06.
+    """Set a log scale over all `values` (> 0), with ticks such as 1e-06.
 
     What stands for zero is written as `0`, for not finite as `not finite`.
     """
@@ -41,6 +41,6 @@ def powers_of_ten(
 
 
 def counts(axis: Axis, most: int = 6) -> None:
-    """Whole numbers, with commas, `most` of them."""
+    """Set ticks at whole numbers, with commas, `most` of them."""
     axis.set_major_locator(MaxNLocator(nbins=most, integer=True, min_n_ticks=1))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

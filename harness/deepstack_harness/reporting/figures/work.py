@@ -27,7 +27,7 @@ class Point(NamedTuple):
 
 
 def figure(run: RunData) -> Figure:
-    """Every step that counted its rows; equal ones once."""
+    """Return every step that counted its rows; equal ones once."""
     key, title = "work", "Rows processed against rows asked"
     points = Counter(
         Point(case.family, case.subject, case.arm, step.asked, step.processed)

@@ -1,47 +1,37 @@
-"""What `check` and `audit` show: rules broken and kept, with figures, traces and reach."""
+"""The tables of `check` and `audit`: rules broken and kept, with figures, traces and reach."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from deepstack_harness.auditing.standing import Standing
 from deepstack_harness.contract.row import Row
-from deepstack_harness.contract.rules import BROKEN, Rule, Verdict
+from deepstack_harness.contract.rules import Rule, names_of
+from deepstack_harness.contract.verdicts import BROKEN
 from deepstack_harness.reporting.terminal.output import Column, Output
-
-STYLES = {Verdict.FAIL: "red", Verdict.XFAIL: "red", Verdict.ERROR: "yellow", Verdict.SKIP: "dim"}
-WORDS = {
-    Verdict.FAIL: "broken",
-    Verdict.XFAIL: "broken",
-    Verdict.ERROR: "not judged",
-    Verdict.PASS: "kept",
-    Verdict.IMPROVED: "kept, was known to break",
-    Verdict.SKIP: "not tested",
-}
 
 
 def show_standing(output: Output, standing: Standing) -> None:
-    """One line per rule; for a broken one the figure, the trace and what was seen."""
+    """Print one line per rule; for a broken one the figure, the trace and what was seen."""
     columns = [Column(3), Column(9), Column(10), Column(10), Column(0)]
     for row in standing.rows:
-        verdict = Verdict(row.verdict)
-        cells = [row.rule, Rule(row.rule).word, WORDS[verdict], figure_of(row), _words(row)]
-        output.row(columns, cells, STYLES.get(verdict, ""))
+        cells = [row.rule, row.rule.word, row.verdict.word, figure_of(row), _words(row)]
+        output.row(columns, cells, row.verdict.style)
 
 
 class AuditTable:
-    """Columns that are alike are folded into one group, named by a letter."""
+    """The table of `audit`: classes that stand alike are folded into one group, named by a letter."""
 
     def __init__(self, output: Output) -> None:
-        """Nothing is printed before all sources are judged, since any two may be alike."""
+        """Print nothing yet: all sources have to be judged first, since any two may be alike."""
         self._output = output
         self._refusals: dict[tuple[str, str], list[str]] = {}
 
     def refuse(self, label: str, model_class: str, why: str) -> None:
-        """A class that could not be driven, and why."""
+        """Note a class that could not be driven, and why."""
         place, _, reason = why.partition(": ")
         self._refusals.setdefault((model_class, reason or place), []).append(label)
 
     def show(self, standings: Sequence[Standing]) -> None:
-        """The groups, what their members share, who stands apart, and every finding."""
+        """Print the groups, what their members share, sources that differ, and every finding."""
         groups = _groups(standings)
         self._overview(groups)
         self._differences(groups)
@@ -54,14 +44,11 @@ class AuditTable:
                 self._output.record(row)
 
     def close(self, standings: Sequence[Standing]) -> None:
-        """The last line: what is broken, and what of it is not known yet."""
-        broken = {rule for one in standings for rule in one.broken}
-        unknown = [f"{one.source} {one.model_class} {names_of(new)}" for one in standings if (new := one.new)]
-        improved = [
-            f"{one.source} {one.model_class} {names_of(less)}" for one in standings if (less := one.improved)
-        ]
-        self._list("broken and not known before", unknown)
-        self._list("known to break, and kept now", improved)
+        """Print the unexpected rules, and the closing line with all broken ones."""
+        broken = {rule for standing in standings for rule in standing.broken}
+        self._rules("broken and not known before", [(each, each.new) for each in standings])
+        self._rules("known to break, and kept now", [(each, each.improved) for each in standings])
+        self._rules("known to break, and not put to the test", [(each, each.missing) for each in standings])
         text = f"{len(standings)} classes and helpers judged, rules broken: {names_of(broken)}"
         self._output.verdict(text, good=not broken)
 
@@ -80,8 +67,8 @@ class AuditTable:
     def _differences(self, groups: dict[str, list[Standing]]) -> None:
         letters: dict[str, set[str]] = {}
         for letter, members in groups.items():
-            for one in members:
-                letters.setdefault(one.source, set()).add(letter)
+            for member in members:
+                letters.setdefault(member.source, set()).add(letter)
         apart = [
             f"{source}: groups {', '.join(sorted(found))}"
             for source, found in letters.items()
@@ -99,6 +86,11 @@ class AuditTable:
             self._output.row(columns, ["", row.rule, figure_of(row), row.reach or "", _words(row)])
         self._output.line()
 
+    def _rules(self, title: str, found: Iterable[tuple[Standing, Collection[Rule]]]) -> None:
+        self._list(
+            title, [f"{one.source} {one.model_class} {names_of(rules)}" for one, rules in found if rules]
+        )
+
     def _list(self, title: str, items: Sequence[str]) -> None:
         if items:
             self._output.line(f"{title}:")
@@ -109,8 +101,8 @@ class AuditTable:
 
 def _groups(standings: Sequence[Standing]) -> dict[str, list[Standing]]:
     alike: dict[tuple[Row, ...], list[Standing]] = {}
-    for one in standings:
-        alike.setdefault(one.signature, []).append(one)
+    for standing in standings:
+        alike.setdefault(standing.signature, []).append(standing)
     return {_letter(index): members for index, members in enumerate(alike.values())}
 
 
@@ -121,23 +113,17 @@ def _letter(index: int) -> str:
 
 def _by_source(members: Sequence[Standing]) -> list[str]:
     classes: dict[str, list[str]] = {}
-    for one in members:
-        classes.setdefault(one.source, []).append(one.model_class)
+    for member in members:
+        classes.setdefault(member.source, []).append(member.model_class)
     return [f"{source}: {', '.join(names)}" for source, names in classes.items()]
 
 
 def figure_of(row: Row) -> str:
-    """The figure of a broken rule with its unit; nothing for one that is kept."""
+    """Return the figure of a broken rule with its unit; an empty text for other rules."""
     if row.value is None or row.verdict not in BROKEN:
         return ""
     unit = row.unit.removesuffix("s") if row.value == 1 else row.unit
     return f"{row.value:g} {unit}"
-
-
-def names_of(rules: Iterable[Rule]) -> str:
-    """Rules in their order, `none` for none."""
-    wanted = set(rules)
-    return " ".join(rule for rule in Rule if rule in wanted) or "none"
 
 
 def _words(row: Row) -> str:

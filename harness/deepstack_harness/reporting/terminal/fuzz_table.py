@@ -1,10 +1,14 @@
-"""What `fuzz` says while it hunts, and at the end."""
+"""The progress line and the findings of `fuzz`."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.facts.systems import System
 from deepstack_harness.contract.row import SCHEMA_VERSION
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import Progress
 from deepstack_harness.reporting.terminal.output import Column, Output
@@ -14,7 +18,7 @@ _HEADS = ("broken", "example", "seconds", "reach", "trace")
 
 
 def status(progress: Progress, examples: int, findings: int) -> str:
-    """One line about a hunt that goes on."""
+    """Return one line about the progress of a hunt."""
     graphs = f", {progress.graphs} graphs of {progress.budget}" if progress.budget else ""
     return (
         f"{progress.examples} of {examples} examples, {progress.steps} steps, "
@@ -23,29 +27,34 @@ def status(progress: Progress, examples: int, findings: int) -> str:
 
 
 def show_findings(output: Output, findings: Sequence[Finding]) -> None:
-    """A row for each, and under it what was seen."""
+    """Print a row for each finding, and under it what was seen."""
     if not findings:
         return
     output.line()
     output.row(_COLUMNS, _HEADS, "bold")
-    for one in findings:
-        cells = (one.name, str(one.examples), f"{one.seconds:.1f}", one.reach or "", one.trace)
-        output.row(_COLUMNS, cells, "red")
-        alone = "" if one.alone is not False else " (only behind the traces before it)"
-        output.line(f"        {one.detail}{alone}", "dim")
+    for found in findings:
+        cells = (found.name, str(found.examples), f"{found.seconds:.1f}", found.reach or "", found.trace)
+        output.row(_COLUMNS, cells, Verdict.FAIL.style)
+        alone = "" if found.alone is not False else " (only behind the traces before it)"
+        output.line(f"        {found.detail}{alone}", "dim")
     output.line()
 
 
 def row_of(finding: Finding, torch: str) -> dict[str, Any]:
-    """A finding as one JSON object: the fields of every row, and those of a finding."""
-    arm = ArmSpec.parse(finding.arm)
+    """Return a finding as one JSON object: the fields of every row, and those of a finding.
+
+    A finding that ended its process has no rule.
+    """
+    arm, trace = ArmSpec.parse(finding.arm), Trace.parse(finding.trace)
     return {
-        "schema_version": SCHEMA_VERSION, "incident": None, "system": "deepstack",
-        "family": finding.family, "model_class": finding.model_class, "revision": finding.target,
-        "source": finding.source, "trace": finding.trace, "arm": arm.name, "guard_policy": arm.guards,
+        "schema_version": SCHEMA_VERSION, "incident": None, "system": System.DEEPSTACK,
+        "engine": finding.engine, "family": finding.family, "model_class": finding.model_class,
+        "revision": finding.target, "source": finding.source, "trace": finding.trace, "arm": arm.name,
+        "regime": Regime.CAPTURED if trace.replays else Regime.LIVE, "guard_policy": arm.guards,
         "shape_policy": arm.shapes, "backend": arm.backend, "capture": arm.capture, "device": "cpu",
-        "dtype": "float32", "rule": finding.rule, "verdict": "FAIL", "value": finding.value,
-        "limit": finding.limit, "unit": finding.unit, "reach": finding.reach, "detail": finding.detail,
-        "torch": torch, "kind": finding.kind, "pattern": finding.pattern, "examples": finding.examples,
+        "dtype": "float32", "rule": finding.rule, "verdict": Verdict.FAIL, "value": finding.value,
+        "limit": finding.limit, "unit": finding.unit, "reach": finding.reach, "evidence": None,
+        "effect": finding.effect, "detail": finding.detail, "node_id": None, "torch": torch, "case": "",
+        "expected": None, "kind": finding.kind, "pattern": finding.pattern, "examples": finding.examples,
         "seconds": round(finding.seconds, 3), "seed": finding.seed, "alone": finding.alone,
     }  # fmt: skip

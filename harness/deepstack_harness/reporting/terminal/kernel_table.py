@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from deepstack_harness.contract.case import Judgement
 from deepstack_harness.contract.facts.kernels import GraphCall, Kernel
+from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.kernels.compare import Pair, paired
 from deepstack_harness.kernels.costs import Costs
 from deepstack_harness.kernels.measurement import Measurement
 from deepstack_harness.kernels.subject import Subject
-from deepstack_harness.reporting.terminal.audit_table import STYLES, WORDS
 from deepstack_harness.reporting.terminal.output import Column, Output
 
 _NAME = 60
@@ -35,7 +34,7 @@ _TOTALS: tuple[tuple[str, Callable[[GraphCall], int]], ...] = (
 
 
 def show_measurement(output: Output, subject: Subject, measured: Measurement) -> None:
-    """Every kernel, equal ones once with their number, and what it sums up to."""
+    """Print every kernel, equal ones once with their number, and the totals."""
     _head(output, subject, measured)
     for call in measured.calls:
         output.line(_bound(call), "bold")
@@ -47,7 +46,7 @@ def show_measurement(output: Output, subject: Subject, measured: Measurement) ->
 
 
 def show_comparison(output: Output, subjects: Sequence[Subject], measured: Sequence[Measurement]) -> None:
-    """Totals with their ratios, then the kernels that differ."""
+    """Print totals with their ratios, then the kernels that differ."""
     _head(output, subjects[0], measured[0])
     one, other = (measurement.calls[-1] for measurement in measured)
     names = [subject.revision for subject in subjects]
@@ -66,14 +65,14 @@ def show_comparison(output: Output, subjects: Sequence[Subject], measured: Seque
 
 
 def show_judgement(output: Output, subject: Subject, said: Judgement) -> None:
-    """Whether the revision keeps rule R10 in this step, with figure and limit."""
+    """Print whether the revision keeps rule R10 in this step, with figure and limit."""
     figure = "" if said.value is None else f", {said.value:,.0f} {said.unit} against {said.limit:,.0f}"
-    line = f"{said.rule} of {subject.revision}: {WORDS[said.verdict]}{figure}; {said.detail}"
-    output.line(line, STYLES.get(said.verdict, "green"))
+    line = f"{said.rule} of {subject.revision}: {said.verdict.word}{figure}; {said.detail}"
+    output.line(line, said.verdict.style or "green")
 
 
 def show_costs(output: Output, costs: Costs) -> None:
-    """Each step in milliseconds, with the two ratios."""
+    """Print each step in milliseconds, with the two ratios."""
     output.line(
         f"decode steps of {costs.family}, {costs.dtype}, {costs.device}, torch {costs.torch}, one thread; "
         f"milliseconds, the least of {costs.repetitions} taken by turns"
@@ -116,7 +115,7 @@ def _kernels(output: Output, call: GraphCall) -> None:
 
 
 def _counted(kernels: Iterable[Kernel]) -> list[tuple[Kernel, int]]:
-    """Kernels that are equal to a reader, with their number, in the order of the first."""
+    """Count kernels that are equal to a reader, in the order of the first."""
     seen: dict[tuple[object, ...], list[Kernel]] = {}
     for kernel in kernels:
         seen.setdefault((kernel.kind, _name(kernel), *_figures(kernel), kernel.function), []).append(kernel)
@@ -145,7 +144,7 @@ def _candidates(output: Output, kernel: Kernel) -> None:
 
 
 def _differences(output: Output, pairs: Sequence[Pair]) -> None:
-    """Kernels that differ in size, equal pairs once with their number; left and right as in the totals."""
+    """Print kernels that differ in size, equal pairs once; left and right as in the totals."""
     shown = [(_shown(pair.one), _shown(pair.other)) for pair in pairs]
     differing = [(one, other) for one, other in shown if one.figures != other.figures]
     output.line(f"{len(pairs) - len(differing)} kernels are alike, {len(differing)} differ")
@@ -169,7 +168,7 @@ def _differences(output: Output, pairs: Sequence[Pair]) -> None:
 
 
 class _Shown(NamedTuple):
-    """What is shown of one side of a pair; empty where there is no such kernel."""
+    """One side of a pair as it is shown; empty where there is no such kernel."""
 
     figures: tuple[str, str, str] = ("-", "-", "-")
     bytes: int = 0

@@ -1,4 +1,4 @@
-"""Where a command's findings go: the terminal, a JSON file, or both."""
+"""The output of a command: the terminal, a JSON file, or both."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Column:
     right: bool = False
 
     def cell(self, text: str) -> str:
-        """`text` padded to the width; longer text is kept whole."""
+        """Return `text` padded to the width; longer text is kept whole."""
         return text.rjust(self.width) if self.right else text.ljust(self.width)
 
 
 class Output:
-    """What `--json` and `--quiet` leave of the terminal, and the JSON sink.
+    """The terminal, as far as `--json` and `--quiet` leave it, and the JSON sink.
 
     rich leaves colour out where stdout is not a terminal.
     """
@@ -39,27 +39,27 @@ class Output:
         self._console: Console | None = None
 
     def line(self, text: str = "", style: str = "") -> None:
-        """One line for people, never wrapped."""
+        """Print one line for people, never wrapped."""
         if not self._silent:
             self._terminal().print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
 
     def verdict(self, text: str, *, good: bool) -> None:
-        """The line that a command ends with."""
+        """Print the line that a command ends with."""
         self.line(text, "bold green" if good else "bold red")
 
     def row(self, columns: Sequence[Column], cells: Sequence[str], style: str = "") -> None:
-        """One row of a table that grows as results come."""
+        """Print one row of a table that grows as results come."""
         padded = (column.cell(cell) for column, cell in zip(columns, cells, strict=True))
         self.line("  ".join(padded).rstrip(), style)
 
     def record(self, row: object) -> None:
-        """One object for programs."""
+        """Write one object for programs."""
         if self._json is not None:
             self._json.write(row)
 
     @contextmanager
     def progress(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Say what is being done, on a terminal's stderr only; what is yielded says something new."""
+        """Show a progress text on a terminal's stderr; the function that is yielded changes the text."""
         if self._silent or not sys.stderr.isatty():
             yield lambda _: None
             return

@@ -1,34 +1,29 @@
-"""A run on the terminal: the matrix, then every finding, then how it stands."""
+"""A run on the terminal: the matrix, then the findings, then the summary."""
 
-from deepstack_harness.contract.rules import Verdict
-from deepstack_harness.reporting.findings import Finding, case_findings, detail_of, figure_of
+from deepstack_harness.contract.verdicts import WORST_FIRST, worst
+from deepstack_harness.reporting.findings import ReportedFinding, case_findings, detail_of, figure_of
 from deepstack_harness.reporting.rerun import again
 from deepstack_harness.reporting.run_data import RunData
 from deepstack_harness.reporting.sanitize import one_line, shortened
+from deepstack_harness.reporting.summary import Summary, summarise
 from deepstack_harness.reporting.terminal.output import Column, Output
 from deepstack_harness.reporting.verdict_matrix import Cell, Matrix, release_matrix, run_matrix
-from deepstack_harness.reporting.verdict_words import MEANINGS, WORST_FIRST, Summary, summarise
 
 MOST_KNOWN = 20
 """Expected failures that are listed; the unexpected ones always are."""
 
-STYLES = {Verdict.FAIL: "red", Verdict.ERROR: "yellow", Verdict.IMPROVED: "cyan", Verdict.XFAIL: "magenta"}
-_SHORT = {
-    Verdict.FAIL: "FAIL", Verdict.ERROR: "ERR", Verdict.IMPROVED: "IMPR", Verdict.MISSING: "MISS",
-    Verdict.XFAIL: "xf", Verdict.PASS: "ok", Verdict.SKIP: "-",
-}  # fmt: skip
-
 
 def show_run(output: Output, run: RunData) -> None:
-    """All of it; the closing line is the summary."""
+    """Print the matrix, the findings and the notes; the closing line is the summary."""
     summary = summarise(run)
     _show_matrix(output, run_matrix(run))
     if (releases := release_matrix(run)) is not None:
         _show_matrix(output, releases)
     _legend(output, summary)
     findings = case_findings(run)
-    known = [one for one in findings if not one.unexpected]
-    for finding in [one for one in findings if one.unexpected] + known[:MOST_KNOWN]:
+    known = [finding for finding in findings if not finding.unexpected]
+    unexpected = [finding for finding in findings if finding.unexpected]
+    for finding in unexpected + known[:MOST_KNOWN]:
         _show_finding(output, finding)
     if len(known) > MOST_KNOWN:
         output.line(f"and {len(known) - MOST_KNOWN} more cases broken as expected; --html FILE shows them")
@@ -46,8 +41,8 @@ def _show_matrix(output: Output, matrix: Matrix) -> None:
     columns += [Column(7, right=True) for _ in matrix.rules]
     output.row(columns, [*matrix.heads, *matrix.rules], "dim")
     for line in matrix.lines:
-        shown = min(line.verdicts, key=WORST_FIRST.index)
-        output.row(columns, [*map(one_line, line.names), *map(_cell, line.cells)], STYLES.get(shown, ""))
+        cells = [*map(one_line, line.names), *map(_cell, line.cells)]
+        output.row(columns, cells, worst(line.verdicts).style)
     output.line()
 
 
@@ -55,18 +50,18 @@ def _cell(cell: Cell | None) -> str:
     if cell is None:
         return ""
     times = f" {cell.times}" if cell.opened and cell.times > 1 else ""
-    return _SHORT[cell.verdict] + times
+    return cell.verdict.abbreviation + times
 
 
 def _legend(output: Output, summary: Summary) -> None:
-    """Only the verdicts that are there."""
-    seen = [f"{_SHORT[one]} {MEANINGS[one]}" for one in WORST_FIRST if summary.counts[one]]
+    """Print the meaning of the verdicts that are there."""
+    seen = [f"{verdict.abbreviation} {verdict.meaning}" for verdict in WORST_FIRST if summary.counts[verdict]]
     output.line("; ".join(seen), "dim")
     output.line()
 
 
-def _show_finding(output: Output, finding: Finding) -> None:
-    output.line(f"{finding.verdict}  {one_line(finding.title)}", STYLES.get(finding.verdict, ""))
+def _show_finding(output: Output, finding: ReportedFinding) -> None:
+    output.line(f"{finding.verdict}  {one_line(finding.title)}", finding.verdict.style)
     for trace in finding.traces:
         output.line(f"  trace      {one_line(trace)}")
     for row in finding.rows:

@@ -1,4 +1,4 @@
-"""What `selftest` shows: each mutant, the rule that caught it, and after how many examples."""
+"""The table of `selftest`: each mutant, the rule that caught it, and the number of examples."""
 
 from deepstack_harness.reporting.terminal.output import Column, Output
 from deepstack_harness.selftest.trials import Proof
@@ -16,7 +16,7 @@ class SelftestTable:
         output.row(_COLUMNS, ["buffer", "rule", "arm", "examples", "seconds", "shrunk trace"], "bold")
 
     def show(self, proof: Proof) -> None:
-        """One row; what went wrong comes after the trace."""
+        """Print one row; a fault stands behind the trace."""
         self._proofs.append(proof)
         trial = proof.trial
         figures = [str(proof.examples), f"{proof.seconds:.1f}"]
@@ -26,7 +26,7 @@ class SelftestTable:
         self._output.record(record_of(proof))
 
     def close(self, seconds: float) -> bool:
-        """The last line; answers whether everything holds."""
+        """Print the last line; return whether everything holds."""
         mutants = [proof for proof in self._proofs if proof.trial.rule]
         controls = [proof for proof in self._proofs if not proof.trial.rule]
         missed = [proof.trial.subject for proof in mutants if not proof.holds]
@@ -41,7 +41,7 @@ class SelftestTable:
 
 
 def record_of(proof: Proof) -> dict[str, object]:
-    """A proof as `--json` gives it, flat."""
+    """Return a proof as `--json` gives it, flat."""
     trial = proof.trial
     return {
         "schema_version": 1, "buffer": trial.subject, "rule": trial.rule, "arm": trial.arm,
@@ -52,7 +52,7 @@ def record_of(proof: Proof) -> dict[str, object]:
 
 
 def _wrong(proof: Proof) -> str:
-    """What a proof that does not hold got wrong."""
+    """Return the fault of a proof that does not hold."""
     if proof.holds or proof.failed:
         return proof.detail if proof.failed else ""
     rule = proof.trial.rule

@@ -1,30 +1,29 @@
-"""What `repro` and `audit` show of systems that play no trace: a line per subject and rule, and a verdict."""
+"""The tables of systems that play no trace, in `repro` and `audit`: a line per subject and rule."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from deepstack_harness.contract.rules import Verdict
-from deepstack_harness.reporting.terminal.audit_table import STYLES, WORDS, figure_of, names_of
+from deepstack_harness.contract.rules import names_of
+from deepstack_harness.reporting.terminal.audit_table import figure_of
 from deepstack_harness.reporting.terminal.output import Column, Output
 from deepstack_harness.reporting.terminal.repro_table import show_incident
 
 if TYPE_CHECKING:
-    from deepstack_harness.auditing.systems import Judged
+    from deepstack_harness.auditing.systems import JudgedSubject
     from deepstack_harness.catalogue.incidents import Incident
 
 _HEADINGS = ("subject", "rule", "verdict", "figure", "seen")
 
 
-def show_judged(output: Output, judged: Judged, width: int, indent: int = 0) -> None:
-    """For each rule its verdict, its figure and what was seen; under them what was measured beside."""
+def show_judged(output: Output, judged: JudgedSubject, width: int, indent: int = 0) -> None:
+    """Print for each rule its verdict, its figure and what was seen, and under them further measurements."""
     columns = _columns(width + indent)
     for row in judged.rows:
-        verdict = Verdict(row.verdict)
         first, *more = list(filter(None, [row.detail, judged.figures])) or [""]
-        cells = [" " * indent + judged.subject, row.rule, WORDS[verdict], figure_of(row), first]
-        output.row(columns, cells, STYLES.get(verdict, ""))
+        cells = [" " * indent + judged.subject, row.rule, row.verdict.word, figure_of(row), first]
+        output.row(columns, cells, row.verdict.style)
         for words in more:
             output.row(columns, ["", "", "", "", words])
     for record in judged.records:
@@ -43,12 +42,12 @@ class SystemTable:
         output.line()
         output.row(_columns(self._width), _HEADINGS, "dim")
 
-    def add(self, judged: Judged) -> None:
-        """The next subject."""
+    def add(self, judged: JudgedSubject) -> None:
+        """Print the next subject."""
         show_judged(self._output, judged, self._width)
 
-    def close(self, found: Sequence[Judged]) -> None:
-        """Whether our variants are as the catalogue has them, and which are not."""
+    def close(self, found: Sequence[JudgedSubject]) -> None:
+        """Print whether our variants are as the catalogue has them, and which are not."""
         wrong = [one for one in found if not one.as_expected]
         self._output.line()
         for one in wrong:
@@ -63,8 +62,8 @@ class SystemTable:
         said = f"shown: rule {names_of(rules)} broken by {', '.join(faulty)}, kept by {', '.join(fixed)}"
         self._output.verdict(said, good=True)
 
-    def close_source(self, label: str, found: Sequence[Judged]) -> None:
-        """Whether a vLLM source has the fault, and where (file:line)."""
+    def close_source(self, label: str, found: Sequence[JudgedSubject]) -> None:
+        """Print whether a source has the fault, and where (file:line)."""
         wrong = [one for one in found if one.broken or one.unjudged]
         self._output.line()
         for one in wrong:
@@ -78,7 +77,7 @@ class SystemTable:
             self._output.verdict(f"{label}, {subjects}: free of incident {self._incident.id}", good=True)
 
 
-def _seen(one: Judged) -> str:
+def _seen(one: JudgedSubject) -> str:
     return names_of(one.broken) + (f", unjudged {names_of(one.unjudged)}" if one.unjudged else "")
 
 

@@ -1,0 +1,198 @@
+"""The audit of a trace: the ledger follows the observed steps, and every row is compared with it.
+
+One wrong row breaks one rule.  Asked above the capacity it is R4; a wrong count or an exception is R2; a
+row of a cleared payload is R5, of a replaced one (or of a caller's tensor that was not copied) R3; a row
+that went wrong through a rejected call is R8 (or R4, when it was rejected for its size), through growth R4;
+what is left is R2.  What a detached graph read, and rows that it failed to clear, are for R6 to tell.
+"""
+
+from collections.abc import Iterator
+
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.ledger import CallOutcome, Expected, Fate, Ledger
+from deepstack_harness.contract.observation import Answer, Observation, RowRange, StepFacts
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step
+from deepstack_harness.oracles.row_origins import Deviation, RowOrigin, origins_of
+
+_META = "meta"
+"""The device whose tensors have no storage; that an answer lies there is R7."""
+
+WrongRow = tuple[int, int, RowOrigin | None]
+"""Level, row, and the row's origin; None for a row that is missing, or one too many."""
+
+
+class ContractAudit:
+    """The deviations of one trace, and the rules that it put to the test.
+
+    One audit serves all oracles of an observation.  A trace in the making may be judged after every step:
+    `follow` then reads the new steps only.
+    """
+
+    def __init__(self) -> None:
+        """Start before the first step."""
+        self.deviations: list[Deviation] = []
+        self.judged: set[Rule] = set()
+        self.unavailable: list[str] = []
+        self._follower: _Follower | None = None
+        self._followed: list[StepFacts] = []
+
+    def follow(self, case: Case, observation: Observation) -> None:
+        """Compare the steps that were not followed yet.
+
+        Raises `ValueError` where `observation` does not begin with the very steps that were.
+        """
+        done, facts = len(self._followed), observation.steps
+        if len(facts) < done or (done and facts[done - 1] is not self._followed[-1]):
+            raise ValueError(f"this audit follows another trace than '{case.trace}'")
+        if not observation.vision:
+            return  # a model without a vision tower always answers None: that is R1
+        if self._follower is None:
+            ledger = Ledger(case.trace.capacity, observation.levels, observation.hidden)
+            self._follower = _Follower(ledger, self)
+        pairs = zip(case.trace.steps[done:], facts[done:], strict=True)
+        for number, (step, seen) in enumerate(pairs, done + 1):
+            self._follower.follow(number, step, seen)
+            self._followed.append(seen)
+
+    def of(self, rule: Rule) -> list[Deviation]:
+        """Return the deviations that break one rule."""
+        return [deviation for deviation in self.deviations if deviation.rule is rule]
+
+
+class _Follower:
+    """Walks a trace beside a ledger and collects deviations."""
+
+    def __init__(self, ledger: Ledger, audit: ContractAudit) -> None:
+        self._ledger = ledger
+        self._audit = audit
+        self._reported: set[tuple[int, int]] = set()
+        self._suspect: Rule | None = None
+        """The rule that a row newly wrong at the next read breaks: growth or a rejection came before."""
+        self._astray = False
+        """A graph read and cleared other storage than the buffer's: of its rows nothing is known."""
+
+    def follow(self, number: int, step: Step, facts: StepFacts) -> None:
+        """Compare one step (number from 1), then move the ledger on."""
+        if facts.unavailable:
+            self._audit.unavailable.append(facts.unavailable)
+            return
+        where = f"step {number} '{step}'"
+        expected = self._ledger.expect(step)
+        self._astray |= _detached(facts)
+        self._test(step, expected)
+        self._compare_outcome(where, expected, facts)
+        if facts.answer is not None and expected.levels and not (self._ledger.unsound or self._astray):
+            self._compare_rows(where, step, expected, facts.answer)
+        self._move_on(step, expected, facts)
+
+    def _test(self, step: Step, expected: Expected) -> None:
+        unread = self._astray and expected.levels
+        if not unread and (step.op is not Op.SET or expected.rule is not Rule.R2):
+            self._audit.judged.add(expected.rule)
+
+    def _compare_outcome(self, where: str, expected: Expected, facts: StepFacts) -> None:
+        raised = facts.raised if facts.raised and facts.raised.call != "decoder" else None
+        if raised is None and expected.outcome is CallOutcome.RAISES and facts.raised is None:
+            self._report(Deviation(expected.rule, 1, "calls", f"{where} was accepted"))
+        if raised is not None and expected.outcome is CallOutcome.ANSWERS:
+            said = f"{where}: {raised.call} raised {raised.type}: {raised.message}"
+            self._report(Deviation(expected.rule, 1, "calls", said, raised=True))
+
+    def _compare_rows(self, where: str, step: Step, expected: Expected, answer: Answer) -> None:
+        if len(answer.rows) != len(expected.levels):
+            return  # None, or a level too few: that is R1
+        if _META not in answer.devices:
+            self._expose(step.tokens)
+        # Where no payload is live the step has text alone, so that all its rows are real.
+        real = self._ledger.tokens or step.tokens
+        for rule, rows in self._wrong_rows(expected, answer).items():
+            first = min(row for _, row, _ in rows)
+            self._report(Deviation(rule, len(rows), "rows", f"{where}: {self._describe(rows)}", first, real))
+        self._suspect = None
+
+    def _wrong_rows(self, expected: Expected, answer: Answer) -> dict[Rule, list[WrongRow]]:
+        """Return the rows that are newly wrong, by the rule that each breaks."""
+        wrong: dict[Rule, list[WrongRow]] = {}
+        comparable = map(_comparable, expected.levels, answer.devices)
+        for level, (ranges, wanted) in enumerate(zip(answer.rows, comparable, strict=True)):
+            for row, origin, right in _rows_side_by_side(ranges, wanted):
+                if origin != right and (level, row) not in self._reported:
+                    self._reported.add((level, row))
+                    wrong.setdefault(self._rule(expected, origin, right), []).append((level, row, origin))
+        return wrong
+
+    def _expose(self, tokens: int) -> None:
+        # A rule about stale rows is put to the test only where such a row could have been
+        # read: behind the live payload, where an ended one once lay.
+        for fate, rule in ((Fate.REPLACED, Rule.R3), (Fate.CLEARED, Rule.R5)):
+            if min(tokens, self._ledger.stale_rows(fate)) > self._ledger.tokens:
+                self._audit.judged.add(rule)
+
+    def _rule(self, expected: Expected, origin: RowOrigin | None, right: RowOrigin | None) -> Rule:
+        if expected.rule is Rule.R4:
+            return Rule.R4
+        if origin is None or right is None:
+            return Rule.R2  # a row missing, or one too many
+        payload = origin[0]
+        if payload is not None and payload < 0:
+            return Rule.R3  # the caller's tensor was kept instead of copied
+        fate = self._ledger.payloads[payload].fate if payload else None
+        if fate in (Fate.CLEARED, Fate.REPLACED):
+            return Rule.R5 if fate is Fate.CLEARED else Rule.R3
+        return self._suspect or Rule.R2
+
+    def _describe(self, rows: list[WrongRow]) -> str:
+        level, row, origin = rows[0]
+        levels = len({level for level, _, _ in rows})
+        first = f"first row {row} of level {level} {self._told(origin)}"
+        return f"{len(rows)} rows over {levels} levels, {first}"
+
+    def _told(self, origin: RowOrigin | None) -> str:
+        if origin is None:
+            return "is missing or one too many"
+        payload, level, row = origin
+        if payload is None:
+            return "holds values that were never set"
+        if payload == 0:
+            return "holds zeros"
+        owner = self._ledger.payloads[abs(payload)]
+        if payload < 0:
+            return f"follows the caller's tensor of payload {-payload} (request {owner.request})"
+        ended = f", {owner.fate} at step {owner.ended_by}" if owner.fate is not Fate.LIVE else ""
+        return f"holds row {row}, level {level} of payload {payload} (request {owner.request}{ended})"
+
+    def _move_on(self, step: Step, expected: Expected, facts: StepFacts) -> None:
+        accepted = facts.raised is None
+        if accepted and (step.op is Op.CLEAR or step.op in RUNS_DECODER) and not _detached(facts):
+            self._astray = False
+        ends_rows = step.op in {Op.SET, Op.CLEAR} or expected.levels
+        self._ledger.commit(step, accepted=accepted, capacity=facts.capacity)
+        if accepted and ends_rows and step.op is not Op.GET:
+            self._reported.clear()
+            self._suspect = None
+        if expected.rule is Rule.R8 or (expected.rule is Rule.R4 and facts.answer is None):
+            self._suspect = expected.rule
+
+    def _report(self, deviation: Deviation) -> None:
+        self._audit.deviations.append(deviation)
+
+
+def _detached(facts: StepFacts) -> bool:
+    return facts.graph_use is not None and facts.graph_use.detached
+
+
+def _comparable(wanted: tuple[RowRange, ...], device: str) -> tuple[RowRange, ...]:
+    """Return the rows that an answer is compared with: on meta they have no values, only a number."""
+    return (RowRange(None, 0, 0, sum(one.rows for one in wanted)),) if device == _META else wanted
+
+
+def _rows_side_by_side(
+    ranges: tuple[RowRange, ...], wanted: tuple[RowRange, ...]
+) -> Iterator[tuple[int, RowOrigin | None, RowOrigin | None]]:
+    """Iterate over (row, its origin, the right one) where they may differ; None for a missing row."""
+    if ranges == wanted:
+        return
+    found, right = origins_of(ranges), origins_of(wanted)
+    for row in range(max(len(found), len(right))):
+        yield row, found[row] if row < len(found) else None, right[row] if row < len(right) else None

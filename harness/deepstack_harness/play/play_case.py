@@ -1,0 +1,11 @@
+"""Play a case in this process, or among ranks where its arm has more than one."""
+
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.play.in_process import NOTHING_BOUND, Bound, play_here
+from deepstack_harness.play.ranks.play import play_among_ranks
+
+
+def play_case(case: Case, bound: Bound = NOTHING_BOUND) -> Observation:
+    """Play a case; raises `UsageError` for an unknown name, `MachineError` for a device that is not here."""
+    return play_among_ranks(case, bound) if case.arm.ranks > 1 else play_here(case, bound)
