@@ -16,7 +16,7 @@ from cases.selftest.oracles.written_observations import (
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.case import Case
-from deepstack_harness.contract.observation import NOT_FINITE, Observation, Raised, StepFacts
+from deepstack_harness.contract.observation import NOT_FINITE, GraphUse, Observation, Raised, StepFacts
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.oracles import address, graphs, output, placement
@@ -206,17 +206,48 @@ def test_rows_elsewhere_or_in_another_dtype(dtype: str, device: str) -> None:
     assert device in said.detail
 
 
+CAPTURED = Trace.parse("cap 16: capture 16; replay 16; get 16; get 16")
+
+
+def addresses_of(*answers: tuple[int | None, int, int], trace: Trace = CAPTURED) -> Judgement:
+    """Judge R6 where the steps of a trace answer with (generation, address, rows)."""
+    steps = [
+        StepFacts(str(step), 16, generation, answer(address=at, tokens=rows), graph_use=GraphUse())
+        for step, (generation, at, rows) in zip(trace.steps, answers, strict=True)
+    ]
+    arm = ArmSpec.parse("eager/full")
+    return address.judge(
+        ObservedCase(Case("qwen3_vl", registered("reference"), trace, arm), observed(*steps))
+    )
+
+
 @pytest.mark.parametrize(
-    ("generation", "tokens", "verdict"),
-    [(0, 16, Verdict.FAIL), (1, 16, Verdict.PASS), (0, 0, Verdict.SKIP)],
+    ("last", "verdict"),
+    [
+        ((0, 64, 16), Verdict.PASS),
+        ((0, 128, 16), Verdict.FAIL),
+        ((1, 128, 16), Verdict.PASS),
+        ((0, 0, 0), Verdict.PASS),
+        ((-1, 64, 16), Verdict.FAIL),
+        ((None, 64, 16), Verdict.PASS),
+    ],
 )
 def test_an_address_may_change_with_the_generation_only(
-    generation: int, tokens: int, verdict: Verdict
+    last: tuple[int | None, int, int], verdict: Verdict
 ) -> None:
+    assert addresses_of((0, 64, 16), (0, 64, 16), (0, 64, 16), last).verdict is verdict
+
+
+def test_addresses_before_the_first_capture_are_nobodys_business() -> None:
+    trace = Trace.parse("cap 16: get 16; capture 16; replay 16")
+    assert addresses_of((0, 64, 16), (0, 128, 16), (0, 128, 16), trace=trace).verdict is Verdict.PASS
+
+
+def test_in_live_use_an_address_is_not_judged() -> None:
     case = Case("qwen3_vl", registered("reference"), Trace.parse("cap 16: get 16; get 16"), EAGER)
-    first = StepFacts("get 16", 16, 0, answer())
-    moved = StepFacts("get 16", 16, generation, answer(address=128, tokens=tokens))
-    assert address.judge(ObservedCase(case, observed(first, moved))).verdict is verdict
+    steps = [StepFacts("get 16", 16, 0, answer(address=at)) for at in (64, 128)]
+    said = address.judge(ObservedCase(case, observed(*steps)))
+    assert (said.verdict, "captured regime alone" in said.detail) == (Verdict.SKIP, True)
 
 
 def test_an_observation_survives_json() -> None:

@@ -188,6 +188,7 @@ ORACLES_BESIDE: Mapping[str, Entry] = {
     "R10": Entry(f"{_ORACLES}.kernels:judge", "rows, sizes and bytes of generated kernels"),
     "R12": Entry(f"{_ORACLES}.ranges:judge", "wrong answers of a placeholder range"),
     "R13": Entry(f"{_ORACLES}.ordering:judge", "pairs that nothing orders, other results, surplus subgraphs"),
+    "R14": Entry(f"{_ORACLES}.memory:judge", "bytes outside of tensors, rows of memory never written"),
 }
 """Oracles of the systems beside the buffer, whose own oracles are in `oracles.all_rules`."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from itertools import zip_longest
 
-from deepstack_harness.contract.observation import RowRange
+from deepstack_harness.contract.observation import RowRange, Rows
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import READS_BUFFER, RUNS_DECODER, Op, Step
 
@@ -25,29 +25,40 @@ class CallOutcome(Enum):
 
 
 class Fate(StrEnum):
-    """The state of a payload."""
+    """The state of a payload; ELSEWHERE is the other buffer of the trace."""
 
     LIVE = "live"
     REPLACED = "replaced"
     CLEARED = "cleared"
     REJECTED = "rejected"
+    ELSEWHERE = "set in the other buffer"
+
+
+NO_ROWS = range(0)
 
 
 @dataclass(frozen=True)
 class Expected:
     """The expectation of one step: its outcome, the rule that a deviation breaks, the rows of each level.
 
-    `levels` has the expected runs of each level; empty for steps that read nothing.
+    `levels` has the expected runs of each level; empty for steps that read nothing.  Rows in `may_be_zero`
+    are right as zeros too: they belong to a micro-batch that is still alive (see `Ledger.commit`).
     """
 
     outcome: CallOutcome
     rule: Rule
-    levels: tuple[tuple[RowRange, ...], ...] = ()
+    levels: Rows = ()
+    may_be_zero: range = NO_ROWS
 
 
 @dataclass
 class Payload:
-    """One payload of the trace: its size in tokens, its owner, its fate, and where it ended."""
+    """One payload of the trace: its size in tokens, its owner, its fate, and where it ended.
+
+    `content` names the content of every row, where rows are not all different (`StepFacts.content`).
+    `parts` is the number of rows that micro-batches cleared so far, each of them the rows that it had asked
+    for; None before the first one.  Rows before `first_row` are cleared.
+    """
 
     number: int
     tokens: int
@@ -57,13 +68,18 @@ class Payload:
     """Ranges of rows with data; the others are zero."""
     ended_by: int = 0
     """Number of the step (from 1) that replaced, cleared or rejected it."""
+    content: Rows | None = None
+    parts: int | None = None
+    first_row: int = 0
 
 
 @dataclass
 class Ledger:
     """Follows a trace over a buffer of `capacity` rows, `levels` and `hidden`.
 
-    Call `expect(step)` and then `commit(step, ...)` for each step in order.
+    Call `expect(step)` and then `commit(step, ...)` for each step in order.  `capacity` is what the buffer
+    was made with, and then what it reports.  `promised` rows get has to answer in any case: those that it
+    was made with, that a resize was asked for, and N.
     """
 
     capacity: int
@@ -73,6 +89,13 @@ class Ledger:
     steps_done: int = 0
     unsound: bool = False
     """An invalid set was accepted: its rows are undefined until the next set or clear."""
+    promised: int = 0
+    asked: int | None = None
+    """Rows that the last get asked for; None after a set or a clear."""
+
+    def __post_init__(self) -> None:
+        """Begin with an empty buffer of the stated capacity."""
+        self.promised = max(self.promised, self.capacity)
 
     @property
     def live(self) -> Payload | None:
@@ -88,56 +111,101 @@ class Ledger:
     def rows(self, level: int, tokens: int) -> tuple[RowRange, ...]:
         """Return the content that rows [0, tokens) of a level must have: the payload, then zeros."""
         held = list(_held(self.live, level, tokens)) if self.live else []
-        ends = [0, *(run.row + run.rows for run in held)]
-        starts = [*(run.row for run in held), tokens]
+        ends = [0, *(start + run.rows for start, run in held)]
+        starts = [*(start for start, _ in held), tokens]
         gaps = [_zeros(start - end) for start, end in zip(starts, ends, strict=True)]
-        runs = [run for pair in zip_longest(gaps, held, fillvalue=_zeros(0)) for run in pair]
+        runs = [
+            run for pair in zip_longest(gaps, (run for _, run in held), fillvalue=_zeros(0)) for run in pair
+        ]
         return tuple(run for run in runs if run.rows)
 
     def stale_rows(self, fate: Fate) -> int:
         """Return n: rows [0, n) once held a payload with this fate."""
         return max((p.tokens for p in self.payloads.values() if p.fate is fate), default=0)
 
+    def owner_of(self, origin: tuple[int, int, int]) -> Payload:
+        """Return the payload that a wrong row is blamed on: of several with this content the last one."""
+        named = self.payloads[abs(origin[0])]
+        ended = (p for p in self.payloads.values() if p.fate in (Fate.REPLACED, Fate.CLEARED))
+        same = [p for p in ended if p.number >= named.number and _has(p, origin)]
+        return same[-1] if same else named
+
     def expect(self, step: Step) -> Expected:
         """Return the expectation of the next step, before it is done."""
         if self._invalid(step):
             return Expected(CallOutcome.RAISES, Rule.R8)
         if step.op is Op.RESIZE:
-            return Expected(CallOutcome.RAISES if step.tokens < self.tokens else CallOutcome.EITHER, Rule.R4)
+            return Expected(CallOutcome.EITHER, Rule.R4)
         rows = self._all_levels(step.tokens) if step.op in READS_BUFFER else ()
-        if step.tokens > self.capacity:
-            return Expected(CallOutcome.EITHER, Rule.R4, rows)
-        return Expected(CallOutcome.ANSWERS, Rule.R2, rows)
+        if step.fail is not None or step.tokens > self.capacity:
+            has_to = step.fail is None and step.op in READS_BUFFER and step.tokens <= self.promised
+            outcome = CallOutcome.ANSWERS if has_to else CallOutcome.EITHER
+            return Expected(outcome, Rule.R4, rows, self._may_be_zero)
+        return Expected(CallOutcome.ANSWERS, Rule.R2, rows, self._may_be_zero)
 
-    def commit(self, step: Step, *, accepted: bool, capacity: int) -> None:
+    def commit(self, step: Step, *, accepted: bool, capacity: int, content: Rows | None = None) -> None:
         """Move on behind a step; `accepted`: its last buffer call returned, `capacity`: reported then.
 
-        For `forward` and `profile` that last call is the clear.
+        For `forward` and `profile` that last call is the clear.  A clear of fewer rows than N ends the
+        payload, unless the get before it asked for just these rows: then the step has several micro-batches,
+        and the payload ends once as many rows were cleared as were set.
         """
         self.steps_done += 1
         if step.op is Op.SET:
-            self._set(step, accepted)
-        elif accepted and (step.op is Op.CLEAR or step.op in RUNS_DECODER) and step.tokens >= 0:
-            self._end_live(Fate.CLEARED)
-            self.unsound = False
+            self._set(step, accepted, content)
+        elif accepted and step.tokens >= 0:
+            self._called(step)
+        resized = accepted and step.op is Op.RESIZE
         self.capacity = capacity
+        self.promised = max(capacity, step.tokens if resized else self.promised, self.tokens)
 
-    def _all_levels(self, tokens: int) -> tuple[tuple[RowRange, ...], ...]:
+    def set_elsewhere(self, step: Step) -> None:
+        """Count a payload that was set in the other buffer: numbers are those of the whole trace."""
+        self._add(step, Fate.ELSEWHERE, None)
+
+    @property
+    def _may_be_zero(self) -> range:
+        live = self.live
+        return NO_ROWS if live is None or live.parts is None else range(live.first_row, live.tokens)
+
+    def _all_levels(self, tokens: int) -> Rows:
         return tuple(self.rows(level, tokens) for level in range(self.levels))
 
     def _invalid(self, step: Step) -> bool:
         wrong_shape = step.levels not in (None, self.levels) or step.hidden not in (None, self.hidden)
         return step.tokens < 0 or wrong_shape
 
-    def _set(self, step: Step, accepted: bool) -> None:
+    def _set(self, step: Step, accepted: bool, content: Rows | None) -> None:
         self.unsound = accepted and self._invalid(step)
         if accepted:
             self._end_live(Fate.REPLACED)
+            self.asked = None
+        self._add(step, Fate.LIVE if accepted else Fate.REJECTED, content)
+
+    def _add(self, step: Step, fate: Fate, content: Rows | None) -> None:
         number = len(self.payloads) + 1
-        fate = Fate.LIVE if accepted else Fate.REJECTED
         request = step.request or f"r{number}"
         spans = ((0, step.tokens),) if step.spans is None else step.spans
-        self.payloads[number] = Payload(number, step.tokens, request, fate, spans, self.steps_done)
+        self.payloads[number] = Payload(
+            number, step.tokens, request, fate, spans, self.steps_done, content=content
+        )
+
+    def _called(self, step: Step) -> None:
+        if step.op in READS_BUFFER:
+            self.asked = step.tokens
+        if step.op is Op.CLEAR or step.op in RUNS_DECODER:
+            self._clear(step.tokens)
+            self.unsound = False
+
+    def _clear(self, tokens: int) -> None:
+        asked, self.asked = self.asked, None
+        live = self.live
+        if live is not None and asked == tokens < live.tokens:
+            live.parts = (live.parts or 0) + tokens
+            live.first_row = max(live.first_row, tokens)
+            if live.parts < live.tokens:
+                return
+        self._end_live(Fate.CLEARED)
 
     def _end_live(self, fate: Fate) -> None:
         if self.live is not None:
@@ -145,11 +213,35 @@ class Ledger:
             self.live.fate = fate
 
 
-def _held(payload: Payload, level: int, tokens: int) -> Iterator[RowRange]:
-    """Iterate over the rows with data of a payload in [0, tokens)."""
+def _held(payload: Payload, level: int, tokens: int) -> Iterator[tuple[int, RowRange]]:
+    """Iterate over (first row, run) of the rows with data of a payload in [first_row, tokens)."""
+    runs = _runs_of(payload, level) if payload.content is None else _placed(payload.content[level])
+    for start, run in runs:
+        first, end = max(start, payload.first_row), min(start + run.rows, tokens)
+        if first < end and run.payload != 0:
+            counts_up = run.payload is not None and run.payload > 0
+            yield first, run._replace(row=run.row + (first - start if counts_up else 0), rows=end - first)
+
+
+def _runs_of(payload: Payload, level: int) -> Iterator[tuple[int, RowRange]]:
     for start, end in payload.spans:
-        if start < min(end, tokens):
-            yield RowRange(payload.number, level, start, min(end, tokens) - start)
+        yield start, RowRange(payload.number, level, start, end - start)
+
+
+def _placed(runs: tuple[RowRange, ...]) -> Iterator[tuple[int, RowRange]]:
+    row = 0
+    for run in runs:
+        yield row, run
+        row += run.rows
+
+
+def _has(payload: Payload, origin: tuple[int, int, int]) -> bool:
+    number, level, row = origin
+    return any(
+        run.payload == number and run.level == level and run.row <= row < run.row + run.rows
+        for runs in payload.content or ()
+        for run in runs
+    )
 
 
 def _zeros(rows: int) -> RowRange:

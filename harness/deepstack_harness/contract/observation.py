@@ -17,7 +17,8 @@ class RowRange(NamedTuple):
     """`rows` neighbouring rows of one origin.
 
     payload > 0: rows `row`, `row` + 1, .. of `level` of the payload with that
-    number (payloads are numbered from 1 in the order of the trace's set steps).
+    number (payloads are numbered from 1 in the order of the trace's set steps); of rows with equal
+    content all are named after the first one.
     payload < 0: the caller's tensor of payload -k, after the caller reused it.
     0: exact zeros.  None: values that were never set.
     """
@@ -33,7 +34,9 @@ class Answer:
     """The answer of one get.
 
     `structure` is `none` or `tensors`; the tuples have one entry per level:
-    rows as ranges of one origin, hidden sizes, dtype and device names, storage addresses in bytes.
+    rows as ranges of one origin, hidden sizes, dtype and device names, storage addresses in bytes,
+    strides in elements, and whether the tensor requires a gradient.  `container` is the type of the answer
+    itself (`tuple`), empty for None.
     """
 
     structure: Literal["none", "tensors"]
@@ -42,9 +45,17 @@ class Answer:
     dtypes: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     addresses: tuple[int, ...] = ()
+    container: str = ""
+    strides: tuple[tuple[int, ...], ...] = ()
+    gradients: tuple[bool, ...] = ()
 
 
-CallName = Literal["set", "get", "clear", "resize", "decoder", "capture", "replay", "reload", "caller"]
+Rows = tuple[tuple[RowRange, ...], ...]
+"""Rows of every level."""
+
+CallName = Literal[
+    "set", "get", "clear", "resize", "decoder", "capture", "replay", "reload", "caller", "capacity"
+]
 
 
 @dataclass(frozen=True)
@@ -80,21 +91,24 @@ class Distances:
 class ShardFacts:
     """The view of one rank in a sequence-parallel step: the payload rows of its decoder, per level.
 
-    `stray` is the largest difference of the rank's gathered output to the unsharded run.
+    `stray` is the largest difference of the rank's gathered output to the unsharded run.  `owns` has the
+    half-open ranges of the step's rows that the engine states for this rank; None is the contiguous
+    partition, rows [rank * P / ranks, (rank + 1) * P / ranks).
     """
 
     rank: int
     ranks: int
-    rows: tuple[tuple[RowRange, ...], ...]
+    rows: Rows
     stray: float | None = None
+    owns: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(frozen=True)
 class GraphUse:
     """Storage of the buffer as a captured graph used it in one step.
 
-    `detached`: the graph read storage that the buffer no longer answers from.
-    `freed`: storages that captured graphs still use, and the buffer let go.
+    `detached`: the graph read storage that the buffer no longer answers from, unannounced.
+    `freed`: storages that captured graphs still use, and the buffer let go while its generation stayed.
     `allocated`: tensors that get and clear allocated while they were captured.
     """
 
@@ -112,6 +126,12 @@ class StepFacts:
     is the largest number of rows that an opaque attention was given; None where no
     attention says so.  `graph_use` is there for arms that capture, `shards` for
     those whose ranks share a step.
+
+    `content` is given for a set whose rows are not all different: the origin that names the content of
+    each row, which is the first row that ever had this content (equal rows are one content).
+    `caller_changed`: set changed the tensor that it was given.  `earlier_changed`: levels of earlier
+    answers that this get changed, though no set, clear or resize came between.  `failed_allocation`: an
+    allocation was made to fail, as the step asks for with `fail=`.
     """
 
     step: str
@@ -125,6 +145,10 @@ class StepFacts:
     attended: int | None = None
     graph_use: GraphUse | None = None
     shards: tuple[ShardFacts, ...] = ()
+    content: Rows | None = None
+    caller_changed: bool = False
+    earlier_changed: int = 0
+    failed_allocation: bool = False
 
 
 @dataclass(frozen=True)

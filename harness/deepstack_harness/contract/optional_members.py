@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from deepstack_harness.errors import StepUnavailable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -32,6 +34,14 @@ def release(buffer: Buffer) -> None:
     released: Callable[[], None] | None = getattr(buffer, "release", None)
     if released is not None:
         released()
+
+
+def resize(buffer: Buffer, tokens: int) -> None:
+    """Resize a buffer; raises `StepUnavailable` for one without this method."""
+    resized: Callable[[int], None] | None = getattr(buffer, "resize", None)
+    if resized is None:
+        raise StepUnavailable(f"{type(buffer).__name__} has no resize")
+    resized(tokens)
 
 
 def begins_steps(buffer: Buffer) -> bool:

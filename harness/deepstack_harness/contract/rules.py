@@ -1,4 +1,4 @@
-"""The contract R0..R13: one promise each, as names that stay stable."""
+"""The contract R0..R14: one promise each, as names that stay stable."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -21,6 +21,7 @@ class Rule(StrEnum):
     R11 = "R11"
     R12 = "R12"
     R13 = "R13"
+    R14 = "R14"
 
     @property
     def word(self) -> str:
@@ -45,25 +46,59 @@ PROMISES: dict[Rule, tuple[str, str]] = {
     Rule.R2: (
         "boundary",
         (
-            "get(P) gives P rows: the payload in [0, min(N, P)), exact zeros behind it; "
-            "get and clear never raise for 0 <= P <= capacity"
+            "get(P) gives P rows of width hidden: the payload in [0, min(N, P)), equal after the cast to the "
+            "buffer's dtype, exact zeros behind it; get and clear never raise for 0 <= P <= capacity"
         ),
     ),
-    Rule.R3: ("freshness", "no row of a replaced payload is ever read; set copies"),
+    Rule.R3: (
+        "freshness",
+        "no row of a replaced payload is ever read; set copies, and leaves the caller's tensor as it was",
+    ),
     Rule.R4: (
         "capacity",
-        "a call above the capacity grows and keeps the payload, or raises and changes nothing",
+        (
+            "a call above the capacity grows and keeps the payload, or raises and changes nothing; "
+            "resize below N raises or keeps all N rows"
+        ),
     ),
-    Rule.R5: ("clear", "after clear(n) no earlier row is ever read, also when n < N"),
-    Rule.R6: ("address", "while the generation stays, get(P) gives the same addresses"),
+    Rule.R5: (
+        "clear",
+        (
+            "after clear(n) no earlier row is ever read, also when n < N, unless the get before it asked "
+            "for just these n rows: then the others belong to another micro-batch"
+        ),
+    ),
+    Rule.R6: (
+        "address",
+        (
+            "in the captured regime: while the generation stays, get(P) gives the addresses that were "
+            "captured, and get and clear allocate nothing while they are captured"
+        ),
+    ),
     Rule.R7: ("placement", "rows come in the dtype and on the device of the hidden states"),
     Rule.R8: (
         "rejection",
         "negative counts, a wrong level count and a wrong hidden size raise and change nothing",
     ),
-    Rule.R9: ("sharding", "rank r of tp sees rows [r*P/tp, (r+1)*P/tp) of the unsharded run"),
+    Rule.R9: (
+        "sharding",
+        (
+            "under the stated partition (contiguous by default) each row reaches exactly one rank, and the "
+            "gathered result equals the unsharded run"
+        ),
+    ),
     Rule.R10: ("work", "kernels and opaque ops process P rows, never the capacity"),
-    Rule.R11: ("graphs", "the stated number of graphs, no break, no fall-back to eager"),
+    Rule.R11: (
+        "graphs",
+        (
+            "the stated number of graphs, no break, no fall-back to eager; answers keep their container "
+            "type, strides and requires_grad, which guards look at"
+        ),
+    ),
     Rule.R12: ("ranges", "placeholder ranges equal a brute-force count"),
     Rule.R13: ("ordering", "dual-stream results equal sequential, every dependent pair ordered"),
+    Rule.R14: (
+        "memory",
+        "no kernel accesses memory outside its tensors, and nothing that was never written reaches rows < n",
+    ),
 }

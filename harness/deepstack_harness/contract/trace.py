@@ -3,13 +3,19 @@
 A trace is a capacity and a sequence of lifecycle operations, and it prints as it
 parses: `cap 16: profile 16; set 9; forward 16`.  `set` takes what makes a payload
 unusual as `key=value`: `set 4 levels=4`, `set 4 hidden=1`, `set 9 request=b`,
-`set 9 spans=0-3+6-9` (only these tokens are visual, the rows of the others zero).
+`set 9 spans=0-3+6-9` (only these tokens are visual, the rows of the others zero),
+`set 9 layout=permuted dtype=float32 values=nan grad` (see `Step`).  Every call on the
+buffer takes `on=b` (the second buffer) and `fail=K` (its K-th allocation fails).
+What differs from the usual buffer stands before the colon:
+`cap 16 levels 4 hidden 1 dtype bfloat16 mode inference buffers 2: set 9; get 16`.
+A run of ten or more equal steps is written once: `get 16 times=300`.
 """
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import groupby
 
 from deepstack_harness.errors import UsageError
 
@@ -31,11 +37,25 @@ class Op(StrEnum):
 RUNS_DECODER = frozenset({Op.FORWARD, Op.PROFILE, Op.CAPTURE, Op.REPLAY})
 READS_BUFFER = RUNS_DECODER | {Op.GET}
 MAY_BE_NEGATIVE = frozenset({Op.GET, Op.CLEAR, Op.RESIZE})
+CALLS_BUFFER = frozenset({Op.SET, Op.GET, Op.CLEAR, Op.RESIZE})
+"""Operations that are one call on the buffer."""
 
-_STEP = re.compile(r"(?P<op>[a-z]+)(?:\s+(?P<tokens>-?\d+))?(?P<options>(?:\s+\w+=\S+)*)")
-_TRACE = re.compile(r"cap\s+(?P<capacity>\d+)\s*:\s*(?P<steps>.*)", re.DOTALL)
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+LAYOUTS = ("permuted", "strided", "expanded", "slice", "channels")
+VALUES = ("inf", "nan", "huge", "subnormal", "negzero", "constant", "zeros", "mixed")
+MODES = ("inference",)
+SECOND = "b"
+"""The second buffer of a trace with `buffers 2`."""
+
+_STEP = re.compile(r"(?P<op>[a-z]+)(?:\s+(?P<tokens>-?\d+))?(?P<options>(?:\s+(?:\w+=\S+|grad))*)")
+_TRACE = re.compile(r"cap\s+(?P<capacity>\d+)(?P<header>(?:\s+[a-z]+\s+\w+)*)\s*:\s*(?P<steps>.*)", re.DOTALL)
 _SPAN = re.compile(r"(\d+)-(\d+)")
-_OPTIONS = ("levels", "hidden", "request", "spans")
+_OF_SET = ("levels", "hidden", "request", "spans", "layout", "dtype", "values")
+_OF_CALLS = ("on", "fail")
+_HEADER = ("levels", "hidden", "dtype", "mode", "buffers")
+_OFTEN = 10
+"""Equal steps in a row from which on `times=` is written: shorter runs read better in full."""
+_MOST = 100_000
 _EXAMPLE = "'cap 16: profile 16; set 9; forward 16'"
 
 
@@ -52,6 +72,12 @@ class Step:
     `request` names the owner of the payload, by default the payload's own number.
     `spans` are half-open ranges of tokens with features; the other rows are zero,
     as those of text are.
+
+    Of the tensor that `set` is given: `layout` is how it lies in memory (`permuted` as vLLM permutes, `strided`
+    with gaps between rows, `expanded` from one row, `slice` of a longer tensor, `channels` of a wider one),
+    `dtype` its own, `values` what its rows hold instead of normal random numbers, `grad` whether it requires
+    a gradient.  `on` is the buffer that is called, None for the first.  `fail` is the number of the
+    allocation inside this call that fails with `torch.OutOfMemoryError`.
     """
 
     op: Op
@@ -60,18 +86,39 @@ class Step:
     hidden: int | None = None
     request: str | None = None
     spans: tuple[tuple[int, int], ...] | None = None
+    layout: str | None = None
+    dtype: str | None = None
+    values: str | None = None
+    grad: bool = False
+    on: str | None = None
+    fail: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse counts and options that the operation cannot have."""
         if self.tokens < 0 and self.op not in MAY_BE_NEGATIVE:
             raise TraceError(f"step '{self}': {self.op} takes a count of 0 or more")
-        if self.op is not Op.SET and (self.levels, self.hidden, self.request, self.spans) != (None,) * 4:
-            raise TraceError(f"step '{self}': only set takes {', '.join(f'{key}=' for key in _OPTIONS)}")
+        if self.op is not Op.SET and (self.grad or any(getattr(self, key) is not None for key in _OF_SET)):
+            raise TraceError(
+                f"step '{self}': only set takes {', '.join(f'{key}=' for key in _OF_SET)} and grad"
+            )
+        if self.op not in CALLS_BUFFER and (self.on, self.fail) != (None, None):
+            raise TraceError(f"step '{self}': only {', '.join(sorted(CALLS_BUFFER))} take on= and fail=")
         if (self.levels or 0) < 0 or (self.hidden or 0) < 0:
             raise TraceError(f"step '{self}': levels= and hidden= take 0 or more")
         edges = [edge for span in self.spans or () for edge in span]
         if edges != sorted(set(edges)) or (edges and edges[-1] > self.tokens):
             raise TraceError(f"step '{self}': spans= takes ranges in order within {self.tokens} tokens")
+        self._one_of("layout", LAYOUTS)
+        self._one_of("dtype", DTYPES)
+        self._one_of("values", VALUES)
+        self._one_of("on", (SECOND,))
+        if self.fail is not None and self.fail < 1:
+            raise TraceError(f"step '{self}': fail= takes the number of an allocation, from 1")
+
+    def _one_of(self, key: str, known: tuple[str, ...]) -> None:
+        value = getattr(self, key)
+        if value is not None and value not in known:
+            raise TraceError(f"step '{self}': {key}= takes one of {', '.join(known)}, not '{value}'")
 
     def __str__(self) -> str:
         """Return the text that `Step.parse` reads."""
@@ -82,47 +129,57 @@ class Step:
         ]
         if self.spans is not None:
             options.append("spans=" + "+".join(f"{start}-{end}" for start, end in self.spans))
+        rest = ((key, getattr(self, key)) for key in ("layout", "dtype", "values", *_OF_CALLS))
+        options += [f"{key}={value}" for key, value in rest if value is not None]
+        options += ["grad"] if self.grad else []
         count = [] if self.op is Op.RELOAD else [str(self.tokens)]
         return " ".join([str(self.op), *count, *options])
 
     @classmethod
     def parse(cls, text: str) -> "Step":
         """Read one step, or raise `TraceError` that quotes it."""
-        found = _STEP.fullmatch(text.strip())
-        if found is None or found["op"] not in set(Op):
-            raise TraceError(
-                f"step '{text.strip()}' is not one of {', '.join(Op)} with a token count, as in 'set 9'"
-            )
-        op = Op(found["op"])
-        if (found["tokens"] is None) != (op is Op.RELOAD):
-            wants = "no token count" if op is Op.RELOAD else f"a token count, as in '{op} 9'"
-            raise TraceError(f"step '{text.strip()}': {op} takes {wants}")
-        options = _options(text, found["options"])
-        return cls(
-            op,
-            int(found["tokens"] or 0),
-            levels=_count(text, options, "levels"),
-            hidden=_count(text, options, "hidden"),
-            request=options.get("request"),
-            spans=_spans(text, options.get("spans")),
-        )
+        steps = _parsed(text)
+        if len(steps) != 1:
+            raise TraceError(f"step '{text.strip()}': times= repeats a step of a trace, this is one step")
+        return steps[0]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A buffer capacity in token rows, and the steps in the order they are played."""
+    """A buffer capacity in token rows, and the steps in the order they are played.
+
+    `levels`, `hidden` and `dtype` are those of the buffer where they are not the family's; no decoder runs
+    then.  `mode` is `inference` where the whole life of the buffer is under `torch.inference_mode()`, None
+    for `torch.no_grad()`.  With two `buffers` of one class, steps with `on=b` call the second.
+    """
 
     capacity: int
     steps: tuple[Step, ...]
+    levels: int | None = None
+    hidden: int | None = None
+    dtype: str | None = None
+    mode: str | None = None
+    buffers: int = 1
 
     def __post_init__(self) -> None:
         """Refuse a trace in which nothing could be observed."""
         if self.capacity < 1 or not self.steps:
             raise TraceError(f"trace '{self}' needs a capacity of 1 or more and a step: {_EXAMPLE}")
+        if 0 in (self.levels, self.hidden) or self.buffers not in (1, 2):
+            raise TraceError(f"trace '{self}': levels and hidden take 1 or more, buffers 1 or 2")
+        for key, known in (("dtype", DTYPES), ("mode", MODES)):
+            if getattr(self, key) not in (None, *known):
+                raise TraceError(
+                    f"trace '{self}': {key} takes one of {', '.join(known)}, not '{getattr(self, key)}'"
+                )
+        if self.buffers == 1 and any(step.on for step in self.steps):
+            raise TraceError(f"trace '{self}': a step with on={SECOND} needs 'buffers 2' before the colon")
 
     def __str__(self) -> str:
         """Return the text that `Trace.parse` reads."""
-        return f"cap {self.capacity}: " + "; ".join(map(str, self.steps))
+        header = [f"{key} {value}" for key in _HEADER[:-1] if (value := getattr(self, key)) is not None]
+        header += [f"buffers {self.buffers}"] if self.buffers > 1 else []
+        return f"{' '.join([f'cap {self.capacity}', *header])}: " + "; ".join(_told(self.steps))
 
     def __iter__(self) -> Iterator[Step]:
         """Iterate over the steps in order."""
@@ -133,20 +190,81 @@ class Trace:
         """Say whether a step replays a captured graph."""
         return any(step.op is Op.REPLAY for step in self.steps)
 
+    @property
+    def changes_sizes(self) -> bool:
+        """Say whether the buffer has other levels, another hidden size or dtype than the family."""
+        return (self.levels, self.hidden, self.dtype) != (None, None, None)
+
     @classmethod
     def parse(cls, text: str) -> "Trace":
         """Read the one-line form, or raise `TraceError` that quotes the bad step."""
         found = _TRACE.fullmatch(text.strip())
         if found is None:
             raise TraceError(f"trace '{text}' does not read 'cap N: step; step', as in {_EXAMPLE}")
-        steps = [part for part in found["steps"].split(";") if part.strip()]
-        return cls(int(found["capacity"]), tuple(map(Step.parse, steps)))
+        steps = [step for part in found["steps"].split(";") if part.strip() for step in _parsed(part)]
+        header = _header(text, found["header"])
+        return cls(
+            int(found["capacity"]),
+            tuple(steps),
+            levels=_count(text, header, "levels"),
+            hidden=_count(text, header, "hidden"),
+            dtype=header.get("dtype"),
+            mode=header.get("mode"),
+            buffers=_count(text, header, "buffers") or 1,
+        )
+
+
+def _told(steps: tuple[Step, ...]) -> Iterator[str]:
+    """Iterate over the steps as text, long runs of one step as one."""
+    for text, run in groupby(map(str, steps)):
+        times = len(list(run))
+        yield from [f"{text} times={times}"] if times >= _OFTEN else [text] * times
+
+
+def _parsed(text: str) -> tuple[Step, ...]:
+    """Read the text of one step, which may ask for several with `times=`."""
+    found = _STEP.fullmatch(text.strip())
+    if found is None or found["op"] not in set(Op):
+        raise TraceError(
+            f"step '{text.strip()}' is not one of {', '.join(Op)} with a token count, as in 'set 9'"
+        )
+    op = Op(found["op"])
+    if (found["tokens"] is None) != (op is Op.RELOAD):
+        wants = "no token count" if op is Op.RELOAD else f"a token count, as in '{op} 9'"
+        raise TraceError(f"step '{text.strip()}': {op} takes {wants}")
+    options = _options(text, found["options"])
+    step = Step(
+        op,
+        int(found["tokens"] or 0),
+        levels=_count(text, options, "levels"),
+        hidden=_count(text, options, "hidden"),
+        request=options.get("request"),
+        spans=_spans(text, options.get("spans")),
+        layout=options.get("layout"),
+        dtype=options.get("dtype"),
+        values=options.get("values"),
+        on=options.get("on"),
+        fail=_count(text, options, "fail"),
+    )
+    times = _count(text, options, "times")
+    if times is not None and not 1 <= times <= _MOST:
+        raise TraceError(f"step '{text.strip()}': times= takes 1 to {_MOST}, not {times}")
+    return (replace(step, grad="grad" in options),) * (1 if times is None else times)
+
+
+def _header(trace: str, text: str) -> dict[str, str]:
+    words = text.split()
+    header = dict(zip(words[::2], words[1::2], strict=True))
+    for key in header.keys() - set(_HEADER):
+        raise TraceError(f"trace '{trace.strip()}': unknown setting '{key}', known are {', '.join(_HEADER)}")
+    return header
 
 
 def _options(step: str, text: str) -> dict[str, str]:
-    options = dict(part.split("=", 1) for part in text.split())
-    for key in options.keys() - set(_OPTIONS):
-        raise TraceError(f"step '{step.strip()}': unknown option '{key}', known are {', '.join(_OPTIONS)}")
+    known = (*_OF_SET, *_OF_CALLS, "times")
+    options = dict((part.split("=", 1) if "=" in part else (part, "")) for part in text.split())
+    for key in options.keys() - {*known, "grad"}:
+        raise TraceError(f"step '{step.strip()}': unknown option '{key}', known are {', '.join(known)}")
     return options
 
 

@@ -1,4 +1,4 @@
-"""Mutants that break R6 address: storage that moves unannounced, is freed, or is allocated in a capture."""
+"""Mutants that break R6 address, all of them in the captured regime: live, addresses are nobody's business."""
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ class MovesUnannounced(ReferenceBuffer):
     """Moves its storage and leaves the generation as it was, as every vLLM release does."""
 
     rule = Rule.R6
+    arm = "eager/full"
 
     def resize(self, tokens: int) -> None:
         generation = self.generation
@@ -22,6 +23,7 @@ class AnnouncesLate(ReferenceBuffer):
     """Changes the generation one get after the storage moved."""
 
     rule = Rule.R6
+    arm = "eager/full"
     _unsaid = 0
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
@@ -37,6 +39,7 @@ class CopiesOnGet(ReferenceBuffer):
     """Hands out copies, at other addresses than a captured graph reads."""
 
     rule = Rule.R6
+    arm = "eager/full"
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         answer = super().get(tokens)
@@ -47,6 +50,7 @@ class RebindsOnSet(ReferenceBuffer):
     """Puts each payload into new tensors, which a captured graph never reads: the fault of sglang 33726."""
 
     rule = Rule.R6
+    arm = "eager/full"
 
     def set(self, payload: Tensor) -> None:
         self._check(payload)
@@ -58,6 +62,7 @@ class MovesOneLevel(ReferenceBuffer):
     """Puts the last level of each payload into a new tensor."""
 
     rule = Rule.R6
+    arm = "eager/full"
 
     def set(self, payload: Tensor) -> None:
         self._check(payload)
@@ -69,6 +74,7 @@ class AlternatesStorage(ReferenceBuffer):
     """Alternates between two storages, one for each payload; no graph was captured on the second."""
 
     rule = Rule.R6
+    arm = "eager/full"
     _spare: tuple[Tensor, ...] = ()
 
     def set(self, payload: Tensor) -> None:
@@ -88,6 +94,7 @@ class MovesOnClear(ReferenceBuffer):
     """Clears by moving to new zeroed storage."""
 
     rule = Rule.R6
+    arm = "eager/full"
 
     def clear(self, tokens: int) -> None:
         super().clear(tokens)
@@ -95,25 +102,27 @@ class MovesOnClear(ReferenceBuffer):
 
 
 class FreesOnResize(ReferenceBuffer):
-    """Frees old storage before graphs are captured again, as FastDeploy 5962 did; it announces the move."""
+    """Frees old storage that graphs still read, and leaves the generation as it was (FastDeploy 5962)."""
 
     rule = Rule.R6
     arm = "eager/full"
 
     def resize(self, tokens: int) -> None:
+        generation = self.generation
         super().resize(tokens)
         self.release()
+        self.generation = generation
 
 
-class FreesOlderGenerations(ReferenceBuffer):
-    """Keeps the storage of one earlier generation only, however often it moves; it announces each move."""
+class GenerationGoesBack(ReferenceBuffer):
+    """Counts generations modulo two, so that a graph captured two moves ago seems to be valid."""
 
     rule = Rule.R6
     arm = "eager/full"
 
     def resize(self, tokens: int) -> None:
         super().resize(tokens)
-        del self._retired[:-1]
+        self.generation %= 2
 
 
 class AllocatesOnClear(ReferenceBuffer):

@@ -1,20 +1,23 @@
 """The audit of a trace: the ledger follows the observed steps, and every row is compared with it.
 
-One wrong row breaks one rule.  Asked above the capacity it is R4; a wrong count or an exception is R2; a
-row of a cleared payload is R5, of a replaced one (or of a caller's tensor that was not copied) R3; a row
-that went wrong through a rejected call is R8 (or R4, when it was rejected for its size), through growth R4;
-what is left is R2.  What a detached graph read, and rows that it failed to clear, are for R6 to tell.
+One wrong row breaks one rule.  Asked above the capacity it is R4; a wrong count, a wrong width or an
+exception is R2; a row of a cleared payload is R5, of a replaced one (or of a caller's tensor that was not
+copied, or was changed) R3; a row that went wrong through a rejected call is R8 (or R4, when it was rejected
+for its size or for lack of memory), through growth R4; what is left is R2.  What a detached graph read, and
+rows that it failed to clear, are for R6 to tell.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.ledger import CallOutcome, Expected, Fate, Ledger
 from deepstack_harness.contract.observation import Answer, Observation, RowRange, StepFacts
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step
+from deepstack_harness.contract.trace import RUNS_DECODER, SECOND, Op, Step
 from deepstack_harness.oracles.row_origins import Deviation, RowOrigin, origins_of
 
+_ZERO: RowOrigin = (0, 0, 0)
 _META = "meta"
 """The device whose tensors have no storage; that an answer lies there is R7."""
 
@@ -34,7 +37,7 @@ class ContractAudit:
         self.deviations: list[Deviation] = []
         self.judged: set[Rule] = set()
         self.unavailable: list[str] = []
-        self._follower: _Follower | None = None
+        self._followers: dict[str | None, _Follower] = {}
         self._followed: list[StepFacts] = []
 
     def follow(self, case: Case, observation: Observation) -> None:
@@ -47,12 +50,17 @@ class ContractAudit:
             raise ValueError(f"this audit follows another trace than '{case.trace}'")
         if not observation.vision:
             return  # a model without a vision tower always answers None: that is R1
-        if self._follower is None:
-            ledger = Ledger(case.trace.capacity, observation.levels, observation.hidden)
-            self._follower = _Follower(ledger, self)
+        if not self._followers:
+            sizes = (case.trace.capacity, observation.levels, observation.hidden)
+            names = (None, SECOND)[: case.trace.buffers]
+            self._followers = {name: _Follower(Ledger(*sizes), self) for name in names}
         pairs = zip(case.trace.steps[done:], facts[done:], strict=True)
         for number, (step, seen) in enumerate(pairs, done + 1):
-            self._follower.follow(number, step, seen)
+            for name, follower in self._followers.items():
+                if name == step.on:
+                    follower.follow(number, step, seen)
+                else:
+                    follower.pass_by(step, seen)
             self._followed.append(seen)
 
     def of(self, rule: Rule) -> list[Deviation]:
@@ -78,18 +86,35 @@ class _Follower:
             self._audit.unavailable.append(facts.unavailable)
             return
         where = f"step {number} '{step}'"
-        expected = self._ledger.expect(step)
+        # Where no allocation failed, the call has no excuse.
+        expected = self._ledger.expect(step if facts.failed_allocation else replace(step, fail=None))
         self._astray |= _detached(facts)
         self._test(step, expected)
         self._compare_outcome(where, expected, facts)
+        self._compare_tensors(where, facts)
         if facts.answer is not None and expected.levels and not (self._ledger.unsound or self._astray):
             self._compare_rows(where, step, expected, facts.answer)
         self._move_on(step, expected, facts)
+
+    def pass_by(self, step: Step, facts: StepFacts) -> None:
+        """Note a step on the other buffer of the trace, which may not change this one."""
+        if step.op is Op.SET and not facts.unavailable:
+            self._ledger.set_elsewhere(step)
 
     def _test(self, step: Step, expected: Expected) -> None:
         unread = self._astray and expected.levels
         if not unread and (step.op is not Op.SET or expected.rule is not Rule.R2):
             self._audit.judged.add(expected.rule)
+
+    def _compare_tensors(self, where: str, facts: StepFacts) -> None:
+        """Compare tensors that the caller holds: a payload after set, earlier answers after get."""
+        if facts.caller_changed:
+            said = f"{where} changed the tensor that it was given"
+            self._report(Deviation(Rule.R3, 1, "calls", said))
+        if facts.earlier_changed:
+            said = f"{where}: {facts.earlier_changed} levels of earlier answers changed, and no set, clear or resize"
+            rule = self._suspect or Rule.R2  # the call before may have been rejected too late
+            self._report(Deviation(rule, facts.earlier_changed, "levels", said))
 
     def _compare_outcome(self, where: str, expected: Expected, facts: StepFacts) -> None:
         raised = facts.raised if facts.raised and facts.raised.call != "decoder" else None
@@ -106,6 +131,11 @@ class _Follower:
             self._expose(step.tokens)
         # Where no payload is live the step has text alone, so that all its rows are real.
         real = self._ledger.tokens or step.tokens
+        wide = [width for width in answer.hidden if width != self._ledger.hidden]
+        if wide:
+            said = f"{where}: {len(wide)} levels are {wide[0]} wide, not {self._ledger.hidden}"
+            self._report(Deviation(expected.rule, len(wide), "levels", said, 0, real))
+            return
         for rule, rows in self._wrong_rows(expected, answer).items():
             first = min(row for _, row, _ in rows)
             self._report(Deviation(rule, len(rows), "rows", f"{where}: {self._describe(rows)}", first, real))
@@ -117,7 +147,8 @@ class _Follower:
         comparable = map(_comparable, expected.levels, answer.devices)
         for level, (ranges, wanted) in enumerate(zip(answer.rows, comparable, strict=True)):
             for row, origin, right in _rows_side_by_side(ranges, wanted):
-                if origin != right and (level, row) not in self._reported:
+                spared = row in expected.may_be_zero and origin == _ZERO
+                if origin != right and not spared and (level, row) not in self._reported:
                     self._reported.add((level, row))
                     wrong.setdefault(self._rule(expected, origin, right), []).append((level, row, origin))
         return wrong
@@ -137,7 +168,7 @@ class _Follower:
         payload = origin[0]
         if payload is not None and payload < 0:
             return Rule.R3  # the caller's tensor was kept instead of copied
-        fate = self._ledger.payloads[payload].fate if payload else None
+        fate = self._ledger.owner_of((payload, *origin[1:])).fate if payload else None
         if fate in (Fate.CLEARED, Fate.REPLACED):
             return Rule.R5 if fate is Fate.CLEARED else Rule.R3
         return self._suspect or Rule.R2
@@ -156,18 +187,23 @@ class _Follower:
             return "holds values that were never set"
         if payload == 0:
             return "holds zeros"
-        owner = self._ledger.payloads[abs(payload)]
+        owner = self._ledger.owner_of((payload, level, row))
         if payload < 0:
             return f"follows the caller's tensor of payload {-payload} (request {owner.request})"
         ended = f", {owner.fate} at step {owner.ended_by}" if owner.fate is not Fate.LIVE else ""
-        return f"holds row {row}, level {level} of payload {payload} (request {owner.request}{ended})"
+        whose = f"payload {owner.number} (request {owner.request}{ended})"
+        return (
+            f"holds row {row}, level {level} of {whose}"
+            if owner.number == payload
+            else f"holds a row of {whose}"
+        )
 
     def _move_on(self, step: Step, expected: Expected, facts: StepFacts) -> None:
         accepted = facts.raised is None
         if accepted and (step.op is Op.CLEAR or step.op in RUNS_DECODER) and not _detached(facts):
             self._astray = False
         ends_rows = step.op in {Op.SET, Op.CLEAR} or expected.levels
-        self._ledger.commit(step, accepted=accepted, capacity=facts.capacity)
+        self._ledger.commit(step, accepted=accepted, capacity=facts.capacity, content=facts.content)
         if accepted and ends_rows and step.op is not Op.GET:
             self._reported.clear()
             self._suspect = None

@@ -20,7 +20,7 @@ from deepstack_harness.errors import UsageError
 from deepstack_harness.oracles.base import error
 from deepstack_harness.oracles.observed_case import ObservedCase
 
-_WITHOUT_BUFFER = frozenset({Rule.R12, Rule.R13})
+_WITHOUT_BUFFER = frozenset({Rule.R12, Rule.R13, Rule.R14})
 _SEVERITY = {Verdict.ERROR: 1, Verdict.FAIL: 2}
 """Judgements of another package that count, the weaker first; all others are 0."""
 

@@ -39,8 +39,11 @@ class Attempt(Generic[T]):
         return self.raised is None and self.unavailable is None
 
 
-def attempt(call: CallName, function: Callable[[], T]) -> Attempt[T]:
-    """Call `function` and keep what came of it; errors of the harness itself come through."""
+def attempt(call: CallName, function: Callable[[], T], *, runs_out: bool = False) -> Attempt[T]:
+    """Call `function` and keep what came of it; errors of the harness itself come through.
+
+    `runs_out`: an allocation inside is made to fail, so that a lack of memory is a fact like any other.
+    """
     try:
         return Attempt(value=function())
     except HarnessError:
@@ -48,9 +51,9 @@ def attempt(call: CallName, function: Callable[[], T]) -> Attempt[T]:
     except StepUnavailable as missing:
         return Attempt(unavailable=str(missing))
     except CallFailed as inner:
-        return Attempt(raised=_raised(inner.call, inner.error))
+        return Attempt(raised=_raised(inner.call, inner.error, runs_out=runs_out))
     except Exception as error:  # noqa: BLE001  # whatever a buffer or a compiled call raises is a fact
-        return Attempt(raised=_raised(call, error))
+        return Attempt(raised=_raised(call, error, runs_out=runs_out))
 
 
 def naming(call: CallName, function: Callable[[], T]) -> T:
@@ -63,9 +66,9 @@ def naming(call: CallName, function: Callable[[], T]) -> T:
         raise CallFailed(call, error) from error
 
 
-def _raised(call: CallName, error: Exception) -> Raised:
-    """The fact; where memory ran out it is none, and `OutOfMemory` is raised."""
-    if is_out_of_memory(error):
+def _raised(call: CallName, error: Exception, *, runs_out: bool) -> Raised:
+    """The fact; where memory ran out by itself it is none, and `OutOfMemory` is raised."""
+    if not runs_out and is_out_of_memory(error):
         raise OutOfMemory(f"{call} ran out of memory: {error}") from None
     message = (str(error).strip().splitlines() or [""])[0]
     return Raised(type(error).__name__, message, call, _where(error))

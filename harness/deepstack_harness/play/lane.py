@@ -9,6 +9,7 @@ from deepstack_harness.contract.observation import Answer, RowRange
 from deepstack_harness.contract.protocols import Buffer, Inputs, Session
 from deepstack_harness.families.opaque import attended_rows
 from deepstack_harness.play.attempt import naming
+from deepstack_harness.play.payloads import same_bytes
 from deepstack_harness.probes.rows import RowOwners, answer_facts, join_answers
 
 
@@ -26,11 +27,13 @@ class PlayedLane:
         # Answers are kept: freed storage could be handed out again at the same
         # address, which would hide that a buffer moved.
         self._kept: list[tuple[Tensor, ...] | None] = []
+        self._held: list[_HeldAnswer] = []
         self.begin()
 
     def begin(self) -> None:
         """Forget the notes of the step before."""
         self.allocated = 0
+        self.earlier_changed = 0
         self.outputs: list[Tensor] = []
         self.given: tuple[tuple[RowRange, ...], ...] = ()
         self._answers: list[Answer] = []
@@ -38,9 +41,19 @@ class PlayedLane:
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         """The buffer's answer; its rows are noted."""
-        payload = self.ask(tokens)
+        return self.answered(self.ask(tokens))
+
+    def answered(self, payload: tuple[Tensor, ...] | None) -> tuple[Tensor, ...] | None:
+        """Note an answer of the buffer, and whether earlier answers still hold."""
         self._note(payload)
+        self.earlier_changed += sum(held.changed() for held in self._held)
+        # The first answer and the latest one: a long run of gets must not cost ever more.
+        self._held = [*self._held[:1], _HeldAnswer(payload)] if payload else self._held
         return payload
+
+    def let_go(self) -> None:
+        """Hold earlier answers no longer: after set, clear and resize they may change."""
+        self._held.clear()
 
     def ask(self, tokens: int) -> tuple[Tensor, ...] | None:
         """The buffer's answer, of which nothing is noted."""
@@ -63,6 +76,7 @@ class PlayedLane:
 
     def clear(self, tokens: int) -> None:
         """The buffer's clear."""
+        self.let_go()
         naming("clear", lambda: self.buffer.clear(tokens))
 
     @contextmanager
@@ -92,3 +106,17 @@ class PlayedLane:
     def _note(self, payload: tuple[Tensor, ...] | None) -> None:
         self._kept.append(payload)
         self._answers.append(answer_facts(payload, self._owners))
+
+
+class _HeldAnswer:
+    """An answer that a caller goes on using, with a copy of what it held when it was given."""
+
+    def __init__(self, answer: tuple[Tensor, ...]) -> None:
+        levels = (level for level in answer if isinstance(level, Tensor) and level.device.type != "meta")
+        self._levels = [(level, level.detach().clone()) for level in levels]
+
+    def changed(self) -> int:
+        """Levels that hold something else now; told once."""
+        changed = [pair for pair in self._levels if not same_bytes(*pair)]
+        self._levels = [pair for pair in self._levels if not any(pair is other for other in changed)]
+        return len(changed)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from deepstack_harness.contract.protocols import Family, Profile
+from deepstack_harness.contract.trace import Trace
 from deepstack_harness.devices import parse_device, parse_dtype
 from deepstack_harness.families.by_name import family_named
 from deepstack_harness.probes.numerics import NumericsProbe
@@ -35,3 +36,13 @@ class Model:
     def profile(self, capacity: int) -> Profile:
         """The largest sizes of a trace with this capacity."""
         return Profile(capacity, self.family.hidden, self.family.levels, self.dtype, self.device)
+
+    def sizes(self, trace: Trace) -> Profile:
+        """The sizes of the trace's buffer: the family's, where the trace states no others."""
+        return Profile(
+            trace.capacity,
+            trace.hidden or self.family.hidden,
+            trace.levels or self.family.levels,
+            parse_dtype(trace.dtype) if trace.dtype else self.dtype,
+            self.device,
+        )

@@ -3,16 +3,17 @@
 from contextlib import closing, nullcontext
 
 import torch
+from torch import Tensor
 
 from deepstack_harness.arms.compile import CompiledSession
 from deepstack_harness.arms.open import open_arm
 from deepstack_harness.callers.by_name import caller_of
 from deepstack_harness.callers.engine import Engine
-from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.case import Case, Compare
 from deepstack_harness.contract.observation import GraphFacts, Observation, StepFacts
 from deepstack_harness.contract.optional_members import innermost
 from deepstack_harness.contract.protocols import BufferFactory, Session
-from deepstack_harness.errors import NotMeasured
+from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.player import Player
 from deepstack_harness.probes.graphs import GraphProbe
@@ -27,8 +28,9 @@ def play(case: Case, model: Model, make_buffer: BufferFactory, caller: Engine | 
     step could not be measured the steps from there on are unavailable, and `error` says why.
     """
     caller = caller or caller_of(case)
-    decoder, profile = caller.decoder(model.decoder), model.profile(case.trace.capacity)
-    with torch.no_grad(), closing(open_arm(case.arm, decoder, profile)) as session:
+    decoder, profile = caller.decoder(_decoder(case, model)), model.sizes(case.trace)
+    mode = torch.inference_mode() if case.trace.mode == "inference" else torch.no_grad()
+    with mode, closing(open_arm(case.arm, decoder, profile)) as session:
         player = Player(case, model, make_buffer, session, caller)
         compiled = _compiled(session)
         probe = GraphProbe(compiled, case.arm.guards) if compiled else None
@@ -36,10 +38,10 @@ def play(case: Case, model: Model, make_buffer: BufferFactory, caller: Engine | 
             steps, unmeasured = _steps(case, player)
         graphs, error = _graph_facts(probe, compiled)
     return Observation(
-        dtype=case.dtype,
+        dtype=str(profile.dtype).removeprefix("torch."),
         device=str(model.device),
-        levels=model.family.levels,
-        hidden=model.family.hidden,
+        levels=profile.levels,
+        hidden=profile.hidden,
         torch=str(torch.__version__),
         steps=steps,
         graphs=graphs,
@@ -47,6 +49,26 @@ def play(case: Case, model: Model, make_buffer: BufferFactory, caller: Engine | 
         routed=model.family.routed,
         error=unmeasured or error,
     )
+
+
+class _NoDecoder(torch.nn.Module):
+    """Stands for the decoder where rows alone are judged: a graph then has get and clear in it."""
+
+    def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
+        """Return the hidden states (n, h)."""
+        return hidden
+
+
+def _decoder(case: Case, model: Model) -> torch.nn.Module:
+    """Return the decoder that the arm runs; raises `UsageError` where it does not fit the buffer."""
+    if case.compare is Compare.NOTHING:
+        return _NoDecoder()
+    if case.trace.changes_sizes:
+        raise UsageError(
+            f"trace '{case.trace}' states sizes of its buffer that no decoder has: it can be checked, fuzzed "
+            "on a buffer alone, and audited"
+        )
+    return model.decoder
 
 
 def _steps(case: Case, player: Player) -> tuple[tuple[StepFacts, ...], str | None]:

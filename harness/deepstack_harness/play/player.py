@@ -1,32 +1,45 @@
 """The steps of one case, played in order in both lanes."""
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from deepstack_harness.callers.engine import Engine
 from deepstack_harness.contract.case import Case, Compare
-from deepstack_harness.contract.observation import CallName, Distances, GraphUse, ShardFacts, StepFacts
+from deepstack_harness.contract.observation import (
+    CallName,
+    Distances,
+    GraphUse,
+    RowRange,
+    ShardFacts,
+    StepFacts,
+)
 from deepstack_harness.contract.optional_members import (
     begin_step,
     begins_steps,
     generation_of,
     has_vision,
     release,
+    resize,
 )
 from deepstack_harness.contract.protocols import Buffer, BufferFactory, Inputs, Session
-from deepstack_harness.contract.trace import Op, Step
+from deepstack_harness.contract.trace import SECOND, Op, Step
 from deepstack_harness.errors import StepUnavailable
 from deepstack_harness.play.attempt import Attempt, attempt
 from deepstack_harness.play.lane import PlayedLane
 from deepstack_harness.play.model import Model
+from deepstack_harness.play.payloads import laid_out, same_bytes, values_of
 from deepstack_harness.probes.rows import RowOwners
 from deepstack_harness.probes.storage import StorageWatch
 from deepstack_harness.torch_compat import dynamo
+from deepstack_harness.torch_compat.failing_allocation import FailingAllocation
 
+T = TypeVar("T")
 _REUSED = -1000.0
 """What a caller writes over its tensor after `set` returned: a buffer must have copied."""
 
@@ -46,15 +59,24 @@ class Player:
         self._session = session
         self._caller = caller
         self._correct = Engine()
-        sizes = model.profile(case.trace.capacity)
+        self._sizes = sizes = model.sizes(case.trace)
         self._owners = RowOwners()
-        buffer = caller.buffer(make_buffer, sizes)
-        self._lane = PlayedLane(buffer, session, self._owners, notes_given=caller.ranks > 1)
-        alone = case.compare is Compare.NOTHING
-        self._beside = None if alone else self._correct.buffer(make_buffer, sizes)
+        self._lanes = {
+            name: PlayedLane(
+                caller.buffer(make_buffer, sizes), session, self._owners, notes_given=caller.ranks > 1
+            )
+            for name in (None, SECOND)[: case.trace.buffers]
+        }
+        self._lane = self._lanes[None]
+        self._alone = case.compare is Compare.NOTHING
+        # Graphs need the second buffer: freed storage shows only where nobody keeps answers.
+        alone = self._alone and not case.arm.captured
+        self._first_beside = None if alone else self._correct.buffer(make_buffer, sizes)
+        self._beside = self._first_beside
         self._watch = StorageWatch()
         self._captured_in: dict[int, int | None] = {}
         self._sets = 0
+        self._failing: FailingAllocation | None = None
 
     @property
     def vision(self) -> bool:
@@ -63,16 +85,21 @@ class Player:
 
     def play(self, index: int, step: Step) -> StepFacts:
         """Do one step (index from 0) in both lanes."""
+        self._lane = self._lanes[step.on]
+        self._beside = self._first_beside if step.on is None else None
         self._lane.begin()
+        self._failing = None
+        if step.op in {Op.SET, Op.CLEAR, Op.RESIZE}:
+            self._lane.let_go()
         match step.op:
             case Op.SET:
-                return self._facts(step, self._set(step))
+                return self._set(step)
             case Op.GET:
                 return self._facts(step, self._get(step))
             case Op.CLEAR:
-                return self._facts(step, self._change("clear", lambda buffer: buffer.clear(step.tokens)))
+                return self._facts(step, self._change(step, "clear", lambda one: one.clear(step.tokens)))
             case Op.RESIZE:
-                return self._facts(step, self._change("resize", lambda buffer: buffer.resize(step.tokens)))
+                return self._facts(step, self._change(step, "resize", lambda one: resize(one, step.tokens)))
             case Op.FORWARD | Op.PROFILE:
                 return self._forward(index, step)
             case Op.CAPTURE:
@@ -86,38 +113,57 @@ class Player:
         under_test = (self._caller, self._lane.buffer)
         return [under_test] if self._beside is None else [under_test, (self._correct, self._beside)]
 
-    def _set(self, step: Step) -> Attempt[None]:
+    def _set(self, step: Step) -> StepFacts:
         payload = self._payload(step)
         self._owners.remember(self._sets, payload)
-        attempts = [self._set_and_reuse(one, buffer, payload.clone()) for one, buffer in self._buffers()]
+        content = self._owners.content(payload, self._sizes.dtype)
+        attempts = [self._set_and_reuse(step, one, buffer, payload) for one, buffer in self._buffers()]
         self._owners.remember(-self._sets, torch.full_like(payload, _REUSED - self._sets))
-        return attempts[0]
+        done, changed = attempts[0]
+        plain = all(one == _all_different(self._sets, level, payload) for level, one in enumerate(content))
+        return replace(self._facts(step, done), content=None if plain else content, caller_changed=changed)
 
-    def _set_and_reuse(self, caller: Engine, buffer: Buffer, payload: Tensor) -> Attempt[None]:
-        done = attempt("set", lambda: caller.set(buffer, payload))
-        payload.fill_(_REUSED - self._sets)
+    def _set_and_reuse(
+        self, step: Step, caller: Engine, buffer: Buffer, payload: Tensor
+    ) -> tuple[Attempt[None], bool]:
+        given = laid_out(step, payload)
+        done = self._call(step, "set", lambda: caller.set(buffer, given.payload))
+        changed = not same_bytes(given.payload, payload)
+        given.reuse(_REUSED - self._sets)
+        return done, changed
+
+    def _call(self, step: Step, call: CallName, function: Callable[[], T]) -> Attempt[T]:
+        """Attempt one call on a buffer, with the failure that the step asks for."""
+        if step.fail is None:
+            return attempt(call, function)
+        failing = FailingAllocation(step.fail)
+        with failing:
+            done = attempt(call, function, runs_out=True)
+        self._failing = self._failing or failing
         return done
 
     def _payload(self, step: Step) -> Tensor:
         self._sets += 1
-        family = self._model.family
-        levels = family.levels if step.levels is None else step.levels
-        hidden = family.hidden if step.hidden is None else step.hidden
-        drawn = self._random((levels, step.tokens, hidden), salt=self._sets)
-        return drawn if step.spans is None else _only(drawn, step.spans)
+        levels = self._sizes.levels if step.levels is None else step.levels
+        hidden = self._sizes.hidden if step.hidden is None else step.hidden
+        return values_of(step, self._random((levels, step.tokens, hidden), salt=self._sets))
 
     def _random(self, shape: tuple[int, ...], salt: int) -> Tensor:
         # Drawn on the CPU, so that every device gets the same numbers.
         generator = torch.Generator().manual_seed(self._case.seed * 1_000_003 + salt)
         drawn = torch.randn(shape, generator=generator)
-        return drawn.to(dtype=self._model.dtype, device=self._model.device)
+        return drawn.to(dtype=self._sizes.dtype, device=self._model.device)
 
-    def _change(self, call: CallName, change: Callable[[Buffer], None]) -> Attempt[None]:
-        under_test, *_ = [attempt(call, partial(change, buffer)) for _, buffer in self._buffers()]
+    def _change(self, step: Step, call: CallName, change: Callable[[Buffer], None]) -> Attempt[None]:
+        under_test, *_ = [self._call(step, call, partial(change, buffer)) for _, buffer in self._buffers()]
         return under_test
 
     def _get(self, step: Step) -> Attempt[Tensor]:
-        done: Attempt[Tensor] = attempt("get", lambda: self._lane.get(step.tokens))  # type: ignore[arg-type, return-value]
+        # Facts are noted outside of the call, because noting allocates too.
+        asked = self._call(step, "get", lambda: self._lane.ask(step.tokens))
+        done: Attempt[Tensor] = (
+            attempt("get", lambda: self._lane.answered(asked.value)) if asked.returned else asked
+        )  # type: ignore[arg-type, assignment, return-value]
         self._read_beside(step.tokens)
         return done
 
@@ -129,14 +175,22 @@ class Player:
     def _forward(self, index: int, step: Step) -> StepFacts:
         for _, buffer in self._buffers():
             begin_step(buffer, step.tokens, profile=step.op is Op.PROFILE)
-        if self._beside is None:
-            return self._facts(step, attempt("get", lambda: self._read_and_clear(step)))
+        if self._alone:
+            done = attempt("get", lambda: self._read_and_clear(step))
+            self._read_beside(step.tokens)
+            self._clear_beside(step.tokens)
+            return self._facts(step, done)
         inputs = self._inputs(index, step)
         ran = attempt("caller", lambda: self._caller.forward(self._lane, inputs, step))
         if self._lane.answer is None:
             return self._facts(step, ran)
         _, distances = self._compare(step, inputs, self._output(ran))
         return self._facts(step, ran, distances)
+
+    def _clear_beside(self, tokens: int) -> None:
+        beside = self._beside
+        if beside is not None:
+            attempt("clear", lambda: beside.clear(tokens))
 
     def _read_and_clear(self, step: Step) -> None:
         self._lane.get(step.tokens)
@@ -149,6 +203,9 @@ class Player:
         return ran.value
 
     def _inputs(self, index: int, step: Step) -> Inputs:
+        if self._alone:
+            shape, device = (step.tokens, 1), self._model.device
+            return Inputs(torch.zeros(shape, device=device), torch.zeros(3, step.tokens, device=device), None)
         hidden = self._random((step.tokens, self._model.family.hidden), salt=-1 - index)
         positions = self._model.family.positions(step.tokens, self._model.device)
         return self._caller.inputs(step, Inputs(hidden, positions, None))
@@ -160,13 +217,16 @@ class Player:
         beside = self._beside
         assert beside is not None  # nobody compares where there is no reference lane
         reference = attempt("get", lambda: beside.get(step.tokens))
+        if self._alone:
+            self._clear_beside(step.tokens)
+            return reference.value, None
         parts = _parts(inputs, reference.value, self._caller.parts(step.tokens))
         eager = attempt("decoder", lambda: self._model.numerics.eager(parts))
         distances = None
         if reference.returned and eager.value is not None and out is not None and step.tokens > 0:
             thorough = self._case.compare is Compare.ALL
             distances = self._model.numerics.distances(out, parts, eager.value, thorough=thorough)
-        attempt("clear", lambda: beside.clear(step.tokens))
+        self._clear_beside(step.tokens)
         return reference.value, distances
 
     def _capture(self, step: Step) -> StepFacts:
@@ -187,7 +247,7 @@ class Player:
     def _capturable(self) -> Buffer:
         """The reference lane's buffer; raises `StepUnavailable` where no graph would be what it says."""
         if self._beside is None:
-            raise StepUnavailable("where no decoder runs, no graph is captured")
+            raise StepUnavailable(f"arm {self._case.arm.name} captures no graphs")
         if begins_steps(self._lane.buffer):
             raise StepUnavailable("a class that is driven through its own forward is not captured")
         if self._caller.ranks > 1:
@@ -245,18 +305,22 @@ class Player:
         first: bool = False,
     ) -> StepFacts:
         lane = self._lane
+        capacity = attempt("capacity", lambda: operator.index(lane.buffer.capacity))
+        beside = self._generation if self._beside is None else generation_of(self._beside)
         return StepFacts(
             step=str(step),
-            capacity=lane.buffer.capacity,
+            capacity=self._sizes.capacity if capacity.value is None else capacity.value,
             generation=self._generation,
             answer=lane.first_answer if first else lane.answer,
-            raised=last.raised,
+            raised=last.raised or capacity.raised,
             unavailable=last.unavailable,
             distances=distances,
             graphs=dynamo.graphs_built() if self._case.arm.compiled else 0,
             attended=lane.attended,
-            graph_use=graph_use or self._watch.use(lane.allocated),
+            graph_use=graph_use or self._watch.use(beside, lane.allocated),
             shards=self._shards(distances),
+            earlier_changed=lane.earlier_changed,
+            failed_allocation=self._failing is not None and self._failing.failed,
         )
 
     def _shards(self, distances: Distances | None) -> tuple[ShardFacts, ...]:
@@ -279,9 +343,6 @@ def _part(inputs: Inputs, payload: tuple[Tensor, ...] | None, rows: slice) -> In
     return Inputs(inputs.hidden[rows], inputs.positions[:, rows], cut)
 
 
-def _only(payload: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """The payload (levels, N, h) with rows outside the spans zeroed."""
-    kept = torch.zeros_like(payload)
-    for start, end in spans:
-        kept[:, start:end] = payload[:, start:end]
-    return kept
+def _all_different(number: int, level: int, payload: Tensor) -> tuple[RowRange, ...]:
+    """Return the names of a level's rows where no two rows of a payload are equal, and none is known."""
+    return (RowRange(number, level, 0, payload.size(1)),) if payload.size(1) else ()

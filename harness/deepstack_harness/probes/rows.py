@@ -1,8 +1,8 @@
 """Whose rows are these: live rows of an answer, traced back to the payloads they came from.
 
-Payload rows are random, so their bytes identify them.  A row that was set is
-known as (payload, level, row); a tensor that its caller reused after `set` is
-known as such; zeros are zeros; anything else was never set.
+A row is known by its content: its bytes, with every NaN one NaN and -0.0 a zero.  A content that was set
+is named after the first row that had it, as (payload, level, row), so that equal rows have one name; a
+tensor that its caller reused after `set` is known as such; zeros are zeros; anything else was never set.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +33,11 @@ class RowOwners:
         """Register a payload (levels, N, hidden) under its number; negative: after reuse."""
         self._payloads[number] = payload.detach().clone()
         for dtype, known in self._known.items():
-            known.update(_rows_of(number, payload.to(dtype)))
+            _learn(known, number, payload.to(dtype))
+
+    def content(self, payload: Tensor, dtype: torch.dtype) -> tuple[tuple[RowRange, ...], ...]:
+        """Return the names of a payload's rows (levels, N, hidden) after the cast to the buffer's dtype."""
+        return tuple(self.runs(level.to(dtype)) for level in payload.detach())
 
     def runs(self, level: Tensor) -> tuple[RowRange, ...]:
         """The rows of one level (P, hidden) as runs of neighbours of one origin."""
@@ -46,8 +50,13 @@ class RowOwners:
         if dtype not in self._known:
             self._known[dtype] = {}
             for number, payload in self._payloads.items():
-                self._known[dtype].update(_rows_of(number, payload.to(dtype)))
+                _learn(self._known[dtype], number, payload.to(dtype))
         return self._known[dtype]
+
+
+def _learn(known: dict[int, RowRange], number: int, payload: Tensor) -> None:
+    for key, origin in _rows_of(number, payload):
+        known.setdefault(key, origin)  # the first row with this content names it
 
 
 def _rows_of(number: int, payload: Tensor) -> Iterator[tuple[int, RowRange]]:
@@ -79,6 +88,8 @@ def _join(cells: list[RowRange]) -> RowRange:
 def _row_bytes(rows: Tensor) -> list[bytes]:
     # -0.0 has a set bit and is a zero all the same: adding 0.0 makes it +0.0.
     plain = (rows.detach() + 0.0).cpu().contiguous()
+    # A cast may keep or drop the payload bits of a NaN; fill_ writes one pattern.
+    plain = plain.masked_fill(plain.isnan(), torch.nan) if plain.is_floating_point() else plain
     return [bytes(row) for row in plain.view(torch.uint8).numpy()] if plain.numel() else [b""] * len(plain)
 
 
@@ -112,14 +123,18 @@ def _goes_on(last: RowRange, run: RowRange) -> bool:
 
 
 def answer_facts(answer: tuple[Tensor, ...] | None, owners: RowOwners) -> Answer:
-    """The facts of one get: structure, rows and their owners, placement and addresses."""
+    """The facts of one get: structure, rows and their owners, placement, addresses, and what guards see."""
     if answer is None:
         return Answer("none")
+    levels = [level for level in answer if isinstance(level, Tensor) and level.dim() == 2]  # else one lacks
     return Answer(
         structure="tensors",
-        rows=tuple(owners.runs(level) for level in answer),
-        hidden=tuple(level.size(1) for level in answer),
-        dtypes=tuple(str(level.dtype).removeprefix("torch.") for level in answer),
-        devices=tuple(str(level.device) for level in answer),
-        addresses=tuple(level.data_ptr() if level.device.type != "meta" else 0 for level in answer),
+        rows=tuple(owners.runs(level) for level in levels),
+        hidden=tuple(level.size(1) for level in levels),
+        dtypes=tuple(str(level.dtype).removeprefix("torch.") for level in levels),
+        devices=tuple(str(level.device) for level in levels),
+        addresses=tuple(level.data_ptr() if level.device.type != "meta" else 0 for level in levels),
+        container=type(answer).__name__,
+        strides=tuple(tuple(level.stride()) for level in levels),
+        gradients=tuple(level.requires_grad for level in levels),
     )

@@ -38,9 +38,9 @@ class StorageWatch:
         )
         self._graphs[tokens] = _Graphed(_addresses(payload), tuple(storages), generation)
 
-    def use(self, allocated: int = 0) -> GraphUse | None:
+    def use(self, generation: int | None, allocated: int = 0) -> GraphUse | None:
         """What holds between replays; None while nothing is captured."""
-        return GraphUse(freed=self._freed, allocated=allocated) if self._graphs else None
+        return GraphUse(freed=self._freed(generation), allocated=allocated) if self._graphs else None
 
     def replayed(self, tokens: int, payload: Payload, generation: int | None) -> GraphUse:
         """A graph for `tokens` was replayed at a moment when get answers `payload`.
@@ -50,11 +50,15 @@ class StorageWatch:
         """
         graph, now = self._graphs[tokens], _addresses(payload)
         moved = bool(graph.addresses and now and graph.addresses != now)
-        return GraphUse(detached=moved and graph.generation == generation, freed=self._freed)
+        return GraphUse(detached=moved and graph.generation == generation, freed=self._freed(generation))
 
-    @property
-    def _freed(self) -> int:
-        storages = {ref.cdata: ref for graph in self._graphs.values() for ref in graph.storages}
+    def _freed(self, generation: int | None) -> int:
+        """Count storages that graphs of this generation read and that are gone.
+
+        Graphs of another one are captured again before they are replayed: their storage may go.
+        """
+        graphs = (graph for graph in self._graphs.values() if graph.generation == generation)
+        storages = {ref.cdata: ref for graph in graphs for ref in graph.storages}
         return sum(ref.expired() for ref in storages.values())  # type: ignore[no-untyped-call]
 
 

@@ -1,4 +1,4 @@
-"""The verdict matrix: families and sources against the rules R0 to R13, the worst verdict in each cell."""
+"""The verdict matrix: families and sources against the rules R0 to R14, the worst verdict in each cell."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -1,0 +1,130 @@
+"""Payloads as engines make them: the values of their rows, and how the caller's tensor lies in memory."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepstack_harness.contract.trace import Step
+from deepstack_harness.devices import parse_dtype
+
+
+@dataclass(frozen=True)
+class CallersTensor:
+    """The tensor (levels, N, hidden) that `set` is given, and the memory that it lies in."""
+
+    payload: Tensor
+    memory: Tensor
+
+    def reuse(self, value: float) -> None:
+        """Overwrite all of the memory, as a caller does that uses it for the next step at once."""
+        with torch.no_grad():
+            self.memory.fill_(value)
+
+
+def values_of(step: Step, drawn: Tensor) -> Tensor:
+    """Return the payload (levels, N, hidden) that a set is about, contiguous, in the dtype of the caller.
+
+    `drawn` has normal random numbers in the dtype of the buffer.
+    """
+    dtype = drawn.dtype if step.dtype is None else parse_dtype(step.dtype)
+    made = _VALUES[step.values](drawn, dtype) if step.values else drawn.to(dtype)
+    if step.layout == "expanded" and step.tokens:
+        made = made[:, :1].expand_as(made).contiguous()
+    return made if step.spans is None else _only(made, step.spans)
+
+
+def laid_out(step: Step, payload: Tensor) -> CallersTensor:
+    """Return a copy of a payload (levels, N, hidden) that lies in memory as the step says."""
+    levels, tokens, hidden = payload.shape
+    match step.layout:
+        case "permuted":  # vLLM: (N, levels, hidden).permute(1, 0, 2)
+            memory = payload.new_zeros(tokens, levels, hidden)
+            view = memory.permute(1, 0, 2)
+        case "strided":
+            memory = payload.new_zeros(levels, 2 * tokens, hidden)
+            view = memory[:, ::2]
+        case "slice":
+            memory = payload.new_zeros(levels, tokens + 5, hidden)
+            view = memory[:, 3 : 3 + tokens]
+        case "channels":
+            memory = payload.new_zeros(levels, tokens, 2 * hidden + 1)
+            view = memory[:, :, 1 : 1 + hidden]
+        case "expanded" if tokens and step.spans is None:
+            memory = payload[:, :1].clone()
+            view = memory.expand(levels, tokens, hidden)
+        case _:
+            memory = view = payload.new_zeros(payload.shape)
+    if 0 not in view.stride():  # an expanded tensor holds its row already
+        view.copy_(payload)
+    return CallersTensor(view.detach().requires_grad_() if step.grad else view, memory)
+
+
+def same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Say whether two tensors of one shape and dtype hold the same bytes, NaN and -0.0 told apart."""
+    flat = (tensor.detach().contiguous().flatten().view(torch.uint8) for tensor in (one, other))
+    return torch.equal(*flat)
+
+
+def _only(payload: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    """Return the payload (levels, N, h) with rows outside the spans zeroed."""
+    kept = torch.zeros_like(payload)
+    for start, end in spans:
+        kept[:, start:end] = payload[:, start:end]
+    return kept
+
+
+def _sprinkled(drawn: Tensor, value: float, dtype: torch.dtype) -> Tensor:
+    """Put `value` into every third element; each row keeps numbers of its own."""
+    made = drawn.to(dtype).clone()
+    made[..., ::3] = value
+    return made
+
+
+def _inf(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    made = _sprinkled(drawn, torch.inf, dtype)
+    made[:, 1::2, ::3] = -torch.inf
+    return made
+
+
+def _nan(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    return _sprinkled(drawn, torch.nan, dtype)
+
+
+def _huge(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    """Use the upper end of the caller's dtype, which another dtype may turn into infinity."""
+    return (drawn.double().tanh() * torch.finfo(dtype).max).to(dtype)
+
+
+def _subnormal(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    return (drawn.double().tanh() * torch.finfo(dtype).tiny).to(dtype)
+
+
+def _negzero(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    made = _sprinkled(drawn, -0.0, dtype)
+    made[:, ::2] = -0.0
+    return made
+
+
+def _constant(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    return drawn[:, :1].expand_as(drawn).to(dtype).contiguous()
+
+
+def _zeros(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros_like(drawn, dtype=dtype)
+
+
+def _mixed(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    """Mix all kinds row by row; every fourth row is as the first one."""
+    made = drawn.to(dtype).clone()
+    for start, make in enumerate((_inf, _nan, _huge, _subnormal, _negzero)):
+        made[:, start::7] = make(drawn, dtype)[:, start::7]
+    made[:, 3::4] = made[:, :1]
+    return made
+
+
+_VALUES: Mapping[str, Callable[[Tensor, torch.dtype], Tensor]] = {
+    "inf": _inf, "nan": _nan, "huge": _huge, "subnormal": _subnormal, "negzero": _negzero,
+    "constant": _constant, "zeros": _zeros, "mixed": _mixed,
+}  # fmt: skip
