@@ -107,3 +107,62 @@ def test_at_most_one_payload_lives(steps: list[str]) -> None:
     ledger = after("cap 16: " + "; ".join(["get 1", *steps]))
     assert sum(payload.fate is Fate.LIVE for payload in ledger.payloads.values()) <= 1
     assert len(ledger.payloads) == sum(step.startswith("set") for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("steps", "held", "may_be_zero"),
+    [
+        ("set 8; get 4; clear 4", (4, 8), range(4, 8)),  # the first of two micro-batches
+        ("set 8; get 4; clear 4; get 4; clear 4", None, range(0)),  # as many were cleared as were set
+        ("set 8; get 2; clear 2; get 4; clear 4", (4, 8), range(4, 8)),
+        ("set 8; forward 4", (4, 8), range(4, 8)),
+        ("set 8; get 0; clear 0", (0, 8), range(8)),
+        ("set 8; clear 4", None, range(0)),  # nobody asked for these rows
+        ("set 8; get 8; clear 4", None, range(0)),
+        ("set 8; get 4; set 8; clear 4", None, range(0)),
+        ("set 8; clear 0", None, range(0)),
+        ("set 8; get 4; clear 4; clear 8", None, range(0)),
+        ("set 8; get 4; clear 4; set 3", (0, 3), range(0)),
+    ],
+)
+def test_a_micro_batch_clears_its_own_rows_only(
+    steps: str, held: tuple[int, int] | None, may_be_zero: range
+) -> None:
+    ledger = after(f"cap 16: {steps}")
+    expected = ledger.expect(Step.parse("get 8"))
+    data = [run for run in expected.levels[0] if run.payload]
+    assert [(run.row, run.row + run.rows) for run in data] == ([held] if held else [])
+    assert expected.may_be_zero == may_be_zero
+
+
+def test_equal_rows_are_one_content() -> None:
+    ledger = Ledger(16, levels=1, hidden=8)
+    same = (RowRange(1, 0, 0, 1), RowRange(1, 0, 0, 1), RowRange(0, 0, 0, 1), RowRange(1, 0, 3, 1))
+    ledger.commit(Step.parse("set 4"), accepted=True, capacity=16, content=(same,))
+    assert ledger.rows(0, 6) == (*same, RowRange(0, 0, 0, 2))
+    assert ledger.rows(0, 2) == same[:2]
+    ledger.commit(Step.parse("set 2"), accepted=True, capacity=16, content=(same[:2],))
+    # The second payload has the content of the first: what is left of it is named after the last that ended.
+    assert ledger.owner_of((1, 0, 0)).number == 1
+    ledger.commit(Step.parse("clear 2"), accepted=True, capacity=16)
+    assert ledger.owner_of((1, 0, 0)).number == 2
+    assert ledger.owner_of((1, 0, 3)).number == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "reported", "step", "outcome"),
+    [
+        ("cap 16: get 1", 8, "get 16", CallOutcome.ANSWERS),  # it was made for 16
+        ("cap 16: set 20", 16, "get 20", CallOutcome.ANSWERS),  # it took 20 rows
+        ("cap 16: resize 20", 16, "get 20", CallOutcome.ANSWERS),
+        ("cap 16: resize 8", 8, "get 16", CallOutcome.EITHER),
+        ("cap 16: get 20", 16, "get 20", CallOutcome.EITHER),  # padded copies need no room
+    ],
+)
+def test_rows_that_a_buffer_took_on_it_has_to_answer(
+    before: str, reported: int, step: str, outcome: CallOutcome
+) -> None:
+    trace = Trace.parse(before)
+    ledger = Ledger(trace.capacity, levels=1, hidden=8)
+    ledger.commit(trace.steps[0], accepted=True, capacity=reported)
+    assert ledger.expect(Step.parse(step)).outcome is outcome

@@ -57,10 +57,12 @@ CONTRACT_TRACES = (
 )
 
 CAPTURE_TRACES = (
-    # Faults that only graphs show: text after an image, growth between replays.
+    # Faults that only graphs show: text after an image, growth between replays, live steps between replays
+    # (a class that answered None at capture has no storage in a graph, and moves all the same).
     "cap 16: capture 16; set 16; replay 16; replay 16",
     "cap 16: capture 16; capture 4; set 9; set 3; replay 4; set 9; replay 16",
     "cap 16: capture 16; set 9; replay 16; set 20; replay 16; replay 16; get 20",
+    "cap 16: capture 16; set 9; get 16; replay 16; set 20; get 16; replay 16; forward 16",
 )
 CAPTURE_ARM = ArmSpec(capture=Capture.FULL)
 CHECK_TRACES = (*AUDIT_TRACES, *CONTRACT_TRACES, *CAPTURE_TRACES)
@@ -142,18 +144,18 @@ def plan_source(incident: Incident, where: Where, buffer: BufferRef) -> list[Pla
 
 
 def plan_audit(where: Where, buffer: BufferRef, traces: Iterable[Trace] | None = None) -> list[PlannedCase]:
-    """Plan traces on one class of a source without a decoder; by default the audit traces."""
-    chosen = map(Trace.parse, AUDIT_TRACES) if traces is None else traces
-    cases = (replace(_case(where, buffer, trace, EAGER), compare=Compare.NOTHING) for trace in chosen)
+    """Plan traces on one class of a source without a decoder; by default the audit traces, both regimes."""
+    chosen = map(Trace.parse, (*AUDIT_TRACES, *CAPTURE_TRACES)) if traces is None else traces
+    cases = (
+        replace(_case(where, buffer, trace, _uncompiled(trace)), compare=Compare.NOTHING) for trace in chosen
+    )
     return [PlannedCase(case, None) for case in cases]
 
 
 def plan_check(where: Where, buffer: BufferRef, texts: Iterable[str] = CHECK_TRACES) -> list[PlannedCase]:
-    """Plan traces on one class of a user's own, uncompiled; by default the whole buffer contract."""
-    return [
-        PlannedCase(_case(where, buffer, trace, _uncompiled(trace)), None)
-        for trace in map(Trace.parse, texts)
-    ]
+    """Plan traces on one class of a user's own, without a decoder; by default the whole buffer contract."""
+    cases = (_case(where, buffer, trace, _uncompiled(trace)) for trace in map(Trace.parse, texts))
+    return [PlannedCase(replace(case, compare=Compare.NOTHING), None) for case in cases]
 
 
 def _uncompiled(trace: Trace) -> ArmSpec:

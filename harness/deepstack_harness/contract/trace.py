@@ -73,11 +73,11 @@ class Step:
     `spans` are half-open ranges of tokens with features; the other rows are zero,
     as those of text are.
 
-    Of the tensor that `set` is given: `layout` is how it lies in memory (`permuted` as vLLM permutes, `strided`
-    with gaps between rows, `expanded` from one row, `slice` of a longer tensor, `channels` of a wider one),
-    `dtype` its own, `values` what its rows hold instead of normal random numbers, `grad` whether it requires
-    a gradient.  `on` is the buffer that is called, None for the first.  `fail` is the number of the
-    allocation inside this call that fails with `torch.OutOfMemoryError`.
+    Of the tensor that `set` is given: `layout` is how it lies in memory (`permuted` as vLLM permutes,
+    `strided` with gaps between rows, `expanded` from one row, `slice` of a longer tensor, `channels` of a
+    wider one), `dtype` its own, `values` what its rows hold instead of normal random numbers, `grad` True
+    if it requires a gradient.  `on` is the buffer that is called, None for the first.  `fail` is the
+    number of the allocation inside this call that fails with `torch.OutOfMemoryError`.
     """
 
     op: Op
@@ -262,7 +262,8 @@ def _header(trace: str, text: str) -> dict[str, str]:
 
 def _options(step: str, text: str) -> dict[str, str]:
     known = (*_OF_SET, *_OF_CALLS, "times")
-    options = dict((part.split("=", 1) if "=" in part else (part, "")) for part in text.split())
+    pairs = (part.partition("=") for part in text.split())
+    options = {key: value for key, _, value in pairs}
     for key in options.keys() - {*known, "grad"}:
         raise TraceError(f"step '{step.strip()}': unknown option '{key}', known are {', '.join(known)}")
     return options

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from deepstack_harness.auditing.classes import play_orders, reach_in
+from deepstack_harness.auditing.source_worker import SourceWorker
 from deepstack_harness.catalogue.reach import UNKNOWN
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.engines.known import engine_of, open_source
@@ -41,21 +42,17 @@ def with_reach(findings: Iterable[Finding], asked: Asked) -> list[Finding]:
     classes = {one.model_class for one in findings if one.rule and one.model_class}
     if not asked.source or not classes:
         return findings
-    from deepstack_harness.engines.classes import classes_of
+    with SourceWorker(asked.source) as worker:
+        found = {one.model_class: one for one in worker.classes() if one.model_class in classes}
+        played = {name: play_orders(one, worker) for name, one in found.items()}
 
-    played = {
-        found.model_class: (found, play_orders(found))
-        for found in classes_of(open_source(asked.source))
-        if found.model_class in classes
-    }
+        def reach(finding: Finding) -> str | None:
+            name = finding.model_class or ""
+            if finding.rule is None:
+                return None
+            return reach_in(finding.rule, found[name], worker, played[name]) if name in found else UNKNOWN
 
-    def reach(finding: Finding) -> str | None:
-        if finding.rule is None:
-            return None
-        mine = played.get(finding.model_class or "")
-        return reach_in(finding.rule, *mine) if mine else UNKNOWN
-
-    return [replace(one, reach=reach(one)) for one in findings]
+        return [replace(one, reach=reach(one)) for one in findings]
 
 
 def write_found(folder: Path, findings: Sequence[Finding], asked: Asked) -> list[Path]:

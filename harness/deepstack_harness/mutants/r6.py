@@ -1,4 +1,7 @@
-"""Mutants that break R6 address, all of them in the captured regime: live, addresses are nobody's business."""
+"""Mutants that break R6 address: storage that moves unannounced, is freed, or is allocated in a capture.
+
+All of them are right in the live regime, where an address is nobody's business.
+"""
 
 import torch
 from torch import Tensor
@@ -20,19 +23,21 @@ class MovesUnannounced(ReferenceBuffer):
 
 
 class AnnouncesLate(ReferenceBuffer):
-    """Changes the generation one get after the storage moved."""
+    """Changes the generation with the second get after its storage moved, one answer too late."""
 
     rule = Rule.R6
     arm = "eager/full"
-    _unsaid = 0
+    _answers_left = 0
+
+    def resize(self, tokens: int) -> None:
+        generation = self.generation
+        super().resize(tokens)
+        self.generation, self._answers_left = generation, 2
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
-        grows = tokens > self.capacity
-        self.generation += self._unsaid
-        answer = super().get(tokens)
-        self.generation -= grows
-        self._unsaid = int(grows)
-        return answer
+        self.generation += self._answers_left == 1
+        self._answers_left = max(0, self._answers_left - 1)
+        return super().get(tokens)
 
 
 class CopiesOnGet(ReferenceBuffer):

@@ -112,15 +112,16 @@ class _Follower:
             said = f"{where} changed the tensor that it was given"
             self._report(Deviation(Rule.R3, 1, "calls", said))
         if facts.earlier_changed:
-            said = f"{where}: {facts.earlier_changed} levels of earlier answers changed, and no set, clear or resize"
-            rule = self._suspect or Rule.R2  # the call before may have been rejected too late
+            said = f"{where}: {facts.earlier_changed} levels of an earlier answer changed, which still holds"
+            rule = self._suspect or Rule.R2  # a call in between may have been rejected too late
             self._report(Deviation(rule, facts.earlier_changed, "levels", said))
 
     def _compare_outcome(self, where: str, expected: Expected, facts: StepFacts) -> None:
         raised = facts.raised if facts.raised and facts.raised.call != "decoder" else None
         if raised is None and expected.outcome is CallOutcome.RAISES and facts.raised is None:
             self._report(Deviation(expected.rule, 1, "calls", f"{where} was accepted"))
-        if raised is not None and expected.outcome is CallOutcome.ANSWERS:
+        # No caller can go on after a call that ended the process, so that is never a rejection.
+        if raised is not None and (raised.ends or expected.outcome is CallOutcome.ANSWERS):
             said = f"{where}: {raised.call} raised {raised.type}: {raised.message}"
             self._report(Deviation(expected.rule, 1, "calls", said, raised=True))
 
@@ -150,7 +151,9 @@ class _Follower:
                 spared = row in expected.may_be_zero and origin == _ZERO
                 if origin != right and not spared and (level, row) not in self._reported:
                     self._reported.add((level, row))
-                    wrong.setdefault(self._rule(expected, origin, right), []).append((level, row, origin))
+                    wrong.setdefault(self._rule(expected, row, origin, right), []).append(
+                        (level, row, origin)
+                    )
         return wrong
 
     def _expose(self, tokens: int) -> None:
@@ -160,7 +163,7 @@ class _Follower:
             if min(tokens, self._ledger.stale_rows(fate)) > self._ledger.tokens:
                 self._audit.judged.add(rule)
 
-    def _rule(self, expected: Expected, origin: RowOrigin | None, right: RowOrigin | None) -> Rule:
+    def _rule(self, expected: Expected, row: int, origin: RowOrigin | None, right: RowOrigin | None) -> Rule:
         if expected.rule is Rule.R4:
             return Rule.R4
         if origin is None or right is None:
@@ -168,7 +171,10 @@ class _Follower:
         payload = origin[0]
         if payload is not None and payload < 0:
             return Rule.R3  # the caller's tensor was kept instead of copied
-        fate = self._ledger.owner_of((payload, *origin[1:])).fate if payload else None
+        owner = self._ledger.owner_of((payload, *origin[1:])) if payload else None
+        if owner is not None and owner is self._ledger.live and row < owner.first_row:
+            return Rule.R5  # a micro-batch has cleared this row
+        fate = owner.fate if owner else None
         if fate in (Fate.CLEARED, Fate.REPLACED):
             return Rule.R5 if fate is Fate.CLEARED else Rule.R3
         return self._suspect or Rule.R2

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Answer, GraphFacts, Observation
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import Step
 from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.oracles.base import against, error, numbered_steps, skip
 from deepstack_harness.oracles.observed_case import ObservedCase

@@ -11,6 +11,7 @@ from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.errors import HarnessError
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.play import Model, play
+from deepstack_harness.play.observe import OnProgress
 from deepstack_harness.play.user_buffer import load_buffer
 
 Bound = Mapping[BufferRef, BufferFactory]
@@ -19,13 +20,13 @@ Bound = Mapping[BufferRef, BufferFactory]
 NOTHING_BOUND: Bound = MappingProxyType({})
 
 
-def play_here(case: Case, bound: Bound = NOTHING_BOUND) -> Observation:
-    """Play a case in this process.
+def play_here(case: Case, bound: Bound = NOTHING_BOUND, on_progress: OnProgress | None = None) -> Observation:
+    """Play a case in this process; `on_progress` as `deepstack_harness.play.observe.play` has it.
 
     Raises `UsageError` for an unknown name, `MachineError` for a device that is not here.
     """
     model = _shared_model(case.family, case.dtype, case.device, case.seed)
-    return play(case, model, factory_of(case.buffer, bound))
+    return play(case, model, factory_of(case.buffer, bound), on_progress=on_progress)
 
 
 def factory_of(buffer: BufferRef, bound: Bound = NOTHING_BOUND) -> BufferFactory:

@@ -112,8 +112,9 @@ class _HeldAnswer:
     """An answer that a caller goes on using, with a copy of what it held when it was given."""
 
     def __init__(self, answer: tuple[Tensor, ...]) -> None:
-        levels = (level for level in answer if isinstance(level, Tensor) and level.device.type != "meta")
-        self._levels = [(level, level.detach().clone()) for level in levels]
+        given: tuple[object, ...] = answer
+        levels = [level for level in given if isinstance(level, Tensor)]  # anything else is R1
+        self._levels = [(level, level.detach().clone()) for level in levels if level.device.type != "meta"]
 
     def changed(self) -> int:
         """Levels that hold something else now; told once."""

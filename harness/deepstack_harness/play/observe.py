@@ -1,6 +1,8 @@
 """A whole case: every step played, then stated as one observation."""
 
+from collections.abc import Callable
 from contextlib import closing, nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,9 +20,19 @@ from deepstack_harness.play.model import Model
 from deepstack_harness.play.player import Player
 from deepstack_harness.probes.graphs import GraphProbe
 
+OnProgress = Callable[[Observation | StepFacts], None]
+"""Is given the observation without steps before the first step, and then the facts of each step."""
 
-def play(case: Case, model: Model, make_buffer: BufferFactory, caller: Engine | None = None) -> Observation:
-    """Play `case` from a cold compiler, and state what was seen at every step.
+
+def play(
+    case: Case,
+    model: Model,
+    make_buffer: BufferFactory,
+    caller: Engine | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+) -> Observation:
+    """Play `case` from a cold compiler, and return what was seen at every step.
 
     `caller` drives buffer and decoder instead of the one that the case names.
 
@@ -34,21 +46,22 @@ def play(case: Case, model: Model, make_buffer: BufferFactory, caller: Engine | 
         player = Player(case, model, make_buffer, session, caller)
         compiled = _compiled(session)
         probe = GraphProbe(compiled, case.arm.guards) if compiled else None
+        beginning = _without_steps(case, model, player)
+        tell = on_progress or (lambda _: None)
+        tell(beginning)
         with probe or nullcontext():
-            steps, unmeasured = _steps(case, player)
+            steps, unmeasured = _steps(case, player, tell)
         graphs, error = _graph_facts(probe, compiled)
+    return replace(beginning, steps=steps, graphs=graphs, error=unmeasured or error)
+
+
+def _without_steps(case: Case, model: Model, player: Player) -> Observation:
+    sizes = model.sizes(case.trace)
     return Observation(
-        dtype=str(profile.dtype).removeprefix("torch."),
-        device=str(model.device),
-        levels=profile.levels,
-        hidden=profile.hidden,
-        torch=str(torch.__version__),
-        steps=steps,
-        graphs=graphs,
-        vision=player.vision,
+        dtype=str(sizes.dtype).removeprefix("torch."), device=str(model.device), levels=sizes.levels,
+        hidden=sizes.hidden, torch=str(torch.__version__), steps=(), vision=player.vision,
         routed=model.family.routed,
-        error=unmeasured or error,
-    )
+    )  # fmt: skip
 
 
 class _NoDecoder(torch.nn.Module):
@@ -71,18 +84,23 @@ def _decoder(case: Case, model: Model) -> torch.nn.Module:
     return model.decoder
 
 
-def _steps(case: Case, player: Player) -> tuple[tuple[StepFacts, ...], str | None]:
-    """The facts of all steps, and what kept one of them from being measured."""
+def _steps(case: Case, player: Player, tell: OnProgress) -> tuple[tuple[StepFacts, ...], str | None]:
+    """Return the facts of all steps, and what kept one of them from being measured."""
     done: list[StepFacts] = []
     try:
         for index, step in enumerate(case.trace):
             done.append(player.play(index, step))  # what was played before an error stays
+            tell(done[-1])
     except NotMeasured as error:
         said = f"step {len(done) + 1} '{case.trace.steps[len(done)]}': {error}"
-        rest = case.trace.steps[len(done) :]
-        lost = [StepFacts(str(step), case.trace.capacity, unavailable=said) for step in rest]
-        return (*done, *lost), said
+        return (*done, *not_played(case, len(done), said)), said
     return tuple(done), None
+
+
+def not_played(case: Case, done: int, why: str) -> list[StepFacts]:
+    """Return facts of the steps behind the first `done`, none of which was played."""
+    rest = case.trace.steps[done:]
+    return [StepFacts(str(step), case.trace.capacity, unavailable=why) for step in rest]
 
 
 def _compiled(session: Session) -> CompiledSession | None:

@@ -28,7 +28,7 @@ from deepstack_harness.contract.optional_members import (
     resize,
 )
 from deepstack_harness.contract.protocols import Buffer, BufferFactory, Inputs, Session
-from deepstack_harness.contract.trace import SECOND, Op, Step
+from deepstack_harness.contract.trace import CALLS_BUFFER, SECOND, Op, Step
 from deepstack_harness.errors import StepUnavailable
 from deepstack_harness.play.attempt import Attempt, attempt
 from deepstack_harness.play.lane import PlayedLane
@@ -89,25 +89,27 @@ class Player:
         self._beside = self._first_beside if step.on is None else None
         self._lane.begin()
         self._failing = None
-        if step.op in {Op.SET, Op.CLEAR, Op.RESIZE}:
+        if step.op is not Op.GET:
             self._lane.let_go()
-        match step.op:
-            case Op.SET:
-                return self._set(step)
-            case Op.GET:
-                return self._facts(step, self._get(step))
-            case Op.CLEAR:
-                return self._facts(step, self._change(step, "clear", lambda one: one.clear(step.tokens)))
-            case Op.RESIZE:
-                return self._facts(step, self._change(step, "resize", lambda one: resize(one, step.tokens)))
-            case Op.FORWARD | Op.PROFILE:
-                return self._forward(index, step)
-            case Op.CAPTURE:
-                return self._capture(step)
-            case Op.REPLAY:
-                return self._replay(index, step)
-            case Op.RELOAD:
-                return self._facts(step, attempt("reload", self._reload))
+        if step.op in CALLS_BUFFER:
+            return self._call_buffer(step)
+        if step.op in {Op.FORWARD, Op.PROFILE}:
+            return self._forward(index, step)
+        if step.op is Op.CAPTURE:
+            return self._capture(step)
+        if step.op is Op.REPLAY:
+            return self._replay(index, step)
+        return self._facts(step, attempt("reload", self._reload))
+
+    def _call_buffer(self, step: Step) -> StepFacts:
+        """Do a step that is one call of a method."""
+        if step.op is Op.GET:
+            return self._facts(step, self._get(step))
+        if step.op is Op.SET:
+            return self._set(step)
+        if step.op is Op.CLEAR:
+            return self._facts(step, self._change(step, "clear", lambda one: one.clear(step.tokens)))
+        return self._facts(step, self._change(step, "resize", lambda one: resize(one, step.tokens)))
 
     def _buffers(self) -> Sequence[tuple[Engine, Buffer]]:
         under_test = (self._caller, self._lane.buffer)
@@ -158,12 +160,11 @@ class Player:
         under_test, *_ = [self._call(step, call, partial(change, buffer)) for _, buffer in self._buffers()]
         return under_test
 
-    def _get(self, step: Step) -> Attempt[Tensor]:
-        # Facts are noted outside of the call, because noting allocates too.
-        asked = self._call(step, "get", lambda: self._lane.ask(step.tokens))
-        done: Attempt[Tensor] = (
-            attempt("get", lambda: self._lane.answered(asked.value)) if asked.returned else asked
-        )  # type: ignore[arg-type, assignment, return-value]
+    def _get(self, step: Step) -> Attempt[tuple[Tensor, ...] | None]:
+        # An answer is noted outside of the call, because noting allocates too.
+        done = self._call(step, "get", lambda: self._lane.ask(step.tokens))
+        if done.returned:
+            done = attempt("get", lambda: self._lane.answered(done.value))
         self._read_beside(step.tokens)
         return done
 
@@ -263,8 +264,9 @@ class Player:
         ran = attempt("replay", lambda: self._replayed(inputs))
         if ran.unavailable:
             return self._facts(step, ran)
-        payload, distances = self._compare(step, inputs, ran.value)
+        # A replay runs no get: what only the next get would announce is not announced yet.
         generation = None if self._beside is None else generation_of(self._beside)
+        payload, distances = self._compare(step, inputs, ran.value)
         use = self._watch.replayed(step.tokens, payload, generation)
         return self._facts(step, ran, distances, use)
 
@@ -298,7 +300,7 @@ class Player:
     def _facts(
         self,
         step: Step,
-        last: Attempt[None] | Attempt[Tensor],
+        last: Attempt[None] | Attempt[Tensor] | Attempt[tuple[Tensor, ...] | None],
         distances: Distances | None = None,
         graph_use: GraphUse | None = None,
         *,

@@ -126,7 +126,8 @@ def answer_facts(answer: tuple[Tensor, ...] | None, owners: RowOwners) -> Answer
     """The facts of one get: structure, rows and their owners, placement, addresses, and what guards see."""
     if answer is None:
         return Answer("none")
-    levels = [level for level in answer if isinstance(level, Tensor) and level.dim() == 2]  # else one lacks
+    given: tuple[object, ...] = answer
+    levels = [level for level in given if isinstance(level, Tensor) and level.dim() == 2]  # else one lacks
     return Answer(
         structure="tensors",
         rows=tuple(owners.runs(level) for level in levels),

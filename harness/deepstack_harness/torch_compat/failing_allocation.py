@@ -16,12 +16,13 @@ from typing_extensions import override
 
 
 class FailingAllocation(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While entered, the `number`-th allocation (from 1) raises `torch.OutOfMemoryError`, and `failed` is set."""
+    """While entered, the `number`-th allocation (from 1) raises `torch.OutOfMemoryError`."""
 
     def __init__(self, number: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._left = number
         self.failed = False
+        """True once it has."""
 
     @override
     def __torch_dispatch__(
