@@ -10,7 +10,7 @@ from deepstack_harness.play.user_buffer import check_buffers
 
 
 def test_classes_that_fit_are_not_refused() -> None:
-    fits = ["reference:ReferenceBuffer", "pr40932:Pr40932Buffer"]
+    fits = ["reference:ReferenceBuffer", "qwen:Pr40932Buffer"]
     check_buffers([f"deepstack_harness.revisions.{name}" for name in fits])
 
 

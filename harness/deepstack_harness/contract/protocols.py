@@ -20,31 +20,78 @@ Facts_co = TypeVar("Facts_co", covariant=True)
 class Buffer(Protocol):
     """The thing under test: per level a (capacity, hidden) tensor beside the decoder.
 
-    It may also have the members of `AnnouncesMoves`, `ReleasesStorage`, `StatesVision`,
-    `BeginsSteps` and `FollowsTensors`.
+    It is made with capacity, hidden, levels >= 1, and is empty.  A class with `capacity`, `get`, `set` and
+    `clear` is complete; `resize` is optional, and so are the members of `AnnouncesMoves`, `ReleasesStorage`,
+    `StatesVision`, `BeginsSteps` and `FollowsTensors`.
+
+    get, set, clear and resize are called outside of compiled code and are never traced with the model.
+    They are called by one thread, under `torch.no_grad()` or under `torch.inference_mode()`, one of the two
+    for the whole life of a buffer, its construction included.  Two buffers never share state.
+
+    Counts are Python ints.  A negative count, a payload with another number of levels or with another hidden
+    size raises any Exception and changes nothing.  A call above the capacity grows, or raises and changes
+    nothing; the same holds if an allocation fails in the middle of a growth.  Nothing else may raise.
+
+    In the captured regime (CUDA graphs) an owner captures get(P), the decoder and clear(P) once for each
+    size P, the largest first, with nothing set, and then replays the recorded tensor operations: their Python
+    does not run again.  Steps without a graph may stand between replays.  In addition to the above:
+    get(P) answers from the same addresses while the generation stays; get and clear allocate nothing while
+    they are captured; set writes into the storage that get answered from; and the recorded clear(P)
+    zeroes P rows whatever Python counters said at capture.  A buffer that keeps all but this paragraph is
+    right in live use, and only there.
     """
 
     @property
     def capacity(self) -> int:
-        """Token rows that fit without growth; changes when the buffer grows."""
+        """Rows that get has to answer now, an int: attribute or property.
+
+        Right after construction it is at least the capacity given.  It grows with every growth, and shrinks
+        in resize alone.
+        """
         ...
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """Return P rows of every level, each (P, hidden): the payload, then exact zeros."""
+        """Return P = `tokens` rows of every level: a tuple of `levels` tensors (P, hidden).
+
+        0 <= P <= capacity never raises.  Rows [0, min(N, P)) are the payload that was set last, rows behind
+        it are exact zeros; if nothing is set, all rows are zeros, and never is the answer None.  The tensors
+        have the dtype and the device of construction.  Container type, strides and requires_grad=False are
+        the same at every call, because compiled decoders guard on them.
+
+        Answers may be views of the storage or copies.  Their rows hold until the next set, clear or resize:
+        another get does not change them.  The caller does not write into them.
+        Above the capacity: grows and keeps the payload, or raises and changes nothing.
+        """
         ...
 
     def set(self, payload: Tensor, /) -> None:
-        """Copy a payload (levels, N, hidden) into rows [0, N)."""
+        """Take a payload (levels, N, hidden), N >= 0, in place of all earlier rows.
+
+        The payload is on the buffer's device, has any floating dtype, any strides (permuted, expanded, a
+        slice of a longer tensor) and any values, and may require a gradient.  It is copied: the caller may
+        overwrite its tensor at once, and set leaves it unchanged.  Rows are equal after the cast to the
+        buffer's dtype; NaN counts as equal to NaN, and -0.0 to 0.
+        Above the capacity: grows and holds the new payload, or raises and keeps the old one.
+        """
         ...
 
     def clear(self, tokens: int, /) -> None:
-        """End the payload: no row of it may be read again."""
+        """End the payload: from now on no row of it is read, and all rows read as zeros.
+
+        `tokens` is the padded count of the step, usually >= N; 0 <= tokens <= capacity never raises.  For
+        tokens < N, 0 included, it does the same.  One exception: if the get before it asked for just these
+        `tokens` rows (`set 8; get 4; clear 4`), the step is shared by micro-batches.  Then rows
+        [tokens, N) may still be read at their place, or be zeros, until as many rows were cleared as set.
+        Above the capacity: clears everything, or raises and changes nothing.
+        """
         ...
 
     def resize(self, tokens: int, /) -> None:
-        """Make room for `tokens` rows, and keep rows [0, N).
+        """Make room, and keep the payload; afterwards the capacity is at least `tokens`.
 
-        Raises `deepstack_harness.errors.StepUnavailable` in a revision without this step.
+        Below N it raises and changes nothing, or keeps all N rows.  It may keep a larger capacity, and may
+        raise above the capacity.  A buffer without this step has no such method, or raises
+        `deepstack_harness.errors.StepUnavailable`.
         """
         ...
 
@@ -55,14 +102,16 @@ class BufferFactory(Protocol):
     def __call__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
     ) -> Buffer:
-        """Make an empty buffer."""
+        """Make an empty buffer; `capacity`, `hidden` and `levels` are ints of 1 or more."""
         ...
 
 
 class AnnouncesMoves(Protocol):
-    """A buffer whose `generation` changes before the first answer from new storage.
+    """A buffer whose `generation` grows before the first answer from new storage.
 
-    A buffer without it promises that its storage never moves.
+    It never goes back.  An owner that reads another generation captures its graphs again before it replays
+    one; what becomes of the old storage is the buffer's business.  A buffer without a generation promises
+    that its storage never moves.  In live use the generation means nothing.
     """
 
     generation: int
@@ -102,10 +151,12 @@ class FollowsTensors(Protocol):
 
 
 class Decoder(Protocol):
-    """A tiny text decoder, flat over tokens.
+    """A tiny text decoder, flat over tokens, in eval mode and without gradients.
 
-    It takes hidden (n, h), positions (3, n) int64, and as payload a tuple with one (n, h) per level, or
-    None; it returns (n, h).  The argument must be called `payload`, because guards are looked up by name.
+    It takes hidden (n, h), positions (3, n) int64 and a payload, and returns (n, h) in the dtype of the
+    hidden states.  The payload is a tuple with one (n, h) per level, or None in a model without deepstack.
+    The argument must be called `payload`, because guards are looked up by name.  A decoder writes into none of
+    its arguments, and keeps no state from call to call.
     """
 
     def __call__(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
