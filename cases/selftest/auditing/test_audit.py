@@ -269,13 +269,14 @@ def test_expected_improved_and_new(source: Path, tmp_path: Path) -> None:
 
 def test_check_a_buffer_that_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "deepstack_harness.revisions.reference:ReferenceBuffer"]) == ExitCode.HOLDS
-    assert "keeps R1 R2 R3 R4 R5 R6 R7 R8" in capsys.readouterr().out
+    assert "keeps R1 R2 R3 R4 R5 R6 R7 R8 R11" in capsys.readouterr().out
 
 
 def test_check_names_the_rule_that_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "deepstack_harness.mutants.r5:ClearsOneRowTooFew"]) == ExitCode.BROKEN
     out = capsys.readouterr().out
-    assert "breaks R5" in out
+    assert "live use breaks R5" in out
+    assert "R5 clear: after clear(n) no earlier row is ever read" in out
     assert "'cap 16: set 9; clear 5; get 9'" in out
 
 
@@ -292,7 +293,7 @@ def test_check_names_the_rule_that_is_broken(capsys: pytest.CaptureFixture[str])
         ),
         (
             "cases.selftest.workers.misbehaving:Halfway",
-            "lacks clear(tokens), resize(tokens), the attribute capacity",
+            "lacks clear(tokens), the attribute capacity",
         ),
     ],
 )
@@ -315,7 +316,7 @@ def test_check_finds_a_module_in_the_current_folder(tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == ExitCode.BROKEN
-    assert "mine:Mine: breaks R3 R4 R5 R6 R8" in ran.stdout
+    assert "mine:Mine: live use breaks R3 R4 R5 R8; captured use breaks R3 R5 R6" in ran.stdout
 
 
 def test_git_bisect_finds_the_commit_and_skips_what_does_not_parse(tmp_path: Path) -> None:

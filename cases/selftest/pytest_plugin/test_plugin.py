@@ -10,6 +10,8 @@ from torch import Tensor
 
 import deepstack_harness.pytest_plugin
 from cases.selftest.families.shallow import shallow
+from deepstack_harness.auditing.regimes import RULES
+from deepstack_harness.contract.contract_text import WHERE
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.contract.rules import Rule
@@ -31,7 +33,24 @@ def test_the_plugin_is_loaded_once(request: pytest.FixtureRequest) -> None:
 
 def test_a_good_buffer_keeps_the_contract(deepstack_contract: DeepstackContract) -> None:
     standing = deepstack_contract(buffer_named("reference"))
-    assert standing.kept == frozenset(Rule) - {Rule.R0, Rule.R9, Rule.R10, Rule.R11, Rule.R12, Rule.R13}
+    assert standing.kept == frozenset(RULES) - {Rule.R6}
+    assert deepstack_contract(buffer_named("reference"), regime="both").kept == frozenset(RULES)
+
+
+def test_a_buffer_for_live_use_is_refused_under_graphs_alone(deepstack_contract: DeepstackContract) -> None:
+    deepstack_contract(buffer_named("copies_on_get"))
+    with pytest.raises(Failed) as caught:
+        deepstack_contract(buffer_named("copies_on_get"), regime="captured")
+    assert "broken: R6 address: " in str(caught.value)
+    assert "captured: graphs replay what get and clear recorded" in str(caught.value)
+
+
+def test_the_contract_is_shown_with_the_fixtures(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "--fixtures", "-v", "-p", "deepstack_harness.pytest_plugin"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    assert "Buffer.set" in said
+    assert "(levels, N, hidden), N >= 0" in said
+    assert "zeroes P rows whatever Python counters said at capture" in said
 
 
 def test_a_broken_rule_is_told_with_its_shortest_trace(deepstack_contract: DeepstackContract) -> None:
@@ -39,8 +58,9 @@ def test_a_broken_rule_is_told_with_its_shortest_trace(deepstack_contract: Deeps
         deepstack_contract(buffer_named("stale_after_shorter_set"), traces=STALE)
     title, *lines = str(caught.value).splitlines()
     assert title.endswith(":StaleAfterShorterSet does not keep the contract")
-    assert len(lines) == 1
     assert lines[0].startswith("  broken: R3 freshness: ")
+    assert lines[1].startswith("    R3 freshness: no row of a replaced payload is ever read")
+    assert lines[2:] == [f"  {WHERE}"]
     assert f"on '{STALE[0]}' under eager: step 3 'get 9'" in lines[0]
 
 
@@ -58,6 +78,7 @@ def test_rules_that_were_not_asked_for_do_not_count(deepstack_contract: Deepstac
         ({"traces": ["cap 16: set 4 levels=4"], "rules": ["R2"]}, "not put to the test: R2 boundary"),
         ({"dtype": "int3"}, "unknown dtype 'int3'"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
+        ({"regime": "frozen"}, "unknown regime 'frozen'; known are live, captured, both"),
     ],
 )
 def test_a_check_that_would_show_nothing_fails(

@@ -56,11 +56,19 @@ class Standing(RuleVerdicts):
 
 
 def sum_up(
-    cases: Sequence[JudgedCase], source: str, model_class: str, known: Mapping[Rule, str] | None = None
+    cases: Sequence[JudgedCase],
+    source: str,
+    model_class: str,
+    known: Mapping[Rule, str] | None = None,
+    rules: Sequence[Rule] | None = None,
 ) -> Standing:
-    """Return the standing of a class after these cases, of which there is at least one."""
+    """Return the standing of a class after these cases, of which there is at least one.
+
+    `rules` are those to tell; by default all that methods alone say something about.
+    """
     rows = [(_weight(judged, row), row) for judged in cases for row in judged.rows()]
-    rules = [said.rule for said in cases[0].judgements if said.rule not in _NOT_OF_METHODS]
+    if rules is None:
+        rules = [said.rule for said in cases[0].judgements if said.rule not in _NOT_OF_METHODS]
     deciding = (_deciding(rule, rows) for rule in rules)
     return Standing(source, model_class, tuple(beside_known(deciding, known)))
 

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from deepstack_harness.catalogue.matrix import Where, plan_check
 from deepstack_harness.contract.buffer_ref import user_buffer
-from deepstack_harness.contract.rules import names_of
+from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.reporting.terminal.output import Output
 
@@ -26,15 +26,22 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", default="float32", metavar="D", help="float32 (default), bfloat16, float16 or float64"
     )
+    parser.add_argument(
+        "--regime",
+        default="live",
+        choices=("live", "captured", "both"),
+        help="what the exit code follows: every call runs the Python of the class (live, default), or graphs "
+        "replay it (captured); both are played and printed",
+    )
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
-    """Exit 0 when every rule that could be put to the test is kept, 1 when one is broken."""
+    """Exit 0 when every rule that could be put to the test is kept in the regime asked for, 1 when not."""
     from deepstack_harness.auditing.judged_plan import judge_plan
-    from deepstack_harness.auditing.standing import sum_up
+    from deepstack_harness.auditing.regimes import stand_in_regimes
     from deepstack_harness.devices import parse_device, parse_dtype
     from deepstack_harness.play.case_worker import CONTRACT_LIMITS, WORK, CaseWorker
-    from deepstack_harness.reporting.terminal.audit_table import show_standing
+    from deepstack_harness.reporting.terminal.regime_table import show_regimes
     from deepstack_harness.workers.outcomes import value_of
 
     parse_dtype(args.dtype), parse_device(args.device)
@@ -42,13 +49,14 @@ def run(args: Namespace, output: Output) -> ExitCode:
     with CaseWorker(CONTRACT_LIMITS) as worker:
         name = value_of(worker.call(f"{WORK}:load", {"target": args.target}), f"loading {args.target}")
         cases = judge_plan(plan, worker)
-    standing = sum_up(cases, args.target, name)
-    for row in standing.rows:
-        output.record(row)
-    show_standing(output, standing)
-    if standing.broken or standing.unjudged:
-        broken = names_of(standing.broken | standing.unjudged)
-        output.verdict(f"{args.target}: breaks {broken}", good=False)
-        return ExitCode.BROKEN
-    output.verdict(f"{args.target}: keeps {names_of(standing.kept)}", good=True)
-    return ExitCode.HOLDS
+    standings = stand_in_regimes(cases, args.target, name)
+    for standing in standings.of.values():
+        for row in standing.rows:
+            output.record(row)
+    show_regimes(output, standings)
+    told = {regime: standing.broken | standing.unjudged for regime, standing in standings.of.items()}
+    good = not any(one.broken | one.unjudged for one in standings.chosen(args.regime))
+    kept: frozenset[Rule] = frozenset().union(*(one.kept for one in standings.of.values()))
+    said = "; ".join(f"{regime} use breaks {names_of(rules)}" for regime, rules in told.items() if rules)
+    output.verdict(f"{args.target}: {said or f'keeps {names_of(kept)}'}", good=good)
+    return ExitCode.HOLDS if good else ExitCode.BROKEN

@@ -155,8 +155,8 @@ class Decoder(Protocol):
 
     It takes hidden (n, h), positions (3, n) int64 and a payload, and returns (n, h) in the dtype of the
     hidden states.  The payload is a tuple with one (n, h) per level, or None in a model without deepstack.
-    The argument must be called `payload`, because guards are looked up by name.  A decoder writes into none of
-    its arguments, and keeps no state from call to call.
+    The argument must be called `payload`, because guards are looked up by name.  A decoder writes into none
+    of its arguments, and keeps no state from call to call.
     """
 
     def __call__(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:

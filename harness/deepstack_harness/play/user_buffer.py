@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+from deepstack_harness.contract.contract_text import WHERE
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.errors import UsageError
 from deepstack_harness.workers.child import Channel
@@ -14,7 +15,7 @@ from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 from deepstack_harness.workers.worker import Worker
 
 _SIGNATURE = "(capacity, hidden, levels, *, dtype, device)"
-_METHODS = {"get": "get(tokens)", "set": "set(payload)", "clear": "clear(tokens)", "resize": "resize(tokens)"}
+_METHODS = {"get": "get(tokens)", "set": "set(payload)", "clear": "clear(tokens)"}
 _IMPORTING_S = 300.0
 """Seconds for torch and our own modules."""
 _LOADING_S = 120.0
@@ -80,7 +81,4 @@ def check_fit(make: BufferFactory, text: str) -> None:
     if not isinstance(getattr(buffer, "capacity", None), int):
         missing.append("the attribute capacity (int, token rows)")
     if missing:
-        raise UsageError(
-            f"{text} does not fit the buffer interface, it lacks {', '.join(missing)}; "
-            "a step that it has not may raise deepstack_harness.errors.StepUnavailable"
-        )
+        raise UsageError(f"{text} does not fit the buffer interface, it lacks {', '.join(missing)}; {WHERE}")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from deepstack_harness.contract.contract_text import contract_text
+
 if TYPE_CHECKING:
     from deepstack_harness.pytest_plugin.arms_fixture import CompileArms
     from deepstack_harness.pytest_plugin.contract_fixture import DeepstackContract
@@ -95,12 +97,18 @@ def pytest_runtest_makereport(
     return report
 
 
-@pytest.fixture
-def deepstack_contract(request: pytest.FixtureRequest) -> DeepstackContract:
-    """Hold a buffer to the contract: `deepstack_contract(MyBuffer)`."""
+def _contract_fixture(request: pytest.FixtureRequest) -> DeepstackContract:
     from deepstack_harness.pytest_plugin.contract_fixture import DeepstackContract
 
     return DeepstackContract(request)
+
+
+# `pytest --fixtures -v` shows the whole docstring: the contract is written in one place.
+_contract_fixture.__doc__ = (
+    "Hold a buffer to the contract: `deepstack_contract(MyBuffer)`, or with `regime='captured'`.\n\n"
+    + contract_text()
+)
+deepstack_contract = pytest.fixture(name="deepstack_contract")(_contract_fixture)
 
 
 @pytest.fixture

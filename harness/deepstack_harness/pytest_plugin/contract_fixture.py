@@ -6,20 +6,22 @@ from dataclasses import replace
 import pytest
 
 from deepstack_harness.auditing.judged_here import judge_here
+from deepstack_harness.auditing.regimes import BOTH, CHOICES, RULES, WHO_IS_CAPTURED, only
 from deepstack_harness.auditing.standing import Standing, sum_up
 from deepstack_harness.catalogue.matrix import CHECK_TRACES, Where, plan_check
 from deepstack_harness.contract.buffer_ref import live_buffer
 from deepstack_harness.contract.case import PlannedCase
+from deepstack_harness.contract.contract_text import WHERE, quoted
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.devices import parse_device, parse_dtype
+from deepstack_harness.errors import UsageError
 from deepstack_harness.oracles.judged_case import JudgedCase
 from deepstack_harness.play.user_buffer import check_fit
 from deepstack_harness.pytest_plugin.fixture_base import Fixture, name_of, rules_of, told
 
-_RULES = (Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8)
 _FAMILY = "qwen3_vl"
 """Its hidden size and levels are those that the buffer is made with."""
 
@@ -35,16 +37,19 @@ class DeepstackContract(Fixture):
         traces: Sequence[str | Trace] | None = None,
         dtype: str = "float32",
         device: str | None = None,
+        regime: str | None = None,
     ) -> Standing:
         """Fail with the rules that `make`'s buffers break, each with the shortest trace that shows it.
 
         `make(capacity, hidden, levels, *, dtype, device)` is a class or a function.  Without
         `traces` those of `python -m deepstack_harness check` are played; a rule that is named in
-        `rules` has to be put to the test by them, too.  Returns where every rule stands.
+        `rules` has to be put to the test by them, too.  `regime` is `live`, `captured` (graphs replay what
+        get and clear recorded) or `both`; by default `live`, and both for `traces` of your own.
+        Returns where every rule stands.
         """
         __tracebackhide__ = True
         with self.one_sentence():
-            wanted = _RULES if rules is None else rules_of(rules, _RULES)
+            wanted = RULES if rules is None else rules_of(rules, RULES)
             parse_dtype(dtype), parse_device(self.device(device))
             check_fit(make, name_of(make))
             plan = plan_check(
@@ -52,10 +57,14 @@ class DeepstackContract(Fixture):
                 live_buffer(name_of(make)),
                 map(str, traces or CHECK_TRACES),
             )
+            plan = only(plan, _regime(regime, traces))
             standing = self._stand(make, plan, wanted)
         wrong = list(_complaints(standing, wanted, named=rules is not None))
         if wrong:
-            pytest.fail("\n".join([f"{name_of(make)} does not keep the contract", *wrong]), pytrace=False)
+            captured = any(row.regime == "captured" and row.verdict is Verdict.FAIL for row in standing.rows)
+            wrong += [f"  captured: {WHO_IS_CAPTURED}"] if captured else []
+            title = f"{name_of(make)} does not keep the contract"
+            pytest.fail("\n".join([title, *wrong, f"  {WHERE}"]), pytrace=False)
         return standing
 
     def _stand(self, make: BufferFactory, plan: Sequence[PlannedCase], wanted: Sequence[Rule]) -> Standing:
@@ -63,7 +72,16 @@ class DeepstackContract(Fixture):
         cases = judge_here(plan, {live_buffer(name): make})
         for judged in cases:
             self.store(_of_rules(judged, wanted))
-        return sum_up(cases, name, name.rpartition(":")[2])
+        return sum_up(cases, name, name.rpartition(":")[2], rules=RULES)
+
+
+def _regime(regime: str | None, traces: Sequence[str | Trace] | None) -> str:
+    """Return the regime to play; raises `UsageError` for an unknown one."""
+    if regime is None:
+        return BOTH if traces else "live"
+    if regime not in CHOICES:
+        raise UsageError(f"unknown regime '{regime}'; known are {', '.join(CHOICES)}")
+    return regime
 
 
 def _of_rules(judged: JudgedCase, wanted: Sequence[Rule]) -> JudgedCase:
@@ -75,6 +93,7 @@ def _complaints(standing: Standing, wanted: Sequence[Rule], *, named: bool) -> I
     for row in rows:
         if row.verdict is Verdict.FAIL:
             yield f"  broken: {told(row)}"
+            yield f"    {quoted(row.rule)}"
         elif row.verdict is Verdict.ERROR:
             yield f"  not judged: {row.rule} {row.rule.word}: {row.detail}"
         elif row.verdict is Verdict.SKIP and named:
