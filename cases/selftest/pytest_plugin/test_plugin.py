@@ -1,8 +1,10 @@
 """What the fixtures of the pytest plugin say of buffers and modules: the fault, or why nothing was judged."""
 
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch

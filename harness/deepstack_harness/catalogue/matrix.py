@@ -52,7 +52,7 @@ CONTRACT_TRACES = (
     "cap 16: set 16; get 16; get 20; get 20; set 24; get 24; get 30; clear 30; get 30",
     "cap 16: set 9; get 9; resize 20; get 9; resize 4; get 9; resize 12; get 9",
     "cap 16: set 9; get 9; set 4 hidden=1; get 9; set 4 levels=2; get 9; set 20 hidden=7; get 9",
-    "cap 16: clear -1; set 9; get 9; get -1; clear -1; resize -1; get 9; get 0; clear 0; get 9",
+    "cap 16: clear -1; set 9; get 9; get -1; clear -1; resize -1; get 0; get 9; clear 0; get 9",
     "cap 16: set 9; get 9; forward 16; set 3; forward 4; forward 9; get 16",
 )
 
@@ -62,7 +62,7 @@ CAPTURE_TRACES = (
     "cap 16: capture 16; set 16; replay 16; replay 16",
     "cap 16: capture 16; capture 4; set 9; set 3; replay 4; set 9; replay 16",
     "cap 16: capture 16; set 9; replay 16; set 20; replay 16; replay 16; get 20",
-    "cap 16: capture 16; set 9; get 16; replay 16; set 20; get 16; replay 16; forward 16",
+    "cap 16: capture 16; set 9; get 9; replay 16; set 20; get 9; clear 20; replay 16",
 )
 CAPTURE_ARM = ArmSpec(capture=Capture.FULL)
 CHECK_TRACES = (*AUDIT_TRACES, *CONTRACT_TRACES, *CAPTURE_TRACES)
