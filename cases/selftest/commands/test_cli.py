@@ -166,9 +166,9 @@ def test_json_in_a_file_beside_the_table(capsys: pytest.CaptureFixture[str], tmp
     path = tmp_path / "rows.jsonl"
     assert main(["list", "rules", "--json", str(path)]) == ExitCode.HOLDS
     assert [json.loads(line)["name"] for line in path.read_text().splitlines()] == [
-        f"R{n}" for n in range(14)
+        f"R{n}" for n in range(15)
     ]
-    assert "R13" in capsys.readouterr().out
+    assert "R14" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")

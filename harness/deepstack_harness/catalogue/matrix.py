@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from deepstack_harness.catalogue.incidents import Incident, Run
+from deepstack_harness.catalogue.input_traces import INPUT_TRACES
 from deepstack_harness.contract.arm_spec import (
     EAGER,
     ArmSpec,
@@ -52,7 +53,7 @@ CONTRACT_TRACES = (
     "cap 16: set 16; get 16; get 20; get 20; set 24; get 24; get 30; clear 30; get 30",
     "cap 16: set 9; get 9; resize 20; get 9; resize 4; get 9; resize 12; get 9",
     "cap 16: set 9; get 9; set 4 hidden=1; get 9; set 4 levels=2; get 9; set 20 hidden=7; get 9",
-    "cap 16: clear -1; set 9; get 9; get -1; clear -1; resize -1; get 0; get 9; clear 0; get 9",
+    "cap 16: clear -1; set 9; get 9; get -1; clear -1; resize -1; get 9; get 0; get 9; clear 0; get 9",
     "cap 16: set 9; get 9; forward 16; set 3; forward 4; forward 9; get 16",
 )
 
@@ -65,7 +66,7 @@ CAPTURE_TRACES = (
     "cap 16: capture 16; set 9; get 9; replay 16; set 20; get 9; clear 20; replay 16",
 )
 CAPTURE_ARM = ArmSpec(capture=Capture.FULL)
-CHECK_TRACES = (*AUDIT_TRACES, *CONTRACT_TRACES, *CAPTURE_TRACES)
+CHECK_TRACES = (*AUDIT_TRACES, *CONTRACT_TRACES, *CAPTURE_TRACES, *INPUT_TRACES)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from deepstack_harness.catalogue.correct import CORRECT
 from deepstack_harness.catalogue.names import Entry, Names
 from deepstack_harness.catalogue.registry import REVISIONS
 from deepstack_harness.contract.rules import Rule
@@ -35,13 +36,14 @@ def read_mutants(folder: Path) -> dict[str, Mutant]:
 
 
 def _mutants_of(file: Path) -> Iterator[tuple[str, Mutant]]:
+    package = "mutants.inputs" if file.parent.name == "inputs" else "mutants"
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):
             stated = _stated(node)
             yield (
                 stated.get("name") or _snake(node.name),
                 Mutant(
-                    f"deepstack_harness.mutants.{file.stem}:{node.name}",
+                    f"deepstack_harness.{package}.{file.stem}:{node.name}",
                     (ast.get_docstring(node) or "").partition("\n")[0],
                     rule=Rule(stated["rule"]),
                     arm=stated.get("arm", "eager"),
@@ -68,5 +70,8 @@ def _snake(name: str) -> str:
 MUTANTS: Mapping[str, Mutant] = MappingProxyType(read_mutants(_FOLDER))
 """Faulty variants of `reference`."""
 
-BUFFERS = Names("revision", {**REVISIONS.own, **MUTANTS}, "revisions")
-"""Every buffer that has a name: revisions of ours and of other packages, and mutants."""
+INPUT_MUTANTS: Mapping[str, Mutant] = MappingProxyType(read_mutants(_FOLDER / "inputs"))
+"""Those whose fault shows only on unusual payloads and histories (`catalogue.input_traces`)."""
+
+BUFFERS = Names("revision", {**REVISIONS.own, **MUTANTS, **INPUT_MUTANTS, **CORRECT}, "revisions")
+"""Every buffer that has a name: revisions of ours and of other packages, mutants and right buffers."""

@@ -159,9 +159,11 @@ class Ledger:
         self.capacity = capacity
         self.promised = max(capacity, step.tokens if resized else self.promised, self.tokens)
 
-    def set_elsewhere(self, step: Step) -> None:
-        """Count a payload that was set in the other buffer: numbers are those of the whole trace."""
-        self._add(step, Fate.ELSEWHERE, None)
+    def pass_by(self, step: Step) -> None:
+        """Count a step on the other buffer: steps and payloads have the numbers of the whole trace."""
+        self.steps_done += 1
+        if step.op is Op.SET:
+            self._add(step, Fate.ELSEWHERE, None)
 
     @property
     def _may_be_zero(self) -> range:

@@ -54,10 +54,20 @@ Rows = tuple[tuple[RowRange, ...], ...]
 """Rows of every level."""
 
 CallName = Literal[
-    "set", "get", "clear", "resize", "decoder", "capture", "replay", "reload", "caller", "capacity"
+    "set",
+    "get",
+    "clear",
+    "resize",
+    "decoder",
+    "capture",
+    "replay",
+    "reload",
+    "caller",
+    "capacity",
+    "make",
 ]
 
-METHODS: frozenset[CallName] = frozenset({"set", "get", "clear", "resize", "capacity"})
+METHODS: frozenset[CallName] = frozenset({"make", "set", "get", "clear", "resize", "capacity"})
 """Calls that run the code under test alone."""
 
 

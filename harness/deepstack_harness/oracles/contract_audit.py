@@ -53,7 +53,7 @@ class ContractAudit:
         if not self._followers:
             sizes = (case.trace.capacity, observation.levels, observation.hidden)
             names = (None, SECOND)[: case.trace.buffers]
-            self._followers = {name: _Follower(Ledger(*sizes), self) for name in names}
+            self._followers = {name: _Follower(Ledger(*sizes), self, observation.dtype) for name in names}
         pairs = zip(case.trace.steps[done:], facts[done:], strict=True)
         for number, (step, seen) in enumerate(pairs, done + 1):
             for name, follower in self._followers.items():
@@ -71,12 +71,15 @@ class ContractAudit:
 class _Follower:
     """Walks a trace beside a ledger and collects deviations."""
 
-    def __init__(self, ledger: Ledger, audit: ContractAudit) -> None:
+    def __init__(self, ledger: Ledger, audit: ContractAudit, dtype: str) -> None:
         self._ledger = ledger
+        self._dtype = dtype
         self._audit = audit
         self._reported: set[tuple[int, int]] = set()
         self._suspect: Rule | None = None
         """The rule that a row newly wrong at the next read breaks: growth or a rejection came before."""
+        self._damaged: Rule | None = None
+        """The rule of a call that raised and changed something all the same: what follows is its fault."""
         self._astray = False
         """A graph read and cleared other storage than the buffer's: of its rows nothing is known."""
 
@@ -91,29 +94,29 @@ class _Follower:
         self._astray |= _detached(facts)
         self._test(step, expected)
         self._compare_outcome(where, expected, facts)
-        self._compare_tensors(where, facts)
+        self._compare_tensors(where, expected, facts)
         if facts.answer is not None and expected.levels and not (self._ledger.unsound or self._astray):
             self._compare_rows(where, step, expected, facts.answer)
         self._move_on(step, expected, facts)
 
     def pass_by(self, step: Step, facts: StepFacts) -> None:
         """Note a step on the other buffer of the trace, which may not change this one."""
-        if step.op is Op.SET and not facts.unavailable:
-            self._ledger.set_elsewhere(step)
+        if not facts.unavailable:
+            self._ledger.pass_by(step)
 
     def _test(self, step: Step, expected: Expected) -> None:
         unread = self._astray and expected.levels
         if not unread and (step.op is not Op.SET or expected.rule is not Rule.R2):
             self._audit.judged.add(expected.rule)
 
-    def _compare_tensors(self, where: str, facts: StepFacts) -> None:
+    def _compare_tensors(self, where: str, expected: Expected, facts: StepFacts) -> None:
         """Compare tensors that the caller holds: a payload after set, earlier answers after get."""
         if facts.caller_changed:
             said = f"{where} changed the tensor that it was given"
             self._report(Deviation(Rule.R3, 1, "calls", said))
         if facts.earlier_changed:
             said = f"{where}: {facts.earlier_changed} levels of an earlier answer changed, which still holds"
-            rule = self._suspect or Rule.R2  # a call in between may have been rejected too late
+            rule = self._suspect or expected.rule  # a call in between may have been rejected too late
             self._report(Deviation(rule, facts.earlier_changed, "levels", said))
 
     def _compare_outcome(self, where: str, expected: Expected, facts: StepFacts) -> None:
@@ -123,7 +126,11 @@ class _Follower:
         # No caller can go on after a call that ended the process, so that is never a rejection.
         if raised is not None and (raised.ends or expected.outcome is CallOutcome.ANSWERS):
             said = f"{where}: {raised.call} raised {raised.type}: {raised.message}"
-            self._report(Deviation(expected.rule, 1, "calls", said, raised=True))
+            self._report(Deviation(self._damaged or expected.rule, 1, "calls", said, raised=True))
+        elif raised is not None and self._ledger.steps_done and facts.capacity != self._ledger.capacity:
+            change = f"changed the capacity from {self._ledger.capacity} to {facts.capacity}"
+            self._report(Deviation(expected.rule, 1, "calls", f"{where} raised {raised.type}, and {change}"))
+            self._damaged = expected.rule
 
     def _compare_rows(self, where: str, step: Step, expected: Expected, answer: Answer) -> None:
         if len(answer.rows) != len(expected.levels):
@@ -145,10 +152,13 @@ class _Follower:
     def _wrong_rows(self, expected: Expected, answer: Answer) -> dict[Rule, list[WrongRow]]:
         """Return the rows that are newly wrong, by the rule that each breaks."""
         wrong: dict[Rule, list[WrongRow]] = {}
+        live = self._ledger.live.number if self._ledger.live else 0
         comparable = map(_comparable, expected.levels, answer.devices)
         for level, (ranges, wanted) in enumerate(zip(answer.rows, comparable, strict=True)):
             for row, origin, right in _rows_side_by_side(ranges, wanted):
                 spared = row in expected.may_be_zero and origin == _ZERO
+                # In another dtype (R7) rows may differ that are equal in the buffer's.
+                spared |= answer.dtypes[level] != self._dtype and origin == (live, level, row)
                 if origin != right and not spared and (level, row) not in self._reported:
                     self._reported.add((level, row))
                     wrong.setdefault(self._rule(expected, row, origin, right), []).append(
@@ -167,7 +177,7 @@ class _Follower:
         if expected.rule is Rule.R4:
             return Rule.R4
         if origin is None or right is None:
-            return Rule.R2  # a row missing, or one too many
+            return self._damaged or Rule.R2  # a row missing, or one too many
         payload = origin[0]
         if payload is not None and payload < 0:
             return Rule.R3  # the caller's tensor was kept instead of copied
@@ -177,7 +187,7 @@ class _Follower:
         fate = owner.fate if owner else None
         if fate in (Fate.CLEARED, Fate.REPLACED):
             return Rule.R5 if fate is Fate.CLEARED else Rule.R3
-        return self._suspect or Rule.R2
+        return self._suspect or self._damaged or Rule.R2
 
     def _describe(self, rows: list[WrongRow]) -> str:
         level, row, origin = rows[0]

@@ -36,9 +36,10 @@ def _judge_answers(case: Case, observation: Observation) -> Judgement:
         (f"step {number} '{step}'", key, said)
         for number, step, facts in numbered_steps(case, observation)
         if facts.answer is not None and step.tokens >= 0
-        for key, said in _guarded(facts.answer)
+        for key, said in _guarded(facts.answer, observation.hidden)
     ]
-    first: dict[str, tuple[str, str]] = {}
+    levels = range(observation.levels)
+    first = {f"gradient {level}": ("a buffer answers", "without requires_grad") for level in levels}
     wrong = [
         f"{where} answered {said}, and {first[key][0]} {first[key][1]}"
         for where, key, said in seen
@@ -50,8 +51,11 @@ def _judge_answers(case: Case, observation: Observation) -> Judgement:
     return against(Rule.R11, len(wrong), 0, "changes", detail)
 
 
-def _guarded(answer: Answer) -> Iterator[tuple[str, str]]:
-    """Iterate over (key, text) of what guards look at; the stride of a single row or column means nothing."""
+def _guarded(answer: Answer, hidden: int) -> Iterator[tuple[str, str]]:
+    """Iterate over (key, text) of what guards look at; the stride of a single row or column means nothing.
+
+    Another width than the hidden size has other strides too: that is R2.
+    """
     if answer.structure == "none":
         return  # that is R1
     yield "container", f"with a {answer.container}"
@@ -60,7 +64,7 @@ def _guarded(answer: Answer) -> Iterator[tuple[str, str]]:
     for level, (runs, width, strides) in enumerate(
         zip(answer.rows, answer.hidden, answer.strides, strict=False)
     ):
-        if sum(run.rows for run in runs) > 1:
+        if sum(run.rows for run in runs) > 1 and width == hidden:
             yield f"strides {level}", f"with strides {strides[:1] if width == 1 else strides}"
 
 

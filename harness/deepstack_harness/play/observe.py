@@ -16,6 +16,7 @@ from deepstack_harness.contract.observation import GraphFacts, Observation, Step
 from deepstack_harness.contract.optional_members import innermost
 from deepstack_harness.contract.protocols import BufferFactory, Session
 from deepstack_harness.errors import NotMeasured, UsageError
+from deepstack_harness.play.attempt import Attempt, attempt
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.player import Player
 from deepstack_harness.probes.graphs import GraphProbe
@@ -39,15 +40,17 @@ def play(
     Exceptions of the buffer and of the compiled call are facts of their step.  Where a
     step could not be measured the steps from there on are unavailable, and `error` says why.
     """
-    caller = caller or caller_of(case)
+    caller, tell = caller or caller_of(case), on_progress or (lambda _: None)
     decoder, profile = caller.decoder(_decoder(case, model)), model.sizes(case.trace)
     mode = torch.inference_mode() if case.trace.mode == "inference" else torch.no_grad()
     with mode, closing(open_arm(case.arm, decoder, profile)) as session:
-        player = Player(case, model, make_buffer, session, caller)
+        made = attempt("make", lambda: Player(case, model, make_buffer, session, caller))
+        player = made.value
+        if player is None:
+            return _without_buffer(case, model, made, tell)
         compiled = _compiled(session)
         probe = GraphProbe(compiled, case.arm.guards) if compiled else None
-        beginning = _without_steps(case, model, player)
-        tell = on_progress or (lambda _: None)
+        beginning = _without_steps(case, model, vision=player.vision)
         tell(beginning)
         with probe or nullcontext():
             steps, unmeasured = _steps(case, player, tell)
@@ -55,11 +58,24 @@ def play(
     return replace(beginning, steps=steps, graphs=graphs, error=unmeasured or error)
 
 
-def _without_steps(case: Case, model: Model, player: Player) -> Observation:
+def _without_buffer(case: Case, model: Model, made: Attempt[Player], tell: OnProgress) -> Observation:
+    """Return the observation of a buffer that cannot be made with these sizes: its first step raised."""
+    first = StepFacts(
+        str(case.trace.steps[0]), case.trace.capacity, raised=made.raised, unavailable=made.unavailable
+    )
+    steps = (first, *not_played(case, 1, "the buffer could not be made"))
+    beginning = _without_steps(case, model, vision=True)
+    tell(beginning)
+    for facts in steps:
+        tell(facts)
+    return replace(beginning, steps=steps)
+
+
+def _without_steps(case: Case, model: Model, *, vision: bool) -> Observation:
     sizes = model.sizes(case.trace)
     return Observation(
         dtype=str(sizes.dtype).removeprefix("torch."), device=str(model.device), levels=sizes.levels,
-        hidden=sizes.hidden, torch=str(torch.__version__), steps=(), vision=player.vision,
+        hidden=sizes.hidden, torch=str(torch.__version__), steps=(), vision=vision,
         routed=model.family.routed,
     )  # fmt: skip
 

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from deepstack_harness.contract.contract_text import contract_text
-
 if TYPE_CHECKING:
     from deepstack_harness.pytest_plugin.arms_fixture import CompileArms
     from deepstack_harness.pytest_plugin.contract_fixture import DeepstackContract
@@ -64,6 +62,11 @@ def pytest_configure(config: pytest.Config) -> None:
     _take_gpu(
         setting(config, "device")
     )  # where a conftest names the plugin, no hook before this one is called
+    if config.getoption("showfixtures", default=False):
+        from deepstack_harness.contract.contract_text import contract_text
+
+        # `pytest --fixtures -v` shows whole docstrings: the contract is written in one place.
+        _contract_fixture.__doc__ = f"{_contract_fixture.__doc__}\n{contract_text()}"
     if profile := setting(config, "profile"):
         from deepstack_harness.pytest_plugin.hypothesis_profiles import load_profile
 
@@ -103,11 +106,10 @@ def _contract_fixture(request: pytest.FixtureRequest) -> DeepstackContract:
     return DeepstackContract(request)
 
 
-# `pytest --fixtures -v` shows the whole docstring: the contract is written in one place.
-_contract_fixture.__doc__ = (
-    "Hold a buffer to the contract: `deepstack_contract(MyBuffer)`, or with `regime='captured'`.\n\n"
-    + contract_text()
-)
+_contract_fixture.__doc__ = """Hold a buffer to the contract: `deepstack_contract(MyBuffer)`.
+
+With `regime='captured'` it is held to what graphs need as well.
+"""
 deepstack_contract = pytest.fixture(name="deepstack_contract")(_contract_fixture)
 
 

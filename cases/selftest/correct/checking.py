@@ -1,0 +1,22 @@
+"""Check a buffer as `check` does, in this process."""
+
+from deepstack_harness.catalogue.matrix import Where, plan_check
+from deepstack_harness.contract.buffer_ref import live_buffer
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.protocols import BufferFactory
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.oracles.judged_case import judge_case
+from deepstack_harness.play.in_process import play_here
+
+
+def broken_in(make: BufferFactory, regime: Regime) -> dict[Rule, str]:
+    """Return the rules that the traces of one regime see broken, with a trace and what was seen."""
+    buffer = live_buffer("checked")
+    plan = [planned for planned in plan_check(Where("qwen3_vl"), buffer) if planned.case.regime is regime]
+    found: dict[Rule, str] = {}
+    for planned in plan:
+        for said in judge_case(planned, play_here(planned.case, {buffer: make})).judgements:
+            if said.verdict in {Verdict.FAIL, Verdict.ERROR}:
+                found.setdefault(said.rule, f"{planned.case.trace}: {said.verdict} {said.detail}")
+    return found

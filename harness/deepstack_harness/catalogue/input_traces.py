@@ -1,0 +1,66 @@
+"""Traces of payloads and histories as engines make them, in both regimes; played without a decoder.
+
+vLLM permutes its payload; engines reuse the memory at once; a Qwen3-VL has 3 levels, others 1 or 4; the
+dtype of vision towers differs from that of buffers; a step has several spans.
+"""
+
+LAYOUT_TRACES = (
+    "cap 16: set 9 layout=permuted; get 16; set 9 layout=strided; get 16; set 9 layout=slice; get 16",
+    "cap 16: set 9 layout=channels; get 16; set 9 layout=expanded; get 16; set 4 layout=expanded; get 16",
+    "cap 16: set 9 dtype=float64; get 16; set 5 dtype=bfloat16; get 16; set 12 dtype=float16; get 16",
+    "cap 16 dtype bfloat16: get 4; set 9 dtype=float32 layout=permuted; get 16; set 9 dtype=float16; get 16",
+    "cap 16: set 9 grad; get 16; set 3 grad layout=permuted; get 16; clear 16; get 16",
+    "cap 16 mode inference: get 16; set 9 layout=permuted; get 16; clear 16; get 16; set 16; get 16",
+)
+
+VALUE_TRACES = (
+    "cap 16: set 9 values=inf; get 16; set 9 values=nan; get 16; set 9 values=subnormal; get 16",
+    "cap 16: set 9 values=huge; get 16; set 9 values=huge dtype=float64; get 9; set 9 values=negzero; get 16",
+    "cap 16 dtype bfloat16: set 9 values=huge dtype=float32; get 16; set 9 values=nan dtype=float32; get 9",
+    "cap 16: set 9 values=constant; get 16; set 4 values=constant; get 16; clear 4; get 16",
+    "cap 16: set 12 values=mixed; get 16; set 3 values=mixed; get 16; set 7 values=zeros; get 16",
+    "cap 16: set 9 spans=2-4+6-9; get 16; set 6 spans=0-1; get 16; clear 6; get 16",
+)
+
+SIZE_TRACES = (
+    "cap 16 hidden 1: get 4; set 9; get 16; set 1; get 16; clear 16; get 16; set 3 hidden=2; get 16",
+    "cap 16 levels 1: set 9; get 16; set 4 levels=2; get 16; clear 9; get 16",
+    "cap 16 levels 4: set 9; get 16; set 4 levels=3; get 16; set 4; get 16; clear 9; get 16",
+    "cap 1: get 1; set 1; get 1; get 0; clear 1; get 1; set 2; get 1",
+    "cap 7: set 7; get 7; get 6; clear 7; get 7; set 6; get 7; clear 3; get 7",
+    "cap 17: set 16; get 17; set 17; get 17; get 16; get 15; clear 17; get 17",
+    "cap 16: set 9; set 4 hidden=127; get 16; set 4 hidden=129; get 16; set 4 hidden=256; get 16",
+    "cap 16: set 9; set 4 levels=1; get 16; set 4 levels=6; get 16; set 4 levels=0; get 16",
+    "cap 16: set 9; get -7; clear -2; get 16; resize -5; get 16; get -16; get 16",
+)
+
+HISTORY_TRACES = (
+    "cap 16: set 8; get 4; clear 4; get 4; clear 4; get 8; forward 8",
+    "cap 16: set 9; get 16; get 4; get 9; get 16 times=60; set 3; get 16",
+    "cap 16: set 9; clear 30; get 16; set 9; get 9; clear 16; get 16",
+    "cap 16: set 16; get 60; get 16; set 3; get 40; clear 60; get 16; set 40; get 40; resize 10; get 40",
+    "cap 16: set 5; resize 3; get 5; resize 50; get 16; get 50; resize 5; get 5; resize 64; get 5",
+    "cap 16: set 9; get 9; set 20 fail=1; get 9; set 20 fail=2; get 9; set 20; get 20",
+    "cap 16: set 9; get 9; get 24 fail=2; get 9; get 24; resize 40 fail=3; get 9; resize 40; get 9",
+    "cap 16 buffers 2: set 9; set 4 on=b; get 16; get 16 on=b; clear 16 on=b; get 16; get 16 on=b",
+    "cap 16 buffers 2: set 9 on=b; set 12; clear 16; get 16 on=b; set 3 on=b; get 16; get 16 on=b",
+    "cap 16: "
+    + "; ".join(f"set {n}; get 16; clear {n}" for n in (9, 1, 16, 3, 12, 7, 2, 15, 8, 4))
+    + "; get 16",
+)
+
+# As engines do: every size captured up front, the largest first, with nothing set.
+_ALL_SIZES = "cap 16: capture 16; capture 8; capture 4; capture 1; "
+GRAPH_TRACES = (
+    _ALL_SIZES
+    + "set 9; replay 16; set 3; replay 4; replay 16; set 1; replay 1; get 16; set 16; get 16; forward 16",
+    _ALL_SIZES + "set 16; forward 16; set 7; replay 8; forward 4; replay 16; set 12; replay 16; get 12",
+    _ALL_SIZES + "set 8; replay 8; clear 16; set 12; get 16; clear 16; replay 16; get 16",
+    "cap 16: capture 16; set 9 layout=permuted dtype=float64; replay 16; set 5 values=nan; replay 16; get 16",
+    "cap 16 mode inference: capture 16; capture 4; set 4; replay 4; set 9; replay 16; get 16; replay 4",
+    "cap 16: capture 16; set 9; replay 16; resize 40; get 16; set 9; replay 16; set 30; get 30; clear 30",
+    "cap 16: capture 16; replay 16; resize 20; get 16; resize 64; set 4; replay 16; get 16; replay 16",
+)
+
+INPUT_TRACES = (*LAYOUT_TRACES, *VALUE_TRACES, *SIZE_TRACES, *HISTORY_TRACES, *GRAPH_TRACES)
+"""Part of what `check` and the fixture `deepstack_contract` play."""

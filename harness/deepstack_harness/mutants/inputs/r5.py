@@ -1,0 +1,43 @@
+"""Mutants that break R5 clear where micro-batches share a step, or clear more than there is."""
+
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.revisions.reference import ReferenceBuffer
+
+
+class PartsNeverEnd(ReferenceBuffer):
+    """Zeroes the rows that it is asked to, and leaves what is behind for ever, as every vLLM release does."""
+
+    rule = Rule.R5
+
+    def clear(self, tokens: int) -> None:
+        if 0 < tokens < self._tokens_set:
+            for level in self._levels:
+                level[:tokens].zero_()
+        else:
+            super().clear(tokens)
+
+
+class IgnoresClearAboveCapacity(ReferenceBuffer):
+    """Ignores a clear of more rows than there are, without an error."""
+
+    rule = Rule.R5
+
+    def clear(self, tokens: int) -> None:
+        if tokens <= self.capacity:
+            super().clear(tokens)
+
+
+class ZeroRowsStay(ReferenceBuffer):
+    """Clears up to the last row that is not zero at the first level, and leaves the levels behind it."""
+
+    rule = Rule.R5
+
+    def clear(self, tokens: int) -> None:
+        used = (self._levels[0][: self._tokens_set] != 0).any(1)
+        constant = self._tokens_set > 1 and bool((self._levels[0][:1] == self._levels[0][1:2]).all())
+        kept = (
+            [level[: self._tokens_set].clone() for level in self._levels] if constant and used.any() else []
+        )
+        super().clear(tokens)
+        for level, rows in zip(self._levels[1:], kept[1:], strict=False):
+            level[: len(rows)] = rows
