@@ -41,7 +41,7 @@ def cases() -> Iterator[object]:
     right_here: Broken = {buffer: set() for buffer in STALE}
     yield from expected(TEXT_AFTER_AN_IMAGE, PIECES, NONE_AT_CAPTURE | right_here | RIGHT)
     for arm in (*WHOLE, PIECES):
-        freed: Broken = {"frees_on_resize": {R6}}
+        freed: Broken = {"frees_on_resize": {R0, R6}}
         yield from expected(GROWTH, arm, {"pr40932": {R0, R1}} | MOVED | freed | ONLY_RIGHT)
         yield from expected(NEW_TENSORS, arm, {"rebinds_on_set": {R0, R6}} | ONLY_RIGHT)
 
