@@ -6,6 +6,7 @@ Shape letters are those of `harness.families.layers`.
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  (its usual name)
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
@@ -14,12 +15,17 @@ def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
 
 
 def sdpa(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
-    """Causal attention by torch's own function; answers (A, N, D).
+    """Causal attention by torch's own function and its plain kernel; answers (A, N, D).
 
-    Without a batch dimension torch takes its plain kernel.  With one, the fused CPU
-    kernel ends up in the compiled graph, and that divides by zero (SIGFPE) at N = 0.
+    Torch's fused CPU kernel divides by zero (SIGFPE) at N = 0, and a graph that was traced
+    at N > 1 without guards still calls it there.  Up to torch 2.13 only a batched call took that
+    kernel; torch 2.14 and later take it for these shapes too, so the plain one is asked for.
+    (A branch for N = 0 would be a guard on N, and the graph would be another one.)
     """
-    return F.scaled_dot_product_attention(q_AND, k_KSD, v_KSD, is_causal=True, scale=scale, enable_gqa=True)
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(
+            q_AND, k_KSD, v_KSD, is_causal=True, scale=scale, enable_gqa=True
+        )
 
 
 def written_out(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
