@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -341,6 +343,29 @@ def test_a_hang_is_ended_and_the_next_reload_works() -> None:
         assert torch.equal(call(another, SMALL), SMALL.hidden * 2)
 
 
+LARGE = wire.Call(0, torch.zeros(1 << 20), SMALL.positions, None, grad=False)
+"""4 MB, which no socket's buffer holds."""
+
+
+def test_a_child_that_never_reads_its_order_is_ended() -> None:
+    process = fresh_process()
+    os.kill(process.pid, signal.SIGSTOP)
+    with pytest.raises(NotMeasured, match=r"gave no answer within 0\.5 s"):
+        process.ask(LARGE, limit_s=0.5)
+    assert has_ended(process.pid)
+
+
+def test_a_child_that_stops_in_the_middle_of_its_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = FreshProcess()
+    here, there = Pipe()
+    with here, there:
+        os.write(there.fileno(), struct.pack("!i", 1 << 20))  # the length of an answer that never comes
+        monkeypatch.setattr(process, "_connection", here)
+        with pytest.raises(NotMeasured, match=r"gave no answer within 0\.5 s"):
+            process.ask(wire.Drop(0), limit_s=0.5)
+    assert has_ended(process.pid)
+
+
 def test_a_death_is_named() -> None:
     decoder = reload_small()
     os.kill(fresh_process().pid, signal.SIGSEGV)
@@ -377,8 +402,12 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     "how",
-    ["os.kill(os.getpid(), signal.SIGKILL)", "os.kill(fresh_process().pid, signal.SIGSTOP)"],
-    ids=["killed", "returning while it hangs"],
+    [
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        "os.kill(fresh_process().pid, signal.SIGSTOP)",
+        "os.kill(fresh_process().pid, signal.SIGSTOP); os.kill(os.getpid(), signal.SIGKILL)",
+    ],
+    ids=["killed", "returning while it hangs", "killed while it hangs"],
 )
 def test_it_ends_with_us_however_we_end(how: str) -> None:
     # Asked once, so that it is up, and not busy importing torch, when we end.

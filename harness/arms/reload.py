@@ -9,6 +9,8 @@ this one goes JSON (`harness.arms.wire`), and only torch's own artifact lies in 
 import atexit
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -116,7 +118,7 @@ class FreshProcess:
         self._connection, there = Pipe()
         with there:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "harness.arms.reload_child", str(there.fileno())],
+                [sys.executable, "-m", "harness.arms.reload_child", str(there.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT,
                 pass_fds=[there.fileno()], start_new_session=True,
             )  # fmt: skip
@@ -136,9 +138,13 @@ class FreshProcess:
         """Its answer; `NotMeasured`, and the end of the child, where none comes within `limit_s` seconds."""
         if not self.alive:
             raise NotMeasured("the process that had loaded the artifact has ended")
+        late = f"gave no answer within {limit_s:g} s"
         try:
+            self._limit_waiting(limit_s)
             self._connection.send_bytes(wire.encode(order))
             answer = self._connection.recv_bytes() if self._connection.poll(limit_s) else None
+        except BlockingIOError:
+            raise self._lost(late) from None
         except (EOFError, OSError):
             raise self._lost(f"ended by itself ({self._status()})") from None
         except BaseException:
@@ -146,7 +152,7 @@ class FreshProcess:
             self.close()
             raise
         if answer is None:
-            raise self._lost(f"gave no answer within {limit_s:g} s")
+            raise self._lost(late)
         return wire.decode_answer(answer)
 
     def close(self) -> None:
@@ -155,6 +161,15 @@ class FreshProcess:
         self._kill()
         self._output.close()
         atexit.unregister(self.close)
+
+    def _limit_waiting(self, limit_s: float) -> None:
+        # An order that is larger than the socket's buffer waits until the child reads, and an answer may
+        # stop halfway: without a limit of the socket's own, a child that hangs there is waited for for ever.
+        seconds, fraction = divmod(limit_s, 1)
+        timeval = struct.pack("ll", int(seconds), int(fraction * 1e6))
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as ours:
+            for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                ours.setsockopt(socket.SOL_SOCKET, option, timeval)
 
     def _status(self) -> str:
         try:

@@ -1,6 +1,7 @@
 """The fresh process: loads artifacts and calls them, and compiles nothing.
 
-Started by `harness.arms.reload` with the number of a socket it inherits; ends when that is closed.
+Started by `harness.arms.reload` with the number of a socket it inherits, and the id of the process that
+starts it; ends when the former is closed, or the latter ends.
 """
 
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from harness.arms import wire
+from harness.isolate import end_with
 from harness.torch_compat import artifact, dynamo
 from harness.torch_compat.modules import put_together
 
@@ -69,8 +71,9 @@ def _failed(error: Exception) -> wire.Failed:
     return wire.Failed(type(error).__name__, str(error), places[-1] if places else "")
 
 
-def main(socket: int) -> None:
-    """Serve until the other side hangs up."""
+def main(socket: int, parent: int) -> None:
+    """Serve until the other side hangs up; while a call hangs, only the end of `parent` ends this process."""
+    end_with(parent)
     loaded = Loaded()
     with Connection(socket) as connection:
         while True:
@@ -82,4 +85,4 @@ def main(socket: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))
