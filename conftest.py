@@ -22,6 +22,10 @@ def pytest_configure(config: pytest.Config) -> None:
     from harness.pytest_plugin.profiles import load_profile  # named above, and so loaded as a plugin first
 
     load_profile(config.getoption("--harness-profile") or os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+    # After a worker died, pytest-xdist 3.8 runs the rest of its group in a new one, and then may wait for
+    # ever for workers that have nothing to do (--dist loadgroup).  Not replaced, the run ends with the failure.
+    if getattr(config.option, "maxworkerrestart", "") is None:
+        config.option.maxworkerrestart = "0"
     if hasattr(config, "workerinput"):  # workers of pytest-xdist inherit it
         return
     cache = tempfile.TemporaryDirectory(prefix="inductor-", ignore_cleanup_errors=True)
