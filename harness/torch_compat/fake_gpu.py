@@ -64,6 +64,7 @@ def _answers(gpu: GpuProperties) -> Mapping[str, object]:
         "is_bf16_supported": True,
         "mem_get_info": (gpu.memory, gpu.memory),
         "synchronize": None,
+        "is_current_stream_capturing": False,  # Dynamo asks; a CUDA build would ask the driver
         "get_rng_state": torch.zeros(16, dtype=torch.uint8),
         "set_rng_state": None,
     }

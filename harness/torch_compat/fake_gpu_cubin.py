@@ -16,7 +16,7 @@ from typing import Any
 from torch._inductor import config
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.runtime.triton_heuristics import GridExpr
-from triton.backends import nvidia
+from triton.backends.nvidia.compiler import get_ptxas
 
 from harness.errors import MachineError
 from harness.kernel_facts import Candidate
@@ -60,9 +60,10 @@ def _grid(meta: Any, chosen: Any, numels: Mapping[str, int]) -> tuple[int, int, 
 
 def _asked_of_ptxas(kernel: Any) -> tuple[int, int]:  # noqa: ANN401  # triton.compiler.CompiledKernel
     """Registers for each thread, and bytes of local memory that spilling stores and loads."""
-    tool = Path(nvidia.__file__).parent / "bin" / "ptxas"
-    architecture = re.search(r"\.target (\w+)", kernel.asm["ptx"])
+    architecture = re.search(r"\.target (sm_(\d+)\w*)", kernel.asm["ptx"])
     assert architecture is not None, "PTX without a target"
+    # Triton has two from 3.6 on, and says which one knows the PTX that it generates for this target.
+    tool = get_ptxas(int(architecture[2])).path
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_text(kernel.asm["ptx"])
