@@ -22,8 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
     from harness.pytest_plugin.profiles import load_profile  # named above, and so loaded as a plugin first
 
     load_profile(config.getoption("--harness-profile") or os.environ.get("HYPOTHESIS_PROFILE", "ci"))
-    # After a worker died, pytest-xdist 3.8 runs the rest of its group in a new one, and then may wait for
-    # ever for workers that have nothing to do (--dist loadgroup).  Not replaced, the run ends with the failure.
+    # With --dist loadgroup, pytest-xdist 3.8 may wait for ever once it replaced a worker that died (a SIGFPE
+    # in torch, say): the new worker has nothing to run.  Without replacement the run ends with a failure.
     if getattr(config.option, "maxworkerrestart", "") is None:
         config.option.maxworkerrestart = "0"
     if hasattr(config, "workerinput"):  # workers of pytest-xdist inherit it

@@ -23,6 +23,15 @@ def crash() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
+def fused_attention(tokens: int) -> list[int]:
+    """Torch's fused CPU attention, called as a compiled graph calls it; answers the shape of the output."""
+    import torch
+
+    rows = torch.ones(1, 4, tokens, 32)
+    out, _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(rows, rows, rows, is_causal=True)
+    return list(out.shape)
+
+
 def hang(note: str) -> None:
     grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     Path(note).write_text(str(grandchild.pid))

@@ -19,7 +19,7 @@ from packaging.version import Version
 import harness
 from cases.selftest.synthetic_vllm import OMNI, QWEN, ModelFile, Vllm
 from harness.errors import MachineError, UsageError
-from harness.upstream import pip_settings
+from harness.upstream import kept, pip_settings
 from harness.upstream.bind import bind
 from harness.upstream.index import Index, known_releases
 from harness.upstream.locate import locate
@@ -39,12 +39,13 @@ class Served:
     ranges: bool = True
     status: int = 200
     url: str = ""
+    yanked: frozenset[str] = frozenset()
     asked: Counter[str] = field(default_factory=Counter)
     sent: int = 0
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """The simple index (PEP 503): /simple/vllm/ lists what lies in the folder."""
+    """The simple index (PEP 503): /simple/PACKAGE/ lists what lies in the folder of that package."""
 
     served: Served
 
@@ -53,13 +54,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path = self.served.folder / self.path.removeprefix("/files/")
         if self.served.status != 200:
             self._send(self.served.status, b"no")
-        elif self.path == "/simple/vllm/":
-            names = [each.name for each in self.served.folder.iterdir()]
-            self._send(200, "".join(f'<a href="/files/{name}">{name}</a>' for name in names).encode())
+        elif self.path.startswith("/simple/"):
+            package = self.path.split("/")[2]
+            names = [each.name for each in self.served.folder.glob(f"{package}-*")]
+            self._send(200, "".join(map(self._link, names)).encode())
         elif path.is_file():
             self._send_file(path.read_bytes())
         else:
             self._send(404, b"no")
+
+    def _link(self, name: str) -> str:
+        yanked = ' data-yanked="broken"' if name in self.served.yanked else ""
+        return f'<a href="/files/{name}"{yanked}>{name}</a>'
 
     def _send_file(self, data: bytes) -> None:
         asked = self.headers.get("Range", "")
@@ -226,6 +232,49 @@ def test_a_release_that_does_not_exist_is_refused_with_its_neighbours(index: Ser
     ):
         locate("99").read(QWEN)
     assert known_releases()[-1] == Version("0.33.0")
+
+
+def test_the_newest_release_is_final_and_not_yanked(index: Served) -> None:
+    names = [f"torch-{version}-py3-none-any.whl" for version in ("2.9.1", "2.15.0", "2.15.1", "2.16.0rc1")]
+    for name in [*names, "vllm-99-py3-none-any.whl"]:
+        (index.folder / name).touch()
+    index.yanked = frozenset({names[2]})
+    torches = Index(package="torch")
+    assert torches.newest() == Version("2.15.0")
+    with pytest.raises(
+        UsageError, match=r"^there is no torch 2\.14: near it are 2\.9\.1, 2\.15\.0, 2\.15\.1"
+    ):
+        torches.find(Version("2.14"))
+    with pytest.raises(MachineError, match=r"^the newest absent cannot be looked up: .*has absent"):
+        Index(PipSettings(no_index=True), package="absent").newest()
+
+
+def test_members_of_a_wheel_are_read_one_by_one_with_one_directory(index: Served) -> None:
+    wheel = Vllm().wheel(index.folder, ballast=BALLAST)
+    published = Index().find(Version("0.22.1"))
+    with published.opened() as opened:
+        directory = index.sent
+        assert opened.read(QWEN).decode() == str(ModelFile())
+        assert opened.read(OMNI)
+        assert index.sent - directory < 4096
+    assert index.sent < len(BALLAST) / 4
+    index.ranges = False
+    with pytest.raises(MachineError, match=r"\.whl cannot be read by byte ranges$"), published.opened():
+        pass
+    settings = PipSettings(no_index=True, find_links=(str(wheel.parent),))
+    with Index(settings).find(Version("0.22.1")).opened() as opened:
+        assert opened.read(QWEN).decode() == str(ModelFile())
+    index.ranges, index.status = True, 500
+    with pytest.raises(MachineError, match=r"\.whl cannot be read \(it answers 500"), published.opened():
+        pass
+
+
+def test_files_of_packages_are_kept_apart(machine: Path) -> None:
+    version = Version("2.15.0")
+    kept.store(version, "a.py", b"of torch", "torch")
+    assert kept.load(version, "a.py") is None
+    assert kept.load(version, "a.py", "torch") == (b"of torch", machine / "releases-torch/2.15.0/a.py")
+    assert kept.versions() == []
 
 
 def test_a_release_without_the_file_is_refused(index: Served) -> None:

@@ -15,12 +15,12 @@ def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
 
 
 def sdpa(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
-    """Causal attention by torch's own function and its plain kernel; answers (A, N, D).
+    """Compute causal attention by torch's own function, with its plain kernel; answers (A, N, D).
 
-    Torch's fused CPU kernel divides by zero (SIGFPE) at N = 0, and a graph that was traced
-    at N > 1 without guards still calls it there.  Up to torch 2.13 only a batched call took that
-    kernel; torch 2.14 and later take it for these shapes too, so the plain one is asked for.
-    (A branch for N = 0 would be a guard on N, and the graph would be another one.)
+    Torch's fused CPU kernel divides by zero (SIGFPE) at N = 0, and a graph that was traced at
+    N > 1 calls it there once its guards are dropped.  torch 2.13 takes that kernel for batched
+    inputs only, torch 2.15 for these shapes too, so the plain kernel is asked for: 2.15 then traces
+    what 2.13 does.  A branch on N = 0 would add a guard, and change the graph that is measured.
     """
     with sdpa_kernel(SDPBackend.MATH):
         return F.scaled_dot_product_attention(

@@ -51,7 +51,7 @@ def _named(chosen: Any) -> str:  # noqa: ANN401  # triton.Config
     return " ".join([*blocks, f"warps={chosen.num_warps}", f"stages={chosen.num_stages}"])
 
 
-# `meta` and `chosen`: torch types the former as an InductorMeta from 2.14 on, as a dict before; triton.Config.
+# `meta` is an InductorMeta for type checkers from torch 2.14 on, and a dict before; `chosen` a triton.Config.
 def _grid(meta: Any, chosen: Any, numels: Mapping[str, int]) -> tuple[int, int, int]:  # noqa: ANN401
     sizes = {f"{prefix}numel": value for prefix, value in numels.items()}
     x, y, z = GridExpr.from_meta(meta, chosen).eval_slow(sizes)

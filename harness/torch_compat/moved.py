@@ -1,7 +1,7 @@
-"""Private names that not every supported torch has: the one place that says which torch has which.
+"""Private names that not every supported torch has: the only place that says which torch has which.
 
-`cases/selftest/test_torch_compat_names.py` asks the installed torch, and the newest on the index, for
-every private name that this package uses; of the names here, one spelling has to be there.
+`cases/selftest/test_torch_compat_names.py` looks for every private name that `torch_compat` uses, in the
+installed torch and in the newest one on the index; of a name declared here, one spelling is enough.
 """
 
 import importlib
@@ -26,9 +26,9 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
 
 
 def look_up(name: str) -> Any:  # noqa: ANN401  # a class or a function of torch
-    """Return what `MODULE:NAME`, a key of `SPELLINGS`, is in this torch.
+    """Return the class or function that `MODULE:NAME`, a key of `SPELLINGS`, is in this torch.
 
-    Raises `MachineError` where this torch has it under no spelling that is known.
+    Raises `MachineError` where this torch has none of the spellings.
     """
     module_name = name.partition(":")[0]
     module = importlib.import_module(module_name)

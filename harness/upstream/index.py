@@ -27,7 +27,6 @@ from harness.upstream import kept, pip_settings
 from harness.upstream.pip_settings import PipSettings
 from harness.upstream.published import PublishedFile, reason
 
-_NAME = "vllm"
 _ABSENT = {404, 410}
 _TIMEOUT = httpx2.Timeout(30, connect=5)  # seconds: a machine without a network says so at once
 _UNREACHABLE = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError)
@@ -43,12 +42,13 @@ class _Place:
 
 @dataclass
 class _Listing:
-    """What all places together have of vLLM.
+    """What all places together have of one package.
 
     `unreachable` says which places could not be asked, and why; `said` is what
     unearth says of the others, such as that a page is not there.
     """
 
+    package: str
     packages: list[Package] = field(default_factory=list)
     unreachable: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class _Listing:
     @property
     def reasons(self) -> str:
         """Why something that was looked for may be missing."""
-        return "; ".join(self.unreachable or self.said) or "pip is told of no place that has vllm"
+        return "; ".join(self.unreachable or self.said) or f"pip is told of no place that has {self.package}"
 
     def versions(self) -> list[Version]:
         """Every version once, the newest last."""
@@ -64,10 +64,11 @@ class _Listing:
 
 
 class Index:
-    """All indexes and `find-links` places that pip is told of, as one."""
+    """All indexes and `find-links` places that pip is told of, as one; asked for one package."""
 
-    def __init__(self, settings: PipSettings | None = None) -> None:
-        """Without `settings`, those of pip."""
+    def __init__(self, settings: PipSettings | None = None, *, package: str = "vllm") -> None:
+        """Read pip's own settings where no `settings` are given."""
+        self._package = package
         self._settings = settings or pip_settings.read()
         self._places = _places(self._settings)
 
@@ -84,20 +85,32 @@ class Index:
             return PublishedFile(min(matching, key=lambda each: _rank(each, version)).link, self._client)
         if listing.unreachable or not listing.packages:
             raise MachineError(
-                f"vllm {version} cannot be looked up: {listing.reasons}; {kept.alternatives()}"
+                f"{self._package} {version} cannot be looked up: {listing.reasons}; {kept.alternatives()}"
             )
-        raise UsageError(f"there is no vllm {version}: {_neighbours(version, listing.versions())}")
+        raise UsageError(f"there is no {self._package} {version}: {_neighbours(version, listing.versions())}")
 
     def versions(self) -> list[Version]:
         """Every release there is, the newest last; raises `MachineError` when none can be seen."""
         found = self._listing.versions()
         if not found:
-            raise MachineError(f"the releases of vllm cannot be listed: {self._listing.reasons}")
+            raise MachineError(f"the releases of {self._package} cannot be listed: {self._listing.reasons}")
         return found
+
+    def newest(self) -> Version:
+        """Return the release that `pip install` takes: final, and not yanked.
+
+        Raises `MachineError` where none can be seen.
+        """
+        listing = self._listing
+        offered = [Version(str(each.version)) for each in listing.packages if not each.link.is_yanked]
+        final = [version for version in offered if not version.is_prerelease]
+        if not final:
+            raise MachineError(f"the newest {self._package} cannot be looked up: {listing.reasons}")
+        return max(final)
 
     @functools.cached_property
     def _listing(self) -> _Listing:
-        listing = _Listing()
+        listing = _Listing(self._package)
         with _unearth_warnings(listing.said):
             for place in self._places:
                 try:
@@ -115,7 +128,7 @@ class Index:
             find_links=[] if place.is_index else [place.address],
             ignore_compatibility=True,
         )
-        return list(finder.find_all_packages(_NAME, allow_yanked=True))
+        return list(finder.find_all_packages(self._package, allow_yanked=True))
 
     @functools.cached_property
     def _client(self) -> PyPIClient:
@@ -171,7 +184,7 @@ def _neighbours(version: Version, known: Sequence[Version]) -> str:
 
 @contextmanager
 def _unearth_warnings(said: list[str]) -> Iterator[None]:
-    """Collect, do not print: that an index lacks vLLM is no news while another one has it."""
+    """Collect, do not print: that an index lacks the package is no news while another one has it."""
     logger = logging.getLogger("unearth.collector")
 
     def hold_back(record: logging.LogRecord) -> bool:

@@ -19,8 +19,9 @@ from harness import places
 _LOG = logging.getLogger("harness.upstream")
 
 
-def _releases() -> Path:
-    return places.cache() / "releases"
+def _releases(package: str = "vllm") -> Path:
+    # Those of vLLM lay here before other packages were read.
+    return places.cache() / ("releases" if package == "vllm" else f"releases-{package}")
 
 
 def archives() -> Path:
@@ -49,9 +50,9 @@ def alternatives() -> str:
     return f"give a wheel, an sdist or a source tree instead{also}"
 
 
-def load(version: Version, member: str) -> tuple[bytes, Path] | None:
+def load(version: Version, member: str, package: str = "vllm") -> tuple[bytes, Path] | None:
     """What was stored and where it lies; None when it is not there or not what was stored."""
-    path = _releases() / str(version) / member
+    path = _releases(package) / str(version) / member
     try:
         data = path.read_bytes()
         intact = _digest_path(path).read_text("ascii") == hashlib.sha256(data).hexdigest()
@@ -60,9 +61,9 @@ def load(version: Version, member: str) -> tuple[bytes, Path] | None:
     return (data, path) if intact else None
 
 
-def store(version: Version, member: str, data: bytes) -> Path | None:
+def store(version: Version, member: str, data: bytes, package: str = "vllm") -> Path | None:
     """Keep `data`; answers where, or None when the folder cannot be written."""
-    path = _releases() / str(version) / member
+    path = _releases(package) / str(version) / member
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, data)

@@ -9,6 +9,8 @@ import io
 import logging
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -62,6 +64,29 @@ class PublishedFile:
                 f"{self._link.redacted} cannot be read ({reason(error)}); {kept.alternatives()}"
             ) from error
 
+    @contextmanager
+    def opened(self) -> Iterator[zipfile.ZipFile]:
+        """Open a wheel for reading several members: its directory is fetched once, and each member by range.
+
+        Raises `MachineError` when the server gives way, or has whole files only.
+        """
+        try:
+            with self._zip() as wheel:
+                yield wheel
+        except _NoRanges:
+            raise MachineError(f"{self._link.redacted} cannot be read by byte ranges") from None
+        except (httpx2.HTTPError, zipfile.BadZipFile, RemoteZipError, OSError) as error:
+            raise MachineError(f"{self._link.redacted} cannot be read ({reason(error)})") from error
+
+    def _zip(self) -> zipfile.ZipFile:
+        if self._link.is_file:
+            return zipfile.ZipFile(self._link.file_path)
+        fetcher = functools.partial(_RangeFetcher, self._client)
+        remote: zipfile.ZipFile = RemoteZip(
+            self._link.normalized, fetcher=fetcher, support_suffix_range=False
+        )
+        return remote
+
     def _partial(self, folder: str, own: Path) -> Path:
         """A file with everything that is needed to read `folder`: by ranges, or the whole one."""
         if self._link.is_file:
@@ -84,8 +109,7 @@ class PublishedFile:
             return self._download(member)
 
     def _by_ranges(self, member: str) -> tuple[bytes, str]:
-        fetcher = functools.partial(_RangeFetcher, self._client)
-        with RemoteZip(self._link.normalized, fetcher=fetcher, support_suffix_range=False) as wheel:
+        with self._zip() as wheel:
             if member not in wheel.namelist():
                 raise NoSuchMember(self._link.filename, member)
             return wheel.read(member), f"{self._link.filename}/{member}"
