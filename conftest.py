@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 # Options, markers, the skip of `gpu` cases.  Installed, the harness brings it by this very name.
-pytest_plugins = ["harness.pytest_plugin"]
+pytest_plugins = ["deepstack_harness.pytest_plugin"]
 
 # Read when torch and datasets are imported, so set before any case is. An eager
 # step takes 0.7 ms with one thread, and up to 41 ms unpinned on a busy machine.
@@ -19,9 +19,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the run a compile cache of its own: counts taken on a warm one are wrong or zero."""
-    from harness.pytest_plugin.profiles import load_profile  # named above, and so loaded as a plugin first
+    from deepstack_harness.pytest_plugin.hypothesis_profiles import (
+        load_profile,  # named above, and so loaded as a plugin first
+    )
 
-    load_profile(config.getoption("--harness-profile") or os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+    load_profile(config.getoption("--deepstack-profile") or os.environ.get("HYPOTHESIS_PROFILE", "ci"))
     # With --dist loadgroup, pytest-xdist 3.8 may wait for ever once it replaced a worker that died (a SIGFPE
     # in torch, say): the new worker has nothing to run.  Without replacement the run ends with a failure.
     if getattr(config.option, "maxworkerrestart", "") is None:

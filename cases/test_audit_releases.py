@@ -2,14 +2,11 @@
 
 import pytest
 
-from harness.known_failures import known_of
-from harness.matrix import Where, plan_audit
-from harness.rules import Rule
-from harness.runner.audit import Standing, stand
-from harness.runner.cells import Runner
-from harness.runner.classes import judge_class
-from harness.upstream.discover import find_classes
-from harness.upstream.locate import locate
+from deepstack_harness.auditing.classes import judge_class
+from deepstack_harness.auditing.standing import Standing
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.engines.classes import classes_of
+from deepstack_harness.engines.known import open_source
 
 pytestmark = pytest.mark.network
 
@@ -33,15 +30,7 @@ TABLE = {"Qwen3VLForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGe
 
 
 def standings(release: str) -> list[Standing]:
-    found = [one for one in find_classes(locate(release)) if one.buffer is not None]
-    judged = []
-    for one in found:
-        assert one.buffer is not None
-        label = one.buffer.label
-        plan = plan_audit(Where("qwen3_vl"), label, one.model_class)
-        known = known_of(label, one.model_class)
-        judged.append(stand(Runner({label: one.buffer}), label, one.model_class, plan, known))
-    return judged
+    return [judge_class(one) for one in classes_of(open_source(f"vllm=={release}")) if one.methods]
 
 
 @pytest.mark.parametrize("release", BROKEN)
@@ -62,7 +51,7 @@ def test_nothing_is_broken_that_was_not_known_and_nothing_known_is_mended(releas
 
 
 def test_no_class_of_the_newest_release_is_skipped_without_a_sentence() -> None:
-    found = {one.model_class: one.refusals for one in find_classes(locate("0.33.0"))}
+    found = {one.model_class: one.refusals for one in classes_of(open_source("vllm==0.33.0"))}
     assert found.keys() >= {
         "CohereCompassForConditionalGeneration",
         "Cosmos3ForConditionalGeneration",
@@ -77,25 +66,27 @@ def test_no_class_of_the_newest_release_is_skipped_without_a_sentence() -> None:
 
 DBO, FULL = "--enable-dbo", "--compilation-config.cudagraph_mode=FULL"
 REACH = [
-    ("0.22.1", "Qwen3VLForConditionalGeneration", R.R1, "reachable"),
-    ("0.20.1", "Qwen3OmniMoeThinkerForConditionalGeneration", R.R2, "reachable"),
+    ("0.22.1", "Qwen3VLForConditionalGeneration", R.R1, "default"),
+    ("0.20.1", "Qwen3OmniMoeThinkerForConditionalGeneration", R.R2, "default"),
     ("0.19.1", "Qwen3VLForConditionalGeneration", R.R5, f"flag: {DBO}"),
     ("0.33.0", "Qwen3VLForConditionalGeneration", R.R5, f"flag: {DBO} or {FULL}"),
     ("0.33.0", "Qwen3VLForConditionalGeneration", R.R4, "latent"),
     ("0.33.0", "Granite4VisionForConditionalGeneration", R.R3, "latent"),
     ("0.33.0", "Granite4VisionForConditionalGeneration", R.R5, f"flag: {FULL}"),
-    ("0.20.1", "Granite4VisionForConditionalGeneration", R.R2, "reachable"),
+    ("0.20.1", "Granite4VisionForConditionalGeneration", R.R2, "default"),
 ]
 
 
 @pytest.mark.parametrize(("release", "name", "rule", "reach"), REACH)
 def test_how_the_engine_comes_to_it(release: str, name: str, rule: Rule, reach: str) -> None:
-    judged = judge_class(next(one for one in find_classes(locate(release)) if one.model_class == name))
+    judged = judge_class(
+        next(one for one in classes_of(open_source(f"vllm=={release}")) if one.model_class == name)
+    )
     assert {row.rule: row.reach for row in judged.rows}[rule] == reach
 
 
 def test_the_text_only_step_of_granite() -> None:
-    found = {one.model_class: one for one in find_classes(locate("0.33.0"))}
+    found = {one.model_class: one for one in classes_of(open_source("vllm==0.33.0"))}
     judged = judge_class(found["Granite4VisionForConditionalGeneration"])
     assert judged.broken == {R.R3, R.R4, R.R5}
     assert (judged.new, judged.improved) == (frozenset(), frozenset())

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.arm import ArmSpec
-from harness.case import Case
-from harness.matrix import Planned, graph_budget
-from harness.rules import Rule
-from harness.runner.cells import Cell, Runner
-from harness.trace import Trace
+from deepstack_harness.catalogue.matrix import Planned, graph_budget
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.play.cells import Cell, Runner
 
 TEXT_AFTER_AN_IMAGE = "cap 16: capture 16; set 16; replay 16; replay 16"
 GROWTH = "cap 16: capture 16; set 9; replay 16; set 20; replay 16"

@@ -6,14 +6,13 @@ from functools import cache
 import pytest
 import torch
 
-from harness.arm import ArmSpec
-from harness.case import Case, Judgement, Observation
-from harness.oracles.every import judge_all
-from harness.play import Model, play
-from harness.protocols import BufferFactory
-from harness.registry import REVISIONS, resolve
-from harness.rules import Rule, Verdict
-from harness.trace import Trace
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case, Judgement, Observation
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.mutants.by_name import buffer_named
+from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.play import Model, play
 
 R = Rule
 FAMILIES = ("qwen3_vl", "qwen3_omni_moe_thinker", "granite4_vision")
@@ -41,8 +40,7 @@ class Played:
 
 def played(family: str, dtype: str, revision: str, arm: str, trace: Trace) -> Played:
     case = Case(family, revision, trace, ArmSpec.parse(arm), dtype=dtype)
-    make: BufferFactory = resolve("revision", REVISIONS, revision)  # type: ignore[assignment]
-    observation = play(case, model(family, dtype), make)
+    observation = play(case, model(family, dtype), buffer_named(revision))
     return Played(observation, {said.rule: said for said in judge_all(case, observation)})
 
 

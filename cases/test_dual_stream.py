@@ -2,22 +2,21 @@
 
 import pytest
 
-from harness.neighbours.dual_streams import DualStream
-from harness.neighbours.facts import Subject, System
-from harness.neighbours.helper_source import dual_streams_of
-from harness.neighbours.ordering import observe_ordering
-from harness.neighbours.variants import DUAL_STREAM
-from harness.oracles.ordering import judge, unordered
-from harness.registry import resolve
-from harness.rules import Verdict
-from harness.upstream.locate import locate
+from deepstack_harness.catalogue.variants import DUAL_STREAM
+from deepstack_harness.contract.facts.systems import Subject, System
+from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.oracles.ordering import judge, unordered
+from deepstack_harness.streams.by_name import dual_stream_named
+from deepstack_harness.streams.from_source import dual_streams_of
+from deepstack_harness.streams.observe import observe_ordering
 
 pytestmark = pytest.mark.xdist_group("aot_eager")
 
 
 @pytest.mark.parametrize("name", DUAL_STREAM)
 def test_each_fault_is_caught_and_each_correct_way_passes(name: str) -> None:
-    way: DualStream = resolve("dual-stream variant", DUAL_STREAM, name)  # type: ignore[assignment]
+    way = dual_stream_named(name)
     seen = observe_ordering(Subject(System.DUAL_STREAM, name), way)
     found = judge(seen)
     assert found.verdict is (Verdict.FAIL if DUAL_STREAM[name].fault else Verdict.PASS), found
@@ -40,7 +39,7 @@ RELEASES = {
 @pytest.mark.network
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_helpers_of_releases_are_ordered_in_every_setting(release: str) -> None:
-    ways = dual_streams_of(locate(release))
+    ways = dual_streams_of(open_source(f"vllm=={release}"))
     assert {name: len(way.settings) for name, way in ways.items()} == RELEASES[release]
     for name, way in ways.items():
         seen = observe_ordering(Subject(System.DUAL_STREAM, f"vllm {release}", name), way)

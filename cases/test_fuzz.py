@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import example, given
 
-from cases.selftest.hunting import Until, hunted, target
-from harness.fuzz.ground import Ground
-from harness.strategies import engine_traces, traces
-from harness.trace import Trace
+from cases.selftest.fuzzing.hunting import Until, hunted, target
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.fuzzing.session import Ground
+from deepstack_harness.fuzzing.strategies import engine_traces, traces
 
 RELEASED = {
     "original": {"R3", "R4", "R5", "R6", "R8"},

@@ -11,21 +11,21 @@ from functools import cache
 import pytest
 import torch
 
-from cases.selftest.sequences import SEQUENCES
-from harness.arm import EAGER, ArmSpec
-from harness.case import Answer, Case, Compare, Judgement, Observation, parse_subject
-from harness.families.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily
-from harness.families.named import family_named
-from harness.matrix import graph_budget
-from harness.oracles.every import judge_all
-from harness.play import Model, play
-from harness.probes.numerics import NumericsProbe
-from harness.protocols import BufferFactory, Family
-from harness.registry import REVISIONS, resolve
-from harness.rules import Rule, Verdict
-from harness.trace import Op, Trace
-from harness.upstream.drive import drive
-from harness.upstream.locate import locate
+from cases.selftest.revisions.sequences import SEQUENCES
+from deepstack_harness.catalogue.matrix import graph_budget
+from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
+from deepstack_harness.contract.case import Answer, Case, Compare, Judgement, Observation, parse_subject
+from deepstack_harness.contract.protocols import BufferFactory, Family
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.engines.classes import forward_of
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.families.by_name import family_named
+from deepstack_harness.families.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily
+from deepstack_harness.mutants.by_name import buffer_named
+from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.play import Model, play
+from deepstack_harness.probes.numerics import NumericsProbe
 
 R = Rule
 ASSERTS, NO_ASSERTS = "inductor/drop_all", "inductor/drop_all/no_size_asserts"
@@ -67,12 +67,8 @@ def played(model: Model, subject: str, arm: str, trace: str) -> Played:
     spec, parsed = ArmSpec.parse(arm), Trace.parse(trace)
     budget = graph_budget(parsed, spec)
     case = Case(model.family.name, revision, parsed, spec, graph_budget=budget, caller=caller)
-    observation = play(case, model, revision_named(revision))
+    observation = play(case, model, buffer_named(revision))
     return Played(observation, {said.rule: said for said in judge_all(case, observation)})
-
-
-def revision_named(name: str) -> BufferFactory:
-    return resolve("revision", REVISIONS, name)  # type: ignore[return-value]
 
 
 def nightly(*values: object) -> object:
@@ -191,7 +187,7 @@ def _rows(answer: Answer | None) -> object:
 @pytest.mark.network
 @pytest.mark.parametrize("release", REVISION_OF)
 def test_revisions_do_what_their_releases_do(release: str) -> None:
-    released = drive(locate(release), "granite4_vision")
-    ours, model = revision_named(REVISION_OF[release]), Model.build("qwen3_vl")
+    released = forward_of(open_source(f"vllm=={release}"), "granite4_vision")
+    ours, model = buffer_named(REVISION_OF[release]), Model.build("qwen3_vl")
     for trace in TRACES:
         assert facts(model, ours, trace) == facts(model, released, trace), trace

@@ -10,19 +10,18 @@ from itertools import pairwise
 
 import pytest
 
-from cases.selftest.shallow import shallow
-from harness.arm import ArmSpec
-from harness.case import Case, Compare, Judgement, Observation, parse_subject
-from harness.matrix import graph_budget
-from harness.oracles.every import judge_all
-from harness.play import play
-from harness.protocols import BufferFactory
-from harness.registry import REVISIONS, resolve
-from harness.rules import Rule, Verdict
-from harness.trace import RUNS_DECODER, Trace
-from harness.workload.geometry3k import load_workload
-from harness.workload.padding import unpadded
-from harness.workload.schedule import serve, to_trace
+from cases.selftest.families.shallow import shallow
+from deepstack_harness.catalogue.matrix import graph_budget
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case, Compare, Judgement, Observation, parse_subject
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import RUNS_DECODER, Trace
+from deepstack_harness.mutants.by_name import buffer_named
+from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.play import play
+from deepstack_harness.workload.geometry3k import load_workload
+from deepstack_harness.workload.padding import unpadded
+from deepstack_harness.workload.schedule import serve, to_trace
 
 R = Rule
 ON_EAGER = pytest.mark.xdist_group("eager")
@@ -53,8 +52,7 @@ def played(
     spec = ArmSpec.parse(arm)
     case = Case(family, revision, trace, spec, graph_budget=graph_budget(trace, spec), caller=caller)
     case = replace(case, compare=compare)
-    make: BufferFactory = resolve("revision", REVISIONS, revision)  # type: ignore[assignment]
-    observation = play(case, shallow(family), make)
+    observation = play(case, shallow(family), buffer_named(revision))
     return Played(case, observation, {said.rule: said for said in judge_all(case, observation)})
 
 

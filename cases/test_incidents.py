@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.incidents import catalogue
-from harness.matrix import Planned, Where, daily, plan_incident
-from harness.runner.cells import Runner
+from deepstack_harness.catalogue.incidents import catalogue
+from deepstack_harness.catalogue.matrix import Planned, Where, daily, plan_incident
+from deepstack_harness.play.cells import Runner
 
 
 def cases() -> Iterator[object]:

@@ -10,18 +10,18 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from harness.incidents import find
-from harness.kernel_facts import GraphCall
-from harness.kernels.baselines import Entry, differences, file_name, load, update
-from harness.kernels.compare import agreement
-from harness.kernels.isolated import measure
-from harness.kernels.measurement import Measurement
-from harness.kernels.subject import CPU, CUDA, Subject
-from harness.kernels.support import why_not
-from harness.oracles.kernels import judge
-from harness.places import data
-from harness.rules import Verdict
-from harness.runner import kernel_incidents
+from deepstack_harness.auditing import kernel_incidents
+from deepstack_harness.catalogue.data_files import data
+from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.contract.facts.kernels import GraphCall
+from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.kernels.baselines import Entry, differences, file_name, load, update
+from deepstack_harness.kernels.compare import agreement
+from deepstack_harness.kernels.in_worker import measure
+from deepstack_harness.kernels.measurement import Measurement
+from deepstack_harness.kernels.subject import CPU, CUDA, Subject
+from deepstack_harness.kernels.target_support import why_not
+from deepstack_harness.oracles.kernels import judge
 
 TOKENS, CAPACITY = 77, 8192
 WHY_NOT = why_not()
@@ -188,9 +188,9 @@ def hold_against_baseline(
     """
     path = data("fixtures/baselines") / file_name(target, made_by.device, made_by.torch)
     node = request.node.nodeid.partition("@")[0]  # pytest-xdist puts the group behind it
-    command = f"python -m pytest '{node}' --harness-update-baselines"
+    command = f"python -m pytest '{node}' --deepstack-update-baselines"
     names = {entry.name for entry in entries}
-    wanted = request.config.getoption("--harness-update-baselines")
+    wanted = request.config.getoption("--deepstack-update-baselines")
     if wanted:
         update(path, entries, names, only_new=wanted == "new")
     elif not path.exists():

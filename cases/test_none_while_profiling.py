@@ -2,12 +2,11 @@
 
 import pytest
 
-from harness.arm import ArmSpec
-from harness.case import Case, Distances, Observation
-from harness.play import Model, play
-from harness.protocols import BufferFactory
-from harness.registry import REVISIONS, resolve
-from harness.trace import Trace
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case, Distances, Observation
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.mutants.by_name import buffer_named
+from deepstack_harness.play import Model, play
 
 TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16")
 FAULTY = ("pr40145", "pr40932")
@@ -28,8 +27,7 @@ def model() -> Model:
 
 
 def played(model: Model, revision: str, arm: str) -> Observation:
-    make: BufferFactory = resolve("revision", REVISIONS, revision)  # type: ignore[assignment]
-    return play(Case("qwen3_vl", revision, TRACE, ArmSpec.parse(arm)), model, make)
+    return play(Case("qwen3_vl", revision, TRACE, ArmSpec.parse(arm)), model, buffer_named(revision))
 
 
 def last_forward(observation: Observation) -> Distances:

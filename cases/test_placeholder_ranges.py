@@ -5,18 +5,18 @@ from functools import cache
 
 import pytest
 
-from harness.case import Judgement
-from harness.neighbours.asking import observe_ranges
-from harness.neighbours.facts import Subject, System
-from harness.neighbours.from_source import RANGES_CLASS, BoundRange, bind_range
-from harness.neighbours.ranges import ListRange, MakeRange, TensorRange
-from harness.neighbours.scheduling import step_costs
-from harness.neighbours.served import geo3k, video
-from harness.neighbours.variants import PLACEHOLDER_RANGES
-from harness.oracles.ranges import judge
-from harness.registry import resolve
-from harness.rules import Verdict
-from harness.upstream.locate import locate
+from deepstack_harness.catalogue.variants import PLACEHOLDER_RANGES
+from deepstack_harness.contract.case import Judgement
+from deepstack_harness.contract.facts.systems import Subject, System
+from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.oracles.ranges import judge
+from deepstack_harness.ranges.by_name import range_named
+from deepstack_harness.ranges.from_source import RANGES_CLASS, BoundRange, bind_range
+from deepstack_harness.ranges.observe import observe_ranges
+from deepstack_harness.ranges.placeholder_range import ListRange, MakeRange, TensorRange
+from deepstack_harness.ranges.scheduling_cost import step_costs
+from deepstack_harness.ranges.workloads import geo3k, video
 
 OURS: Mapping[str, MakeRange] = {"tensor": TensorRange, "list": ListRange}
 
@@ -29,8 +29,7 @@ def judged(make: MakeRange, name: str) -> tuple[str, Judgement]:
 
 @pytest.mark.parametrize("name", PLACEHOLDER_RANGES)
 def test_each_fault_is_caught_and_each_correct_revision_passes(name: str) -> None:
-    make: MakeRange = resolve("placeholder range", PLACEHOLDER_RANGES, name)  # type: ignore[assignment]
-    _, found = judged(make, name)
+    _, found = judged(range_named(name), name)
     assert found.verdict is (Verdict.FAIL if PLACEHOLDER_RANGES[name].fault else Verdict.PASS), found
 
 
@@ -46,7 +45,7 @@ def test_and_so_it_is_over_videos() -> None:
 
 @cache
 def bound(release: str) -> BoundRange:
-    return bind_range(locate(release))
+    return bind_range(open_source(f"vllm=={release}"))
 
 
 RELEASES = {

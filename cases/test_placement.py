@@ -9,18 +9,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from harness.arm import ArmSpec
-from harness.case import Case, Compare, Judgement, Observation, parse_subject
-from harness.matrix import graph_budget
-from harness.oracles.every import judge_all
-from harness.play import Model, play
-from harness.protocols import BufferFactory
-from harness.registry import MUTANTS, REVISIONS, resolve
-from harness.rules import Rule, Verdict
-from harness.trace import Trace
-from harness.upstream.bind import MODELS, bind
-from harness.upstream.locate import locate
-from harness.upstream.stand_ins import Surroundings
+from deepstack_harness.binding.stand_ins import Surroundings
+from deepstack_harness.catalogue.matrix import graph_budget
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case, Compare, Judgement, Observation, parse_subject
+from deepstack_harness.contract.protocols import BufferFactory
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.engines.classes import methods_of
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.vllm import VLLM
+from deepstack_harness.mutants.by_name import buffer_named
+from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.play import Model, play
 
 R = Rule
 STEPS = "cap 16: profile 16; set 9; forward 16"
@@ -61,8 +62,7 @@ class Played:
             caller=caller,
             compare=compare,
         )
-        found = make or resolve("buffer", {**REVISIONS, **MUTANTS}, revision)
-        self.observation: Observation = play(case, model, found)  # type: ignore[arg-type]
+        self.observation: Observation = play(case, model, make or buffer_named(revision))
         self.said: dict[Rule, Judgement] = {said.rule: said for said in judge_all(case, self.observation)}
 
     @property
@@ -195,14 +195,14 @@ SKIPPED = Surroundings(tower=lambda: torch.device("meta"), vision=False)
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", VLLM.by_methods)
 @pytest.mark.parametrize(
     ("release", "on_meta"), [("0.25.1", True), ("0.27.1", True), ("0.28.0", False), ("0.33.0", False)]
 )
 def test_released_classes_whose_tower_is_skipped(
     models: dict[str, Model], release: str, name: str, on_meta: bool
 ) -> None:
-    bound = replace(bind(locate(release), name), surroundings=SKIPPED)
+    bound = replace(methods_of(open_source(f"vllm=={release}"), name), surroundings=SKIPPED)
     run = Played(models["float32"], bound.label, TEXT, make=bound)
     assert (R.R7 in run.broken) == on_meta
     assert bool(run.broken) == on_meta

@@ -2,13 +2,13 @@
 
 import pytest
 
-from harness.arm import ArmSpec
-from harness.incidents import find
-from harness.matrix import Where, narrow, plan_source
-from harness.rules import Rule
-from harness.runner.cells import Runner
-from harness.upstream.bind import bind
-from harness.upstream.locate import locate
+from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.catalogue.matrix import Where, narrow, plan_source
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.engines.classes import methods_of
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.play.cells import Runner
 
 pytestmark = pytest.mark.network
 
@@ -17,7 +17,7 @@ FREE = ("0.19.1", "0.23.0", "0.27.1", "0.33.0")
 
 
 def rules_broken(release: str) -> frozenset[Rule]:
-    bound = bind(locate(release), "qwen3_vl")
+    bound = methods_of(open_source(f"vllm=={release}"), "qwen3_vl")
     incident = find("43602")
     plan = plan_source(incident, Where("qwen3_vl"), bound.label, bound.model_class)
     cells = [

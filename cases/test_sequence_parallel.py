@@ -4,20 +4,20 @@ import re
 
 import pytest
 
-from cases.selftest.processes import has_ended
-from harness.arm import ArmSpec
-from harness.case import Case, Shard, parse_subject
-from harness.matrix import Planned, graph_budget
-from harness.rules import Rule, Verdict
-from harness.runner.cells import Cell, Runner
-from harness.runner.world import world
-from harness.trace import Trace
-from harness.workload.padding import pad_to_multiple
+from cases.selftest.workers.processes import has_ended
+from deepstack_harness.catalogue.matrix import Planned, graph_budget
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case, Shard, parse_subject
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.play.cells import Cell, Runner
+from deepstack_harness.play.ranks.pool import rank_pool
+from deepstack_harness.workload.padding import pad_to_multiple
 
 # One worker starts the ranks, and all cases here are theirs.
 pytestmark = pytest.mark.xdist_group("ranks")
 
-MISBEHAVING = "cases.selftest.misbehaving_ranks"
+MISBEHAVING = "cases.selftest.play.misbehaving_ranks"
 FAMILIES = ["qwen3_vl", "qwen3_omni_moe_thinker", "granite4_vision"]
 FAULTY = ["payload_not_sharded", "payload_sharded_unpadded", "wrong_ranks_rows"]
 # Tokens set; the step is padded as the crash reports have it (9 to 10, 309 to 310, ..).
@@ -215,26 +215,30 @@ def test_a_rank_that_dies_or_hangs_ends_the_case_and_every_process(monkeypatch: 
     # Last of all: these ranks have played the cases above, and are not needed any more.
     # What they printed in an earlier case is no part of this one's output.
     play(f"reference@{MISBEHAVING}:Misbehaves", "eager/tp2", STAGES)
-    before = world().pids
+    before = rank_pool().pids
     died = play(f"reference@{MISBEHAVING}:Dies", "eager/tp2", STAGES)
-    assert died.observation.error == "rank 1 of 2 ended by SIGSEGV\nrank 1 printed: printed before"
+    assert died.observation.error == "rank 1 of 2: ended by SIGSEGV\nrank 1 printed: printed before"
     assert {said.verdict for said in died.judgements} == {Verdict.ERROR}
-    assert (told(died, Rule.R9), world().pids) == (died.observation.error, [])
-    assert all(map(has_ended, before))
+    assert (told(died, Rule.R9), rank_pool().pids) == (died.observation.error, [])
+    assert all(pid and has_ended(pid) for pid in before)
+
+    flooded = play(f"reference@{MISBEHAVING}:Floods", "eager/tp2", STAGES)
+    assert told(flooded, Rule.R9).startswith("rank 1 of 2: printed ")
+    assert rank_pool().pids == []
 
     # The next case finds new ranks, which play it.
     assert verdict(play("reference", "eager/tp2", STAGES), Rule.R9) is Verdict.PASS
-    after = world().pids
+    after = rank_pool().pids
     assert len(after) == 2
 
-    monkeypatch.setattr(world(), "limit_s", 6)
+    monkeypatch.setattr(rank_pool(), "case_s", 6)
     hung = play(f"reference@{MISBEHAVING}:Hangs", "eager/tp2", STAGES)
     assert {said.verdict for said in hung.judgements} == {Verdict.ERROR}
     why = told(hung, Rule.R9)
     # Rank 0 said that it waited in vain; the one at fault is the one that said nothing.
-    assert why.startswith("rank 1 of 2 gave no answer within 6 s\nrank 1 printed: printed before\n")
+    assert why.startswith("rank 1 of 2: no answer within 6 s\nrank 1 printed: printed before\n")
     assert "in misbehave" in why, "the output does not show where it hangs"
     grandchild = re.search(r"^grandchild (\d+)$", why, re.MULTILINE)
     assert grandchild is not None
-    assert world().pids == []
-    assert all(map(has_ended, [*after, int(grandchild[1])]))
+    assert rank_pool().pids == []
+    assert all(pid and has_ended(pid) for pid in [*after, int(grandchild[1])])

@@ -2,15 +2,15 @@
 
 import pytest
 
-from harness.arm import ArmSpec
-from harness.incidents import find
-from harness.matrix import Where, plan_workload
-from harness.oracles.evaluation import Evaluation, evaluate
-from harness.runner.cells import Cell, Runner
-from harness.trace import Trace
-from harness.workload.geometry3k import load_workload
-from harness.workload.padding import unpadded
-from harness.workload.schedule import serve, to_trace
+from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.catalogue.matrix import Where, plan_workload
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.oracles.evaluation import Evaluation, evaluate
+from deepstack_harness.play.cells import Cell, Runner
+from deepstack_harness.workload.geometry3k import load_workload
+from deepstack_harness.workload.padding import unpadded
+from deepstack_harness.workload.schedule import serve, to_trace
 
 REQUESTS = 200
 

@@ -1,0 +1,335 @@
+"""`audit` and `check`: every class of a source is found, judged or refused with a sentence."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.binding.synthetic_vllm import HANDS_ON, ModelFile, Vllm
+from deepstack_harness.auditing.classes import judge_class
+from deepstack_harness.cli import main
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.engines.classes import classes_of
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.oracles.expectation import expect
+from deepstack_harness.sources.source import Source
+
+GIVEN = """\
+
+class InnerModel:
+    def forward(self, ids, deepstack_input_embeds=None):
+        return self.layers(ids, deepstack_input_embeds=deepstack_input_embeds)
+"""
+SUBCLASSES = '''\
+"""Classes that live from another file's; deepstack."""
+import torch
+from vllm.model_executor.models.qwen3_vl import Qwen3VLForConditionalGeneration
+
+
+class Renamed(Qwen3VLForConditionalGeneration):
+    weights = "other"
+
+
+class Roomier(Qwen3VLForConditionalGeneration):
+    def __init__(self, *, vllm_config, prefix=""):
+        super(Qwen3VLForConditionalGeneration, self).__init__()
+        config = vllm_config.model_config.hf_config
+        self.levels = len(config.vision_config.deepstack_visual_indexes)
+        rows = 2 * vllm_config.scheduler_config.max_num_batched_tokens
+        hidden = config.text_config.hidden_size
+        self.deepstack_input_embeds = [torch.zeros(rows, hidden) for _ in range(self.levels)]
+        self.filled = 0
+
+
+class Calling(Qwen3VLForConditionalGeneration):
+    def __init__(self, *, vllm_config, prefix=""):
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        self.more = NoSuchThing()
+
+
+class Bare(Qwen3VLForConditionalGeneration):
+    def __init__(self, *, vllm_config, prefix=""):
+        super(Qwen3VLForConditionalGeneration, self).__init__()
+        self.levels = 3
+        self.filled = 0
+
+
+class Methodless:
+    def forward(self, ids):
+        return self.language_model(ids, deepstack_input_embeds=self.rows)
+'''
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write(tmp_path)
+
+
+def write(folder: Path, version: str = "0.10.0") -> Path:  # of 0.10.0 no failures are known
+    qwen = str(ModelFile(more=HANDS_ON)) + GIVEN
+    root = Vllm(version, qwen).tree(folder)
+    (root / "vllm/model_executor/models/other.py").write_text(SUBCLASSES)
+    return root
+
+
+def found(source: Source) -> dict[str, tuple[bool, str]]:
+    return {
+        one.model_class: (one.methods is not None, one.note or " | ".join(one.refusals))
+        for one in classes_of(source)
+    }
+
+
+def test_classes_are_found_by_what_they_do(source: Path) -> None:
+    assert {name for name, (driven, _) in found(open_source(str(source))).items() if driven} == {
+        "Qwen3VLForConditionalGeneration",
+        "Renamed",
+        "Roomier",
+        "Calling",
+    }
+
+
+def test_nobody_is_left_out_without_a_sentence(source: Path) -> None:
+    refused = {name: words for name, (driven, words) in found(open_source(str(source))).items() if not driven}
+    assert refused.keys() == {"Bare", "Methodless"}
+    assert "'Bare' object has no attribute 'deepstack_input_embeds'" in refused["Bare"]
+    assert "has no _clear_deepstack_input_embeds" in refused["Methodless"]
+
+
+def test_what_is_inherited_whole_is_said(source: Path) -> None:
+    renamed = found(open_source(str(source)))["Renamed"]
+    assert renamed == (True, "inherits all of Qwen3VLForConditionalGeneration")
+
+
+def test_a_subclass_allocates_by_its_own_init(source: Path) -> None:
+    import torch
+
+    roomier = {one.model_class: one for one in classes_of(open_source(str(source)))}["Roomier"].methods
+    assert roomier is not None
+    assert roomier(16, 8, 3, dtype=torch.float32, device=torch.device("cpu")).capacity == 32
+
+
+def test_a_wheel_has_the_same_classes(tmp_path: Path) -> None:
+    import zipfile
+
+    root = write(tmp_path / "tree")
+    wheel = tmp_path / "vllm-0.22.1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path in root.rglob("*.py"):
+            archive.write(path, path.relative_to(root))
+        archive.writestr(
+            "vllm-0.22.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: vllm\nVersion: 0.22.1\n"
+        )
+    assert found(open_source(str(wheel))).keys() == found(open_source(str(root))).keys()
+
+
+def test_audit_tells_rules_classes_and_differences(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--vllm", str(source)]) == ExitCode.BROKEN
+    out = capsys.readouterr().out
+    assert "R1 R3" in out
+    assert "Renamed, Calling, Qwen3VLForConditionalGeneration" in out
+    assert "sources whose classes differ from each other" in out
+    assert "'cap 16: get 4': step 1 'get 4' was answered with None" in out
+    assert "not driven" in out
+    assert "Methodless (vllm at " in out
+
+
+def test_audit_rows(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rows.jsonl"
+    main(["audit", "--vllm", str(source), "--json", str(path), "--quiet"])
+    assert capsys.readouterr() == ("", "")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {row["model_class"] for row in rows} == {
+        "Qwen3VLForConditionalGeneration",
+        "Renamed",
+        "Roomier",
+        "Calling",
+    }
+    assert {row["rule"] for row in rows} == {"R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8"}
+
+
+def test_a_source_without_deepstack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = Vllm(qwen="class Other:\n    pass\n").tree(tmp_path)
+    (root / "vllm/model_executor/models/qwen3_omni_moe_thinker.py").unlink()
+    assert main(["audit", "--vllm", str(root)]) == ExitCode.USAGE
+    assert "has no class with a deepstack buffer" in capsys.readouterr().err
+
+
+REFUSED = """\
+class First:
+    def forward(self, ids):
+        return self.language_model(ids, deepstack_input_embeds=self.rows)
+
+
+class Second(First):
+    def __init__(self):
+        self.rows = None
+"""
+
+
+def test_where_every_class_is_refused_one_sentence_lists_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = [Vllm(qwen=REFUSED).tree(tmp_path / name) for name in ("one", "other")]
+    words = [word for source in sources for word in ("--source", str(source))]
+    assert main(["audit", *words]) == ExitCode.USAGE
+    said = capsys.readouterr()
+    assert said.err.startswith("deepstack-harness: no deepstack class can be judged: First (vllm at ")
+    assert said.err.count("\n") == 1
+    for source in sources:
+        for name in ("First", "Second"):
+            assert (
+                f"{name} (vllm at {source} (0.22.1)): {source}/vllm/model_executor/models/qwen3_vl.py:"
+                in said.err
+            )
+    assert main(["audit", *words, "--bisect"]) == ExitCode.BISECT_SKIP
+
+
+WIPED_ON_REPLAY = """\
+def _get_deepstack_input_embeds(self, num_tokens):
+    for rows in self.deepstack_input_embeds:
+        rows[self.filled : num_tokens].zero_()
+    return IntermediateTensors(
+        {f"deepstack_input_embeds_{i}": x[:num_tokens] for i, x in enumerate(self.deepstack_input_embeds)}
+    )
+"""
+
+
+def test_a_fault_that_only_a_replay_shows_is_found_on_the_methods(tmp_path: Path) -> None:
+    """As in vllm-omni 0.22 to 0.30: captured with nothing set, get's zero_() covers all rows."""
+    file = ModelFile(get=WIPED_ON_REPLAY, more=HANDS_ON.replace("self.language_model", "self.nothing"))
+    source = open_source(str(Vllm("0.10.0", str(file)).tree(tmp_path)))
+    (found,) = classes_of(source)
+    assert found.methods
+    assert not found.forward
+    rows = {row.rule: row for row in judge_class(found).rows}
+    assert (rows["R2"].verdict, rows["R2"].reach) == (
+        "FAIL",
+        "flag: --compilation-config.cudagraph_mode=FULL",
+    )
+    assert rows["R2"].trace == "cap 16: profile 16; set 12; forward 16; forward 16"
+    assert "holds zeros" in rows["R2"].detail
+    assert rows["R3"].verdict == "PASS"
+
+
+def test_the_reach_of_a_class_whose_forward_cannot_be_driven_is_never_latent(source: Path) -> None:
+    (calling,) = [one for one in classes_of(open_source(str(source))) if one.model_class == "Calling"]
+    assert not calling.forward
+    reach = {row.rule: row.reach for row in judge_class(calling).rows if row.reach}
+    assert reach["R1"] == "default"
+    assert reach["R8"] == "unknown"
+    assert "latent" not in reach.values()
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [("0.22.1", True), ("0.22.1+cpu", True), ("0.22.2.dev5+g1a2b3c4", True), ("99.1.dev5", False)],
+)
+def test_what_is_known_of_a_release_is_known_of_its_tree(tmp_path: Path, version: str, known: bool) -> None:
+    source = open_source(str(write(tmp_path, version)))
+    (found,) = [one for one in classes_of(source) if one.model_class == "Qwen3VLForConditionalGeneration"]
+    standing = judge_class(found)
+    assert (Rule.R1 in standing.new) != known
+    assert Rule.R1 in standing.broken
+
+
+def test_a_file_that_does_not_parse_is_quoted(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (source / "vllm/model_executor/models/broken.py").write_text("deepstack = (\n")
+    assert main(["audit", "--vllm", str(source)]) == ExitCode.USAGE
+    assert "broken.py:1" in capsys.readouterr().err
+
+
+def test_expected_improved_and_new(source: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    main(["audit", "--vllm", str(source), "--json", str(path), "--quiet"])
+    import msgspec
+
+    from deepstack_harness.contract.row import Row
+
+    rows = [msgspec.json.decode(line, type=Row) for line in path.read_text().splitlines()]
+    rows = [row for row in rows if row.model_class == "Renamed"]
+    judged = {row.rule: row.verdict for row in expect(rows, {Rule.R1: "vllm 43602", Rule.R7: "unreported"})}
+    assert judged["R1"] == Verdict.XFAIL
+    assert judged["R7"] == Verdict.IMPROVED
+    assert judged["R3"] == Verdict.FAIL
+
+
+def test_check_a_buffer_that_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "deepstack_harness.revisions.reference:ReferenceBuffer"]) == ExitCode.HOLDS
+    assert "keeps R1 R2 R3 R4 R5 R6 R7 R8" in capsys.readouterr().out
+
+
+def test_check_names_the_rule_that_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "deepstack_harness.mutants.r5:ClearsOneRowTooFew"]) == ExitCode.BROKEN
+    out = capsys.readouterr().out
+    assert "breaks R5" in out
+    assert "'cap 16: set 9; clear 5; get 9'" in out
+
+
+@pytest.mark.parametrize(
+    ("target", "quoted"),
+    [
+        ("reference", "'reference' is not MODULE:CLASS"),
+        ("no.such.module:Buffer", "module 'no.such.module' cannot be imported"),
+        ("deepstack_harness.contract.trace:Nothing", "has no 'Nothing'"),
+        ("deepstack_harness.contract.trace:RUNS_DECODER", "no class, but another object, 'RUNS_DECODER'"),
+        (
+            "deepstack_harness.contract.trace:Trace",
+            "cannot be made with (capacity, hidden, levels, *, dtype, device)",
+        ),
+        (
+            "cases.selftest.workers.misbehaving:Halfway",
+            "lacks clear(tokens), resize(tokens), the attribute capacity",
+        ),
+    ],
+)
+def test_check_says_what_is_missing(capsys: pytest.CaptureFixture[str], target: str, quoted: str) -> None:
+    assert main(["check", target]) == ExitCode.USAGE
+    seen = capsys.readouterr()
+    assert quoted in seen.err
+    assert seen.err.count("\n") == 1
+
+
+def test_check_finds_a_module_in_the_current_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from deepstack_harness.revisions.qwen import Pr43617Buffer\nclass Mine(Pr43617Buffer):\n    pass\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "deepstack_harness", "check", "mine:Mine"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == ExitCode.BROKEN
+    assert "mine:Mine: breaks R3 R4 R5 R6 R8" in ran.stdout
+
+
+def test_git_bisect_finds_the_commit_and_skips_what_does_not_parse(tmp_path: Path) -> None:
+    """8 commits; number 6 makes get answer None; number 3, which git asks for first, does not parse."""
+    healthy = ModelFile(get=ModelFile().get.replace("    if self.filled == 0:\n        return None\n", ""))
+    commits = [_commit(tmp_path, number, str(healthy if number < 6 else ModelFile())) for number in range(8)]
+    _git(tmp_path, "bisect", "start", commits[-1], commits[0])
+    command = (
+        f"{sys.executable} -m deepstack_harness repro 43602 --vllm . --bisect --quiet --arm eager".split()
+    )
+    told = _git(tmp_path, "bisect", "run", *command)
+    assert f"{commits[6]} is the first bad commit" in told
+    assert f"skip {commits[3]}" in _git(tmp_path, "bisect", "log")
+
+
+def _commit(root: Path, number: int, qwen: str) -> str:
+    if number == 0:
+        _git(root, "init", "--quiet")
+    broken = number == 3
+    Vllm(qwen=qwen + (f"\n# change {number}\n" if not broken else "\nclass (\n")).tree(root)
+    _git(root, "add", "--all")
+    _git(root, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", f"change {number}")
+    return _git(root, "rev-parse", "HEAD").strip()
+
+
+def _git(root: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
+    return done.stdout

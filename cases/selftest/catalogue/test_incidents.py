@@ -1,0 +1,126 @@
+"""The catalogue of incidents: what is refused when a file is read, and by which sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from deepstack_harness.catalogue.contract_runs import load as load_contract
+from deepstack_harness.catalogue.incidents import Incident, Run, Script, load
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.errors import UsageError
+
+FILE = """
+schema_version = 1
+
+[[incident]]
+id = "1"
+name = "a-name"
+title = "a title"
+references = ["vllm 1"]
+families = ["qwen3_vl"]
+rules = ["R1"]
+faulty = ["pr40932", "pr40145"]
+fixed = ["reference"]
+symptom = "a symptom"
+cause = "a cause"
+
+[incident.script]
+subject = "pr40932"
+arm = "eager/drop_all"
+
+[[incident.run]]
+trace = "cap 16: profile 16; get 4"
+arms = ["eager", "eager/drop_all"]
+broken = { pr40932 = ["R1"], pr40145 = ["R1"] }
+
+[[incident.run]]
+trace = "cap 16: get 4"
+arms = ["eager/stock"]
+broken = { pr40145 = ["R1"] }
+"""
+
+
+def read(folder: Path, text: str) -> Incident:
+    file = folder / "incidents.toml"
+    file.write_text(text)
+    (incident,) = load(file).incident
+    return incident
+
+
+def test_an_entry_is_read_whole(tmp_path: Path) -> None:
+    incident = read(tmp_path, FILE)
+    assert incident.script == Script("pr40932", "eager/drop_all")
+    assert incident.script.needs == "torch >= 2.10"
+    assert incident.run[0] == Run(
+        "cap 16: profile 16; get 4",
+        ("eager", "eager/drop_all"),
+        {"pr40932": (Rule.R1,), "pr40145": (Rule.R1,)},
+    )
+
+
+def test_a_script_is_optional(tmp_path: Path) -> None:
+    text = FILE.replace('[incident.script]\nsubject = "pr40932"\narm = "eager/drop_all"\n', "")
+    assert read(tmp_path, text).script is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            'subject = "pr40932"', 'subject = "reference"',
+            "the script of incident 1 shows 'reference', which is not one of its faulty pr40932, pr40145",
+        ),
+        (
+            'subject = "pr40932"', 'subject = "pr4093"',
+            "the script of incident 1 shows 'pr4093', which is not one of its faulty pr40932, pr40145",
+        ),
+        (
+            'arm = "eager/drop_all"', 'arm = "eager/stock"',
+            "the script of incident 1 runs pr40932 under the arm 'eager/stock', but no run",
+        ),
+        ('arm = "eager/drop_all"', "", "runs pr40932 under the arm '', but no run"),
+        (
+            'arm = "eager/drop_all"', 'arm = "eager/drop_all"\nreload = true',
+            "unknown key 'reload', known are subject, arm, needs, grows, reloads - at `$.incident[0].script`",
+        ),
+        ('arms = ["eager/stock"]', 'arms = ["eager/stock"]\nfamily = "x"', "at `$.incident[0].run[1]`"),
+        ('arms = ["eager/stock"]', 'arms = ["eager/stok"]', "unknown"),
+        ('trace = "cap 16: get 4"', 'trace = "cap 16: gte 4"', "gte"),
+        (
+            'families = ["qwen3_vl"]\n', "",
+            "incident 1 of system 'deepstack': only 'deepstack' has runs and families",
+        ),
+        (
+            'cause = "a cause"', 'cause = "a cause"\nsystem = "kernels"',
+            "incident 1 of system 'kernels': only 'deepstack' has runs and families",
+        ),
+    ],
+)  # fmt: skip
+def test_an_entry_that_contradicts_itself_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert FILE.count(old) >= 1
+    with pytest.raises(UsageError) as raised:
+        read(tmp_path, FILE.replace(old, new, 1))
+    assert said in str(raised.value)
+    assert "$.incident" in str(raised.value)  # where it stands
+
+
+def test_a_script_of_another_system_has_no_arm(tmp_path: Path) -> None:
+    text = FILE.partition("[[incident.run]]")[0].replace('families = ["qwen3_vl"]', 'system = "dual_stream"')
+    with pytest.raises(UsageError, match="arm 'eager/drop_all', but incidents of system 'dual_stream' play"):
+        read(tmp_path, text)
+    assert read(tmp_path, text.replace('arm = "eager/drop_all"', "")).script == Script("pr40932")
+
+
+def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has schema_version 2, this harness reads 1"):
+        read(tmp_path, FILE.replace("schema_version = 1", "schema_version = 2"))
+
+
+def test_contract_runs_are_checked_as_those_of_incidents(tmp_path: Path) -> None:
+    file = tmp_path / "contract.toml"
+    run = '[[run]]\ntrace = "cap 16: get 4"\narms = ["eagre"]\nbroken = {}\n'
+    file.write_text(f"schema_version = 1\n{run}")
+    with pytest.raises(UsageError, match=r"not a file of contract runs: unknown arm 'eagre'.*\$\.run\[0\]"):
+        load_contract(file)
+    file.write_text(f"schema_version = 1\n{run.replace('eagre', 'eager')}")
+    assert [found.arms for found in load_contract(file).run] == [("eager",)]

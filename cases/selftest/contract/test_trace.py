@@ -1,0 +1,65 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepstack_harness.contract.trace import MAY_BE_NEGATIVE, Op, Step, Trace, TraceError
+
+counts = st.integers(0, 10_000)
+shapes = st.none() | st.integers(0, 9)
+names = st.none() | st.from_regex(r"[a-z0-9_.-]+", fullmatch=True)
+
+
+@st.composite
+def spanned(draw: st.DrawFn) -> Step:
+    edges = sorted(draw(st.sets(st.integers(0, 50), max_size=8)))
+    spans = tuple(zip(edges[::2], edges[1::2], strict=False))
+    return Step(Op.SET, 50, request=draw(names), spans=spans or None)
+
+
+steps = st.one_of(
+    st.builds(Step, st.just(Op.SET), counts, shapes, shapes, names),
+    spanned(),
+    st.builds(Step, st.sampled_from(sorted(MAY_BE_NEGATIVE)), st.integers(-10, 10_000)),
+    st.builds(Step, st.sampled_from([Op.FORWARD, Op.PROFILE, Op.CAPTURE, Op.REPLAY]), counts),
+    st.just(Step(Op.RELOAD)),
+)
+traces = st.builds(Trace, st.integers(1, 10_000), st.lists(steps, min_size=1).map(tuple))
+
+
+@given(traces)
+def test_a_trace_parses_as_it_prints(trace: Trace) -> None:
+    assert Trace.parse(str(trace)) == trace
+
+
+def test_the_form_of_the_documentation() -> None:
+    trace = Trace.parse("cap 16: profile 16; set 9; forward 16")
+    assert trace == Trace(16, (Step(Op.PROFILE, 16), Step(Op.SET, 9), Step(Op.FORWARD, 16)))
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("profile 16", "'profile 16' does not read 'cap N"),
+        ("cap 16:", "needs a capacity of 1 or more and a step"),
+        ("cap 0: get 1", "needs a capacity of 1 or more"),
+        ("cap 16: set 9; frobnicate 3", "'frobnicate 3'"),
+        ("cap 16: set 9; forward", "'forward': forward takes a token count"),
+        ("cap 16: reload 3", "'reload 3': reload takes no token count"),
+        ("cap 16: set nine", "'set nine'"),
+        ("cap 16: set -1", "'set -1': set takes a count of 0 or more"),
+        ("cap 16: forward -2", "'forward -2'"),
+        ("cap 16: get 4 hidden=1", "only set takes"),
+        ("cap 16: set 4 width=3", "unknown option 'width'"),
+        ("cap 16: set 4 levels=-3", "levels= takes a count of 0 or more, not '-3'"),
+        ("cap 16: set 9 spans=3", "spans= takes ranges of tokens as in 0-3+6-9, not '3'"),
+        ("cap 16: set 9 spans=0-3+2-5", "spans= takes ranges in order within 9 tokens"),
+        ("cap 16: set 9 spans=4-4", "spans= takes ranges in order"),
+        ("cap 16: set 9 spans=6-10", "within 9 tokens"),
+        ("cap 16: get 9 spans=0-3", "only set takes"),
+    ],
+)
+def test_a_bad_trace_is_quoted(text: str, quoted: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        Trace.parse(text)
+    assert quoted in str(caught.value)
+    assert "\n" not in str(caught.value)

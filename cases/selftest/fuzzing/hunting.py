@@ -1,0 +1,39 @@
+"""How tests hunt: on a buffer by its name, in this process or in one of its own."""
+
+from pathlib import Path
+
+from typing_extensions import override
+
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.fuzzing.campaign import Campaign, HuntLimits
+from deepstack_harness.fuzzing.finding import Finding
+from deepstack_harness.fuzzing.hunt import Enough, Result, Watch, hunt
+from deepstack_harness.fuzzing.request import Asked
+from deepstack_harness.fuzzing.target import Target
+from deepstack_harness.mutants.by_name import buffer_named
+
+
+def target(name: str, arm: str = "eager") -> Target:
+    return Target(name, buffer_named(name), ArmSpec.parse(arm))
+
+
+def hunted(name: str, examples: int, arm: str = "eager", seed: int = 0, watch: Watch | None = None) -> Result:
+    return hunt(target(name, arm), examples=examples, seed=seed, watch=watch)
+
+
+class Until(Watch):
+    """Ends a hunt when all these were found: how many examples that takes changes with every change here."""
+
+    def __init__(self, *names: str) -> None:
+        self._left = set(names)
+
+    @override
+    def found(self, finding: Finding) -> None:
+        self._left.discard(finding.name)
+        if not self._left:
+            raise Enough
+
+
+def campaign(buffer: str, folder: Path, examples: int, limits: HuntLimits | None = None) -> Campaign:
+    asked = Asked(buffer=f"cases.selftest.fuzzing.misbehaving_buffers:{buffer}")
+    return Campaign(asked, folder, examples, limits=limits or HuntLimits(step_s=5))

@@ -1,0 +1,75 @@
+"""`python -m deepstack_harness fuzz`: what it prints, writes and exits with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cases.selftest.scripts.written_scripts import run_python
+from deepstack_harness.cli import main
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.fuzzing.campaign import read_journal
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("fuzz")
+    code = main(
+        ["fuzz", "--revision", "pr43617", "--examples", "120", "--out", str(out), "--json", str(out / "rows")]
+    )
+    assert code == ExitCode.BROKEN
+    return out
+
+
+def test_findings_are_told_as_rows_lines_and_programs(folder: Path) -> None:
+    found = read_journal(folder)
+    rows = [json.loads(line) for line in (folder / "rows").read_text().splitlines()]
+    assert {"R3", "R8"} <= {row["rule"] for row in rows}
+    assert [row["trace"] for row in rows] == [one.trace for one in found]
+    assert (folder / "findings.txt").read_text().splitlines() == [one.line for one in found]
+
+
+def test_there_is_a_program_for_each_and_it_shows_its_fault(folder: Path) -> None:
+    programs = sorted(folder.glob("R*.py"))
+    assert len(programs) == len(read_journal(folder))
+    assert run_python(folder, "-I", programs[0].name).returncode == 1
+
+
+def test_the_cases_are_red_while_the_faults_are_there(folder: Path) -> None:
+    cases: dict[str, Any] = {}
+    exec((folder / "test_found.py").read_text(), cases)
+    assert len(cases["FOUND"]) == len(read_journal(folder))
+    for rule, trace in cases["FOUND"]:
+        with pytest.raises(AssertionError):
+            cases["test_the_rule_is_kept"](rule, trace)
+
+
+@pytest.mark.slow
+def test_a_compiled_decoder_is_named_by_backend_and_arm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--arm", "drop_all", "--backend", "eager", "--examples", "6", "--out", str(tmp_path)]
+    assert main(["fuzz", "--revision", "reference", *words]) == ExitCode.HOLDS
+    said = capsys.readouterr().out
+    assert "6 of 6 examples" in said
+    assert "1 graphs of 1" in said
+    assert "reference [eager/drop_all]: nothing found" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--revision", "nobody"], "unknown revision 'nobody'"),
+        (["--arm", "no-deepstack"], "is a control"),
+        (["--buffer", "harness"], "not MODULE:CLASS"),
+        (["--family", "nobody"], "unknown family 'nobody'"),
+        (["--examples", "0"], "above 0"),
+        (["--revision", "reference", "--vllm", "0.33.0"], "not allowed with"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["fuzz", *words, "--out", str(tmp_path)]) == ExitCode.USAGE
+    assert said in capsys.readouterr().err

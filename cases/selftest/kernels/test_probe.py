@@ -1,0 +1,180 @@
+"""The kernel probe states figures that were counted by hand, for real runs and for generated code alike."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from cases.selftest.kernels.toys import (
+    DYNAMIC,
+    HIDDEN,
+    ROWS,
+    STATIC,
+    TOKENS,
+    Body,
+    cut,
+    facts,
+    gathered,
+    hidden_first,
+    inputs,
+    last,
+    multiplied,
+    normed,
+    over_positions,
+    payload_first,
+    summed,
+    weight_summed,
+    written_back,
+)
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.facts.kernels import KernelFacts
+from deepstack_harness.errors import NotMeasured
+from deepstack_harness.families.opaque import attended_rows
+from deepstack_harness.probes.kernels import KernelProbe
+from deepstack_harness.torch_compat.lowering import cold
+
+pytestmark = pytest.mark.xdist_group("inductor")
+
+ROW = HIDDEN * 4
+"""Bytes of one row in fp32."""
+CALLS = (ROWS, TOKENS)
+
+
+@pytest.fixture(scope="module")
+def generated() -> KernelFacts:
+    return facts(payload_first, CALLS)
+
+
+@pytest.fixture(scope="module")
+def first_run() -> tuple[KernelFacts, list[int]]:
+    """Compiled and run, torch's caches on and cold; and the rows that attention was really given."""
+    with attended_rows() as attended:
+        seen = facts(payload_first, CALLS, run=True, caches=nullcontext())
+    return seen, attended
+
+
+def test_a_slice_is_charged_as_a_slice() -> None:
+    call = last(cut)
+    (kernel,) = call.generated
+    assert (kernel.points, kernel.symbolic_points, kernel.reduction) == (TOKENS * HIDDEN, f"{HIDDEN}*n", 1)
+    assert (kernel.rows, kernel.symbolic_rows) == (TOKENS, "n")
+    assert kernel.bytes == kernel.ideal_bytes == 3 * TOKENS * ROW + ROW
+    assert kernel.carries_tokens
+    assert call.symbols["n"] == TOKENS
+
+
+@pytest.mark.parametrize(("arm", "size"), [(DYNAMIC, None), (STATIC, str(ROWS * HIDDEN))])
+def test_rows_that_must_exist_are_all_counted(arm: ArmSpec, size: str | None) -> None:
+    call = last(written_back, arm=arm)
+    kernel = call.largest
+    assert len(call.generated) == 2
+    assert (kernel.points, kernel.rows) == (ROWS * HIDDEN, ROWS)
+    assert (kernel.bytes, kernel.ideal_bytes) == (2 * ROWS * ROW, 2 * TOKENS * ROW)
+    assert not kernel.carries_tokens
+    assert size in {None, kernel.symbolic_points}
+    assert call.symbolic is (size is None)
+    assert (call.rows, call.bytes) == (ROWS, 2 * ROWS * ROW + 3 * TOKENS * ROW + ROW)
+
+
+def test_rows_that_are_summed_away_are_counted() -> None:
+    kernel = last(summed).largest
+    assert (kernel.points, kernel.reduction, kernel.rows) == (ROWS * HIDDEN, ROWS, ROWS)
+    assert kernel.bytes == ROWS * ROW + ROW
+
+
+def test_a_gather_is_not_charged_the_whole_table() -> None:
+    (kernel,) = last(gathered).generated
+    assert (kernel.rows, kernel.symbolic_rows) == (TOKENS, "n")
+    assert kernel.bytes == 3 * TOKENS * ROW + TOKENS * 8 + ROW
+
+
+@pytest.mark.parametrize(("body", "bound"), [(payload_first, ROWS), (hidden_first, TOKENS)])
+def test_symbols_are_bound_as_called_whatever_they_were_traced_with(body: Body, bound: int) -> None:
+    seen = facts(body, CALLS)
+    traced, called = seen.calls
+    assert seen.graphs == 1
+    assert [call.symbols["n"] for call in seen.calls] == [ROWS, bound]
+    assert [kernel.symbolic_points for kernel in called.kernels] == [
+        kernel.symbolic_points for kernel in traced.kernels
+    ]
+    assert called.largest.symbolic_points == f"{HIDDEN}*n"
+    assert {kernel.rows for kernel in called.kernels} == {bound}
+    assert called.bytes * ROWS == pytest.approx(traced.bytes * bound, rel=0.1)
+
+
+def test_what_was_generated_is_what_runs(
+    generated: KernelFacts, first_run: tuple[KernelFacts, list[int]]
+) -> None:
+    assert first_run[0] == generated
+
+
+def test_rows_of_an_opaque_op_are_those_it_was_given(first_run: tuple[KernelFacts, list[int]]) -> None:
+    seen, attended = first_run
+    assert attended == [kernel.rows for call in seen.calls for kernel in call.extern] == [ROWS, ROWS]
+
+
+def test_facts_are_equal_over_two_cold_runs_and_two_compile_threads(
+    first_run: tuple[KernelFacts, list[int]],
+) -> None:
+    assert facts(payload_first, CALLS, run=True, caches=cold(compile_threads=2)) == first_run[0]
+
+
+def test_a_warm_cache_is_noticed(first_run: tuple[KernelFacts, list[int]]) -> None:
+    with pytest.raises(NotMeasured, match="1 graphs came out of a warm compile cache"):
+        facts(payload_first, CALLS, run=True, caches=nullcontext())
+
+
+def test_nothing_compiled_is_not_measured() -> None:
+    with KernelProbe(TOKENS, ROWS) as probe:
+        pass
+    with pytest.raises(NotMeasured, match="0 graphs were compiled and none called"):
+        probe.facts()
+
+
+def test_a_graph_that_was_compiled_before_is_not_measured() -> None:
+    @torch.compile(backend="inductor", dynamic=False)
+    def doubled(hidden: torch.Tensor) -> torch.Tensor:
+        return hidden * 2
+
+    hidden = inputs(TOKENS).hidden
+    doubled(hidden)
+    with KernelProbe(TOKENS, ROWS) as probe:
+        doubled(hidden)
+    with pytest.raises(NotMeasured, match="0 graphs were compiled and none called"):
+        probe.facts()
+
+
+def test_a_graph_without_generated_kernels_is_not_measured() -> None:
+    with pytest.raises(NotMeasured, match="0 generated kernels and 0 bytes"):
+        last(multiplied)
+
+
+def test_what_a_kernel_writes_and_reads_again_is_charged_once() -> None:
+    call = last(normed)
+    (kernel,) = call.generated
+    # Reads hidden, the slice and a row of the weight; writes the sum and the norm. One mean for
+    # each row may go through memory.
+    assert 0 <= kernel.bytes - (4 * TOKENS * ROW + ROW) <= TOKENS * 4
+
+
+def test_a_kernel_over_positions_alone_carries_the_token_symbol() -> None:
+    (kernel,) = last(over_positions).generated
+    assert (kernel.rows, kernel.carries_tokens) == (TOKENS, True)
+
+
+@pytest.mark.parametrize("arm", [DYNAMIC, STATIC])
+def test_a_parameter_has_no_token_rows_whatever_its_size(arm: ArmSpec) -> None:
+    over_weight, over_step = last(weight_summed, arm=arm).generated
+    assert (over_weight.points, over_weight.rows, over_step.rows) == (ROWS * HIDDEN, None, TOKENS)
+    assert over_weight.bytes == over_weight.ideal_bytes == ROWS * ROW + ROW
+
+
+def test_a_graph_that_cannot_be_read_is_not_measured() -> None:
+    def branched(
+        hidden: torch.Tensor, positions: torch.Tensor, payload: tuple[torch.Tensor, ...], weight: torch.Tensor
+    ) -> torch.Tensor:
+        chosen: torch.Tensor = torch.cond(payload[0].sum() > 0, torch.sin, torch.cos, (hidden,))
+        return chosen
+
+    with pytest.raises(NotMeasured, match="kernels could not be read: graph 0: .* calls another graph"):
+        last(branched)

@@ -1,0 +1,247 @@
+"""A night goes on to its report whatever its stages, the GPU and the disk do, and says what they did."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.workers.misbehaving import ALWAYS
+from cases.selftest.workers.processes import Witness, has_ended
+from deepstack_harness.cli import COMMANDS, build_parser, main
+from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.nightly import night as night_module
+from deepstack_harness.nightly.night import (
+    Ended,
+    NightlyRun,
+    Stage,
+    StageOutcome,
+    exit_code,
+    gpu_fault,
+    write_summary,
+)
+from deepstack_harness.nightly.stages import NightRequest, stages, unexpected
+
+HELD, BROKEN, FAILED, NOT_RUN = (
+    StageOutcome.HELD,
+    StageOutcome.BROKEN,
+    StageOutcome.FAILED,
+    StageOutcome.NOT_RUN,
+)
+SLEEPS = "import time; time.sleep(600)"
+HANGS = f"""
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", "{SLEEPS}"]).pid, flush=True)
+time.sleep(600)"""
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", "-c", code)
+
+
+def stage(name: str, code: int = 0, *, gpu: bool = False, last: bool = False) -> Stage:
+    said = f"print('{name} said so'); raise SystemExit({code})"
+    return Stage(name, python(said), 60, gpu=gpu, last=last)
+
+
+def night(folder: Path, *faults: str | None, free: int = 2**40) -> NightlyRun:
+    told: Iterator[str | None] = iter(faults)
+    return NightlyRun(folder, lambda: next(told), lambda _: free)
+
+
+def outcomes(ended: list[Ended]) -> dict[str, StageOutcome]:
+    return {one.stage: one.outcome for one in ended}
+
+
+def test_a_failure_is_kept_and_the_night_goes_on(tmp_path: Path) -> None:
+    done = list(night(tmp_path).run([stage("a"), stage("b", 1), stage("c", 2), stage("d"), stage("report")]))
+    assert outcomes(done) == {"a": HELD, "b": BROKEN, "c": FAILED, "d": HELD, "report": HELD}
+    assert [one.code for one in done] == [0, 1, 2, 0, 0]
+    assert done[1].detail == "b said so"
+    assert exit_code(done) is ExitCode.BROKEN
+    assert (tmp_path / "b.log").read_text() == "b said so\n"
+
+
+@pytest.mark.parametrize(
+    ("ended", "code"),
+    [
+        ([Ended("a", HELD, 0)], ExitCode.HOLDS),
+        ([Ended("a", FAILED, 3), Ended("b", FAILED, 4)], ExitCode.MACHINE),
+        ([Ended("a", FAILED, 2)], ExitCode.BUG),
+        ([Ended("a", FAILED, -11)], ExitCode.BUG),
+        ([Ended("a", HELD, 0), Ended("b", NOT_RUN)], ExitCode.MACHINE),
+        ([Ended("a", StageOutcome.TIMED_OUT), Ended("b", BROKEN, 1)], ExitCode.BROKEN),
+    ],
+)
+def test_the_exit_code_tells_the_worst(ended: list[Ended], code: ExitCode) -> None:
+    assert exit_code(ended) is code
+
+
+def test_a_gpu_that_vanishes_takes_its_stages_with_it_and_no_other(tmp_path: Path) -> None:
+    planned = [
+        stage("a", gpu=True), stage("b", 1, gpu=True), stage("c", gpu=True), stage("d"),
+        Stage("e", python("raise SystemExit(5)"), 60, gpu=True, without_gpu=python("print('on the CPU')")),
+        stage("report", last=True),
+    ]  # fmt: skip
+    done = list(night(tmp_path, None, "Xid 79: fell off the bus").run(planned))
+    assert outcomes(done) == {
+        "gpu": HELD, "a": HELD, "b": BROKEN, "c": NOT_RUN, "d": HELD, "e": HELD, "report": HELD,
+    }  # fmt: skip
+    assert done[2].detail == "the GPU is lost: Xid 79: fell off the bus; b said so"
+    assert done[3].detail == "the GPU is lost: Xid 79: fell off the bus"
+    assert (tmp_path / "e.log").read_text() == "on the CPU\n"
+
+
+def test_a_gpu_that_is_not_there_is_told_first(tmp_path: Path) -> None:
+    done = list(night(tmp_path, "no driver").run([stage("a", gpu=True), stage("b")]))
+    assert outcomes(done) == {"gpu": FAILED, "a": NOT_RUN, "b": HELD}
+    assert exit_code(done) is ExitCode.MACHINE
+
+
+def test_a_gpu_is_not_asked_for_where_no_stage_needs_it(tmp_path: Path) -> None:
+    assert outcomes(list(night(tmp_path).run([stage("a", 1)]))) == {"a": BROKEN}
+
+
+def test_a_full_disk_ends_with_the_report_that_says_so(tmp_path: Path) -> None:
+    seen = "import pathlib, sys; sys.exit(pathlib.Path('ballast').exists())"
+    last = Stage("report", python(seen), 60, last=True, where=tmp_path)
+    held_back = Stage("ballast", python(seen), 60, where=tmp_path)
+    assert outcomes(list(night(tmp_path).run([held_back]))) == {"ballast": BROKEN}
+    done = list(night(tmp_path, free=2**28).run([stage("a"), last]))
+    assert outcomes(done) == {"a": NOT_RUN, "report": HELD}
+    assert done[0].detail == "the disk is full: 256 MiB are left"
+
+
+def test_a_stage_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    done = list(night(tmp_path).run([Stage("a", python(HANGS), 1), stage("b")]))
+    assert outcomes(done) == {"a": StageOutcome.TIMED_OUT, "b": HELD}
+    assert has_ended(int((tmp_path / "a.log").read_text()))
+
+
+INTERRUPTED = """
+import signal, sys
+from deepstack_harness.cli import main
+from deepstack_harness.nightly import stages
+from deepstack_harness.nightly.night import Stage
+
+stages.stages = lambda *_: [Stage("hangs", ("sh", "-c", sys.argv[2]), 600)]
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)  # whoever runs the tests may ignore them
+sys.exit(main(["nightly", "--out", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_night_that_ends_ends_its_stage(tmp_path: Path, witness: Witness, told: signal.Signals) -> None:
+    stage = f"exec 3> {witness.path}; (setsid sleep 600 &) ; echo up >&3; sleep 600"
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "night"), stage]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as night:
+        witness.line()
+        night.send_signal(told)
+        _, said = night.communicate()
+    if told is signal.SIGKILL:
+        assert night.returncode == -signal.SIGKILL
+    else:
+        assert (night.returncode, said) == (ExitCode.MACHINE, "deepstack-harness: interrupted\n")
+    assert witness.is_closed()
+
+
+def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.log").mkdir()
+    (done,) = night(tmp_path).run([stage("a")])
+    assert (done.outcome, done.detail) == (FAILED, "could not be started: Is a directory")
+
+
+def test_the_summary_is_harmless_in_markdown(tmp_path: Path) -> None:
+    write_summary(tmp_path, [Ended("a", BROKEN, 1, 2.5, "x | <script>\nlast")])
+    assert (tmp_path / "nightly.md").read_text().splitlines()[
+        -1
+    ] == r"| a | broken | 2 | x \| &lt;script> last |"
+
+
+def wanted(folder: Path, *devices: str, sources: tuple[str, ...] = ()) -> NightRequest:
+    return NightRequest(folder / "new", folder, devices, 5, 2, sources)
+
+
+def test_every_command_of_a_night_is_one_that_the_parser_takes(tmp_path: Path) -> None:
+    for name, finished in (("1", '"t"'), ("2", '"t"'), ("3", "null")):
+        about = (tmp_path / name).joinpath
+        about().mkdir()
+        about("run.json").write_text(ABOUT.replace("FINISHED", finished))
+    planned = {one.name: one for one in stages(wanted(tmp_path, "cpu", "cuda", sources=("0.33.0",)))}
+    assert list(planned) == ["tests", "run", "kernels", "audit", "fuzz", "compare", "report"]
+    for one in planned.values():
+        words = one.command[3:]
+        if one.name != "tests" and words[0] in COMMANDS:
+            assert build_parser().parse_args(words).command == one.name
+    assert planned["compare"].command[4:6] == (str(tmp_path / "2"), str(tmp_path / "new"))
+    assert "--deepstack-require-gpu" in planned["tests"].command
+    assert "cuda" not in " ".join([*planned["run"].without_gpu, *planned["tests"].without_gpu])
+
+
+ABOUT = """{"schema_version": 1, "harness": "1", "started": "t", "finished": FINISHED, "command": [],
+"selection": null, "tier": "nightly", "shard": null, "planned": {"groups": 0, "cases": 0}, "plan": "",
+"environment": {"python": "3", "torch": null, "triton": null, "platform": "", "cpu": "", "device": [],
+"driver": null, "commit": null, "settings": {}}}"""
+
+
+def test_the_first_night_has_nothing_to_compare_with(tmp_path: Path) -> None:
+    assert "compare" not in [one.name for one in stages(wanted(tmp_path, "cpu"))]
+    with pytest.raises(UsageError, match="unknown stage 'compare'; this night has tests, run"):
+        stages(wanted(tmp_path, "cpu"), ["compare"])
+
+
+@pytest.mark.parametrize(
+    ("text", "red"),
+    [
+        ('{"verdict": "XFAIL"}\n{"verdict": "PASS"}\n', False),
+        ('{"verdict": "XFAIL"}\n{"verdict": "FAIL"}\n', True),
+        ('{"verdict": "IMPROVED"}\n', True),
+        ("", True),
+        ("torn", True),
+    ],
+)
+def test_known_failures_of_a_source_do_not_make_the_night_red(tmp_path: Path, text: str, red: bool) -> None:
+    rows = tmp_path / "audit.jsonl"
+    rows.write_text(text)
+    assert unexpected(rows) is red
+    audit = Stage("audit", python("raise SystemExit(1)"), 60, judged=lambda: unexpected(rows))
+    (done,) = night(tmp_path).run([audit])
+    assert done.outcome is (BROKEN if red else HELD)
+
+
+def test_the_command_writes_what_happened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "night"
+    words = ["nightly", "--history", str(tmp_path), "--out", str(out), "--stage", "report"]
+    assert main(words) == ExitCode.BUG  # there is no run in the folder
+    assert "report    failed" in capsys.readouterr().out
+    assert "| report | failed |" in (out / "nightly.md").read_text()
+    assert main(words) == ExitCode.USAGE
+    assert "is not empty: choose another --out folder" in capsys.readouterr().err
+
+
+def test_a_log_without_end_ends_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(night_module, "_LONGEST_FILE", 2**20)
+    done = list(night(tmp_path).run([Stage("a", ("yes",), 60), stage("b")]))
+    assert outcomes(done) == {"a": FAILED, "b": HELD}
+    assert done[0].code == -signal.SIGXFSZ
+    assert (tmp_path / "a.log").stat().st_size == 2**20
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_a_gpu_whose_driver_misbehaves_is_lost(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(night_module, "_USE_GPU", f"cases.selftest.workers.misbehaving:{name}")
+    monkeypatch.setattr(night_module, "_GPU_SECONDS", 0.5 if name == "hang_always" else 60.0)
+    assert (gpu_fault() or "").startswith(ALWAYS[name])
+
+
+def test_a_stage_that_a_signal_ends_has_failed(tmp_path: Path) -> None:
+    (done,) = night(tmp_path).run([Stage("a", ("sh", "-c", "echo going; kill -SEGV $$"), 60)])
+    assert (done.outcome, done.code, done.detail) == (FAILED, -signal.SIGSEGV, "going")
+
+
+@pytest.mark.gpu
+def test_the_gpu_is_there() -> None:
+    assert gpu_fault() is None

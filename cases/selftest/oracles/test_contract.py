@@ -1,0 +1,127 @@
+"""The oracles on whole traces: what revisions break, in which words; the reference breaks nothing."""
+
+import pytest
+
+from cases.selftest.play.playing import broken, judge
+from deepstack_harness.catalogue.matrix import CAPTURE_ARM, CAPTURE_TRACES, CONTRACT_TRACES
+from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.play import Model
+
+RULES = [Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8]
+
+
+PLAYED = [
+    *((trace, EAGER) for trace in CONTRACT_TRACES),
+    *((trace, CAPTURE_ARM) for trace in CAPTURE_TRACES),
+]
+
+
+def rules_broken(model: Model, buffer: str) -> set[Rule]:
+    """Without R0: an output is wrong besides, wherever a replay read wrong rows."""
+    return set().union(*(broken(judge(model, trace, buffer, arm)) for trace, arm in PLAYED)) - {Rule.R0}
+
+
+def test_the_reference_keeps_every_rule_and_every_rule_is_put_to_the_test(qwen: Model) -> None:
+    verdicts = [judge(qwen, trace, "reference", arm) for trace, arm in PLAYED]
+    for rule in RULES:
+        seen = {judged[rule].verdict for judged in verdicts}
+        assert Verdict.PASS in seen, rule
+        assert seen <= {Verdict.PASS, Verdict.SKIP}, [judged[rule] for judged in verdicts]
+
+
+def test_a_released_revision_breaks_what_was_measured_on_its_releases(qwen: Model) -> None:
+    later = {Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R8}
+    assert rules_broken(qwen, "original") == later
+    assert rules_broken(qwen, "pr40932") == later | {Rule.R1}
+    assert rules_broken(qwen, "pr43617") == later
+    assert rules_broken(qwen, "pr49397") == later
+
+
+@pytest.mark.parametrize(
+    ("trace", "buffer", "rule", "figure", "words"),
+    [
+        (
+            "cap 16: set 9; clear 5; get 9",
+            "pr43617",
+            Rule.R5,
+            12,
+            "payload 1 (request r1, cleared at step 2)",
+        ),
+        (
+            "cap 16: set 9 request=bob; set 3; get 9",
+            "pr43617",
+            Rule.R3,
+            18,
+            "request bob, replaced at step 2",
+        ),
+        (
+            "cap 16: set 16; get 20",
+            "pr43617",
+            Rule.R4,
+            48,
+            "48 rows over 3 levels, first row 0 of level 0 holds zeros",
+        ),
+        ("cap 16: set 16; get 20", "original", Rule.R4, 12, "first row 16 of level 0 is missing"),
+        (
+            "cap 16: set 9; get 16",
+            "pr40145",
+            Rule.R2,
+            1,
+            "get raised ValueError: get of 16 tokens, but only 9",
+        ),
+        ("cap 16: set 9; get 9; set 20; get 9", "pr43617", Rule.R6, 1, "step 4 'get 9'"),
+        ("cap 16: get -1", "pr43617", Rule.R8, 1, "step 1 'get -1' was accepted"),
+        ("cap 16: get 4; get 2", "pr40932", Rule.R1, 2, "step 1 'get 4' was answered with None"),
+        ("cap 16: set 9; get 20; get 9", "refuses_growth_after_clearing", Rule.R4, 27, "holds zeros"),
+        ("cap 16: set 20; get 16", "one_row_too_many", Rule.R2, 3, "first row 16 of level 0"),
+        (
+            "cap 16: set 9; get 9",
+            "keeps_callers_tensor",
+            Rule.R3,
+            27,
+            "follows the caller's tensor of payload 1",
+        ),
+    ],
+)
+def test_the_figure_and_the_words(
+    qwen: Model, trace: str, buffer: str, rule: Rule, figure: int, words: str
+) -> None:
+    said = judge(qwen, trace, buffer)[rule]
+    assert (said.verdict, said.value, said.limit) == (Verdict.FAIL, figure, 0)
+    assert words in said.detail
+
+
+def test_rows_lost_by_one_step_are_counted_once(qwen: Model) -> None:
+    judged = judge(qwen, "cap 16: set 16; get 20; get 16", "pr43617")
+    assert broken(judged) == {Rule.R4}
+
+
+def test_a_level_that_is_missing_has_not_moved(qwen: Model) -> None:
+    judged = judge(qwen, "cap 16: get 16; get 1; get 16", "level_missing_for_one_token")
+    assert broken(judged) == {Rule.R1}
+
+
+def test_a_step_that_a_revision_lacks_is_skipped(qwen: Model) -> None:
+    said = judge(qwen, "cap 16: set 9; resize 20", "original")[Rule.R4]
+    assert said.verdict is Verdict.SKIP
+    assert "has no resize" in said.detail
+
+
+def test_a_stale_row_is_judged_only_where_one_could_be_read(qwen: Model) -> None:
+    judged = judge(qwen, "cap 16: set 9; get 9", "reference")
+    assert {judged[Rule.R3].verdict, judged[Rule.R5].verdict} == {Verdict.SKIP}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_rows_are_told_apart_in_half_precision(dtype: str) -> None:
+    model = Model.build("qwen3_vl", dtype=dtype)
+    from cases.selftest.play.playing import case_of
+    from deepstack_harness.mutants.by_name import buffer_named
+    from deepstack_harness.oracles.all_rules import judge_all
+    from deepstack_harness.play import play
+
+    case = case_of(CONTRACT_TRACES[0], "reference", dtype=dtype)
+    said = judge_all(case, play(case, model, buffer_named("reference")))
+    assert not [judgement for judgement in said if judgement.verdict in (Verdict.FAIL, Verdict.ERROR)]
+    assert ArmSpec.parse("eager") == case.arm

@@ -1,0 +1,33 @@
+"""How tests play a case: one trace on one buffer, uncompiled unless they say otherwise."""
+
+from dataclasses import replace
+
+from deepstack_harness.catalogue.matrix import graph_budget
+from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
+from deepstack_harness.contract.case import Case, Compare, Judgement, Observation
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.mutants.by_name import buffer_named
+from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.play import Model, play
+
+
+def case_of(trace: str, revision: str, arm: ArmSpec = EAGER, dtype: str = "float32") -> Case:
+    parsed = Trace.parse(trace)
+    return Case("qwen3_vl", revision, parsed, arm, dtype=dtype, graph_budget=graph_budget(parsed, arm))
+
+
+def observe(model: Model, trace: str, revision: str, arm: ArmSpec = EAGER) -> Observation:
+    return play(case_of(trace, revision, arm), model, buffer_named(revision))
+
+
+def judge(
+    model: Model, trace: str, revision: str, arm: ArmSpec = EAGER, compare: Compare = Compare.ALL
+) -> dict[Rule, Judgement]:
+    case = replace(case_of(trace, revision, arm), compare=compare)
+    return {said.rule: said for said in judge_all(case, play(case, model, buffer_named(revision)))}
+
+
+def broken(judgements: dict[Rule, Judgement]) -> set[Rule]:
+    assert not [said for said in judgements.values() if said.verdict is Verdict.ERROR]
+    return {rule for rule, said in judgements.items() if said.verdict is Verdict.FAIL}

@@ -1,0 +1,150 @@
+"""Ranks that fail, differ or lose their parent: the case says so, and the others go on or end.
+
+Ranks that die or hang are in `cases/test_sequence_parallel.py`, which is through with them then.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from cases.selftest.workers.processes import Witness
+from deepstack_harness.catalogue.matrix import Planned
+from deepstack_harness.catalogue.registry import ORACLES
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case, Observation, StepFacts
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.play import cells
+from deepstack_harness.play.ranks.play import play_among_ranks
+from deepstack_harness.play.ranks.pool import RanksLost, _observation_of, rank_pool
+from deepstack_harness.workers.outcomes import RaisedInWorker
+
+# The ranks of the shared world are those of cases/test_sequence_parallel.py too.
+pytestmark = pytest.mark.xdist_group("ranks")
+
+TRACE = "cap 16: set 9; forward 10; set 16; forward 16"
+
+
+def case(caller: str = "engine", arm: str = "eager/tp2", trace: str = TRACE, device: str = "cpu") -> Case:
+    return Case("qwen3_vl", "reference", Trace.parse(trace), ArmSpec.parse(arm), device=device, caller=caller)
+
+
+def misbehaving(name: str) -> Case:
+    return case(f"cases.selftest.play.misbehaving_ranks:{name}")
+
+
+def test_every_rule_of_a_case_that_was_not_played_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Observation("float32", "cpu", 3, 128, "2.13.0", steps=(), error="rank 1 of 2 died\nit printed: x")
+    monkeypatch.setattr(cells, "play_among_ranks", lambda *_: lost)
+    cell = cells.Runner().play(Planned(case(), frozenset()))
+    assert cell.unjudged == {Rule(rule) for rule in ORACLES}
+    details = {said.rule: said.detail for said in cell.judgements}
+    assert details[Rule.R2] == "rank 1 of 2 died"
+    assert details[Rule.R9] == "rank 1 of 2 died\nit printed: x"
+    assert not cell.as_expected
+
+
+def test_ranks_end_with_their_parent_even_while_they_wait_for_each_other(witness: Witness) -> None:
+    # Both ranks hang in the step, and hold the witness open.
+    script = f"""
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.play.ranks.pool import RankPool
+case = Case(
+    "qwen3_vl", "reference", Trace.parse({TRACE!r}), ArmSpec.parse("eager/tp2"),
+    caller="cases.selftest.play.misbehaving_ranks:JoinsTheWitness",
+)
+RankPool().play(case)
+"""
+    environment = {**os.environ, "WITNESS": witness.path}
+    with subprocess.Popen([sys.executable, "-c", script], env=environment) as parent:
+        assert {witness.line(), witness.line()} == {"rank 0", "rank 1"}
+        parent.kill()
+    assert witness.is_closed()
+
+
+def decoders(caller: str) -> list[StepFacts]:
+    found = rank_pool().play(misbehaving(caller))
+    assert found.error is None
+    return [facts for facts in found.steps if facts.step.startswith("forward")]
+
+
+def test_a_rank_that_raises_is_told_and_the_ranks_go_on_together() -> None:
+    first, second = decoders("RefusesOnce")
+    assert first.raised is not None
+    assert (first.raised.type, first.raised.message) == ("ValueError", "rank 1: not this time")
+    assert second.raised is None
+    assert [shard.stray is not None and shard.stray < 1e-5 for shard in second.shards] == [True, True]
+
+
+def test_ranks_that_bring_unequal_rows_all_raise() -> None:
+    first, second = decoders("BringsFewerRows")
+    assert first.raised is not None
+    assert (first.raised.type, first.raised.call) == ("UnequalRows", "decoder")
+    assert first.raised.message == "rank 0: the ranks bring 5, 4 rows, and must bring equally many"
+    assert second.raised is None
+
+
+def test_ranks_whose_buffers_differ_cannot_be_judged() -> None:
+    found = rank_pool().play(misbehaving("SetsElsewhere"))
+    assert found.error is not None
+    assert "the buffer of rank 1 was another than that of rank 0 in step 2 'forward 10'" in found.error
+
+
+def test_processes_are_shared_by_worlds_of_any_size() -> None:
+    assert ranks_of_the_last_step("eager/tp2") == [0, 1]
+    two = rank_pool().pids
+    assert ranks_of_the_last_step("eager/tp4") == [0, 1, 2, 3]
+    four = rank_pool().pids
+    assert four[:2] == two[:2]
+    assert ranks_of_the_last_step("eager/tp2") == [0, 1]
+    assert rank_pool().pids == four
+
+
+def ranks_of_the_last_step(arm: str) -> list[int]:
+    found = rank_pool().play(case(arm=arm)).steps[-1]
+    assert all(shard.stray is not None and shard.stray < 1e-5 for shard in found.shards)
+    return [shard.rank for shard in found.shards]
+
+
+def test_what_is_wrong_with_the_case_itself_is_said_by_all_ranks_and_they_go_on() -> None:
+    rank_pool().play(case())
+    pids = rank_pool().pids
+    with pytest.raises(UsageError, match="caller 'micro_batches' shares no steps among ranks"):
+        rank_pool().play(case("micro_batches"))
+    assert rank_pool().pids == pids
+    assert rank_pool().play(case()).error is None
+
+
+@pytest.mark.parametrize(
+    ("kinds", "at_fault"),
+    [(("WaitedInVain", "KeyError"), 1), (("KeyError", "WaitedInVain"), 0), (("KeyError", "UsageError"), 0)],
+)
+def test_the_rank_at_fault_is_not_one_that_waited(kinds: tuple[str, str], at_fault: int) -> None:
+    with pytest.raises(RanksLost, match="raised KeyError: no") as lost:
+        _observation_of([RaisedInWorker(type=kind, module="m", message="no") for kind in kinds])
+    assert lost.value.ranks == [at_fault]
+
+
+def test_ranks_on_gpus_that_are_not_here_are_refused() -> None:
+    count = torch.cuda.device_count()
+    arm = f"eager/tp{count + 2}"
+    with pytest.raises(MachineError, match=f"needs a GPU for each of {count + 2} ranks, torch sees {count}"):
+        rank_pool().play(case(arm=arm, device="cuda"))
+
+
+def test_a_bound_source_cannot_be_sent_to_ranks() -> None:
+    from deepstack_harness.revisions.reference import ReferenceBuffer
+
+    with pytest.raises(UsageError, match="'reference' cannot be played under arm eager/tp2"):
+        play_among_ranks(case(), {"reference": ReferenceBuffer})
+
+
+def test_more_ranks_than_can_be_real_are_not_compiled() -> None:
+    with pytest.raises(UsageError, match="arm eager/drop_all/tp8: more than 4 ranks exchange nothing"):
+        play_among_ranks(case(arm="eager/drop_all/tp8"))

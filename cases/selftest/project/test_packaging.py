@@ -1,0 +1,150 @@
+"""The wheel: built, installed elsewhere, and used from an empty directory.
+
+The wheel is made from the source distribution, as an uploaded one is, so what
+either of them forgets is missing here.
+"""
+
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+import pytest
+
+import deepstack_harness
+
+ROOT = Path(__file__).parents[3]
+CARRIED = ("cases", "examples", "fixtures")
+
+pytestmark = [
+    pytest.mark.skipif(not (ROOT / "tox.ini").exists(), reason="needs a checkout to build from"),
+    pytest.mark.xdist_group("packaging"),  # one worker, so that the wheel is built once
+]
+
+
+def run(command: Sequence[str | Path], where: Path, **environment: str) -> str:
+    """What the command printed; fails with everything it said unless it exits 0."""
+    done = subprocess.run(
+        command,
+        cwd=where,
+        env=os.environ | environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    assert done.returncode == 0, f"exit {done.returncode} from {command}:\n{done.stdout}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("dist")
+    run([sys.executable, "-m", "build", "--no-isolation", "--outdir", where, ROOT], where)
+    (built,) = where.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def target(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("installed")
+    options = ["--no-index", "--no-deps", "--no-compile", "--quiet", "--target"]
+    run([sys.executable, "-m", "pip", "install", *options, where, wheel], where)
+    return where
+
+
+@pytest.fixture(scope="module")
+def metadata(target: Path) -> Distribution:
+    (found,) = distributions(path=[str(target)])
+    return found
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    where = tmp_path / "empty"
+    where.mkdir()
+    return where
+
+
+def use(target: Path, empty: Path, *arguments: str | Path) -> str:
+    """Run python with the installed wheel first on its path, and nothing of the checkout."""
+    told = run(
+        [sys.executable, *arguments],
+        empty,
+        PYTHONPATH=str(target),
+        PYTHONDONTWRITEBYTECODE="1",
+        HYPOTHESIS_STORAGE_DIRECTORY=str(empty.parent / "hypothesis"),
+    )
+    assert list(empty.iterdir()) == [], "the working directory was littered"
+    return told
+
+
+def test_the_installed_package_is_the_one_that_runs(target: Path, empty: Path) -> None:
+    told = use(target, empty, "-c", "import deepstack_harness; print(deepstack_harness.__file__)")
+    assert Path(told.strip()).is_relative_to(target)
+
+
+def test_incidents_come_from_the_wheel(target: Path, empty: Path) -> None:
+    code = "from deepstack_harness.catalogue.data_files import data; print(data('fixtures/incidents.toml'))"
+    assert Path(use(target, empty, "-c", code).strip()).is_relative_to(target)
+    assert "43602" in use(target, empty, "-m", "deepstack_harness", "list", "incidents")
+
+
+def test_the_script_starts(target: Path, empty: Path) -> None:
+    assert "43602" in use(target, empty, target / "bin" / "deepstack-harness", "list", "incidents")
+
+
+def test_an_incident_is_reproduced(target: Path, empty: Path) -> None:
+    use(target, empty, "-m", "deepstack_harness", "repro", "41485", "--arm", "eager/drop_all")
+
+
+def test_the_cases_run_from_the_wheel_with_their_settings(target: Path, empty: Path) -> None:
+    case = target / "deepstack_harness" / "_data" / "cases" / "selftest" / "contract" / "test_trace.py"
+    told = use(target, empty, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", case.parents[3], case)
+    assert "configfile: pyproject.toml" in told
+
+
+def test_everything_carried_arrives(wheel: Path) -> None:
+    beside = {
+        path.relative_to(ROOT).as_posix()
+        for name in CARRIED
+        for path in (ROOT / name).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    assert {
+        f"deepstack_harness/_data/{name}" for name in beside | {"conftest.py", "pyproject.toml"}
+    } <= inside
+    assert {"deepstack_harness/py.typed", "deepstack_harness/catalogue/registry.py"} <= inside
+
+
+def test_nothing_else_is_packed(wheel: Path) -> None:
+    for name in zipfile.ZipFile(wheel).namelist():
+        top, *_ = name.split("/")
+        assert top in {"deepstack_harness", f"deepstack_harness-{deepstack_harness.__version__}.dist-info"}, (
+            name
+        )
+        assert "__pycache__" not in name, name
+        assert "/tests/" not in name, name
+
+
+def test_no_path_of_the_machine_is_packed(wheel: Path, target: Path, metadata: Distribution) -> None:
+    packed = zipfile.ZipFile(wheel)
+    for name in packed.namelist():
+        assert str(ROOT).encode() not in packed.read(name), name
+    for file in metadata.files or []:
+        assert not file.is_absolute(), file
+        assert (target / file).exists() or file.parts[:2] == ("..", ".."), file
+
+
+def test_metadata(metadata: Distribution) -> None:
+    said = metadata.metadata
+    assert (said["Name"], said["Version"]) == ("deepstack-harness", deepstack_harness.__version__)
+    assert (said["Requires-Python"], said["License-Expression"]) == (">=3.11", "Apache-2.0")
+    assert set(said.get_all("Provides-Extra") or []) == {"all", "kernels", "ray", "test"}
+    assert said.get_all("License-File") == ["LICENSE"]
+    assert "torch>=2.10" in (metadata.requires or [])
+    assert not any("transformers" in line and "extra" not in line for line in metadata.requires or [])

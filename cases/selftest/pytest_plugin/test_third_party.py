@@ -1,0 +1,157 @@
+"""The plugin in another project: a copy of `examples/pytest_project`, and tests of a few lines."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from deepstack_harness.catalogue.data_files import data
+from deepstack_harness.cli import main
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.results import read_run
+
+EXAMPLE = data("examples/pytest_project")
+PLUGIN = "deepstack_harness.pytest_plugin"
+SLOW = pytest.mark.slow
+# Other plugins that happen to be installed cost each process a second.
+LEFT_OUT = [word for name in ("cacheprovider", "hypothesispytest", "anyio") for word in ("-p", f"no:{name}")]
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder for PYTHONPATH that makes the plugin an installed one, also where the checkout is not."""
+    folder = tmp_path_factory.mktemp("installed")
+    if PLUGIN not in entry_points(group="pytest11").names:
+        (folder / "stand_in-0.dist-info").mkdir()
+        (folder / "stand_in-0.dist-info" / "METADATA").write_text("Name: stand-in\nVersion: 0\n")
+        (folder / "stand_in-0.dist-info" / "entry_points.txt").write_text(
+            f"[pytest11]\n{PLUGIN} = {PLUGIN}\n"
+        )
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
+class Project:
+    """A folder in which pytest runs, in a process of its own that knows nothing of ours."""
+
+    def __init__(self, folder: Path, path: str) -> None:
+        self.folder = folder
+        self._path = path
+
+    def pytest(self, *words: str, **environment: str) -> tuple[int, str]:
+        """The exit status, and what was printed."""
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CUDA_"))
+        }
+        command = [sys.executable, "-m", "pytest", *LEFT_OUT, *words]
+        ran = subprocess.run(
+            command, cwd=self.folder, env={**kept, "PYTHONPATH": self._path, **environment},
+            capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        return ran.returncode, ran.stdout + ran.stderr
+
+
+@pytest.fixture
+def example(tmp_path: Path, installed: str) -> Project:
+    """A copy of the example."""
+    copied = shutil.copytree(EXAMPLE, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__"))
+    return Project(copied, installed)
+
+
+@pytest.fixture
+def small(tmp_path: Path, installed: str) -> Project:
+    """A test that has done without torch, and notes which GPUs its process may see."""
+    (tmp_path / "test_small.py").write_text(SMALL)
+    return Project(tmp_path, installed)
+
+
+SMALL = """
+import os, sys, pathlib, pytest
+
+@pytest.mark.parametrize("number", range(4))
+def test_gpu_of_a_worker(number):
+    assert "torch" not in sys.modules
+    worker, seen = os.environ["PYTEST_XDIST_WORKER"], os.environ["CUDA_VISIBLE_DEVICES"]
+    pathlib.Path(f"{worker}.txt").write_text(seen)
+"""
+ALONE, WORKERS = ("-n", "0"), ("-n", "2")
+FAULTS = (
+    "broken: R1 structure: 1 answer, on 'cap 16: get 4' under eager: step 1 'get 4' was answered with None",
+    "4' under eager/drop_all: step 3 'forward 16': 4.6 from eager, 0 from no-deepstack",
+    "over the budget: graphs 3, at most 1: 3 graphs, 2 recompiles, 0 breaks; recompiled because 0/0: self.",
+    "assert 4096 == 7",
+)
+
+
+@pytest.mark.parametrize("words", [ALONE, pytest.param(WORKERS, marks=SLOW)], ids=" ".join)
+def test_a_planted_fault_is_found(example: Project, words: tuple[str, ...]) -> None:
+    model = example.folder / "side_buffer.py"
+    model.write_text(model.read_text().replace("PLANTED = False", "PLANTED = True"))
+    status, printed = example.pytest(*words)
+    assert (status, re.findall(r"(\d+) failed|passed|error", printed)) == (1, ["4"]), printed
+    assert [said for said in FAULTS if said not in printed] == [], printed
+
+
+@pytest.mark.parametrize(
+    ("words", "passed"),
+    [
+        pytest.param(ALONE, 4, marks=SLOW),
+        pytest.param(WORKERS, 4, marks=SLOW),
+        ((*WORKERS, "-k", "contract"), 1),
+    ],
+    ids=str,
+)
+def test_the_mended_project_passes_and_reports(example: Project, words: tuple[str, ...], passed: int) -> None:
+    status, printed = example.pytest(*words, "--deepstack-report", "out")
+    assert (status, re.findall(r"(\d+) passed|failed|error", printed)) == (0, [str(passed)]), printed
+    found = read_run(example.folder / "out")
+    assert set(found.cases["subject"]) == {"side_buffer:SideBuffer"}
+    assert set(found.cases["arm"]) - {"eager/drop_all"} == {"eager", "eager/full"}
+    assert set(found.rows["verdict"]) == {"PASS", "SKIP"}
+    assert found.meta[0]["finished"]
+    assert main(["report", str(example.folder / "out"), "--quiet"]) == ExitCode.HOLDS
+
+
+def test_each_worker_has_a_gpu_of_the_callers_list_before_a_conftest_is_read(small: Project) -> None:
+    (small.folder / "conftest.py").write_text(
+        "from os import environ\n"
+        "assert 'PYTEST_XDIST_WORKER' not in environ or ',' not in environ['CUDA_VISIBLE_DEVICES']\n"
+    )
+    listed = {"CUDA_VISIBLE_DEVICES": "GPU-8f3a, MIG-77c0"}
+    status, printed = small.pytest("-n", "3", "--deepstack-device", "cuda", **listed)
+    assert status == 0, printed
+    seen = [(small.folder / f"gw{number}.txt").read_text() for number in range(3)]
+    assert seen == ["GPU-8f3a", "MIG-77c0", "GPU-8f3a"]
+
+
+def test_a_run_that_asks_for_no_gpu_keeps_its_list(small: Project) -> None:
+    status, printed = small.pytest("-n", "1", CUDA_VISIBLE_DEVICES="0,1")
+    assert status == 0, printed
+    assert (small.folder / "gw0.txt").read_text() == "0,1"
+
+
+def test_a_case_for_a_gpu_fails_where_one_is_required(small: Project) -> None:
+    (small.folder / "test_small.py").write_text("import pytest\n@pytest.mark.gpu\ndef test_a(): pass\n")
+    (small.folder / "pytest.ini").write_text(
+        "[pytest]\ndeepstack_require_gpu = true\ndeepstack_device = cuda\n"
+    )
+    status, printed = small.pytest("--strict-markers", "--strict-config", CUDA_VISIBLE_DEVICES="")
+    assert status == 1, printed
+    assert "no CUDA device, and --deepstack-require-gpu was given" in printed
+
+
+def test_a_wrong_option_is_answered_with_one_sentence(small: Project) -> None:
+    status, printed = small.pytest("--deepstack-profile", "fast")
+    said = "ERROR: unknown hypothesis profile 'fast'; known are ci, dev, nightly"
+    assert (status, printed.strip()) == (4, said)
+    (small.folder / "out").mkdir()
+    (small.folder / "out" / "rows.jsonl").touch()
+    status, printed = small.pytest("--deepstack-report", "out")
+    assert status == 4, printed
+    assert re.fullmatch(
+        r"ERROR: --deepstack-report: '.*rows.jsonl' is there already: name a new folder", printed.strip()
+    )

@@ -1,0 +1,63 @@
+"""The command beside a finding plays that case, and no other."""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.reporting.written_runs import BROKEN, case_id, planned, write_run
+from deepstack_harness.cli import build_parser, main
+from deepstack_harness.reporting.loading import load_run
+from deepstack_harness.reporting.markdown import render_markdown
+from deepstack_harness.reporting.page import render_page
+from deepstack_harness.reporting.rerun import again, selection_of
+from deepstack_harness.results import read_run
+from deepstack_harness.results.records import CaseRecord
+from deepstack_harness.runs.selection import Tier, matrix, select
+from deepstack_harness.runs.task_result import Ending, lost
+from deepstack_harness.runs.tasks import Task
+
+EVERY = matrix(Tier.NIGHTLY, ["cpu"])
+OWN = "deepstack_harness.revisions.qwen:Pr40932Buffer"
+
+
+def recorded(task: Task) -> CaseRecord:
+    return lost(task, Ending.CRASHED, "", "", 0.0).case
+
+
+@pytest.mark.parametrize("task", EVERY[::60], ids=lambda task: task.id)
+def test_the_selection_takes_one_case_of_the_whole_matrix(task: Task) -> None:
+    assert {one.id for one in select(EVERY, selection_of(recorded(task)))} == {task.id}
+
+
+def test_the_command_is_one_that_the_parser_takes() -> None:
+    case = recorded(next(task for task in EVERY if task.case.caller == "micro_batches"))
+    python, _, harness, *words = shlex.split(again(case))
+    parsed = build_parser().parse_args(words)
+    assert (python, harness, parsed.command, parsed.tier) == ("python", "harness", "run", "nightly")
+    assert (parsed.device, parsed.selection) == (["cpu"], selection_of(case))
+
+
+def test_a_case_of_ones_own_buffer_is_played_again(tmp_path: Path) -> None:
+    words = ["--buffer", OWN, "--quiet"]
+    assert main(["run", "trace == 'cap 16: set 9; get 16'", *words, "--out", str(tmp_path / "one")]) == 0
+    case = load_run(tmp_path / "one").cases
+    (command,) = map(again, case.values())
+    assert main([*shlex.split(command)[3:], "--quiet", "--out", str(tmp_path / "two")]) == 0
+    assert list(read_run(tmp_path / "two").cases["case"]) == list(case)
+
+
+def test_a_case_of_a_test_has_none() -> None:
+    assert not again(recorded(Task(replace(EVERY[0].case, family="MyDecoder"), None)))
+
+
+def test_it_stands_beside_what_is_unexpected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run")
+    (broken,) = [case for case, what in planned() if what is BROKEN]
+    run = load_run(folder)
+    (command,) = [again(one) for one in run.cases.values() if one.case == case_id(broken)]
+    main(["report", str(folder)])
+    assert f"  again      {command}\n" in capsys.readouterr().out
+    assert "revision == &#34;granite_full&#34; and caller == &#34;engine&#34;" in render_page(run)
+    assert "revision &#61;&#61; &quot;granite&#95;full&quot;" in render_markdown(run)

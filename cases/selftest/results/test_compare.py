@@ -1,0 +1,193 @@
+"""`compare` names a planted change for what it is, against the last run and over the history."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.results.written_results import case, write
+from deepstack_harness.cli import main
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.results import read_run
+from deepstack_harness.results.compare import Change, Kind, Thresholds, compare, seconds
+
+BASE = {"a": ("PASS", "PASS"), "b": ("PASS", "XFAIL")}
+
+
+def changes(
+    tmp_path: Path, old: dict[str, tuple[str, str]], new: dict[str, tuple[str, str]]
+) -> list[tuple[str, str, str]]:
+    found = compare(read_run(write(tmp_path / "old", old)), read_run(write(tmp_path / "new", new)))
+    return [(one.kind, one.metric, one.case) for one in found]
+
+
+def test_a_run_that_is_the_same_has_not_changed(tmp_path: Path) -> None:
+    assert changes(tmp_path, BASE, BASE) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        ("PASS", "FAIL", Kind.REGRESSION),
+        ("PASS", "XFAIL", Kind.REGRESSION),
+        ("PASS", "ERROR", Kind.REGRESSION),
+        ("XFAIL", "ERROR", Kind.REGRESSION),
+        ("SKIP", "FAIL", Kind.REGRESSION),
+        ("ERROR", "FAIL", Kind.REGRESSION),
+        ("XFAIL", "IMPROVED", Kind.IMPROVEMENT),
+        ("FAIL", "PASS", Kind.IMPROVEMENT),
+        ("ERROR", "PASS", Kind.IMPROVEMENT),
+        ("PASS", "SKIP", Kind.MISSING),
+        ("XFAIL", "SKIP", Kind.MISSING),
+        ("SKIP", "PASS", Kind.NEW),
+        ("FAIL", "XFAIL", None),
+        ("IMPROVED", "PASS", None),
+    ],
+)
+def test_a_verdict_that_changed(tmp_path: Path, old: str, new: str, kind: Kind | None) -> None:
+    found = changes(tmp_path, {"a": ("PASS", old)}, {"a": ("PASS", new)})
+    assert found == ([] if kind is None else [(kind, "verdict R2", "a")])
+
+
+def test_cases_that_are_gone_and_that_are_new(tmp_path: Path) -> None:
+    found = changes(tmp_path, {**BASE, "gone": BASE["a"]}, {**BASE, "came": BASE["a"]})
+    assert found == [(Kind.MISSING, "case", "gone"), (Kind.NEW, "case", "came")]
+
+
+@pytest.mark.parametrize(
+    ("metric", "before", "now", "limits", "kind"),
+    [
+        ("distance", 1e-5, 5e-5, Thresholds(), Kind.REGRESSION),
+        ("distance", 1e-5, 3e-5, Thresholds(), None),
+        ("distance", 1e-5, 3e-5, Thresholds(distance=2), Kind.REGRESSION),
+        ("distance", 5e-5, 1e-5, Thresholds(), Kind.IMPROVEMENT),
+        ("distance", 0.0, 3e-6, Thresholds(), None),  # rounding is 1e-6
+        ("distance", 0.0, 5e-6, Thresholds(), Kind.REGRESSION),
+        ("graphs", 1, 2, Thresholds(), Kind.REGRESSION),
+        ("graphs", 1, 2, Thresholds(graphs=1), None),
+        ("graphs", 3, 2, Thresholds(), Kind.IMPROVEMENT),
+        ("recompiles", 0, 1, Thresholds(), Kind.REGRESSION),
+        ("recompiles", 1, 0, Thresholds(), Kind.IMPROVEMENT),
+        ("seconds", 1.0, 100.0, Thresholds(), None),
+    ],
+)
+def test_a_figure_that_changed(
+    tmp_path: Path, metric: str, before: float, now: float, limits: Thresholds, kind: Kind | None
+) -> None:
+    old, new = (
+        read_run(write(tmp_path / name, {"a": BASE["a"]}, {"a": case("a", **{metric: value})}))  # type: ignore[arg-type]
+        for name, value in (("old", before), ("new", now))
+    )
+    found = compare(old, new, limits=limits)
+    assert [(one.kind, one.metric) for one in found] == ([] if kind is None else [(kind, metric)])
+
+
+def test_seconds_are_told_those_that_grew_first(tmp_path: Path) -> None:
+    old = write(tmp_path / "old", BASE, {"a": case("a", seconds=1.0), "b": case("b", seconds=1.0)})
+    new = write(tmp_path / "new", BASE, {"a": case("a", seconds=1.0), "b": case("b", seconds=3.0)})
+    assert [one[1:] for one in seconds(read_run(old), read_run(new))] == [(1.0, 3.0), (1.0, 1.0)]
+
+
+def nights(tmp_path: Path, distances: list[float], verdicts: list[str]) -> list[Change]:
+    """The last is NEW, the one before it OLD."""
+    runs = []
+    for number, (distance, verdict) in enumerate(zip(distances, verdicts, strict=True)):
+        written = {"a": replace(case("a"), distances=case("a", distance=distance).distances)}
+        runs.append(
+            read_run(write(tmp_path / str(number), {"a": ("PASS", verdict)}, written, started=f"{number}"))
+        )
+    *history, old, new = runs
+    return compare(old, new, history)
+
+
+def test_a_drift_too_slow_for_two_runs_is_seen_over_the_history(tmp_path: Path) -> None:
+    found = nights(tmp_path, [1e-5, 1e-5, 1e-5, 2e-5, 4e-5, 8e-5], ["PASS"] * 6)
+    assert [(one.kind, one.metric, one.since) for one in found] == [
+        (Kind.REGRESSION, "distance", "the last 5 runs")
+    ]
+    assert (found[0].before, found[0].after) == ("1e-05", "8e-05")
+
+
+def test_what_broke_last_night_is_still_broken_tonight(tmp_path: Path) -> None:
+    found = nights(tmp_path, [0.0] * 5, ["PASS", "PASS", "PASS", "FAIL", "FAIL"])
+    assert [(one.kind, one.metric, one.since) for one in found] == [
+        (Kind.REGRESSION, "verdict R2", "the last 4 runs")
+    ]
+
+
+def test_what_was_mended_last_night_is_not_said_again(tmp_path: Path) -> None:
+    assert nights(tmp_path, [0.0] * 5, ["FAIL", "FAIL", "FAIL", "PASS", "PASS"]) == []
+
+
+def test_one_bad_night_in_the_history_is_no_baseline(tmp_path: Path) -> None:
+    assert nights(tmp_path, [1e-5, 1e-2, 1e-5, 1e-5, 1e-5], ["PASS", "ERROR", "PASS", "PASS", "PASS"]) == []
+
+
+def test_a_case_that_was_gone_last_night_is_still_missing(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path / "history" / str(number), BASE, started=f"2026-01-0{number}")
+    old, new = (write(tmp_path / name, {"a": BASE["a"]}) for name in ("old", "new"))
+    assert main(["compare", str(old), str(new), "--quiet"]) == ExitCode.HOLDS
+    words = ["--history", str(tmp_path / "history"), "--quiet"]
+    assert main(["compare", str(old), str(new), *words]) == ExitCode.BROKEN
+
+
+def test_a_case_that_was_there_in_a_minority_of_nights_is_not_missed(tmp_path: Path) -> None:
+    played = [BASE, {"a": BASE["a"]}, {"a": BASE["a"]}]
+    runs = [read_run(write(tmp_path / str(n), verdicts, started=str(n))) for n, verdicts in enumerate(played)]
+    assert compare(runs[1], runs[2], runs[:1]) == []
+
+
+@pytest.mark.parametrize(
+    ("new", "said", "code"),
+    [
+        ({**BASE, "a": ("PASS", "FAIL")}, "regression   verdict R2   kept -> broken", ExitCode.BROKEN),
+        ({**BASE, "b": ("PASS", "IMPROVED")}, "improvement  verdict R2   broken -> kept", ExitCode.BROKEN),
+        ({"a": BASE["a"]}, "missing      case         there -> gone", ExitCode.BROKEN),
+        ({**BASE, "c": ("PASS", "PASS")}, "new          case         not there -> there", ExitCode.HOLDS),
+        (BASE, "nothing changed", ExitCode.HOLDS),
+    ],
+)
+def test_the_command_names_each_change_and_exits(
+    tmp_path: Path,
+    new: dict[str, tuple[str, str]],
+    said: str,
+    code: ExitCode,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folders = [str(write(tmp_path / name, verdicts)) for name, verdicts in (("old", BASE), ("new", new))]
+    assert main(["compare", *folders]) == code
+    assert said in capsys.readouterr().out
+
+
+def test_changes_are_json_for_programs(tmp_path: Path) -> None:
+    old, new = write(tmp_path / "old", BASE), write(tmp_path / "new", {"a": BASE["a"]})
+    main(["compare", str(old), str(new), "--json", str(tmp_path / "changes.jsonl"), "--quiet"])
+    (line,) = (tmp_path / "changes.jsonl").read_text().splitlines()
+    assert json.loads(line)["kind"] == "missing"
+    assert json.loads(line)["schema_version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere", "nowhere"], "'nowhere' holds no run"),
+        (["old", "new", "--threshold", "speed=1"], "not 'speed=1'"),
+        (["old", "new", "--threshold", "graphs"], "not 'graphs'"),
+        (["old", "new", "--threshold", "graphs=-1"], "not 'graphs=-1'"),
+        (["old", "new", "--history", "/nowhere"], "history '/nowhere' is neither"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(
+    tmp_path: Path,
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("old", "new"):
+        write(tmp_path / name, BASE)
+    assert main(["compare", *words, "--quiet"]) == ExitCode.USAGE
+    assert said in capsys.readouterr().err

@@ -1,0 +1,81 @@
+"""Every revision answers S1..S10 as the releases it follows were seen to."""
+
+import pytest
+import torch
+
+from cases.selftest.play.playing import observe
+from cases.selftest.revisions.sequences import REVISIONS, SEQUENCES, Read, Sequence
+from deepstack_harness.catalogue.registry import REVISIONS as REGISTERED
+from deepstack_harness.contract.case import Answer, Observation, StepFacts
+from deepstack_harness.play import Model
+from deepstack_harness.revisions.qwen import Pr49397Buffer
+from deepstack_harness.revisions.reference import ReferenceBuffer
+
+
+def reads(observation: Observation) -> list[Read]:
+    return [_read(facts) for facts in observation.steps if facts.step.startswith("get")]
+
+
+def _read(facts: StepFacts) -> Read:
+    if facts.raised:
+        return facts.raised.type
+    assert facts.answer is not None
+    if facts.answer.structure == "none":
+        return None
+    return _counts(facts.answer)
+
+
+def _counts(answer: Answer) -> Read:
+    levels = tuple(
+        (sum(run.rows for run in runs), sum(run.rows for run in runs if run.payload)) for runs in answer.rows
+    )
+    return levels if len(set(levels)) > 1 else levels[0]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("sequence", SEQUENCES.values(), ids=SEQUENCES)
+def test_sequences(qwen: Model, sequence: Sequence, revision: str) -> None:
+    assert reads(observe(qwen, sequence.trace, revision)) == sequence.of(revision)
+
+
+def test_every_registered_revision_is_held_to_the_table() -> None:
+    assert set(REGISTERED) == set(REVISIONS)
+
+
+GROWS = [revision for revision in REVISIONS if not revision.startswith("granite_")]
+
+
+@pytest.mark.parametrize("revision", GROWS)
+def test_growth_moves_the_storage_and_only_the_reference_says_so(qwen: Model, revision: str) -> None:
+    _, before, _, after = observe(qwen, SEQUENCES["S7"].trace, revision).steps
+    assert before.answer is not None
+    assert after.answer is not None
+    assert before.answer.addresses != after.answer.addresses
+    assert (before.generation != after.generation) == (revision == "reference")
+
+
+def test_without_a_vision_tower_there_is_never_an_answer() -> None:
+    made = Pr49397Buffer(16, 8, 3, dtype=torch.float32, device=torch.device("cpu"), vision=False)
+    made.set(torch.ones(3, 4, 8))
+    assert made.get(4) is None
+
+
+@pytest.mark.parametrize("revision", [one for one in REVISIONS if one not in GROWS])
+@pytest.mark.parametrize("step", ["get -1", "clear -1", "resize 20"])
+def test_steps_that_granite_has_not(qwen: Model, revision: str, step: str) -> None:
+    *_, facts, _ = observe(qwen, f"cap 16: set 9; {step}; get 16", revision).steps
+    assert facts.unavailable is not None
+    assert facts.raised is None
+
+
+def test_the_reference_keeps_retired_storage_until_it_is_released() -> None:
+    made = ReferenceBuffer(4, 8, 1, dtype=torch.float32, device=torch.device("cpu"))
+    made.set(torch.ones(1, 4, 8))
+    old = made.get(4)
+    assert old is not None
+    address = old[0].data_ptr()
+    del old
+    made.resize(64)
+    assert made._retired[0][0].data_ptr() == address
+    made.release()
+    assert not made._retired

@@ -1,0 +1,266 @@
+"""`run` from its command line: files, exit codes, a kill and `--resume`, shards, Ray, and what it costs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from deepstack_harness.cli import main
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.errors import ExitCode, MachineError
+from deepstack_harness.machine.gpus import VISIBLE, visible_gpus
+from deepstack_harness.results import Run, read_run
+from deepstack_harness.runs.execution import Execution, Wanted
+from deepstack_harness.runs.local_pool import FreeGpus
+from deepstack_harness.runs.tasks import Group, Task
+
+pytestmark = pytest.mark.xdist_group("run")
+SELECTION = (
+    "family != 'granite4_vision' and arm == 'eager' and incident == '' and trace.str.contains('resize')"
+)
+"""Two groups, and no compiler."""
+
+
+def run(*words: str) -> int:
+    return main(["run", *words, "--quiet"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole run with two workers."""
+    found = tmp_path_factory.mktemp("runs") / "whole"
+    assert run(SELECTION, "-n", "2", "--out", str(found)) == ExitCode.HOLDS
+    return found
+
+
+def judged(folder: Path) -> list[str]:
+    """All rows and, of cases, what is not time, in an order of their own."""
+    found: Run = read_run(folder)
+    cases = found.cases.drop(columns=["seconds"])
+    return sorted(
+        [*found.rows.to_json(orient="records", lines=True).splitlines(), *map(str, cases.to_dict("records"))]
+    )
+
+
+def test_a_run_leaves_its_files_and_what_the_catalogue_says(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir()} == {
+        "run.json", "rows.jsonl", "cases.jsonl", "rows.parquet", "cases.parquet",
+    }  # fmt: skip
+    found = read_run(folder)
+    assert found.meta[0]["planned"] == {"groups": 2, "cases": len(found.cases)}
+    verdicts = found.rows.groupby("verdict").size().to_dict()
+    assert verdicts.keys() == {"PASS", "SKIP", "XFAIL"}
+    assert set(found.rows[found.rows["verdict"] == "XFAIL"]["rule"]) >= {"R4", "R6"}
+    assert set(found.cases["group"]) == {"qwen3_vl eager cpu", "qwen3_omni_moe_thinker eager cpu"}
+
+
+def test_a_case_tells_its_steps_and_a_failing_one_its_script(folder: Path) -> None:
+    found = read_run(folder)
+    case = next(
+        one for one in found.cases.to_dict("records") if one["subject"] == "pr43617" and one["script"]
+    )
+    assert [step["step"] for step in case["steps"]] == case["trace"].partition(": ")[2].split("; ")
+    assert case["expected"] == ["R4", "R6"]
+    assert "pr43617 breaks rule R4" in case["script"]
+    compile(case["script"], "script", "exec")
+
+
+def test_a_run_that_is_there_is_refused_and_resumed_without_playing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (folder / "rows.jsonl").read_bytes()
+    assert run(SELECTION, "--out", str(folder)) == ExitCode.USAGE
+    assert "go on with --resume" in capsys.readouterr().err
+    assert run("arm == 'eager'", "--out", str(folder), "--resume") == ExitCode.USAGE
+    assert main(["run", SELECTION, "--out", str(folder), "--resume"]) == ExitCode.HOLDS
+    assert f"{len(read_run(folder).cases)} cases are there already" in capsys.readouterr().out
+    assert (folder / "rows.jsonl").read_bytes() == before
+
+
+def test_a_run_that_is_killed_goes_on_and_ends_with_the_same_rows(folder: Path, tmp_path: Path) -> None:
+    words = [SELECTION, "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "deepstack_harness", "run", *words, "--json", "-"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        json.loads(child.stdout.readline())  # a row, so its case is on the disk
+        child.send_signal(signal.SIGKILL)
+    killed = read_run(tmp_path / "run")
+    assert 0 < len(killed.cases) < killed.meta[0]["planned"]["cases"]
+    assert killed.meta[0]["finished"] is None
+    for name in ("rows.jsonl", "cases.jsonl"):  # as if it had been killed while it wrote
+        with (tmp_path / "run" / name).open("a") as stream:
+            stream.write('{"half a')
+    assert run(*words, "--resume") == ExitCode.HOLDS
+    assert judged(tmp_path / "run") == judged(folder)
+
+
+def test_shards_together_are_the_unsharded_run(folder: Path, tmp_path: Path) -> None:
+    """Three shards of two groups: one has nothing to do."""
+    for index in (3, 1, 2):
+        assert run(SELECTION, "--out", str(tmp_path), "--shard", f"{index}/3") == ExitCode.HOLDS
+    assert judged(tmp_path) == judged(folder)
+    assert [len(json.loads(path.read_text())) for path in tmp_path.glob("run-*of3.json")]
+    assert len(list(tmp_path.glob("cases-*of3.parquet"))) == 3
+
+
+def test_what_is_unexpected_exits_with_1_and_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a class of one's own nothing is expected; this one keeps nothing."""
+    words = [
+        "trace.str.contains('set 9; get 16; clear 16')",
+        "--buffer",
+        "deepstack_harness.revisions.qwen:Pr40932Buffer",
+    ]
+    assert main(["run", *words, "--out", str(tmp_path / "run")]) == ExitCode.BROKEN
+    said = capsys.readouterr().out
+    assert "FAIL R1 deepstack_harness.revisions.qwen:Pr40932Buffer float32 'cap 16: set 9; get 16" in said
+    assert "FAIL" in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["family == 'x'"], "selection 'family == 'x'' holds for none"),
+        (["--tier", "weekly"], "unknown --tier 'weekly'; known are ci, nightly"),
+        (["--executor", "slurm"], "unknown --executor 'slurm'; known are local, ray"),
+        (["--device", "tpu"], "unknown device 'tpu'; known are cpu, cuda and cuda:N"),
+        (["--shard", "4/3"], "not '4/3'"),
+        (["-n", "0"], "-n takes 1 or more, not 0"),
+        (["--case-seconds", "0"], "--case-seconds takes more than 0"),
+        (["--case-seconds", "nan"], "--case-seconds: takes a number, as in 1.5, not 'nan'"),
+        (["--memory", "inf"], "not 'inf'"),
+        (["--memory", "much"], "not 'much'"),
+        (["--buffer", "nowhere"], "'nowhere' is not MODULE:CLASS"),
+        (["--out", "/dev/null/x"], "cannot"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = [] if "--out" in words else ["--out", "/dev/null/never"]
+    assert run(*words, *out) in {ExitCode.USAGE, ExitCode.MACHINE}
+    assert said in capsys.readouterr().err
+
+
+def test_a_run_is_resumed_in_a_folder_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(SELECTION, "--resume") == ExitCode.USAGE
+    assert "say which with --out DIR" in capsys.readouterr().err
+
+
+def test_ray_that_is_not_installed_is_said_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert run(SELECTION, "--executor", "ray", "--out", str(tmp_path / "run")) == ExitCode.MACHINE
+    assert "pip install 'deepstack-harness[ray]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("listed", "names"), [("0,1", ["0", "1"]), ("GPU-8f2a,MIG-1c", ["GPU-8f2a", "MIG-1c"]), ("3,-1,0", ["3"])]
+)
+def test_visible_gpus_are_the_callers_own_strings(
+    listed: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VISIBLE, listed)
+    assert visible_gpus() == names
+
+
+@pytest.mark.parametrize("listed", ["", "-1"])
+def test_no_gpu_is_the_machines_fault(listed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VISIBLE, listed)
+    with pytest.raises(MachineError, match="use --device cpu"):
+        visible_gpus()
+
+
+def test_each_group_sees_gpus_of_its_own_and_waits_for_them() -> None:
+    """As strings that nobody reads; a group of ranks takes one for each."""
+    one, other, two = (group_on("cuda", ranks) for ranks in (1, 1, 2))
+    gpus = FreeGpus(["GPU-a", "MIG-b"])
+    with gpus.taken(one) as first, gpus.taken(other) as second, gpus.taken(group_on("cpu", 1)) as none:
+        assert (first, second, none) == ({VISIBLE: "GPU-a"}, {VISIBLE: "MIG-b"}, {})
+        waiting = Thread(target=lambda: seen.append(enter(gpus, two)))
+        seen: list[dict[str, str]] = []
+        waiting.start()
+        waiting.join(0.05)
+        assert waiting.is_alive()
+    waiting.join(10)
+    assert [sorted(one[VISIBLE].split(",")) for one in seen] == [["GPU-a", "MIG-b"]]
+
+
+def group_on(device: str, ranks: int) -> Group:
+    arm = ArmSpec.parse("eager" if ranks == 1 else f"eager/tp{ranks}")
+    return Group(
+        (Task(Case("qwen3_vl", "reference", Trace.parse("cap 4: get 4"), arm, device=device), None),)
+    )
+
+
+def enter(gpus: FreeGpus, group: Group) -> dict[str, str]:
+    with gpus.taken(group) as seen:
+        return seen
+
+
+def test_a_run_on_cuda_leaves_out_what_takes_more_gpus_than_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VISIBLE, "GPU-a,GPU-b")
+    wanted = Wanted("family == 'qwen3_vl' and arm in ['eager', 'eager/tp2', 'eager/tp3']", devices=("cuda",))
+    execution = Execution(wanted, tmp_path / "run", resume=False)
+    execution.writer.close()
+    assert [group.name for group in execution.left_out] == ["qwen3_vl eager/tp3 cuda"]
+    assert {group.name for group in execution.groups} == {"qwen3_vl eager cuda", "qwen3_vl eager/tp2 cuda"}
+
+
+@pytest.mark.slow
+def test_ray_plays_the_same(folder: Path, tmp_path: Path) -> None:
+    """In a process of its own: Ray leaves threads behind, and talks."""
+    pytest.importorskip("ray")
+    words = [SELECTION, "--executor", "ray", "-n", "2", "--out", str(tmp_path / "run"), "--quiet"]
+    subprocess.run([sys.executable, "-m", "deepstack_harness", "run", *words], check=True)
+    assert judged(tmp_path / "run") == judged(folder)
+
+
+WITHOUT_WORKERS = """
+import sys
+
+sys.path.insert(0, sys.argv[1])
+from deepstack_harness.cli import main
+from deepstack_harness.runs import ray_pool
+
+ray_pool._START_S = 20.0
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_ray_whose_workers_cannot_start_is_no_endless_wait(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    fault = "import os, sys; print('not today', file=sys.stderr, flush=True); os._exit(1)"
+    (tmp_path / "sitecustomize.py").write_text(fault)
+    words = ["run", SELECTION, "--executor", "ray", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-c", WITHOUT_WORKERS, str(tmp_path), *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert ended.returncode == ExitCode.MACHINE, ended.stderr
+    assert "Ray started no worker within 20 s: not today" in ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
+def test_two_workers_take_three_quarters_of_the_time_of_one_and_the_runner_a_tenth(tmp_path: Path) -> None:
+    """Against the work of the same run, because other workers of pytest may hold the cores."""
+    words = ["arm == 'eager/drop_all/full'", "--tier", "nightly"]  # two groups of equal length
+    started, ours = time.perf_counter(), time.process_time()
+    assert run(*words, "-n", "2", "--out", str(tmp_path / "run")) == ExitCode.HOLDS
+    took, ours = time.perf_counter() - started, time.process_time() - ours
+    seconds = read_run(tmp_path / "run").cases["seconds"]
+    assert took <= 0.75 * seconds.sum()
+    assert ours <= 0.1 * seconds.sum()

@@ -1,0 +1,158 @@
+"""`selftest`: it says which mutants are missed, and a harness that was made blind does not pass it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from cases.selftest.workers.misbehaving import ALWAYS
+from cases.selftest.workers.processes import Witness
+from deepstack_harness.catalogue.mutants import MUTANTS
+from deepstack_harness.catalogue.names import Names
+from deepstack_harness.catalogue.registry import ORACLES
+from deepstack_harness.cli import main
+from deepstack_harness.contract.case import Case, Judgement, Observation
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.fuzzing import running
+from deepstack_harness.oracles import all_rules
+from deepstack_harness.oracles.all_rules import judge_all
+from deepstack_harness.selftest import pool, trials
+from deepstack_harness.selftest.pool import prove
+from deepstack_harness.selftest.trials import EFFORTS, Effort, Proof, Trial, trials_for
+from deepstack_harness.workers.limits import Limits
+
+FEW = {"eager": Effort(examples=60, extra=2)}
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hunts of a second: mutants that every trace shows need no more."""
+    monkeypatch.setattr(trials, "EFFORTS", FEW)
+
+
+def run(*words: str) -> int:
+    return main(["selftest", "--workers", "0", *words])
+
+
+def test_each_mutant_and_the_control_have_a_row(short: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("copies_on_get", "growth_loses_payload", "--json", "-") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["buffer"], row["rule"], row["holds"], row["found"]) for row in rows] == [
+        ("reference", None, True, []),
+        ("copies_on_get", "R6", True, ["R6"]),
+        ("growth_loses_payload", "R4", True, ["R4"]),
+    ]
+    assert rows[0]["examples"] >= 12
+    assert all(row["examples"] >= 1 and row["trace"].startswith("cap ") for row in rows[1:])
+
+
+def test_without_its_oracle_a_mutant_is_missed_and_named(
+    short: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seeing = Names("oracle", {rule: oracle for rule, oracle in ORACLES.items() if rule != "R4"})
+    monkeypatch.setattr(all_rules, "ORACLES", seeing)
+    assert run("copies_on_get", "growth_loses_payload") == 1
+    said = capsys.readouterr().out
+    assert "NOT CAUGHT" in said
+    assert "1 of 2 mutants caught, each by its rule alone; 0 false alarms" in said
+    assert "not so: growth_loses_payload" in said
+
+
+def test_an_oracle_that_always_speaks_gives_false_alarms_and_blames_the_wrong_rule(
+    short: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nervous(case: Case, observation: Observation) -> Sequence[Judgement]:
+        said = judge_all(case, observation)
+        return [replace(one, verdict=Verdict.FAIL) if one.rule is Rule.R7 else one for one in said]
+
+    monkeypatch.setattr(running, "judge_all", nervous)
+    assert run("copies_on_get") == 1
+    said = capsys.readouterr().out
+    assert "FALSE ALARM R7" in said
+    assert "broke R7" in said.partition("copies_on_get")[2]
+    assert "0 of 1 mutants caught, each by its rule alone; 1 false alarms" in said
+
+
+@pytest.mark.parametrize(
+    ("rule", "found", "holds"),
+    [("R6", ("R6",), True), ("R6", ("R6", "R7"), False), ("R6", ("R7",), False), ("R6", (), False),
+     (None, (), True), (None, ("R1",), False)],
+)  # fmt: skip
+def test_only_the_stated_rule_will_do(rule: str | None, found: tuple[str, ...], holds: bool) -> None:
+    trial = Trial("any", rule, "eager", examples=9, extra=1, seed=0)
+    assert Proof(trial, found, examples=4, seconds=0.1).holds is holds
+
+
+def trial_of(subject: str, rule: str | None = "R6") -> Trial:
+    return Trial(subject, rule, "eager", examples=3, extra=0, seed=0)
+
+
+def test_a_worker_that_raises_proves_nothing_and_goes_on() -> None:
+    subjects = ["no_such_mutant", "copies_on_get"]
+    proofs = {proof.trial.subject: proof for proof in prove(map(trial_of, subjects), workers=1)}
+    assert proofs["copies_on_get"].holds
+    assert not proofs["no_such_mutant"].holds
+    assert proofs["no_such_mutant"].failed
+    assert "unknown revision 'no_such_mutant'" in proofs["no_such_mutant"].detail
+
+
+@pytest.mark.parametrize("name", ["hang_always", "crash_always", "flood_always"])
+def test_a_worker_that_ends_proves_nothing_and_is_replaced(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_WORK", "cases.selftest.workers.misbehaving")
+    limits = Limits(call_s=0.5 if name == "hang_always" else 60)
+    found = list(prove([trial_of(name)] * 3, workers=1, limits=limits))
+    assert [proof.failed for proof in found] == [True] * 3
+    assert all(proof.detail.startswith(f"the worker gave no proof: {ALWAYS[name]}") for proof in found)
+
+
+def test_a_selftest_that_is_given_up_ends_its_workers(
+    witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ctrl-C does: all trials but the first one hang."""
+    monkeypatch.setattr(pool, "_WORK", "cases.selftest.workers.misbehaving")
+    proofs = prove([trial_of("echo"), *[trial_of(witness.path)] * 3], workers=2)
+    next(proofs)
+    witness.line()
+    proofs.close()
+    assert witness.is_closed()
+
+
+def test_the_same_seed_proves_the_same() -> None:
+    trial = Trial("set_cut_to_capacity", "R4", "eager", examples=300, extra=0, seed=7)
+    first, second = (replace(proof, seconds=0.0) for proof in prove([trial, trial], workers=0))
+    assert first == second
+    assert first.found == ("R4",)
+
+
+def test_the_control_is_hunted_under_every_arm_that_a_mutant_needs_at_least_as_long() -> None:
+    planned = trials_for(MUTANTS, seed=0)
+    assert {trial.subject for trial in planned} == {*MUTANTS, "reference"}
+    assert {mutant.arm for mutant in MUTANTS.values()} == set(EFFORTS)
+    for arm in EFFORTS:
+        of_arm = [trial for trial in planned if trial.arm == arm]
+        assert of_arm[0].rule is None
+        assert of_arm[0].examples >= max(trial.examples for trial in of_arm)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["no_such_mutant"], "unknown mutant 'no_such_mutant'; known are none_when_empty, "),
+        (["--workers", "-1"], "--workers -1: a number of processes is 0 or more"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["selftest", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_mutant_is_caught_with_no_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["selftest"]) == 0
+    assert f"{len(MUTANTS)} of {len(MUTANTS)} mutants caught" in capsys.readouterr().out

@@ -1,0 +1,501 @@
+"""Releases, from an index of our own on this machine: by ranges, whole, kept, and not to be had."""
+
+import http.server
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from packaging.version import Version
+
+import deepstack_harness
+from cases.selftest.binding.synthetic_vllm import OMNI, QWEN, ModelFile, Vllm
+from deepstack_harness.engines.classes import methods_of
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.vllm import VLLM
+from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.sources import pip_settings
+from deepstack_harness.sources.index import Index, known_releases
+from deepstack_harness.sources.known_package import KnownPackage
+from deepstack_harness.sources.pip_settings import PipSettings
+
+ROOT = Path(deepstack_harness.__file__).parents[2]
+BALLAST = os.urandom(1 << 20)
+CLOSED = "http://127.0.0.1:9/simple"
+BEHIND_PROXY = ("http_proxy", "https_proxy", "all_proxy")
+
+
+@dataclass
+class Served:
+    """A package index over a folder of files: what it does, and what it was asked."""
+
+    folder: Path
+    ranges: bool = True
+    status: int = 200
+    url: str = ""
+    yanked: frozenset[str] = frozenset()
+    asked: Counter[str] = field(default_factory=Counter)
+    sent: int = 0
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """The simple index (PEP 503): /simple/PACKAGE/ lists what lies in the folder of that package."""
+
+    served: Served
+
+    def do_GET(self) -> None:
+        self.served.asked[self.path] += 1
+        path = self.served.folder / self.path.partition("?")[0].removeprefix("/files/")
+        if self.served.status != 200:
+            self._send(self.served.status, b"no")
+        elif self.path.startswith("/simple/"):
+            package = self.path.split("/")[2]
+            names = [each.name for each in self.served.folder.glob(f"{package}-*")]
+            self._send(200, "".join(map(self._link, names)).encode())
+        elif path.is_file():
+            self._send_file(path.read_bytes())
+        else:
+            self._send(404, b"no")
+
+    def _link(self, name: str) -> str:
+        yanked = ' data-yanked="broken"' if name in self.served.yanked else ""
+        return f'<a href="/files/{name}"{yanked}>{name}</a>'
+
+    def _send_file(self, data: bytes) -> None:
+        asked = self.headers.get("Range", "")
+        if not (self.served.ranges and asked):
+            self._send(200, data)
+            return
+        first, last = map(int, asked.removeprefix("bytes=").split("-"))
+        self._send(206, data[first : last + 1], ("Content-Range", f"bytes {first}-{last}/{len(data)}"))
+
+    def _send(self, status: int, data: bytes, *headers: tuple[str, str]) -> None:
+        self.send_response(status)
+        for name, value in (("Content-Type", "text/html"), ("Content-Length", str(len(data))), *headers):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+        self.served.sent += len(data)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on the terminal."""
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine where pip is told nothing, and nothing is kept; answers the cache folder."""
+    for name in os.environ:
+        if name.startswith("PIP_") or name.lower() in BEHIND_PROXY:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", CLOSED)
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(cache))
+    return cache
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """An empty index that pip is told of."""
+    served = Served(tmp_path / "served")
+    served.folder.mkdir()
+    handler = type("Ours", (Handler,), {"served": served})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        served.url = f"http://127.0.0.1:{server.server_port}/simple"
+        monkeypatch.setenv("PIP_INDEX_URL", served.url)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield served
+        server.shutdown()
+        thread.join()
+
+
+def label_and_get(release: str, model: str = "qwen3_vl") -> tuple[str, object]:
+    bound = methods_of(open_source(f"vllm=={release}"), model)
+    buffer = bound(16, 8, 3, dtype=torch.float32, device=torch.device("cpu"))
+    return bound.label, buffer.get(4)
+
+
+def test_a_release_is_read_by_ranges_and_kept(index: Served, machine: Path) -> None:
+    Vllm().wheel(index.folder, ballast=BALLAST)
+    assert label_and_get("0.22.1") == ("vllm 0.22.1", None)
+    assert 0 < index.sent < len(BALLAST) / 4
+    index.status = 500
+    bound = methods_of(open_source("vllm==0.22.1"))
+    kept = machine / "packages/vllm/0.22.1" / QWEN
+    assert bound.filename == str(kept)
+    assert kept.read_text() == str(ModelFile())
+
+
+def test_one_look_up_serves_all_files_of_a_release(index: Served) -> None:
+    Vllm().wheel(index.folder)
+    source = open_source("vllm==0.22.1")
+    source.read(QWEN)
+    source.read(OMNI)
+    assert index.asked["/simple/vllm/"] == 1
+
+
+def test_without_ranges_the_wheel_is_downloaded_once(
+    index: Served, machine: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    index.ranges = False
+    wheel = Vllm().wheel(index.folder, ballast=BALLAST)
+    assert label_and_get("0.22.1") == ("vllm 0.22.1", None)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert f"{wheel.name} is downloaded whole" in caplog.text
+    assert [path.name for path in (machine / "archives").iterdir()] == [wheel.name]
+    index.status = 500
+    assert label_and_get("0.22.1", "qwen3_omni_moe_thinker") == ("vllm 0.22.1", None)
+
+
+def test_a_damaged_download_is_replaced(index: Served, machine: Path) -> None:
+    index.ranges = False
+    wheel = Vllm().wheel(index.folder)
+    damaged = machine / "archives" / wheel.name
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"PK")
+    assert label_and_get("0.22.1") == ("vllm 0.22.1", None)
+    assert damaged.read_bytes() == wheel.read_bytes()
+
+
+def test_a_download_with_the_wrong_digest_is_refused(index: Served) -> None:
+    index.ranges = False
+    wheel = Vllm().wheel(index.folder)
+    page = index.folder / "links.html"
+    page.write_text(f'<a href="/files/{wheel.name}#sha256={"0" * 64}">x</a>')
+    settings = PipSettings(no_index=True, find_links=(index.url.replace("/simple", "/files/links.html"),))
+    with pytest.raises(MachineError, match=r"\.whl cannot be read \(its digest is not the one"):
+        Index(VLLM.package, settings).find(Version("0.22.1")).read(QWEN)
+
+
+@pytest.mark.parametrize("suffix", [".tar.gz", ".zip"])
+def test_an_sdist_will_do(index: Served, suffix: str) -> None:
+    Vllm().sdist(index.folder, suffix)
+    assert label_and_get("0.22.1") == ("vllm 0.22.1", None)
+
+
+def test_a_wheel_of_any_platform_is_preferred_to_the_sdist(index: Served) -> None:
+    Vllm().sdist(index.folder)
+    wheel = Vllm().wheel(index.folder)
+    foreign = wheel.rename(wheel.with_name("vllm-0.22.1-cp27-cp27m-win32.whl"))
+    label_and_get("0.22.1")
+    assert index.asked[f"/files/{foreign.name}"]
+    assert not index.asked["/files/vllm-0.22.1.tar.gz"]
+
+
+def test_a_local_build_is_not_taken_for_the_release(index: Served) -> None:
+    Vllm(version="0.22.1+cu129", qwen="other = 1").wheel(index.folder)
+    Vllm().sdist(index.folder)
+    assert open_source("vllm==0.22.1").read(QWEN).text == str(ModelFile())
+    assert open_source("vllm==0.22.1+cu129").read(QWEN).text == "other = 1"
+
+
+def test_a_kept_archive_of_another_release_is_not_taken_for_this_one(index: Served, machine: Path) -> None:
+    kept = machine / "archives"
+    kept.mkdir(parents=True)
+    Vllm(version="0.22.1.post1", qwen="other = 1").wheel(kept)
+    Vllm().wheel(index.folder)
+    assert open_source("vllm==0.22.1").read(QWEN).text == str(ModelFile())
+
+
+def test_a_folder_of_wheels_is_read_where_it_lies(
+    tmp_path: Path, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = Vllm().wheel(tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path / 'gone'} {wheel.parent}")
+    assert label_and_get("0.22.1") == ("vllm 0.22.1", None)
+    assert wheel.exists()
+    assert not (machine / "archives").exists()
+    with pytest.raises(
+        UsageError, match=r"^there is no vllm 0\.22\.2: near it are 0\.22\.1, the newest is 0\.22\.1$"
+    ):
+        open_source("vllm==0.22.2").read(QWEN)
+
+
+def test_a_release_that_does_not_exist_is_refused_with_its_neighbours(index: Served) -> None:
+    for version in ("0.19.1", "0.20.0", "0.22.0", "0.22.1", "0.23.0", "0.33.0"):
+        (index.folder / f"vllm-{version}-py3-none-any.whl").touch()
+    with pytest.raises(UsageError) as caught:
+        open_source("vllm==0.22.5").read(QWEN)
+    assert str(caught.value) == (
+        "there is no vllm 0.22.5: near it are 0.22.0, 0.22.1, 0.23.0, 0.33.0, the newest is 0.33.0"
+    )
+    with pytest.raises(
+        UsageError, match=r"there is no vllm 99: near it are 0\.23\.0, 0\.33\.0, the newest is"
+    ):
+        open_source("vllm==99").read(QWEN)
+    assert known_releases(VLLM.package)[-1] == Version("0.33.0")
+
+
+def package_named(name: str) -> KnownPackage:
+    return KnownPackage(name, name, f"{name}/models", f"{name}/version.py")
+
+
+def test_the_newest_release_is_final_and_not_yanked(index: Served) -> None:
+    names = [f"torch-{version}-py3-none-any.whl" for version in ("2.9.1", "2.15.0", "2.15.1", "2.16.0rc1")]
+    for name in [*names, "vllm-99-py3-none-any.whl"]:
+        (index.folder / name).touch()
+    index.yanked = frozenset({names[2]})
+    torches = Index(package_named("torch"))
+    assert torches.newest() == Version("2.15.0")
+    with pytest.raises(
+        UsageError, match=r"^there is no torch 2\.14: near it are 2\.9\.1, 2\.15\.0, 2\.15\.1"
+    ):
+        torches.find(Version("2.14"))
+    with pytest.raises(MachineError, match=r"^the newest absent cannot be looked up: .*has absent"):
+        Index(package_named("absent"), PipSettings(no_index=True)).newest()
+
+
+def test_members_of_a_wheel_are_read_one_by_one_with_one_directory(index: Served) -> None:
+    wheel = Vllm().wheel(index.folder, ballast=BALLAST)
+    published = Index(VLLM.package).find(Version("0.22.1"))
+    with published.opened() as opened:
+        directory = index.sent
+        assert opened.read(QWEN).decode() == str(ModelFile())
+        assert opened.read(OMNI)
+        assert index.sent - directory < 4096
+    assert index.sent < len(BALLAST) / 4
+    index.ranges = False
+    with pytest.raises(MachineError, match=r"\.whl cannot be read by byte ranges$"), published.opened():
+        pass
+    settings = PipSettings(no_index=True, find_links=(str(wheel.parent),))
+    with Index(VLLM.package, settings).find(Version("0.22.1")).opened() as opened:
+        assert opened.read(QWEN).decode() == str(ModelFile())
+    index.ranges, index.status = True, 500
+    with pytest.raises(MachineError, match=r"\.whl cannot be read \(it answers 500"), published.opened():
+        pass
+
+
+def test_a_release_without_the_file_is_refused(index: Served) -> None:
+    Vllm(version="0.10.2").wheel(index.folder)
+    with pytest.raises(UsageError, match=r"^vllm 0\.10\.2 has no vllm/sequence\.py$"):
+        open_source("vllm==0.10.2").read("vllm/sequence.py")
+
+
+def test_no_network_is_the_machines_fault() -> None:
+    with pytest.raises(MachineError) as caught:
+        open_source("vllm==0.22.1").read(QWEN)
+    said = str(caught.value)
+    assert said.startswith(f"vllm 0.22.1 cannot be looked up: {CLOSED} cannot be reached (")
+    assert said.endswith("; give a wheel, an sdist or a source tree instead")
+    assert "\n" not in said
+    with pytest.raises(MachineError, match=r"cannot be listed: .* cannot be reached"):
+        known_releases(VLLM.package)
+
+
+def test_no_network_names_what_is_kept(index: Served, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in ("0.9.2", "0.22.1"):
+        Vllm(version=version).wheel(index.folder)
+        open_source(f"vllm=={version}").read(QWEN)
+    monkeypatch.setenv("PIP_INDEX_URL", CLOSED)
+    with pytest.raises(MachineError, match=r"or a release that is cached here \(0\.9\.2, 0\.22\.1\)$"):
+        open_source("vllm==0.33.0").read(QWEN)
+    (machine / "packages/vllm/mine").mkdir()
+    (machine / "packages/vllm/mine/notes.py").touch()
+    with pytest.raises(MachineError, match="give a wheel, an sdist or a source tree instead$"):
+        open_source("vllm==0.33.0").read(QWEN)
+
+
+REFUSALS = {403: "403 Forbidden", 429: "429 Too Many Requests", 503: "503 Service Unavailable"}
+
+
+@pytest.mark.parametrize(("status", "reason"), REFUSALS.items())
+def test_an_index_that_refuses_is_not_taken_for_an_empty_one(index: Served, status: int, reason: str) -> None:
+    index.status = status
+    with pytest.raises(MachineError) as caught:
+        open_source("vllm==0.22.1").read(QWEN)
+    assert f"{index.url} cannot be reached (it answers {reason}); give" in str(caught.value)
+
+
+def test_one_index_of_two_that_cannot_be_asked_leaves_the_question_open(
+    index: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Vllm().wheel(index.folder)
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", CLOSED)
+    assert label_and_get("0.22.1") == ("vllm 0.22.1", None)
+    with pytest.raises(
+        MachineError, match=r"vllm 0\.22\.2 cannot be looked up: .*:9/simple cannot be reached"
+    ):
+        open_source("vllm==0.22.2").read(QWEN)
+
+
+def test_an_index_without_vllm_is_the_machines_fault(index: Served, caplog: pytest.LogCaptureFixture) -> None:
+    index.status = 404
+    with pytest.raises(
+        MachineError, match=r"cannot be looked up: .*/simple/vllm/: Client Error\(404\): Not Found;"
+    ):
+        open_source("vllm==0.22.1").read(QWEN)
+    assert not caplog.records
+
+
+def test_an_index_that_is_not_trusted_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://index.invalid/simple")
+    with pytest.raises(
+        MachineError, match=r"Skipping http://index\.invalid/simple/vllm/ for not being trusted"
+    ):
+        open_source("vllm==0.22.1").read(QWEN)
+
+
+def test_no_index_at_all_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(MachineError, match="cannot be looked up: pip is told of no place that has vllm;"):
+        open_source("vllm==0.22.1").read(QWEN)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_passwords_stay_out_of_messages(
+    index: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    index.status = status
+    monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("//", "//name:secret@"))
+    with pytest.raises(MachineError, match=r"http://\*\*\*@127\.0\.0\.1:\d+/simple") as caught:
+        open_source("vllm==0.22.1").read(QWEN)
+    assert "secret" not in str(caught.value)
+    assert "secret" not in caplog.text
+
+
+def test_passwords_stay_out_of_the_notice_of_a_download(
+    index: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, machine: Path
+) -> None:
+    index.ranges = False
+    wheel = Vllm().wheel(index.folder)
+    page = index.folder / "links.html"
+    host = index.url.removeprefix("http://").removesuffix("/simple")
+    page.write_text(f'<a href="http://name:secret@{host}/files/{wheel.name}?token=secret">x</a>')
+    settings = PipSettings(no_index=True, find_links=(f"http://{host}/files/links.html",))
+    _, shown = Index(VLLM.package, settings).find(Version("0.22.1")).read(QWEN)
+    assert shown == f"{wheel.name}/{QWEN}"
+    assert "is downloaded whole" in caplog.text
+    assert "secret" not in caplog.text
+    assert not [path for path in machine.rglob("*") if "secret" in path.name]
+
+
+def test_a_wheel_that_vanishes_is_the_machines_fault(index: Served) -> None:
+    wheel = Vllm().wheel(index.folder)
+    found = Index(VLLM.package).find(Version("0.22.1"))
+    wheel.unlink()
+    with pytest.raises(
+        MachineError, match=r"vllm-0\.22\.1-.*\.whl cannot be read \(it answers 404 Not Found\); give"
+    ):
+        found.read(QWEN)
+
+
+def _damage(kept: Path) -> None:
+    kept.write_text("x = ")
+
+
+def _lose_digest(kept: Path) -> None:
+    kept.with_name(f"{kept.name}.sha256").write_bytes(b"\xff")
+
+
+@pytest.mark.parametrize("spoil", [_damage, _lose_digest, Path.unlink])
+def test_a_kept_file_that_is_damaged_is_fetched_again(
+    index: Served, machine: Path, spoil: Callable[[Path], object]
+) -> None:
+    Vllm().wheel(index.folder)
+    open_source("vllm==0.22.1").read(QWEN)
+    kept = machine / "packages/vllm/0.22.1" / QWEN
+    spoil(kept)
+    assert open_source("vllm==0.22.1").read(QWEN).text == str(ModelFile())
+    assert kept.read_text() == str(ModelFile())
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_cache_that_cannot_be_written_costs_a_warning(
+    index: Served, machine: Path, caplog: pytest.LogCaptureFixture, ranges: bool
+) -> None:
+    index.ranges = ranges
+    Vllm().wheel(index.folder)
+    machine.write_text("a file where the folder should be")
+    assert label_and_get("0.22.1") == ("vllm 0.22.1", None)
+    said = [record.getMessage() for record in caplog.records if "cache" in record.getMessage()]
+    assert said == [f"the cache {machine} cannot be written (Not a directory): going on without it"]
+    assert open_source("vllm==0.22.1").read(QWEN).filename.endswith(f".whl/{QWEN}")
+
+
+FULL_DISK = """\
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))  # no file may grow beyond 100 bytes
+from deepstack_harness.engines.known import open_source
+print(open_source("vllm==0.22.1").read(sys.argv[1]).filename)
+"""
+
+
+def test_a_disk_that_is_full_costs_a_warning(index: Served, machine: Path) -> None:
+    wheel = Vllm().wheel(index.folder)
+    command = [sys.executable, "-c", FULL_DISK, QWEN]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == f"{wheel.name}/{QWEN}\n"
+    assert done.stderr == f"the cache {machine} cannot be written (File too large): going on without it\n"
+    assert [path for path in machine.rglob("*") if path.is_file()] == []
+
+
+def test_pips_files_and_variables_count_in_pips_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "pip.conf"
+    config.write_text(
+        "[global]\nindex-url = https://global.invalid/simple\ncert = /global.pem\n"
+        "trusted-host = a.invalid\n  b.invalid\n"
+        "[install]\nindex-url = https://install.invalid/simple\nfind-links = /wheels /more\nno-index = 0\n"
+    )
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
+    monkeypatch.delenv("PIP_INDEX_URL")
+    monkeypatch.setenv("PIP_CERT", "/variable.pem")
+    assert pip_settings.read() == PipSettings(
+        index_url="https://install.invalid/simple",
+        find_links=("/wheels", "/more"),
+        trusted_hosts=("a.invalid", "b.invalid"),
+        cert="/variable.pem",
+    )
+
+
+def test_without_pip_the_variables_still_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://one.invalid https://two.invalid")
+    assert pip_settings.read() == PipSettings(
+        index_url=CLOSED, extra_index_urls=("https://one.invalid", "https://two.invalid")
+    )
+
+
+def test_pips_default_counts_where_nothing_is_configured() -> None:
+    places = Index(VLLM.package, PipSettings())._places
+    assert [place.is_index for place in places] == [True]
+    assert places[0].address.startswith("https://")
+    assert places == Index(VLLM.package, PipSettings(extra_index_urls=("https://x.invalid",)))._places[:1]
+
+
+def test_a_certificate_that_is_not_there_is_named() -> None:
+    with pytest.raises(MachineError, match=r"cannot be reached .*No such file"):
+        Index(VLLM.package, PipSettings(index_url="https://127.0.0.1:9/simple", cert="/nowhere.pem")).find(
+            Version("0.22.1")
+        )
+
+
+def test_half_a_wheel_on_the_index_is_refused(index: Served) -> None:
+    wheel = Vllm().wheel(index.folder, ballast=BALLAST)
+    wheel.write_bytes(wheel.read_bytes()[:-500])
+    with pytest.raises(UsageError, match=r"\.whl' cannot be read as a wheel, is it complete"):
+        open_source("vllm==0.22.1").read(QWEN)
+
+
+def test_a_copied_cache_is_as_good(
+    index: Served, machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Vllm().wheel(index.folder)
+    open_source("vllm==0.22.1").read(QWEN)
+    shutil.copytree(machine, tmp_path / "elsewhere")
+    monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("PIP_INDEX_URL", CLOSED)
+    assert open_source("vllm==0.22.1").read(QWEN).filename == str(
+        tmp_path / "elsewhere/packages/vllm/0.22.1" / QWEN
+    )

@@ -1,0 +1,8 @@
+"""`python -m deepstack_harness`."""
+
+import sys
+
+from deepstack_harness.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Not compiled: the eager arm, and the two controls that take the payload away."""
+
+import torch
+from torch import Tensor
+
+from deepstack_harness.contract.arm_spec import ArmSpec, PayloadPolicy
+from deepstack_harness.contract.protocols import Decoder, Inputs, Lane, Profile
+from deepstack_harness.errors import StepUnavailable
+
+
+class EagerSession:
+    """Calls the decoder; steps of captured or saved graphs do not exist here."""
+
+    def __init__(self, spec: ArmSpec, decoder: Decoder, profile: Profile) -> None:
+        """Nothing is prepared."""
+        self._spec = spec
+        self._decoder = decoder
+        self._profile = profile
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """Run the decoder on the buffer's payload, or on the control's; answers (n, h)."""
+        return self._decoder(inputs.hidden, inputs.positions, self._payload(inputs))
+
+    def capture(self, inputs: Inputs, lane: Lane) -> None:
+        """Not in this arm."""
+        raise StepUnavailable(f"arm {self._spec.name} captures no graphs")
+
+    def replay(self, inputs: Inputs, lane: Lane) -> Tensor:
+        """Not in this arm."""
+        raise StepUnavailable(f"arm {self._spec.name} captures no graphs")
+
+    def reload(self) -> None:
+        """Not in this arm."""
+        raise StepUnavailable(f"arm {self._spec.name} saves nothing it could reload")
+
+    def close(self) -> None:
+        """Nothing to drop."""
+
+    def _payload(self, inputs: Inputs) -> tuple[Tensor, ...] | None:
+        match self._spec.payload:
+            case PayloadPolicy.NONE:
+                return None
+            case PayloadPolicy.ZERO:
+                return zero_payload(inputs.positions, self._profile)
+            case PayloadPolicy.BUFFER:
+                return inputs.payload
+
+
+def zero_payload(positions: Tensor, profile: Profile) -> tuple[Tensor, ...]:
+    """One zeroed (n, h) tensor per level for positions (3, n); distinct storages."""
+    shape = (positions.size(-1), profile.hidden)
+    return tuple(
+        torch.zeros(shape, dtype=profile.dtype, device=profile.device) for _ in range(profile.levels)
+    )
+
+
+def open_session(spec: ArmSpec, decoder: Decoder, profile: Profile) -> EagerSession:
+    """Start an uncompiled session."""
+    return EagerSession(spec, decoder, profile)

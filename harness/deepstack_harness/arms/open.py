@@ -1,0 +1,22 @@
+"""Open an arm: start running a decoder in the way that an `ArmSpec` describes."""
+
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.protocols import Decoder, Profile, Session
+
+
+def open_arm(spec: ArmSpec, decoder: Decoder, profile: Profile) -> Session:
+    """Start a session that runs `decoder` as `spec` says; nothing is compiled before the first forward.
+
+    Raises `MachineError` for reduce_overhead without CUDA.
+    """
+    if spec.captured:
+        from deepstack_harness.arms import capture
+
+        return capture.open_session(spec, decoder, profile)
+    if spec.compiled:
+        from deepstack_harness.arms import compile as compiled
+
+        return compiled.open_session(spec, decoder, profile)
+    from deepstack_harness.arms import eager
+
+    return eager.open_session(spec, decoder, profile)

@@ -1,0 +1,1 @@
+"""Verdicts over the classes and helpers of a package source."""

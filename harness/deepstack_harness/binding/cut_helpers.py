@@ -1,0 +1,117 @@
+"""Cut the functions that a model file imports from its own package out of their files.
+
+Nothing is executed here: the result says, for every imported name, where its object will come from.
+"""
+
+import functools
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from deepstack_harness.binding.extract import Extract, extract
+from deepstack_harness.binding.syntax import function_named, package_imports
+from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.source import NoSuchMember, Source, SourceFile
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A name that is replaced by an object of ours, known under its real name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """A name that cannot be supplied; `why` is a sentence with file and line.
+
+    Importing it does no harm, only using it does.
+    """
+
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class HelperCut:
+    """A compiled function of the package, and what its own code finds under imported names."""
+
+    name: str
+    file: SourceFile
+    extract: Extract
+    supplies: Mapping[str, "Supply"]
+
+
+Supply = StandIn | Unavailable | HelperCut
+
+
+class Helpers:
+    """Finds what model files of one source import from the package: stand-ins first, then real functions.
+
+    Functions are compiled under their own file names and lines, with the functions that they
+    import in turn, each of them once.
+    """
+
+    def __init__(self, source: Source, stand_ins: Collection[str]) -> None:
+        """`stand_ins` has the real names that are never looked up."""
+        self._source = source
+        self._stand_ins = stand_ins
+        self._found: dict[tuple[str, str], Supply] = {}
+
+    def supply(self, member: str, file: SourceFile, wanted: Iterable[str]) -> dict[str, Supply]:
+        """Return what the code of `file`, which is `member`, finds under each of the bound names `wanted`.
+
+        Raises `MachineError` when a file cannot be fetched.
+        """
+        origins = package_imports(file, member)
+        return {bound: self._resolve(*origins[bound]) for bound in wanted}
+
+    def _resolve(self, module: str, name: str) -> Supply:
+        if name in self._stand_ins:
+            return StandIn(name)
+        key = (module, name)
+        if key not in self._found:
+            self._found[key] = Unavailable(f"{module}.{name} imports itself")
+            try:
+                self._found[key] = self._cut(module, name)
+            except UsageError as error:
+                self._found[key] = Unavailable(f"{name} cannot be supplied: {error}")
+        return self._found[key]
+
+    def _cut(self, module: str, name: str) -> Supply:
+        member, file = self._read(module)
+        extracted = _extracted(file, name, importable(file, member))
+        if extracted is None:
+            return self._passed_on(member, file, name)
+        return HelperCut(name, file, extracted, self.supply(member, file, extracted.replaced))
+
+    def _passed_on(self, member: str, file: SourceFile, name: str) -> Supply:
+        """Look up a name that its module imports from yet another one."""
+        if name not in package_imports(file, member):
+            raise UsageError(f"{file.filename} defines no function {name}")
+        return self.supply(member, file, [name])[name]
+
+    def _read(self, module: str) -> tuple[str, SourceFile]:
+        path = module.replace(".", "/")
+        try:
+            return f"{path}.py", self._source.read(f"{path}.py")
+        except NoSuchMember:
+            with suppress(NoSuchMember):
+                return f"{path}/__init__.py", self._source.read(f"{path}/__init__.py")
+            raise
+
+
+def importable(file: SourceFile, member: str) -> frozenset[str]:
+    """Return the real names that `file`, which is `member`, imports from its package at its top level."""
+    return frozenset(name for _, name in package_imports(file, member).values())
+
+
+def stand_ins_of(replaced: Mapping[str, str]) -> dict[str, Supply]:
+    """Return a stand-in for each name that was replaced."""
+    return {bound: StandIn(real) for bound, real in replaced.items()}
+
+
+@functools.lru_cache(maxsize=256)
+def _extracted(file: SourceFile, name: str, names: frozenset[str]) -> Extract | None:
+    """Compile one function; every class of a source needs the same ones."""
+    root = function_named(file, name)
+    return None if root is None else extract(file, root, stand_ins=names, given=())

@@ -1,0 +1,156 @@
+"""Find every deepstack class of a source by what it does, and cut it.
+
+A class is one when its `forward`, its own or an inherited one, hands `deepstack_input_embeds` to
+the language model without being given it: then it keeps the payload itself between calls.
+"""
+
+import ast
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from deepstack_harness.binding.cut_class import STORAGE
+from deepstack_harness.binding.cut_model import BY_FORWARD, BY_METHODS, Model, ModelCut, cut_model
+from deepstack_harness.binding.syntax import parse
+from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.source import Source, SourceFile
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The place of a package's model files: a folder, and a word that all files of interest have.
+
+    `known` are the classes of which more is known than their names.
+    """
+
+    folder: str
+    word: str
+    known: Sequence[Model] = ()
+
+
+@dataclass(frozen=True)
+class FoundCut:
+    """One class that was found, cut in both ways: `BY_METHODS` and `BY_FORWARD`.
+
+    A sentence stands where a way cannot be taken; `note` says what the class shares with another one.
+    """
+
+    model_class: str
+    member: str
+    methods: ModelCut | str
+    forward: ModelCut | str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class _Class:
+    """A class statement, and the file it stands in."""
+
+    node: ast.ClassDef
+    member: str
+    file: SourceFile
+
+    @property
+    def bases(self) -> list[str]:
+        return [base.id for base in self.node.bases if isinstance(base, ast.Name)]
+
+    def method(self, name: str) -> ast.FunctionDef | None:
+        methods = (node for node in self.node.body if isinstance(node, ast.FunctionDef) and node.name == name)
+        return next(methods, None)
+
+
+def find_cuts(source: Source, files: ModelFiles) -> list[FoundCut]:
+    """Find and cut all deepstack classes, in the order of their files.
+
+    Raises `UsageError` for a file that does not parse, `MachineError` when the source cannot be
+    fetched.
+    """
+    with _collector_paused():
+        classes = {found.node.name: found for found in _classes(source, files)}
+        finder = _Finder(source, files, classes)
+        return [finder.cut(one) for one in classes.values() if finder.keeps_payload(one)]
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause Python's collector: it would visit hundreds of thousands of nodes that stay, again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _classes(source: Source, files: ModelFiles) -> Iterator[_Class]:
+    for member in source.mentioning(files.folder, files.word):
+        file = source.read(member)
+        for node in parse(file).body:
+            if isinstance(node, ast.ClassDef):
+                yield _Class(node, member, file)
+
+
+class _Finder:
+    """The classes of one source, each cut once, base classes first."""
+
+    def __init__(self, source: Source, files: ModelFiles, classes: Mapping[str, _Class]) -> None:
+        self._source = source
+        self._files = files
+        self._classes = classes
+        self._done: dict[str, FoundCut] = {}
+
+    def keeps_payload(self, one: _Class) -> bool:
+        """Tell whether the class hands its payload on without being given it."""
+        forward = self._inherited_method(one, "forward", ())
+        if forward is None:
+            return False
+        given = {argument.arg for argument in (*forward.args.args, *forward.args.kwonlyargs)}
+        return STORAGE not in given and any(
+            isinstance(node, ast.keyword) and node.arg == STORAGE for node in ast.walk(forward)
+        )
+
+    def cut(self, one: _Class, derived: tuple[str, ...] = ()) -> FoundCut:
+        """Cut a class; `derived` are the classes on the way here."""
+        name = one.node.name
+        if name not in self._done:
+            self._done[name] = self._cut(one, (*derived, name))
+        return self._done[name]
+
+    def _inherited_method(self, one: _Class, name: str, derived: tuple[str, ...]) -> ast.FunctionDef | None:
+        own = one.method(name)
+        if own is not None:
+            return own
+        on_the_way = (*derived, one.node.name)
+        bases = self._bases(one, on_the_way)
+        found = (self._inherited_method(base, name, on_the_way) for base in bases)
+        return next(filter(None, found), None)
+
+    def _bases(self, one: _Class, derived: tuple[str, ...]) -> list[_Class]:
+        """Return the base classes in this source; a damaged one may name a derived class as a base."""
+        return [self._classes[name] for name in one.bases if name in self._classes and name not in derived]
+
+    def _cut(self, one: _Class, derived: tuple[str, ...]) -> FoundCut:
+        base = next(filter(self.keeps_payload, self._bases(one, derived)), None)
+        inherited = self.cut(base, derived) if base else None
+        if inherited is not None and one.method("__init__") is None:
+            note = f"inherits all of {inherited.model_class}"
+            return replace(inherited, model_class=one.node.name, member=one.member, note=note)
+        model = self._model(one)
+        above = inherited.methods if inherited and isinstance(inherited.methods, ModelCut) else None
+        methods = _cut_or_why(lambda: cut_model(self._source, model, BY_METHODS, above))
+        forward = _cut_or_why(lambda: cut_model(self._source, model, BY_FORWARD))
+        return FoundCut(one.node.name, one.member, methods, forward)
+
+    def _model(self, one: _Class) -> Model:
+        known = (model for model in self._files.known if model.class_name == one.node.name)
+        model = next(known, Model(one.member, one.node.name, since="this release"))
+        return replace(model, member=one.member)
+
+
+def _cut_or_why(cut: Callable[[], ModelCut]) -> ModelCut | str:
+    try:
+        return cut()
+    except UsageError as error:
+        return str(error)

@@ -1,0 +1,96 @@
+"""A model class as a `BufferFactory` that drives its own get, set, clear and resize."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from deepstack_harness.binding.bound_class import BoundClass, misses_package
+from deepstack_harness.binding.cut_class import STORAGE
+from deepstack_harness.binding.cut_model import BY_METHODS, Model, ModelCut, cut_known
+from deepstack_harness.binding.define import define_model
+from deepstack_harness.binding.methods_buffer import MethodsBuffer
+from deepstack_harness.binding.stand_ins import (
+    METHODS_STAND_INS,
+    Host,
+    StageMissingLayer,
+    Surroundings,
+    VisionTower,
+    vllm_config,
+)
+from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.source import Source
+
+
+@dataclass(frozen=True)
+class MethodsClass(BoundClass[Host]):
+    """A class whose buffer is driven by its methods.
+
+    `dataclasses.replace(bound, surroundings=...)` builds the model in another way.
+    """
+
+    surroundings: Surroundings = field(default_factory=Surroundings)
+
+    def __call__(
+        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
+    ) -> MethodsBuffer:
+        """Run the class's own allocation: per level a (capacity, hidden) tensor, in most releases.
+
+        Raises `UsageError` that names file and line when its `__init__` cannot be run.
+        """
+        config = vllm_config(
+            capacity, hidden, levels, nested=self.of.model.nested, dtype=dtype, device=device
+        )
+        instance = self._instance(
+            config, dtype, device, lambda host: host.surround(self.surroundings.tower, self._visual())
+        )
+        return MethodsBuffer(instance, self.of.cut, vision=self.surroundings.vision)
+
+    def rehearse(self) -> None:
+        """Call each method once, and refuse a class that misses something.
+
+        In the middle of a run that would look like a fault of the buffer.  Raises `UsageError`
+        when a method needs what only the whole package has.
+        """
+        buffer = self(4, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
+        try:
+            buffer.set(torch.ones(2, 3, 5))
+            self._check_storage(buffer)
+            buffer.get(3)
+            buffer.clear(3)
+        except UsageError:
+            raise
+        except Exception as error:
+            # Anything else is the buffer's own fault, and for the run to report.
+            if misses_package(error):
+                raise self.refusal(error) from error
+
+    def _check_storage(self, buffer: MethodsBuffer) -> None:
+        try:
+            found = buffer.capacity
+        except (AttributeError, LookupError, TypeError):
+            found = 0
+        if not found:
+            raise UsageError(f"{self.filename}: {self.model_class} keeps no rows per level in self.{STORAGE}")
+
+    def _visual(self) -> nn.Module | None:
+        """Return the vision tower, or what this release has in the place of a tower that is skipped."""
+        if self.surroundings.vision:
+            return VisionTower()
+        return StageMissingLayer() if "StageMissingLayer" in self.of.cut.replaced.values() else None
+
+
+def bind_methods(source: Source, model: Model) -> MethodsClass:
+    """Cut a class out of `source` and define it.
+
+    Raises `UsageError` that says what is missing when this source has no such buffer, or one
+    that cannot be run without the package; `MachineError` when the source cannot be fetched.
+    """
+    return define_methods(cut_known(source, model, BY_METHODS))
+
+
+def define_methods(cut: ModelCut) -> MethodsClass:
+    """Define a class that was cut by its methods, and rehearse it; raise what `bind_methods` raises."""
+    bound = MethodsClass(cut, define_model(cut, Host, METHODS_STAND_INS))
+    bound.rehearse()
+    return bound

@@ -1,0 +1,71 @@
+"""The rules that released classes are known to break, read from `fixtures/known_failures.toml`."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+from deepstack_harness.catalogue.data_files import data
+from deepstack_harness.catalogue.releases import covers
+from deepstack_harness.catalogue.versioned import load_toml
+from deepstack_harness.contract.rules import Rule
+
+SCHEMA_VERSION = 2
+
+
+@dataclass(frozen=True)
+class KnownFailure:
+    """Rules that classes (`*`: all) of some releases break, and the upstream issue that they wait for."""
+
+    package: str
+    releases: str
+    classes: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    reference: str
+
+    def __post_init__(self) -> None:
+        """Refuse a range that cannot be parsed; msgspec adds where it stands in the file."""
+        try:
+            SpecifierSet(self.releases)
+        except InvalidSpecifier as error:
+            raise ValueError(str(error)) from None
+
+    def is_about(self, package: str, version: Version | None, model_class: str) -> bool:
+        """Tell whether this entry speaks of that class of that version; see `releases.covers`."""
+        named = "*" in self.classes or model_class in self.classes
+        return named and package == self.package and covers(self.releases, version)
+
+
+@dataclass(frozen=True)
+class KnownFailures:
+    """The whole file."""
+
+    schema_version: int
+    failure: tuple[KnownFailure, ...]
+
+
+def load(path: Path) -> KnownFailures:
+    """Read a file of known failures; raise what `load_toml` raises."""
+    return load_toml(path, KnownFailures, "a file of known failures", SCHEMA_VERSION)
+
+
+@cache
+def known_failures() -> tuple[KnownFailure, ...]:
+    """Return the entries that come with the harness."""
+    return load(data("fixtures/known_failures.toml")).failure
+
+
+def known_of(
+    package: str, version: Version | None, model_class: str, entries: Iterable[KnownFailure] | None = None
+) -> dict[Rule, str]:
+    """Return rule -> reference of the known failures of one class; none for an unknown version."""
+    chosen = known_failures() if entries is None else entries
+    return {
+        rule: entry.reference
+        for entry in chosen
+        if entry.is_about(package, version, model_class)
+        for rule in entry.rules
+    }

@@ -1,0 +1,125 @@
+"""Names of one kind, and where each named thing is defined; nothing is imported before a name is loaded."""
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
+
+from typing_extensions import TypeIs, override
+
+from deepstack_harness.catalogue.extensions import OURS, Extension, declared
+from deepstack_harness.errors import UsageError
+
+LoadedT = TypeVar("LoadedT")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A place where a named thing is defined (MODULE:ATTRIBUTE), and one line that describes it.
+
+    `fault` says what is wrong with the thing, and is empty for one that keeps its rules.
+    `distribution` is the other package that declares the name, empty for ours.  `refused` is a
+    sentence that says why the name cannot be loaded.
+    """
+
+    target: str
+    summary: str
+    fault: str = field(default="", kw_only=True)
+    distribution: str = field(default="", kw_only=True)
+    refused: str = field(default="", kw_only=True)
+
+
+class Names(Mapping[str, Entry]):
+    """The names of one kind: ours in their order, then those that other packages declare, sorted."""
+
+    def __init__(self, kind: str, own: Mapping[str, Entry], group: str | None = None) -> None:
+        """Take our names of a kind; `group` is the entry point group of other packages' names.
+
+        Messages say `kind`, as in "unknown revision".
+        """
+        self.kind = kind
+        self.own = own
+        self._group = group
+
+    @cached_property
+    def _all(self) -> Mapping[str, Entry]:
+        entries = dict(self.own)
+        owners = dict.fromkeys(self.own, OURS)
+        for extension in declared(self._group) if self._group else ():
+            name = extension.name
+            if name in owners:
+                entries[name] = _refused_twice(self.kind, entries[name], owners[name], extension)
+            else:
+                entries[name] = _of_extension(self.kind, extension)
+                owners[name] = extension.distribution
+        return entries
+
+    @override
+    def __getitem__(self, name: str) -> Entry:
+        return self._all[name]
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def load(self, name: str, fits: Callable[[object], TypeIs[LoadedT]], wanted: str) -> LoadedT:
+        """Import the thing named `name`; `fits` checks its type, which `wanted` describes.
+
+        Raises `UsageError` that quotes an unknown name and lists the known ones, and one that names
+        the distribution of a thing that cannot be imported, does not fit, or is declared twice.
+        """
+        if name not in self:
+            raise UsageError(f"unknown {self.kind} '{name}'; known are {', '.join(self)}")
+        entry = self[name]
+        if entry.refused:
+            raise UsageError(entry.refused)
+        found = imported(entry.target) if name in self.own else self._imported_from_other(name, entry)
+        if not fits(found):
+            raise UsageError(f"{self.kind} '{name}' {_owned(entry)}is not {wanted}: {entry.target}")
+        return found
+
+    def _imported_from_other(self, name: str, entry: Entry) -> object:
+        try:
+            return imported(entry.target)
+        except Exception as error:  # noqa: BLE001  # another package may raise anything when imported
+            raise UsageError(
+                f"{self.kind} '{name}' {_owned(entry)}cannot be loaded from {entry.target}: "
+                f"{type(error).__name__}: {error}"
+            ) from None
+
+
+def imported(target: str) -> object:
+    """Import MODULE:ATTRIBUTE; raises what the import raises, and `AttributeError`."""
+    module, _, attribute = target.partition(":")
+    found: object = importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _owned(entry: Entry) -> str:
+    return f"of {entry.distribution} " if entry.distribution else ""
+
+
+def _of_extension(kind: str, extension: Extension) -> Entry:
+    why = f"{kind} '{extension.name}' of {extension.distribution} cannot be loaded: {extension.broken}"
+    return Entry(
+        extension.target,
+        extension.summary,
+        distribution=extension.distribution,
+        refused=why if extension.broken else "",
+    )
+
+
+def _refused_twice(kind: str, entry: Entry, owner: str, extension: Extension) -> Entry:
+    """Refuse a name with two owners: a verdict must not depend on the order of installed packages."""
+    why = (
+        f"{kind} '{extension.name}' is declared by {owner} and by {extension.distribution}: "
+        "rename its entry point in one of them, or uninstall one"
+    )
+    return Entry(entry.target, entry.summary, distribution=entry.distribution, refused=why)

@@ -1,0 +1,110 @@
+"""`compare`: what changed between two runs, and over the runs before them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.reporting.terminal.output import Column, Output
+
+if TYPE_CHECKING:
+    from deepstack_harness.results.compare import Change, Thresholds
+    from deepstack_harness.results.read import Run
+
+SUMMARY = "two runs: regressions, improvements, what is missing and what is new"
+_SLOWEST = 3
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The two runs, and what they are held against."""
+    parser.add_argument("old", metavar="OLD", help="the folder of the earlier run")
+    parser.add_argument("new", metavar="NEW", help="the folder of the later run")
+    parser.add_argument(
+        "--history", metavar="DIR",
+        help="look for changes over these runs too: a folder of runs, or a hub dataset OWNER/NAME",
+    )  # fmt: skip
+    parser.add_argument(
+        "--threshold", action="append", default=[], metavar="METRIC=NUMBER",
+        help="distance=4 (times), graphs=0, recompiles=0 (more): who changed by no more did not change",
+    )  # fmt: skip
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when nothing is worse, better or missing (new rows are fine), 1 otherwise."""
+    from deepstack_harness.results.compare import RED, compare
+    from deepstack_harness.results.read import read_run
+
+    limits = _thresholds(args.threshold)
+    old, new = read_run(args.old), read_run(args.new)
+    changes = compare(old, new, _history(args, output, (old, new)), limits)
+    for change in changes:
+        output.record(change)
+    _show(output, changes)
+    _show_seconds(output, old, new)
+    red = [change for change in changes if change.kind in RED]
+    output.verdict(_summary(changes), good=not red)
+    return ExitCode.BROKEN if red else ExitCode.HOLDS
+
+
+def _history(args: Namespace, output: Output, pair: Sequence[Run]) -> list[Run]:
+    """The runs of the history but for the two that are compared."""
+    if not args.history:
+        return []
+    from deepstack_harness.results.history import read_history
+
+    runs, notes = read_history(args.history)
+    for note in notes:
+        output.line(note, "yellow")
+    return [run for run in runs if run.started not in {one.started for one in pair}]
+
+
+def _thresholds(texts: Sequence[str]) -> Thresholds:
+    from deepstack_harness.results.compare import Thresholds
+
+    limits = Thresholds()
+    for text in texts:
+        name, _, number = text.partition("=")
+        if name not in {one.name for one in fields(Thresholds)} or not _is_number(number):
+            raise UsageError(
+                f"--threshold takes METRIC=NUMBER, where METRIC is distance, graphs, recompiles, not '{text}'"
+            )
+        limits = replace(limits, **{name: float(number)})
+    return limits
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return float(text) >= 0
+    except ValueError:
+        return False
+
+
+def _show(output: Output, changes: Sequence[Change]) -> None:
+    columns = [Column(11), Column(11), Column(24), Column(0)]
+    if changes:
+        output.row(columns, ["change", "of", "before -> now", "where"], "dim")
+    for change in changes:
+        style = {"regression": "red", "missing": "red", "improvement": "yellow"}.get(change.kind, "")
+        since = "" if change.since == "OLD" else f" (since {change.since})"
+        cells = [change.kind, change.metric, f"{change.before} -> {change.after}", change.where + since]
+        output.row(columns, cells, style)
+
+
+def _show_seconds(output: Output, old: Run, new: Run) -> None:
+    from deepstack_harness.results.compare import seconds
+
+    both = seconds(old, new)
+    before, now = sum(one[1] for one in both), sum(one[2] for one in both)
+    if before:
+        output.line(f"time, not judged: {now:.1f} s for {len(both)} cases in both, before {before:.1f} s")
+    for where, earlier, later in [one for one in both[:_SLOWEST] if one[2] > one[1]]:
+        output.line(f"  {later:.2f} s, before {earlier:.2f} s: {where}", "dim")
+
+
+def _summary(changes: Sequence[Change]) -> str:
+    counts = Counter(change.kind for change in changes)
+    return ", ".join(f"{number} {kind}" for kind, number in counts.items()) or "nothing changed"

@@ -1,0 +1,116 @@
+"""`kernels`: what a decoder compiles to, and how much of it is work on rows that the step does not have."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.kernels.subject import CPU, TARGETS, Subject
+from deepstack_harness.reporting.terminal.output import Output
+
+_OF_SIZES = (
+    "family", "revision", "compare", "dtype", "layers", "hidden", "tokens", "capacity", "profile_tokens",
+    "static", "target", "cubin", "run",
+)  # fmt: skip
+SUMMARY = "the generated kernels and their sizes, also for a GPU that is not here"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """What is compiled, at which sizes, and for what."""
+    what = parser.add_argument_group("what is compiled")
+    what.add_argument(
+        "--family",
+        default="qwen3_vl",
+        help="default: qwen3_vl; attention is opaque and payloads are read first, if no variant differs",
+    )
+    what.add_argument("--revision", default="pr43617", help="where its payload comes from (default: pr43617)")
+    what.add_argument("--compare", metavar="R2", help="another revision, measured alike and shown beside it")
+    what.add_argument(
+        "--dtype", default="bfloat16", metavar="D", help="bfloat16 (default), float32, float16 or float64"
+    )
+    what.add_argument("--layers", type=int, metavar="L", help="instead of the family's, which is tiny")
+    what.add_argument(
+        "--hidden", type=int, metavar="H", help="hidden size; heads and feed-forward widen along"
+    )
+    sizes = parser.add_argument_group("at which sizes, in token rows")
+    sizes.add_argument("--tokens", type=int, default=77, metavar="N", help="of the step (default: 77)")
+    sizes.add_argument(
+        "--capacity", type=int, default=8192, metavar="C", help="of the buffer (default: 8192)"
+    )
+    sizes.add_argument(
+        "--profile-tokens",
+        type=int,
+        metavar="M",
+        help="of the run it is traced in (default: the capacity, as engines do)",
+    )
+    sizes.add_argument(
+        "--static", action="store_true", help="compile the sizes in, instead of a symbol for them"
+    )
+    how = parser.add_argument_group("for what")
+    how.add_argument("--target", default=CPU, metavar="T", help=f"{', '.join(TARGETS)} (default: {CPU})")
+    how.add_argument(
+        "--cubin", action="store_true", help="compile Triton kernels: registers, spills, shared memory, grid"
+    )
+    how.add_argument("--run", action="store_true", help="on the CPU: compile what was generated, and run it")
+    how.add_argument(
+        "--cost",
+        action="store_true",
+        help="time decode steps here instead: whole buffers, slices, and no payload at all, as ratios",
+    )
+    defaults = parser.parse_args([])
+    parser.set_defaults(of_sizes={name: getattr(defaults, name) for name in _OF_SIZES})
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when the kernels were measured, whatever is said of rule R10."""
+    if args.cost:
+        return _cost(args, output)
+    from deepstack_harness.kernels.in_worker import measure
+    from deepstack_harness.kernels.rows import rows_of
+    from deepstack_harness.oracles.kernels import judge
+    from deepstack_harness.reporting.terminal.kernel_table import (
+        show_comparison,
+        show_judgement,
+        show_measurement,
+    )
+
+    revisions = [args.revision, *([args.compare] if args.compare else [])]
+    subjects = [_subject(args, revision) for revision in revisions]
+    with output.progress(f"compiling {args.family} for {args.target}"):
+        measured = measure(subjects)
+    for subject, one in zip(subjects, measured, strict=True):
+        for row in rows_of(subject, one):
+            output.record(row)
+    if args.compare:
+        show_comparison(output, subjects, measured)
+    else:
+        show_measurement(output, subjects[0], measured[0])
+    for subject, one in zip(subjects, measured, strict=True):
+        show_judgement(output, subject, judge(one.calls, subject.tokens))
+    return ExitCode.HOLDS
+
+
+def _subject(args: Namespace, revision: str) -> Subject:
+    return Subject(
+        family=args.family, revision=revision, tokens=args.tokens, capacity=args.capacity,
+        profile_tokens=args.capacity if args.profile_tokens is None else args.profile_tokens,
+        target=args.target, static=args.static, dtype=args.dtype, layers=args.layers, hidden=args.hidden,
+        cubin=args.cubin, run=args.run,
+    )  # fmt: skip
+
+
+def _cost(args: Namespace, output: Output) -> ExitCode:
+    from deepstack_harness.kernels.costs import CostRow, measure_costs
+    from deepstack_harness.reporting.terminal.kernel_table import show_costs
+
+    given = [
+        f"--{name.replace('_', '-')}" for name, usual in args.of_sizes.items() if getattr(args, name) != usual
+    ]
+    if given:
+        raise UsageError(f"--cost brings its own decoder and sizes: leave {', '.join(given)} out")
+    with output.progress("timing decode steps"):
+        costs = measure_costs()
+    for cost in costs.steps:
+        output.record(CostRow.of(costs, cost))
+    show_costs(output, costs)
+    return ExitCode.HOLDS

@@ -1,0 +1,108 @@
+"""`nightly`: everything on every device, one stage after the other, and a report whatever happens."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deepstack_harness.commands.arguments import finite
+from deepstack_harness.commands.source_arguments import add_sources
+from deepstack_harness.errors import ExitCode, MachineError, UsageError
+from deepstack_harness.reporting.terminal.output import Column, Output
+
+if TYPE_CHECKING:
+    from deepstack_harness.nightly.night import Ended, Stage
+
+SUMMARY = "tests, matrix, kernels, fuzzing, comparison and report of a night, each in a process of its own"
+_COLUMNS = (Column(8), Column(9), Column(7, right=True), Column(0))
+_STYLES = {"held": "green", "not run": "yellow"}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Where, on what, and for how long."""
+    parser.add_argument(
+        "--history",
+        default="reports/nightly",
+        metavar="DIR",
+        help="folder of nights (default reports/nightly)",
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="this night's folder (default: a new one in the history)"
+    )
+    parser.add_argument(
+        "--device", action="append", metavar="D", help="cpu (default), cuda or cuda:N; may be repeated"
+    )
+    parser.add_argument("--minutes", type=finite, default=30.0, metavar="M", help="of fuzzing (default 30)")
+    parser.add_argument("-n", dest="workers", type=int, default=2, metavar="W", help="workers (default 2)")
+    add_sources(parser, "a source to audit")
+    parser.add_argument(
+        "--stage", action="append", default=[], metavar="NAME", help="this one alone; may be repeated"
+    )
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when all stages held, 1 when one was broken, 3 when the machine could not, 4 when one failed."""
+    from deepstack_harness.nightly.night import NightlyRun, exit_code, gpu_fault
+
+    folder, stages = _planned(args)
+    ended, lost = [], ""
+    for one in NightlyRun(folder, gpu_fault).run(stages):
+        ended.append(one)
+        _show(output, one)
+        lost = _summarise(folder, ended)  # the report, the last stage, tells of the others
+    if lost:
+        output.line(f"{lost}; the lines above are all", "red")
+    code = exit_code(ended)
+    output.verdict(f"{folder}: {_told(ended)}", good=code is ExitCode.HOLDS)
+    return code
+
+
+def _planned(args: Namespace) -> tuple[Path, list[Stage]]:
+    from deepstack_harness.nightly.stages import NightRequest, stages
+
+    if args.minutes <= 0 or args.workers < 1:
+        raise UsageError(f"--minutes {args.minutes:g} and -n {args.workers}: both are to be above 0")
+    history = Path(args.history).resolve()
+    folder = Path(args.out).resolve() if args.out else history / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
+    wanted = NightRequest(folder, history, args.device or ["cpu"], args.minutes, args.workers, args.source)
+    planned = stages(wanted, args.stage)
+    _make(folder)
+    return folder, planned
+
+
+def _make(folder: Path) -> None:
+    """Raises `UsageError` for a folder that holds anything: nothing is overwritten."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        full = any(folder.iterdir())
+    except OSError as error:
+        raise MachineError(f"cannot write to '{folder}': {error.strerror}") from None
+    if full:
+        raise UsageError(f"'{folder}' is not empty: choose another --out folder")
+
+
+def _show(output: Output, one: Ended) -> None:
+    why = one.detail.splitlines()[-1] if one.detail else ""
+    style = _STYLES.get(one.outcome, "red")
+    output.row(_COLUMNS, [one.stage, one.outcome, f"{one.seconds:.0f} s", why], style)
+    output.record(one)
+
+
+def _summarise(folder: Path, ended: list[Ended]) -> str:
+    """Why the summary could not be written; empty where it was."""
+    from deepstack_harness.nightly.night import write_summary
+
+    try:
+        write_summary(folder, ended)
+    except OSError as error:
+        return f"cannot write '{folder / 'nightly.json'}': {error.strerror}"
+    return ""
+
+
+def _told(ended: list[Ended]) -> str:
+    wrong = [one.in_short for one in ended if not one.held]
+    return f"{len(ended) - len(wrong)} of {len(ended)} stages held" + (
+        f"; {', '.join(wrong)}" if wrong else ""
+    )

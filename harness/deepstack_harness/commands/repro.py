@@ -1,0 +1,219 @@
+"""`repro`: show a fault of the catalogue, side by side with what is right, or look for it in a vLLM."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deepstack_harness.catalogue.incidents import DEEPSTACK, Incident, find
+from deepstack_harness.catalogue.matrix import Planned, Where, narrow, plan_incident, plan_source
+from deepstack_harness.commands.repro_files import write_files
+from deepstack_harness.commands.repro_systems import reproduce
+from deepstack_harness.commands.repro_workload import evaluate_workload
+from deepstack_harness.commands.source_arguments import add_source
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.engines.known import engine_of, open_source
+from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.reporting.terminal.output import Output
+from deepstack_harness.reporting.terminal.repro_table import ReproTable
+
+if TYPE_CHECKING:
+    from deepstack_harness.binding.methods_class import MethodsClass
+    from deepstack_harness.play.cells import Cell, Runner
+    from deepstack_harness.sources.source import Source
+
+SUMMARY = "show an incident on known-bad and known-good revisions, or judge a vLLM by it"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The incident, and what narrows or redirects it."""
+    parser.add_argument("incident", help="id, short name or any reference of an incident, such as 43602")
+    add_source(parser.add_mutually_exclusive_group(), "judge this source instead of our revisions")
+    parser.add_argument(
+        "--trace", metavar="T", help="play this trace instead, as 'cap 16: profile 16; set 9; forward 16'"
+    )
+    parser.add_argument("--arm", metavar="A", help="this arm only, see 'list arms'")
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
+    parser.add_argument(
+        "--workload",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="serve a workload instead, and report greedy agreement with eager and leaks: "
+        "a Parquet file or hub name with Geometry3K's columns, our own without FILE",
+    )
+    parser.add_argument(
+        "--script", metavar="FILE", help="write a standalone program that shows it (torch only), and stop"
+    )
+    parser.add_argument("--pytest", metavar="FILE", help="write a pytest file, red on the fault, and stop")
+    parser.add_argument("--family", metavar="F", help="this model family only, see 'list families'")
+    parser.add_argument(
+        "--dtype", default="float32", metavar="D", help="float32 (default), bfloat16, float16 or float64"
+    )
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0: shown on every faulty revision, absent from every fixed one (or from the vLLM); 1: not so."""
+    incident = find(args.incident)
+    if incident.system != DEEPSTACK:
+        return reproduce(incident, args, output)
+    families = _families(incident, args.family)
+    _refuse_mixtures(incident, args)
+    source = open_source(args.source) if args.source else None
+    if source:
+        families = _families_of_sources(incident, families, source)
+    if args.script or args.pytest:
+        return write_files(incident, families[0], args, output)
+    asked = Asked(
+        trace=Trace.parse(args.trace) if args.trace else None,
+        arm=ArmSpec.parse(args.arm) if args.arm else None,
+        source=source,
+    )
+    _prepare_torch(args)
+    places = [Where(family, args.dtype, args.device) for family in families]
+    held = [_holds(incident, where, asked, args, output) for where in places]
+    return ExitCode.HOLDS if all(held) else ExitCode.BROKEN
+
+
+def _holds(incident: Incident, where: Where, asked: Asked, args: Namespace, output: Output) -> bool:
+    if args.workload is not None:
+        return evaluate_workload(incident, where, args.workload or None, asked.source, output)
+    if asked.source:
+        return _theirs(incident, where, asked, asked.source, output)
+    return _ours(incident, where, asked, output)
+
+
+def _refuse_mixtures(incident: Incident, args: Namespace) -> None:
+    """Options that leave no room for each other, instead of one that is ignored."""
+    if (args.script or args.pytest) and (args.source or args.trace or args.arm or args.workload is not None):
+        raise UsageError(
+            "--script and --pytest show the catalogue's own trace: "
+            "leave --source, --trace, --arm and --workload out"
+        )
+    if args.workload is None:
+        return
+    if args.trace or args.arm:
+        raise UsageError("--workload brings its own trace and arms: leave --trace and --arm out")
+    if Rule.R0 not in incident.rules:
+        raise UsageError(
+            f"incident {incident.id} does not change outputs (rule R0): no evaluation would see it"
+        )
+
+
+def _prepare_torch(args: Namespace) -> None:
+    """Refuse a wrong dtype or device before anything is printed, and pin torch to one thread."""
+    import torch
+
+    from deepstack_harness.devices import parse_device, parse_dtype
+
+    parse_dtype(args.dtype), parse_device(args.device)
+    # A tiny decoder runs 20 times slower on a busy machine with more threads.
+    torch.set_num_threads(1)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What narrows an incident's runs, or replaces them."""
+
+    trace: Trace | None
+    arm: ArmSpec | None
+    source: Source | None
+
+
+def _families(incident: Incident, wanted: str | None) -> Sequence[str]:
+    if wanted is None:
+        return incident.families
+    if not incident.has_family(wanted):
+        raise UsageError(
+            f"incident {incident.id} has no family '{wanted}'; it has {', '.join(incident.families)}"
+        )
+    return [wanted]
+
+
+def _families_of_sources(incident: Incident, families: Sequence[str], source: Source) -> Sequence[str]:
+    """Return the families whose classes of a source are driven through their get, set and clear."""
+    if not incident.about_sources:
+        raise UsageError(
+            f"incident {incident.id} is a fault of the code around the model class, "
+            "which no class of a source has: leave --source out"
+        )
+    known = [family for family in families if family.partition(":")[0] in engine_of(source).by_methods]
+    if not known:
+        raise UsageError(
+            f"incident {incident.id} is about {', '.join(families)}, which has no get, set and clear "
+            "to be driven by themselves: 'audit --source SOURCE' drives its embed_input_ids and forward"
+        )
+    return known
+
+
+def _ours(incident: Incident, where: Where, asked: Asked, output: Output) -> bool:
+    from deepstack_harness.play.cells import Runner
+
+    plan = narrow(plan_incident(incident, where), asked.trace, asked.arm)
+    table = ReproTable(output, incident, plan)
+    cells = _play(Runner(), plan, table)
+    wrong = [cell for cell in cells if not _shown(incident, cell)]
+    table.diagnose(cells)
+    if wrong:
+        table.unexpected(wrong)
+    else:
+        table.shown(cells)
+    return not wrong
+
+
+def _shown(incident: Incident, cell: Cell) -> bool:
+    """Whether a cell says what the catalogue says, or, of a user's own trace, what its revision promises."""
+    if cell.planned.must_break is not None:
+        return cell.as_expected
+    faulty = cell.case.revision in incident.faulty
+    return not cell.unjudged and faulty == bool(cell.broken & set(incident.rules))
+
+
+def _theirs(incident: Incident, where: Where, asked: Asked, source: Source, output: Output) -> bool:
+    from deepstack_harness.engines.classes import methods_of
+    from deepstack_harness.play.cells import Runner
+
+    bound = methods_of(source, where.family)
+    plan = narrow(plan_source(incident, where, bound.label, bound.model_class), asked.trace, asked.arm)
+    table = ReproTable(output, incident, plan)
+    cells = _play(Runner({bound.label: bound}), plan, table)
+    faulty = [cell for cell in cells if cell.case.source and cell.broken & set(incident.rules)]
+    unjudged = [cell for cell in cells if cell.unjudged]
+    table.diagnose(cells)
+    table.source_verdict(f"{bound.label}, {bound.model_class}", _site(bound, faulty), faulty, unjudged)
+    return not faulty and not unjudged
+
+
+def _site(bound: MethodsClass, faulty: list[Cell]) -> str:
+    """File and line of the first exception or None answer in the source."""
+    for cell in faulty:
+        for step, facts in zip(cell.case.trace, cell.observation.steps, strict=True):
+            if facts.raised and facts.raised.call != "decoder":
+                return facts.raised.where
+            if facts.answer is not None and facts.answer.structure == "none":
+                return _site_of_none(bound, cell, step.tokens)
+    return bound.filename
+
+
+def _site_of_none(bound: MethodsClass, cell: Cell, tokens: int) -> str:
+    from deepstack_harness.devices import parse_device, parse_dtype
+
+    seen = cell.observation
+    dtype, device = parse_dtype(seen.dtype), parse_device(seen.device)
+    empty = bound(cell.case.trace.capacity, seen.hidden, seen.levels, dtype=dtype, device=device)
+    return empty.where_returned(tokens)
+
+
+def _play(runner: Runner, plan: list[Planned], table: ReproTable) -> list[Cell]:
+    cells = []
+    for number, planned in enumerate(plan, 1):
+        case = planned.case
+        with table.output.progress(f"{case.revision} under {case.arm.name} ({number} of {len(plan)})"):
+            cell = runner.play(planned)
+        table.add(cell)
+        cells.append(cell)
+    return cells

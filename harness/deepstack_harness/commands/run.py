@@ -1,0 +1,127 @@
+"""`run`: the matrix of incidents and contract traces, in processes of their own, into a folder."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deepstack_harness.commands.arguments import finite
+from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.reporting.terminal.output import Output
+
+if TYPE_CHECKING:
+    from deepstack_harness.results.read import Part
+    from deepstack_harness.runs.execution import Execution, Wanted
+
+SUMMARY = "play the matrix of families, revisions, traces, arms, dtypes and devices, in parallel"
+_GIB = 2**30
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """What to play, on what, and where to write it."""
+    parser.add_argument(
+        "selection",
+        nargs="?",
+        metavar="SELECTION",
+        help="an expression over family, revision, caller, trace, arm, backend, guards, shapes, capture, "
+        "dtype, device, incident: \"family == 'qwen3_vl' and backend != 'inductor'\"",
+    )
+    parser.add_argument("--tier", default="ci", metavar="T", help="ci (default) or nightly, which is all")
+    parser.add_argument(
+        "--device", action="append", metavar="D", help="cpu (default), cuda or cuda:N; may be repeated"
+    )
+    parser.add_argument(
+        "--buffer", action="append", default=[], metavar="MODULE:CLASS",
+        help="play the contract traces on this class of your own instead; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("-n", dest="workers", type=int, default=1, metavar="W", help="workers (default 1)")
+    parser.add_argument("--shard", metavar="I/N", help="this part of the groups alone; parts share a folder")
+    parser.add_argument("--executor", default="local", metavar="E", help="local (default) or ray")
+    parser.add_argument("--out", metavar="DIR", help="the folder to write (default reports/<UTC time>)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run that --out DIR holds")
+    parser.add_argument(
+        "--case-seconds", type=finite, default=300.0, metavar="S", help="limit for one case (default 300)"
+    )
+    parser.add_argument(
+        "--memory", type=finite, default=8.0, metavar="GIB",
+        help="limit for the private memory of a process (default 8, on CPU); 0 is none",
+    )  # fmt: skip
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when nothing is unexpected: no FAIL, ERROR, IMPROVED or MISSING; 1 otherwise."""
+    from deepstack_harness.runs.execution import Execution
+
+    wanted = _wanted(args)
+    if args.resume and not args.out:
+        raise UsageError("--resume goes on with the run of a folder: say which with --out DIR")
+    folder = Path(args.out or Path("reports") / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ"))
+    execution = Execution(wanted, folder, resume=args.resume)
+    with closing(execution.writer):
+        _announce(execution, folder, output, resume=args.resume)
+        _play(execution, output)
+        return _close(execution.writer.part, folder, output)
+
+
+def _wanted(args: Namespace) -> Wanted:
+    from deepstack_harness.results.files import Shard
+    from deepstack_harness.runs.execution import EXECUTORS, Wanted
+    from deepstack_harness.runs.play_group import RUN_LIMITS
+    from deepstack_harness.runs.selection import Tier
+
+    _known("--tier", args.tier, list(Tier))
+    _known("--executor", args.executor, EXECUTORS)
+    for name, value, least in (("-n", args.workers, 1), ("--memory", args.memory, 0)):
+        if value < least:
+            raise UsageError(f"{name} takes {least} or more, not {value:g}")
+    if args.case_seconds <= 0:
+        raise UsageError(f"--case-seconds takes more than 0, not {args.case_seconds:g}")
+    devices = tuple(dict.fromkeys(args.device or ["cpu"]))
+    # A driver of a GPU maps far more than it uses.
+    limited = args.memory > 0 and all(device == "cpu" for device in devices)
+    memory = int(args.memory * _GIB) if limited else None
+    return Wanted(
+        args.selection, Tier(args.tier), devices, tuple(dict.fromkeys(args.buffer)),
+        Shard.parse(args.shard) if args.shard else None, args.workers, args.executor,
+        replace(RUN_LIMITS, call_s=args.case_seconds, memory=memory),
+    )  # fmt: skip
+
+
+def _known(option: str, value: str, known: list[str] | tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(f"unknown {option} '{value}'; known are {', '.join(known)}")
+
+
+def _announce(execution: Execution, folder: Path, output: Output, *, resume: bool) -> None:
+    part, groups = execution.writer.part, execution.groups
+    left = sum(len(group.tasks) for group in groups)
+    before = f", {len(part.cases) or 'no'} cases are there already" if resume else ""
+    output.line(f"{left} cases in {len(groups)} groups into {folder}{before}")
+    for group in execution.left_out:
+        output.line(f"left out: {group.name}, which takes {group.ranks} GPUs", "yellow")
+    for row in part.rows:
+        output.record(row)
+
+
+def _play(execution: Execution, output: Output) -> None:
+    from deepstack_harness.reporting.terminal.live_table import LiveTable
+
+    with output.progress("starting") as say:
+        table = LiveTable(output, execution.groups, say)
+        for done in execution.play():
+            table.add(done)
+
+
+def _close(part: Part, folder: Path, output: Output) -> ExitCode:
+    from deepstack_harness.reporting.terminal.live_table import close
+    from deepstack_harness.results.parquet import has_datasets, write_parquet
+
+    if has_datasets():
+        write_parquet(part)
+    else:
+        output.line("no Parquet: the library `datasets` is not installed; the JSON lines are whole", "yellow")
+    return ExitCode.HOLDS if close(output, part.rows, part.cases, str(folder)) else ExitCode.BROKEN

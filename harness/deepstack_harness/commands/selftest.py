@@ -1,0 +1,49 @@
+"""`selftest`: does the harness find what is there, and only that?"""
+
+from __future__ import annotations
+
+import os
+import time
+from argparse import ArgumentParser, Namespace
+
+from deepstack_harness.catalogue.mutants import MUTANTS
+from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.reporting.terminal.output import Output
+
+SUMMARY = "every mutant must be caught, by its rule alone, and reference by none"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Which mutants, and how long to hunt."""
+    parser.add_argument(
+        "mutants", nargs="*", metavar="MUTANT", help="names as in 'list mutants'; all without it"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other traces (0)")
+    parser.add_argument(
+        "--workers", type=int, default=min(2, os.cpu_count() or 1), metavar="N",
+        help="processes that hunt, 2 by default where there are as many cores; with 0 this one does",
+    )  # fmt: skip
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when all mutants are caught by exactly their rule and `reference` is clean, else 1."""
+    from deepstack_harness.reporting.terminal.selftest_table import SelftestTable
+    from deepstack_harness.selftest.pool import prove
+    from deepstack_harness.selftest.trials import trials_for
+
+    _check(args)
+    start = time.perf_counter()
+    table = SelftestTable(output)
+    trials = trials_for(args.mutants or MUTANTS, args.seed)
+    with output.progress(f"{len(trials)} hunts"):
+        for proof in prove(trials, args.workers):
+            table.show(proof)
+    return ExitCode.HOLDS if table.close(time.perf_counter() - start) else ExitCode.BROKEN
+
+
+def _check(args: Namespace) -> None:
+    for name in args.mutants:
+        if name not in MUTANTS:
+            raise UsageError(f"unknown mutant '{name}'; known are {', '.join(MUTANTS)}")
+    if args.workers < 0:
+        raise UsageError(f"--workers {args.workers}: a number of processes is 0 or more")

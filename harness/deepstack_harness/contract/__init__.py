@@ -1,0 +1,1 @@
+"""The contract between engines and buffers: rules, traces, cases, interfaces, the ledger; knows no torch."""

@@ -1,0 +1,247 @@
+"""Arms: the ways to run a decoder, by name.
+
+An arm is `eager`, a control (`no-deepstack`, `zero-deepstack`: eager with the
+payload taken away or zeroed), or `BACKEND/GUARDS`, such as `inductor/drop_all`.
+Behind these stands what is unusual, in this order: a shape policy, options of
+Inductor, how graphs are captured, and how many ranks share a step:
+`eager/full`, `inductor/drop_all/no_size_asserts`, `aot_eager/drop_all/tp2`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from deepstack_harness.errors import UsageError
+
+
+class GuardPolicy(StrEnum):
+    """Which guards of a compiled graph are kept, and so checked at every call."""
+
+    NONE = "none"
+    STOCK = "stock"
+    DROP_ALL = "drop_all"
+    SHAPE_ENV_ONLY = "shape_env_only"
+    KEEP_TENSOR = "keep_tensor"
+
+
+class ShapePolicy(StrEnum):
+    """How the token dimension of the arguments is marked before the first compile.
+
+    STATIC marks nothing: every size is compiled for itself.  MARK_UNBACKED never
+    specialises, 0 and 1 included, and cannot branch on a size: it needs a family
+    whose attention does not (`qwen3_vl:written_out`).
+    """
+
+    NONE = "none"
+    MARK_DYNAMIC = "mark_dynamic"
+    STATIC = "static"
+    MARK_UNBACKED = "mark_unbacked"
+
+
+class Backend(StrEnum):
+    """The torch.compile backend."""
+
+    NONE = "none"
+    EAGER = "eager"
+    AOT_EAGER = "aot_eager"
+    INDUCTOR = "inductor"
+
+
+class Capture(StrEnum):
+    """How graphs are captured, and so which Python does not run again at a replay.
+
+    FULL: get, decode and clear in one graph.  PIECEWISE: the decoder between its
+    attention calls; get and clear stay Python.  BREAKABLE: as FULL, but attention is
+    run again between the pieces.  REDUCE_OVERHEAD: torch's own, CUDA only.
+    """
+
+    NONE = "none"
+    FULL = "full"
+    PIECEWISE = "piecewise"
+    BREAKABLE = "breakable"
+    REDUCE_OVERHEAD = "reduce_overhead"
+
+
+class InductorOption(StrEnum):
+    """Settings of Inductor that change what is computed or checked.
+
+    NO_SIZE_ASSERTS: input sizes are not compared with those compiled for (engines on
+    torch < 2.12).  EMULATE_CASTS: half precision is rounded between operations as
+    eager does (`emulate_precision_casts`).
+    """
+
+    NO_SIZE_ASSERTS = "no_size_asserts"
+    EMULATE_CASTS = "emulate_casts"
+
+
+class PayloadPolicy(StrEnum):
+    """What the decoder is given: the buffer's answer, or a control in its place."""
+
+    BUFFER = "buffer"
+    NONE = "none"
+    ZERO = "zero"
+
+
+_GUARDS = {
+    GuardPolicy.STOCK: "guards kept",
+    GuardPolicy.DROP_ALL: "guards dropped, as the engine does",
+    GuardPolicy.SHAPE_ENV_ONLY: "only SHAPE_ENV guards kept, recompiles refused",
+    GuardPolicy.KEEP_TENSOR: "only tensor guards kept",
+}
+_CONTROLS = {
+    "eager": (PayloadPolicy.BUFFER, "not compiled: what the others are compared with"),
+    "no-deepstack": (PayloadPolicy.NONE, "control: not compiled, payload None"),
+    "zero-deepstack": (PayloadPolicy.ZERO, "control: not compiled, payload all zeros"),
+}
+
+
+_RANKS = re.compile(r"tp([1-9]\d*)")
+_SHAPES = {
+    ShapePolicy.STATIC: "sizes compiled for themselves",
+    ShapePolicy.MARK_UNBACKED: "sizes unbacked",
+}
+_OPTIONS = {
+    InductorOption.NO_SIZE_ASSERTS: "input sizes not asserted",
+    InductorOption.EMULATE_CASTS: "rounding as eager does",
+}
+_CAPTURES = {
+    Capture.FULL: "graph of get, decode and clear",
+    Capture.PIECEWISE: "graphs of the pieces between attention calls",
+    Capture.BREAKABLE: "graph of get, decode and clear, broken at attention",
+    Capture.REDUCE_OVERHEAD: "CUDA graphs by torch's own mode reduce-overhead",
+}
+_GRAMMAR = "BACKEND/GUARDS[/SHAPES][/OPTION][/CAPTURE][/tpN]"
+
+
+@dataclass(frozen=True)
+class ArmSpec:
+    """One way to run: guard policy, shape policy, backend, capture mode, payload, ranks that share a step."""
+
+    guards: GuardPolicy = GuardPolicy.NONE
+    shapes: ShapePolicy = ShapePolicy.NONE
+    backend: Backend = Backend.NONE
+    capture: Capture = Capture.NONE
+    payload: PayloadPolicy = PayloadPolicy.BUFFER
+    options: tuple[InductorOption, ...] = ()
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what does not go together."""
+        if self.options and self.backend is not Backend.INDUCTOR:
+            raise UsageError(f"arm '{self.name}': {self.options[0]} is an option of backend inductor")
+        if self.capture is Capture.REDUCE_OVERHEAD and self.backend is not Backend.INDUCTOR:
+            raise UsageError(f"arm '{self.name}': reduce_overhead is a mode of backend inductor")
+
+    @property
+    def name(self) -> str:
+        """The public name; `parse` reads it back."""
+        parts = [f"{self.backend}/{self.guards}" if self.compiled else self._control]
+        parts += [str(self.shapes)] if self.shapes in _SHAPES else []
+        parts += map(str, self.options)
+        parts += [str(self.capture)] if self.captured else []
+        parts += [f"tp{self.ranks}"] if self.ranks > 1 else []
+        return "/".join(parts)
+
+    @property
+    def _control(self) -> str:
+        return next(name for name, (payload, _) in _CONTROLS.items() if payload is self.payload)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether torch.compile takes part."""
+        return self.backend is not Backend.NONE
+
+    @property
+    def captured(self) -> bool:
+        """Whether graphs are captured and replayed."""
+        return self.capture is not Capture.NONE
+
+    @property
+    def summary(self) -> str:
+        """One line for `list arms`."""
+        if not self.compiled and not self.captured and self.ranks == 1:
+            return _CONTROLS[self.name][1]
+        how = (
+            f"torch.compile, backend {self.backend}, {_GUARDS[self.guards]}"
+            if self.compiled
+            else "not compiled"
+        )
+        parts = [how, _SHAPES.get(self.shapes), *map(_OPTIONS.get, self.options), _CAPTURES.get(self.capture)]
+        parts += [f"{self.ranks} ranks share a step"] if self.ranks > 1 else []
+        return ", ".join(part for part in parts if part)
+
+    @classmethod
+    def parse(cls, name: str) -> ArmSpec:
+        """Read an arm's name, or raise `UsageError` that lists the usual ones and how others are made."""
+        first, *rest = name.split("/")
+        if first in _CONTROLS and first != "eager" and not rest:
+            return cls(payload=_CONTROLS[first][0])
+        parts = [found for part in rest for found in _meanings(part)]
+        spec = _compose(first, parts) if len(parts) == len(rest) else None
+        if spec is None or spec.name != name:
+            known = ", ".join(arm.name for arm in every_arm())
+            raise UsageError(f"unknown arm '{name}'; known are {known}, and others made as {_GRAMMAR}")
+        return spec
+
+
+_Part = GuardPolicy | ShapePolicy | InductorOption | Capture | int
+
+
+def _meanings(part: str) -> Iterator[_Part]:
+    """What one part of a name stands for; nothing where it is unknown."""
+    for kind in (GuardPolicy, ShapePolicy, InductorOption, Capture):
+        if part in set(kind) and part != "none":
+            yield kind(part)
+    if ranks := _RANKS.fullmatch(part):
+        yield int(ranks[1])
+
+
+def _compose(first: str, parts: Sequence[_Part]) -> ArmSpec | None:
+    """The arm of these parts, in whatever order; None where guards and backend do not go together."""
+    guards = next((part for part in parts if isinstance(part, GuardPolicy)), GuardPolicy.NONE)
+    compiled = guards is not GuardPolicy.NONE
+    if first not in set(Backend) or (first != "eager" and not compiled):
+        return None
+    shapes = ShapePolicy.MARK_DYNAMIC if compiled else ShapePolicy.NONE
+    return ArmSpec(
+        guards,
+        next((part for part in parts if isinstance(part, ShapePolicy)), shapes),
+        Backend(first) if compiled else Backend.NONE,
+        next((part for part in parts if isinstance(part, Capture)), Capture.NONE),
+        options=tuple(part for part in parts if isinstance(part, InductorOption)),
+        ranks=next((part for part in parts if isinstance(part, int)), 1),
+    )
+
+
+def every_arm() -> Sequence[ArmSpec]:
+    """The usual arms: controls, compiled ones by backend (cheap before dear), then the unusual."""
+    controls = [ArmSpec(payload=payload) for payload, _ in _CONTROLS.values()]
+    compiled = [
+        ArmSpec(guards, ShapePolicy.MARK_DYNAMIC, backend)
+        for backend in (Backend.EAGER, Backend.AOT_EAGER, Backend.INDUCTOR)
+        for guards in _GUARDS
+    ]
+    return [*controls, *compiled, *map(_parsed, _UNUSUAL)]
+
+
+_UNUSUAL = (
+    "eager/stock/static", "eager/drop_all/mark_unbacked", "inductor/drop_all/mark_unbacked",
+    "inductor/drop_all/no_size_asserts", "inductor/drop_all/emulate_casts",
+    "eager/full", "eager/piecewise", "eager/breakable",
+    "eager/drop_all/full", "eager/drop_all/piecewise", "eager/drop_all/breakable",
+    "inductor/drop_all/full", "inductor/drop_all/piecewise", "inductor/drop_all/breakable",
+    "inductor/drop_all/reduce_overhead", "eager/tp2", "aot_eager/drop_all/tp2",
+)  # fmt: skip
+
+
+def _parsed(name: str) -> ArmSpec:
+    first, *rest = name.split("/")
+    spec = _compose(first, [found for part in rest for found in _meanings(part)])
+    assert spec is not None, name
+    return spec
+
+
+EAGER = ArmSpec()

@@ -1,0 +1,21 @@
+"""The list of engines: open a source of one of them, and find its engine again."""
+
+from deepstack_harness.engines.engine import Engine
+from deepstack_harness.engines.vllm import VLLM
+from deepstack_harness.sources.locate import locate
+from deepstack_harness.sources.source import Source
+
+ENGINES: tuple[Engine, ...] = (VLLM,)
+
+
+def open_source(text: str) -> Source:
+    """Return the source that a user names: `vllm==0.22.1`, `installed:vllm`, or a path.
+
+    Raises `UsageError` for what is no source, and for a package that is not among `ENGINES`.
+    """
+    return locate(text, [engine.package for engine in ENGINES])
+
+
+def engine_of(source: Source) -> Engine:
+    """Return the engine of a source that `open_source` opened."""
+    return next(engine for engine in ENGINES if engine.package.name == source.package)

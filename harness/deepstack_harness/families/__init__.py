@@ -1,0 +1,1 @@
+"""Tiny, randomly initialised decoders of real model families, one file per family."""

@@ -1,0 +1,105 @@
+"""What is made of findings once a hunt is over: their reach, a pytest file, a program of each."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from deepstack_harness.auditing.classes import play_orders, reach_in
+from deepstack_harness.catalogue.reach import UNKNOWN
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.engines.known import engine_of, open_source
+from deepstack_harness.errors import UsageError
+from deepstack_harness.fuzzing.finding import Finding, FindingKind
+from deepstack_harness.fuzzing.request import Asked
+from deepstack_harness.scripts.findings import Whose, render_finding
+
+_CASES = '''"""Found by fuzzing {name}: red while the faults are there.
+
+To keep them, copy this file into `cases/`, or the traces into another one.
+"""
+
+import pytest
+
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.fuzzing.request import Asked, rules_broken
+
+ASKED = {asked!r}
+FOUND = [
+{found}
+]
+
+
+@pytest.mark.parametrize(("rule", "trace"), FOUND)
+def test_the_rule_is_kept(rule: str, trace: str) -> None:
+    assert Rule(rule) not in rules_broken(ASKED, trace)
+'''
+
+
+def with_reach(findings: Iterable[Finding], asked: Asked) -> list[Finding]:
+    """The findings on an upstream class, each with how the engine comes to it; others as they are."""
+    findings = list(findings)
+    classes = {one.model_class for one in findings if one.rule and one.model_class}
+    if not asked.source or not classes:
+        return findings
+    from deepstack_harness.engines.classes import classes_of
+
+    played = {
+        found.model_class: (found, play_orders(found))
+        for found in classes_of(open_source(asked.source))
+        if found.model_class in classes
+    }
+
+    def reach(finding: Finding) -> str | None:
+        if finding.rule is None:
+            return None
+        mine = played.get(finding.model_class or "")
+        return reach_in(finding.rule, *mine) if mine else UNKNOWN
+
+    return [replace(one, reach=reach(one)) for one in findings]
+
+
+def write_found(folder: Path, findings: Sequence[Finding], asked: Asked) -> list[Path]:
+    """Write the lines, the pytest file, and a program for each finding that one can be written for.
+
+    Answers the files, in the order of the findings.
+    """
+    lines = folder / "findings.txt"
+    lines.write_text("".join(f"{one.line}\n" for one in findings), encoding="utf-8")
+    written = [lines]
+    rules = [one for one in findings if one.kind is FindingKind.RULE]
+    if rules:
+        written.append(folder / "test_found.py")
+        written[-1].write_text(cases_of(rules, asked), encoding="utf-8")
+    counts: dict[str, int] = {}
+    for one in rules:
+        counts[one.name] = counts.get(one.name, 0) + 1
+        text = script_of(one, asked)
+        if text is not None:
+            written.append(folder / f"{one.name}-{counts[one.name]}.py")
+            written[-1].write_text(text, encoding="utf-8")
+    return written
+
+
+def cases_of(findings: Iterable[Finding], asked: Asked) -> str:
+    """A pytest file that is red while one of the rules is broken."""
+    found = "\n".join(f'    ("{one.name}", "{one.trace}"),' for one in findings)
+    return _CASES.format(name=asked.name, asked=asked, found=found)
+
+
+def script_of(finding: Finding, asked: Asked) -> str | None:
+    """A program that shows it with torch alone; None where a decoder takes part, which no program has."""
+    if finding.rule is None or asked.arm != "eager" or "@" in asked.name:
+        return None
+    try:
+        return render_finding(
+            Trace.parse(finding.trace), finding.rule, finding.detail, _whose(finding, asked)
+        )
+    except UsageError:
+        return None
+
+
+def _whose(finding: Finding, asked: Asked) -> Whose:
+    if finding.model_class is None or asked.source is None:
+        return Whose(asked.name)
+    models = engine_of(open_source(asked.source)).by_methods
+    return Whose(finding.model_class, models[asked.family.partition(":")[0]].member)

@@ -1,0 +1,150 @@
+"""hypothesis strategies over token counts, paddings, steps, traces, requests and schedules; no torch.
+
+For a user's own tests too: `@given(traces(capacity=16))`.  Counts are drawn where
+buffers broke, which `lineage.md` and the issues it names tell: 0, 1, 2, capture
+sizes and the capacity with their neighbours, multiples of the sequence-parallel
+size, and the pairs (tokens set, tokens asked for) of the reported crashes.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from deepstack_harness.contract.trace import Op, Step, Trace
+from deepstack_harness.workload.padding import CAPTURE_SIZES, pad_to_capture, pad_to_multiple
+from deepstack_harness.workload.requests import Request
+from deepstack_harness.workload.schedule import ScheduledStep, schedule
+
+REPORTED_PAIRS = ((9, 16), (11, 16), (14, 16), (76, 80), (309, 320), (329, 336), (479, 480))
+"""(N, P) of the crashes of vLLM 41485, 40932 and 41697: padding to the next capture size."""
+
+CAPACITIES = (16, 16, 16, 16, 16, 1, 2, 4, 20, 24, 80)
+"""Rows of buffers to draw from; small ones most of all, because every row is read after every step."""
+
+SHAPE_FAULTS = ((2, None), (4, None), (0, None), (None, 1), (None, 7), (None, 129))
+"""(levels, hidden) of payloads that a buffer of 3 levels and another hidden size must refuse."""
+
+
+@cache
+def breaking_counts(capacity: int, ranks: int = 1) -> tuple[int, ...]:
+    """Counts in [0, capacity] where things break, in order; `ranks` share a step."""
+    centres = {*CAPTURE_SIZES, *range(ranks, capacity + 1, ranks)} if ranks > 1 else set(CAPTURE_SIZES)
+    near = {centre + offset for centre in (*centres, capacity) for offset in (-1, 0, 1)}
+    reported = {count for pair in REPORTED_PAIRS for count in pair}
+    return tuple(sorted(count for count in {0, 1, 2} | near | reported if 0 <= count <= capacity))
+
+
+@cache
+def growing_counts(capacity: int, ranks: int = 2) -> tuple[int, ...]:
+    """Counts above the capacity: its neighbour, the next capture size and multiple of ranks, half more."""
+    above = (capacity + 1, pad_to_capture(capacity + 1), pad_to_multiple(capacity + 1, ranks))
+    return tuple(sorted({*above, capacity + 4, capacity * 3 // 2 + 1}))
+
+
+def token_counts(capacity: int, ranks: int = 1) -> SearchStrategy[int]:
+    """Tokens of a step in [0, capacity]: half of them where buffers broke, half anywhere."""
+    return st.one_of(st.sampled_from(breaking_counts(capacity, ranks)), st.integers(0, capacity))
+
+
+def paddings(tokens: int, capacity: int, ranks: int = 1) -> tuple[int, ...]:
+    """Every P in [tokens, ..] that an engine may ask for: unpadded, captured, shared by ranks, the largest.
+
+    The largest stands for a data-parallel group, whose ranks all take the maximum over them.
+    """
+    shared = pad_to_multiple(tokens, ranks)
+    return tuple(sorted({tokens, pad_to_capture(tokens), shared, max(tokens, capacity)}))
+
+
+def _counts_to_growth(capacity: int, ranks: int) -> SearchStrategy[int]:
+    return st.one_of(token_counts(capacity, ranks), st.sampled_from(growing_counts(capacity, max(2, ranks))))
+
+
+def padded(tokens: int, capacity: int, ranks: int = 1) -> SearchStrategy[int]:
+    """One of `paddings`."""
+    return st.sampled_from(paddings(tokens, capacity, ranks))
+
+
+def pairs(capacity: int, ranks: int = 1) -> SearchStrategy[tuple[int, int]]:
+    """(N, P) of one step: the reported ones that fit, and others padded as engines do."""
+    reported = [pair for pair in REPORTED_PAIRS if pair[1] <= capacity]
+    drawn = token_counts(capacity, ranks).flatmap(
+        lambda tokens: padded(tokens, capacity, ranks).map(lambda wanted: (tokens, wanted))
+    )
+    return st.one_of(st.sampled_from(reported), drawn) if reported else drawn
+
+
+@st.composite
+def spans(draw: DrawFn, tokens: int) -> tuple[tuple[int, int], ...]:
+    """One or two ranges of visual tokens, in order and apart, within [0, tokens); `tokens` is 1 or more."""
+    size = 4 if tokens > 2 and draw(st.booleans()) else 2
+    edges = sorted(draw(st.lists(st.integers(0, tokens), unique=True, min_size=size, max_size=size)))
+    return tuple(zip(edges[::2], edges[1::2], strict=True))
+
+
+@st.composite
+def sets(draw: DrawFn, capacity: int, ranks: int = 1, *, bad: bool = False) -> Step:
+    """A `set`, sometimes with spans, sometimes above the capacity; with `bad` also of a wrong shape."""
+    counts = st.one_of(
+        token_counts(capacity, ranks), st.sampled_from(growing_counts(capacity, max(2, ranks)))
+    )
+    tokens = draw(counts)
+    if bad and draw(st.integers(0, 3)) == 0:
+        return Step(Op.SET, tokens, *draw(st.sampled_from(SHAPE_FAULTS)))
+    return Step(
+        Op.SET, tokens, spans=draw(spans(tokens)) if tokens and draw(st.integers(0, 4)) == 0 else None
+    )
+
+
+def steps(capacity: int, ranks: int = 1, *, bad: bool = True) -> SearchStrategy[Step]:
+    """Any step of a buffer alone; with `bad` also negative counts and payloads of a wrong shape."""
+    counts = st.one_of(
+        token_counts(capacity, ranks), st.sampled_from(growing_counts(capacity, max(2, ranks)))
+    )
+    plain = (Op.GET, Op.CLEAR, Op.RESIZE, Op.FORWARD, Op.PROFILE)
+    drawn = st.builds(Step, st.sampled_from(plain), counts)
+    refused = [st.builds(Step, st.sampled_from((Op.GET, Op.CLEAR, Op.RESIZE)), st.just(-1))] if bad else []
+    return st.one_of(sets(capacity, ranks, bad=bad), drawn, drawn, *refused)
+
+
+def traces(
+    capacity: int = 16, ranks: int = 1, *, bad: bool = True, max_steps: int = 8
+) -> SearchStrategy[Trace]:
+    """Whole traces on a buffer of `capacity` rows: all rows are read before the first step and after each."""
+    drawn = st.lists(steps(capacity, ranks, bad=bad), min_size=1, max_size=max_steps)
+    return drawn.map(lambda found: Trace(capacity, tuple(with_reads(capacity, found))))
+
+
+def with_reads(capacity: int, found: Sequence[Step]) -> Iterator[Step]:
+    """The steps, with a `get` of all rows before the first and behind each."""
+    yield Step(Op.GET, capacity)
+    for step in found:
+        yield step
+        yield Step(Op.GET, capacity)
+
+
+@st.composite
+def engine_traces(draw: DrawFn, capacity: int = 16, ranks: int = 1, max_steps: int = 6) -> Trace:
+    """What an engine in order does: a profile run, then steps of `set N; forward P` or of text alone."""
+    done = [Step(Op.PROFILE, capacity)]
+    for tokens, wanted in draw(st.lists(pairs(capacity, ranks), min_size=1, max_size=max_steps)):
+        done += [Step(Op.SET, tokens)] if tokens and draw(st.booleans()) else []
+        done.append(Step(Op.FORWARD, wanted))
+    return Trace(capacity, tuple(done))
+
+
+@st.composite
+def requests(draw: DrawFn, max_requests: int = 4) -> list[Request]:
+    """Prompts with 0 to 2 images of 28 to 140 pixels a side, text, and answers."""
+    sides = st.integers(28, 140)
+    images = st.lists(st.tuples(sides, sides), max_size=2).map(tuple)
+    made = st.tuples(images, st.integers(1, 40), st.integers(0, 6))
+    drawn = draw(st.lists(made, min_size=1, max_size=max_requests))
+    return [Request(f"r{number}", *one) for number, one in enumerate(drawn, 1)]
+
+
+@st.composite
+def schedules(draw: DrawFn, budget: int = 16, slots: int = 3) -> list[ScheduledStep]:
+    """Chunked prefill of drawn requests: steps of at most `budget` tokens and `slots` requests."""
+    return schedule(draw(requests()), draw(st.integers(1, budget)), draw(st.integers(1, slots)))

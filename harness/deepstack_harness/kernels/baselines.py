@@ -1,0 +1,168 @@
+"""Facts of kernels as measured before: in `fixtures/baselines/`, a file for each target and torch minor.
+
+Counts, sizes and bytes, never generated text: absolute counts differ between torch
+versions, so each minor version has a file of its own (29 and 32 kernels on 2.12
+where 2.13 has 21 and 24).  That of a real GPU is named by its device.  No torch.
+"""
+
+import os
+import re
+import tempfile
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from deepstack_harness.catalogue.versioned import load_json
+from deepstack_harness.kernels.measurement import Measurement
+from deepstack_harness.kernels.subject import CUDA, Subject
+
+SCHEMA_VERSION = 1
+_FACTS = ("graphs", "kernels", "points", "largest", "bytes", "agreement")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One step of one subject: what it is, then graphs, generated kernels and their bytes.
+
+    `largest` is the size of the largest kernel in symbols, `points` the same as
+    called.  `agreement` is the share of kernels, of a real GPU, that were predicted.
+    """
+
+    family: str
+    revision: str
+    arm: str
+    dtype: str
+    tokens: int
+    capacity: int
+    profile_tokens: int
+    layers: int | None
+    graphs: int
+    kernels: int
+    largest: str
+    points: int
+    bytes: int
+    agreement: float | None = None
+
+    @classmethod
+    def of(cls, asked: Subject, found: Measurement, agreement: float | None = None) -> "Entry":
+        """The entry of a measurement; of several calls bytes and kernels are sums."""
+        largest = max((call.largest for call in found.calls), key=lambda kernel: kernel.points or 0)
+        return cls(
+            family=asked.family, revision=asked.revision, arm=asked.arm, dtype=asked.dtype,
+            tokens=asked.tokens, capacity=asked.capacity, profile_tokens=asked.profile_tokens,
+            layers=asked.layers, graphs=found.graphs,
+            kernels=sum(len(call.generated) for call in found.calls),
+            largest=largest.symbolic_points or "", points=largest.points or 0,
+            bytes=sum(call.bytes for call in found.calls), agreement=agreement,
+        )  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """What it is of, as `name_of` says it."""
+        return name_of(self)
+
+
+def name_of(asked: Subject | Entry) -> str:
+    """What an entry is of: two of one name are two versions of one fact."""
+    layers = f", {asked.layers} layers" if asked.layers else ""
+    sizes = f"{asked.tokens} of {asked.capacity} tokens, traced with {asked.profile_tokens}"
+    return f"{asked.family}{layers}, {asked.revision}, {asked.arm}, {asked.dtype}, {sizes}"
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """A whole file."""
+
+    schema_version: int
+    entry: tuple[Entry, ...]
+
+
+class State(StrEnum):
+    """How an entry and a measurement stand to each other where they are not equal."""
+
+    MISSING = "missing"
+    UNUSED = "unused"
+    IMPROVED = "improved"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One entry that is not as it was; `detail` has each fact before and now."""
+
+    state: State
+    name: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.state}: {self.name}" + (f" ({self.detail})" if self.detail else "")
+
+
+def file_name(target: str, device: str, torch: str) -> str:
+    """`kernels-h200-torch2.13.json`; of a real GPU `kernels-cuda-nvidia-h200-torch2.13.json`."""
+    where = f"{target}-{re.sub(r'[^a-z0-9]+', '-', device.lower())}" if target == CUDA else target
+    minor = ".".join(torch.split(".")[:2])
+    return f"kernels-{where}-torch{minor}.json"
+
+
+def load(path: Path) -> tuple[Entry, ...]:
+    """The entries; raises `UsageError` for a file that is none, or of another schema version."""
+    return load_json(path, Baselines, "a file of baselines", SCHEMA_VERSION).entry
+
+
+def differences(
+    known: Iterable[Entry], measured: Iterable[Entry], names: Collection[str]
+) -> list[Difference]:
+    """What is not as it was: measured and not known, better, or else; and known, but not among `names`.
+
+    `names` are of everything that is ever measured for this file; a run may leave some out.
+    """
+    before = {entry.name: entry for entry in known}
+    unused = [Difference(State.UNUSED, name) for name in before if name not in names]
+    compared = (_difference(before.get(entry.name), entry) for entry in measured)
+    return unused + [one for one in compared if one is not None]
+
+
+def update(path: Path, measured: Iterable[Entry], names: Collection[str], *, only_new: bool) -> None:
+    """Write what was measured; entries of other `names` stay, and with `only_new` all that are there.
+
+    The file is whole at any time: written beside, flushed to the disk, then renamed.
+    Raises `UsageError` where a file is there that cannot be read.
+    """
+    before = {entry.name: entry for entry in (load(path) if path.exists() else ())}
+    now = {entry.name: entry for entry in measured}
+    kept = before if only_new else {name: entry for name, entry in before.items() if name in names}
+    entries = {**kept, **now, **(before if only_new else {})}
+    whole = Baselines(SCHEMA_VERSION, tuple(entries[name] for name in sorted(entries)))
+    _replace(path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
+
+
+def _difference(before: Entry | None, now: Entry) -> Difference | None:
+    if before is None:
+        return Difference(State.MISSING, now.name)
+    differing = [fact for fact in _FACTS if getattr(before, fact) != getattr(now, fact)]
+    if not differing:
+        return None
+    numbers = [fact for fact in differing if fact != "largest"]
+    better = bool(numbers) and all(_is_better(fact, before, now) for fact in numbers)
+    detail = ", ".join(f"{fact} {getattr(before, fact)} -> {getattr(now, fact)}" for fact in differing)
+    return Difference(State.IMPROVED if better else State.CHANGED, now.name, detail)
+
+
+def _is_better(fact: str, before: Entry, now: Entry) -> bool:
+    one, other = getattr(before, fact) or 0, getattr(now, fact) or 0
+    return bool(other > one if fact == "agreement" else other < one)
+
+
+def _replace(path: Path, text: bytes) -> None:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
+        whole = Path(folder) / path.name
+        with whole.open("wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        whole.replace(path)

@@ -1,0 +1,31 @@
+"""What a child process measured, and what it cost.  No torch."""
+
+from dataclasses import dataclass
+
+from deepstack_harness.contract.facts.kernels import GraphCall
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of measuring one subject: wall and processor seconds, and the most memory resident so far, in bytes."""
+
+    seconds: float
+    processor_seconds: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The calls of one step, one for each graph called; `graphs` were compiled until then.
+
+    `family` is its full name, with the variants that were chosen for it.  `triton` is
+    None where none took part.
+    """
+
+    family: str
+    calls: tuple[GraphCall, ...]
+    graphs: int
+    torch: str
+    triton: str | None
+    device: str
+    cost: Cost

@@ -1,0 +1,81 @@
+"""What is compiled and called: a decoder, where its payload comes from, at which sizes, for which target.
+
+No torch: a wrong subject is refused before anything is imported.
+"""
+
+from dataclasses import dataclass
+
+from deepstack_harness.catalogue.registry import FAMILIES, REVISIONS
+from deepstack_harness.errors import UsageError
+from deepstack_harness.kernels.targets import GPUS
+
+CPU = "cpu"
+CUDA = "cuda"
+TARGETS = (CPU, CUDA, *GPUS)
+"""The CPU, the GPU that is here, and GPUs that need not be."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A decoder of `family` that is traced at `profile_tokens` rows and then called with `tokens`.
+
+    Its payload comes from a buffer of `revision` with `capacity` rows.  `static`
+    compiles sizes in, so that the profile run does not matter.  `layers` and
+    `hidden` replace the family's; `run` compiles and runs what was generated, as a
+    real GPU always does.  `cubin` also compiles Triton kernels for their target.
+    Raises `UsageError` for what does not go together.
+    """
+
+    family: str
+    revision: str
+    tokens: int
+    capacity: int
+    profile_tokens: int
+    target: str = CPU
+    static: bool = False
+    dtype: str = "bfloat16"
+    layers: int | None = None
+    hidden: int | None = None
+    cubin: bool = False
+    run: bool = False
+    compile_threads: int = 1
+
+    @property
+    def runs(self) -> bool:
+        """Whether generated code is compiled and run."""
+        return self.run or self.target == CUDA
+
+    @property
+    def arm(self) -> str:
+        """Its name: as engines compile, sizes not asserted (they were not before torch 2.12); or static."""
+        return "inductor/stock/static" if self.static else "inductor/drop_all/no_size_asserts"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured."""
+        if self.target not in TARGETS:
+            raise UsageError(f"unknown target '{self.target}'; known are {', '.join(TARGETS)}")
+        base = self.family.partition(":")[0]
+        if base not in FAMILIES:
+            raise UsageError(f"unknown family '{base}'; known are {', '.join(FAMILIES)}")
+        if self.revision not in REVISIONS:
+            raise UsageError(f"unknown revision '{self.revision}'; known are {', '.join(REVISIONS)}")
+        self._check_sizes()
+        if self.cubin and self.target not in GPUS:
+            raise UsageError(
+                f"--cubin compiles for a GPU that is not here ({', '.join(GPUS)}), not '{self.target}'"
+            )
+        if self.run and self.target in GPUS:
+            raise UsageError(
+                f"--run cannot be asked of target '{self.target}': it is generated for and not here"
+            )
+
+    def _check_sizes(self) -> None:
+        counts = {"tokens": self.tokens, "capacity": self.capacity, "profile-tokens": self.profile_tokens}
+        chosen = {"layers": self.layers, "hidden": self.hidden}
+        for name, value in {**counts, **chosen}.items():
+            if value is not None and value < 1:
+                raise UsageError(f"--{name} {value}: there is nothing to measure below 1")
+        for name in ("tokens", "profile-tokens"):
+            if counts[name] > self.capacity:
+                more = f"--{name} {counts[name]} is above --capacity {self.capacity}"
+                raise UsageError(f"{more}: the buffer has no such rows")

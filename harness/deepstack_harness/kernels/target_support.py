@@ -1,0 +1,51 @@
+"""With which torch and triton code is generated for a GPU that is not here."""
+
+import importlib.metadata
+from collections.abc import Mapping
+
+from deepstack_harness.errors import MachineError
+
+SUPPORTED: Mapping[str, str] = {"2.11": "3.6", "2.13": "3.7", "2.15": "3.9"}
+"""torch minor version -> the triton minor version it is released with.
+
+These pairs were run; what is generated rests on private parts of both, so others
+are refused until they were.
+"""
+
+
+def check_support() -> None:
+    """Raises `MachineError` with what is here and what would do, and imports neither."""
+    torch, triton = _version("torch"), _version("triton")
+    known = ", ".join(f"torch {one} with triton {other}" for one, other in SUPPORTED.items())
+    if torch is None or _minor(torch) not in SUPPORTED:
+        raise MachineError(
+            f"torch {torch} is not known to generate for a GPU that is not here; known are {known}"
+        )
+    wanted = SUPPORTED[_minor(torch)]
+    if triton is None:
+        raise MachineError(
+            f"code for a GPU that is not here needs the package triton {wanted}: "
+            f"python -m pip install --no-deps 'triton=={wanted}.*'"
+        )
+    if _minor(triton) != wanted:
+        raise MachineError(f"torch {torch} needs triton {wanted}, here is {triton}; known are {known}")
+
+
+def why_not() -> str:
+    """The sentence that `check_support` raises; empty where it raises nothing."""
+    try:
+        check_support()
+    except MachineError as error:
+        return str(error)
+    return ""
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

@@ -1,0 +1,161 @@
+"""Check the machine: versions, compiler, GPUs, package index, cache.  Each check tries the real thing."""
+
+import importlib.metadata
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from deepstack_harness.catalogue import data_files
+from deepstack_harness.engines.engine import Engine
+from deepstack_harness.engines.known import ENGINES
+from deepstack_harness.engines.vllm import VLLM
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import Answered
+from deepstack_harness.workers.worker import call_once
+
+OLDEST_TORCH = (2, 10)
+NEWEST_TORCH = (2, 15)
+_COMPILE = "deepstack_harness.machine.checks:compile_something"
+_COMPILE_SECONDS = 180.0
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_LIBRARIES = {
+    "triton": "'kernels --target h200' is refused",
+    "ray": "'run --executor ray' is refused",
+    "datasets": "a run leaves JSON lines and no Parquet",
+    "matplotlib": "'report --html' is refused",
+    "pytest-xdist": "'pytest -n' and 'nightly' are refused",
+}
+"""Optional libraries, and what does not work without each."""
+
+
+@dataclass(frozen=True)
+class MachineCheck:
+    """Result of one check: whether the thing is here, what was found, and whether everything needs it."""
+
+    what: str
+    here: bool
+    found: str
+    needed: bool = False
+
+
+def examine() -> Iterator[MachineCheck]:
+    """Yield each result as soon as it is known, cheap checks first; the last one compiles in a worker."""
+    yield MachineCheck("python", sys.version_info >= (3, 11), sys.version.split()[0], needed=True)
+    yield from (check() for check in CHECKS)
+
+
+def torch_version() -> MachineCheck:
+    """Check that torch is one of the versions whose private APIs were read."""
+    import torch
+
+    found = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    known = f"read in {_dotted(OLDEST_TORCH)} .. {_dotted(NEWEST_TORCH)}"
+    return MachineCheck(
+        "torch", OLDEST_TORCH <= found <= NEWEST_TORCH, f"{torch.__version__}, {known}", needed=True
+    )
+
+
+def gpu() -> MachineCheck:
+    """Name the GPUs that torch sees: without one, cases for a GPU are skipped."""
+    import torch
+
+    count = torch.cuda.device_count()
+    names = ", ".join(torch.cuda.get_device_name(index) for index in range(count))
+    return MachineCheck("gpu", count > 0, names or "none: --device cuda is refused, GPU cases are skipped")
+
+
+def installed_engine(engine: Engine) -> MachineCheck:
+    """Look for an installed engine, as `--source installed:NAME` does: nothing else needs one."""
+    from deepstack_harness.errors import UsageError
+    from deepstack_harness.sources.installed import installed
+
+    name = engine.package.name
+    try:
+        return MachineCheck(name, here=True, found=installed(engine.package).label)
+    except UsageError as error:
+        return MachineCheck(name, here=False, found=f"'--source installed:{name}' is refused: {error}")
+
+
+def library(name: str, without: str) -> MachineCheck:
+    """Check that an optional library is installed, by its metadata: some take seconds to import."""
+    try:
+        return MachineCheck(name, here=True, found=importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return MachineCheck(name, here=False, found=f"not installed: {without}")
+
+
+def chromium() -> MachineCheck:
+    """Check that the HTML report can be tested here; writing and reading it needs no browser."""
+    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if browser and shutil.which("chromedriver"):
+        return MachineCheck("chromium", here=True, found=f"{browser}, with chromedriver")
+    lacking = "no chromedriver" if browser else f"none of {', '.join(_BROWSERS)}"
+    return MachineCheck("chromium", here=False, found=f"{lacking}: browser cases are skipped")
+
+
+def package_index() -> MachineCheck:
+    """Check that releases can be fetched: ask the configured index for the list of vLLM's releases."""
+    from deepstack_harness.errors import HarnessError
+    from deepstack_harness.sources.index import known_releases
+
+    try:
+        found = known_releases(VLLM.package)
+    except HarnessError as error:
+        return MachineCheck("package index", here=False, found=str(error))
+    return MachineCheck(
+        "package index", here=True, found=f"{len(found)} releases of vLLM, newest {found[-1]}"
+    )
+
+
+def cache_folder() -> MachineCheck:
+    """Check that files of releases can be cached."""
+    folder = data_files.cache()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free / 2**30
+    except OSError as error:
+        return MachineCheck(
+            "cache", here=False, found=f"{folder}: {error.strerror}; releases are fetched every time"
+        )
+    return MachineCheck("cache", here=True, found=f"{folder}, {free:.0f} GiB free")
+
+
+def inductor() -> MachineCheck:
+    """Check that Inductor's CPU backend works: compile and run a function in a worker."""
+    result = call_once(_COMPILE, limits=Limits(call_s=_COMPILE_SECONDS))
+    if isinstance(result, Answered):
+        return MachineCheck(
+            "inductor on cpu", here=True, found=f"compiles, {os.cpu_count()} cores", needed=True
+        )
+    return MachineCheck("inductor on cpu", here=False, found=result.sentence.partition("\n")[0], needed=True)
+
+
+def compile_something() -> float:
+    """Compile a small sum with Inductor and return its result; for a worker."""
+    import torch
+
+    def total(values: torch.Tensor) -> torch.Tensor:
+        return (values * 2).sum()
+
+    return float(torch.compile(total)(torch.ones(8)))
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+CHECKS: tuple[Callable[[], MachineCheck], ...] = (
+    torch_version,
+    gpu,
+    *(partial(installed_engine, one) for one in ENGINES),
+    *(partial(library, name, without) for name, without in _LIBRARIES.items()),
+    chromium,
+    cache_folder,
+    package_index,
+    inductor,
+)

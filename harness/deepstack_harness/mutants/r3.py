@@ -1,0 +1,91 @@
+"""Mutants that break R3 freshness: rows of a payload that a later set replaced, or of the caller's tensor."""
+
+from torch import Tensor
+
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.revisions.reference import ReferenceBuffer
+
+
+class StaleAfterShorterSet(ReferenceBuffer):
+    """Leaves the tail of a longer payload behind a shorter one."""
+
+    rule = Rule.R3
+
+    def set(self, payload: Tensor) -> None:
+        tokens = self._check(payload)
+        self._make_room(tokens)
+        self._tokens_set = 0  # so that no row behind the new payload is zeroed
+        super().set(payload)
+
+
+class StaleRowAfterShorterSet(ReferenceBuffer):
+    """Leaves one row of a longer payload behind a shorter one."""
+
+    rule = Rule.R3
+
+    def set(self, payload: Tensor) -> None:
+        tokens = payload.size(1)
+        kept = [level[tokens].clone() for level in self._levels] if tokens < self._tokens_set else []
+        super().set(payload)
+        for level, row in zip(self._levels, kept, strict=False):
+            level[tokens] = row
+
+
+class StaleLevelAfterShorterSet(ReferenceBuffer):
+    """Leaves the tail of a longer payload in the last level."""
+
+    rule = Rule.R3
+
+    def set(self, payload: Tensor) -> None:
+        tokens = payload.size(1)
+        tail = self._levels[-1][tokens : self._tokens_set].clone()
+        super().set(payload)
+        self._levels[-1][tokens : tokens + len(tail)] = tail
+
+
+class EmptySetIgnored(ReferenceBuffer):
+    """Ignores a payload of zero tokens, so that the payload before it stays."""
+
+    rule = Rule.R3
+
+    def set(self, payload: Tensor) -> None:
+        if self._check(payload):
+            super().set(payload)
+
+
+class KeepsCallersTensor(ReferenceBuffer):
+    """Hands out the caller's tensor instead of a copy, when asked for exactly its size."""
+
+    rule = Rule.R3
+
+    def set(self, payload: Tensor) -> None:
+        super().set(payload)
+        self._payload = payload
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        self.generation += 1  # announces that the storage moves, so that R6 is kept
+        answer = super().get(tokens)
+        return tuple(self._payload) if tokens and tokens == self._tokens_set else answer
+
+
+class DefersCopy(ReferenceBuffer):
+    """Copies the payload again at the first get, after its caller may have reused the tensor."""
+
+    rule = Rule.R3
+    _waiting: Tensor | None = None
+
+    def set(self, payload: Tensor) -> None:
+        fits = payload.size(1) <= self.capacity
+        super().set(payload)
+        self._waiting = payload if fits else None
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        if self._waiting is not None:
+            for level, rows in zip(self._levels, self._waiting, strict=True):
+                level[: self._tokens_set].copy_(rows)
+            self._waiting = None
+        return super().get(tokens)
+
+    def clear(self, tokens: int) -> None:
+        super().clear(tokens)
+        self._waiting = None

@@ -1,0 +1,114 @@
+"""Mutants that break R4 capacity: rows lost or short where a call grows, resizes or refuses to."""
+
+from torch import Tensor
+
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.revisions.reference import ReferenceBuffer
+
+
+class GrowthLosesPayload(ReferenceBuffer):
+    """Starts from zeros whenever it is resized, as a get of vLLM 0.23.0 .. 0.33.0 that grows does."""
+
+    rule = Rule.R4
+
+    def resize(self, tokens: int) -> None:
+        super().resize(tokens)
+        for level in self._levels:
+            level.zero_()
+
+
+class GrowthLosesLastToken(ReferenceBuffer):
+    """Loses the last row of the payload whenever it is resized."""
+
+    rule = Rule.R4
+
+    def resize(self, tokens: int) -> None:
+        super().resize(tokens)
+        if self._tokens_set:
+            for level in self._levels:
+                level[self._tokens_set - 1].zero_()
+
+
+class GrowthForgetsALevel(ReferenceBuffer):
+    """Loses the last level whenever it is resized."""
+
+    rule = Rule.R4
+
+    def resize(self, tokens: int) -> None:
+        super().resize(tokens)
+        self._levels[-1].zero_()
+
+
+class GrowthPaddingNotZeroed(ReferenceBuffer):
+    """Leaves values that nobody set in the rows behind the payload whenever it is resized."""
+
+    rule = Rule.R4
+
+    def resize(self, tokens: int) -> None:
+        super().resize(tokens)
+        for level in self._levels:
+            level[self._tokens_set :].fill_(1)  # not torch.empty: zeros would hide the fault
+
+
+class GrowthOneRowShort(ReferenceBuffer):
+    """Grows to one row less than was asked for."""
+
+    rule = Rule.R4
+
+    def _make_room(self, tokens: int) -> None:
+        if tokens > self.capacity:
+            self.resize(tokens - 1)
+
+
+class AnswersUpToCapacity(ReferenceBuffer):
+    """Answers a get above the capacity with the rows there are, as vLLM 0.11 .. 0.19.1 do."""
+
+    rule = Rule.R4
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        return super().get(min(tokens, self.capacity))
+
+
+class SetCutToCapacity(ReferenceBuffer):
+    """Drops the rows of a payload that lie above the capacity, without an error."""
+
+    rule = Rule.R4
+
+    def set(self, payload: Tensor) -> None:
+        super().set(payload[:, : self.capacity])
+
+
+class ResizeCutsPayload(ReferenceBuffer):
+    """Cuts the payload when it is resized below N, without an error."""
+
+    rule = Rule.R4
+
+    def resize(self, tokens: int) -> None:
+        if tokens >= 0:
+            self._tokens_set = min(self._tokens_set, tokens)
+        super().resize(tokens)
+
+
+class ShrinkingLosesPayload(ReferenceBuffer):
+    """Loses the payload when it is resized to fewer rows, though the payload would fit."""
+
+    rule = Rule.R4
+
+    def resize(self, tokens: int) -> None:
+        shrinks = tokens < self.capacity
+        super().resize(tokens)
+        if shrinks:
+            for level in self._levels:
+                level.zero_()
+
+
+class RefusesGrowthAfterClearing(ReferenceBuffer):
+    """Refuses a get above the capacity, but drops the payload before it raises."""
+
+    rule = Rule.R4
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        if tokens > self.capacity:
+            self.clear(0)
+            raise ValueError(f"get of {tokens} tokens, but there are {self.capacity} rows")
+        return super().get(tokens)

@@ -1,0 +1,121 @@
+"""Mutants that break R5 clear: rows that are read after they were cleared."""
+
+from torch import Tensor
+
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.revisions.reference import ReferenceBuffer
+
+
+class ClearsOneRowTooFew(ReferenceBuffer):
+    """Leaves the last row of the payload when it is cleared."""
+
+    rule = Rule.R5
+
+    def clear(self, tokens: int) -> None:
+        row = self._tokens_set - 1
+        kept = [level[row].clone() for level in self._levels] if self._tokens_set else []
+        super().clear(tokens)
+        for level, last in zip(self._levels, kept, strict=False):
+            level[row] = last
+
+
+class CounterResetTooEarly(ReferenceBuffer):
+    """Resets its counter before it zeroes, so that a clear of n < N leaves rows (vLLM 0.33.0 does too)."""
+
+    rule = Rule.R5
+
+    def clear(self, tokens: int) -> None:
+        if tokens >= 0:
+            self._tokens_set = 0
+        super().clear(tokens)
+
+
+class ClearForgetsALevel(ReferenceBuffer):
+    """Zeroes all levels but the last."""
+
+    rule = Rule.R5
+
+    def clear(self, tokens: int) -> None:
+        levels, self._levels = self._levels, self._levels[:-1]
+        try:
+            super().clear(tokens)
+        finally:
+            self._levels = levels
+
+
+class ClearOfNothingIgnored(ReferenceBuffer):
+    """Ignores a clear of zero rows, so that the payload stays."""
+
+    rule = Rule.R5
+
+    def clear(self, tokens: int) -> None:
+        if tokens:
+            super().clear(tokens)
+
+
+class ThirdClearIgnored(ReferenceBuffer):
+    """Ignores the third clear."""
+
+    rule = Rule.R5
+    _clears = 0
+
+    def clear(self, tokens: int) -> None:
+        self._clears += tokens >= 0
+        if self._clears != 3 or tokens < 0:
+            super().clear(tokens)
+
+
+class ResizeRevivesCleared(ReferenceBuffer):
+    """Brings back the rows that were cleared last when it shrinks, as storage that is used again would."""
+
+    rule = Rule.R5
+    _ended: tuple[Tensor, ...] = ()
+
+    def clear(self, tokens: int) -> None:
+        if self._tokens_set and tokens >= 0:
+            self._ended = tuple(level[: self._tokens_set].clone() for level in self._levels)
+        super().clear(tokens)
+
+    def resize(self, tokens: int) -> None:
+        shrinks = tokens <= self.capacity
+        super().resize(tokens)
+        if shrinks and not self._tokens_set:
+            for level, rows in zip(self._levels, self._ended, strict=False):
+                level[: len(rows)] = rows[:tokens]
+
+
+class ClearsByCounter(ReferenceBuffer):
+    """Zeroes only while its counter is above 0, as vLLM 0.20.0 .. 0.33.0 do: a capture records no zeroing."""
+
+    rule = Rule.R5
+    arm = "eager/full"
+
+    def clear(self, tokens: int) -> None:
+        if tokens < 0 or self._tokens_set:
+            super().clear(tokens)
+
+
+class ClearsThroughNumpy(ReferenceBuffer):
+    """Zeroes through numpy, which no graph records, so that a replay clears nothing."""
+
+    rule = Rule.R5
+    arm = "eager/full"
+
+    def clear(self, tokens: int) -> None:
+        rows = max(tokens, self._tokens_set)
+        super().clear(min(tokens, 0))
+        for level in self._levels:
+            level.numpy()[:rows] = 0
+
+
+class RecordedClearOneRowShort(ReferenceBuffer):
+    """Zeroes one row less than was asked for, or the payload if that is longer.
+
+    A capture has no payload, so that its replay leaves the last row.
+    """
+
+    rule = Rule.R5
+    arm = "eager/full"
+
+    def clear(self, tokens: int) -> None:
+        super().clear(tokens - 1 if tokens > 0 else tokens)

@@ -1,0 +1,141 @@
+"""Mutants that break R6 address: storage that moves unannounced, is freed, or is allocated in a capture."""
+
+import torch
+from torch import Tensor
+
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.revisions.reference import ReferenceBuffer
+
+
+class MovesUnannounced(ReferenceBuffer):
+    """Moves its storage and leaves the generation as it was, as every vLLM release does."""
+
+    rule = Rule.R6
+
+    def resize(self, tokens: int) -> None:
+        generation = self.generation
+        super().resize(tokens)
+        self.generation = generation
+
+
+class AnnouncesLate(ReferenceBuffer):
+    """Changes the generation one get after the storage moved."""
+
+    rule = Rule.R6
+    _unsaid = 0
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        grows = tokens > self.capacity
+        self.generation += self._unsaid
+        answer = super().get(tokens)
+        self.generation -= grows
+        self._unsaid = int(grows)
+        return answer
+
+
+class CopiesOnGet(ReferenceBuffer):
+    """Hands out copies, at other addresses than a captured graph reads."""
+
+    rule = Rule.R6
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        answer = super().get(tokens)
+        return answer and tuple(level.clone() for level in answer)
+
+
+class RebindsOnSet(ReferenceBuffer):
+    """Puts each payload into new tensors, which a captured graph never reads: the fault of sglang 33726."""
+
+    rule = Rule.R6
+
+    def set(self, payload: Tensor) -> None:
+        self._check(payload)
+        self._levels = [level.clone() for level in self._levels]
+        super().set(payload)
+
+
+class MovesOneLevel(ReferenceBuffer):
+    """Puts the last level of each payload into a new tensor."""
+
+    rule = Rule.R6
+
+    def set(self, payload: Tensor) -> None:
+        self._check(payload)
+        self._levels = [*self._levels[:-1], self._levels[-1].clone()]
+        super().set(payload)
+
+
+class AlternatesStorage(ReferenceBuffer):
+    """Alternates between two storages, one for each payload; no graph was captured on the second."""
+
+    rule = Rule.R6
+    _spare: tuple[Tensor, ...] = ()
+
+    def set(self, payload: Tensor) -> None:
+        self._check(payload)
+        spare = self._spare or tuple(level.clone() for level in self._levels)
+        for level, other in zip(self._levels, spare, strict=True):
+            other.copy_(level)
+        self._spare, self._levels = tuple(self._levels), list(spare)
+        super().set(payload)
+
+    def resize(self, tokens: int) -> None:
+        super().resize(tokens)
+        self._spare = ()  # the other storage has the old size
+
+
+class MovesOnClear(ReferenceBuffer):
+    """Clears by moving to new zeroed storage."""
+
+    rule = Rule.R6
+
+    def clear(self, tokens: int) -> None:
+        super().clear(tokens)
+        self._levels = [torch.zeros_like(level) for level in self._levels]
+
+
+class FreesOnResize(ReferenceBuffer):
+    """Frees old storage before graphs are captured again, as FastDeploy 5962 did; it announces the move."""
+
+    rule = Rule.R6
+    arm = "eager/full"
+
+    def resize(self, tokens: int) -> None:
+        super().resize(tokens)
+        self.release()
+
+
+class FreesOlderGenerations(ReferenceBuffer):
+    """Keeps the storage of one earlier generation only, however often it moves; it announces each move."""
+
+    rule = Rule.R6
+    arm = "eager/full"
+
+    def resize(self, tokens: int) -> None:
+        super().resize(tokens)
+        del self._retired[:-1]
+
+
+class AllocatesOnClear(ReferenceBuffer):
+    """Allocates zeros on clear and copies them in, also while a graph is captured."""
+
+    rule = Rule.R6
+    arm = "eager/full"
+
+    def clear(self, tokens: int) -> None:
+        super().clear(tokens)
+        for level in self._levels:
+            level.copy_(torch.zeros_like(level))
+
+
+class AllocatesOnGet(ReferenceBuffer):
+    """Allocates a tensor on every get, also while a graph is captured; the answer has the right storage."""
+
+    rule = Rule.R6
+    arm = "eager/full"
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        answer = super().get(tokens)
+        for level in answer or ():
+            level.add_(torch.zeros_like(level))
+        return answer

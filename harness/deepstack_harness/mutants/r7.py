@@ -1,0 +1,56 @@
+"""Mutants that break R7 placement: levels in another dtype or on another device than the hidden states."""
+
+import torch
+from torch import Tensor
+
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.revisions.reference import ReferenceBuffer
+
+
+class DtypeLostOnResize(ReferenceBuffer):
+    """Converts its storage to float64 whenever it is resized.
+
+    float64 represents every payload exactly, so that only the dtype is wrong.
+    """
+
+    rule = Rule.R7
+
+    def resize(self, tokens: int) -> None:
+        super().resize(tokens)
+        self._levels = [level.to(torch.float64) for level in self._levels]
+
+
+class DtypeLostOnSet(ReferenceBuffer):
+    """Converts its storage to float64 at the first set; it announces the move."""
+
+    rule = Rule.R7
+
+    def set(self, payload: Tensor) -> None:
+        super().set(payload)
+        if self._levels[0].dtype is not torch.float64:
+            self.generation += 1
+            self._retired.append(self._levels)
+            self._levels = [level.to(torch.float64) for level in self._levels]
+
+
+class OneLevelInFloat64(ReferenceBuffer):
+    """Makes the last level in float64, whatever dtype was asked for."""
+
+    rule = Rule.R7
+
+    def __init__(
+        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        super().__init__(capacity, hidden, levels, dtype=dtype, device=device)
+        self._levels[-1] = self._levels[-1].to(torch.float64)
+
+
+class DeviceLostOnResize(ReferenceBuffer):
+    """Moves its storage to another device whenever it is resized."""
+
+    rule = Rule.R7
+
+    def resize(self, tokens: int) -> None:
+        super().resize(tokens)
+        # A machine without a GPU has no second device but this one.
+        self._levels = [level.to("meta") for level in self._levels]

@@ -1,0 +1,98 @@
+"""Mutants that break R8 rejection: a bad call that is accepted, or refused after the state has changed."""
+
+import torch
+from torch import Tensor
+
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.revisions.reference import ReferenceBuffer
+
+
+class BroadcastsHidden(ReferenceBuffer):
+    """Broadcasts a payload of hidden size 1 instead of refusing it, as every vLLM release does."""
+
+    rule = Rule.R8
+
+    def set(self, payload: Tensor) -> None:
+        hidden = self._levels[0].size(1)
+        super().set(payload.expand(-1, -1, hidden) if payload.size(2) == 1 else payload)
+
+
+class RejectsAfterClearing(ReferenceBuffer):
+    """Refuses a payload of another shape, but drops the payload it held first."""
+
+    rule = Rule.R8
+
+    def set(self, payload: Tensor) -> None:
+        self.clear(0)
+        super().set(payload)
+
+
+class RejectsAfterCopying(ReferenceBuffer):
+    """Refuses a payload with another number of levels, but copies the levels there are first."""
+
+    rule = Rule.R8
+
+    def set(self, payload: Tensor) -> None:
+        for level, rows in zip(self._levels, payload, strict=False):
+            if rows.size(1) == level.size(1):
+                level[: len(rows)] = rows[: self.capacity]
+        super().set(payload)
+
+
+class RejectsGetAfterClearing(ReferenceBuffer):
+    """Refuses a get of a negative count, but drops the payload first."""
+
+    rule = Rule.R8
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        if tokens < 0:
+            self.clear(0)
+        return super().get(tokens)
+
+
+class AcceptsNegativeGet(ReferenceBuffer):
+    """Answers a get of a negative count with zero rows."""
+
+    rule = Rule.R8
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        return super().get(max(tokens, 0))
+
+
+class AcceptsNegativeClear(ReferenceBuffer):
+    """Ignores a clear of a negative count."""
+
+    rule = Rule.R8
+
+    def clear(self, tokens: int) -> None:
+        if tokens >= 0:
+            super().clear(tokens)
+
+
+class AcceptsNegativeResize(ReferenceBuffer):
+    """Ignores a resize to a negative count."""
+
+    rule = Rule.R8
+
+    def resize(self, tokens: int) -> None:
+        if tokens >= 0:
+            super().resize(tokens)
+
+
+class AcceptsExtraLevels(ReferenceBuffer):
+    """Drops the surplus levels of a payload instead of refusing it."""
+
+    rule = Rule.R8
+
+    def set(self, payload: Tensor) -> None:
+        super().set(payload[: len(self._levels)])
+
+
+class AcceptsMissingLevels(ReferenceBuffer):
+    """Fills the missing levels of a payload with zeros instead of refusing it."""
+
+    rule = Rule.R8
+
+    def set(self, payload: Tensor) -> None:
+        missing = payload.new_zeros(max(0, len(self._levels) - len(payload)), *payload.shape[1:])
+        super().set(torch.cat([payload, missing]))

@@ -1,0 +1,1 @@
+"""The nightly run: stages in processes of their own."""

@@ -1,0 +1,26 @@
+"""R1: every get answers with all levels, always tensors, never None."""
+
+from deepstack_harness.contract.case import Case, Judgement, Observation
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.oracles.base import against, numbered_steps, skip
+
+
+def judge(case: Case, observation: Observation) -> Judgement:
+    """How many answers lack a level; a model without a vision tower answers None, always."""
+    answers = [
+        (number, step, facts.answer)
+        for number, step, facts in numbered_steps(case, observation)
+        if facts.answer is not None and step.tokens >= 0  # a negative count should not be answered at all: R8
+    ]
+    if not answers:
+        return skip(Rule.R1, "no get answered")
+    wanted = observation.levels if observation.vision else 0
+    wrong = [
+        (number, step, len(answer.rows)) for number, step, answer in answers if len(answer.rows) != wanted
+    ]
+    detail = ""
+    if wrong:
+        number, step, found = wrong[0]
+        what = "None" if found == 0 else f"{found} levels"
+        detail = f"step {number} '{step}' was answered with {what}, not with {wanted} tensors"
+    return against(Rule.R1, len(wrong), 0, "answers", detail)

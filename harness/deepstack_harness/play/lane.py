@@ -1,0 +1,94 @@
+"""The lane under test: one buffer and one session, and what they were seen to do in a step."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from deepstack_harness.contract.case import Answer, Run
+from deepstack_harness.contract.protocols import Buffer, Inputs, Session
+from deepstack_harness.families.opaque import attended_rows
+from deepstack_harness.play.attempt import naming
+from deepstack_harness.probes.rows import RowOwners, answer_facts, join_answers
+
+
+class PlayedLane:
+    """A `protocols.Lane` whose decoder runs too; callers drive it, and it takes notes."""
+
+    def __init__(
+        self, buffer: Buffer, session: Session, owners: RowOwners, *, notes_given: bool = False
+    ) -> None:
+        """Nothing has been done yet; with `notes_given`, what the decoder is given is noted too."""
+        self.buffer = buffer
+        self.session = session
+        self._owners = owners
+        self._notes_given = notes_given
+        # Answers are kept: freed storage could be handed out again at the same
+        # address, which would hide that a buffer moved.
+        self._kept: list[tuple[Tensor, ...] | None] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the notes of the step before."""
+        self.allocated = 0
+        self.outputs: list[Tensor] = []
+        self.given: tuple[tuple[Run, ...], ...] = ()
+        self._answers: list[Answer] = []
+        self._attended: list[int] = []
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        """The buffer's answer; its rows are noted."""
+        payload = self.ask(tokens)
+        self._note(payload)
+        return payload
+
+    def ask(self, tokens: int) -> tuple[Tensor, ...] | None:
+        """The buffer's answer, of which nothing is noted."""
+        return naming("get", lambda: self.buffer.get(tokens))
+
+    def reads(self, payload: tuple[Tensor, ...] | None) -> None:
+        """A graph is about to read this, whatever a get answered."""
+        self._answers.clear()
+        self._note(payload)
+
+    def run(self, inputs: Inputs) -> Tensor:
+        """Run the decoder; rows behind the tokens asked for are cut, as the engine cuts them."""
+        if self._notes_given and inputs.payload is not None:
+            self.given = tuple(map(self._owners.runs, inputs.payload))
+        with self.watched():
+            out = naming("decoder", lambda: self.session.forward(inputs))
+        tokens = inputs.positions.size(-1)
+        self.outputs.append(out[:tokens])
+        return self.outputs[-1]
+
+    def clear(self, tokens: int) -> None:
+        """The buffer's clear."""
+        naming("clear", lambda: self.buffer.clear(tokens))
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While open, rows that opaque attention is given are counted for this step."""
+        with attended_rows() as rows:
+            try:
+                yield
+            finally:
+                self._attended += rows
+
+    @property
+    def attended(self) -> int | None:
+        """The most rows that attention was given in this step."""
+        return max(self._attended, default=None)
+
+    @property
+    def answer(self) -> Answer | None:
+        """What this step read; the answers of several micro-batches follow each other."""
+        return join_answers(self._answers)
+
+    @property
+    def first_answer(self) -> Answer | None:
+        """What the first get of this step answered."""
+        return self._answers[0] if self._answers else None
+
+    def _note(self, payload: tuple[Tensor, ...] | None) -> None:
+        self._kept.append(payload)
+        self._answers.append(answer_facts(payload, self._owners))

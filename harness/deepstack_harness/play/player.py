@@ -1,0 +1,286 @@
+"""The steps of one case, played in order in both lanes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from deepstack_harness.callers.engine import Engine
+from deepstack_harness.contract.case import CallName, Case, Compare, Distances, GraphUse, Shard, StepFacts
+from deepstack_harness.contract.optional_members import (
+    begin_step,
+    begins_steps,
+    generation_of,
+    has_vision,
+    release,
+)
+from deepstack_harness.contract.protocols import Buffer, BufferFactory, Inputs, Session
+from deepstack_harness.contract.trace import Op, Step
+from deepstack_harness.errors import StepUnavailable
+from deepstack_harness.play.attempt import Attempt, attempt
+from deepstack_harness.play.lane import PlayedLane
+from deepstack_harness.play.model import Model
+from deepstack_harness.probes.rows import RowOwners
+from deepstack_harness.probes.storage import StorageWatch
+from deepstack_harness.torch_compat import dynamo
+
+_REUSED = -1000.0
+"""What a caller writes over its tensor after `set` returned: a buffer must have copied."""
+
+_DUMMY = 1_000_000
+"""Hidden states of dummy runs are drawn apart from those of steps."""
+
+
+class Player:
+    """Plays the steps of one case in order; see `play`."""
+
+    def __init__(
+        self, case: Case, model: Model, make_buffer: BufferFactory, session: Session, caller: Engine
+    ) -> None:
+        """Make the buffer under test, empty, and beside it that of the reference lane."""
+        self._case = case
+        self._model = model
+        self._session = session
+        self._caller = caller
+        self._correct = Engine()
+        sizes = model.profile(case.trace.capacity)
+        self._owners = RowOwners()
+        buffer = caller.buffer(make_buffer, sizes)
+        self._lane = PlayedLane(buffer, session, self._owners, notes_given=caller.ranks > 1)
+        alone = case.compare is Compare.NOTHING
+        self._beside = None if alone else self._correct.buffer(make_buffer, sizes)
+        self._watch = StorageWatch()
+        self._captured_in: dict[int, int | None] = {}
+        self._sets = 0
+
+    @property
+    def vision(self) -> bool:
+        """Whether the buffer belongs to a model with a vision tower."""
+        return has_vision(self._lane.buffer)
+
+    def play(self, index: int, step: Step) -> StepFacts:
+        """Do one step (index from 0) in both lanes."""
+        self._lane.begin()
+        match step.op:
+            case Op.SET:
+                return self._facts(step, self._set(step))
+            case Op.GET:
+                return self._facts(step, self._get(step))
+            case Op.CLEAR:
+                return self._facts(step, self._change("clear", lambda buffer: buffer.clear(step.tokens)))
+            case Op.RESIZE:
+                return self._facts(step, self._change("resize", lambda buffer: buffer.resize(step.tokens)))
+            case Op.FORWARD | Op.PROFILE:
+                return self._forward(index, step)
+            case Op.CAPTURE:
+                return self._capture(step)
+            case Op.REPLAY:
+                return self._replay(index, step)
+            case Op.RELOAD:
+                return self._facts(step, attempt("reload", self._reload))
+
+    def _buffers(self) -> Sequence[tuple[Engine, Buffer]]:
+        under_test = (self._caller, self._lane.buffer)
+        return [under_test] if self._beside is None else [under_test, (self._correct, self._beside)]
+
+    def _set(self, step: Step) -> Attempt[None]:
+        payload = self._payload(step)
+        self._owners.remember(self._sets, payload)
+        attempts = [self._set_and_reuse(one, buffer, payload.clone()) for one, buffer in self._buffers()]
+        self._owners.remember(-self._sets, torch.full_like(payload, _REUSED - self._sets))
+        return attempts[0]
+
+    def _set_and_reuse(self, caller: Engine, buffer: Buffer, payload: Tensor) -> Attempt[None]:
+        done = attempt("set", lambda: caller.set(buffer, payload))
+        payload.fill_(_REUSED - self._sets)
+        return done
+
+    def _payload(self, step: Step) -> Tensor:
+        self._sets += 1
+        family = self._model.family
+        levels = family.levels if step.levels is None else step.levels
+        hidden = family.hidden if step.hidden is None else step.hidden
+        drawn = self._random((levels, step.tokens, hidden), salt=self._sets)
+        return drawn if step.spans is None else _only(drawn, step.spans)
+
+    def _random(self, shape: tuple[int, ...], salt: int) -> Tensor:
+        # Drawn on the CPU, so that every device gets the same numbers.
+        generator = torch.Generator().manual_seed(self._case.seed * 1_000_003 + salt)
+        drawn = torch.randn(shape, generator=generator)
+        return drawn.to(dtype=self._model.dtype, device=self._model.device)
+
+    def _change(self, call: CallName, change: Callable[[Buffer], None]) -> Attempt[None]:
+        under_test, *_ = [attempt(call, partial(change, buffer)) for _, buffer in self._buffers()]
+        return under_test
+
+    def _get(self, step: Step) -> Attempt[Tensor]:
+        done: Attempt[Tensor] = attempt("get", lambda: self._lane.get(step.tokens))  # type: ignore[arg-type, return-value]
+        self._read_beside(step.tokens)
+        return done
+
+    def _read_beside(self, tokens: int) -> tuple[Tensor, ...] | None:
+        """What the reference lane's get answers; None too where it raised, or there is no such lane."""
+        beside = self._beside
+        return None if beside is None else attempt("get", lambda: beside.get(tokens)).value
+
+    def _forward(self, index: int, step: Step) -> StepFacts:
+        for _, buffer in self._buffers():
+            begin_step(buffer, step.tokens, profile=step.op is Op.PROFILE)
+        if self._beside is None:
+            return self._facts(step, attempt("get", lambda: self._read_and_clear(step)))
+        inputs = self._inputs(index, step)
+        ran = attempt("caller", lambda: self._caller.forward(self._lane, inputs, step))
+        if self._lane.answer is None:
+            return self._facts(step, ran)
+        _, distances = self._compare(step, inputs, self._output(ran))
+        return self._facts(step, ran, distances)
+
+    def _read_and_clear(self, step: Step) -> None:
+        self._lane.get(step.tokens)
+        self._lane.clear(step.tokens)
+
+    def _output(self, ran: Attempt[Tensor]) -> Tensor | None:
+        """What the decoder gave, also where only the clear behind it failed."""
+        if ran.value is None and self._lane.outputs and ran.raised and ran.raised.call == "clear":
+            return torch.cat(self._lane.outputs)
+        return ran.value
+
+    def _inputs(self, index: int, step: Step) -> Inputs:
+        hidden = self._random((step.tokens, self._model.family.hidden), salt=-1 - index)
+        positions = self._model.family.positions(step.tokens, self._model.device)
+        return self._caller.inputs(step, Inputs(hidden, positions, None))
+
+    def _compare(
+        self, step: Step, inputs: Inputs, out: Tensor | None
+    ) -> tuple[tuple[Tensor, ...] | None, Distances | None]:
+        """Do the step in the reference lane; its payload, and how far `out` is from its output."""
+        beside = self._beside
+        assert beside is not None  # nobody compares where there is no reference lane
+        reference = attempt("get", lambda: beside.get(step.tokens))
+        parts = _parts(inputs, reference.value, self._caller.parts(step.tokens))
+        eager = attempt("decoder", lambda: self._model.numerics.eager(parts))
+        distances = None
+        if reference.returned and eager.value is not None and out is not None and step.tokens > 0:
+            thorough = self._case.compare is Compare.ALL
+            distances = self._model.numerics.distances(out, parts, eager.value, thorough=thorough)
+        attempt("clear", lambda: beside.clear(step.tokens))
+        return reference.value, distances
+
+    def _capture(self, step: Step) -> StepFacts:
+        done = attempt("capture", lambda: self._capture_size(step.tokens))
+        return self._facts(step, done, first=True)
+
+    def _capture_size(self, tokens: int) -> None:
+        """Capture one size, with a dummy run before it, in both lanes."""
+        beside = self._capturable()
+        dummy = self._inputs(_DUMMY + tokens, Step(Op.CAPTURE, tokens))
+        with self._lane.watched():
+            self._session.capture(dummy, self._lane)
+        for _ in range(2):
+            self._watch.note_capture(tokens, self._read_beside(tokens), generation_of(beside))
+            attempt("clear", partial(beside.clear, tokens))
+        self._captured_in[tokens] = self._generation
+
+    def _capturable(self) -> Buffer:
+        """The reference lane's buffer; raises `StepUnavailable` where no graph would be what it says."""
+        if self._beside is None:
+            raise StepUnavailable("where no decoder runs, no graph is captured")
+        if begins_steps(self._lane.buffer):
+            raise StepUnavailable("a class that is driven through its own forward is not captured")
+        if self._caller.ranks > 1:
+            raise StepUnavailable("graphs of steps that ranks share are not captured")
+        if type(self._caller).forward is not Engine.forward:
+            raise StepUnavailable(f"graphs of caller {self._case.caller} are not captured")
+        return self._beside
+
+    def _replay(self, index: int, step: Step) -> StepFacts:
+        if self._captured_in.get(step.tokens, self._generation) != self._generation:
+            return self._ungraphed(index, step)
+        inputs = self._inputs(index, step)
+        ran = attempt("replay", lambda: self._replayed(inputs))
+        if ran.unavailable:
+            return self._facts(step, ran)
+        payload, distances = self._compare(step, inputs, ran.value)
+        generation = None if self._beside is None else generation_of(self._beside)
+        use = self._watch.replayed(step.tokens, payload, generation)
+        return self._facts(step, ran, distances, use)
+
+    def _replayed(self, inputs: Inputs) -> Tensor:
+        with self._lane.watched():
+            return self._session.replay(inputs, self._lane)
+
+    def _ungraphed(self, index: int, step: Step) -> StepFacts:
+        """The buffer said that it moved: do this step without a graph, and capture all of them again."""
+        facts = self._forward(index, step)
+        again = attempt("capture", self._capture_again)
+        use = replace(facts.graph_use or GraphUse(), allocated=self._lane.allocated)
+        return replace(facts, raised=facts.raised or again.raised, graph_use=use)
+
+    def _capture_again(self) -> None:
+        # Largest first, as engines do: storage that grows while it is captured moves before the others.
+        for tokens in sorted(self._captured_in, reverse=True):
+            self._capture_size(tokens)
+        for _, buffer in self._buffers():
+            release(buffer)
+
+    def _reload(self) -> None:
+        if self._caller.ranks > 1:
+            raise StepUnavailable("what ranks share is not reloaded: the fresh process is none of them")
+        self._session.reload()
+
+    @property
+    def _generation(self) -> int | None:
+        return generation_of(self._lane.buffer)
+
+    def _facts(
+        self,
+        step: Step,
+        last: Attempt[None] | Attempt[Tensor],
+        distances: Distances | None = None,
+        graph_use: GraphUse | None = None,
+        *,
+        first: bool = False,
+    ) -> StepFacts:
+        lane = self._lane
+        return StepFacts(
+            step=str(step),
+            capacity=lane.buffer.capacity,
+            generation=self._generation,
+            answer=lane.first_answer if first else lane.answer,
+            raised=last.raised,
+            unavailable=last.unavailable,
+            distances=distances,
+            graphs=dynamo.graphs_built() if self._case.arm.compiled else 0,
+            attended=lane.attended,
+            graph_use=graph_use or self._watch.use(lane.allocated),
+            shards=self._shards(distances),
+        )
+
+    def _shards(self, distances: Distances | None) -> tuple[Shard, ...]:
+        """The payload rows that this rank's decoder was given, where ranks share a step."""
+        if not self._lane.given:
+            return ()
+        stray = distances.eager if distances else None
+        return (Shard(self._caller.rank, self._caller.ranks, self._lane.given, stray),)
+
+
+def _parts(inputs: Inputs, payload: tuple[Tensor, ...] | None, ranges: Sequence[slice]) -> list[Inputs]:
+    """The sequences of a step: their rows of every argument; a step of one is left as it is."""
+    if len(ranges) == 1:
+        return [replace(inputs, payload=payload)]
+    return [_part(inputs, payload, rows) for rows in ranges]
+
+
+def _part(inputs: Inputs, payload: tuple[Tensor, ...] | None, rows: slice) -> Inputs:
+    cut = None if payload is None else tuple(level[rows] for level in payload)
+    return Inputs(inputs.hidden[rows], inputs.positions[:, rows], cut)
+
+
+def _only(payload: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    """The payload (levels, N, h) with rows outside the spans zeroed."""
+    kept = torch.zeros_like(payload)
+    for start, end in spans:
+        kept[:, start:end] = payload[:, start:end]
+    return kept

@@ -1,0 +1,1 @@
+"""Cases whose ranks share steps, played in real process groups."""

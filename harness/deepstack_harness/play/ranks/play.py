@@ -1,0 +1,58 @@
+"""Play cases whose ranks share steps: a few ranks in processes of their own, of many ranks a sample."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from deepstack_harness.contract.case import Case, Compare, Observation, StepFacts
+from deepstack_harness.contract.protocols import BufferFactory
+from deepstack_harness.errors import UsageError
+from deepstack_harness.play.in_process import NOTHING_BOUND, play_here
+from deepstack_harness.play.ranks.merge import merged
+from deepstack_harness.play.ranks.pool import rank_pool
+from deepstack_harness.torch_compat.fake_world import fake_world
+
+LARGEST_WORLD = 4
+"""Most ranks that run on a CPU: each is a process of half a gigabyte that imports torch for seconds."""
+
+
+def play_among_ranks(case: Case, bound: Mapping[str, BufferFactory] = NOTHING_BOUND) -> Observation:
+    """Play a case whose arm has more than one rank.
+
+    On GPUs, and up to four ranks on a CPU, all ranks are real.  Of more ranks the first, the middle and
+    the last are played in this process, one after the other, in torch's fake process group: the rows that
+    they are given are real, their outputs are not, and are not compared.  Raises `UsageError` for a case
+    that can be played in neither way.
+    """
+    if case.arm.ranks > LARGEST_WORLD and not case.device.startswith("cuda"):
+        return _sampled(case, bound)
+    if case.revision in bound:
+        raise UsageError(
+            f"'{case.revision}' cannot be played under arm {case.arm.name}: its ranks are processes "
+            "that know buffers by their names in the registry only"
+        )
+    return rank_pool().play(case)
+
+
+def _sampled(case: Case, bound: Mapping[str, BufferFactory]) -> Observation:
+    ranks = case.arm.ranks
+    if case.arm.compiled:
+        raise UsageError(
+            f"arm {case.arm.name}: more than {LARGEST_WORLD} ranks exchange nothing on a CPU, so there is "
+            f"no compiled output to compare; use eager/tp{ranks}"
+        )
+    quick = replace(case, compare=Compare.EAGER) if case.compare is Compare.ALL else case
+    seen = {}
+    for rank in (0, ranks // 2, ranks - 1):
+        with fake_world(rank, ranks):
+            seen[rank] = _without_outputs(play_here(quick, bound))
+    return merged(list(seen.values()), list(seen))
+
+
+def _without_outputs(observation: Observation) -> Observation:
+    return replace(observation, steps=tuple(map(_without_output, observation.steps)))
+
+
+def _without_output(facts: StepFacts) -> StepFacts:
+    """Return the facts without what was computed from rows of other ranks."""
+    shards = tuple(replace(shard, stray=None) for shard in facts.shards)
+    return replace(facts, distances=None, shards=shards)

@@ -1,0 +1,61 @@
+"""How many graphs torch builds while any code runs, whoever called `torch.compile`."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from deepstack_harness.errors import NotMeasured
+from deepstack_harness.torch_compat import dynamo
+
+
+@dataclass(frozen=True)
+class GraphCounts:
+    """Graphs handed to a backend, recompiles with Dynamo's reasons (64 at most), and graph breaks."""
+
+    graphs: int
+    recompiles: int
+    breaks: int
+    reasons: tuple[str, ...]
+
+
+class GraphCounter:
+    """A `protocols.Probe`; whatever was compiled before is dropped, so that every graph counts.
+
+    While it is open, reaching the recompile limit raises, where torch's default is to go on eagerly.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is counted yet."""
+        self._cleanup = ExitStack()
+        self._counts: GraphCounts | None = None
+
+    def __enter__(self) -> Self:
+        """Start cold, at zero."""
+        dynamo.start_counting()
+        self._cleanup.enter_context(dynamo.refuse_silent_fallback())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop counting."""
+        self._counts = self.so_far
+        self._cleanup.close()
+
+    @property
+    def so_far(self) -> GraphCounts:
+        """The counts up to now, or up to the end."""
+        if self._counts is not None:
+            return self._counts
+        reasons = tuple(dynamo.recompile_reasons())
+        return GraphCounts(dynamo.graphs_built(), len(reasons), dynamo.graph_breaks(), reasons)
+
+    def facts(self) -> GraphCounts:
+        """The counts; raises `NotMeasured` when no graph was built."""
+        found = self.so_far
+        if found.graphs < 1:
+            raise NotMeasured(
+                "no graph was built: nothing in here was compiled, so there is nothing to count"
+            )
+        return found

@@ -1,0 +1,125 @@
+"""Whose rows are these: live rows of an answer, traced back to the payloads they came from.
+
+Payload rows are random, so their bytes identify them.  A row that was set is
+known as (payload, level, row); a tensor that its caller reused after `set` is
+known as such; zeros are zeros; anything else was never set.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, groupby
+
+import torch
+from torch import Tensor
+
+from deepstack_harness.contract.case import Answer, Run
+
+_ZERO = Run(0, 0, 0, 1)
+_UNKNOWN = Run(None, 0, 0, 1)
+
+
+class RowOwners:
+    """Remembers every payload of a trace, and names the origin of any row.
+
+    Rows are looked up by the hash of their bytes (64 bits), once per dtype.
+    """
+
+    def __init__(self) -> None:
+        """No payload is known yet."""
+        self._payloads: dict[int, Tensor] = {}
+        self._known: dict[torch.dtype, dict[int, Run]] = {}
+
+    def remember(self, number: int, payload: Tensor) -> None:
+        """Register a payload (levels, N, hidden) under its number; negative: after reuse."""
+        self._payloads[number] = payload.detach().clone()
+        for dtype, known in self._known.items():
+            known.update(_rows_of(number, payload.to(dtype)))
+
+    def runs(self, level: Tensor) -> tuple[Run, ...]:
+        """The rows of one level (P, hidden) as runs of neighbours of one origin."""
+        if level.device.type == "meta":
+            return (_UNKNOWN._replace(rows=level.size(0)),)
+        known = self._lookup(level.dtype)
+        return merge(_ZERO if _is_zero(row) else known.get(hash(row), _UNKNOWN) for row in _row_bytes(level))
+
+    def _lookup(self, dtype: torch.dtype) -> dict[int, Run]:
+        if dtype not in self._known:
+            self._known[dtype] = {}
+            for number, payload in self._payloads.items():
+                self._known[dtype].update(_rows_of(number, payload.to(dtype)))
+        return self._known[dtype]
+
+
+def _rows_of(number: int, payload: Tensor) -> Iterator[tuple[int, Run]]:
+    for level, rows in enumerate(payload):
+        for index, row in enumerate(_row_bytes(rows)):
+            yield hash(row), Run(number, level, index, 1) if number > 0 else Run(number, 0, 0, 1)
+
+
+def _is_zero(row: bytes) -> bool:
+    return row.count(0) == len(row)
+
+
+def merge(cells: Iterable[Run]) -> tuple[Run, ...]:
+    """Join neighbouring single rows of one origin: row indices of a payload must count up."""
+    numbered = enumerate(cells)
+    groups = groupby(numbered, key=lambda item: _origin(item[1], item[0]))
+    return tuple(_join([cell for _, cell in group]) for _, group in groups)
+
+
+def _origin(cell: Run, position: int) -> tuple[int | None, int, int]:
+    counts_up = cell.payload is not None and cell.payload > 0
+    return (cell.payload, cell.level, cell.row - position if counts_up else 0)
+
+
+def _join(cells: list[Run]) -> Run:
+    return cells[0]._replace(rows=len(cells))
+
+
+def _row_bytes(rows: Tensor) -> list[bytes]:
+    # -0.0 has a set bit and is a zero all the same: adding 0.0 makes it +0.0.
+    plain = (rows.detach() + 0.0).cpu().contiguous()
+    return [bytes(row) for row in plain.view(torch.uint8).numpy()] if plain.numel() else [b""] * len(plain)
+
+
+def join_answers(answers: Sequence[Answer]) -> Answer | None:
+    """Answers to micro-batches of one step as one: their rows follow each other, level by level.
+
+    None where nothing answered; an answer of None makes the whole None.
+    """
+    if len(answers) < 2 or any(answer.structure == "none" for answer in answers):
+        return min(answers, key=lambda answer: answer.structure == "tensors", default=None)
+    levels = zip(*(answer.rows for answer in answers), strict=True)
+    return replace(answers[0], rows=tuple(_chained(parts) for parts in levels))
+
+
+def _chained(parts: Iterable[tuple[Run, ...]]) -> tuple[Run, ...]:
+    """Runs in a row; neighbours that go on where the last one ended are joined."""
+    joined: list[Run] = []
+    for run in chain.from_iterable(parts):
+        if joined and _goes_on(joined[-1], run):
+            joined[-1] = joined[-1]._replace(rows=joined[-1].rows + run.rows)
+        else:
+            joined.append(run)
+    return tuple(joined)
+
+
+def _goes_on(last: Run, run: Run) -> bool:
+    counts_up = last.payload is not None and last.payload > 0
+    return _origin(last, 0)[:2] == _origin(run, 0)[:2] and run.row == last.row + (
+        last.rows if counts_up else 0
+    )
+
+
+def answer_facts(answer: tuple[Tensor, ...] | None, owners: RowOwners) -> Answer:
+    """The facts of one get: structure, rows and their owners, placement and addresses."""
+    if answer is None:
+        return Answer("none")
+    return Answer(
+        structure="tensors",
+        rows=tuple(owners.runs(level) for level in answer),
+        hidden=tuple(level.size(1) for level in answer),
+        dtypes=tuple(str(level.dtype).removeprefix("torch.") for level in answer),
+        devices=tuple(str(level.device) for level in answer),
+        addresses=tuple(level.data_ptr() if level.device.type != "meta" else 0 for level in answer),
+    )

@@ -1,0 +1,62 @@
+"""Storage of a buffer that captured graphs lean on: is it still the right one, and does it live?
+
+Watched on the reference lane's buffer, which goes through the same steps: nothing
+keeps its answers, so that storage the buffer lets go of is really freed.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from deepstack_harness.contract.case import GraphUse
+
+Payload = tuple[Tensor, ...] | None
+
+
+@dataclass(frozen=True)
+class _Graphed:
+    """What get answered when a graph was captured: addresses in bytes, storages, generation of the buffer."""
+
+    addresses: tuple[int, ...]
+    storages: tuple[StorageWeakRef, ...]
+    generation: int | None
+
+
+class StorageWatch:
+    """Remembers, per captured size, the storage that a graph was captured on."""
+
+    def __init__(self) -> None:
+        """No graph is captured yet."""
+        self._graphs: dict[int, _Graphed] = {}
+
+    def note_capture(self, tokens: int, payload: Payload, generation: int | None) -> None:
+        """A graph for `tokens` was captured while get answered `payload`; an earlier one is gone."""
+        storages = (
+            StorageWeakRef(level.untyped_storage())  # type: ignore[no-untyped-call]
+            for level in payload or ()
+        )
+        self._graphs[tokens] = _Graphed(_addresses(payload), tuple(storages), generation)
+
+    def use(self, allocated: int = 0) -> GraphUse | None:
+        """What holds between replays; None while nothing is captured."""
+        return GraphUse(freed=self._freed, allocated=allocated) if self._graphs else None
+
+    def replayed(self, tokens: int, payload: Payload, generation: int | None) -> GraphUse:
+        """A graph for `tokens` was replayed at a moment when get answers `payload`.
+
+        A graph that was captured with None reads no storage, so it is not detached
+        from any; nor is one whose buffer said, with this very get, that it moves.
+        """
+        graph, now = self._graphs[tokens], _addresses(payload)
+        moved = bool(graph.addresses and now and graph.addresses != now)
+        return GraphUse(detached=moved and graph.generation == generation, freed=self._freed)
+
+    @property
+    def _freed(self) -> int:
+        storages = {ref.cdata: ref for graph in self._graphs.values() for ref in graph.storages}
+        return sum(ref.expired() for ref in storages.values())  # type: ignore[no-untyped-call]
+
+
+def _addresses(payload: Payload) -> tuple[int, ...]:
+    return tuple(level.data_ptr() for level in payload or ())

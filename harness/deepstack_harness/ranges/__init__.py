@@ -1,0 +1,1 @@
+"""Placeholder ranges (vLLM 40143, rule R12): ours, those of a source, and their cost."""

@@ -1,0 +1,55 @@
+"""Rows as JSON, one object per line, written as they come."""
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from deepstack_harness.errors import MachineError, UsageError
+
+
+class JsonLines:
+    """A sink for objects; `-` is stdout.  Opened before anything is measured, so that nothing is lost."""
+
+    def __init__(self, target: str) -> None:
+        """Open the file for writing; raises `UsageError` where that cannot be."""
+        self._target = target
+        self._stream = sys.stdout if target == "-" else _open(target)
+
+    def write(self, row: object) -> None:
+        """Append one object (a dataclass or a dict), and push it out of the process."""
+        try:
+            self._stream.write(msgspec.json.encode(row).decode() + "\n")
+            self._stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise self._cannot(error) from None
+
+    def close(self) -> None:
+        """Close a file; stdout stays open."""
+        if self._stream is not sys.stdout:
+            with contextlib.suppress(OSError):  # what could not be written was reported when it was written
+                self._stream.close()
+
+    def _cannot(self, error: OSError) -> MachineError:
+        return MachineError(
+            f"cannot write rows to '{self._target}': {error.strerror}; rows before this one are kept"
+        )
+
+
+def write_text(target: str, text: str) -> None:
+    """Write a whole file; raises `UsageError` where that cannot be."""
+    try:
+        Path(target).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write to '{target}': {error.strerror}") from None
+
+
+def _open(target: str) -> TextIO:
+    try:
+        return Path(target).open("w", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write to --json file '{target}': {error.strerror}") from None

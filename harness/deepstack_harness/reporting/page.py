@@ -1,0 +1,132 @@
+"""The HTML page: one file, no network, everything from outside escaped.
+
+A content security policy forbids every request, and every script but ours, by its hash.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import jinja2
+from markupsafe import Markup
+
+from deepstack_harness import __version__
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.reporting.figures import figures_of
+from deepstack_harness.reporting.findings import (
+    MOST_OUTPUT,
+    Finding,
+    case_findings,
+    detail_of,
+    figure_of,
+    number,
+    source_findings,
+)  # fmt: skip
+from deepstack_harness.reporting.rerun import again
+from deepstack_harness.reporting.run_data import RunData
+from deepstack_harness.reporting.sanitize import shortened
+from deepstack_harness.reporting.verdict_matrix import Cell, Matrix, release_matrix, run_matrix
+from deepstack_harness.reporting.verdict_words import MEANINGS, OPENED, UNEXPECTED, WORST_FIRST, summarise
+
+MOST_FINDINGS = 300
+SCRIPT_BUDGET = 600_000
+"""Characters of all scripts together: with more of them a page is too large for a phone."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A finding of the page: `key` is its place, `script` None where there is none or no room for it."""
+
+    key: str
+    finding: Finding
+    script: str | None
+    no_room: bool
+
+
+def render_page(run: RunData) -> str:
+    """The whole page."""
+    shown = _places(case_findings(run), "f")
+    audited = _places(source_findings(run), "s")
+    summary = summarise(run)
+    return _environment().get_template("page.html.jinja").render(
+        run=run, summary=summary, version=__version__, rules=list(Rule),
+        matrix=run_matrix(run), releases=release_matrix(run), figures=figures_of(run),
+        shown=shown, audited=audited, all_findings=len(case_findings(run)),
+        places=_Places(shown, audited), verdicts=[one for one in WORST_FIRST if summary.counts[one]],
+        environment=[_settings(about) for about in run.about], filters=_filters(run_matrix(run)),
+        css=Markup(_own("page.css")), js=Markup(_own("page.js")), hash=_hash(_own("page.js")),
+    )  # fmt: skip
+
+
+class _Places:
+    """Where a cell's findings are in the page."""
+
+    def __init__(self, *groups: Sequence[Shown]) -> None:
+        self._keys = {id(row): one.key for group in groups for one in group for row in one.finding.rows}
+
+    def of(self, cell: Cell) -> str:
+        """Keys with spaces between them; empty where no room was left for these findings."""
+        keys = (self._keys.get(id(row)) for row in cell.opened)
+        return " ".join(dict.fromkeys(key for key in keys if key))
+
+
+def _places(findings: Iterable[Finding], letter: str) -> list[Shown]:
+    """The first findings, and scripts while there is room; the unexpected come first."""
+    shown, room = [], SCRIPT_BUDGET
+    for place, finding in zip(range(1, MOST_FINDINGS + 1), findings, strict=False):
+        script = finding.case.script if finding.case else None
+        fits = script is not None and len(script) <= room
+        room -= len(script) if script and fits else 0
+        shown.append(Shown(f"{letter}{place}", finding, script if fits else None, bool(script) and not fits))
+    return shown
+
+
+def _filters(matrix: Matrix) -> list[tuple[str, list[str]]]:
+    """For each column before the rules, its values."""
+    return [
+        (head, sorted({line.names[place] for line in matrix.lines}))
+        for place, head in enumerate(matrix.heads)
+    ]
+
+
+def _settings(about: object) -> list[tuple[str, str]]:
+    """What a run says of itself, flat: names and texts."""
+    found: list[tuple[str, str]] = []
+
+    def walk(name: str, value: object) -> None:
+        if isinstance(value, dict):
+            for key, each in value.items():
+                walk(f"{name} {key}".strip(), each)
+        elif value not in (None, [], ""):
+            found.append((name, " ".join(map(str, value)) if isinstance(value, list) else str(value)))
+
+    walk("", about)
+    return found
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("deepstack_harness.reporting"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "safe_svg": Markup, "shortened": shortened}
+    environment.globals |= {
+        "meanings": MEANINGS, "opened": OPENED, "unexpected": UNEXPECTED, "Verdict": Verdict,
+        "figure_of": figure_of, "detail_of": detail_of, "most_output": MOST_OUTPUT, "again": again,
+    }  # fmt: skip
+    return environment
+
+
+def _own(name: str) -> str:
+    return (files("deepstack_harness.reporting") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,0 +1,81 @@
+"""Where a command's findings go: the terminal, a JSON file, or both."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deepstack_harness.reporting.json_lines import JsonLines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table that is printed row by row."""
+
+    width: int
+    right: bool = False
+
+    def cell(self, text: str) -> str:
+        """`text` padded to the width; longer text is kept whole."""
+        return text.rjust(self.width) if self.right else text.ljust(self.width)
+
+
+class Output:
+    """What `--json` and `--quiet` leave of the terminal, and the JSON sink.
+
+    rich leaves colour out where stdout is not a terminal.
+    """
+
+    def __init__(self, json: str | None, *, quiet: bool) -> None:
+        """Open the JSON file first, so that a bad path costs no work."""
+        self._json = JsonLines(json) if json else None
+        self._silent = quiet or json == "-"
+        self._console: Console | None = None
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """One line for people, never wrapped."""
+        if not self._silent:
+            self._terminal().print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+
+    def verdict(self, text: str, *, good: bool) -> None:
+        """The line that a command ends with."""
+        self.line(text, "bold green" if good else "bold red")
+
+    def row(self, columns: Sequence[Column], cells: Sequence[str], style: str = "") -> None:
+        """One row of a table that grows as results come."""
+        padded = (column.cell(cell) for column, cell in zip(columns, cells, strict=True))
+        self.line("  ".join(padded).rstrip(), style)
+
+    def record(self, row: object) -> None:
+        """One object for programs."""
+        if self._json is not None:
+            self._json.write(row)
+
+    @contextmanager
+    def progress(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Say what is being done, on a terminal's stderr only; what is yielded says something new."""
+        if self._silent or not sys.stderr.isatty():
+            yield lambda _: None
+            return
+        from rich.console import Console
+
+        with Console(stderr=True).status(text) as status:
+            yield status.update
+
+    def close(self) -> None:
+        """Close the JSON file."""
+        if self._json is not None:
+            self._json.close()
+
+    def _terminal(self) -> Console:
+        if self._console is None:
+            from rich.console import Console
+
+            self._console = Console(emoji=False)  # `:x:` in a text is no picture
+        return self._console

@@ -1,0 +1,86 @@
+"""What `repro` and `audit` show of systems that play no trace: a line per subject and rule, and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from deepstack_harness.contract.rules import Verdict
+from deepstack_harness.reporting.terminal.audit_table import STYLES, WORDS, figure_of, names_of
+from deepstack_harness.reporting.terminal.output import Column, Output
+from deepstack_harness.reporting.terminal.repro_table import show_incident
+
+if TYPE_CHECKING:
+    from deepstack_harness.auditing.systems import Judged
+    from deepstack_harness.catalogue.incidents import Incident
+
+_HEADINGS = ("subject", "rule", "verdict", "figure", "seen")
+
+
+def show_judged(output: Output, judged: Judged, width: int, indent: int = 0) -> None:
+    """For each rule its verdict, its figure and what was seen; under them what was measured beside."""
+    columns = _columns(width + indent)
+    for row in judged.rows:
+        verdict = Verdict(row.verdict)
+        first, *more = list(filter(None, [row.detail, judged.figures])) or [""]
+        cells = [" " * indent + judged.subject, row.rule, WORDS[verdict], figure_of(row), first]
+        output.row(columns, cells, STYLES.get(verdict, ""))
+        for words in more:
+            output.row(columns, ["", "", "", "", words])
+    for record in judged.records:
+        output.record(record)
+
+
+class SystemTable:
+    """Prints subjects as they are judged; `output` decides what is seen."""
+
+    def __init__(self, output: Output, incident: Incident, width: int) -> None:
+        """Print what is about to be shown; `width` is that of the longest subject."""
+        self._output = output
+        self._incident = incident
+        self._width = max(width, len(_HEADINGS[0]))
+        show_incident(output, incident)
+        output.line()
+        output.row(_columns(self._width), _HEADINGS, "dim")
+
+    def add(self, judged: Judged) -> None:
+        """The next subject."""
+        show_judged(self._output, judged, self._width)
+
+    def close(self, found: Sequence[Judged]) -> None:
+        """Whether our variants are as the catalogue has them, and which are not."""
+        wrong = [one for one in found if not one.as_expected]
+        self._output.line()
+        for one in wrong:
+            wanted = names_of(one.must_break or ())
+            self._output.line(f"not as expected: {one.subject} broke {_seen(one)}, expected {wanted}")
+        if wrong:
+            self._output.verdict(
+                f"not shown as the catalogue has it: {len(wrong)} subjects differ", good=False
+            )
+            return
+        rules, faulty, fixed = self._incident.rules, self._incident.faulty, self._incident.fixed
+        said = f"shown: rule {names_of(rules)} broken by {', '.join(faulty)}, kept by {', '.join(fixed)}"
+        self._output.verdict(said, good=True)
+
+    def close_source(self, label: str, found: Sequence[Judged]) -> None:
+        """Whether a vLLM source has the fault, and where (file:line)."""
+        wrong = [one for one in found if one.broken or one.unjudged]
+        self._output.line()
+        for one in wrong:
+            self._output.line(f"where: {one.where}")
+        for one in wrong:
+            has = "HAS" if one.broken else "may have"
+            said = f"{label}, {one.subject}: {has} incident {self._incident.id}, breaks {_seen(one)}"
+            self._output.verdict(said, good=False)
+        if not wrong:
+            subjects = ", ".join(one.subject for one in found)
+            self._output.verdict(f"{label}, {subjects}: free of incident {self._incident.id}", good=True)
+
+
+def _seen(one: Judged) -> str:
+    return names_of(one.broken) + (f", unjudged {names_of(one.unjudged)}" if one.unjudged else "")
+
+
+def _columns(width: int) -> list[Column]:
+    return [Column(width), Column(4), Column(10), Column(17), Column(0)]

@@ -1,0 +1,82 @@
+"""Verdicts as a matrix: what was judged against the rules R0 to R13, worst verdict first."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from deepstack_harness.contract.rules import Rule, Verdict
+from deepstack_harness.reporting.run_data import Judged, RunData
+from deepstack_harness.reporting.verdict_words import OPENED, worst
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All judgements of one rule in one line of the matrix."""
+
+    rule: Rule
+    rows: tuple[Judged, ...]
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The worst of them."""
+        return worst(row.verdict for row in self.rows)
+
+    @property
+    def times(self) -> int:
+        """How many have that verdict."""
+        return sum(row.verdict == self.verdict for row in self.rows)
+
+    @property
+    def opened(self) -> tuple[Judged, ...]:
+        """Those with something to tell."""
+        return tuple(row for row in self.rows if row.verdict in OPENED)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: `names` say what was judged, `cells` has None for a rule that was not."""
+
+    names: tuple[str, ...]
+    cells: tuple[Cell | None, ...]
+
+    @property
+    def verdicts(self) -> frozenset[Verdict]:
+        """Every verdict of this line."""
+        return frozenset(Verdict(row.verdict) for cell in self.cells if cell for row in cell.rows)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """`heads` name the columns before the rules; only rules that something was judged by are there."""
+
+    heads: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    lines: tuple[Line, ...]
+
+
+def run_matrix(run: RunData) -> Matrix:
+    """Families x arms x devices against rules."""
+    return _matrix(("family", "arm", "device"), ((row.place, row) for row in run.rows))
+
+
+def release_matrix(run: RunData) -> Matrix | None:
+    """Sources and their model classes against rules; None where no source was audited."""
+    if run.audit is None:
+        return None
+    return _matrix(
+        ("source", "class"),
+        (((row.source or row.revision, row.model_class or "-"), row) for row in run.audit),
+    )
+
+
+def _matrix(heads: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], Judged]]) -> Matrix:
+    found: dict[tuple[str, ...], dict[Rule, list[Judged]]] = defaultdict(lambda: defaultdict(list))
+    for names, row in rows:
+        found[names][Rule(row.rule)].append(row)
+    rules = tuple(rule for rule in Rule if any(rule in cells for cells in found.values()))
+    return Matrix(heads, rules, tuple(_line(names, rules, cells) for names, cells in found.items()))
+
+
+def _line(names: tuple[str, ...], rules: Sequence[Rule], cells: dict[Rule, list[Judged]]) -> Line:
+    return Line(names, tuple(Cell(rule, tuple(cells[rule])) if rule in cells else None for rule in rules))

@@ -1,0 +1,125 @@
+"""Writes a run's folder: what was appended is on the disk, and a run that was killed can go on."""
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.results.files import Files, found_in
+from deepstack_harness.results.read import Part, read_about, read_part
+from deepstack_harness.results.records import About, CaseRecord, RunRow
+
+
+class RunWriter:
+    """The files of one run, or of one shard, open for appending."""
+
+    def __init__(self, files: Files, about: About, *, resume: bool) -> None:
+        """Make the files, or, with `resume`, go on behind what a run with the same plan left.
+
+        Raises `UsageError` for a folder that holds a run already (without `resume`), a
+        run of other cases, or one that another process writes; nothing is changed then.
+        """
+        found = [path for path in (files.about, files.rows, files.cases) if path.exists()]
+        if found and not (resume and files.about.exists()):
+            raise UsageError(
+                f"'{found[0]}' is there already: go on with --resume, or choose another --out folder"
+            )
+        _refuse_others(files, about)
+        with _told(files.folder):
+            files.folder.mkdir(parents=True, exist_ok=True)
+        self._rows, self._cases = _open(files.rows), _open(files.cases)
+        try:
+            _lock(self._rows, files.folder)
+            self.part = read_part(files) if found else Part(files, about)
+            self._go_on()
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, rows: Sequence[RunRow], case: CaseRecord) -> None:
+        """Write a case that ended, its rows first; both files are on the disk when this returns."""
+        _append(self._rows, rows)
+        _append(self._cases, [case])
+        self.part.rows += rows
+        self.part.cases.append(case)
+
+    def finish(self) -> None:
+        """Say in `run.json` that the run came to its end, now."""
+        self._say(finished=now())
+
+    def close(self) -> None:
+        """Close the files."""
+        self._rows.close()
+        self._cases.close()
+
+    def _go_on(self) -> None:
+        """Drop what a killed run left behind its last whole case, and say that the run goes on."""
+        for stream in (self._rows, self._cases):
+            with _told(Path(stream.name)):
+                stream.truncate(self.part.bytes_of.get(Path(stream.name), 0))
+        self._say(finished=None)
+
+    def _say(self, finished: str | None) -> None:
+        self.part.about = replace(self.part.about, finished=finished)
+        _replace(self.part.files.about, self.part.about)
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _refuse_others(files: Files, about: About) -> None:
+    for other in found_in(files.folder):
+        count = other.shard.count if other.shard else 1
+        if count != (files.shard.count if files.shard else 1):
+            raise UsageError(f"'{files.folder}' holds a run in {count} shards: choose another --out folder")
+        if read_about(other).plan != about.plan:
+            raise UsageError(
+                f"'{files.folder}' holds a run of other cases ('{other.about.name}'): repeat its selection, "
+                "tier and devices, or choose another --out folder"
+            )
+
+
+def _open(path: Path) -> BinaryIO:
+    with _told(path):
+        return path.open("ab")
+
+
+def _lock(stream: BinaryIO, folder: Path) -> None:
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise UsageError(f"another process writes its run into '{folder}'") from None
+
+
+def _append(stream: BinaryIO, records: Iterable[object]) -> None:
+    with _told(Path(stream.name)):
+        stream.write(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _replace(path: Path, about: About) -> None:
+    """Write `run.json` so that it is never seen half."""
+    partial = path.with_name(path.name + ".partial")
+    with _told(path):
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n")
+        partial.replace(path)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise MachineError(
+            f"cannot write '{path}': {error.strerror}; what was written before is kept, go on with --resume"
+        ) from None

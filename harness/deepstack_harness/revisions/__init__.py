@@ -1,0 +1,1 @@
+"""Released semantics of deepstack buffers, one file per model, and `reference`, which keeps every rule."""

@@ -1,0 +1,129 @@
+"""Play groups on a Ray cluster, or on a Ray that is started on this machine: one Ray task for each group.
+
+A Ray task starts the same workers as the local pool, so a case that crashes or hangs harms no other case.
+Ray's processes exchange JSON texts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from deepstack_harness.errors import MachineError
+from deepstack_harness.runs.play_group import play_group
+from deepstack_harness.runs.task_result import Done
+from deepstack_harness.runs.tasks import Group
+from deepstack_harness.workers.limits import Limits
+
+_QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+ADDRESS = "RAY_ADDRESS"
+"""Ray's variable for the address of the cluster; without it Ray is started on this machine."""
+
+
+def play_in_ray(group: str, limits: str) -> Iterator[str]:
+    """Play a `Group` in a process of Ray and yield each `Done`; all of them as JSON."""
+    with tempfile.TemporaryDirectory(prefix="deepstack-run-", ignore_cleanup_errors=True) as folder:
+        parsed = msgspec.json.decode(group, type=Group)
+        found = Limits(**msgspec.json.decode(limits))
+        for done in play_group(parsed, found, {"TORCHINDUCTOR_CACHE_DIR": folder}):
+            yield msgspec.json.encode(done).decode()
+
+
+def awake() -> bool:
+    """Return True, which shows that a process of Ray has started."""
+    return True
+
+
+class RayPool:
+    """Worker pool that plays each group as a Ray task; on CUDA with a GPU for each rank."""
+
+    def __init__(self, workers: int, limits: Limits) -> None:
+        """`workers` is the number of cores of a Ray that is started here; a cluster has its own number.
+
+        Raises `MachineError` where Ray is not installed.
+        """
+        try:
+            import ray
+        except ImportError:
+            raise MachineError(
+                "--executor ray needs Ray, which is not installed: "
+                "python -m pip install 'deepstack-harness[ray]'"
+            ) from None
+        self._ray: Any = ray
+        self._workers = workers
+        self._limits = msgspec.json.encode(asdict(limits)).decode()
+
+    def play(self, groups: Sequence[Group]) -> Generator[Done]:
+        """Yield every task as it ends; closing the iterator leaves Ray, which ends its processes."""
+        with self._connected():
+            open_groups = [self._begin(group) for group in groups]
+            while open_groups:
+                ready, _ = self._ray.wait(open_groups, num_returns=1, fetch_local=False)
+                for stream in ready:
+                    try:
+                        yield msgspec.json.decode(self._ray.get(next(stream)), type=Done)
+                    except StopIteration:
+                        open_groups.remove(stream)
+
+    def _begin(self, group: Group) -> Any:  # noqa: ANN401  # a generator of Ray's
+        gpus = group.ranks if group.device.startswith("cuda") else 0
+        remote = self._ray.remote(play_in_ray).options(
+            num_cpus=1, num_gpus=gpus, num_returns="streaming", max_retries=0, name=group.name
+        )
+        return remote.remote(msgspec.json.encode(group).decode(), self._limits)
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        # Our path includes the caller's folder, from which classes of the user are imported.
+        seen = {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **_NO_USAGE}}
+        with self._started_here() as here:
+            self._ray.init(runtime_env=seen, **here, **_QUIET)
+            try:
+                if here:
+                    self._wait_for_ray(here["_temp_dir"])
+                yield
+            finally:
+                self._ray.shutdown()
+
+    @contextmanager
+    def _started_here(self) -> Iterator[dict[str, Any]]:
+        """Yield the options of a Ray that is started on this machine; none where there is a cluster."""
+        if os.environ.get(ADDRESS):
+            yield {}
+            return
+        # Not in TMPDIR: Ray's workers refuse a folder inside a virtual environment, where tox puts it,
+        # and the paths of Ray's sockets have to be short.
+        with tempfile.TemporaryDirectory(prefix="ray-", dir=_SHORT, ignore_cleanup_errors=True) as folder:
+            yield {"num_cpus": self._workers, "object_store_memory": 2**27, "_temp_dir": folder}
+
+    def _wait_for_ray(self, folder: str) -> None:
+        """Raise `MachineError` where Ray's workers cannot start; Ray itself would wait for them for ever."""
+        try:
+            self._ray.get(self._ray.remote(awake).remote(), timeout=_START_S)
+        except self._ray.exceptions.GetTimeoutError:
+            why = _last_line(Path(folder) / "session_latest" / "logs" / "raylet.err")
+            raise MachineError(f"Ray started no worker within {_START_S:g} s: {why}") from None
+
+
+def _last_line(log: Path) -> str:
+    """Return the last line that a crashed worker printed; lines of Ray itself begin with a bracket."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    return next(
+        (line for line in reversed(lines) if line and not line.startswith("[")), "it does not say why"
+    )
+
+
+_SHORT = "/tmp"
+_START_S = 120.0
+_NO_USAGE = {"RAY_USAGE_STATS_ENABLED": "0"}

@@ -1,0 +1,5 @@
+"""Find a package and read its files: releases on an index, archives, source trees, installed packages.
+
+No engine is known here: `locate` is given the packages that can be judged (`KnownPackage`).
+Nothing of a source is executed, imported or unpacked.
+"""

@@ -1,0 +1,226 @@
+"""Read single members of a wheel, an sdist or a repository archive that nobody vouches for.
+
+Nothing is unpacked to the disk.  What an archive can do to its reader all the same (a number of
+members or a size without an end, paths that lead out, links, pipes and devices) is refused by name.
+"""
+
+import gzip
+import io
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.limits import FILE_MIB, MEMBERS, MIB, UNPACKED_MIB
+from deepstack_harness.sources.tree_files import kind_of
+
+_ZIPPED = (".whl", ".zip")
+SUFFIXES = (*_ZIPPED, ".tar.gz", ".tgz")
+
+# What zipfile, tarfile and their decompressors raise for files that are damaged, encrypted or
+# not permitted; gzip's own error is an OSError, zipfile's for encryption a RuntimeError,
+# for an unknown compression a NotImplementedError.
+_BROKEN = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    struct.error,
+)
+
+
+class DamagedArchive(UsageError):
+    """The file is no readable archive: cut short, encrypted or not permitted."""
+
+
+class ArchiveFiles(Protocol):
+    """The members of one archive."""
+
+    names: frozenset[str]
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield names and bytes of members; raise `UsageError` for no regular file, or one too large."""
+        ...
+
+
+def open_files(path: Path) -> ArchiveFiles:
+    """Read the list of an archive's members.
+
+    Raises `DamagedArchive`, and `UsageError` for an archive that is above a limit or has a
+    path that leads out of it.
+    """
+    return _Zip(path) if path.suffix in _ZIPPED else _Tar(path)
+
+
+class _Zip:
+    """A wheel, or another zip file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with _damage_named(path):
+            _refuse_many(path, _count_in_zip(path))
+            with zipfile.ZipFile(path) as archive:
+                self.names = _checked(path, archive.namelist())
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        left = (
+            UNPACKED_MIB.value() * MIB
+        )  # members may share their bytes, so that the file's size says little
+        with _damage_named(self._path), zipfile.ZipFile(self._path) as archive:
+            for name in names:
+                data = read_zipped(archive, name, self._path)
+                left -= len(data)
+                if left < 0:
+                    raise _too_large_unpacked(self._path)
+                yield name, data
+
+
+class _Tar:
+    """An sdist, or another gzipped tar file; its members are found once, and read by their offsets."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._members: dict[str, tarfile.TarInfo] = {}
+        # tarfile goes from header to header: a count and a size are seen before they are exceeded.
+        with _damage_named(path), self._opened() as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            for count, member in enumerate(archive, 1):
+                _refuse_many(path, count)
+                self._members[member.name] = member
+        self.names = _checked(path, self._members)
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        with _damage_named(self._path), self._opened() as file:
+            # In their order in the file: to go back, gzip starts from the beginning.
+            members = sorted((self._members[name] for name in names), key=lambda member: member.offset_data)
+            yield from ((member.name, self._read(member, file)) for member in members)
+
+    def _read(self, member: tarfile.TarInfo, file: "_Bounded") -> bytes:
+        if not member.isreg() or member.issparse():
+            raise UsageError(f"'{self._path}/{member.name}' is {_tar_kind(member)}, where a file should be")
+        _refuse_large(member.size, f"{self._path}/{member.name}")
+        file.seek(member.offset_data)
+        data = file.read(member.size)
+        if len(data) < member.size:
+            raise EOFError("the file ends inside a member")
+        return data
+
+    @contextmanager
+    def _opened(self) -> Iterator["_Bounded"]:
+        with gzip.open(self._path) as file:
+            yield _Bounded(file, self._path)
+
+
+class _Bounded(io.BufferedIOBase):
+    """A decompressed stream that refuses to be read beyond the limit, before it decompresses that far."""
+
+    def __init__(self, file: gzip.GzipFile, path: Path) -> None:
+        self._file = file
+        self._path = path
+        self._limit = UNPACKED_MIB.value() * MIB
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        assert size is not None
+        assert size >= 0  # tarfile and we say how much
+        _refuse_large(size, str(self._path))  # a header may claim to have any size
+        self._refuse(self._file.tell() + size)
+        return self._file.read(size)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        assert whence == 0
+        self._refuse(offset)
+        return self._file.seek(offset)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def _refuse(self, position: int) -> None:
+        if position > self._limit:
+            raise _too_large_unpacked(self._path)
+
+
+def read_zipped(archive: zipfile.ZipFile, name: str, shown: object) -> bytes:
+    """Return the bytes of one member of a zip file, whatever size its directory claims.
+
+    `shown` is the archive's name in messages.  Raises `UsageError` for a link and the like,
+    and for a member above the limit; raises what `zipfile` raises for damage.
+    """
+    info = archive.getinfo(name)
+    kind = stat.S_IFMT(info.external_attr >> 16)  # 0 where the archive was not made on a Unix
+    if info.is_dir() or kind not in {0, stat.S_IFREG}:
+        raise UsageError(f"'{shown}/{name}' is {kind_of(kind or stat.S_IFDIR)}, where a file should be")
+    _refuse_large(info.file_size, f"{shown}/{name}")
+    with archive.open(info) as file:
+        return file.read()
+
+
+def _count_in_zip(path: Path) -> int:
+    """Return the number of members that the end record of a zip file claims.
+
+    `zipfile` makes an object for each before it can be asked.  Layout: APPNOTE 6.3.10, 4.3.14
+    to 4.3.16; the end record is followed by a comment of up to 65,535 bytes.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, io.SEEK_END)
+        start = max(0, size - (22 + 20 + 0xFFFF))
+        file.seek(start)
+        tail = file.read()
+        end = tail.rfind(b"PK\x05\x06")
+        if end < 0 or len(tail) < end + 22:
+            return 0  # damaged: `zipfile` says so
+        (count,) = struct.unpack_from("<H", tail, end + 10)
+        if count < 0xFFFF or tail[max(0, end - 20) : end - 16] != b"PK\x06\x07":
+            return int(count)
+        (large,) = struct.unpack_from("<Q", tail, end - 20 + 8)
+        file.seek(large)
+        record = file.read(56)
+        return (
+            int(struct.unpack_from("<Q", record, 32)[0]) if record.startswith(b"PK\x06\x06") else int(count)
+        )
+
+
+def _checked(path: Path, names: Iterable[str]) -> frozenset[str]:
+    """Refuse an archive with a path that would lie outside of the folder it is unpacked to."""
+    for name in names:
+        parts = PurePosixPath(name.replace("\\", "/")).parts
+        if ".." in parts or name.startswith(("/", "\\")) or "\0" in name:
+            raise UsageError(f"'{path}' holds a path that leads out of it: {name!r}")
+    return frozenset(names)
+
+
+def _refuse_many(path: Path, count: int) -> None:
+    if count > MEMBERS.value():
+        raise UsageError(f"'{path}' holds too many files: {MEMBERS.advice}")
+
+
+def _refuse_large(size: int, shown: str) -> None:
+    if size > FILE_MIB.value() * MIB:
+        raise UsageError(f"'{shown}' is too large: {FILE_MIB.advice}")
+
+
+def _too_large_unpacked(path: Path) -> UsageError:
+    return UsageError(f"'{path}' is too large when unpacked: {UNPACKED_MIB.advice}")
+
+
+def _tar_kind(member: tarfile.TarInfo) -> str:
+    if member.issym() or member.islnk():
+        return f"a link to {member.linkname!r}"
+    kinds = [(member.isdir(), "a folder"), (member.isfifo(), "a named pipe"), (member.isdev(), "a device")]
+    return next((words for matches, words in kinds if matches), "no regular file")
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except _BROKEN as error:
+        kind = "a wheel" if path.suffix == ".whl" else "an archive"
+        raise DamagedArchive(f"'{path}' cannot be read as {kind}, is it complete? ({error})") from error

@@ -1,0 +1,113 @@
+"""SHA-256-checked disk cache of release files.  A miss, damage or a read-only folder is never fatal.
+
+Every file has its digest beside it, in `NAME.sha256`, and a file that does not match is a miss.
+Several processes may use the cache at once: both files are written under another name and then
+renamed, so that a reader finds the old one, the new one or none, and a reader that comes between
+the two sees a digest that does not match.  Nothing is locked, and nothing is ever removed.
+"""
+
+import functools
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from deepstack_harness.catalogue import data_files
+
+_LOG = logging.getLogger("deepstack_harness.sources")
+
+
+def archives() -> Path:
+    """Return the folder of whole wheels and sdists."""
+    return data_files.cache() / "archives"
+
+
+@dataclass(frozen=True)
+class CachedRelease:
+    """The cached files of one release of one package."""
+
+    package: str
+    version: Version
+
+    def load(self, member: str) -> tuple[bytes, Path] | None:
+        """Return a file and its path in the cache; None for a miss, or a file that is damaged."""
+        path = self._folder / member
+        try:
+            data = path.read_bytes()
+            intact = _digest_path(path).read_text("ascii") == hashlib.sha256(data).hexdigest()
+        except (OSError, UnicodeDecodeError):
+            return None
+        return (data, path) if intact else None
+
+    def store(self, member: str, data: bytes) -> Path | None:
+        """Write a file and its digest; return its path, or None, with a warning, where that fails."""
+        path = self._folder / member
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path, data)
+            _replace(_digest_path(path), hashlib.sha256(data).hexdigest().encode())
+        except OSError as error:
+            warn(error)
+            return None
+        return path
+
+    def archives(self) -> Iterator[Path]:
+        """Yield the wheels and sdists of this release that were downloaded whole."""
+        stem = f"{self.package.replace('-', '_')}-{self.version}"
+        for pattern in (f"{stem}-*.whl", f"{stem}.tar.gz", f"{stem}.zip"):
+            yield from sorted(archives().glob(pattern))
+
+    @property
+    def _folder(self) -> Path:
+        return _releases(self.package) / str(self.version)
+
+
+def versions(package: str) -> list[Version]:
+    """Return the releases of a package that have cached files, the newest last."""
+    try:
+        folders = [folder for folder in _releases(package).iterdir() if any(folder.rglob("*.py"))]
+        return sorted(Version(folder.name) for folder in folders)
+    except (OSError, InvalidVersion):  # nothing is cached, or a folder is not ours
+        return []
+
+
+def alternatives(package: str) -> str:
+    """Tell what to give instead of a release that cannot be fetched."""
+    have = versions(package)
+    also = f", or a release that is cached here ({', '.join(map(str, have))})" if have else ""
+    return f"give a wheel, an sdist or a source tree instead{also}"
+
+
+def warn(error: OSError) -> None:
+    """Log that the cache cannot be used, once for each reason."""
+    _warn(data_files.cache(), error.strerror or str(error))
+
+
+@functools.cache
+def _warn(folder: Path, reason: str) -> None:
+    _LOG.warning("the cache %s cannot be written (%s): going on without it", folder, reason)
+
+
+def _releases(package: str) -> Path:
+    return data_files.cache() / "packages" / package
+
+
+def _digest_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write beside the file and rename, so that nobody ever reads half of it."""
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink()
+        raise

@@ -1,0 +1,80 @@
+"""The indexes that pip is configured with, and how to reach them.
+
+pip itself is asked, so that its files, its environment variables and their order count exactly as
+they do in an installation (pip.pypa.io/en/stable/topics/configuration).
+"""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+# In pip's order: a variable of the environment beats the command's section beats [global].
+_SECTIONS = (":env:", "install", "global")
+_TRUE = {"1", "true", "t", "yes", "y", "on"}
+
+
+@dataclass(frozen=True)
+class PipSettings:
+    """The settings that say where packages come from.
+
+    `index_url` is None where nothing is configured, so that pip's default counts.  Paths and
+    addresses are as the user wrote them: they may carry passwords, and are left out of `repr`.
+    """
+
+    index_url: str | None = field(default=None, repr=False)
+    extra_index_urls: tuple[str, ...] = field(default=(), repr=False)
+    find_links: tuple[str, ...] = field(default=(), repr=False)
+    no_index: bool = False
+    trusted_hosts: tuple[str, ...] = ()
+    cert: str | None = None
+    proxy: str | None = field(default=None, repr=False)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Everything that may carry credentials."""
+        given = (self.index_url, *self.extra_index_urls, *self.find_links, self.proxy)
+        return tuple(filter(None, given))
+
+
+def read() -> PipSettings:
+    """Return what `pip config list` says; without pip only the environment's variables count."""
+    values = _from_pip() or _from_environment()
+
+    def value(name: str) -> str:
+        found = (values.get(f"{section}.{name}", "") for section in _SECTIONS)
+        return next(filter(None, found), "")
+
+    return PipSettings(
+        index_url=value("index-url") or None,
+        extra_index_urls=tuple(value("extra-index-url").split()),
+        find_links=tuple(value("find-links").split()),
+        no_index=value("no-index").lower() in _TRUE,
+        trusted_hosts=tuple(value("trusted-host").split()),
+        cert=value("cert") or None,
+        proxy=value("proxy") or None,
+    )
+
+
+def _from_pip() -> Mapping[str, str]:
+    """Parse lines `section.name='value'`, the value a Python literal; return nothing when pip fails."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    found: dict[str, str] = {}
+    for key, _, text in (line.partition("=") for line in told.stdout.splitlines()):
+        with suppress(SyntaxError, ValueError):  # no setting; its text may not be shown in a traceback
+            found[key] = str(ast.literal_eval(text))
+    return found
+
+
+def _from_environment() -> Mapping[str, str]:
+    named = (
+        (name.removeprefix("PIP_"), text) for name, text in os.environ.items() if name.startswith("PIP_")
+    )
+    return {f":env:.{name.lower().replace('_', '-')}": text for name, text in named}

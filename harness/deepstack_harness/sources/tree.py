@@ -1,0 +1,137 @@
+"""A source tree as a source: a repository, an unpacked sdist, or the package folder itself."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.git_files import GitFiles
+from deepstack_harness.sources.known_package import KnownPackage
+from deepstack_harness.sources.source import NoSuchMember, SourceFile, decode
+from deepstack_harness.sources.tree_files import TreeFiles
+
+_WRITTEN = re.compile(
+    r"""^(?:__version__\s*=\s*version|__version__|version)\s*=\s*["'](?P<version>[^"']+)["']""", re.MULTILINE
+)
+_COMMIT_ID = re.compile(r"""commit_id\s*=\s*["']g(?P<commit>[0-9a-f]{7,})["']""")
+_SHORT = 12  # digits of a commit that are shown
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The version and the label of a source."""
+
+    version: Version | None
+    label: str
+
+
+class Tree:
+    """The files of one package below a folder.  None of them is executed, and no git is run there."""
+
+    def __init__(
+        self,
+        package: KnownPackage,
+        path: Path,
+        *,
+        identity: Identity | None = None,
+        fallback: Version | None = None,
+    ) -> None:
+        """Look for the package in `path`, or for `path` as the package folder.
+
+        `identity` is that of an installed distribution, whose files are vouched for; `fallback`
+        is the version where the files tell none.  Raises `UsageError` when the package is not
+        there, or cannot be read.
+        """
+        self.package = package.name
+        self.path = path.absolute()
+        self._files = TreeFiles(self.path, vouched=identity is not None)
+        self._is_package_folder = not self._files.has_folder(package.mark)
+        if not holds(package, self._files):
+            raise UsageError(f"'{self.path}' is no source tree of {package.title}: it has no {package.mark}/")
+        found = identity or self._identity(package, fallback)
+        self.version, self.label = found.version, found.label
+
+    def read(self, member: str) -> SourceFile:
+        """See `Source.read`; the shown name is the file's own path."""
+        name = self._below_root(member)
+        try:
+            return decode(self._files.read(name), str(self.path / name))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NoSuchMember(self.label, member) from error
+
+    def mentioning(self, folder: str, word: str) -> list[str]:
+        """See `Source.mentioning`."""
+        try:
+            found = self._files.texts(self._below_root(folder), word)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NoSuchMember(self.label, folder) from error
+        return [f"{folder}/{Path(name).name}" for name in found]
+
+    def _below_root(self, member: str) -> str:
+        return member.partition("/")[2] if self._is_package_folder else member
+
+    def _identity(self, package: KnownPackage, fallback: Version | None) -> Identity:
+        git = GitFiles(self.path.parent if self._is_package_folder else self.path)
+        version = self._written_version(package.version_file, git) or fallback
+        commit = git.head()
+        told = [str(version)] if version else []
+        told += [f"commit {commit[:_SHORT]}"] if commit else []
+        return Identity(version, f"{package.name} at {self.path}" + (f" ({', '.join(told)})" if told else ""))
+
+    def _written_version(self, member: str, git: GitFiles) -> Version | None:
+        """Return the version that the last build wrote into the tree.
+
+        In a repository the file stays when another commit is checked out.  There it counts only
+        where it names the commit at HEAD (setuptools-scm writes `0.22.2.dev5+g1a2b3c4`, and
+        since 9.0 `commit_id = 'g1a2b3c4'`), or HEAD is the commit of that version's tag.
+        """
+        try:
+            text = self._files.read(self._below_root(member)).decode("utf-8", "replace")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        version = written_version(text)
+        if version is None or not git.is_repository:
+            return version
+        return version if _built_at(version, text, git) else None
+
+
+def open_tree(path: Path, packages: Sequence[KnownPackage]) -> Tree:
+    """Recognise the package that a folder holds; raise `UsageError` when it is none or several."""
+    files = TreeFiles(path.absolute())
+    found = [package for package in packages if holds(package, files)]
+    if len(found) == 1:
+        return Tree(found[0], path)
+    if found:
+        raise UsageError(f"'{files.root}' holds {_names(found)}: give the folder of one of them")
+    lacking = " nor ".join(f"{package.mark}/" for package in packages)
+    raise UsageError(f"'{files.root}' is no source tree of {_names(packages)}: it has no {lacking}")
+
+
+def holds(package: KnownPackage, files: TreeFiles) -> bool:
+    """Tell whether a folder has the package in it, or is the package folder."""
+    return files.has_folder(package.mark) or files.has_folder(package.mark.partition("/")[2])
+
+
+def written_version(text: str) -> Version | None:
+    """Return the version in the text of a `_version.py`; None for none, or one that is no version."""
+    found = _WRITTEN.search(text)
+    try:
+        return Version(found["version"]) if found else None
+    except InvalidVersion:
+        return None
+
+
+def _built_at(version: Version, text: str, git: GitFiles) -> bool:
+    head = git.head() or ""
+    local = (version.local or "").partition(".")[0]
+    commit = _COMMIT_ID.search(text)
+    if local.startswith("g") or commit:
+        return head.startswith(commit["commit"] if commit else local[1:])
+    return head in {git.tagged(f"v{version}"), git.tagged(str(version))}
+
+
+def _names(packages: Sequence[KnownPackage]) -> str:
+    return " and ".join(package.title for package in packages)

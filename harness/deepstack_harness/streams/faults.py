@@ -1,0 +1,102 @@
+"""`dual` with one fault each, for two weights and one stream beside the current one."""
+
+import functools
+
+from torch import Tensor
+from torch.nn.functional import linear
+
+from deepstack_harness.streams.projection import sequential
+from deepstack_harness.streams.stream_api import Lanes, Project
+
+Weights = tuple[Tensor, ...]
+
+
+def _beside(faulty: Project) -> Project:
+    """Without another stream nothing can be out of order."""
+
+    @functools.wraps(faulty)
+    def project(x: Tensor, weights: Weights, lanes: Lanes) -> Weights:
+        return (faulty if lanes.aux else sequential)(x, weights, lanes)
+
+    return project
+
+
+@_beside
+def start_forgotten(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
+    """Nothing lets the other stream wait for x."""
+    first = linear(x, weights[0])
+    with lanes.on(lanes.aux[0]):
+        second = linear(x, weights[1])
+        lanes.done[0].record()
+    lanes.done[0].wait()
+    return first, second
+
+
+@_beside
+def done_forgotten(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
+    """Nobody waits for the other stream's result."""
+    lanes.start.record()
+    first = linear(x, weights[0])
+    with lanes.on(lanes.aux[0]):
+        lanes.start.wait()
+        second = linear(x, weights[1])
+        lanes.done[0].record()
+    return first, second
+
+
+@_beside
+def done_recorded_outside(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
+    """The second event is recorded on the current stream, as one published listing of #36795 has it."""
+    lanes.start.record()
+    first = linear(x, weights[0])
+    with lanes.on(lanes.aux[0]):
+        lanes.start.wait()
+        second = linear(x, weights[1])
+    lanes.done[0].record()
+    lanes.done[0].wait()
+    return first, second
+
+
+@_beside
+def start_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
+    """The other stream waits before the event is recorded: for nothing, or for the layer before."""
+    with lanes.on(lanes.aux[0]):
+        lanes.start.wait()
+        second = linear(x, weights[1])
+        lanes.done[0].record()
+    lanes.start.record()
+    first = linear(x, weights[0])
+    lanes.done[0].wait()
+    return first, second
+
+
+@_beside
+def done_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
+    """The current stream waits before the other one has recorded that it is done."""
+    lanes.start.record()
+    first = linear(x, weights[0])
+    lanes.done[0].wait()
+    with lanes.on(lanes.aux[0]):
+        lanes.start.wait()
+        second = linear(x, weights[1])
+        lanes.done[0].record()
+    return first, second
+
+
+@_beside
+def memory_reused_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
+    """The other stream reads a copy that the host lets go while it is still read.
+
+    The allocator gives memory back to the stream it came from: the current one, whose
+    next result overwrites it.  (`Tensor.record_stream` is what says that another stream uses it.)
+    """
+    copy = x.clone()
+    lanes.start.record()
+    with lanes.on(lanes.aux[0]):
+        lanes.start.wait()
+        second = linear(copy, weights[1])
+        lanes.done[0].record()
+    del copy
+    first = linear(x, weights[0])
+    lanes.done[0].wait()
+    return first, second

@@ -1,0 +1,278 @@
+"""A child process that is called like a function, watched, limited, and ended with all that it started."""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from deepstack_harness.errors import MachineError, says_out_of_memory
+from deepstack_harness.workers.limits import ONE_THREAD, Limits
+from deepstack_harness.workers.messages import Message, MessagePipes, NotAMessage
+from deepstack_harness.workers.outcomes import (
+    Answered,
+    CallResult,
+    Flooded,
+    RaisedInWorker,
+    RanOutOfMemory,
+    SentGarbage,
+    Stopped,
+    TimedOut,
+    WorkerEnd,
+    end_of,
+)
+from deepstack_harness.workers.supervised import StartOptions, Supervised
+
+OnFact = Callable[[Any], None]
+
+_MOST_RECEIVED = 2**30
+"""Bytes of messages of one call: a call that goes on sending facts must not fill our memory."""
+
+
+class Worker:
+    """One child process (`workers.child`) that serves one call after the other and keeps its modules loaded.
+
+    A call names its target as "package.module:function" or "/path/file.py:function"; arguments and results
+    are JSON values (NaN and infinities included).  A target with a parameter named `channel` is given a
+    `workers.child.Channel`, by which it sends facts and announces its phase.
+
+    One thread calls; any thread may call `stop`.  Whatever ends this process, SIGKILL included, the worker
+    and all that it started, daemons included, end too.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        preload: str | None = None,
+        environment: Mapping[str, str | None] | None = None,
+        interpreter: str | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """Start it without waiting; it imports the module `preload` before it is ready.
+
+        `environment` is added to ours and to `ONE_THREAD`, where None removes a variable.  Under another
+        `interpreter` (Python 3.11 or later) it finds the modules of that environment, otherwise those that
+        this process finds.  `folder` is its working directory.  Raises `MachineError` where it cannot be
+        started.
+        """
+        self.limits = limits or Limits()
+        self.ended: WorkerEnd | None = None
+        """The end of the worker; None while it can be called."""
+        self._ready = False
+        self._call = 0
+        self._phase = "the start"
+        self._facts: list[Any] = []
+        self._pipes = pipes = MessagePipes()
+        settings = {
+            "requests": pipes.for_requests, "answers": pipes.for_answers, "preload": preload,
+            "path": [entry or str(Path.cwd()) for entry in sys.path] if interpreter is None else None,
+        }  # fmt: skip
+        options = StartOptions(
+            settings, interpreter or sys.executable, {**ONE_THREAD, **(environment or {})}, folder,
+            inherited=[pipes.for_requests, pipes.for_answers],
+        )  # fmt: skip
+        try:
+            self._process = Supervised(options, self.limits)
+        except MachineError:
+            pipes.close_theirs()
+            pipes.close()
+            raise
+        pipes.attach(self._process)
+
+    def __enter__(self) -> Self:
+        """Return this worker, to be closed."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it."""
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the process that is called, not of its supervisor; None before `start` has waited."""
+        return self._process.pid
+
+    def start(self) -> WorkerEnd | None:
+        """Wait until it can be called; return its end where it cannot."""
+        if self.ended is None and not self._ready:
+            with self._closed_on_error():
+                self._listen(_Clock(self.limits.start_s))
+        return self.ended
+
+    def call(
+        self,
+        target: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        seconds: float | None = None,
+        on_fact: OnFact | None = None,
+    ) -> CallResult:
+        """Call `target` in the worker and wait for its result; a worker that has ended returns its end.
+
+        `seconds` replaces `limits.call_s` and `limits.step_s` for this call.  `on_fact` is called with each
+        fact as it comes.  Where this process is interrupted meanwhile (Ctrl-C), or `on_fact` raises, the
+        worker is ended and the exception goes on.
+        """
+        end = self.start()
+        if end is not None:
+            return end
+        with self._closed_on_error():
+            self._call += 1
+            self._process.read_output()
+            self._process.tail, self._process.printed = b"", 0
+            self._phase, self._facts = "", []
+            self._pipes.send({"call": self._call, "target": target, "arguments": dict(arguments or {})})
+            limits = self.limits
+            clock = _Clock(limits.call_s, limits.step_s) if seconds is None else _Clock(seconds)
+            return self._listen(clock, on_fact)
+
+    def stop(self) -> None:
+        """End it without waiting; a call that is under way returns `Stopped`.  Any thread may call this."""
+        self._process.stop()
+
+    def close(self) -> None:
+        """End it and everything it started, and wait until they are gone."""
+        self._process.close()
+        self._pipes.close()
+        if self.ended is None:
+            self._end(Stopped)
+
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            # The answer that is still to come would be taken for that of the next call.
+            self.close()
+            raise
+
+    def _listen(self, clock: "_Clock", on_fact: OnFact | None = None) -> CallResult:
+        """Listen until the call is answered, or the worker ends."""
+        while True:
+            try:
+                message = self._pipes.receive()
+            except NotAMessage as garbage:
+                return self._end(SentGarbage, found=str(garbage))
+            result = self._wait(clock) if message is None else self._take(message, clock, on_fact)
+            if result is not None:
+                return result
+
+    def _wait(self, clock: "_Clock") -> WorkerEnd | None:
+        """Wait until something comes; return the end where nothing more can come, or too much came."""
+        if self._process.gone and self._pipes.closes_at is not None:  # and every message was read
+            return self._ended_by_itself()
+        if self._process.listen(clock.earlier(self._pipes.closes_at)):
+            # What was printed before a message was ready as early as the message: `listen` has read both.
+            return self._flooded()
+        if self._pipes.closes_at is not None:
+            return self._end(SentGarbage, found="closed its answer pipe")
+        return self._end(TimedOut, seconds=clock.limit_s)
+
+    def _take(self, message: Message, clock: "_Clock", on_fact: OnFact | None) -> CallResult | None:
+        """Take a message; return the result of the call if it is one, or the end that it brings."""
+        if message.call < self._call:  # of a thread that an earlier call left behind
+            return None
+        match message.kind:
+            case "phase":
+                self._phase = str(message.value)
+            case "fact":
+                self._facts.append(message.value)
+                if on_fact is not None:
+                    on_fact(message.value)
+            case kind if kind in self._awaited and message.call == self._call:
+                return self._result(message)
+            case kind:
+                return self._end(SentGarbage, found=f"a message '{kind}' of call {message.call}")
+        if clock.is_over:
+            return self._end(TimedOut, seconds=clock.limit_s)
+        if clock.renew():
+            self._process.printed = 0
+        return None
+
+    @property
+    def _awaited(self) -> tuple[str, ...]:
+        return ("answered", "raised") if self._ready else ("ready",)
+
+    def _result(self, message: Message) -> CallResult:
+        if message.kind != "raised":
+            self._ready = True
+            return Answered(value=message.value, facts=tuple(self._facts), output=self._output)
+        try:
+            raised = msgspec.convert(message.value, RaisedInWorker)
+        except msgspec.ValidationError:
+            return self._end(SentGarbage, found="an exception without its fields")
+        raised = replace(raised, facts=tuple(self._facts), output=self._output)
+        if says_out_of_memory(raised.type, raised.message):
+            return self._end(RanOutOfMemory, message=raised.sentence)
+        return raised
+
+    def _flooded(self) -> WorkerEnd | None:
+        limit, printed, received = self.limits.output, self._process.printed, self._pipes.received
+        if (limit is not None and printed > limit) or received > _MOST_RECEIVED:
+            return self._end(Flooded, size=max(printed, received))
+        return None
+
+    def _ended_by_itself(self) -> WorkerEnd:
+        if self._process.stopped:
+            return self._end(Stopped)
+        return self._end(end_of, status=self._process.end_status)
+
+    def _end(self, make: Callable[..., WorkerEnd], **fields: object) -> WorkerEnd:
+        self._process.close()  # first: what it printed until now is part of the end
+        known = {"phase": self._phase, "facts": tuple(self._facts), "output": self._output}
+        self.ended = make(**fields, **known)
+        return self.ended
+
+    @property
+    def _output(self) -> str:
+        return self._process.tail.decode(errors="replace")
+
+
+class _Clock:
+    """The deadlines of a call: for all of it, and for its next phase or fact."""
+
+    def __init__(self, call_s: float | None, step_s: float | None = None) -> None:
+        self._call_s, self._step_s = call_s, step_s
+        self._over = _after(call_s)
+        self._step_over = _after(step_s)
+
+    @property
+    def limit_s(self) -> float | None:
+        """Seconds of the earlier deadline."""
+        return self._call_s if self._over <= self._step_over else self._step_s
+
+    @property
+    def is_over(self) -> bool:
+        """True after the deadline of the call."""
+        return time.monotonic() >= self._over
+
+    def earlier(self, other: float | None) -> float | None:
+        """Return the earliest deadline; None where there is none."""
+        earliest = min(self._over, self._step_over, math.inf if other is None else other)
+        return None if earliest == math.inf else earliest
+
+    def renew(self) -> bool:
+        """Begin the next step; return False where steps have no limit."""
+        self._step_over = _after(self._step_s)
+        return self._step_s is not None
+
+
+def _after(seconds: float | None) -> float:
+    return math.inf if seconds is None else time.monotonic() + seconds
+
+
+def call_once(
+    target: str, arguments: Mapping[str, Any] | None = None, limits: Limits | None = None
+) -> CallResult:
+    """Call `target` in a worker of its own; see `Worker.call`."""
+    with Worker(limits) as worker:
+        return worker.call(target, arguments)

@@ -1,1 +1,0 @@
-"""Buffer semantics, one short file each; every file says which vLLM change it follows."""

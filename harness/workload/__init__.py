@@ -1,1 +1,0 @@
-"""What users ask of an engine: requests, and the schedule that turns them into traces; no torch."""
