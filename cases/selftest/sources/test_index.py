@@ -372,11 +372,17 @@ def test_passwords_stay_out_of_the_notice_of_a_download(
     host = index.url.removeprefix("http://").removesuffix("/simple")
     page.write_text(f'<a href="http://name:secret@{host}/files/{wheel.name}?token=secret">x</a>')
     settings = PipSettings(no_index=True, find_links=(f"http://{host}/files/links.html",))
-    _, shown = Index(VLLM.package, settings).find(Version("0.22.1")).read(QWEN)
+    found = Index(VLLM.package, settings).find(Version("0.22.1"))
+    _, shown = found.read(QWEN)
     assert shown == f"{wheel.name}/{QWEN}"
     assert "is downloaded whole" in caplog.text
     assert "secret" not in caplog.text
     assert not [path for path in machine.rglob("*") if "secret" in path.name]
+    for served in ({"ranges": False}, {"ranges": True, "status": 500}):
+        vars(index).update(served)
+        with pytest.raises(MachineError, match=r"\*\*\*.*cannot be read") as caught, found.opened():
+            pass
+        assert "secret" not in str(caught.value)
 
 
 def test_a_wheel_that_vanishes_is_the_machines_fault(index: Served) -> None:
