@@ -46,7 +46,7 @@ def test_the_end_of_a_process_in_a_method_breaks_the_rule_of_its_step(
 ) -> None:
     planned, before = case_of(name), worker.ends
     judged = judge_case(planned, observation_of(planned.case, worker.play(planned.case)))
-    assert (judged.broken, worker.ends) == ({Rule.R2}, before + 1)
+    assert (judged.broken, worker.ends) == (frozenset({Rule.R2}), before + 1)
     by_rule = {one.rule: one for one in judged.judgements}
     assert by_rule[Rule.R2].detail == said
     assert by_rule[Rule.R1].verdict is Verdict.PASS  # put to the test before
