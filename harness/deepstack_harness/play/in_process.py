@@ -24,7 +24,7 @@ def play_here(case: Case, bound: Bound = NOTHING_BOUND) -> Observation:
 
     Raises `UsageError` for an unknown name, `MachineError` for a device that is not here.
     """
-    model = _shared_model(case.family, case.dtype, case.device, case.seed)
+    model = shared_model(case.family, case.dtype, case.device, case.seed)
     return play(case, model, factory_of(case.buffer, bound))
 
 
@@ -40,6 +40,6 @@ def factory_of(buffer: BufferRef, bound: Bound = NOTHING_BOUND) -> BufferFactory
 
 
 @functools.cache
-def _shared_model(family: str, dtype: str, device: str, seed: int) -> Model:
+def shared_model(family: str, dtype: str, device: str, seed: int) -> Model:
     """Draw the weights once: no run changes them."""
     return Model.build(family, dtype, device, seed)

@@ -1,5 +1,6 @@
 """A whole case: every step played, then stated as one observation."""
 
+from collections.abc import Callable
 from contextlib import closing, nullcontext
 
 import torch
@@ -12,6 +13,7 @@ from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import GraphFacts, Observation, StepFacts
 from deepstack_harness.contract.optional_members import innermost
 from deepstack_harness.contract.protocols import BufferFactory, Session
+from deepstack_harness.contract.trace import Step
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.player import Player
@@ -33,8 +35,20 @@ def play(case: Case, model: Model, make_buffer: BufferFactory, caller: Engine | 
         compiled = _compiled(session)
         probe = GraphProbe(compiled, case.arm.guards) if compiled else None
         with probe or nullcontext():
-            steps, unmeasured = _steps(case, player)
+            steps, unmeasured = played_steps(case, player)
         graphs, error = _graph_facts(probe, compiled)
+    return observation_of(case, model, player, steps, graphs, unmeasured or error)
+
+
+def observation_of(
+    case: Case,
+    model: Model,
+    player: Player,
+    steps: tuple[StepFacts, ...],
+    graphs: GraphFacts | None,
+    error: str | None,
+) -> Observation:
+    """Put together what was measured of a case."""
     return Observation(
         dtype=case.dtype,
         device=str(model.device),
@@ -45,15 +59,22 @@ def play(case: Case, model: Model, make_buffer: BufferFactory, caller: Engine | 
         graphs=graphs,
         vision=player.vision,
         routed=model.family.routed,
-        error=unmeasured or error,
+        error=error,
     )
 
 
-def _steps(case: Case, player: Player) -> tuple[tuple[StepFacts, ...], str | None]:
-    """The facts of all steps, and what kept one of them from being measured."""
+def played_steps(
+    case: Case, player: Player, announce: Callable[[int, Step], None] | None = None
+) -> tuple[tuple[StepFacts, ...], str | None]:
+    """Play all steps; return their facts, and what kept a step from being measured.
+
+    `announce` is called with the number of each step, from 1, and the step, before it is played.
+    """
     done: list[StepFacts] = []
     try:
         for index, step in enumerate(case.trace):
+            if announce is not None:
+                announce(index + 1, step)
             done.append(player.play(index, step))  # what was played before an error stays
     except NotMeasured as error:
         said = f"step {len(done) + 1} '{case.trace.steps[len(done)]}': {error}"

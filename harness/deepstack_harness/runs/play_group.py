@@ -24,7 +24,7 @@ from deepstack_harness.workers.worker import Worker
 
 RUN_LIMITS = Limits(start_s=300.0, call_s=300.0, memory=8 * 2**30)
 """Limits of the worker of a group; a call is one case."""
-_WORK = "deepstack_harness.runs.worker"
+_WORK = "deepstack_harness.play.worker"
 
 Notice = Callable[[Worker], None]
 
