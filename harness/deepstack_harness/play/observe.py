@@ -14,6 +14,7 @@ from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import GraphFacts, Observation, StepFacts
 from deepstack_harness.contract.optional_members import innermost
 from deepstack_harness.contract.protocols import BufferFactory, Session
+from deepstack_harness.contract.trace import Step
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.player import Player
@@ -44,27 +45,39 @@ def play(
         player = Player(case, model, make_buffer, session, caller)
         compiled = _compiled(session)
         probe = GraphProbe(compiled, case.arm.guards) if compiled else None
-        beginning = _without_steps(case, model, player)
+        beginning = without_steps(case, model, player)
         tell = on_progress or (lambda _: None)
         tell(beginning)
         with probe or nullcontext():
-            steps, unmeasured = _steps(case, player, tell)
+            steps, unmeasured = played_steps(case, player, tell=tell)
         graphs, error = _graph_facts(probe, compiled)
     return replace(beginning, steps=steps, graphs=graphs, error=unmeasured or error)
 
 
-def _without_steps(case: Case, model: Model, player: Player) -> Observation:
+def without_steps(case: Case, model: Model, player: Player) -> Observation:
+    """Return the observation of a case before its first step."""
     return Observation(
         dtype=case.dtype, device=str(model.device), levels=model.family.levels, hidden=model.family.hidden,
         torch=str(torch.__version__), steps=(), vision=player.vision, routed=model.family.routed,
     )  # fmt: skip
 
 
-def _steps(case: Case, player: Player, tell: OnProgress) -> tuple[tuple[StepFacts, ...], str | None]:
-    """Return the facts of all steps, and what kept one of them from being measured."""
+def played_steps(
+    case: Case,
+    player: Player,
+    *,
+    announce: Callable[[int, Step], None] = lambda *_: None,
+    tell: OnProgress = lambda _: None,
+) -> tuple[tuple[StepFacts, ...], str | None]:
+    """Play all steps; return their facts, and what kept a step from being measured.
+
+    `announce` is called with the number of each step, from 1, and the step, before it is played; `tell`
+    with its facts afterwards.
+    """
     done: list[StepFacts] = []
     try:
         for index, step in enumerate(case.trace):
+            announce(index + 1, step)
             done.append(player.play(index, step))  # what was played before an error stays
             tell(done[-1])
     except NotMeasured as error:
