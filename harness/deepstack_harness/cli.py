@@ -45,8 +45,9 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see '{self.prog} --help'")
 
 
-def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Return the parser of the named commands; imports no torch."""
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command that `words` begin with, or of all commands; costs no torch."""
+    known = [words[0]] if words and words[0] in COMMANDS else COMMANDS
     parser = _Parser(
         prog="python -m deepstack_harness",
         description="Find what torch.compile does to models that keep state in side buffers.",
@@ -54,7 +55,7 @@ def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"deepstack-harness {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in names:
+    for name in known:
         module = _module(name)
         child = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY, epilog=_CODES)
         module.add_arguments(child)
@@ -73,7 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _guarded(words: Sequence[str]) -> ExitCode:
     try:
-        return _run(words)
+        args = build_parser(words).parse_args(words)
+        output = Output(args.json, quiet=args.quiet)
+        with _interruptible(), _notices(quiet=args.quiet), contextlib.closing(output):
+            code: ExitCode = _module(args.command).run(args, output)
+            return code
     except HarnessError as error:
         print(f"deepstack-harness: {error}", file=sys.stderr)
         return error.exit_code
@@ -90,15 +95,6 @@ def _guarded(words: Sequence[str]) -> ExitCode:
             "deepstack-harness: this is a bug of the harness; please report the lines above", file=sys.stderr
         )
         return ExitCode.BUG
-
-
-def _run(words: Sequence[str]) -> ExitCode:
-    # A command that is named needs no module of another one: half of the imports at start are saved.
-    args = build_parser(words[:1] if words[:1] and words[0] in COMMANDS else COMMANDS).parse_args(words)
-    output = Output(args.json, quiet=args.quiet)
-    with _interruptible(), _notices(quiet=args.quiet), contextlib.closing(output):
-        code: ExitCode = _module(args.command).run(args, output)
-        return code
 
 
 @contextlib.contextmanager
