@@ -12,6 +12,7 @@ from deepstack_harness.oracles.judged_case import judge_case
 from deepstack_harness.results.case_result import CaseResult, lost_result, result_of
 from deepstack_harness.results.records import CaseEnding
 from deepstack_harness.runs.groups import Group
+from deepstack_harness.workers.foreign import profile_of
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
@@ -20,6 +21,7 @@ from deepstack_harness.workers.outcomes import (
     TimedOut,
     WorkerEnd,
 )
+from deepstack_harness.workers.profiles import Profile
 from deepstack_harness.workers.worker import Worker
 
 RUN_LIMITS = Limits(start_s=300.0, call_s=300.0, memory=8 * 2**30)
@@ -41,7 +43,7 @@ def play_group(
     try:
         for index, planned in enumerate(group.cases):
             if worker is None:
-                worker = Worker(limits, preload=_WORK, environment=environment)
+                worker = Worker(limits, preload=_WORK, environment=environment, sandbox=_sandbox(group))
                 started(worker)
             end = worker.start()
             if end is not None:
@@ -55,6 +57,13 @@ def play_group(
     finally:
         if worker is not None:
             worker.close()
+
+
+def _sandbox(group: Group) -> Profile | None:
+    """Return the weakest profile that a case of the group needs; None where all code is ours."""
+    found = [profile_of(planned.case) for planned in group.cases]
+    # Cases of a group share arm and device, so that only the kind of the buffer makes a difference.
+    return max(filter(None, found), key=lambda profile: profile.processes, default=None)
 
 
 def _play(worker: Worker, planned: PlannedCase) -> tuple[CaseResult, bool]:
