@@ -169,14 +169,21 @@ def _interruptible() -> Iterator[None]:
 @contextlib.contextmanager
 def _notices(*, quiet: bool) -> Iterator[None]:
     """What the harness's loggers say (an unwritable cache, a long download) goes to stderr, as errors do."""
-    logger, handler = logging.getLogger("deepstack_harness"), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("deepstack-harness: %(message)s"))
+    logger, handler = logging.getLogger("deepstack_harness"), _Notices()
     handler.setLevel(logging.ERROR if quiet else logging.WARNING)
     logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
+
+
+class _Notices(logging.Handler):
+    """A handler that writes to stderr as errors are written."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one cleaned line."""
+        say(f"deepstack-harness: {record.getMessage()}")
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:

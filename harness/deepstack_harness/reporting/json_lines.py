@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from deepstack_harness.clean_text import clean
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.reporting.output_lost import OutputLost
 
@@ -22,7 +23,7 @@ class JsonLines:
     def write(self, row: object) -> None:
         """Append one object (a dataclass or a dict), and push it out of the process."""
         try:
-            self._stream.write(msgspec.json.encode(row) + b"\n")
+            self._stream.write(_line(row))
             self._stream.flush()
         except BrokenPipeError as error:
             raise OutputLost(error) from None
@@ -47,6 +48,13 @@ def write_text(target: str, text: str) -> None:
         Path(target).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write to '{target}': {error.strerror}") from None
+
+
+def _line(row: object) -> bytes:
+    try:
+        return msgspec.json.encode(row) + b"\n"
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON in UTF-8 cannot hold
+        return msgspec.json.encode(clean(row)) + b"\n"
 
 
 def _stdout() -> BinaryIO:

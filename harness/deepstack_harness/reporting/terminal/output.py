@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deepstack_harness.clean_text import cell, printable
 from deepstack_harness.reporting.json_lines import JsonLines
 from deepstack_harness.reporting.output_lost import OutputLost
 
@@ -49,7 +50,9 @@ class Output:
         if self._silent:
             return
         try:
-            self._terminal().print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+            self._terminal().print(
+                printable(text), style=style or None, markup=False, highlight=False, soft_wrap=True
+            )
         except OSError as error:
             self._lost, self._silent = OutputLost(error), True
             if self._json is None:
@@ -61,7 +64,7 @@ class Output:
 
     def row(self, columns: Sequence[Column], cells: Sequence[str], style: str = "") -> None:
         """Print one row of a table that grows as results come."""
-        padded = (column.cell(cell) for column, cell in zip(columns, cells, strict=True))
+        padded = (column.cell(cell(text)) for column, text in zip(columns, cells, strict=True))
         self.line("  ".join(padded).rstrip(), style)
 
     def record(self, row: object) -> None:
@@ -76,9 +79,10 @@ class Output:
             yield lambda _: None
             return
         from rich.console import Console
+        from rich.markup import escape
 
-        with Console(stderr=True).status(text) as status:
-            yield status.update
+        with Console(stderr=True).status(escape(cell(text))) as status:
+            yield lambda text: status.update(escape(cell(text)))
 
     def close(self) -> None:
         """Close the JSON file; raises `OutputLost` where a line could not be printed."""

@@ -6,6 +6,8 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import TextIO
 
+from deepstack_harness.clean_text import printable
+
 
 def prepare_streams() -> None:
     """Give closed streams a place to write to, and write characters that a stream lacks as escapes.
@@ -17,9 +19,9 @@ def prepare_streams() -> None:
 
 
 def say(text: str) -> None:
-    """Write a line to stderr; a stream that cannot be written to must not change an exit code."""
+    """Write cleaned text to stderr; a stream that cannot be written to must not change an exit code."""
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{printable(text)}\n")
         sys.stderr.flush()
 
 
