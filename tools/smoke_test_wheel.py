@@ -30,7 +30,8 @@ def smoke_test(folder: Path) -> None:
         empty.mkdir()
         venv.create(Path(scratch) / "venv", with_pip=True)
         python = Path(scratch) / "venv" / "bin" / "python"
-        install = [python, "-m", "pip", "install", "-c", ROOT / "constraints.txt", wheels[0].resolve()]
+        constraints, wheel = str(ROOT / "constraints.txt"), str(wheels[0].resolve())
+        install = [str(python), "-m", "pip", "install", "-c", constraints, wheel]
         subprocess.run(install, cwd=empty, check=True)
         for words in COMMANDS:
             # -P: nothing of the working directory is imported.

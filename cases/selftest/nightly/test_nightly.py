@@ -147,7 +147,7 @@ def test_a_night_that_ends_ends_its_stage(tmp_path: Path, witness: Witness, told
     if told is signal.SIGKILL:
         assert night.returncode == -signal.SIGKILL
     else:
-        assert (night.returncode, said) == (ExitCode.MACHINE, "deepstack-harness: interrupted\n")
+        assert (night.returncode, said) == (128 + told, f"deepstack-harness: ended by {told.name}\n")
     assert witness.is_closed()
 
 

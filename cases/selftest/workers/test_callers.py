@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.workers.processes import Witness
+from deepstack_harness.workers.profiles import NO_SANDBOX
 
 CALLERS = {
     "kernels": """
@@ -38,7 +39,7 @@ check_buffers(["imported:Buffer"])
 from deepstack_harness.runs import play_group as caller
 from deepstack_harness.runs.local_pool import LocalPool
 from deepstack_harness.runs.selection import Tier, matrix
-from deepstack_harness.runs.tasks import grouped
+from deepstack_harness.runs.groups import grouped
 caller._WORK = MODULE
 list(LocalPool(1, caller.RUN_LIMITS).play(grouped(matrix(Tier.CI, ["cpu"]))[:1]))
 """,
@@ -87,6 +88,7 @@ def test_a_caller_that_is_killed_leaves_no_process(caller: str, tmp_path: Path, 
     (tmp_path / "imported.py").write_text("from cases.selftest.workers import tree\ntree.play()\n")
     environment = {
         **os.environ,
+        NO_SANDBOX: "1",  # the witness lies outside of any sandbox
         "WITNESS": witness.path,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
