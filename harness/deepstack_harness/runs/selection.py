@@ -107,9 +107,10 @@ def _check_syntax(selection: str) -> None:
         raise UsageError(f"selection '{quoted}' does not read: {_said(error)}; {_HELP}") from None
     for part in parts:
         if not (isinstance(part, _ALLOWED) or _is_text_method(part)):
+            named = shortened(ast.unparse(part) or type(part).__name__, 200)
             raise UsageError(
                 f"selection '{quoted}' does not read: it may compare columns and call "
-                f"{', '.join(_METHODS)} of COLUMN.str, but has '{shortened(ast.unparse(part), 200)}'; {_HELP}"
+                f"{', '.join(_METHODS)} of COLUMN.str, but has '{named}'; {_HELP}"
             )
 
 
