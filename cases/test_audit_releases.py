@@ -1,12 +1,14 @@
 """What released vLLM classes keep and break, measured: the table of releases, and nothing new since."""
 
+from functools import cache
+from typing import NamedTuple
+
 import pytest
 
 from deepstack_harness.auditing.classes import judge_class
+from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
 from deepstack_harness.auditing.standing import Standing
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.engines.classes import classes_of
-from deepstack_harness.engines.known import open_source
 
 pytestmark = pytest.mark.network
 
@@ -29,8 +31,22 @@ KEPT = {
 TABLE = {"Qwen3VLForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"}
 
 
+class Audit(NamedTuple):
+    classes: dict[str, AuditedClass]
+    standings: dict[str, Standing]
+
+
+@cache
+def audit(release: str) -> Audit:
+    with SourceWorker(f"vllm=={release}") as worker:
+        classes = {one.model_class: one for one in worker.classes()}
+        judged = {name: judge_class(one, worker) for name, one in classes.items() if one.can_be_judged}
+    return Audit(classes, judged)
+
+
 def standings(release: str) -> list[Standing]:
-    return [judge_class(one) for one in classes_of(open_source(f"vllm=={release}")) if one.methods]
+    found = audit(release)
+    return [standing for name, standing in found.standings.items() if found.classes[name].methods]
 
 
 @pytest.mark.parametrize("release", BROKEN)
@@ -49,7 +65,7 @@ def test_nothing_is_broken_that_was_not_known_and_nothing_known_is_mended(releas
 
 
 def test_no_class_of_the_newest_release_is_skipped_without_a_sentence() -> None:
-    found = {one.model_class: one.refusals for one in classes_of(open_source("vllm==0.33.0"))}
+    found = {name: one.refusals for name, one in audit("0.33.0").classes.items()}
     assert found.keys() >= {
         "CohereCompassForConditionalGeneration",
         "Cosmos3ForConditionalGeneration",
@@ -77,15 +93,12 @@ REACH = [
 
 @pytest.mark.parametrize(("release", "name", "rule", "reach"), REACH)
 def test_how_the_engine_comes_to_it(release: str, name: str, rule: Rule, reach: str) -> None:
-    judged = judge_class(
-        next(one for one in classes_of(open_source(f"vllm=={release}")) if one.model_class == name)
-    )
+    judged = audit(release).standings[name]
     assert {row.rule: row.reach for row in judged.rows}[rule] == reach
 
 
 def test_the_text_only_step_of_granite() -> None:
-    found = {one.model_class: one for one in classes_of(open_source("vllm==0.33.0"))}
-    judged = judge_class(found["Granite4VisionForConditionalGeneration"])
+    judged = audit("0.33.0").standings["Granite4VisionForConditionalGeneration"]
     assert judged.broken == {R.R3, R.R4, R.R5}
     assert judged.unexpected == frozenset()
     row = next(row for row in judged.rows if row.rule == R.R3)

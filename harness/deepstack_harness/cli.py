@@ -50,8 +50,9 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see '{self.prog} --help'")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line; costs no torch."""
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command that `words` begin with, or of all commands; costs no torch."""
+    known = [words[0]] if words and words[0] in COMMANDS else COMMANDS
     parser = _Parser(
         prog="python -m deepstack_harness",
         description="Find what torch.compile does to models that keep state in side buffers.",
@@ -59,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"deepstack-harness {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
+    for name in known:
         module = _module(name)
         child = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY, epilog=_CODES)
         module.add_arguments(child)
@@ -121,7 +122,12 @@ def _end_with_signal() -> None:
 
 def _guarded(words: Sequence[str]) -> ExitCode:
     try:
-        return _run(words)
+        args = build_parser(words).parse_args(words)
+        output = Output(args.json, quiet=args.quiet)
+        off = switched_off(off=args.no_sandbox)
+        with _interruptible(), _notices(quiet=args.quiet), off, contextlib.closing(output):
+            code: ExitCode = _module(args.command).run(args, output)
+            return code
     except HarnessError as error:
         say(f"deepstack-harness: {error}")
         return error.exit_code
@@ -138,15 +144,6 @@ def _guarded(words: Sequence[str]) -> ExitCode:
         say(traceback.format_exc())
         say("deepstack-harness: this is a bug of the harness; please report the lines above")
         return ExitCode.BUG
-
-
-def _run(words: Sequence[str]) -> ExitCode:
-    args = build_parser().parse_args(words)
-    output = Output(args.json, quiet=args.quiet)
-    off = args.no_sandbox
-    with _interruptible(), _notices(quiet=args.quiet), switched_off(off=off), contextlib.closing(output):
-        code: ExitCode = _module(args.command).run(args, output)
-    return code
 
 
 @contextlib.contextmanager

@@ -49,8 +49,10 @@ class StepUnavailable(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if an allocation failed; see `says_out_of_memory`."""
-    return says_out_of_memory(type(error).__name__, str(error))
+    """Return True if an allocation failed; a class of other code that has the name alone does not count."""
+    known = isinstance(error, MemoryError | OutOfMemory) or type(error).__module__.startswith("torch")
+    name = type(error).__name__ if known else ""
+    return says_out_of_memory(name, str(error) if known or isinstance(error, RuntimeError) else "")
 
 
 def says_out_of_memory(name: str, text: str) -> bool:

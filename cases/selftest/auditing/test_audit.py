@@ -10,6 +10,7 @@ import pytest
 
 from cases.selftest.binding.synthetic_vllm import HANDS_ON, ModelFile, Vllm
 from deepstack_harness.auditing.classes import judge_class
+from deepstack_harness.auditing.source_worker import SourceWorker
 from deepstack_harness.auditing.standing import beside_known
 from deepstack_harness.cli import main
 from deepstack_harness.contract.rules import Rule
@@ -202,11 +203,10 @@ def _get_deepstack_input_embeds(self, num_tokens):
 def test_a_fault_that_only_a_replay_shows_is_found_on_the_methods(tmp_path: Path) -> None:
     """As in vllm-omni 0.22 to 0.30: captured with nothing set, get's zero_() covers all rows."""
     file = ModelFile(get=WIPED_ON_REPLAY, more=HANDS_ON.replace("self.language_model", "self.nothing"))
-    source = open_source(str(Vllm("0.10.0", str(file)).tree(tmp_path)))
-    (found,) = classes_of(source)
-    assert found.methods
-    assert not found.forward
-    rows = {row.rule: row for row in judge_class(found).rows}
+    with SourceWorker(str(Vllm("0.10.0", str(file)).tree(tmp_path))) as worker:
+        (found,) = worker.classes()
+        rows = {row.rule: row for row in judge_class(found, worker).rows}
+    assert (found.methods, found.forward) == (True, False)
     assert (rows[Rule.R2].verdict, rows[Rule.R2].reach) == (
         "FAIL",
         "flag: --compilation-config.cudagraph_mode=FULL",
@@ -217,9 +217,10 @@ def test_a_fault_that_only_a_replay_shows_is_found_on_the_methods(tmp_path: Path
 
 
 def test_the_reach_of_a_class_whose_forward_cannot_be_driven_is_never_latent(source: Path) -> None:
-    (calling,) = [one for one in classes_of(open_source(str(source))) if one.model_class == "Calling"]
+    with SourceWorker(str(source)) as worker:
+        (calling,) = [one for one in worker.classes() if one.model_class == "Calling"]
+        reach = {row.rule: row.reach for row in judge_class(calling, worker).rows if row.reach}
     assert not calling.forward
-    reach = {row.rule: row.reach for row in judge_class(calling).rows if row.reach}
     assert reach[Rule.R1] == "default"
     assert reach[Rule.R8] == "unknown"
     assert "latent" not in reach.values()
@@ -230,9 +231,9 @@ def test_the_reach_of_a_class_whose_forward_cannot_be_driven_is_never_latent(sou
     [("0.22.1", True), ("0.22.1+cpu", True), ("0.22.2.dev5+g1a2b3c4", True), ("99.1.dev5", False)],
 )
 def test_what_is_known_of_a_release_is_known_of_its_tree(tmp_path: Path, version: str, known: bool) -> None:
-    source = open_source(str(write(tmp_path, version)))
-    (found,) = [one for one in classes_of(source) if one.model_class == "Qwen3VLForConditionalGeneration"]
-    standing = judge_class(found)
+    with SourceWorker(str(write(tmp_path, version))) as worker:
+        found = {one.model_class: one for one in worker.classes()}
+        standing = judge_class(found["Qwen3VLForConditionalGeneration"], worker)
     assert (Rule.R1 in standing.new) != known
     assert Rule.R1 in standing.broken
 

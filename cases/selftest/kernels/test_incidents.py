@@ -7,6 +7,7 @@ import pytest
 
 from deepstack_harness.auditing import kernel_incidents
 from deepstack_harness.auditing.kernel_incidents import VARIANTS, Kernels
+from deepstack_harness.auditing.source_worker import SourceWorker
 from deepstack_harness.auditing.systems import system_of
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.contract.facts.kernels import GraphCall, Kernel
@@ -15,7 +16,6 @@ from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.kernels.measurement import Cost, Measurement
 from deepstack_harness.oracles.kernels import judge
-from deepstack_harness.sources.source import Source
 
 ADD = Kernel(
     graph=0, kernel="fused_add", kind="generated", points=9856, symbolic_points="128*n", reduction=1,
@@ -92,9 +92,10 @@ def test_a_revision_that_is_as_it_should_not_be_is_told(monkeypatch: pytest.Monk
 
 
 def test_no_source_is_compiled() -> None:
-    source = cast(Source, type("Named", (), {"label": "vllm 0.33.0"}))
+    source = type("Named", (), {"label": "vllm 0.33.0"})
+    worker = cast(SourceWorker, type("Named", (), {"source": source}))
     with pytest.raises(UsageError, match="no class of vllm 0.33.0 is compiled for it: leave --source out"):
-        Kernels().theirs(INCIDENT, source)
+        Kernels().theirs(INCIDENT, worker)
 
 
 def test_a_variant_that_nobody_knows_is_refused() -> None:

@@ -44,10 +44,11 @@ caller._WORK = MODULE
 list(LocalPool(1, caller.RUN_LIMITS).play(grouped(matrix(Tier.CI, ["cpu"]))[:1]))
 """,
     "selftest": """
-from deepstack_harness.selftest import pool as caller
+from deepstack_harness.fuzzing import player as caller
+from deepstack_harness.selftest.pool import prove
 from deepstack_harness.selftest.trials import trials_for
 caller._WORK = MODULE
-list(caller.prove(trials_for(["copies_on_get"], 0), workers=2))
+list(prove(trials_for(["copies_on_get"], 0), workers=2))
 """,
     "reload": """
 from deepstack_harness.arms import reload as caller
@@ -57,11 +58,11 @@ caller.FreshProcess().ask("load", {}, 600)
     "a hunt": """
 import tempfile
 from pathlib import Path
-from deepstack_harness.fuzzing import worker_process as caller
-from deepstack_harness.fuzzing.campaign import Campaign, Hunted
+from deepstack_harness.fuzzing import player as caller
+from deepstack_harness.fuzzing.campaign import Campaign, Hunted, carry_on
 from deepstack_harness.fuzzing.request import Asked
 caller._WORK = MODULE
-caller.carry_on(Campaign(Asked(), Path(tempfile.mkdtemp()), 9), Hunted(), lambda *_: None)
+carry_on(Campaign(Asked(), Path(tempfile.mkdtemp()), 9), Hunted(), lambda *_: None)
 """,
     "ranks": """
 from deepstack_harness.contract.arm_spec import ArmSpec

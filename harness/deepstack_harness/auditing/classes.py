@@ -1,21 +1,21 @@
-"""The audit of one upstream class: the rules that it breaks, and how the engine comes to it."""
+"""Judge one class of a source: the rules that it breaks, and how the engine comes to it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from deepstack_harness.auditing.standing import Standing, judged_cases, sum_up
-from deepstack_harness.binding.found_classes import Found
-from deepstack_harness.binding.replayed import ReplayedClass
+from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
+from deepstack_harness.auditing.standing import Standing, sum_up
 from deepstack_harness.catalogue.known_failures import known_of
 from deepstack_harness.catalogue.matrix import Where, plan_audit
 from deepstack_harness.catalogue.orders import Order, orders_of
 from deepstack_harness.catalogue.reach import LATENT, UNKNOWN, reach_of
-from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import BROKEN
-from deepstack_harness.oracles.judged_case import JudgedCase
+from deepstack_harness.oracles.judged_case import JudgedCase, unjudged_case
+from deepstack_harness.play.source_class import Way
+from deepstack_harness.sources.source import buffer_of
 
 WHERE = Where("qwen3_vl")
 """Its hidden size and levels are those that buffers are made with; no decoder runs."""
@@ -29,71 +29,80 @@ class PlayedOrder:
     judged: JudgedCase
 
 
-def judge_class(found: Found) -> Standing:
+def judge_class(found: AuditedClass, worker: SourceWorker) -> Standing:
     """Judge a class by the audit traces on its methods, and by the engine's orders on the class itself.
 
     A class without methods is judged by the orders alone.  Replayed orders are judged in any
     case, since a fault of a captured graph may show on no other trace.  Each broken rule is given
-    its reach, as far as the class can be driven in its own call order.
+    its reach, as far as the class can be driven in its own call order.  Every rule of a class whose
+    definition ended the worker is ERROR.
     """
-    played = play_orders(found)
-    if found.methods is None:
-        cases = [one.judged for one in played]
-    else:
-        replayed = orders_of(found.source.package).replayed
-        cases = _play(found, found.methods, None)
-        cases += [one.judged for one in played if one.order in replayed]
-    source = found.source
+    source = worker.source
     known = known_of(source.package, source.version, found.model_class)
+    if found.ended is not None:
+        planned, *_ = plan_audit(WHERE, buffer_of(source, found.model_class))
+        return sum_up([unjudged_case(planned, found.ended)], source.label, found.model_class, known)
+    played = play_orders(found, worker)
+    if found.methods:
+        replayed = orders_of(source.package).replayed
+        cases = _play(found, worker, "methods", None)
+        cases += [one.judged for one in played if one.order in replayed]
+    else:
+        cases = [one.judged for one in played]
     standing = sum_up(cases, source.label, found.model_class, known)
-    return replace(standing, rows=tuple(_with_reach(row, found, played) for row in standing.rows))
+    return replace(standing, rows=tuple(_with_reach(row, found, worker, played) for row in standing.rows))
 
 
-def play_orders(found: Found) -> list[PlayedOrder]:
+def play_orders(found: AuditedClass, worker: SourceWorker) -> list[PlayedOrder]:
     """Play every order of the engine on the class itself, or else on its methods.
 
     Methods stand in where `forward` cannot be driven: `embed_input_ids` sets the payload, and the
     outer forward gets and clears it.  On the classes of vLLM 0.19.1 to 0.33.0 that have both, the
     same rules break on every order that a release takes.
     """
-    factory = found.forward or found.methods
-    if factory is None:
+    if not found.can_be_judged:
         return []
-    orders = orders_of(found.source.package)
+    orders = orders_of(worker.source.package)
     return [
-        *_play_orders(found, factory, orders.live, replayed=False),
-        *_play_orders(found, factory, orders.replayed, replayed=True),
+        *_play_orders(found, worker, orders.live, replayed=False),
+        *_play_orders(found, worker, orders.replayed, replayed=True),
     ]
 
 
-def reach_in(rule: Rule, found: Found, played: Iterable[PlayedOrder]) -> str:
+def reach_in(rule: Rule, found: AuditedClass, worker: SourceWorker, played: Iterable[PlayedOrder]) -> str:
     """Return how the engine comes to break `rule`, by the orders that were played.
 
     `latent` is said only of a class that was driven in the engine's own call order, `unknown`
     otherwise: its `embed_input_ids` and `forward` may do more than to call the methods.
     """
-    reach = reach_of((one.order for one in played if rule in one.judged.broken), found.source.version)
-    driven = found.forward is not None and orders_of(found.source.package).live
+    source = worker.source
+    reach = reach_of((one.order for one in played if rule in one.judged.broken), source.version)
+    driven = found.forward and orders_of(source.package).live
     return reach if driven or reach != LATENT else UNKNOWN
 
 
 def _play_orders(
-    found: Found, factory: BufferFactory, orders: Sequence[Order], *, replayed: bool
+    found: AuditedClass, worker: SourceWorker, orders: Sequence[Order], *, replayed: bool
 ) -> list[PlayedOrder]:
-    judged = _play(found, factory, [order.trace for order in orders], replayed=replayed)
+    way: Way = "forward" if found.forward else "methods"
+    judged = _play(found, worker, way, [order.trace for order in orders], replayed=replayed)
     return [PlayedOrder(order, each) for order, each in zip(orders, judged, strict=True)]
 
 
 def _play(
-    found: Found, factory: BufferFactory, traces: Iterable[Trace] | None, *, replayed: bool = False
+    found: AuditedClass,
+    worker: SourceWorker,
+    way: Way,
+    traces: Iterable[Trace] | None,
+    *,
+    replayed: bool = False,
 ) -> list[JudgedCase]:
-    """Play traces, by default the audit traces, on buffers that `factory` makes."""
-    buffer = replace(found.buffer, replayed=replayed)
-    plan = plan_audit(WHERE, buffer, traces)
-    return judged_cases(plan, {buffer: ReplayedClass(factory) if replayed else factory})
+    """Play traces, by default the audit traces, and judge them."""
+    buffer = replace(buffer_of(worker.source, found.model_class), replayed=replayed)
+    return worker.judge(plan_audit(WHERE, buffer, traces), found.model_class, way)
 
 
-def _with_reach(row: Row, found: Found, played: Sequence[PlayedOrder]) -> Row:
+def _with_reach(row: Row, found: AuditedClass, worker: SourceWorker, played: Sequence[PlayedOrder]) -> Row:
     if row.verdict not in BROKEN:
         return row
-    return replace(row, reach=reach_in(row.rule, found, played))
+    return replace(row, reach=reach_in(row.rule, found, worker, played))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from deepstack_harness.auditing.source_worker import SourceWorker
 from deepstack_harness.auditing.systems import JudgedSubject, must_break
 from deepstack_harness.catalogue.incidents import Incident
 from deepstack_harness.contract.arm_spec import ArmSpec
@@ -16,7 +17,6 @@ from deepstack_harness.kernels.subject import Subject
 from deepstack_harness.oracles import kernels
 from deepstack_harness.oracles.base import error
 from deepstack_harness.oracles.effect import effect_of
-from deepstack_harness.sources.source import Source
 
 _SLICED = Subject("granite4_vision", "granite_sliced", tokens=77, capacity=8192, profile_tokens=8192)
 VARIANTS: Mapping[str, Subject] = {
@@ -39,11 +39,11 @@ class Kernels:
             row = _row(incident, name, subject, said, seen)
             yield JudgedSubject(name, must_break(incident, name), (row,), _figures(seen) if seen else "")
 
-    def theirs(self, incident: Incident, source: Source) -> Iterator[JudgedSubject]:
+    def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
         """Raise `UsageError`: no class of a source is compiled here."""
         raise UsageError(
             f"incident {incident.id} is about code generated for decoders of ours, "
-            f"and no class of {source.label} is compiled for it: leave --source out"
+            f"and no class of {worker.source.label} is compiled for it: leave --source out"
         )
 
 

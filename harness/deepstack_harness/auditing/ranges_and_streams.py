@@ -1,31 +1,30 @@
 """Auditors of placeholder ranges and dual streams: our variants of each, and those of a source."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
+import msgspec
+
+from deepstack_harness.auditing.range_costs import OTHER_KIND, step_costs_of
+from deepstack_harness.auditing.source_worker import SourceWorker
 from deepstack_harness.auditing.systems import JudgedSubject, must_break
 from deepstack_harness.catalogue.incidents import Incident
 from deepstack_harness.contract.facts.ordering import OrderingObservation
 from deepstack_harness.contract.facts.ranges import RangeObservation, SchedulingCost
 from deepstack_harness.contract.facts.systems import System, SystemSubject
 from deepstack_harness.contract.row import Row
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.oracles import ordering, ranges
+from deepstack_harness.oracles.base import error
 from deepstack_harness.oracles.effect import effect_of
 from deepstack_harness.ranges.by_name import range_named
-from deepstack_harness.ranges.from_source import RANGES_CLASS, bind_range
+from deepstack_harness.ranges.from_source import RANGES_CLASS
 from deepstack_harness.ranges.observe import observe_ranges
-from deepstack_harness.ranges.placeholder_range import MakeRange
-from deepstack_harness.ranges.scheduling_cost import step_costs
-from deepstack_harness.ranges.workloads import geo3k
-from deepstack_harness.sources.source import Source
 from deepstack_harness.streams.by_name import dual_stream_named
-from deepstack_harness.streams.from_source import helpers_of
 from deepstack_harness.streams.observe import observe_ordering
+from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 
-OTHER_KIND: Mapping[str, str] = {"tensor": "list", "list": "tensor"}
-"""Type that a cumulative sum is kept in -> our variant that keeps it in the other type."""
-
-REPETITIONS = 9
+_WORK = "deepstack_harness.auditing.source_work"
 
 
 class PlaceholderRanges:
@@ -33,7 +32,7 @@ class PlaceholderRanges:
 
     def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
         """Judge every variant; those that differ only in how the sum is kept have a cost."""
-        costs = _step_costs({name: range_named(name) for name in OTHER_KIND})
+        costs = step_costs_of({name: range_named(name) for name in OTHER_KIND})
         for name in incident.revisions:
             subject = SystemSubject(System.PLACEHOLDER_RANGES, name)
             seen = observe_ranges(subject, range_named(name))
@@ -41,14 +40,18 @@ class PlaceholderRanges:
             cost = _compared(costs[name], costs[OTHER_KIND[name]]) if name in costs else ""
             yield JudgedSubject(name, must_break(incident, name), (row,), _joined(_kept(seen), cost))
 
-    def theirs(self, incident: Incident, source: Source) -> Iterator[JudgedSubject]:
+    def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
         """Judge the class of the source, with its cost against our variant of the other kind."""
-        bound = bind_range(source)
-        subject = SystemSubject(System.PLACEHOLDER_RANGES, source.label, RANGES_CLASS, source.package)
-        seen = observe_ranges(subject, bound.make)
-        row = _row(incident, subject, ranges.judge(seen), seen.torch)
-        figures = _joined(_kept(seen), _cost_of(bound.make, seen.kept_as))
-        yield JudgedSubject(RANGES_CLASS, None, (row,), figures, f"{bound.filename}:{bound.line}")
+        result = worker.call(f"{_WORK}:observe_range")
+        if isinstance(result, WorkerEnd):
+            yield _ended(incident, System.PLACEHOLDER_RANGES, RANGES_CLASS, Rule.R12, worker, result)
+            return
+        found = msgspec.convert(value_of(result, f"questions to {RANGES_CLASS}"), ObservedRange)
+        seen = found.observation
+        row = _row(incident, seen.subject, ranges.judge(seen), seen.torch)
+        cost = _compared(*found.costs) if found.costs else ""
+        refused = f"cost not measured: {found.not_measured}" if found.not_measured else ""
+        yield JudgedSubject(RANGES_CLASS, None, (row,), _joined(_kept(seen), cost, refused), found.where)
 
 
 class DualStreams:
@@ -62,13 +65,42 @@ class DualStreams:
             row = _row(incident, subject, ordering.judge(seen), seen.torch)
             yield JudgedSubject(name, must_break(incident, name), (row,), _played(seen))
 
-    def theirs(self, incident: Incident, source: Source) -> Iterator[JudgedSubject]:
+    def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
         """Judge every helper of the source; none stands for an op, so nothing is compiled."""
-        for code, way in helpers_of(source):
-            subject = SystemSubject(System.DUAL_STREAM, source.label, code.name, source.package)
-            seen = observe_ordering(subject, way)
-            row = _row(incident, subject, ordering.judge(seen), seen.torch)
-            yield JudgedSubject(code.name, None, (row,), _played(seen), f"{code.filename}:{code.line}")
+        result = worker.call(f"{_WORK}:observe_helpers")
+        for fact in result.facts:
+            found = msgspec.convert(fact, ObservedHelper)
+            seen = found.observation
+            row = _row(incident, seen.subject, ordering.judge(seen), seen.torch)
+            yield JudgedSubject(seen.subject.model_class or "", None, (row,), _played(seen), found.where)
+        if isinstance(result, WorkerEnd):
+            yield _ended(incident, System.DUAL_STREAM, result.phase, Rule.R13, worker, result)
+        else:
+            value_of(result, "dual-stream helpers")
+
+
+class ObservedRange(msgspec.Struct):
+    """The range class of a source: its answers, costs of a step (its own, ours), and FILE:LINE."""
+
+    observation: RangeObservation
+    where: str
+    costs: tuple[SchedulingCost, ...] = ()
+    not_measured: str = ""
+
+
+class ObservedHelper(msgspec.Struct):
+    """One dual-stream helper of a source, and FILE:LINE where it begins."""
+
+    observation: OrderingObservation
+    where: str
+
+
+def _ended(
+    incident: Incident, system: System, name: str, rule: Rule, worker: SourceWorker, end: WorkerEnd
+) -> JudgedSubject:
+    """Return ERROR for a class or function that ended the process which ran it."""
+    subject = SystemSubject(system, worker.source.label, name, worker.source.package)
+    return JudgedSubject(name, None, (_row(incident, subject, error(rule, end.sentence), ""),))
 
 
 def _row(incident: Incident, subject: SystemSubject, said: Judgement, torch: str) -> Row:
@@ -82,22 +114,6 @@ def _row(incident: Incident, subject: SystemSubject, said: Judgement, torch: str
 
 def _kept(seen: RangeObservation) -> str:
     return f"kept as {seen.kept_as}"
-
-
-def _step_costs(makes: Mapping[str, MakeRange]) -> dict[str, SchedulingCost]:
-    return {cost.variant: cost for cost in step_costs(makes, geo3k(), REPETITIONS)}
-
-
-def _cost_of(make: MakeRange, kept: str) -> str:
-    """Return the cost in words; empty for a class whose answers are wrong, which has its findings."""
-    ours = OTHER_KIND.get(kept)
-    if ours is None:
-        return ""
-    try:
-        costs = _step_costs({"theirs": make, ours: range_named(ours)})
-    except Exception as error:  # noqa: BLE001  # what a class raises is no bug of ours
-        return f"cost not measured: {type(error).__name__}: {error}"
-    return _compared(costs["theirs"], costs[ours])
 
 
 def _compared(own: SchedulingCost, other: SchedulingCost) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from deepstack_harness.auditing.source_worker import SourceWorker
 from deepstack_harness.auditing.standing import Standing, beside_known
 from deepstack_harness.auditing.systems import JudgedSubject, system_of
 from deepstack_harness.catalogue.incidents import Incident, catalogue
@@ -27,7 +28,7 @@ class SourceSystems:
         return [Standing(self.label, one.subject, one.rows) for one in self.judged]
 
 
-def judge_systems(source: Source) -> SourceSystems:
+def judge_systems(worker: SourceWorker) -> SourceSystems:
     """Judge every system that sources have something of, with known failures told apart.
 
     Raises `MachineError` where a file cannot be fetched.
@@ -37,14 +38,14 @@ def judge_systems(source: Source) -> SourceSystems:
     for incident in catalogue():
         if incident.system in SYSTEMS_OF_SOURCES:
             try:
-                judged += _beside_known(source, _judged(incident, source))
+                judged += _beside_known(worker.source, _judged(incident, worker))
             except UsageError as error:
                 refusals.append(str(error))
-    return SourceSystems(source.label, tuple(judged), tuple(refusals))
+    return SourceSystems(worker.source.label, tuple(judged), tuple(refusals))
 
 
-def _judged(incident: Incident, source: Source) -> Iterator[JudgedSubject]:
-    for subject in system_of(incident).theirs(incident, source):
+def _judged(incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
+    for subject in system_of(incident).theirs(incident, worker):
         # An audit is about rules, not about an incident.
         yield replace(subject, rows=tuple(replace(row, incident=None) for row in subject.rows))
 

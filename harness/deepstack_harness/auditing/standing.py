@@ -5,13 +5,10 @@ from dataclasses import dataclass, replace
 
 from typing_extensions import override
 
-from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.contract.row import Row, beside_expectation
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import WORST_FIRST, RuleVerdicts, Verdict
-from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
-from deepstack_harness.play.in_process import NOTHING_BOUND, Bound
-from deepstack_harness.play.play_case import play_case
+from deepstack_harness.oracles.judged_case import JudgedCase
 
 _NOT_OF_METHODS = frozenset({Rule.R0, Rule.R9, Rule.R10, Rule.R11})
 """Rules of a compiled decoder, or of ranks: methods that are driven alone say nothing about them."""
@@ -58,30 +55,12 @@ class Standing(RuleVerdicts):
         )
 
 
-def stand(
-    bound: Bound,
-    source: str,
-    model_class: str,
-    plan: Iterable[PlannedCase],
-    known: Mapping[Rule, str] | None = None,
-) -> Standing:
-    """Play a plan, judge it and sum it up.
-
-    `known` are failures (rule -> reference) that are expected; None where no catalogue was asked.
-    """
-    return sum_up(judged_cases(plan, bound), source, model_class, known)
-
-
-def judged_cases(plan: Iterable[PlannedCase], bound: Bound = NOTHING_BOUND) -> list[JudgedCase]:
-    """Play and judge a plan, one case after the other in this process."""
-    return [judge_case(planned, play_case(planned.case, bound)) for planned in plan]
-
-
 def sum_up(
     cases: Sequence[JudgedCase], source: str, model_class: str, known: Mapping[Rule, str] | None = None
 ) -> Standing:
     """Return the standing of a class after these cases, of which there is at least one."""
-    rows = [(len(judged.case.trace.steps), row) for judged in cases for row in judged.rows()]
+    ended = any(judged.observation.ended and judged.broken for judged in cases)
+    rows = [(_weight(judged, row, ended=ended), row) for judged in cases for row in judged.rows()]
     rules = [said.rule for said in cases[0].judgements if said.rule not in _NOT_OF_METHODS]
     deciding = (_deciding(rule, rows) for rule in rules)
     return Standing(source, model_class, tuple(beside_known(deciding, known)))
@@ -96,8 +75,21 @@ def beside_known(rows: Iterable[Row], known: Mapping[Rule, str] | None) -> list[
     ]
 
 
-def _deciding(rule: Rule, rows: Iterable[tuple[int, Row]]) -> Row:
+def _deciding(rule: Rule, rows: Iterable[tuple[tuple[float, int], Row]]) -> Row:
     """Return the worst row of a rule; of equals that of the shortest trace, then the first in the plan."""
-    mine = ((length, row) for length, row in rows if row.rule is rule)
-    _, row = min(mine, key=lambda pair: (WORST_FIRST.index(pair[1].verdict), pair[0]))
+    mine = ((weight, row) for weight, row in rows if row.rule is rule)
+    _, row = min(mine, key=lambda pair: pair[0])
     return row
+
+
+def _weight(judged: JudgedCase, row: Row, *, ended: bool) -> tuple[float, int]:
+    """Return the rank of a verdict, the worst first, and the length of the trace.
+
+    Where a method has `ended` a process, that is the finding: a rule that was kept in other traces stays
+    kept, though it could not be judged in a trace that was cut short or not played.
+    """
+    rank = float(WORST_FIRST.index(row.verdict))
+    seen = judged.observation
+    if ended and row.verdict is Verdict.ERROR and (seen.ended or not seen.steps):
+        rank = WORST_FIRST.index(Verdict.SKIP) - 0.5
+    return rank, len(judged.case.trace.steps)

@@ -9,12 +9,12 @@ from typing import Protocol
 
 from typing_extensions import TypeIs, override
 
+from deepstack_harness.auditing.source_worker import SourceWorker
 from deepstack_harness.catalogue.incidents import Incident
 from deepstack_harness.catalogue.registry import SYSTEMS
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import RuleVerdicts, Verdict
-from deepstack_harness.sources.source import Source
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SystemAuditor(Protocol):
         """Judge every faulty and every fixed variant."""
         ...
 
-    def theirs(self, incident: Incident, source: Source) -> Iterator[JudgedSubject]:
+    def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
         """Judge the classes and helpers that a source has of the system.
 
         Raises `UsageError` where the source, or any source, has nothing of the kind.

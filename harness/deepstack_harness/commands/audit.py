@@ -13,9 +13,8 @@ from deepstack_harness.reporting.terminal.output import Output
 
 if TYPE_CHECKING:
     from deepstack_harness.auditing.source_systems import SourceSystems
+    from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
     from deepstack_harness.auditing.standing import Standing
-    from deepstack_harness.binding.found_classes import Found
-    from deepstack_harness.sources.source import Source
 
 SUMMARY = "which rules the deepstack classes of one or more sources keep, and the systems beside them"
 
@@ -29,18 +28,15 @@ def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when no rule is broken and nothing is unexpected, 1 otherwise."""
     if not args.source:
         raise UsageError(f"audit needs a source, --source {SOURCE_HELP}")
-    import torch
-
     from deepstack_harness.reporting.terminal.audit_table import AuditTable
     from deepstack_harness.reporting.terminal.source_systems_table import show_beside
 
-    torch.set_num_threads(1)
     judged = _judge(args.source, output)
     if not judged.standings:
         raise UsageError(_all_refused(judged.refused))
     table = AuditTable(output)
-    for one in judged.refused:
-        table.refuse(one.source.label, one.model_class, one.refusals[-1])
+    for label, found in judged.refused:
+        table.refuse(label, found.model_class, found.refusals[-1])
     table.show(judged.standings)
     show_beside(output, judged.beside)
     standings = [*judged.standings, *(standing for one in judged.beside for standing in one.standings)]
@@ -53,42 +49,41 @@ class _Judged:
     """The classes of all sources, those that could not be driven, and the systems beside them."""
 
     standings: list[Standing] = field(default_factory=list)
-    refused: list[Found] = field(default_factory=list)
+    refused: list[tuple[str, AuditedClass]] = field(default_factory=list)
     beside: list[SourceSystems] = field(default_factory=list)
 
 
 def _judge(texts: Sequence[str], output: Output) -> _Judged:
     from deepstack_harness.auditing.classes import judge_class
     from deepstack_harness.auditing.source_systems import judge_systems
-    from deepstack_harness.engines.known import open_source
+    from deepstack_harness.auditing.source_worker import SourceWorker
 
     judged = _Judged()
-    for source in map(open_source, texts):
-        with output.progress(f"judging {source.label}"):
-            for one in _classes(source):
-                if one.methods or one.forward:
-                    judged.standings.append(judge_class(one))
+    for text in texts:
+        with SourceWorker(text) as worker, output.progress(f"judging {worker.source.label}"):
+            for found in _classes(worker):
+                if found.can_be_judged:
+                    judged.standings.append(judge_class(found, worker))
                 else:
-                    judged.refused.append(one)
-            judged.beside.append(judge_systems(source))
+                    judged.refused.append((worker.source.label, found))
+            judged.beside.append(judge_systems(worker))
     return judged
 
 
-def _classes(source: Source) -> list[Found]:
-    from deepstack_harness.engines.classes import classes_of
+def _classes(worker: SourceWorker) -> list[AuditedClass]:
     from deepstack_harness.engines.known import engine_of
 
-    found = classes_of(source)
+    found = worker.classes()
     if not found:
-        engine = engine_of(source)
+        engine = engine_of(worker.source)
         raise UsageError(
-            f"{source.label} has no class with a deepstack buffer; "
+            f"{worker.source.label} has no class with a deepstack buffer; "
             f"{engine.package.title} has had one since {engine.since}"
         )
     return found
 
 
-def _all_refused(refused: Sequence[Found]) -> str:
+def _all_refused(refused: Sequence[tuple[str, AuditedClass]]) -> str:
     """Name every class with the reason why it cannot be driven."""
-    reasons = [f"{one.model_class} ({one.source.label}): {one.refusals[-1]}" for one in refused]
+    reasons = [f"{found.model_class} ({label}): {found.refusals[-1]}" for label, found in refused]
     return f"no deepstack class can be judged: {'; '.join(reasons)}"

@@ -30,16 +30,20 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when every rule that could be put to the test is kept, 1 when one is broken."""
-    from deepstack_harness.auditing.standing import stand
+    from deepstack_harness.auditing.judged_plan import judge_plan
+    from deepstack_harness.auditing.standing import sum_up
     from deepstack_harness.devices import parse_device, parse_dtype
-    from deepstack_harness.play.user_buffer import load_buffer
+    from deepstack_harness.play.case_worker import CONTRACT_LIMITS, WORK, CaseWorker
     from deepstack_harness.reporting.terminal.audit_table import show_standing
+    from deepstack_harness.workers.foreign import profile_for
+    from deepstack_harness.workers.outcomes import value_of
 
     parse_dtype(args.dtype), parse_device(args.device)
-    made_by = load_buffer(args.target)
-    buffer = user_buffer(args.target)
-    plan = plan_check(Where(_FAMILY, args.dtype, args.device), buffer)
-    standing = stand({buffer: made_by}, args.target, made_by.__name__, plan)  # type: ignore[attr-defined]
+    plan = plan_check(Where(_FAMILY, args.dtype, args.device), user_buffer(args.target))
+    with CaseWorker(CONTRACT_LIMITS, sandbox=profile_for(args.device)) as worker:
+        name = value_of(worker.call(f"{WORK}:load", {"target": args.target}), f"loading {args.target}")
+        cases = judge_plan(plan, worker)
+    standing = sum_up(cases, args.target, name)
     for row in standing.rows:
         output.record(row)
     show_standing(output, standing)

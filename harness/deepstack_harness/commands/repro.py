@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,9 +23,10 @@ from deepstack_harness.reporting.terminal.output import Output
 from deepstack_harness.reporting.terminal.repro_table import ReproTable
 
 if TYPE_CHECKING:
-    from deepstack_harness.binding.methods_class import MethodsClass
+    from deepstack_harness.auditing.family_worker import FamilyWorker
+    from deepstack_harness.contract.case import Case
+    from deepstack_harness.contract.observation import Observation
     from deepstack_harness.oracles.judged_case import JudgedCase
-    from deepstack_harness.play.in_process import Bound
     from deepstack_harness.sources.source import Source
 
 SUMMARY = "show an incident on known-bad and known-good revisions, or judge a vLLM by it"
@@ -65,28 +66,26 @@ def run(args: Namespace, output: Output) -> ExitCode:
         return reproduce(incident, args, output)
     families = _families(incident, args.family)
     _refuse_mixtures(incident, args)
-    source = open_source(args.source) if args.source else None
-    if source:
-        families = _families_of_sources(incident, families, source)
+    if args.source:
+        families = _families_of_sources(incident, families, open_source(args.source))
     if args.script or args.pytest:
         return write_files(incident, families[0], args, output)
     asked = Asked(
         trace=Trace.parse(args.trace) if args.trace else None,
         arm=ArmSpec.parse(args.arm) if args.arm else None,
-        source=source,
+        source=args.source,
     )
     _prepare_torch(args)
     places = [Where(family, args.dtype, args.device) for family in families]
-    held = [_holds(incident, where, asked, args, output) for where in places]
+    held = []
+    for where in places:
+        if args.workload is not None:
+            held.append(evaluate_workload(incident, where, args.workload or None, asked.source, output))
+        elif asked.source:
+            held.append(_theirs(incident, where, asked, asked.source, output))
+        else:
+            held.append(_ours(incident, where, asked, output))
     return ExitCode.HOLDS if all(held) else ExitCode.BROKEN
-
-
-def _holds(incident: Incident, where: Where, asked: Asked, args: Namespace, output: Output) -> bool:
-    if args.workload is not None:
-        return evaluate_workload(incident, where, args.workload or None, asked.source, output)
-    if asked.source:
-        return _theirs(incident, where, asked, asked.source, output)
-    return _ours(incident, where, asked, output)
 
 
 def _refuse_mixtures(incident: Incident, args: Namespace) -> None:
@@ -123,7 +122,7 @@ class Asked:
 
     trace: Trace | None
     arm: ArmSpec | None
-    source: Source | None
+    source: str | None
 
 
 def _families(incident: Incident, wanted: str | None) -> Sequence[str]:
@@ -153,9 +152,11 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
 
 
 def _ours(incident: Incident, where: Where, asked: Asked, output: Output) -> bool:
+    from deepstack_harness.play.play_case import play_case
+
     plan = narrow(plan_incident(incident, where), asked.trace, asked.arm)
     table = ReproTable(output, incident, plan)
-    cases = _play({}, plan, table)
+    cases = _play(play_case, plan, table)
     wrong = [judged for judged in cases if not _shown(incident, judged)]
     table.diagnose(cases)
     if wrong:
@@ -173,49 +174,43 @@ def _shown(incident: Incident, judged: JudgedCase) -> bool:
     return not judged.unjudged and faulty == bool(judged.broken & set(incident.rules))
 
 
-def _theirs(incident: Incident, where: Where, asked: Asked, source: Source, output: Output) -> bool:
-    from deepstack_harness.engines.classes import methods_of
+def _theirs(incident: Incident, where: Where, asked: Asked, text: str, output: Output) -> bool:
+    from deepstack_harness.auditing.family_worker import FamilyWorker
 
-    bound = methods_of(source, where.family)
-    plan = narrow(plan_source(incident, where, bound.ref), asked.trace, asked.arm)
-    table = ReproTable(output, incident, plan)
-    cases = _play({bound.ref: bound}, plan, table)
-    faulty = [each for each in cases if each.case.buffer == bound.ref and each.broken & set(incident.rules)]
+    with FamilyWorker(text, where.family) as worker:
+        plan = narrow(plan_source(incident, where, worker.buffer), asked.trace, asked.arm)
+        table = ReproTable(output, incident, plan)
+        cases = _play(worker.play, plan, table)
+        broken = [each for each in cases if each.broken & set(incident.rules)]
+        faulty = [each for each in broken if each.case.buffer == worker.buffer]
+        site = _site(worker, faulty)
     unjudged = [each for each in cases if each.unjudged]
     table.diagnose(cases)
-    table.source_verdict(f"{bound.label}, {bound.model_class}", _site(bound, faulty), faulty, unjudged)
+    table.source_verdict(f"{worker.source.label}, {worker.model_class}", site, faulty, unjudged)
     return not faulty and not unjudged
 
 
-def _site(bound: MethodsClass, faulty: list[JudgedCase]) -> str:
-    """File and line of the first exception or None answer in the source."""
+def _site(worker: FamilyWorker, faulty: list[JudgedCase]) -> str:
+    """Return file and line of the first exception or None answer in the source."""
     for judged in faulty:
         for step, facts in zip(judged.case.trace, judged.observation.steps, strict=True):
             if facts.raised and facts.raised.call != "decoder":
-                return facts.raised.where
+                return facts.raised.where or worker.filename
             if facts.answer is not None and facts.answer.structure == "none":
-                return _site_of_none(bound, judged, step.tokens)
-    return bound.filename
+                return worker.where_returned(judged.case, judged.observation, step.tokens)
+    return worker.filename
 
 
-def _site_of_none(bound: MethodsClass, judged: JudgedCase, tokens: int) -> str:
-    from deepstack_harness.devices import parse_device, parse_dtype
-
-    seen = judged.observation
-    dtype, device = parse_dtype(seen.dtype), parse_device(seen.device)
-    empty = bound(judged.case.trace.capacity, seen.hidden, seen.levels, dtype=dtype, device=device)
-    return empty.where_returned(tokens)
-
-
-def _play(bound: Bound, plan: list[PlannedCase], table: ReproTable) -> list[JudgedCase]:
+def _play(
+    play: Callable[[Case], Observation], plan: list[PlannedCase], table: ReproTable
+) -> list[JudgedCase]:
     from deepstack_harness.oracles.judged_case import judge_case
-    from deepstack_harness.play.play_case import play_case
 
     cases = []
     for number, planned in enumerate(plan, 1):
         case = planned.case
         with table.output.progress(f"{case.buffer.name} under {case.arm.name} ({number} of {len(plan)})"):
-            judged = judge_case(planned, play_case(case, bound))
+            judged = judge_case(planned, play(case))
         table.add(judged)
         cases.append(judged)
     return cases

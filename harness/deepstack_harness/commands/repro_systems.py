@@ -23,9 +23,6 @@ def reproduce(incident: Incident, args: Namespace, output: Output) -> ExitCode:
     _refuse(incident, args)
     if args.script or args.pytest:
         return write_files(incident, "", args, output)
-    import torch
-
-    torch.set_num_threads(1)
     holds = _theirs(incident, args.source, output) if args.source else _ours(incident, output)
     return ExitCode.HOLDS if holds else ExitCode.BROKEN
 
@@ -42,9 +39,12 @@ def _refuse(incident: Incident, args: Namespace) -> None:
 
 
 def _ours(incident: Incident, output: Output) -> bool:
+    import torch
+
     from deepstack_harness.auditing.systems import system_of
     from deepstack_harness.reporting.terminal.system_table import SystemTable
 
+    torch.set_num_threads(1)
     table, found = SystemTable(output, incident, max(map(len, incident.revisions))), []
     for judged in system_of(incident).ours(incident):
         table.add(judged)
@@ -54,14 +54,14 @@ def _ours(incident: Incident, output: Output) -> bool:
 
 
 def _theirs(incident: Incident, text: str, output: Output) -> bool:
+    from deepstack_harness.auditing.source_worker import SourceWorker
     from deepstack_harness.auditing.systems import system_of
-    from deepstack_harness.engines.known import open_source
     from deepstack_harness.reporting.terminal.system_table import SystemTable
 
-    source = open_source(text)
-    found = list(system_of(incident).theirs(incident, source))
+    with SourceWorker(text) as worker:
+        found = list(system_of(incident).theirs(incident, worker))
     table = SystemTable(output, incident, max(len(one.subject) for one in found))
     for judged in found:
         table.add(judged)
-    table.close_source(source.label, found)
+    table.close_source(worker.source.label, found)
     return not any(one.broken or one.unjudged for one in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.incidents import Incident
@@ -10,37 +11,52 @@ from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.reporting.terminal.output import Output
 
 if TYPE_CHECKING:
+    from deepstack_harness.contract.case import Case
+    from deepstack_harness.contract.observation import Observation
     from deepstack_harness.contract.trace import Trace
     from deepstack_harness.oracles.evaluation import Evaluation
-    from deepstack_harness.play.in_process import Bound
-    from deepstack_harness.sources.source import Source
 
 REQUESTS = 200
 """How many rows of the workload are served: enough for 400 steps and 100 token counts."""
 
 
 def evaluate_workload(
-    incident: Incident, where: Where, workload: str | None, source: Source | None, output: Output
+    incident: Incident, where: Where, workload: str | None, source: str | None, output: Output
 ) -> bool:
-    """Whether every fixed revision (or the source) agrees with eager wholly, and no faulty one does."""
+    """Return True if every fixed revision (or the source) agrees with eager, and no faulty one does."""
+    trace = _trace(workload, output)
+    if source is None:
+        from deepstack_harness.play.play_case import play_case
+
+        return _evaluate(incident, plan_workload(incident, where, trace), play_case, output)
+    from deepstack_harness.auditing.family_worker import FamilyWorker
+
+    with FamilyWorker(source, where.family) as worker:
+        plan = plan_workload(incident, where, trace, worker.buffer)
+        return _evaluate(incident, plan, worker.play, output, source=True)
+
+
+def _evaluate(
+    incident: Incident,
+    plan: list[PlannedCase],
+    play: Callable[[Case], Observation],
+    output: Output,
+    *,
+    source: bool = False,
+) -> bool:
     from deepstack_harness.oracles.evaluation import evaluate
-    from deepstack_harness.play.play_case import play_case
     from deepstack_harness.reporting.terminal.evaluation_table import EvaluationTable
 
-    trace = _trace(workload, output)
-    bound: Bound = {}
-    plan = plan_workload(incident, where, trace)
-    if source is not None:
-        bound, plan = _of_source(incident, where, trace, source)
     table = EvaluationTable(output, [(one.case.buffer.name, one.case.arm.name) for one in plan])
     as_known = []
     for planned in plan:
-        with output.progress(f"serving {len(trace.steps)} operations to {planned.case.buffer.name}"):
-            seen = play_case(planned.case, bound)
+        steps = len(planned.case.trace.steps)
+        with output.progress(f"serving {steps} operations to {planned.case.buffer.name}"):
+            seen = play(planned.case)
         found = evaluate(planned.case, seen)
         table.add(planned.case, seen.graphs, found)
         as_known.append(_as_known(incident, planned, found))
-    text = "as the catalogue has it" if source is None else "agrees with eager"
+    text = "agrees with eager" if source else "as the catalogue has it"
     output.verdict(text if all(as_known) else f"not {text}", good=all(as_known))
     return all(as_known)
 
@@ -59,15 +75,6 @@ def _trace(workload: str | None, output: Output) -> Trace:
     )
     # Unpadded, as without captured graphs: the counts vary most, and pr40145 does not die of padding.
     return to_trace(steps, pad=unpadded)
-
-
-def _of_source(
-    incident: Incident, where: Where, trace: Trace, source: Source
-) -> tuple[Bound, list[PlannedCase]]:
-    from deepstack_harness.engines.classes import methods_of
-
-    bound = methods_of(source, where.family)
-    return {bound.ref: bound}, plan_workload(incident, where, trace, bound.ref)
 
 
 def _as_known(incident: Incident, planned: PlannedCase, found: Evaluation) -> bool:

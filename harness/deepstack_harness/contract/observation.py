@@ -46,15 +46,23 @@ class Answer:
 
 CallName = Literal["set", "get", "clear", "resize", "decoder", "capture", "replay", "reload", "caller"]
 
+METHODS: frozenset[CallName] = frozenset({"set", "get", "clear", "resize"})
+"""Calls that run the code under test alone."""
+
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception: its type and message, which call raised it, and where (file:line)."""
+    """An exception: its type and message, which call raised it, and where (file:line).
+
+    `ends` is True for what no caller expects of a method: it asked the process to exit, or the process
+    was ended in it (a signal, a hang, a limit); `type` then names that.
+    """
 
     type: str
     message: str
     call: CallName
     where: str
+    ends: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,6 +161,8 @@ class Observation:
 
     `vision` is False for a model without a vision tower; `routed` is True for a
     family that routes tokens to experts, where rounding may choose another expert.
+    `error` says why something could not be measured.  `ended` says how the process that
+    played the case ended before the last step; the steps from there on are unavailable.
     """
 
     dtype: str
@@ -165,6 +175,7 @@ class Observation:
     vision: bool = True
     routed: bool = False
     error: str | None = None
+    ended: str | None = None
 
     def to_json(self) -> bytes:
         """Return one line of JSON."""

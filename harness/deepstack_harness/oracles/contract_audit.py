@@ -95,7 +95,8 @@ class _Follower:
         raised = facts.raised if facts.raised and facts.raised.call != "decoder" else None
         if raised is None and expected.outcome is CallOutcome.RAISES and facts.raised is None:
             self._report(Deviation(expected.rule, 1, "calls", f"{where} was accepted"))
-        if raised is not None and expected.outcome is CallOutcome.ANSWERS:
+        # No caller can go on after a call that ended the process, so that is never a rejection.
+        if raised is not None and (raised.ends or expected.outcome is CallOutcome.ANSWERS):
             said = f"{where}: {raised.call} raised {raised.type}: {raised.message}"
             self._report(Deviation(expected.rule, 1, "calls", said, raised=True))
 

@@ -65,10 +65,16 @@ def unjudged_case(planned: PlannedCase, why: str, torch: str = "") -> JudgedCase
 def _judgements(case: Case, observation: Observation, rules: Collection[Rule] | None) -> list[Judgement]:
     """Judge by all oracles; where ranks died or hung, every rule is ERROR, and R9 has what they printed."""
     if observation.steps:
-        return judge_all(ObservedCase(case, observation), rules)
+        said = judge_all(ObservedCase(case, observation), rules)
+        return said if observation.ended is None else [_cut_short(one, observation.ended) for one in said]
     why = observation.error or "no step was played"
     return [
         error(one.rule, why if one.rule is Rule.R9 else why.splitlines()[0])
         for one in ORACLES
         if rules is None or one.rule in rules
     ]
+
+
+def _cut_short(judgement: Judgement, ended: str) -> Judgement:
+    """Return ERROR for a rule that nothing put to the test before the process ended."""
+    return error(judgement.rule, ended) if judgement.verdict is Verdict.SKIP else judgement

@@ -1,24 +1,26 @@
 """One call that may go wrong: its value, what it raised, or that there is no such call."""
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import torch
 
-from deepstack_harness.contract.observation import CallName, Raised
+from deepstack_harness.contract.observation import METHODS, CallName, Raised
 from deepstack_harness.errors import HarnessError, OutOfMemory, StepUnavailable, is_out_of_memory
 
 T = TypeVar("T")
 _TORCH = str(Path(torch.__file__).parent)
+_PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 class CallFailed(Exception):
     """An exception of a call inside another one, so that the innermost call is named."""
 
-    def __init__(self, call: CallName, error: Exception) -> None:
+    def __init__(self, call: CallName, error: BaseException) -> None:
         """`error` came out of `call`."""
         super().__init__(str(error))
         self.call = call
@@ -27,7 +29,7 @@ class CallFailed(Exception):
 
 @dataclass(frozen=True)
 class Attempt(Generic[T]):
-    """What one call gave: a value, or what it raised, or that there is no such call."""
+    """Result of one call: a value, or what it raised, or that there is no such call."""
 
     value: T | None = None
     raised: Raised | None = None
@@ -35,43 +37,107 @@ class Attempt(Generic[T]):
 
     @property
     def returned(self) -> bool:
-        """Whether the call came back."""
+        """True if the call came back."""
         return self.raised is None and self.unavailable is None
 
 
-def attempt(call: CallName, function: Callable[[], T]) -> Attempt[T]:
-    """Call `function` and keep what came of it; errors of the harness itself come through."""
+class _Phase:
+    """The call that is under way, announced to whoever wants to know where a process ended."""
+
+    def __init__(self) -> None:
+        self.announce: Callable[[str], None] | None = None
+        self.call = ""
+
+    def enter(self, call: str) -> str:
+        outer, self.call = self.call, call
+        if self.announce is not None:
+            self.announce(call)
+        return outer
+
+    def leave(self, outer: str) -> None:
+        self.call = outer
+        if outer and self.announce is not None:
+            self.announce(outer)
+
+
+_PHASE = _Phase()
+
+
+@contextmanager
+def announcing(announce: Callable[[str], None]) -> Iterator[None]:
+    """Call `announce` with the name of every call that begins while this is open."""
+    _PHASE.announce, _PHASE.call = announce, ""
     try:
-        return Attempt(value=function())
-    except HarnessError:
-        raise
-    except StepUnavailable as missing:
-        return Attempt(unavailable=str(missing))
-    except CallFailed as inner:
-        return Attempt(raised=_raised(inner.call, inner.error))
-    except Exception as error:  # noqa: BLE001  # whatever a buffer or a compiled call raises is a fact
-        return Attempt(raised=_raised(call, error))
+        yield
+    finally:
+        _PHASE.announce = None
+
+
+def attempt(call: CallName, function: Callable[[], T]) -> Attempt[T]:
+    """Call `function` and return what came of it; errors of the harness itself are raised again."""
+    outer = _PHASE.enter(call)
+    try:
+        result = Attempt(value=function())
+    except BaseException as error:  # noqa: BLE001  # SystemExit of a method is a fact too
+        result = _failed(call, error)  # raises where the error is none of the call's
+    _PHASE.leave(outer)
+    return result
 
 
 def naming(call: CallName, function: Callable[[], T]) -> T:
     """Call `function` inside another attempt: what it raises is named after `call`."""
+    outer = _PHASE.enter(call)
     try:
-        return function()
-    except (HarnessError, StepUnavailable, CallFailed):
+        value = function()
+    except CallFailed:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if _passes(call, error) or (isinstance(error, StepUnavailable) and not _is_foreign(call, error)):
+            raise
         raise CallFailed(call, error) from error
+    _PHASE.leave(outer)
+    return value
 
 
-def _raised(call: CallName, error: Exception) -> Raised:
-    """The fact; where memory ran out it is none, and `OutOfMemory` is raised."""
-    if is_out_of_memory(error):
+def _failed(call: CallName, error: BaseException) -> Attempt[T]:
+    if isinstance(error, CallFailed):
+        return Attempt(raised=_raised(error.call, error.error))
+    if isinstance(error, StepUnavailable) and not _is_foreign(call, error):
+        return Attempt(unavailable=str(error))
+    if _passes(call, error):
+        raise error
+    return Attempt(raised=_raised(call, error))
+
+
+def _passes(call: CallName, error: BaseException) -> bool:
+    """Return True for what says nothing about the call: our own errors, Ctrl-C, and the ends of a test."""
+    if isinstance(error, HarnessError):
+        return not _is_foreign(call, error)
+    return isinstance(error, KeyboardInterrupt) or type(error).__module__.startswith("_pytest.")
+
+
+def _is_foreign(call: CallName, error: BaseException) -> bool:
+    """Return True if a method under test raised an error of ours itself.
+
+    `StepUnavailable` is for a resize that a buffer lacks; from other methods it is an exception like any.
+    """
+    if call not in METHODS or (call == "resize" and isinstance(error, StepUnavailable)):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    return not frames[-1].filename.startswith(_PACKAGE)
+
+
+def _raised(call: CallName, error: BaseException) -> Raised:
+    """Return the fact; raises `OutOfMemory` where memory ran out, which says nothing about the call."""
+    lies = isinstance(error, HarnessError) and _is_foreign(call, error)
+    if is_out_of_memory(error) and not lies:
         raise OutOfMemory(f"{call} ran out of memory: {error}") from None
     message = (str(error).strip().splitlines() or [""])[0]
-    return Raised(type(error).__name__, message, call, _where(error))
+    ends = not isinstance(error, Exception)
+    return Raised(type(error).__name__, message, call, _where(error), ends)
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     elsewhere = getattr(error, "where", "")
     if elsewhere:  # it was raised in another process
         return str(elsewhere)

@@ -1,6 +1,8 @@
 """A whole case: every step played, then stated as one observation."""
 
+from collections.abc import Callable
 from contextlib import closing, nullcontext
+from dataclasses import replace
 
 import torch
 
@@ -12,14 +14,25 @@ from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import GraphFacts, Observation, StepFacts
 from deepstack_harness.contract.optional_members import innermost
 from deepstack_harness.contract.protocols import BufferFactory, Session
+from deepstack_harness.contract.trace import Step
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.player import Player
 from deepstack_harness.probes.graphs import GraphProbe
 
+OnProgress = Callable[[Observation | StepFacts], None]
+"""Is given the observation without steps before the first step, and then the facts of each step."""
 
-def play(case: Case, model: Model, make_buffer: BufferFactory, caller: Engine | None = None) -> Observation:
-    """Play `case` from a cold compiler, and state what was seen at every step.
+
+def play(
+    case: Case,
+    model: Model,
+    make_buffer: BufferFactory,
+    caller: Engine | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+) -> Observation:
+    """Play `case` from a cold compiler, and return what was seen at every step.
 
     `caller` drives buffer and decoder instead of the one that the case names.
 
@@ -32,35 +45,51 @@ def play(case: Case, model: Model, make_buffer: BufferFactory, caller: Engine | 
         player = Player(case, model, make_buffer, session, caller)
         compiled = _compiled(session)
         probe = GraphProbe(compiled, case.arm.guards) if compiled else None
+        beginning = without_steps(case, model, player)
+        tell = on_progress or (lambda _: None)
+        tell(beginning)
         with probe or nullcontext():
-            steps, unmeasured = _steps(case, player)
+            steps, unmeasured = played_steps(case, player, tell=tell)
         graphs, error = _graph_facts(probe, compiled)
+    return replace(beginning, steps=steps, graphs=graphs, error=unmeasured or error)
+
+
+def without_steps(case: Case, model: Model, player: Player) -> Observation:
+    """Return the observation of a case before its first step."""
     return Observation(
-        dtype=case.dtype,
-        device=str(model.device),
-        levels=model.family.levels,
-        hidden=model.family.hidden,
-        torch=str(torch.__version__),
-        steps=steps,
-        graphs=graphs,
-        vision=player.vision,
-        routed=model.family.routed,
-        error=unmeasured or error,
-    )
+        dtype=case.dtype, device=str(model.device), levels=model.family.levels, hidden=model.family.hidden,
+        torch=str(torch.__version__), steps=(), vision=player.vision, routed=model.family.routed,
+    )  # fmt: skip
 
 
-def _steps(case: Case, player: Player) -> tuple[tuple[StepFacts, ...], str | None]:
-    """The facts of all steps, and what kept one of them from being measured."""
+def played_steps(
+    case: Case,
+    player: Player,
+    *,
+    announce: Callable[[int, Step], None] = lambda *_: None,
+    tell: OnProgress = lambda _: None,
+) -> tuple[tuple[StepFacts, ...], str | None]:
+    """Play all steps; return their facts, and what kept a step from being measured.
+
+    `announce` is called with the number of each step, from 1, and the step, before it is played; `tell`
+    with its facts afterwards.
+    """
     done: list[StepFacts] = []
     try:
         for index, step in enumerate(case.trace):
+            announce(index + 1, step)
             done.append(player.play(index, step))  # what was played before an error stays
+            tell(done[-1])
     except NotMeasured as error:
         said = f"step {len(done) + 1} '{case.trace.steps[len(done)]}': {error}"
-        rest = case.trace.steps[len(done) :]
-        lost = [StepFacts(str(step), case.trace.capacity, unavailable=said) for step in rest]
-        return (*done, *lost), said
+        return (*done, *not_played(case, len(done), said)), said
     return tuple(done), None
+
+
+def not_played(case: Case, done: int, why: str) -> list[StepFacts]:
+    """Return facts of the steps behind the first `done`, none of which was played."""
+    rest = case.trace.steps[done:]
+    return [StepFacts(str(step), case.trace.capacity, unavailable=why) for step in rest]
 
 
 def _compiled(session: Session) -> CompiledSession | None:

@@ -2,10 +2,17 @@
 
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation
-from deepstack_harness.play.in_process import NOTHING_BOUND, Bound, play_here
+from deepstack_harness.play.in_process import NOTHING_BOUND, Bound, factory_of, shared_model
+from deepstack_harness.play.observe import OnProgress, play
 from deepstack_harness.play.ranks.play import play_among_ranks
 
 
-def play_case(case: Case, bound: Bound = NOTHING_BOUND) -> Observation:
-    """Play a case; raises `UsageError` for an unknown name, `MachineError` for a device that is not here."""
-    return play_among_ranks(case, bound) if case.arm.ranks > 1 else play_here(case, bound)
+def play_case(case: Case, bound: Bound = NOTHING_BOUND, on_progress: OnProgress | None = None) -> Observation:
+    """Play a case; raises `UsageError` for an unknown name, `MachineError` for a device that is not here.
+
+    `on_progress` is as `deepstack_harness.play.observe.play` has it; ranks report none.
+    """
+    if case.arm.ranks > 1:
+        return play_among_ranks(case, bound)
+    model = shared_model(case.family, case.dtype, case.device, case.seed)
+    return play(case, model, factory_of(case.buffer, bound), on_progress=on_progress)

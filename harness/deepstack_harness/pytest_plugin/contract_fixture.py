@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from deepstack_harness.auditing.standing import Standing, judged_cases, sum_up
+from deepstack_harness.auditing.judged_here import judge_here
+from deepstack_harness.auditing.standing import Standing, sum_up
 from deepstack_harness.catalogue.matrix import CHECK_TRACES, Where, plan_check
 from deepstack_harness.contract.buffer_ref import live_buffer
 from deepstack_harness.contract.case import PlannedCase
@@ -59,7 +60,7 @@ class DeepstackContract(Fixture):
 
     def _stand(self, make: BufferFactory, plan: Sequence[PlannedCase], wanted: Sequence[Rule]) -> Standing:
         name = name_of(make)
-        cases = judged_cases(plan, {live_buffer(name): make})
+        cases = judge_here(plan, {live_buffer(name): make})
         for judged in cases:
             self.store(_of_rules(judged, wanted))
         return sum_up(cases, name, name.rpartition(":")[2])

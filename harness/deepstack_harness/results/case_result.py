@@ -24,12 +24,15 @@ class CaseResult:
     case: CaseRecord
 
 
-def result_of(judged: JudgedCase, seconds: float) -> CaseResult:
-    """Return the result of a case that was played and judged; a case whose ranks died has CRASHED."""
+def result_of(judged: JudgedCase, seconds: float, ending: CaseEnding | None = None) -> CaseResult:
+    """Return the result of a case that was played and judged; a case whose ranks died has CRASHED.
+
+    `ending` is that of a case whose process did not play it to its end.
+    """
     seen = judged.observation
     return _result(
         judged,
-        _ending(seen),
+        ending or _ending(seen),
         seconds,
         diagnosis=diagnose(judged.case, seen) if judged.broken and seen.steps else None,
         script=script_of(judged) if judged.broken else None,

@@ -4,18 +4,15 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 
-import msgspec
-
 from deepstack_harness.contract.case import PlannedCase
-from deepstack_harness.contract.observation import Observation
 from deepstack_harness.oracles.judged_case import judge_case
+from deepstack_harness.play.case_worker import CaseWorker, observation_of
 from deepstack_harness.results.case_result import CaseResult, lost_result, result_of
 from deepstack_harness.results.records import CaseEnding
 from deepstack_harness.runs.groups import Group
 from deepstack_harness.workers.foreign import profile_of
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
-    Answered,
     RaisedInWorker,
     RanOutOfMemory,
     TimedOut,
@@ -25,8 +22,7 @@ from deepstack_harness.workers.profiles import Profile
 from deepstack_harness.workers.worker import Worker
 
 RUN_LIMITS = Limits(start_s=300.0, call_s=300.0, memory=8 * 2**30)
-"""Limits of the worker of a group; a call is one case."""
-_WORK = "deepstack_harness.runs.worker"
+"""Limits of the worker of a group; a call is one case, with its compiles."""
 
 Notice = Callable[[Worker], None]
 
@@ -39,24 +35,13 @@ def play_group(
     The worker measures, this process judges.  `started` is called with every worker.  Closing the iterator
     ends the worker.  Where a worker does not even start, the cases that are left are not tried.
     """
-    worker: Worker | None = None
-    try:
+    with CaseWorker(limits, environment, started, _sandbox(group)) as worker:
         for index, planned in enumerate(group.cases):
-            if worker is None:
-                worker = Worker(limits, preload=_WORK, environment=environment, sandbox=_sandbox(group))
-                started(worker)
             end = worker.start()
             if end is not None:
                 yield from _not_started(group.cases[index:], end)
                 return
-            result, fit = _play(worker, planned)
-            yield result
-            if not fit:
-                worker.close()
-                worker = None
-    finally:
-        if worker is not None:
-            worker.close()
+            yield _play(worker, planned)
 
 
 def _sandbox(group: Group) -> Profile | None:
@@ -66,25 +51,24 @@ def _sandbox(group: Group) -> Profile | None:
     return max(filter(None, found), key=lambda profile: profile.processes, default=None)
 
 
-def _play(worker: Worker, planned: PlannedCase) -> tuple[CaseResult, bool]:
-    """Let the worker play a case; return its result, and False where the worker must not be used again."""
+def _play(worker: CaseWorker, planned: PlannedCase) -> CaseResult:
     started = time.monotonic()
-    end = worker.call(f"{_WORK}:play", {"case": msgspec.to_builtins(planned.case)})
+    end = worker.play(planned.case)
     seconds = time.monotonic() - started
-    match end:
-        case Answered(value=value):
-            judged = judge_case(planned, msgspec.convert(value["observation"], Observation))
-            result = result_of(judged, seconds)
-            fit = result.case.ending.is_whole and value["device_works"]
-            return result if fit else _with_output(result, end.output), fit
-        case RaisedInWorker():
-            result = lost_result(planned, CaseEnding.RAISED, end.sentence, "", seconds)
-            return _with_output(result, end.output), False
-        case WorkerEnd():
-            return lost_result(planned, _ending_of_worker(end), end.sentence, end.output, seconds), False
+    if isinstance(end, RaisedInWorker):
+        result = lost_result(planned, CaseEnding.RAISED, end.sentence, "", seconds)
+    elif isinstance(end, WorkerEnd) and not end.facts:
+        return lost_result(planned, _ending_of(end), end.sentence, end.output, seconds)
+    else:
+        judged = judge_case(planned, observation_of(planned.case, end))
+        result = result_of(judged, seconds, _ending_of(end) if isinstance(end, WorkerEnd) else None)
+    if result.case.ending.is_whole:
+        return result
+    worker.close()
+    return _with_output(result, end.output)
 
 
-def _ending_of_worker(end: WorkerEnd) -> CaseEnding:
+def _ending_of(end: WorkerEnd) -> CaseEnding:
     match end:
         case TimedOut():
             return CaseEnding.TIMED_OUT
@@ -101,7 +85,7 @@ def _with_output(result: CaseResult, output: str) -> CaseResult:
 
 
 def _not_started(cases: tuple[PlannedCase, ...], end: WorkerEnd) -> Iterator[CaseResult]:
-    ending = _ending_of_worker(end)
+    ending = _ending_of(end)
     first = lost_result(cases[0], ending, end.sentence, end.output, 0.0)
     yield first
     why = f"as case {first.case.case} of this group, whose worker did not start"

@@ -219,6 +219,11 @@ class Worker:
         return ("answered", "raised") if self._ready else ("ready",)
 
     def _result(self, message: Message) -> CallResult:
+        # It may have been sent, behind some output, while `listen` was reading an earlier message.
+        self._process.read_output()
+        flooded = self._flooded()
+        if flooded is not None:
+            return flooded
         if message.kind != "raised":
             self._set_ready()
             return Answered(value=message.value, facts=tuple(self._facts), output=self._output)

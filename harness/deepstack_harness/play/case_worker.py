@@ -1,0 +1,155 @@
+"""A worker that plays cases, seen from the process that judges them; no torch is imported here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import METHODS, Observation, Raised, StepFacts
+from deepstack_harness.play.source_class import SourceClass
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import (
+    Answered,
+    CallResult,
+    Exited,
+    Flooded,
+    RaisedInWorker,
+    RanOutOfMemory,
+    Signalled,
+    TimedOut,
+    WorkerEnd,
+)
+from deepstack_harness.workers.profiles import Profile
+from deepstack_harness.workers.worker import Worker
+
+WORK = "deepstack_harness.play.work"
+CONTRACT_LIMITS = Limits(start_s=300.0, call_s=None, step_s=30.0, memory=8 * 2**30)
+"""Limits where nothing is compiled: a call of a method takes microseconds, unless it hangs."""
+COMPILE_LIMITS = Limits(start_s=300.0, call_s=None, step_s=300.0, memory=8 * 2**30)
+"""Limits where a decoder is compiled, which takes seconds on an idle machine."""
+
+
+class CaseWorker:
+    """Plays cases in a worker; after a case that broke it the next call starts another one."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        environment: Mapping[str, str] | None = None,
+        started: Callable[[Worker], None] = lambda _: None,
+        sandbox: Profile | None = None,
+    ) -> None:
+        """Start nothing before the first call; `started` is called with every worker.
+
+        Code under test needs a `sandbox`; None is for workers that run code of ours alone.
+        """
+        self._sandbox = sandbox
+        self._limits = limits
+        self._environment = environment
+        self._started = started
+        self._worker: Worker | None = None
+        self.ends = 0
+        """Workers that ended by themselves, or had to be ended."""
+
+    def __enter__(self) -> Self:
+        """Return this worker, to be closed."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the worker."""
+        self.close()
+
+    def start(self) -> WorkerEnd | None:
+        """Wait until a worker can be called; return its end where it cannot."""
+        return self._ready().start()
+
+    def play(self, case: Case, source: SourceClass | None = None) -> CallResult:
+        """Play a case; `observation_of` reads the result."""
+        asked = {"case": msgspec.to_builtins(case), "source": msgspec.to_builtins(source)}
+        result = self.call(f"{WORK}:play", asked)
+        if isinstance(result, Answered) and not result.value["device_works"]:
+            self.close()
+        return result
+
+    def call(self, target: str, arguments: Mapping[str, Any]) -> CallResult:
+        """Call any function in the worker, as `Worker.call` does."""
+        result = self._ready().call(target, arguments)
+        if isinstance(result, WorkerEnd):
+            self.ends += 1
+            self.close()
+        return result
+
+    def close(self) -> None:
+        """End the worker; the next call starts another one."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def _ready(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker(
+                self._limits, preload=WORK, environment=self._environment, sandbox=self._sandbox
+            )
+            self._started(self._worker)
+        return self._worker
+
+
+def observation_of(case: Case, result: CallResult) -> Observation:
+    """Return what a call of `CaseWorker.play` has shown of a case, whatever became of the worker.
+
+    Where the worker ended in a method of the buffer, that is a fact of the step, like an exception; the
+    steps behind it are unavailable.  Raises the error that the call raised.
+    """
+    if isinstance(result, RaisedInWorker):
+        raise result.as_error
+    steps = tuple(msgspec.convert(fact, StepFacts) for fact in result.facts[1:])
+    if isinstance(result, Answered):
+        seen = msgspec.convert(result.value["observation"], Observation)
+        return replace(seen, steps=(*steps, *seen.steps))
+    if not result.facts:
+        return Observation(case.dtype, case.device, 0, 0, "", (), error=_with_output(result))
+    beginning = msgspec.convert(result.facts[0], Observation)
+    return _cut_short(case, beginning, steps, result)
+
+
+def _cut_short(
+    case: Case, beginning: Observation, steps: tuple[StepFacts, ...], end: WorkerEnd
+) -> Observation:
+    """Return the observation of a case whose worker ended behind these steps."""
+    done = len(steps)
+    if done == len(case.trace.steps):
+        return replace(beginning, steps=steps, ended=end.sentence)
+    step = str(case.trace.steps[done])
+    ended = f"the process {end.reason} in step {done + 1} '{step}'"
+    capacity = steps[-1].capacity if steps else case.trace.capacity
+    if end.phase in METHODS:
+        raised = Raised(_kind(end), end.reason, end.phase, "", ends=True)
+        last = StepFacts(step, capacity, raised=raised)
+    else:
+        last = StepFacts(step, capacity, unavailable=ended)
+    rest = (StepFacts(str(step), capacity, unavailable=ended) for step in case.trace.steps[done + 1 :])
+    return replace(beginning, steps=(*steps, last, *rest), ended=ended)
+
+
+def _kind(end: WorkerEnd) -> str:
+    match end:
+        case Signalled():
+            return end.name
+        case TimedOut():
+            return "timeout"
+        case RanOutOfMemory():
+            return "out of memory"
+        case Flooded():
+            return "output flood"
+        case Exited():
+            return "exit"
+    return "broken messages"
+
+
+def _with_output(end: WorkerEnd) -> str:
+    return "\n".join(filter(None, [end.sentence, end.output.strip()]))
