@@ -11,6 +11,8 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import TypeVar, cast
 
+import msgspec
+
 T = TypeVar("T")
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -65,3 +67,11 @@ def printable(text: str, most: int = LONGEST) -> str:
 def cell(text: str, most: int = LONGEST) -> str:
     """Return `text` as one printable line: what a source says must not look like a row of ours."""
     return re.sub(r"[\t\n]+", " ", printable(text, most))
+
+
+def json_line(row: object) -> bytes:
+    """Return an object (a dataclass or a dict) as a line of JSON, cleaned only where JSON cannot hold it."""
+    try:
+        return msgspec.json.encode(row) + b"\n"
+    except UnicodeEncodeError:  # half a surrogate pair
+        return msgspec.json.encode(clean(row)) + b"\n"

@@ -20,8 +20,6 @@ from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Column, Output
 from deepstack_harness.scripts import findings
-from deepstack_harness.workers.outcomes import Answered
-from deepstack_harness.workers.worker import Worker
 
 HOSTILE = {
     "escape": "\x1b]0;title\x07\x1b[2J",
@@ -75,14 +73,15 @@ def test_progress_is_clean_and_no_markup(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     shown: list[str] = []
-    monkeypatch.setattr(Console, "status", lambda _, text: shown.append(text) or _Status(shown))
+    monkeypatch.setattr(Console, "status", lambda _, text: _Status(shown, text))
     with Output(None, quiet=False).progress("judging [red]a\x1b[2J") as say:
         say("b\n[/]\u202e")
     assert shown == [r"judging \[red]a�[2J", r"b \[/]�"]
 
 
 class _Status:
-    def __init__(self, shown: list[str]) -> None:
+    def __init__(self, shown: list[str], text: str) -> None:
+        shown.append(text)
         self.update = shown.append
 
     def __enter__(self) -> Self:
@@ -120,29 +119,17 @@ def test_rows_can_be_written_whatever_their_text(kind: str, tmp_path: Path) -> N
     assert row.detail in (HOSTILE[kind], clean(HOSTILE[kind]))
 
 
-def test_half_a_pair_does_not_leave_a_worker() -> None:
-    with Worker() as worker:
-        result = worker.call("builtins:str", {"object": "\ud800x\N{GRINNING FACE}"})
-    assert isinstance(result, Answered)
-    assert result.value == "�x\N{GRINNING FACE}"
-
-
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_written_program_has_clean_text_in_comments_alone(kind: str) -> None:
     lines = findings._said(
         Trace.parse("cap 4: set 2; get 4"),
         Rule.R2,
         f"a\nimport os{HOSTILE[kind]}\n'''",
-        _Whose(HOSTILE[kind]),
+        findings.Whose(HOSTILE[kind]),
     )
     assert all(line.startswith("#") for line in lines.split("\n"))
     assert clean(lines) == lines
     ast.parse(lines)
-
-
-@dataclass(frozen=True)
-class _Whose:
-    name: str
 
 
 def test_a_command_shows_a_hostile_name_clean(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from deepstack_harness.clean_text import shortened
 from deepstack_harness.errors import UsageError
 
 
@@ -35,6 +36,10 @@ MAY_BE_NEGATIVE = frozenset({Op.GET, Op.CLEAR, Op.RESIZE})
 _STEP = re.compile(r"(?P<op>[a-z]+)(?:\s+(?P<tokens>-?\d+))?(?P<options>(?:\s+\w+=\S+)*)")
 _TRACE = re.compile(r"cap\s+(?P<capacity>\d+)\s*:\s*(?P<steps>.*)", re.DOTALL)
 _SPAN = re.compile(r"(\d+)-(\d+)")
+MOST_TOKENS = 1_000_000
+"""The largest count of a trace that is read; engines schedule up to 262,144 tokens at a time."""
+MOST_STEPS = 100_000
+"""The most steps of a trace that is read."""
 _OPTIONS = ("levels", "hidden", "request", "spans")
 _EXAMPLE = "'cap 16: profile 16; set 9; forward 16'"
 
@@ -100,7 +105,7 @@ class Step:
         options = _options(text, found["options"])
         return cls(
             op,
-            int(found["tokens"] or 0),
+            _number(text, found["tokens"] or "0"),
             levels=_count(text, options, "levels"),
             hidden=_count(text, options, "hidden"),
             request=options.get("request"),
@@ -140,7 +145,17 @@ class Trace:
         if found is None:
             raise TraceError(f"trace '{text}' does not read 'cap N: step; step', as in {_EXAMPLE}")
         steps = [part for part in found["steps"].split(";") if part.strip()]
-        return cls(int(found["capacity"]), tuple(map(Step.parse, steps)))
+        if len(steps) > MOST_STEPS:
+            raise TraceError(f"a trace has up to {MOST_STEPS:,} steps, not {len(steps):,}")
+        return cls(_number(text, found["capacity"]), tuple(map(Step.parse, steps)))
+
+
+def _number(whole: str, digits: str) -> int:
+    """Read a count; `whole` is quoted where it is too large to be played."""
+    # Python reads no number of more than 4,300 digits.
+    if len(digits) > 4300 or abs(int(digits)) > MOST_TOKENS:
+        raise TraceError(f"'{shortened(whole.strip(), 200)}': counts go up to {MOST_TOKENS:,}")
+    return int(digits)
 
 
 def _options(step: str, text: str) -> dict[str, str]:
@@ -156,11 +171,11 @@ def _spans(step: str, text: str | None) -> tuple[tuple[int, int], ...] | None:
     found = [_SPAN.fullmatch(part) for part in text.split("+")]
     if not all(found):
         raise TraceError(f"step '{step.strip()}': spans= takes ranges of tokens as in 0-3+6-9, not '{text}'")
-    return tuple((int(span[1]), int(span[2])) for span in found if span)
+    return tuple((_number(step, span[1]), _number(step, span[2])) for span in found if span)
 
 
 def _count(step: str, options: dict[str, str], key: str) -> int | None:
     value = options.get(key)
     if value is not None and not value.isdecimal():
         raise TraceError(f"step '{step.strip()}': {key}= takes a count of 0 or more, not '{value}'")
-    return None if value is None else int(value)
+    return None if value is None else _number(step, value)

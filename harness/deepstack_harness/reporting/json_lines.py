@@ -5,9 +5,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
-
-from deepstack_harness.clean_text import clean
+from deepstack_harness.clean_text import json_line
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.reporting.output_lost import OutputLost
 
@@ -23,7 +21,7 @@ class JsonLines:
     def write(self, row: object) -> None:
         """Append one object (a dataclass or a dict), and push it out of the process."""
         try:
-            self._stream.write(_line(row))
+            self._stream.write(json_line(row))
             self._stream.flush()
         except BrokenPipeError as error:
             raise OutputLost(error) from None
@@ -48,13 +46,6 @@ def write_text(target: str, text: str) -> None:
         Path(target).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write to '{target}': {error.strerror}") from None
-
-
-def _line(row: object) -> bytes:
-    try:
-        return msgspec.json.encode(row) + b"\n"
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON in UTF-8 cannot hold
-        return msgspec.json.encode(clean(row)) + b"\n"
 
 
 def _stdout() -> BinaryIO:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deepstack_harness.clean_text import clean
 from deepstack_harness.workers.supervised import GRACE_S, Supervised, read_now
 
 _KINDS = frozenset({"ready", "phase", "fact", "answered", "raised"})
@@ -104,8 +103,6 @@ class MessagePipes:
 def _parse(line: bytes) -> Message:
     try:
         found = json.loads(line)
-        if b"\\ud" in line:  # "\\ud83d\\ude00" is one character, but half of it alone is none
-            found = clean(found)
         message = Message(found["call"], found["kind"], found["value"])
     except (ValueError, TypeError, KeyError, RecursionError):
         raise NotAMessage(f"{line[:80]!r}") from None
