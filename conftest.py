@@ -24,6 +24,10 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
     load_profile(config.getoption("--deepstack-profile") or os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+    # With --dist loadgroup, pytest-xdist 3.8 may wait for ever once it replaced a worker that died (a SIGFPE
+    # in torch, say): the new worker has nothing to run.  Without replacement the run ends with a failure.
+    if getattr(config.option, "maxworkerrestart", "") is None:
+        config.option.maxworkerrestart = "0"
     if hasattr(config, "workerinput"):  # workers of pytest-xdist inherit it
         return
     cache = tempfile.TemporaryDirectory(prefix="inductor-", ignore_cleanup_errors=True)

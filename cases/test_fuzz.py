@@ -1,12 +1,12 @@
 """Fuzzing our buffers: released ones are found out with no hint, `reference` keeps every rule."""
 
 import pytest
-import torch
 from hypothesis import example, given
 
 from cases.selftest.fuzzing.hunting import Until, hunted, target
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.fuzzing.session import Ground
+from deepstack_harness.fuzzing.hunt import Hunt
+from deepstack_harness.fuzzing.player import InProcessPlayer
 from deepstack_harness.fuzzing.strategies import engine_traces, traces
 
 RELEASED = {
@@ -40,8 +40,8 @@ def test_reference_survives_under_an_arm(arm: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def reference() -> Ground:
-    return Ground(target("reference"))
+def reference() -> Hunt:
+    return Hunt(target("reference"), InProcessPlayer())
 
 
 # Each is the shortest sequence of an incident (fixtures/incidents.toml); the pairs are those of crashes.
@@ -59,12 +59,10 @@ def reference() -> Ground:
 @example(Trace.parse("cap 16: set 9; set 3; get 9"))
 @example(Trace.parse("cap 16: get -1; set 4 levels=4; set 4 hidden=1; set 9; get 9; set 20 hidden=7; get 9"))
 @example(Trace.parse("cap 16: set 9; get 9; resize 20; get 9; resize 4; get 9"))
-def test_reference_keeps_every_rule_on_any_trace(reference: Ground, trace: Trace) -> None:
-    with torch.no_grad():
-        assert reference.broken(trace) == {}
+def test_reference_keeps_every_rule_on_any_trace(reference: Hunt, trace: Trace) -> None:
+    assert reference.replay(trace, new_session=False) == ([], False)
 
 
 @given(engine_traces(capacity=16, ranks=4))
-def test_reference_keeps_every_rule_in_an_engines_order(reference: Ground, trace: Trace) -> None:
-    with torch.no_grad():
-        assert reference.broken(trace) == {}
+def test_reference_keeps_every_rule_in_an_engines_order(reference: Hunt, trace: Trace) -> None:
+    assert reference.replay(trace, new_session=False) == ([], False)

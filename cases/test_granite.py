@@ -11,6 +11,7 @@ from functools import cache
 import pytest
 import torch
 
+from cases.selftest.binding.bound_forward import forward_of
 from cases.selftest.revisions.sequences import SEQUENCES
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
@@ -21,7 +22,6 @@ from deepstack_harness.contract.protocols import BufferFactory, Family
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.engines.classes import forward_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.families.by_name import family_named
 from deepstack_harness.families.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily

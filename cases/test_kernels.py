@@ -15,7 +15,7 @@ from deepstack_harness.catalogue.data_files import data
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.contract.facts.kernels import GraphCall
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.kernels.baselines import Entry, differences, file_name, load, update
+from deepstack_harness.kernels.baselines import BaselineEntry, differences, file_name, load, update
 from deepstack_harness.kernels.compare import agreement
 from deepstack_harness.kernels.in_worker import measure
 from deepstack_harness.kernels.measurement import Measurement
@@ -175,12 +175,12 @@ def test_facts_are_those_of_the_baseline(
     target: str, measured: Mapping[str, Measurement], request: pytest.FixtureRequest
 ) -> None:
     asked = [subject(target, **changes) for changes in SUBJECTS.values()]
-    entries = [Entry.of(one, found) for one, found in zip(asked, measured.values(), strict=True)]
+    entries = [BaselineEntry.of(one, found) for one, found in zip(asked, measured.values(), strict=True)]
     hold_against_baseline(request, target, measured["sliced"], entries)
 
 
 def hold_against_baseline(
-    request: pytest.FixtureRequest, target: str, made_by: Measurement, entries: Sequence[Entry]
+    request: pytest.FixtureRequest, target: str, made_by: Measurement, entries: Sequence[BaselineEntry]
 ) -> None:
     """Whatever differs fails, improvements included.
 
@@ -223,5 +223,5 @@ def test_what_is_predicted_for_an_h200_is_what_one_runs(request: pytest.FixtureR
     assert all(kernel.grid for one in real for kernel in one.calls[0].generated)
     assert min(one.share for one in found) >= 0.9, [one.differing for one in found]
     triples = zip(on_gpu, real, found, strict=True)
-    entries = [Entry.of(one, seen, agreeing.share) for one, seen, agreeing in triples]
+    entries = [BaselineEntry.of(one, seen, agreeing.share) for one, seen, agreeing in triples]
     hold_against_baseline(request, CUDA, real[0], entries)

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from deepstack_harness.atomic import write_atomically
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.matrix import Where, plan_incident
 from deepstack_harness.contract.arm_spec import ArmSpec, GuardPolicy
@@ -39,44 +45,92 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--source", metavar="PATH", help="also time binding this local source (wheel or tree)"
     )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write one JSON object per figure")
+    parser.add_argument(
+        "--history",
+        metavar="DIR",
+        type=Path,
+        help="folder of nights: print the median of earlier figures too",
+    )
     parser.add_argument("--bare", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.bare:
         compile_bare()
         return 0
-    for line in measure(args.source):
-        print(line, flush=True)
+    earlier = read_earlier(args.history, args.json) if args.history else {}
+    found = []
+    for figure in measure(args.source):
+        found.append(figure)
+        print(sentence(figure, earlier.get(figure.name, ())), flush=True)
+        if args.json:
+            write_atomically(args.json, b"".join(msgspec.json.encode(each) + b"\n" for each in found))
     return 0
 
 
-def measure(source: str | None) -> Iterator[str]:
-    """One line per ratio."""
+class BenchFigure(msgspec.Struct, frozen=True):
+    """Figure of one measurement: its value and the limit that it is meant to keep, in `unit`.
+
+    `limit` is an upper one, or a lower one for rates (`unit` "steps/s"). `detail` has the times in seconds.
+    """
+
+    name: str
+    value: float
+    limit: float
+    unit: str
+    detail: str
+
+
+def sentence(figure: BenchFigure, earlier: Sequence[float]) -> str:
+    """Return one line about a figure, with the median of earlier nights where there are any."""
+    bound = "at least" if figure.unit == "steps/s" else "at most"
+    line = f"{figure.name}: {figure.value:.2f} {figure.unit}, {bound} {figure.limit:.2f}"
+    if figure.detail:
+        line += f" ({figure.detail})"
+    return f"{line}; median of {len(earlier)} earlier {statistics.median(earlier):.2f}" if earlier else line
+
+
+def read_earlier(history: Path, written: Path | None) -> dict[str, list[float]]:
+    """Return the values of each figure in the `bench.jsonl` of a folder of nights; a torn line is skipped."""
+    found: dict[str, list[float]] = {}
+    for path in sorted(history.glob("*/bench.jsonl")):
+        if written is not None and path.resolve() == written.resolve():
+            continue
+        for line in path.read_bytes().splitlines():
+            with suppress(msgspec.DecodeError, msgspec.ValidationError):
+                figure = msgspec.json.decode(line, type=BenchFigure)
+                found.setdefault(figure.name, []).append(figure.value)
+    return found
+
+
+def measure(source: str | None) -> Iterator[BenchFigure]:
+    """Yield each figure as it is measured."""
     importing = _best(["-c", "import torch"])
     helping = _best(["-m", "deepstack_harness", "--help"])
     yield _ratio("'python -m deepstack_harness --help'", helping, "'import torch'", importing, 1 / 3)
     if source is not None:
-        yield f"binding {source}: {bind_seconds(source):.3f} s, limit 0.300 s"
+        yield BenchFigure(f"binding {Path(source).name}", bind_seconds(source), 0.3, "s", "")
     yield from fuzzing()
     bare = _cold(["-m", "deepstack_harness.bench", "--bare"])
     repro = _cold(["-m", "deepstack_harness", "repro", _INCIDENT, "--quiet"])
     yield _ratio(f"'repro {_INCIDENT}'", repro, "a bare script with the same compilations", bare, 1.3)
 
 
-def fuzzing() -> Iterator[str]:
-    """Steps a second of a hunt, on a buffer alone and on a compiled decoder."""
+def fuzzing() -> Iterator[BenchFigure]:
+    """Yield the rate of a hunt on a buffer alone, and its cost over a bare loop on compiled decoders."""
     from deepstack_harness.fuzzing.throughput import alone_steps_per_second, beside_bare_loop
 
-    yield f"fuzzing a buffer alone: {alone_steps_per_second():.0f} steps/s, at least 1000"
+    yield BenchFigure("fuzzing a buffer alone", alone_steps_per_second(), 1000, "steps/s", "")
     for arm in ("eager/drop_all", "inductor/drop_all"):
         rate, ratio = beside_bare_loop(ArmSpec.parse(arm))
-        yield (
-            f"fuzzing {arm}: {rate:.0f} steps/s; against a bare loop of eager, compiled "
-            f"and control: ratio {ratio:.2f}, limit 1.50"
-        )
+        against = f"{rate:.0f} steps/s, against a bare loop of eager, compiled and control"
+        yield BenchFigure(f"fuzzing {arm}", ratio, 1.5, "times", against)
 
 
 def bind_seconds(source: str) -> float:
-    """Seconds to find and bind the class of a local source for the first time, after torch is imported."""
+    """Return the seconds to find and bind the class of a local source for the first time.
+
+    torch is imported before.
+    """
     from deepstack_harness.engines.classes import methods_of
     from deepstack_harness.engines.known import open_source
 
@@ -84,7 +138,7 @@ def bind_seconds(source: str) -> float:
 
 
 def compile_bare() -> None:
-    """What `repro` compiles, with torch alone: no buffers, probes, oracles or tables."""
+    """Compile what `repro` compiles, with torch alone: no buffers, probes, oracles or tables."""
     import torch
 
     from deepstack_harness.play import Model
@@ -134,7 +188,10 @@ def _guard_filter(policy: GuardPolicy) -> Callable[[Sequence[Any]], Sequence[boo
 
 
 def _payloads(planned: PlannedCase, model: Model) -> Iterator[tuple[Tensor, ...] | None]:
-    """What the two decoder calls of the incident's traces are given; the second may not be reached."""
+    """Yield the payload of each decoder call of the incident's traces: a (tokens, hidden) tensor per level.
+
+    The second call may not be reached.
+    """
     import torch
 
     broken = planned.must_break or frozenset()
@@ -165,9 +222,9 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _ratio(one: str, seconds: float, other: str, reference: float, limit: float) -> str:
-    ratio = seconds / reference
-    return f"{one} {seconds:.2f} s, {other} {reference:.2f} s: ratio {ratio:.2f}, limit {limit:.2f}"
+def _ratio(name: str, seconds: float, other: str, reference: float, limit: float) -> BenchFigure:
+    detail = f"{seconds:.2f} s, {other} {reference:.2f} s"
+    return BenchFigure(name, seconds / reference, limit, "times", detail)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Parses the command line, and turns every outcome into a documented exit code."""
 
 import argparse
+import atexit
 import contextlib
 import importlib
 import logging
@@ -14,7 +15,11 @@ from typing import Any, NoReturn
 
 from deepstack_harness import __version__
 from deepstack_harness.errors import ExitCode, HarnessError, UsageError
+from deepstack_harness.machine.torch_install import torch_problem
+from deepstack_harness.reporting.output_lost import OutputLost
 from deepstack_harness.reporting.terminal.output import Output
+from deepstack_harness.reporting.terminal.standard_streams import abandon, prepare_streams, say
+from deepstack_harness.workers.profiles import switched_off
 
 COMMANDS = (
     "list",
@@ -45,8 +50,9 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see '{self.prog} --help'")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line; costs no torch."""
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command that `words` begin with, or of all commands; costs no torch."""
+    known = [words[0]] if words and words[0] in COMMANDS else COMMANDS
     parser = _Parser(
         prog="python -m deepstack_harness",
         description="Find what torch.compile does to models that keep state in side buffers.",
@@ -54,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"deepstack-harness {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
+    for name in known:
         module = _module(name)
         child = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY, epilog=_CODES)
         module.add_arguments(child)
@@ -63,41 +69,81 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; answers its exit code."""
+    """Run one command and return its exit code.
+
+    Without `argv` this is the program itself: ended by Ctrl-C or a signal, it ends the process with that
+    signal, so that a shell loop around it stops; with `argv` it returns 128 and the signal's number.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
-    code = _guarded(words)
+    if argv is None:
+        # First registered is called last: temporary folders and workers are gone by then.
+        atexit.register(_end_with_signal)
+        prepare_streams()
+    try:
+        code: int = _guarded(words)
+    except KeyboardInterrupt as error:
+        number = error.number if isinstance(error, _Told) else signal.SIGINT
+        say(
+            "deepstack-harness: interrupted"
+            if number == signal.SIGINT
+            else f"deepstack-harness: ended by {number.name}"
+        )
+        if argv is None:
+            _ENDED_BY.append(number)
+        return 128 + number
     if "--bisect" in words and code not in _JUDGEMENTS:
         return ExitCode.BISECT_SKIP
     return code
 
 
+class _Told(KeyboardInterrupt):
+    """This process was told to end, by another signal than that of Ctrl-C."""
+
+    def __init__(self, number: int, _frame: object) -> None:
+        self.number = signal.Signals(number)
+
+
+def _raise_told(number: int, frame: object) -> NoReturn:
+    raise _Told(number, frame)
+
+
+_ENDED_BY: list[signal.Signals] = []
+
+
+def _end_with_signal() -> None:
+    """End this process with the signal that ended its work, as its parent expects."""
+    for number in _ENDED_BY:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
 def _guarded(words: Sequence[str]) -> ExitCode:
     try:
-        return _run(words)
+        args = build_parser(words).parse_args(words)
+        output = Output(args.json, quiet=args.quiet)
+        off = switched_off(off=args.no_sandbox)
+        with _interruptible(), _notices(quiet=args.quiet), off, contextlib.closing(output):
+            code: ExitCode = _module(args.command).run(args, output)
+            return code
     except HarnessError as error:
-        print(f"deepstack-harness: {error}", file=sys.stderr)
+        say(f"deepstack-harness: {error}")
         return error.exit_code
-    except BrokenPipeError:
-        # The reader of our output left (`| head`): not our error, and nothing to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OutputLost as error:
+        abandon(sys.stdout)
+        if error.reason:  # else the reader of our output left (`| head`): no error, and nothing to say
+            say(f"deepstack-harness: cannot write to stdout: {error.reason}")
         return ExitCode.MACHINE
-    except KeyboardInterrupt:
-        print("deepstack-harness: interrupted", file=sys.stderr)
-        return ExitCode.MACHINE
-    except Exception:  # noqa: BLE001  # whatever is left is our own bug, and has its exit code
-        traceback.print_exc()
-        print(
-            "deepstack-harness: this is a bug of the harness; please report the lines above", file=sys.stderr
-        )
+    except Exception as error:  # noqa: BLE001  # whatever is left is our own bug, and has its exit code
+        problem = torch_problem(error)
+        if problem is not None:
+            say(f"deepstack-harness: {problem}")
+            return ExitCode.MACHINE
+        say(traceback.format_exc())
+        say("deepstack-harness: this is a bug of the harness; please report the lines above")
         return ExitCode.BUG
-
-
-def _run(words: Sequence[str]) -> ExitCode:
-    args = build_parser().parse_args(words)
-    output = Output(args.json, quiet=args.quiet)
-    with _interruptible(), _notices(quiet=args.quiet), contextlib.closing(output):
-        code: ExitCode = _module(args.command).run(args, output)
-        return code
 
 
 @contextlib.contextmanager
@@ -109,7 +155,7 @@ def _interruptible() -> Iterator[None]:
     # Python lets the main thread alone change this.
     ours = _ENDING if threading.current_thread() is threading.main_thread() else ()
     heard = [number for number in ours if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, signal.default_int_handler) for number in heard}
+    before = {number: signal.signal(number, _raise_told) for number in heard}
     try:
         yield
     finally:
@@ -120,14 +166,21 @@ def _interruptible() -> Iterator[None]:
 @contextlib.contextmanager
 def _notices(*, quiet: bool) -> Iterator[None]:
     """What the harness's loggers say (an unwritable cache, a long download) goes to stderr, as errors do."""
-    logger, handler = logging.getLogger("deepstack_harness"), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("deepstack-harness: %(message)s"))
+    logger, handler = logging.getLogger("deepstack_harness"), _Notices()
     handler.setLevel(logging.ERROR if quiet else logging.WARNING)
     logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
+
+
+class _Notices(logging.Handler):
+    """A handler that writes to stderr as errors are written."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one cleaned line."""
+        say(f"deepstack-harness: {record.getMessage()}")
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -140,6 +193,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     common.add_argument("--quiet", action="store_true", help="print nothing but errors")
     common.add_argument(
         "--bisect", action="store_true", help="exit 125 wherever nothing was judged, for 'git bisect run'"
+    )
+    parser.add_argument_group("trust").add_argument(
+        "--no-sandbox",
+        action="store_true",
+        help="let the code under test write files, use the network and start processes",
     )
 
 

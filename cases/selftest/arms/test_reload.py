@@ -403,8 +403,12 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     "how",
-    ["os.kill(os.getpid(), signal.SIGKILL)", "os.kill(fresh_process().pid, signal.SIGSTOP)"],
-    ids=["killed", "returning while it hangs"],
+    [
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        "os.kill(fresh_process().pid, signal.SIGSTOP)",
+        "os.kill(fresh_process().pid, signal.SIGSTOP); os.kill(os.getpid(), signal.SIGKILL)",
+    ],
+    ids=["killed", "returning while it hangs", "killed while it hangs"],
 )
 def test_it_ends_with_us_however_we_end(how: str) -> None:
     # Asked once, so that it is up, and not busy importing torch, when we end.

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cases.selftest.binding.bound_forward import bind_forward, forward_of
 from cases.selftest.binding.synthetic_driven import (
     COUNTED,
     GRANITE,
@@ -21,7 +22,7 @@ from cases.selftest.binding.synthetic_vllm import line_of
 from cases.selftest.revisions.sequences import SEQUENCES
 from deepstack_harness.binding.cut_model import Model as ModelClass
 from deepstack_harness.binding.forward_buffer import ForwardBuffer
-from deepstack_harness.binding.forward_class import ForwardClass, bind_forward
+from deepstack_harness.binding.forward_class import ForwardClass
 from deepstack_harness.binding.methods_class import MethodsClass
 from deepstack_harness.catalogue.orders import VLLM_ORDERS, Order
 from deepstack_harness.catalogue.reach import reach_of
@@ -31,7 +32,7 @@ from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.engines.classes import forward_of, methods_of
+from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.errors import StepUnavailable, UsageError
@@ -266,8 +267,9 @@ def test_a_class_without_rows_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown model 'llava'; known are qwen3_vl, .*, granite4_vision"):
-        driven(tmp_path, "llava")
+    source = open_source(str(write_tree(tmp_path)))
+    with pytest.raises(UsageError, match="unknown model 'llava'; known are qwen3_vl, "):
+        methods_of(source, "llava")
 
 
 def test_a_class_that_has_its_methods_from_another_file_is_driven_with_its_own_init(tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 import deepstack_harness
+from cases.selftest.binding.bound_forward import forward_of
 from cases.selftest.binding.synthetic_driven import QWEN, write_tree
 from cases.selftest.binding.synthetic_vllm import ModelFile, Vllm
 from deepstack_harness.binding.cut_model import BY_FORWARD, BY_METHODS
 from deepstack_harness.binding.discover import find_cuts
 from deepstack_harness.binding.found_classes import define_found
 from deepstack_harness.binding.stand_ins import FORWARD_STAND_INS, METHODS_STAND_INS
-from deepstack_harness.engines.classes import forward_of, methods_of
+from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.known import engine_of, open_source
 
 ROOT = Path(deepstack_harness.__file__).parents[2]

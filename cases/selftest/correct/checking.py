@@ -7,7 +7,7 @@ from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.oracles.judged_case import judge_case
-from deepstack_harness.play.in_process import play_here
+from deepstack_harness.play.play_case import play_case
 
 
 def broken_in(make: BufferFactory, regime: Regime) -> dict[Rule, str]:
@@ -16,7 +16,7 @@ def broken_in(make: BufferFactory, regime: Regime) -> dict[Rule, str]:
     plan = [planned for planned in plan_check(Where("qwen3_vl"), buffer) if planned.case.regime is regime]
     found: dict[Rule, str] = {}
     for planned in plan:
-        for said in judge_case(planned, play_here(planned.case, {buffer: make})).judgements:
+        for said in judge_case(planned, play_case(planned.case, {buffer: make})).judgements:
             if said.verdict in {Verdict.FAIL, Verdict.ERROR}:
                 found.setdefault(said.rule, f"{planned.case.trace}: {said.verdict} {said.detail}")
     return found

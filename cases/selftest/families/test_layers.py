@@ -1,22 +1,30 @@
 """Norms, rotary angles, experts and positions against transformers and against exact arithmetic."""
 
+import platform
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen3VLConfig as HFConfig
 from transformers import Qwen3VLModel, Qwen3VLTextConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeThinkerTextTopKRouter
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRMSNorm, Qwen3VLTextRotaryEmbedding
+from typing_extensions import override
 
 from cases.selftest.families.transformers_models import COUNTS, CPU, NAMES, mrope, tiny
 from deepstack_harness.errors import UsageError
+from deepstack_harness.families.attention import sdpa
 from deepstack_harness.families.by_name import family_named
 from deepstack_harness.families.layers import InterleavedMRope, RMSNorm, Rope
 from deepstack_harness.families.positions import LAYOUT, counted_positions, mrope_positions
 from deepstack_harness.families.qwen3_omni_moe_thinker import Router
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import Answered, Signalled
+from deepstack_harness.workers.worker import call_once
 
 SECTIONS = (6, 5, 5)
 
@@ -98,6 +106,44 @@ def test_shares_in_fp64_are_exact() -> None:
     share = ours(tokens)
     assert (share > 0).sum(-1).eq(3).all()
     assert_close(share.sum(-1), torch.ones(64, dtype=torch.float64), atol=1e-15, rtol=0)
+
+
+class OperatorNames(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Names of the operators that run while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    @override
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_sdpa_runs_no_fused_kernel(dtype: torch.dtype) -> None:
+    q_AND, k_KSD, v_KSD = (torch.ones(heads, 16, 32, dtype=dtype) for heads in (4, 2, 2))
+    with OperatorNames() as ran:
+        sdpa(q_AND, k_KSD, v_KSD, 0.25)
+    assert [name for name in ran.names if "attention" in name] == []
+    assert any("softmax" in name for name in ran.names), ran.names
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="division by zero is no signal on other processors"
+)
+def test_the_fused_kernel_still_ends_a_process_at_0_tokens() -> None:
+    # If this fails, torch was mended: then `sdpa` need not ask for the plain kernel on that torch.
+    target = "cases.selftest.families.fused_attention:run"
+    one, none = (call_once(target, {"tokens": tokens}, Limits(call_s=120)) for tokens in (1, 0))
+    assert isinstance(one, Answered), one
+    assert one.value == [1, 4, 1, 32]
+    assert isinstance(none, Signalled), none
+    assert none.name == "SIGFPE"
 
 
 def test_positions_are_those_of_transformers() -> None:

@@ -1,4 +1,4 @@
-"""How tests hunt: on a buffer by its name, in this process or in one of its own."""
+"""How tests hunt: on a buffer by its name, played in this process or in a worker."""
 
 from pathlib import Path
 
@@ -8,18 +8,18 @@ from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.fuzzing.campaign import Campaign, HuntLimits
 from deepstack_harness.fuzzing.finding import Finding
-from deepstack_harness.fuzzing.hunt import Enough, Result, Watch, hunt
+from deepstack_harness.fuzzing.hunt import Hunt, Watch, hunt
+from deepstack_harness.fuzzing.player import InProcessPlayer
 from deepstack_harness.fuzzing.request import Asked
 from deepstack_harness.fuzzing.target import Target
-from deepstack_harness.mutants.by_name import buffer_named
 
 
 def target(name: str, arm: str = "eager") -> Target:
-    return Target(registered(name), buffer_named(name), ArmSpec.parse(arm))
+    return Target(registered(name), ArmSpec.parse(arm))
 
 
-def hunted(name: str, examples: int, arm: str = "eager", seed: int = 0, watch: Watch | None = None) -> Result:
-    return hunt(target(name, arm), examples=examples, seed=seed, watch=watch)
+def hunted(name: str, examples: int, arm: str = "eager", seed: int = 0, watch: Watch | None = None) -> Hunt:
+    return hunt(target(name, arm), InProcessPlayer(), examples=examples, seed=seed, watch=watch)
 
 
 class Until(Watch):
@@ -31,8 +31,10 @@ class Until(Watch):
     @override
     def found(self, finding: Finding) -> None:
         self._left.discard(finding.name)
-        if not self._left:
-            raise Enough
+
+    @override
+    def enough(self) -> bool:
+        return not self._left
 
 
 def campaign(buffer: str, folder: Path, examples: int, limits: HuntLimits | None = None) -> Campaign:

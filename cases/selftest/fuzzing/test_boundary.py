@@ -3,18 +3,35 @@
 import pytest
 
 from cases.selftest.fuzzing.hunting import target
-from deepstack_harness.contract.trace import Op, Step
-from deepstack_harness.fuzzing.boundary import every_question, hunt_boundary, questions
+from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.fuzzing.boundary import every_question, questions, search_boundary
+from deepstack_harness.fuzzing.hunt import Hunt
+from deepstack_harness.fuzzing.player import InProcessPlayer
+
+
+def asked(buffer: str, drawn: int) -> Hunt:
+    going = Hunt(target(buffer), InProcessPlayer())
+    search_boundary(going, drawn)
+    return going
 
 
 def test_every_n_and_p_of_a_small_capacity_is_asked() -> None:
-    asked = {(steps[0].tokens, steps[-1].tokens) for capacity, steps in every_question() if capacity == 3}
-    assert {(n, p) for n in range(5) for p in range(-1, 6)} <= asked
-    assert (3, (Step(Op.SET, 4), Step(Op.GET, 5), Step(Op.CLEAR, 5))) in list(every_question())
+    acting = [
+        [step for number, step in enumerate(trace.steps) if number % 2]
+        for trace in every_question()
+        if trace.capacity == 3
+    ]
+    assert {(n, p) for n in range(5) for p in range(-1, 6)} <= {(a[0].tokens, a[-1].tokens) for a in acting}
+
+
+def test_all_rows_are_read_before_the_first_step_and_behind_each() -> None:
+    questions_of_3 = [trace for trace in every_question() if trace.capacity == 3]
+    assert all({step.op for step in trace.steps[::2]} == {Op.GET} for trace in questions_of_3)
+    assert Trace.parse("cap 3: get 3; set 4; get 4; get 5; get 5; clear 5; get 5") in questions_of_3
 
 
 def test_reference_answers_every_question_rightly() -> None:
-    result = hunt_boundary(target("reference"), drawn=20)
+    result = asked("reference", 20)
     assert result.findings == []
     assert result.progress.examples == questions(20)
 
@@ -33,4 +50,4 @@ def test_reference_answers_every_question_rightly() -> None:
     ],
 )
 def test_a_fault_of_the_boundary_is_found(buffer: str, rule: str) -> None:
-    assert rule in {finding.name for finding in hunt_boundary(target(buffer), drawn=5).findings}
+    assert rule in {finding.name for finding in asked(buffer, 5).findings}

@@ -10,8 +10,8 @@ from deepstack_harness.catalogue.data_files import data
 from deepstack_harness.contract.facts.kernels import GraphCall, Kernel
 from deepstack_harness.errors import UsageError
 from deepstack_harness.kernels.baselines import (
+    BaselineEntry,
     Difference,
-    Entry,
     State,
     differences,
     file_name,
@@ -33,7 +33,7 @@ CALL = GraphCall(
     symbols={"n": 77},
     kernels=(KERNEL, replace(KERNEL, points=19712, symbolic_points="256*n")),
 )
-ENTRY = Entry.of(
+ENTRY = BaselineEntry.of(
     SUBJECT, Measurement("qwen3_vl:opaque", (CALL,), 1, "2.13.0+cpu", None, "cpu", Cost(1.0, 1.0, 1))
 )
 OTHER = replace(ENTRY, family="granite4_vision", revision="granite_sliced")

@@ -8,7 +8,7 @@ import pytest
 from deepstack_harness.contract.facts.kernels import Candidate, GraphCall, Kernel
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.kernels.compare import Pair, agreement, paired
-from deepstack_harness.probes.launches import Launch, read_launches, with_grids
+from deepstack_harness.probes.launches import KernelLaunch, read_launches, with_grids
 
 NORM = Kernel(
     graph=0, kernel="fused_mean", kind="generated", points=9856, symbolic_points="128*n", reduction=128,
@@ -72,14 +72,14 @@ def trace(*events: tuple[str, float]) -> bytes:
 
 def test_launches_are_read_in_the_order_they_started() -> None:
     found = read_launches(trace(("second", 2.0), ("first", 1.0)))
-    assert found == [Launch("first", (77, 1, 1)), Launch("second", (77, 1, 1))]
+    assert found == [KernelLaunch("first", (77, 1, 1)), KernelLaunch("second", (77, 1, 1))]
 
 
 def test_launches_of_libraries_lie_between() -> None:
     launches = [
-        Launch(NORM.function or "", (77, 1, 1)),
-        Launch("nvjet", (1, 1, 1)),
-        Launch(SILU.function or "", (20, 1, 1)),
+        KernelLaunch(NORM.function or "", (77, 1, 1)),
+        KernelLaunch("nvjet", (1, 1, 1)),
+        KernelLaunch(SILU.function or "", (20, 1, 1)),
     ]
     (found,) = with_grids([call(NORM, MATMUL, SILU)], launches)
     assert [kernel.grid for kernel in found.kernels] == [(77, 1, 1), None, (20, 1, 1)]
@@ -87,4 +87,4 @@ def test_launches_of_libraries_lie_between() -> None:
 
 def test_a_kernel_that_was_not_launched_is_not_measured() -> None:
     with pytest.raises(NotMeasured, match="triton_poi_fused_silu_1 was generated and not launched"):
-        with_grids([call(NORM, SILU)], [Launch(NORM.function or "", (77, 1, 1))])
+        with_grids([call(NORM, SILU)], [KernelLaunch(NORM.function or "", (77, 1, 1))])

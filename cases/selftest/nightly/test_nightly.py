@@ -147,7 +147,7 @@ def test_a_night_that_ends_ends_its_stage(tmp_path: Path, witness: Witness, told
     if told is signal.SIGKILL:
         assert night.returncode == -signal.SIGKILL
     else:
-        assert (night.returncode, said) == (ExitCode.MACHINE, "deepstack-harness: interrupted\n")
+        assert (night.returncode, said) == (128 + told, f"deepstack-harness: ended by {told.name}\n")
     assert witness.is_closed()
 
 
@@ -174,11 +174,11 @@ def test_every_command_of_a_night_is_one_that_the_parser_takes(tmp_path: Path) -
         about().mkdir()
         about("run.json").write_text(ABOUT.replace("FINISHED", finished))
     planned = {one.name: one for one in stages(wanted(tmp_path, "cpu", "cuda", sources=("0.33.0",)))}
-    assert list(planned) == ["tests", "run", "kernels", "audit", "fuzz", "compare", "report"]
+    assert list(planned) == ["tests", "run", "kernels", "audit", "fuzz", "bench", "compare", "report"]
     for one in planned.values():
         words = one.command[3:]
         if one.name != "tests" and words[0] in COMMANDS:
-            assert build_parser().parse_args(words).command == one.name
+            assert build_parser(words).parse_args(words).command == one.name
     assert planned["compare"].command[4:6] == (str(tmp_path / "2"), str(tmp_path / "new"))
     assert "--deepstack-require-gpu" in planned["tests"].command
     assert "cuda" not in " ".join([*planned["run"].without_gpu, *planned["tests"].without_gpu])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cases.selftest.play.playing import case_of, observe
-from deepstack_harness.arms.compile import CompiledSession, open_session
+from deepstack_harness.arms.compile import CompiledSession
 from deepstack_harness.contract.arm_spec import ArmSpec, GuardPolicy
 from deepstack_harness.contract.observation import NOT_FINITE, RowRange
 from deepstack_harness.contract.protocols import Inputs
@@ -23,7 +23,7 @@ DROP_ALL = ArmSpec.parse("eager/drop_all")
 
 
 def session(model: Model, arm: ArmSpec = DROP_ALL) -> CompiledSession:
-    return open_session(arm, model.decoder, model.profile(16))
+    return CompiledSession(arm, model.decoder, model.profile(16))
 
 
 def inputs(model: Model, tokens: int) -> Inputs:

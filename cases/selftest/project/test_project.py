@@ -114,6 +114,35 @@ def test_a_case_runs_on_one_thread_with_a_cold_cache_and_no_hub() -> None:
     assert os.environ["HF_HUB_OFFLINE"] == "1"
 
 
+DYING = """
+import os, signal, pytest
+
+@pytest.mark.xdist_group("dying")
+@pytest.mark.parametrize("number", range(3))
+def test_dies(number):
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+@pytest.mark.parametrize("number", range(20))
+def test_lives(number):
+    pass
+"""
+
+
+def test_a_worker_that_dies_ends_the_run_as_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "test_dying.py").write_text(DYING)
+    options = ["-n", "2", "--dist", "loadgroup", "-p", "conftest", "-p", "no:cacheprovider", "-c", os.devnull]
+    package = Path(deepstack_harness.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(package)])}
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(tmp_path)],
+        env=environment, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert "crashed while running 'test_dying.py::test_dies[1]" in ran.stdout, ran.stdout + ran.stderr
+    assert re.search(r"1 failed, \d+ passed", ran.stdout), ran.stdout
+    assert ran.returncode == pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.mark.xdist_group("eager")
 def test_cases_of_one_group_share_a_worker(request: pytest.FixtureRequest) -> None:
     # pytest-xdist reads the group off the node id; without it each worker compiles everything again.

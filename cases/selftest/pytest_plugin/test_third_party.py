@@ -112,7 +112,7 @@ def test_the_mended_project_passes_and_reports(example: Project, words: tuple[st
     assert set(found.cases["subject"]) == {"side_buffer:SideBuffer"}
     assert set(found.cases["arm"]) - {"eager/drop_all"} == {"eager", "eager/full"}
     assert set(found.rows["verdict"]) == {"PASS", "SKIP"}
-    assert {node.partition("::")[0] for node in found.rows["node_id"]} == {"test_stranger.py"}
+    assert {node.partition("::")[0] for node in found.rows["node_id"]} == {"test_side_buffer.py"}
     assert set(found.rows["case"]) == set(found.cases["case"])
     assert found.meta[0]["finished"]
     assert main(["report", str(example.folder / "out"), "--quiet"]) == ExitCode.HOLDS
@@ -157,3 +157,21 @@ def test_a_wrong_option_is_answered_with_one_sentence(small: Project) -> None:
     assert re.fullmatch(
         r"ERROR: --deepstack-report: '.*rows.jsonl' is there already: name a new folder", printed.strip()
     )
+
+
+def test_a_project_with_a_package_called_harness_runs_its_own(small: Project) -> None:
+    """The import name `deepstack_harness` leaves `harness` to the packages that people have."""
+    package = small.folder / "harness"
+    package.mkdir()
+    (package / "__init__.py").write_text("OWN = True\n")
+    (package / "cli.py").write_text("def main() -> str:\n    return 'their own'\n")
+    (small.folder / "test_small.py").write_text(
+        "import harness\n"
+        "from harness.cli import main\n\n\n"
+        "def test_their_package(request):\n"
+        "    assert (harness.OWN, main()) == (True, 'their own')\n"
+        f"    assert request.config.pluginmanager.hasplugin('{PLUGIN}')\n"
+        "    request.getfixturevalue('deepstack_contract')\n"
+    )
+    status, printed = small.pytest("-n", "0")
+    assert (status, "1 passed" in printed) == (0, True), printed

@@ -19,6 +19,7 @@ from cases.selftest.reporting.written_runs import (
     write_history,
     write_run,
 )  # fmt: skip
+from deepstack_harness.clean_text import clean
 from deepstack_harness.cli import main
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict, worst
@@ -28,7 +29,6 @@ from deepstack_harness.reporting.findings import number
 from deepstack_harness.reporting.loading import load_run
 from deepstack_harness.reporting.page import render_page
 from deepstack_harness.reporting.run_data import RunData
-from deepstack_harness.reporting.sanitize import clean
 from deepstack_harness.reporting.summary import summarise
 from deepstack_harness.reporting.verdict_matrix import release_matrix, run_matrix
 from deepstack_harness.results.records import CaseRecord

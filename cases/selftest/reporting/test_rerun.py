@@ -35,7 +35,7 @@ def test_the_selection_takes_one_case_of_the_whole_matrix(one: PlannedCase) -> N
 def test_the_command_is_one_that_the_parser_takes() -> None:
     case = recorded(next(one for one in EVERY if one.case.caller == "micro_batches"))
     python, _, harness, *words = shlex.split(again(case))
-    parsed = build_parser().parse_args(words)
+    parsed = build_parser(words).parse_args(words)
     assert (python, harness, parsed.command, parsed.tier) == ("python", "deepstack_harness", "run", "nightly")
     assert (parsed.device, parsed.selection) == (["cpu"], selection_of(case))
 

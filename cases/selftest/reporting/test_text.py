@@ -21,6 +21,7 @@ from cases.selftest.reporting.written_runs import (
     write_lines,
     write_run,
 )  # fmt: skip
+from deepstack_harness.clean_text import clean
 from deepstack_harness.cli import main
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.verdicts import Verdict
@@ -30,7 +31,6 @@ from deepstack_harness.reporting.loading import load_run
 from deepstack_harness.reporting.markdown import render_markdown
 from deepstack_harness.reporting.page import render_page
 from deepstack_harness.reporting.run_data import RunData
-from deepstack_harness.reporting.sanitize import clean
 from deepstack_harness.reporting.summary import summarise
 
 

@@ -1,7 +1,7 @@
 """`selftest`: it says which mutants are missed, and a harness that was made blind does not pass it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -12,14 +12,13 @@ from deepstack_harness.catalogue.mutants import MUTANTS
 from deepstack_harness.cli import main
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.fuzzing import running
-from deepstack_harness.oracles import all_rules
+from deepstack_harness.fuzzing import player
+from deepstack_harness.oracles import all_rules, judged_case
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.oracles.observed_case import ObservedCase
-from deepstack_harness.selftest import pool, trials
+from deepstack_harness.selftest import trials
 from deepstack_harness.selftest.pool import prove
 from deepstack_harness.selftest.trials import EFFORTS, Effort, Proof, Trial, trials_for
-from deepstack_harness.workers.limits import Limits
 
 FEW = {"eager": Effort(examples=60, extra=2)}
 
@@ -61,11 +60,11 @@ def test_without_its_oracle_a_mutant_is_missed_and_named(
 def test_an_oracle_that_always_speaks_gives_false_alarms_and_blames_the_wrong_rule(
     short: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def nervous(observed: ObservedCase) -> Sequence[Judgement]:
-        said = judge_all(observed)
+    def nervous(observed: ObservedCase, rules: Collection[Rule] | None = None) -> list[Judgement]:
+        said = judge_all(observed, rules)
         return [replace(one, verdict=Verdict.FAIL) if one.rule is Rule.R7 else one for one in said]
 
-    monkeypatch.setattr(running, "judge_all", nervous)
+    monkeypatch.setattr(judged_case, "judge_all", nervous)
     assert run("copies_on_get") == 1
     said = capsys.readouterr().out
     assert "FALSE ALARM R7" in said
@@ -97,21 +96,22 @@ def test_a_worker_that_raises_proves_nothing_and_goes_on() -> None:
 
 
 @pytest.mark.parametrize("name", ["hang_always", "crash_always", "flood_always"])
-def test_a_worker_that_ends_proves_nothing_and_is_replaced(
+def test_a_worker_that_ends_outside_a_step_proves_nothing_and_is_replaced(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "_WORK", "cases.selftest.workers.misbehaving")
-    limits = Limits(call_s=0.5 if name == "hang_always" else 60)
-    found = list(prove([trial_of(name)] * 3, workers=1, limits=limits))
+    monkeypatch.setattr(player, "_WORK", "cases.selftest.workers.misbehaving")
+    if name == "hang_always":
+        monkeypatch.setattr(player, "_BINDING_S", 0.5)
+    found = list(prove([trial_of(name)] * 3, workers=1))
     assert [proof.failed for proof in found] == [True] * 3
-    assert all(proof.detail.startswith(f"the worker gave no proof: {ALWAYS[name]}") for proof in found)
+    assert all(proof.detail.startswith(f"no proof: binding the buffer: {ALWAYS[name]}") for proof in found)
 
 
 def test_a_selftest_that_is_given_up_ends_its_workers(
     witness: Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Ctrl-C does: all trials but the first one hang."""
-    monkeypatch.setattr(pool, "_WORK", "cases.selftest.workers.misbehaving")
+    monkeypatch.setattr(player, "_WORK", "cases.selftest.workers.misbehaving")
     proofs = prove([trial_of("echo"), *[trial_of(witness.path)] * 3], workers=2)
     next(proofs)
     witness.line()

@@ -24,6 +24,7 @@ from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.sources import pip_settings
 from deepstack_harness.sources.index import Index, known_releases
+from deepstack_harness.sources.known_package import KnownPackage
 from deepstack_harness.sources.pip_settings import PipSettings
 
 ROOT = Path(deepstack_harness.__file__).parents[2]
@@ -40,12 +41,13 @@ class Served:
     ranges: bool = True
     status: int = 200
     url: str = ""
+    yanked: frozenset[str] = frozenset()
     asked: Counter[str] = field(default_factory=Counter)
     sent: int = 0
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """The simple index (PEP 503): /simple/vllm/ lists what lies in the folder."""
+    """The simple index (PEP 503): /simple/PACKAGE/ lists what lies in the folder of that package."""
 
     served: Served
 
@@ -54,13 +56,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path = self.served.folder / self.path.partition("?")[0].removeprefix("/files/")
         if self.served.status != 200:
             self._send(self.served.status, b"no")
-        elif self.path == "/simple/vllm/":
-            names = [each.name for each in self.served.folder.iterdir()]
-            self._send(200, "".join(f'<a href="/files/{name}">{name}</a>' for name in names).encode())
+        elif self.path.startswith("/simple/"):
+            package = self.path.split("/")[2]
+            names = [each.name for each in self.served.folder.glob(f"{package}-*")]
+            self._send(200, "".join(map(self._link, names)).encode())
         elif path.is_file():
             self._send_file(path.read_bytes())
         else:
             self._send(404, b"no")
+
+    def _link(self, name: str) -> str:
+        yanked = ' data-yanked="broken"' if name in self.served.yanked else ""
+        return f'<a href="/files/{name}"{yanked}>{name}</a>'
 
     def _send_file(self, data: bytes) -> None:
         asked = self.headers.get("Range", "")
@@ -229,6 +236,45 @@ def test_a_release_that_does_not_exist_is_refused_with_its_neighbours(index: Ser
     assert known_releases(VLLM.package)[-1] == Version("0.33.0")
 
 
+def package_named(name: str) -> KnownPackage:
+    return KnownPackage(name, name, f"{name}/models", f"{name}/version.py")
+
+
+def test_the_newest_release_is_final_and_not_yanked(index: Served) -> None:
+    names = [f"torch-{version}-py3-none-any.whl" for version in ("2.9.1", "2.15.0", "2.15.1", "2.16.0rc1")]
+    for name in [*names, "vllm-99-py3-none-any.whl"]:
+        (index.folder / name).touch()
+    index.yanked = frozenset({names[2]})
+    torches = Index(package_named("torch"))
+    assert torches.newest() == Version("2.15.0")
+    with pytest.raises(
+        UsageError, match=r"^there is no torch 2\.14: near it are 2\.9\.1, 2\.15\.0, 2\.15\.1"
+    ):
+        torches.find(Version("2.14"))
+    with pytest.raises(MachineError, match=r"^the newest absent cannot be looked up: .*has absent"):
+        Index(package_named("absent"), PipSettings(no_index=True)).newest()
+
+
+def test_members_of_a_wheel_are_read_one_by_one_with_one_directory(index: Served) -> None:
+    wheel = Vllm().wheel(index.folder, ballast=BALLAST)
+    published = Index(VLLM.package).find(Version("0.22.1"))
+    with published.opened() as opened:
+        directory = index.sent
+        assert opened.read(QWEN).decode() == str(ModelFile())
+        assert opened.read(OMNI)
+        assert index.sent - directory < 4096
+    assert index.sent < len(BALLAST) / 4
+    index.ranges = False
+    with pytest.raises(MachineError, match=r"\.whl cannot be read by byte ranges$"), published.opened():
+        pass
+    settings = PipSettings(no_index=True, find_links=(str(wheel.parent),))
+    with Index(VLLM.package, settings).find(Version("0.22.1")).opened() as opened:
+        assert opened.read(QWEN).decode() == str(ModelFile())
+    index.ranges, index.status = True, 500
+    with pytest.raises(MachineError, match=r"\.whl cannot be read \(it answers 500"), published.opened():
+        pass
+
+
 def test_a_release_without_the_file_is_refused(index: Served) -> None:
     Vllm(version="0.10.2").wheel(index.folder)
     with pytest.raises(UsageError, match=r"^vllm 0\.10\.2 has no vllm/sequence\.py$"):
@@ -326,11 +372,17 @@ def test_passwords_stay_out_of_the_notice_of_a_download(
     host = index.url.removeprefix("http://").removesuffix("/simple")
     page.write_text(f'<a href="http://name:secret@{host}/files/{wheel.name}?token=secret">x</a>')
     settings = PipSettings(no_index=True, find_links=(f"http://{host}/files/links.html",))
-    _, shown = Index(VLLM.package, settings).find(Version("0.22.1")).read(QWEN)
+    found = Index(VLLM.package, settings).find(Version("0.22.1"))
+    _, shown = found.read(QWEN)
     assert shown == f"{wheel.name}/{QWEN}"
     assert "is downloaded whole" in caplog.text
     assert "secret" not in caplog.text
     assert not [path for path in machine.rglob("*") if "secret" in path.name]
+    for served in ({"ranges": False}, {"ranges": True, "status": 500}):
+        vars(index).update(served)
+        with pytest.raises(MachineError, match=r"\*\*\*.*cannot be read") as caught, found.opened():
+            pass
+        assert "secret" not in str(caught.value)
 
 
 def test_a_wheel_that_vanishes_is_the_machines_fault(index: Served) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.workers.processes import Witness
+from deepstack_harness.workers.profiles import NO_SANDBOX
 
 CALLERS = {
     "kernels": """
@@ -38,15 +39,16 @@ check_buffers(["imported:Buffer"])
 from deepstack_harness.runs import play_group as caller
 from deepstack_harness.runs.local_pool import LocalPool
 from deepstack_harness.runs.selection import Tier, matrix
-from deepstack_harness.runs.tasks import grouped
+from deepstack_harness.runs.groups import grouped
 caller._WORK = MODULE
 list(LocalPool(1, caller.RUN_LIMITS).play(grouped(matrix(Tier.CI, ["cpu"]))[:1]))
 """,
     "selftest": """
-from deepstack_harness.selftest import pool as caller
+from deepstack_harness.fuzzing import player as caller
+from deepstack_harness.selftest.pool import prove
 from deepstack_harness.selftest.trials import trials_for
 caller._WORK = MODULE
-list(caller.prove(trials_for(["copies_on_get"], 0), workers=2))
+list(prove(trials_for(["copies_on_get"], 0), workers=2))
 """,
     "reload": """
 from deepstack_harness.arms import reload as caller
@@ -56,11 +58,11 @@ caller.FreshProcess().ask("load", {}, 600)
     "a hunt": """
 import tempfile
 from pathlib import Path
-from deepstack_harness.fuzzing import worker_process as caller
-from deepstack_harness.fuzzing.campaign import Campaign, Hunted
+from deepstack_harness.fuzzing import player as caller
+from deepstack_harness.fuzzing.campaign import Campaign, Hunted, carry_on
 from deepstack_harness.fuzzing.request import Asked
 caller._WORK = MODULE
-caller.carry_on(Campaign(Asked(), Path(tempfile.mkdtemp()), 9), Hunted(), lambda *_: None)
+carry_on(Campaign(Asked(), Path(tempfile.mkdtemp()), 9), Hunted(), lambda *_: None)
 """,
     "ranks": """
 from deepstack_harness.contract.arm_spec import ArmSpec
@@ -86,6 +88,7 @@ def test_a_caller_that_is_killed_leaves_no_process(caller: str, tmp_path: Path, 
     (tmp_path / "imported.py").write_text("from cases.selftest.workers import tree\ntree.play()\n")
     environment = {
         **os.environ,
+        NO_SANDBOX: "1",  # the witness lies outside of any sandbox
         "WITNESS": witness.path,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }

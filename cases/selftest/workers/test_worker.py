@@ -502,6 +502,12 @@ def test_a_request_that_is_never_read_is_no_endless_wait() -> None:
         assert isinstance(child.call(f"{MODULE}:echo", {"value": "x" * 2**22}), TimedOut)
 
 
+def test_half_an_answer_is_no_endless_wait() -> None:
+    half = '{"call": 1, "kind": "answered", "value": '
+    end = once("write_to_every_stream", Limits(call_s=SHORT_S), text=half)
+    assert isinstance(end, TimedOut)
+
+
 def test_workers_of_several_threads_do_not_mix() -> None:
     found: dict[int, list[object]] = {}
 

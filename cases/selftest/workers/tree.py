@@ -16,8 +16,4 @@ def play(**_: object) -> None:
     misbehaving.hang()
 
 
-prove = load = hunt_as_requested = play
-
-
-def prepare(asked: object) -> None:
-    """Be ready at once, in place of `fuzzing.worker:prepare`."""
+bind = load = play

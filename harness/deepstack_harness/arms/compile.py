@@ -149,8 +149,3 @@ class CompiledSession(EagerSession):
         # stance raises on the first compile as well.
         refuse = self._spec.guards is GuardPolicy.SHAPE_ENV_ONLY and self.calls > 0
         return torch.compiler.set_stance("fail_on_recompile") if refuse else nullcontext()
-
-
-def open_session(spec: ArmSpec, decoder: Decoder, profile: Profile) -> CompiledSession:
-    """Start a compiled session; everything compiled before is dropped."""
-    return CompiledSession(spec, decoder, profile)

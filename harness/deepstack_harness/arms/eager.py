@@ -52,8 +52,3 @@ def zero_payload(positions: Tensor, profile: Profile) -> tuple[Tensor, ...]:
     return tuple(
         torch.zeros(shape, dtype=profile.dtype, device=profile.device) for _ in range(profile.levels)
     )
-
-
-def open_session(spec: ArmSpec, decoder: Decoder, profile: Profile) -> EagerSession:
-    """Start an uncompiled session."""
-    return EagerSession(spec, decoder, profile)

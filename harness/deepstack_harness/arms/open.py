@@ -14,9 +14,9 @@ def open_arm(spec: ArmSpec, decoder: Decoder, profile: Profile) -> Session:
 
         return capture.open_session(spec, decoder, profile)
     if spec.compiled:
-        from deepstack_harness.arms import compile as compiled
+        from deepstack_harness.arms.compile import CompiledSession
 
-        return compiled.open_session(spec, decoder, profile)
-    from deepstack_harness.arms import eager
+        return CompiledSession(spec, decoder, profile)
+    from deepstack_harness.arms.eager import EagerSession
 
-    return eager.open_session(spec, decoder, profile)
+    return EagerSession(spec, decoder, profile)

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Self
 
+from deepstack_harness.auditing.source_profile import source_profile
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.engines.known import open_source
@@ -12,6 +13,7 @@ from deepstack_harness.play.source_class import SourceClass
 from deepstack_harness.sources.source import buffer_of
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import value_of
+from deepstack_harness.workers.profiles import COMPILE
 
 
 class FamilyWorker:
@@ -25,7 +27,7 @@ class FamilyWorker:
         """
         self.source = open_source(text)
         self._named = SourceClass(text, "", family=family)
-        self._worker = CaseWorker(limits)
+        self._worker = CaseWorker(limits, sandbox=source_profile(self.source, COMPILE))
         found = value_of(
             self._worker.call(f"{WORK}:describe", {"source": asdict(self._named)}),
             f"the class of {self.source.label} for {family}",

@@ -8,6 +8,7 @@ from typing import Self
 import msgspec
 
 from deepstack_harness.auditing.judged_plan import judge_plan
+from deepstack_harness.auditing.source_profile import source_profile
 from deepstack_harness.binding.discover import FoundCut, find_cuts
 from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.engines.known import engine_of, open_source
@@ -16,6 +17,7 @@ from deepstack_harness.play.case_worker import CONTRACT_LIMITS, WORK, CaseWorker
 from deepstack_harness.play.source_class import SourceClass, Way
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import CallResult, WorkerEnd, value_of
+from deepstack_harness.workers.profiles import CONTRACT
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class SourceWorker:
         """Raise `UsageError` for what is no source, `MachineError` where it cannot be fetched."""
         self.text = text
         self.source = open_source(text)
-        self._worker = CaseWorker(limits)
+        self._worker = CaseWorker(limits, sandbox=source_profile(self.source, CONTRACT))
 
     def __enter__(self) -> Self:
         """Return this worker, to be closed."""

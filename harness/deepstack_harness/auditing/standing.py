@@ -66,7 +66,8 @@ def sum_up(
 
     `rules` are those to tell; by default all that methods alone say something about.
     """
-    rows = [(_weight(judged, row), row) for judged in cases for row in judged.rows()]
+    ended = any(judged.observation.ended and judged.broken for judged in cases)
+    rows = [(_weight(judged, row, ended=ended), row) for judged in cases for row in judged.rows()]
     if rules is None:
         rules = [said.rule for said in cases[0].judgements if said.rule not in _NOT_OF_METHODS]
     deciding = (_deciding(rule, rows) for rule in rules)
@@ -89,13 +90,14 @@ def _deciding(rule: Rule, rows: Iterable[tuple[tuple[float, int], Row]]) -> Row:
     return row
 
 
-def _weight(judged: JudgedCase, row: Row) -> tuple[float, int]:
+def _weight(judged: JudgedCase, row: Row, *, ended: bool) -> tuple[float, int]:
     """Return the rank of a verdict, the worst first, and the length of the trace.
 
-    Where a method ended the process, that is the finding; a rule that was not reached in that trace counts
-    as it was judged in others.
+    Where a method has `ended` a process, that is the finding: a rule that was kept in other traces stays
+    kept, though it could not be judged in a trace that was cut short or not played.
     """
     rank = float(WORST_FIRST.index(row.verdict))
-    if row.verdict is Verdict.ERROR and judged.observation.ended and judged.broken:
+    seen = judged.observation
+    if ended and row.verdict is Verdict.ERROR and (seen.ended or not seen.steps):
         rank = WORST_FIRST.index(Verdict.SKIP) - 0.5
     return rank, len(judged.case.trace.steps)

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import torch
 
 from deepstack_harness.binding.bound_class import BoundClass, misses_package
-from deepstack_harness.binding.cut_model import BY_FORWARD, Model, ModelCut, cut_known
+from deepstack_harness.binding.cut_model import Model, ModelCut
 from deepstack_harness.binding.define import define_model
 from deepstack_harness.binding.forward_buffer import TOKEN_IDS, DeepstackTower, ForwardBuffer, ForwardHost
 from deepstack_harness.binding.recording_model import RecordingModel
 from deepstack_harness.binding.stand_ins import FORWARD_STAND_INS, Settings, Surroundings, vllm_config
 from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.source import Source
 
 
 @dataclass(frozen=True)
@@ -61,17 +60,11 @@ class ForwardClass(BoundClass[ForwardHost]):
                 raise self.refusal(error) from error
 
 
-def bind_forward(source: Source, model: Model) -> ForwardClass:
-    """Cut a class out of `source` and define it.
-
-    Raises `UsageError` that says what is missing when this source has no such class, or one that
-    cannot be run without the package; `MachineError` when the source cannot be fetched.
-    """
-    return define_forward(cut_known(source, model, BY_FORWARD))
-
-
 def define_forward(cut: ModelCut) -> ForwardClass:
-    """Define a class that was cut by its forward, and rehearse it; raise what `bind_forward` raises."""
+    """Define a class that was cut by its forward, and rehearse it.
+
+    Raises `UsageError` where the class cannot be run without the package.
+    """
     bound = ForwardClass(cut, define_model(cut, ForwardHost, FORWARD_STAND_INS))
     bound.rehearse()
     return bound

@@ -29,7 +29,9 @@ def parse(file: SourceFile) -> ast.Module:
             return ast.parse(file.text, file.filename)
     except SyntaxError as error:
         python = ".".join(map(str, sys.version_info[:2]))
-        raise UsageError(f"{file.filename}:{error.lineno}: no Python {python} code: {error.msg}") from error
+        raise UsageError(
+            f"{file.filename}:{error.lineno or 1}: no Python {python} code: {error.msg}"
+        ) from error
     except (ValueError, RecursionError, MemoryError) as error:  # MemoryError: the parser's stack is full
         raise UsageError(f"{file.filename} does not parse: {str(error) or 'nested too deeply'}") from error
 

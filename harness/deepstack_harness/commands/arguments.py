@@ -1,7 +1,11 @@
-"""A number on the command line."""
+"""Numbers on the command line."""
 
 from argparse import ArgumentTypeError
-from math import isfinite
+
+from deepstack_harness.clean_text import shortened
+
+MOST = 10**9
+"""Seconds, minutes or GiB without an end for every purpose; larger numbers overflow clocks and limits."""
 
 
 def finite(text: str) -> float:
@@ -13,6 +17,14 @@ def finite(text: str) -> float:
         number = float(text)
     except ValueError:
         number = float("nan")
-    if not isfinite(number):
-        raise ArgumentTypeError(f"takes a number, as in 1.5, not '{text}'")
+    if not abs(number) <= MOST:
+        raise ArgumentTypeError(f"takes a number up to {MOST:,}, as in 1.5, not '{shortened(text, 200)}'")
     return number
+
+
+def whole(text: str) -> int:
+    """Read a whole number; argparse makes a usage error of `ArgumentTypeError`."""
+    # Python reads no number of more than 4,300 digits.
+    if not text.strip().lstrip("+-").isdecimal() or len(text) > 100 or abs(int(text)) > MOST:
+        raise ArgumentTypeError(f"takes a whole number up to {MOST:,}, not '{shortened(text, 200)}'")
+    return int(text)

@@ -42,11 +42,12 @@ def run(args: Namespace, output: Output) -> ExitCode:
     from deepstack_harness.devices import parse_device, parse_dtype
     from deepstack_harness.play.case_worker import CONTRACT_LIMITS, WORK, CaseWorker
     from deepstack_harness.reporting.terminal.regime_table import show_regimes
+    from deepstack_harness.workers.foreign import profile_for
     from deepstack_harness.workers.outcomes import value_of
 
     parse_dtype(args.dtype), parse_device(args.device)
     plan = plan_check(Where(_FAMILY, args.dtype, args.device), user_buffer(args.target))
-    with CaseWorker(CONTRACT_LIMITS) as worker:
+    with CaseWorker(CONTRACT_LIMITS, sandbox=profile_for(args.device)) as worker:
         name = value_of(worker.call(f"{WORK}:load", {"target": args.target}), f"loading {args.target}")
         cases = judge_plan(plan, worker)
     standings = stand_in_regimes(cases, args.target, name)

@@ -1,12 +1,14 @@
-"""`fuzz`: look for what nobody has reported yet, in a buffer, a vLLM, or a compiled decoder."""
+"""`fuzz`: look for faults that nobody has reported yet, in a buffer, a source, or a compiled decoder."""
 
 from __future__ import annotations
 
+import os
 import re
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deepstack_harness.catalogue.data_files import hypothesis_storage
 from deepstack_harness.commands.arguments import finite
 from deepstack_harness.commands.source_arguments import add_source
 from deepstack_harness.contract.arm_spec import ArmSpec
@@ -22,7 +24,7 @@ _NO_END = 10**7
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """What is hunted on, how it is run, and for how long."""
+    """Add what is hunted on, how it is run, and for how long."""
     whose = parser.add_mutually_exclusive_group()
     add_source(whose, "the buffer of this source")
     whose.add_argument("--buffer", metavar="MODULE:CLASS", help="a buffer class of your own")
@@ -49,11 +51,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when nothing was found, 1 when something was."""
-    import torch
-
-    from deepstack_harness.fuzzing.campaign import start
+    os.environ.update(hypothesis_storage())
+    from deepstack_harness.fuzzing.campaign import carry_on, start
     from deepstack_harness.fuzzing.finding_files import with_reach, write_found
-    from deepstack_harness.fuzzing.worker_process import carry_on
     from deepstack_harness.reporting.terminal.fuzz_table import row_of, show_findings, status
 
     campaign = _campaign(args)
@@ -64,7 +64,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
         found = with_reach(hunted.findings, campaign.asked)
     files = write_found(campaign.folder, found, campaign.asked)
     for one in found:
-        output.record(row_of(one, str(torch.__version__)))
+        output.record(row_of(one, hunted.torch))
     show_findings(output, found)
     output.line(status(hunted.progress, campaign.examples, len(found)))
     for file in files if found else ():
@@ -75,11 +75,10 @@ def run(args: Namespace, output: Output) -> ExitCode:
 def _campaign(args: Namespace) -> Campaign:
     from deepstack_harness.fuzzing.boundary import questions
     from deepstack_harness.fuzzing.campaign import Campaign, HuntLimits
-    from deepstack_harness.fuzzing.request import Asked, target_of
+    from deepstack_harness.fuzzing.request import Asked
 
     asked = Asked(args.source, args.buffer, args.revision, _arm(args), args.family)
-    if not args.source:  # what has to be fetched is fetched where it is hunted on
-        target_of(asked)
+    asked.target()  # refuses what is wrong before a worker starts
     played = args.examples if args.examples is not None else (_NO_END if args.minutes else EXAMPLES)
     if played < 1 or (args.minutes is not None and args.minutes <= 0):
         raise UsageError(f"--examples {played}, --minutes {args.minutes}: both are above 0")
@@ -93,7 +92,7 @@ def _campaign(args: Namespace) -> Campaign:
 
 
 def _arm(args: Namespace) -> str:
-    """`--arm drop_all --backend inductor` is `inductor/drop_all`."""
+    """Return the arm: `--arm drop_all --backend inductor` is `inductor/drop_all`."""
     name = f"{args.backend}/{args.arm}" if args.backend else args.arm
     return ArmSpec.parse(name).name
 
@@ -105,7 +104,7 @@ def _folder(name: str, arm: str, args: Namespace) -> str:
 
 def _say_where(output: Output, campaign: Campaign, hunted: Hunted) -> None:
     output.line(f"findings are kept in {campaign.folder}; a run that was ended goes on by the same command")
-    if hunted.rounds:
+    if hunted.progress.examples:
         done = f"{hunted.progress.examples} examples and {hunted.resumed} findings"
         output.line(f"going on behind {done} of a run that was ended")
 

@@ -77,16 +77,15 @@ def run(args: Namespace, output: Output) -> ExitCode:
     )
     _prepare_torch(args)
     places = [Where(family, args.dtype, args.device) for family in families]
-    held = [_holds(incident, where, asked, args, output) for where in places]
+    held = []
+    for where in places:
+        if args.workload is not None:
+            held.append(evaluate_workload(incident, where, args.workload or None, asked.source, output))
+        elif asked.source:
+            held.append(_theirs(incident, where, asked, asked.source, output))
+        else:
+            held.append(_ours(incident, where, asked, output))
     return ExitCode.HOLDS if all(held) else ExitCode.BROKEN
-
-
-def _holds(incident: Incident, where: Where, asked: Asked, args: Namespace, output: Output) -> bool:
-    if args.workload is not None:
-        return evaluate_workload(incident, where, args.workload or None, asked.source, output)
-    if asked.source:
-        return _theirs(incident, where, asked, asked.source, output)
-    return _ours(incident, where, asked, output)
 
 
 def _refuse_mixtures(incident: Incident, args: Namespace) -> None:

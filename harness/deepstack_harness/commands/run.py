@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepstack_harness.commands.arguments import finite
+from deepstack_harness.commands.arguments import finite, whole
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Output
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "play the matrix of families, revisions, traces, arms, dtypes and devices, in parallel"
 _GIB = 2**30
+_MOST_WORKERS = 1024
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -38,7 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--buffer", action="append", default=[], metavar="MODULE:CLASS",
         help="play the contract traces on this class of your own instead; may be repeated",
     )  # fmt: skip
-    parser.add_argument("-n", dest="workers", type=int, default=1, metavar="W", help="workers (default 1)")
+    parser.add_argument("-n", dest="workers", type=whole, default=1, metavar="W", help="workers (default 1)")
     parser.add_argument("--shard", metavar="I/N", help="this part of the groups alone; parts share a folder")
     parser.add_argument("--executor", default="local", metavar="E", help="local (default) or ray")
     parser.add_argument("--out", metavar="DIR", help="the folder to write (default reports/<UTC time>)")
@@ -78,6 +79,8 @@ def _wanted(args: Namespace) -> RunRequest:
     for name, value, least in (("-n", args.workers, 1), ("--memory", args.memory, 0)):
         if value < least:
             raise UsageError(f"{name} takes {least} or more, not {value:g}")
+    if args.workers > _MOST_WORKERS:
+        raise UsageError(f"-n takes up to {_MOST_WORKERS}, not {args.workers}")
     if args.case_seconds <= 0:
         raise UsageError(f"--case-seconds takes more than 0, not {args.case_seconds:g}")
     devices = tuple(dict.fromkeys(args.device or ["cpu"]))

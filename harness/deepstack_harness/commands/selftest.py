@@ -1,4 +1,4 @@
-"""`selftest`: does the harness find what is there, and only that?"""
+"""`selftest`: show that the harness finds the faults that are there, and only those."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import time
 from argparse import ArgumentParser, Namespace
 
+from deepstack_harness.catalogue.data_files import hypothesis_storage
 from deepstack_harness.catalogue.mutants import MUTANTS
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Output
@@ -14,19 +15,20 @@ SUMMARY = "every mutant must be caught, by its rule alone, and reference by none
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Which mutants, and how long to hunt."""
+    """Add which mutants, and how long to hunt."""
     parser.add_argument(
         "mutants", nargs="*", metavar="MUTANT", help="names as in 'list mutants'; all without it"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other traces (0)")
     parser.add_argument(
         "--workers", type=int, default=min(2, os.cpu_count() or 1), metavar="N",
-        help="processes that hunt, 2 by default where there are as many cores; with 0 this one does",
+        help="processes that play, 2 by default where there are as many cores; with 0 this one does",
     )  # fmt: skip
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when all mutants are caught by exactly their rule and `reference` is clean, else 1."""
+    os.environ.update(hypothesis_storage())
     from deepstack_harness.reporting.terminal.selftest_table import SelftestTable
     from deepstack_harness.selftest.pool import prove
     from deepstack_harness.selftest.trials import trials_for

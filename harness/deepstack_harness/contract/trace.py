@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 
+from deepstack_harness.clean_text import shortened
 from deepstack_harness.errors import UsageError
 
 
@@ -55,7 +56,10 @@ _OF_CALLS = ("on", "fail")
 _HEADER = ("levels", "hidden", "dtype", "mode", "buffers")
 _OFTEN = 10
 """Equal steps in a row from which on `times=` is written: shorter runs read better in full."""
-_MOST = 100_000
+MOST_TOKENS = 1_000_000
+"""The largest count of a trace that is read; engines schedule up to 262,144 tokens at a time."""
+MOST_STEPS = 100_000
+"""The most steps of a trace that is read."""
 _EXAMPLE = "'cap 16: profile 16; set 9; forward 16'"
 
 
@@ -202,9 +206,11 @@ class Trace:
         if found is None:
             raise TraceError(f"trace '{text}' does not read 'cap N: step; step', as in {_EXAMPLE}")
         steps = [step for part in found["steps"].split(";") if part.strip() for step in _parsed(part)]
+        if len(steps) > MOST_STEPS:
+            raise TraceError(f"a trace has up to {MOST_STEPS:,} steps, not {len(steps):,}")
         header = _header(text, found["header"])
         return cls(
-            int(found["capacity"]),
+            _number(text, found["capacity"]),
             tuple(steps),
             levels=_count(text, header, "levels"),
             hidden=_count(text, header, "hidden"),
@@ -235,7 +241,7 @@ def _parsed(text: str) -> tuple[Step, ...]:
     options = _options(text, found["options"])
     step = Step(
         op,
-        int(found["tokens"] or 0),
+        _number(text, found["tokens"] or "0"),
         levels=_count(text, options, "levels"),
         hidden=_count(text, options, "hidden"),
         request=options.get("request"),
@@ -247,8 +253,8 @@ def _parsed(text: str) -> tuple[Step, ...]:
         fail=_count(text, options, "fail"),
     )
     times = _count(text, options, "times")
-    if times is not None and not 1 <= times <= _MOST:
-        raise TraceError(f"step '{text.strip()}': times= takes 1 to {_MOST}, not {times}")
+    if times is not None and not 1 <= times <= MOST_STEPS:
+        raise TraceError(f"step '{text.strip()}': times= takes 1 to {MOST_STEPS}, not {times}")
     return (replace(step, grad="grad" in options),) * (1 if times is None else times)
 
 
@@ -258,6 +264,14 @@ def _header(trace: str, text: str) -> dict[str, str]:
     for key in header.keys() - set(_HEADER):
         raise TraceError(f"trace '{trace.strip()}': unknown setting '{key}', known are {', '.join(_HEADER)}")
     return header
+
+
+def _number(whole: str, digits: str) -> int:
+    """Read a count; `whole` is quoted where it is too large to be played."""
+    # Python reads no number of more than 4,300 digits.
+    if len(digits) > 4300 or abs(int(digits)) > MOST_TOKENS:
+        raise TraceError(f"'{shortened(whole.strip(), 200)}': counts go up to {MOST_TOKENS:,}")
+    return int(digits)
 
 
 def _options(step: str, text: str) -> dict[str, str]:
@@ -275,11 +289,11 @@ def _spans(step: str, text: str | None) -> tuple[tuple[int, int], ...] | None:
     found = [_SPAN.fullmatch(part) for part in text.split("+")]
     if not all(found):
         raise TraceError(f"step '{step.strip()}': spans= takes ranges of tokens as in 0-3+6-9, not '{text}'")
-    return tuple((int(span[1]), int(span[2])) for span in found if span)
+    return tuple((_number(step, span[1]), _number(step, span[2])) for span in found if span)
 
 
 def _count(step: str, options: dict[str, str], key: str) -> int | None:
     value = options.get(key)
     if value is not None and not value.isdecimal():
         raise TraceError(f"step '{step.strip()}': {key}= takes a count of 0 or more, not '{value}'")
-    return None if value is None else int(value)
+    return None if value is None else _number(step, value)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from deepstack_harness.binding.cut_model import Model
-from deepstack_harness.binding.forward_class import ForwardClass, bind_forward
 from deepstack_harness.binding.found_classes import Found, find_classes
 from deepstack_harness.binding.methods_class import MethodsClass, bind_methods
 from deepstack_harness.engines.known import engine_of
@@ -16,20 +15,14 @@ def methods_of(source: Source, family: str = "qwen3_vl") -> MethodsClass:
     return bind_methods(source, _model(engine_of(source).by_methods, family))
 
 
-def forward_of(source: Source, family: str = "qwen3_vl") -> ForwardClass:
-    """Bind the `embed_input_ids` and `forward` of a family's class; raise what `bind_forward` raises."""
-    return bind_forward(source, _model(engine_of(source).by_forward, family))
-
-
 def classes_of(source: Source) -> list[Found]:
     """Find and bind every deepstack class of a source; raise what `find_cuts` raises."""
     return find_classes(source, engine_of(source).files)
 
 
 def _model(models: Mapping[str, Model], family: str) -> Model:
-    name = family.partition(":")[
-        0
-    ]  # a variant, `qwen3_vl:2b`, changes our decoder and not the engine's class
+    # A variant such as `qwen3_vl:2b` changes our decoder and not the engine's class.
+    name = family.partition(":")[0]
     if name not in models:
         raise UsageError(f"unknown model '{family}'; known are {', '.join(models)}")
     return models[name]

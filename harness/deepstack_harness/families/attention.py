@@ -6,6 +6,7 @@ Shape letters are those of `deepstack_harness.families.layers`.
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  (its usual name)
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
@@ -15,9 +16,14 @@ def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
 
 def sdpa(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
     """Attend causally with torch's own function: (A, N, D), (K, S, D), (K, S, D) -> (A, N, D)."""
-    # No batch dimension: with one, the fused CPU kernel ends up in the compiled graph, which divides
-    # by zero (SIGFPE) at N = 0.
-    return F.scaled_dot_product_attention(q_AND, k_KSD, v_KSD, is_causal=True, scale=scale, enable_gqa=True)
+    # The plain kernel: torch's fused CPU kernel divides by zero (SIGFPE) at N = 0, and a graph that was
+    # traced at N > 1 calls it there once its guards are dropped.  torch 2.13 takes the fused kernel for
+    # batched inputs only, torch 2.15 for these shapes too.  A branch on N = 0 would add a guard to the
+    # graph that is measured.
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(
+            q_AND, k_KSD, v_KSD, is_causal=True, scale=scale, enable_gqa=True
+        )
 
 
 def written_out(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""The boundary-check contract as a target of its own: who may ask for how many rows (R2, R4, R8).
+"""The boundary-check contract as a hunt of its own: who may ask for how many rows (R2, R4, R8).
 
 For a capacity, N tokens set and P asked for: get and clear of 0 <= P <= capacity answer, with
 the payload and then zeros; above it the buffer grows and keeps the payload, or raises and
@@ -6,17 +6,13 @@ changes nothing; below 0 it refuses.  Whatever was refused, all rows are read af
 Small sizes are played all, larger ones are drawn, padded for the ranks that share a step.
 """
 
-import contextlib
 from collections.abc import Iterator
 
-import torch
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from deepstack_harness.contract.trace import Op, Step
-from deepstack_harness.fuzzing.hunt import Enough, Hunt, Result, Watch
-from deepstack_harness.fuzzing.strategies import growing_counts, pairs
-from deepstack_harness.fuzzing.target import Target
+from deepstack_harness.contract.trace import Op, Step, Trace
+from deepstack_harness.fuzzing.hunt import Hunt
+from deepstack_harness.fuzzing.strategies import breaking_counts, growing_counts, paddings
 from deepstack_harness.workload.padding import pad_to_multiple
 
 SMALL = range(1, 5)
@@ -24,37 +20,31 @@ SMALL = range(1, 5)
 LARGE = (16, 80, 320, 336, 480)
 """Capacities of the reported crashes."""
 RANKS = (1, 2, 4, 8, 16)
-_DRAWN = 60
-
-Question = tuple[int, tuple[Step, ...]]
-"""A capacity, and the steps on it."""
+DRAWN = 60
 
 
-def hunt_boundary(
-    target: Target, *, drawn: int = _DRAWN, seed: int = 0, watch: Watch | None = None
-) -> Result:
-    """Every small question, and `drawn` larger ones; findings as `fuzzing.hunt.hunt` gives them."""
-    going = Hunt(target, seed, (), watch or Watch(), examples=questions(drawn))
-    with torch.no_grad(), contextlib.closing(going), contextlib.suppress(Enough):
-        for question in every_question():
-            _ask(going, question)
-        _ask_drawn(going, drawn)
-    return going.result
+def search_boundary(hunt: Hunt, drawn: int = DRAWN) -> None:
+    """Ask every small question that was not asked yet, and `drawn` larger ones."""
+    small = list(every_question())
+    for question in small[hunt.progress.examples :]:
+        if not hunt.is_over:
+            hunt.ask(question)
+    hunt.search(larger_questions(), len(small) + drawn)
 
 
-def questions(drawn: int = _DRAWN) -> int:
-    """How many there are."""
+def questions(drawn: int = DRAWN) -> int:
+    """Return the number of questions."""
     return len(list(every_question())) + drawn
 
 
-def every_question() -> Iterator[Question]:
-    """Each small capacity, N up to one above it (and nothing set), each P from -1 to two above it."""
+def every_question() -> Iterator[Trace]:
+    """Iterate over small capacities, N up to one above (and nothing set), P from -1 to two above."""
     for capacity in SMALL:
         for tokens in (None, *range(capacity + 2)):
             held = () if tokens is None else (Step(Op.SET, tokens),)
             for wanted in _wanted(capacity, tokens or 0):
-                yield capacity, (*held, Step(Op.GET, wanted), Step(Op.CLEAR, wanted))
-                yield capacity, (*held, Step(Op.RESIZE, wanted))
+                yield _read_behind_each(capacity, *held, Step(Op.GET, wanted), Step(Op.CLEAR, wanted))
+                yield _read_behind_each(capacity, *held, Step(Op.RESIZE, wanted))
 
 
 def _wanted(capacity: int, tokens: int) -> list[int]:
@@ -63,32 +53,32 @@ def _wanted(capacity: int, tokens: int) -> list[int]:
 
 
 @st.composite
-def larger_questions(draw: st.DrawFn) -> Question:
-    """A capacity of a reported crash, ranks, and (N, P) as an engine makes them, or P above the capacity."""
+def larger_questions(draw: st.DrawFn) -> Trace:
+    """Draw a capacity of a reported crash, ranks, and (N, P) as an engine makes them, or P above it."""
     capacity, ranks = draw(st.sampled_from(LARGE)), draw(st.sampled_from(RANKS))
-    tokens, wanted = draw(pairs(capacity, ranks))
-    if draw(st.integers(0, 3)) == 0:
-        wanted = draw(st.sampled_from(growing_counts(capacity, max(2, ranks))))
+    tokens = _one(draw, breaking_counts(capacity))
+    wanted = _one(draw, paddings(tokens, capacity, ranks))
+    if draw(st.sampled_from(range(4))) == 3:
+        wanted = _one(draw, growing_counts(capacity, max(2, ranks)))
     asks = (Step(Op.GET, wanted), Step(Op.CLEAR, wanted))
-    return capacity, (Step(Op.SET, tokens), *(asks if draw(st.booleans()) else reversed(asks)))
+    return _read_behind_each(
+        capacity, Step(Op.SET, tokens), *(asks if draw(st.booleans()) else reversed(asks))
+    )
 
 
-def _ask_drawn(going: Hunt, examples: int) -> None:
-    @seed(going.seed)
-    @settings(
-        max_examples=examples, phases=[Phase.generate], deadline=None, database=None, derandomize=False,
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    @given(larger_questions())
-    def ask(question: Question) -> None:
-        _ask(going, question)
-
-    ask()
+def _one(draw: st.DrawFn, counts: tuple[int, ...]) -> int:
+    # Not sampled_from(counts): see `fuzzing.lifecycles` about ranges of 100 values and more.
+    pick = 16 * draw(st.sampled_from(range(64))) + draw(st.sampled_from(range(16)))
+    return counts[pick * len(counts) // 1024]
 
 
-def _ask(going: Hunt, question: Question) -> None:
-    capacity, steps = question
-    example = going.begin(capacity)
+def _read_behind_each(capacity: int, *steps: Step) -> Trace:
+    """Return a trace with a read of all rows before the first step and behind each."""
+    rows, done = capacity, [Step(Op.GET, capacity)]
+    held = steps[0].tokens if steps[0].op is Op.SET else 0
     for step in steps:
-        example.act(step)
-    going.end(example)
+        if step.op is Op.RESIZE and step.tokens >= max(1, held):
+            rows = step.tokens
+        rows = max(rows, step.tokens if step.op is not Op.CLEAR else 0)
+        done += [step, Step(Op.GET, rows)]
+    return Trace(capacity, tuple(done))

@@ -1,24 +1,37 @@
-"""A fuzz campaign and the folder that it is kept in.
+"""Fuzz campaigns: a hunt, the folder that it is kept in, and how it goes on after it was ended.
 
 `findings.jsonl` has each finding from the moment it is told; `run.json` has the request and the progress.
 A run that was killed goes on when the same command is given again with the same folder.
 """
 
 import json
-from contextlib import suppress
+import os
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import msgspec
+from typing_extensions import override
 
+from deepstack_harness.atomic import write_atomically
+from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import UsageError
+from deepstack_harness.fuzzing.boundary import search_boundary
 from deepstack_harness.fuzzing.finding import Finding
-from deepstack_harness.fuzzing.hunt import Progress
-from deepstack_harness.fuzzing.request import Asked
-from deepstack_harness.fuzzing.worker import JOURNAL
+from deepstack_harness.fuzzing.hunt import MOST_DEATHS, Hunt, Progress, Watch
+from deepstack_harness.fuzzing.lifecycles import lifecycles
+from deepstack_harness.fuzzing.player import MEMORY_BYTES, WorkerPlayer
+from deepstack_harness.fuzzing.request import Asked, target_of
 
 RUN = "run.json"
-MEMORY_BYTES = 4 * 2**30
+JOURNAL = "findings.jsonl"
+_TELL_S = 0.1
+_KEEP_S = 1.0
+
+Tell = Callable[[Progress, list[Finding]], None]
+"""Called now and then with the progress of a campaign and its findings so far."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +62,19 @@ class Campaign:
 
 @dataclass
 class Hunted:
-    """Result of a campaign so far: findings, counts over all its workers, and whether all was played."""
+    """Result of a campaign so far: findings, counts, and whether all was played."""
 
     findings: list[Finding] = field(default_factory=list)
     progress: Progress = field(default_factory=Progress)
-    rounds: int = 0
     complete: bool = False
     resumed: int = 0
     """Findings of an earlier run that this one goes on with."""
+    torch: str = ""
+    """The version of torch that played."""
 
 
 def start(campaign: Campaign) -> Hunted:
-    """Make the folder, or read what an unfinished run of the same campaign left in it.
+    """Make the folder, or read the files that an unfinished run of the same campaign left in it.
 
     Raises `UsageError` for a folder that has something else in it.
     """
@@ -76,18 +90,16 @@ def start(campaign: Campaign) -> Hunted:
         )
     findings = read_journal(campaign.folder)
     progress = msgspec.convert(earlier["progress"], Progress)
-    return Hunted(findings, progress, rounds=int(str(earlier["rounds"])), resumed=len(findings))
+    return Hunted(findings, progress, resumed=len(findings))
 
 
 def read_journal(folder: Path) -> list[Finding]:
-    """Findings in the order in which they came; one that was shrunk later is there once."""
-    path = folder / JOURNAL
-    found: dict[tuple[str, int, float], Finding] = {}
+    """Return the findings in the order in which they came."""
+    path, found = folder / JOURNAL, []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         with suppress(msgspec.DecodeError):  # the last line of a machine that lost power
-            finding = Finding.from_json(line)
-            found[finding.name, finding.examples, finding.seconds] = finding
-    return list(found.values())
+            found.append(Finding.from_json(line))
+    return found
 
 
 def _make(folder: Path) -> None:
@@ -115,12 +127,62 @@ def _forget(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
+def carry_on(campaign: Campaign, hunted: Hunted, tell: Tell) -> Hunted:
+    """Play what is left of the examples, and return `hunted`; raises as `request.target_of` does."""
+    limits = campaign.limits
+    with closing(WorkerPlayer(step_s=limits.step_s, memory_bytes=limits.memory_bytes)) as player:
+        target = target_of(campaign.asked, player)
+        hunted.torch = player.torch
+        hunt = Hunt(
+            target, player, seed=campaign.seed, known=hunted.findings, progress=hunted.progress,
+            watch=_Keeper(campaign, hunted, tell),
+        )  # fmt: skip
+        if campaign.boundary:
+            search_boundary(hunt)
+        else:
+            hunt.search(lifecycles(target), campaign.examples)
+    hunted.complete = hunted.progress.examples >= campaign.examples
+    keep(campaign, hunted, finished=hunted.complete or hunted.progress.deaths >= MOST_DEATHS)
+    return hunted
+
+
+class _Keeper(Watch):
+    """Watch that writes findings to the journal, keeps the progress, and ends the hunt when time is over."""
+
+    def __init__(self, campaign: Campaign, hunted: Hunted, tell: Tell) -> None:
+        self._campaign, self._hunted, self._tell = campaign, hunted, tell
+        seconds = campaign.limits.seconds
+        self._until = None if seconds is None else time.monotonic() + seconds
+        self._told = self._kept = 0.0
+
+    @override
+    def example(self, progress: Progress, trace: Trace) -> None:
+        now = time.monotonic()
+        if now > self._told + _TELL_S:
+            self._told = now
+            self._tell(progress, self._hunted.findings)
+        if now > self._kept + _KEEP_S:
+            self._kept = now
+            keep(self._campaign, self._hunted)
+
+    @override
+    def found(self, finding: Finding) -> None:
+        # On the disk before anybody hears of it: a finding that was told survives whatever follows.
+        with (self._campaign.folder / JOURNAL).open("a", encoding="utf-8") as journal:
+            journal.write(finding.to_json() + "\n")
+            journal.flush()
+            os.fsync(journal.fileno())
+        self._hunted.findings.append(finding)
+        self._tell(self._hunted.progress, self._hunted.findings)
+
+    @override
+    def enough(self) -> bool:
+        return self._until is not None and time.monotonic() > self._until
+
+
 def keep(campaign: Campaign, hunted: Hunted, *, finished: bool = False) -> None:
     """Write how far the campaign is; one that is finished is begun anew the next time."""
     state = {
-        "campaign": campaign.describe(), "progress": asdict(hunted.progress),
-        "rounds": hunted.rounds, "finished": finished,
+        "campaign": campaign.describe(), "progress": asdict(hunted.progress), "finished": finished,
     }  # fmt: skip
-    partial = campaign.folder / f"{RUN}.partial"
-    partial.write_text(json.dumps(state))
-    partial.rename(campaign.folder / RUN)
+    write_atomically(campaign.folder / RUN, json.dumps(state).encode())

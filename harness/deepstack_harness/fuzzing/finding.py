@@ -1,38 +1,27 @@
-"""What a hunt brings home: a fault as a trace that plays again from its text alone."""
+"""Findings: faults that a hunt found, each as a trace that plays again from its text alone."""
 
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 
 import msgspec
 
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Effect
-from deepstack_harness.fuzzing.pattern import Pattern
-
-
-class FindingKind(StrEnum):
-    """How a fault showed: a broken rule, or an end of the process that played it."""
-
-    RULE = "rule"
-    HANG = "hang"
-    CRASH = "crash"
-    MEMORY = "memory"
-    OUTPUT = "output"
+from deepstack_harness.fuzzing.player import FindingKind
 
 
 @dataclass(frozen=True)
 class Finding:
     """One fault.
 
-    `rule` is there for kind `rule` alone.  `examples` is the number of the example
-    that showed it, `seconds` the time until then.  `alone`: whether the trace showed
-    it on a buffer and a session of its own; None where that was not tried.
+    `rule` is there for kind `rule` alone.  Findings of one rule or kind have different shapes.  `examples` is
+    the number of the example that showed it, `seconds` the time until then.  `alone` says whether the trace
+    showed it on a session of its own; None where that was not tried.
     """
 
     kind: FindingKind
     rule: Rule | None
     trace: str
-    pattern: Pattern
+    shape: str
     detail: str
     target: str
     arm: str
@@ -52,7 +41,7 @@ class Finding:
 
     @property
     def name(self) -> str:
-        """What it is, in a word: the rule, or the kind."""
+        """The rule, or the kind."""
         return str(self.rule or self.kind)
 
     @property
@@ -61,14 +50,10 @@ class Finding:
         return f"{self.target} [{self.arm}] {self.name}: {self.trace}  # {self.detail}"
 
     def to_json(self) -> str:
-        """One line of JSON, without a line end."""
+        """Return one line of JSON, without a line end."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> "Finding":
-        """Read what `to_json` wrote; raises `msgspec.ValidationError` otherwise."""
+        """Read the text that `to_json` wrote; raises `msgspec.ValidationError` otherwise."""
         return msgspec.json.decode(text, type=cls)
-
-    def shrunk_to(self, trace: str, pattern: Pattern, detail: str, *, alone: bool) -> "Finding":
-        """The same finding, shown by a smaller trace."""
-        return replace(self, trace=trace, pattern=pattern, detail=detail, alone=alone)

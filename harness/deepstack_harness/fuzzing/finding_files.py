@@ -1,4 +1,4 @@
-"""What is made of findings once a hunt is over: their reach, a pytest file, a program of each."""
+"""Files of findings once a hunt is over: lines, a pytest file, a program of each; and their reach."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -10,7 +10,8 @@ from deepstack_harness.catalogue.reach import UNKNOWN
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import UsageError
-from deepstack_harness.fuzzing.finding import Finding, FindingKind
+from deepstack_harness.fuzzing.finding import Finding
+from deepstack_harness.fuzzing.player import FindingKind
 from deepstack_harness.fuzzing.request import Asked
 from deepstack_harness.scripts.findings import Whose, render_finding
 
@@ -37,7 +38,7 @@ def test_the_rule_is_kept(rule: str, trace: str) -> None:
 
 
 def with_reach(findings: Iterable[Finding], asked: Asked) -> list[Finding]:
-    """The findings on an upstream class, each with how the engine comes to it; others as they are."""
+    """Return findings on a class of a source with how the engine comes to them; others as they are."""
     findings = list(findings)
     classes = {one.model_class for one in findings if one.rule and one.model_class}
     if not asked.source or not classes:
@@ -58,7 +59,7 @@ def with_reach(findings: Iterable[Finding], asked: Asked) -> list[Finding]:
 def write_found(folder: Path, findings: Sequence[Finding], asked: Asked) -> list[Path]:
     """Write the lines, the pytest file, and a program for each finding that one can be written for.
 
-    Answers the files, in the order of the findings.
+    Return the files, in the order of the findings.
     """
     lines = folder / "findings.txt"
     lines.write_text("".join(f"{one.line}\n" for one in findings), encoding="utf-8")
@@ -78,13 +79,13 @@ def write_found(folder: Path, findings: Sequence[Finding], asked: Asked) -> list
 
 
 def cases_of(findings: Iterable[Finding], asked: Asked) -> str:
-    """A pytest file that is red while one of the rules is broken."""
+    """Return a pytest file that is red while one of the rules is broken."""
     found = "\n".join(f'    ("{one.name}", "{one.trace}"),' for one in findings)
     return _CASES.format(name=asked.name, asked=asked, found=found)
 
 
 def script_of(finding: Finding, asked: Asked) -> str | None:
-    """A program that shows it with torch alone; None where a decoder takes part, which no program has."""
+    """Return a program that shows it with torch alone; None where a decoder takes part."""
     if finding.rule is None or asked.arm != "eager" or "@" in asked.name:
         return None
     try:

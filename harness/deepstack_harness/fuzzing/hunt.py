@@ -1,48 +1,45 @@
-"""A hunt: hypothesis drives the machine over a target, and what it breaks comes back as shrunk traces."""
+"""Hunts: hypothesis draws and shrinks traces, a player plays them, and the oracles judge what was seen.
 
-import contextlib
+A hunt is a series of searches.  Each ends with the first fault that is not known yet, shrunk; the next one
+does not stop at it.  With several failures in one run hypothesis would go on drawing for ten seconds behind
+the first (`should_generate_more` in its engine), and find more on a faster machine.
+"""
+
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
 
-import torch
-from hypothesis import HealthCheck, Phase, seed, settings
-from hypothesis.errors import FlakyStrategyDefinition
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis import HealthCheck, Phase, Verbosity, find, settings
+from hypothesis.errors import NoSuchExample
+from hypothesis.strategies import SearchStrategy
 
+from deepstack_harness.catalogue.matrix import graph_budget
+from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import Op, Step, Trace
-from deepstack_harness.contract.verdicts import Judgement
-from deepstack_harness.errors import OutOfMemory
-from deepstack_harness.fuzzing.example import Example
-from deepstack_harness.fuzzing.finding import Finding, FindingKind
-from deepstack_harness.fuzzing.machine import ContractMachine
-from deepstack_harness.fuzzing.pattern import contains, loosely, pattern_of
-from deepstack_harness.fuzzing.running import Live
-from deepstack_harness.fuzzing.session import Ground
-from deepstack_harness.fuzzing.shrink import shrink
+from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step, Trace
+from deepstack_harness.fuzzing.faults import Fault, fault_of_death, faults_by_step
+from deepstack_harness.fuzzing.finding import Finding
+from deepstack_harness.fuzzing.lifecycles import lifecycles
+from deepstack_harness.fuzzing.player import Death, FindingKind, Player
 from deepstack_harness.fuzzing.target import Target
 
-PER_RULE = 3
-"""Findings of one rule with different patterns; further ones are not looked at."""
-STEPS = 10
-"""Choices of the machine in one example; some are several steps."""
+SEARCH = 250
+"""Examples of one search: what is drawn after the time is over is drawn for nothing."""
+PER_NAME = 5
+"""Findings of one rule or kind with different shapes; further ones are not looked at."""
 CAPACITY = 16
-"""Of compiled decoders: all traces share a session that was compiled for it."""
-_AGAIN = 6
-"""As often as traces of one rule were shrunk to a known finding, they are believed to be."""
-_COLD_PLAYS = 12
-"""Tries to shrink what only a session of its own shows; each compiles."""
-
-
-class Enough(BaseException):
-    """Raised by a watcher to end the hunt; what was found stays."""
+"""Rows of the buffer that a decoder is compiled beside."""
+MOST_DEATHS = 8
+"""Workers that may die in examples before a hunt is given up: each new one takes seconds to start."""
+_SHRINKS, _SLOW_SHRINKS = 400, 12
+"""Traces that are played to shrink one; few where each compiles, or starts a worker."""
 
 
 @dataclass
 class Progress:
-    """How far a hunt is: counts of what it did, and the graphs of its last session against their budget."""
+    """Counts of a hunt, and the graphs of its last session against their budget."""
 
     examples: int = 0
     steps: int = 0
@@ -52,244 +49,265 @@ class Progress:
     budget: int = 0
     sessions: int = 0
     unmeasured: int = 0
+    deaths: int = 0
+    searches: int = 0
+    """Searches that were begun; the seed of each follows from its number."""
     seconds: float = 0.0
 
     @property
     def steps_per_second(self) -> float:
-        """Steps, reads included, over the time of everything."""
+        """Steps of examples, reads included, over the time of everything."""
         return self.steps / self.seconds if self.seconds else 0.0
 
 
 class Watch:
-    """What a caller wants to know while a hunt goes on; may raise `Enough` anywhere."""
+    """Observer of a hunt; does nothing."""
 
-    def step(self, capacity: int, step: Step) -> None:
-        """`step` is played next, in a trace of this capacity."""
-
-    def begins(self) -> None:
-        """A new trace begins."""
-
-    def example(self, progress: Progress) -> None:
-        """An example is over."""
+    def example(self, progress: Progress, trace: Trace) -> None:
+        """Be told that an example was played."""
 
     def found(self, finding: Finding) -> None:
-        """Something was found, or shown again by a smaller trace."""
+        """Be told of a finding."""
+
+    def enough(self) -> bool:
+        """Say whether the hunt is to end; asked before each example."""
+        return False
 
 
 @dataclass
-class Result:
-    """What came of a hunt."""
+class _Graphs:
+    """Graphs of the open session: those that a correct buffer needs for all that ran on it, and others."""
 
-    findings: list[Finding] = field(default_factory=list)
-    progress: Progress = field(default_factory=Progress)
+    target: Target
+    ran: dict[Step, None] = field(default_factory=dict)
+    built: int = 0
+    surplus: int = 0
+    """Graphs above the budget, which a trace before built: they are not a fault of the next trace."""
 
+    def budget(self, steps: Sequence[Step] = ()) -> int:
+        """Return the graphs that may be there behind these steps."""
+        if not self.target.arm.compiled:
+            return 1
+        ran = dict.fromkeys([*self.ran, *(step for step in steps if step.op in RUNS_DECODER)])
+        return (graph_budget(Trace(1, tuple(ran)), self.target.arm) if ran else 1) + self.surplus
 
-def hunt(
-    target: Target, *, examples: int, seed: int = 0, known: Sequence[Finding] = (), watch: Watch | None = None
-) -> Result:
-    """Play `examples` traces on a target and answer with what it broke, each by a shrunk trace.
-
-    The same seed gives the same findings, where the same modules are loaded: hypothesis also
-    draws constants that it reads in them.  A finding is told once for each rule and
-    pattern of steps, and not at all where it is `known`; traces that would end the
-    process as a known one of another kind does are not played.
-    """
-    going = Hunt(target, seed, known, watch or Watch(), examples)
-    with torch.no_grad(), contextlib.closing(going):
-        try:
-            _drive(going)
-        except (Enough, FlakyStrategyDefinition) as end:
-            # hypothesis finds an example flaky that ended where it once had gone on.
-            if not isinstance(end.__context__ or end, Enough):
-                raise
-        with contextlib.suppress(Enough):
-            going.confirm()
-    return going.result
-
-
-def _drive(going: "Hunt") -> None:
-    machine = seed(going.seed)(type("Machine", (ContractMachine,), {"hunt": going}))
-    # Nothing ever fails here: there is nothing to reuse, to explain or to shrink.  Health checks are
-    # clocks and sizes; a compiled decoder is slow the first time.
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=going.examples, stateful_step_count=STEPS, phases=[Phase.generate], deadline=None,
-            database=None, derandomize=False, suppress_health_check=list(HealthCheck),
-        ),
-    )  # fmt: skip
+    def played(self, trace: Trace, seen: Observation) -> None:
+        """Take note of a trace that is over."""
+        self.ran |= dict.fromkeys(step for step in trace if step.op in RUNS_DECODER)
+        self.built, self.surplus = max(step.graphs for step in seen.steps), 0
+        self.surplus = max(0, self.built - self.budget())
 
 
 class Hunt:
-    """What the examples of one hunt share."""
+    """A hunt on one target, which can be continued."""
 
     def __init__(
-        self, target: Target, seed: int, known: Sequence[Finding], watch: Watch, examples: int
-    ) -> None:
-        """Nothing is played yet."""
+        self, target: Target, player: Player, *, seed: int = 0, known: Sequence[Finding] = (),
+        progress: Progress | None = None, watch: Watch | None = None,
+    ) -> None:  # fmt: skip
+        """Play nothing yet; `known` faults are not told again, and `progress` is that of an earlier part."""
         self.target = target
-        self.examples = examples
         self.seed = seed
-        self.watch = watch
-        self.result = Result()
-        self.avoided = [loosely(finding.pattern) for finding in known if finding.kind is not FindingKind.RULE]
-        self._ground = Ground(target)
-        self._known = list(known)
-        self._again: Counter[str] = Counter()
+        self.progress = progress or Progress()
+        self.findings: list[Finding] = []
+        self._player = player
+        self._watch = watch or Watch()
+        self._known = [(one.name, one.shape) for one in known]
         self._states: set[tuple[object, ...]] = set()
-        self._start = time.perf_counter()
+        self._graphs: _Graphs | None = None
+        self._begun = time.perf_counter() - self.progress.seconds
 
-    def begin(self, capacity: int) -> Example:
-        """A fresh example; hypothesis also counts those that it makes nothing of, so it would play more."""
-        if self.result.progress.examples == self.examples:
-            raise Enough
-        self.watch.begins()
-        return Example(self, self._ground.begin(capacity if self.target.alone else CAPACITY))
+    def search(self, traces: SearchStrategy[Trace], examples: int) -> None:
+        """Play drawn traces until there were so many examples in all.
 
-    def beginning(self, capacity: int) -> Iterator[Step]:
-        """A profile run where a decoder has to be compiled, graphs where they are captured; else a read."""
-        if self.target.alone:
-            yield Step(Op.GET, capacity)
-            return
-        yield Step(Op.PROFILE, capacity)
-        if self.target.arm.captured:
-            yield Step(Op.CAPTURE, capacity)
+        The same seed draws the same traces, whatever modules are loaded.
+        """
+        while self.progress.examples < examples and not self.is_over:
+            self.progress.searches += 1
+            search = _Search(self, min(examples, self.progress.examples + SEARCH))
+            with suppress(NoSuchExample):
+                smallest = find(
+                    traces, search.shows, settings=_settings(search.until - self.progress.examples),
+                    random=Random(f"{self.seed} {self.progress.searches}"),
+                )  # fmt: skip
+                fault = search.seen[smallest]
+                assert fault is not None  # or it would not have been shown
+                self.tell(fault, search.example)
+
+    def ask(self, trace: Trace) -> None:
+        """Play one example that need not be shrunk."""
+        for fault in self.new_faults(self.play_example(trace)):
+            self.tell(fault, self.progress.examples)
 
     @property
-    def judges_at_once(self) -> bool:
-        """Whether each step is judged before the next; with a compiled decoder it is when all are played."""
-        return not self.target.arm.compiled
+    def is_over(self) -> bool:
+        """True if the watcher has enough, or too many workers died."""
+        return self.progress.deaths >= MOST_DEATHS or self._watch.enough()
 
-    def end(self, example: Example) -> None:
-        """An example is over."""
-        example.finish()
-        self._ground.end(example.live)
-        done = self.result.progress
-        done.examples += 1
-        done.steps += len(example.live.steps)
-        done.unmeasured += example.live.unmeasured is not None
-        done.states, done.findings = len(self._states), len(self.result.findings)
-        done.graphs, done.budget, done.sessions = (
-            self._ground.graphs,
-            self._ground.budget,
-            self._ground.sessions,
-        )
-        done.seconds = time.perf_counter() - self._start
-        self.watch.example(done)
+    def play_example(self, trace: Trace) -> list[Fault]:
+        """Play an example, count it, and return its faults."""
+        self._warm_up()
+        faults, seen = self._play(trace)
+        progress = self.progress
+        progress.examples += 1
+        if isinstance(seen, Observation):
+            progress.steps += len(trace.steps)
+            progress.unmeasured += seen.error is not None
+            self._states.update(map(_state, seen.steps))
+            progress.states = max(progress.states, len(self._states))
+        else:
+            progress.deaths += 1
+        if self._graphs and self.target.arm.compiled:
+            progress.graphs, progress.budget = self._graphs.built, self._graphs.budget()
+        progress.seconds = time.perf_counter() - self._begun
+        self._watch.example(progress, trace)
+        return faults
 
-    def saw(self, live: Live) -> None:
-        """Note the state."""
-        self._states.add(live.state)
+    def replay(self, trace: Trace, *, new_session: bool) -> tuple[list[Fault], bool]:
+        """Play a trace again, on a new session or on that of the examples; return its faults.
 
-    def is_new(self, said: Judgement, live: Live) -> bool:
-        """Whether no known finding explains this one."""
-        return not self._explained(str(said.rule), live.trace)
+        The second value is True if the worker died.
+        """
+        if not new_session:
+            self._warm_up()
+            faults, seen = self._play(trace)
+        else:
+            self._graphs = None
+            faults, seen = self._play(trace)
+            self._graphs = None
+        return faults, isinstance(seen, Death)
 
-    def found(self, live: Live, news: Sequence[Judgement], broken: frozenset[Rule]) -> None:
-        """Shrink and tell what is new; `broken` is all that the trace breaks."""
-        for said in news:
-            self._tell(self._shrunk(live.trace, said, broken))
+    def new_faults(self, faults: Sequence[Fault]) -> list[Fault]:
+        """Return the faults of the first step that has one which is not known yet."""
+        names = [name for name, _ in self._known]
+        new = [one for one in faults if one.key not in self._known and names.count(one.name) < PER_NAME]
+        return [one for one in new if one.trace == new[0].trace]
 
-    def memory_eaten(self, live: Live, detail: str) -> None:
-        """The trace used up the memory."""
-        trace = live.trace
-        if not self._explained(FindingKind.MEMORY, trace):
-            trace = shrink(trace, self._eats, plays=40)
-            self._tell(self._finding(FindingKind.MEMORY, trace, None, detail))
+    def confirmed(self, faults: Sequence[Fault]) -> list[Fault]:
+        """Return the faults whose rule is broken first as well where all rows are read after every step.
 
-    def confirm(self) -> None:
-        """Play what compiled decoders showed on sessions of their own, and shrink what needs one."""
-        if self.target.arm.compiled:
-            for finding in list(self.result.findings):
-                self._confirm(finding)
+        A row that nobody read before a resize may be wrong since the set before it: that is another rule.
+        """
+        trace = faults[0].read_everywhere if faults else None
+        if trace is None or faults[0].rule is Rule.R11:
+            return list(faults)
+        first, _ = self.replay(trace, new_session=False)
+        return [one for one in faults if not first or one.rule in {other.rule for other in first}]
 
-    def close(self) -> None:
-        """Drop what was compiled."""
-        self.result.progress.seconds = time.perf_counter() - self._start
-        self._ground.close()
-
-    def _explained(self, name: str, trace: Trace) -> bool:
-        same = [finding for finding in self._known if finding.name == name]
-        pattern = pattern_of(trace)
-        enough = len(same) >= PER_RULE or self._again[name] >= _AGAIN
-        return enough or any(contains(pattern, finding.pattern) for finding in same)
-
-    def _shrunk(self, trace: Trace, said: Judgement, broken: frozenset[Rule]) -> Finding:
-        if said.rule is not Rule.R11:  # graphs that are there already hide it
-
-            def shows(smaller: Trace) -> bool:
-                return said.rule in (now := self._broken(smaller)) and now.keys() <= broken
-
-            trace = shrink(trace, shows, keep=self._kept)
-            said = self._broken(trace).get(said.rule, said)
-        alone = None if self.target.arm.compiled else True
-        return self._finding(FindingKind.RULE, trace, said, said.detail, alone=alone)
-
-    def _confirm(self, finding: Finding) -> None:
-        trace, rule = Trace.parse(finding.trace), finding.rule
-        assert rule is not None  # memory is eaten by buffers alone too
-        said = self._ground.broken_alone(trace).get(rule)
-        if rule is Rule.R11 and said is not None:
-            trace = shrink(
-                trace, lambda one: rule in self._ground.broken_alone(one), keep=1, plays=_COLD_PLAYS
+    def tell(self, fault: Fault, example: int, *, alone: bool | None = None) -> None:
+        """Make a finding of a fault, which is known from then on."""
+        if alone is None and fault.rule:
+            alone = not self.target.arm.compiled or any(
+                one.rule is fault.rule for one in self.replay(fault.trace, new_session=True)[0]
             )
-            said = self._ground.broken_alone(trace).get(rule, said)
-        detail = said.detail if said else finding.detail
-        confirmed = finding.shrunk_to(str(trace), pattern_of(trace), detail, alone=said is not None)
-        self.result.findings[self.result.findings.index(finding)] = confirmed
-        self.watch.found(confirmed)
+        finding = self._finding(fault, example, alone)
+        self._known.append(fault.key)
+        self.findings.append(finding)
+        self.progress.findings += 1
+        self._watch.found(finding)
 
-    @property
-    def _kept(self) -> int:
-        """A compiled decoder's first step is its profile run, also in a trace that was shrunk."""
-        return 1 if self.target.arm.compiled else 0
+    def _warm_up(self) -> None:
+        """Compile for many rows first, as a profile run does: one row would be compiled for itself."""
+        if self._graphs is None and self.target.arm.compiled:
+            self._play(Trace(CAPACITY, (Step(Op.PROFILE, CAPACITY),)))
+            self.progress.sessions += 1
 
-    def _broken(self, trace: Trace) -> dict[Rule, Judgement]:
-        self._announce(trace)
-        try:
-            return self._ground.broken(trace)
-        except OutOfMemory:
-            return {}
+    def _play(self, trace: Trace) -> tuple[list[Fault], Observation | Death]:
+        case, new_session = self.target.case(trace, 1), self._graphs is None
+        graphs = self._graphs = self._graphs or _Graphs(self.target)
+        seen = self._player.play(case, new_session=new_session)
+        if isinstance(seen, Death):
+            self._graphs = None
+            return [fault_of_death(trace, seen)], seen
+        faults = [fault for of_step in faults_by_step(case, seen, graphs.budget) for fault in of_step]
+        graphs.played(trace, seen)
+        if seen.graphs and seen.graphs.limit_hit:
+            self._graphs = None
+        return faults, seen
 
-    def _eats(self, trace: Trace) -> bool:
-        self._announce(trace)
-        try:
-            self._ground.broken(trace)
-        except OutOfMemory:
-            return True
-        return False
-
-    def _announce(self, trace: Trace) -> None:
-        """Say what is played, for the case that the process does not live to tell."""
-        self.watch.begins()
-        for step in trace:
-            self.watch.step(trace.capacity, step)
-
-    def _tell(self, finding: Finding) -> None:
-        if (finding.name, finding.pattern) in {(one.name, one.pattern) for one in self._known}:
-            self._again[finding.name] += 1
-            return
-        self._known.append(finding)
-        self.result.findings.append(finding)
-        self.watch.found(finding)
-
-    def _finding(
-        self,
-        kind: FindingKind,
-        trace: Trace,
-        said: Judgement | None,
-        detail: str,
-        *,
-        alone: bool | None = True,
-    ) -> Finding:
-        target = self.target
-        figures = replace(said, detail=detail) if said else None
+    def _finding(self, fault: Fault, example: int, alone: bool | None) -> Finding:
+        target, said = self.target, fault.judgement
         return Finding(
-            kind=kind, rule=said.rule if said else None, trace=str(trace), pattern=pattern_of(trace),
-            detail=detail, target=target.subject, arm=target.arm.name, family=target.family,
-            examples=self.result.progress.examples + 1, seconds=time.perf_counter() - self._start,
-            seed=self.seed, value=figures.value if figures else None,
-            limit=figures.limit if figures else None, unit=figures.unit if figures else "", alone=alone,
+            kind=FindingKind.RULE if said else FindingKind(fault.name), rule=fault.rule,
+            trace=str(fault.trace), shape=fault.shape, detail=fault.detail, target=target.subject,
+            arm=target.arm.name, family=target.family, examples=example,
+            seconds=time.perf_counter() - self._begun, seed=self.seed, value=said.value if said else None,
+            limit=said.limit if said else None, unit=said.unit if said else "", alone=alone,
             source=target.buffer.source, engine=target.buffer.package,
             model_class=target.buffer.model_class, effect=said.effect if said else None,
         )  # fmt: skip
+
+
+class _Search:
+    """The test function of one search: true for a trace with a new fault, and then for that fault alone.
+
+    Each trace is played once, so that the same trace always has the same answer.
+    """
+
+    def __init__(self, hunt: Hunt, until: int) -> None:
+        self.until = until
+        self.seen: dict[Trace, Fault | None] = {}
+        self.example = 0
+        """Number of the example that showed the fault."""
+        self._hunt = hunt
+        self._wanted: Fault | None = None
+        self._left = _SHRINKS
+
+    def shows(self, trace: Trace) -> bool:
+        if trace not in self.seen:
+            self.seen[trace] = self._first(trace) if self._wanted is None else self._again(trace)
+        return self.seen[trace] is not None
+
+    def _first(self, trace: Trace) -> Fault | None:
+        hunt = self._hunt
+        if hunt.is_over or hunt.progress.examples >= self.until:
+            return None
+        new = hunt.confirmed(hunt.new_faults(hunt.play_example(trace)))
+        if not new or not self._is_shown_again(new[0]):
+            return None
+        self._wanted, self.example = new[0], hunt.progress.examples
+        return new[0]
+
+    def _is_shown_again(self, fault: Fault) -> bool:
+        """Say whether a new session shows a fault of R11 too; tell it as it is where it does not.
+
+        On the session of the examples a graph is built once, so that a second play would not show it.
+        """
+        if fault.rule is not Rule.R11:
+            return True
+        faults, _ = self._hunt.replay(fault.trace, new_session=True)
+        if any(one.rule is fault.rule for one in faults):
+            return True
+        self._hunt.tell(fault, self._hunt.progress.examples, alone=False)
+        return False
+
+    def _again(self, trace: Trace) -> Fault | None:
+        wanted = self._wanted
+        assert wanted is not None  # something was found
+        if self._left <= 0:
+            return None
+        new_session = wanted.rule is Rule.R11
+        faults, died = self._hunt.replay(trace, new_session=new_session)
+        self._left -= _SHRINKS // _SLOW_SHRINKS if new_session or died else 1
+        return next((one for one in faults if one.key == wanted.key), None)
+
+
+def _settings(examples: int) -> settings:
+    # Health checks are clocks and sizes: a compiled decoder is slow the first time.
+    return settings(
+        max_examples=examples, phases=[Phase.generate, Phase.shrink], deadline=None, database=None,
+        derandomize=False, verbosity=Verbosity.quiet, suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+
+
+def _state(facts: StepFacts) -> tuple[object, ...]:
+    """Return what is the same in two moments that look alike: rows, and what the last answer was made of."""
+    runs = facts.answer.rows[0] if facts.answer and facts.answer.rows else ()
+    return (facts.capacity, tuple((run.payload is None or bool(run.payload), run.rows) for run in runs))
+
+
+def hunt(target: Target, player: Player, *, examples: int, seed: int = 0, watch: Watch | None = None) -> Hunt:
+    """Play `examples` lifecycles on a target, and return the hunt with its findings."""
+    found = Hunt(target, player, seed=seed, watch=watch)
+    found.search(lifecycles(target), examples)
+    return found

@@ -1,21 +1,17 @@
-"""What a user asks to be fuzzed, as text that goes to a child process, and the target that it means."""
+"""Requests for a hunt, as a user words them, and the targets that they mean."""
 
-from contextlib import closing
 from dataclasses import dataclass
-
-import torch
 
 from deepstack_harness.catalogue.registry import FAMILIES
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered, user_buffer
+from deepstack_harness.contract.buffer_ref import BufferRef, registered, user_buffer
 from deepstack_harness.contract.case import parse_subject
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import UsageError
-from deepstack_harness.fuzzing.session import Ground
+from deepstack_harness.fuzzing.hunt import Hunt
+from deepstack_harness.fuzzing.player import InProcessPlayer, Player
 from deepstack_harness.fuzzing.target import Target
-from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.play.user_buffer import load_buffer
 
 
 @dataclass(frozen=True)
@@ -30,35 +26,32 @@ class Asked:
 
     @property
     def name(self) -> str:
-        """As the user wrote it."""
+        """The name that the user wrote."""
         return self.source or self.buffer or self.revision or "reference"
 
+    def target(self, buffer: BufferRef | None = None) -> Target:
+        """Return the target, where that of a source is `buffer`.
 
-def target_of(asked: Asked) -> Target:
+        Raises `UsageError` for an unknown family or arm, and for one that nothing can be hunted under.
+        """
+        if self.family.partition(":")[0] not in FAMILIES:
+            raise UsageError(f"unknown family '{self.family}'; known are {', '.join(FAMILIES)}")
+        arm = ArmSpec.parse(self.arm)
+        if self.source or self.buffer:
+            return Target(buffer or user_buffer(self.name), arm, self.family)
+        revision, caller = parse_subject(self.name)
+        return Target(registered(revision), arm, self.family, caller)
+
+
+def target_of(asked: Asked, player: Player) -> Target:
     """Find the buffer; `UsageError` for what does not exist, `MachineError` for what cannot be fetched."""
-    arm = ArmSpec.parse(asked.arm)
-    if asked.family.partition(":")[0] not in FAMILIES:
-        raise UsageError(f"unknown family '{asked.family}'; known are {', '.join(FAMILIES)}")
-    if asked.source:
-        return _upstream(asked.source, arm, asked.family)
-    if asked.buffer:
-        return Target(user_buffer(asked.buffer), load_buffer(asked.buffer), arm, asked.family)
-    revision, caller = parse_subject(asked.name)
-    return Target(registered(revision), buffer_named(revision), arm, asked.family, caller)
+    target = asked.target()
+    found = player.bind(None if asked.source else target.buffer, asked.source, asked.family)
+    return asked.target(found) if asked.source else target
 
 
 def rules_broken(asked: Asked, trace: str) -> frozenset[Rule]:
-    """What one trace breaks, on a session of its own; raises as `target_of` does."""
-    target = target_of(asked)
-    ground = Ground(target)
-    parsed = Trace.parse(trace)
-    with torch.no_grad(), closing(ground):
-        return frozenset(ground.broken(parsed) if target.alone else ground.broken_alone(parsed))
-
-
-def _upstream(source: str, arm: ArmSpec, family: str) -> Target:
-    from deepstack_harness.engines.classes import methods_of
-    from deepstack_harness.engines.known import open_source
-
-    bound = methods_of(open_source(source), family)
-    return Target(bound.ref, bound, arm, family)
+    """Return the rules that one trace breaks first, on a session of its own; raises as `target_of` does."""
+    player = InProcessPlayer()
+    faults, _ = Hunt(target_of(asked, player), player).replay(Trace.parse(trace), new_session=True)
+    return frozenset(fault.rule for fault in faults if fault.rule)

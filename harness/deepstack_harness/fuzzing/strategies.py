@@ -57,10 +57,6 @@ def paddings(tokens: int, capacity: int, ranks: int = 1) -> tuple[int, ...]:
     return tuple(sorted({tokens, pad_to_capture(tokens), shared, max(tokens, capacity)}))
 
 
-def _counts_to_growth(capacity: int, ranks: int) -> SearchStrategy[int]:
-    return st.one_of(token_counts(capacity, ranks), st.sampled_from(growing_counts(capacity, max(2, ranks))))
-
-
 def padded(tokens: int, capacity: int, ranks: int = 1) -> SearchStrategy[int]:
     """One of `paddings`."""
     return st.sampled_from(paddings(tokens, capacity, ranks))

@@ -1,4 +1,4 @@
-"""What fuzzing costs: steps a second, and against a bare loop over the same token counts."""
+"""Cost of fuzzing: steps a second, and time against a bare loop over the same token counts."""
 
 import time
 from collections.abc import Sequence
@@ -11,34 +11,33 @@ from deepstack_harness.arms.open import open_arm
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.protocols import Inputs
-from deepstack_harness.contract.trace import RUNS_DECODER, Step
+from deepstack_harness.contract.trace import RUNS_DECODER, Trace
 from deepstack_harness.fuzzing.hunt import CAPACITY, Progress, Watch, hunt
+from deepstack_harness.fuzzing.player import WorkerPlayer
 from deepstack_harness.fuzzing.target import Target
 from deepstack_harness.play import Model
-from deepstack_harness.revisions.reference import ReferenceBuffer
 
-_FAMILY = "qwen3_vl"
+_STEP_S = 300.0
 
 
 class _Counts(Watch):
-    """Notes how many tokens each run of the decoder had."""
+    """Watch that notes how many tokens each run of the decoder had."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
 
     @override
-    def step(self, capacity: int, step: Step) -> None:
-        if step.op in RUNS_DECODER:
-            self.tokens.append(step.tokens)
+    def example(self, progress: Progress, trace: Trace) -> None:
+        self.tokens += [step.tokens for step in trace if step.op in RUNS_DECODER]
 
 
 def alone_steps_per_second(examples: int = 300) -> float:
-    """Steps of a buffer alone, reads of all rows included; `reference`, one thread."""
+    """Return the steps a second of a buffer alone, reads of all rows included; `reference`, one thread."""
     return _hunted(EAGER, examples)[0].steps_per_second
 
 
 def beside_bare_loop(arm: ArmSpec, examples: int = 200) -> tuple[float, float]:
-    """(steps a second, time against that of a bare loop) of a compiled arm; both compile once.
+    """Return (steps a second, time against that of a bare loop) of a compiled arm; both compile once.
 
     The loop runs eager, compiled and the zeroed control on the same counts, and compares them.
     """
@@ -47,14 +46,15 @@ def beside_bare_loop(arm: ArmSpec, examples: int = 200) -> tuple[float, float]:
 
 
 def _hunted(arm: ArmSpec, examples: int) -> tuple[Progress, list[int]]:
-    torch.set_num_threads(1)
-    target, watch = Target(registered("reference"), ReferenceBuffer, arm, _FAMILY), _Counts()
-    hunt(target, examples=2)  # what is imported or kept on the disk once for all is not counted
-    return hunt(target, examples=examples, watch=watch).progress, watch.tokens
+    target, watch = Target(registered("reference"), arm, Target.family), _Counts()
+    with closing(WorkerPlayer(step_s=_STEP_S)) as player:
+        hunt(target, player, examples=2)  # what is imported or kept on the disk once for all is not counted
+        return hunt(target, player, examples=examples, watch=watch).progress, watch.tokens
 
 
 def _bare_seconds(arm: ArmSpec, tokens: Sequence[int]) -> float:
-    model = Model.build(_FAMILY)
+    torch.set_num_threads(1)
+    model = Model.build(Target.family)
     start = time.perf_counter()
     with torch.no_grad(), closing(open_arm(arm, model.decoder, model.profile(CAPACITY))) as session:
         for count in tokens:
@@ -69,5 +69,6 @@ def _bare_seconds(arm: ArmSpec, tokens: Sequence[int]) -> float:
 
 
 def _inputs(model: Model, tokens: int) -> Inputs:
+    """Return random inputs: hidden and each level (tokens, hidden), positions (3, tokens)."""
     hidden, *levels = (torch.randn(tokens, model.family.hidden) for _ in range(1 + model.family.levels))
     return Inputs(hidden, model.family.positions(tokens, model.device), tuple(levels))

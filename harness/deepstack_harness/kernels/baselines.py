@@ -23,7 +23,7 @@ _FACTS = ("graphs", "kernels", "points", "largest", "bytes", "agreement")
 
 
 @dataclass(frozen=True)
-class Entry:
+class BaselineEntry:
     """One step of one subject: what it is, then graphs, generated kernels and their bytes.
 
     `largest` is the size of the largest kernel in symbols, `points` the same as
@@ -46,7 +46,7 @@ class Entry:
     agreement: float | None = None
 
     @classmethod
-    def of(cls, asked: Subject, found: Measurement, agreement: float | None = None) -> "Entry":
+    def of(cls, asked: Subject, found: Measurement, agreement: float | None = None) -> "BaselineEntry":
         """The entry of a measurement; of several calls bytes and kernels are sums."""
         largest = max((call.largest for call in found.calls), key=lambda kernel: kernel.points or 0)
         return cls(
@@ -64,7 +64,7 @@ class Entry:
         return name_of(self)
 
 
-def name_of(asked: Subject | Entry) -> str:
+def name_of(asked: Subject | BaselineEntry) -> str:
     """What an entry is of: two of one name are two versions of one fact."""
     layers = f", {asked.layers} layers" if asked.layers else ""
     sizes = f"{asked.tokens} of {asked.capacity} tokens, traced with {asked.profile_tokens}"
@@ -76,7 +76,7 @@ class Baselines:
     """A whole file."""
 
     schema_version: int
-    entry: tuple[Entry, ...]
+    entry: tuple[BaselineEntry, ...]
 
 
 class State(StrEnum):
@@ -108,13 +108,13 @@ def file_name(target: str, device: str, torch: str) -> str:
     return f"kernels-{where}-torch{minor}.json"
 
 
-def load(path: Path) -> tuple[Entry, ...]:
+def load(path: Path) -> tuple[BaselineEntry, ...]:
     """The entries; raises `UsageError` for a file that is none, or of another schema version."""
     return load_json(path, Baselines, "a file of baselines", SCHEMA_VERSION).entry
 
 
 def differences(
-    known: Iterable[Entry], measured: Iterable[Entry], names: Collection[str]
+    known: Iterable[BaselineEntry], measured: Iterable[BaselineEntry], names: Collection[str]
 ) -> list[Difference]:
     """What is not as it was: measured and not known, better, or else; and known, but not among `names`.
 
@@ -126,7 +126,7 @@ def differences(
     return unused + [one for one in compared if one is not None]
 
 
-def update(path: Path, measured: Iterable[Entry], names: Collection[str], *, only_new: bool) -> None:
+def update(path: Path, measured: Iterable[BaselineEntry], names: Collection[str], *, only_new: bool) -> None:
     """Write what was measured; entries of other `names` stay, and with `only_new` all that are there.
 
     The file is whole at any time.
@@ -140,7 +140,7 @@ def update(path: Path, measured: Iterable[Entry], names: Collection[str], *, onl
     write_atomically(path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
 
 
-def _difference(before: Entry | None, now: Entry) -> Difference | None:
+def _difference(before: BaselineEntry | None, now: BaselineEntry) -> Difference | None:
     if before is None:
         return Difference(State.MISSING, now.name)
     differing = [fact for fact in _FACTS if getattr(before, fact) != getattr(now, fact)]
@@ -152,6 +152,6 @@ def _difference(before: Entry | None, now: Entry) -> Difference | None:
     return Difference(State.IMPROVED if better else State.CHANGED, now.name, detail)
 
 
-def _is_better(fact: str, before: Entry, now: Entry) -> bool:
+def _is_better(fact: str, before: BaselineEntry, now: BaselineEntry) -> bool:
     one, other = getattr(before, fact) or 0, getattr(now, fact) or 0
     return bool(other > one if fact == "agreement" else other < one)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from deepstack_harness.errors import MachineError
 
-SUPPORTED: Mapping[str, str] = {"2.11": "3.6", "2.13": "3.7"}
+SUPPORTED: Mapping[str, str] = {"2.11": "3.6", "2.13": "3.7", "2.15": "3.9"}
 """torch minor version -> the triton minor version it is released with.
 
 These pairs were run; what is generated rests on private parts of both, so others

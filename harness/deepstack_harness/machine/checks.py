@@ -13,6 +13,7 @@ from deepstack_harness.catalogue import data_files
 from deepstack_harness.engines.engine import Engine
 from deepstack_harness.engines.known import ENGINES
 from deepstack_harness.engines.vllm import VLLM
+from deepstack_harness.machine.torch_install import torch_problem
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered
 from deepstack_harness.workers.worker import call_once
@@ -50,6 +51,9 @@ def examine() -> Iterator[MachineCheck]:
 
 def torch_version() -> MachineCheck:
     """Check that torch is one of the versions whose private APIs were read."""
+    problem = _torch_problem()
+    if problem:
+        return MachineCheck("torch", here=False, found=problem, needed=True)
     import torch
 
     found = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -61,11 +65,25 @@ def torch_version() -> MachineCheck:
 
 def gpu() -> MachineCheck:
     """Name the GPUs that torch sees: without one, cases for a GPU are skipped."""
+    if _torch_problem():
+        return MachineCheck("gpu", here=False, found="unknown: torch is needed to look for one")
     import torch
 
     count = torch.cuda.device_count()
     names = ", ".join(torch.cuda.get_device_name(index) for index in range(count))
     return MachineCheck("gpu", count > 0, names or "none: --device cuda is refused, GPU cases are skipped")
+
+
+def _torch_problem() -> str | None:
+    """Return why torch cannot be imported, with the line that installs it."""
+    try:
+        import torch  # noqa: F401  # a broken torch raises here
+    except Exception as error:
+        problem = torch_problem(error)
+        if problem is None:
+            raise
+        return problem
+    return None
 
 
 def installed_engine(engine: Engine) -> MachineCheck:
@@ -125,8 +143,18 @@ def cache_folder() -> MachineCheck:
     return MachineCheck("cache", here=True, found=f"{folder}, {free:.0f} GiB free")
 
 
+def sandbox() -> MachineCheck:
+    """Check that code under test is kept from files, network and processes."""
+    from deepstack_harness.machine.sandbox_check import sandbox_found
+
+    whole, found = sandbox_found()
+    return MachineCheck("sandbox", here=whole, found=found)
+
+
 def inductor() -> MachineCheck:
     """Check that Inductor's CPU backend works: compile and run a function in a worker."""
+    if _torch_problem():
+        return MachineCheck("inductor on cpu", here=False, found="torch is needed to compile", needed=True)
     result = call_once(_COMPILE, limits=Limits(call_s=_COMPILE_SECONDS))
     if isinstance(result, Answered):
         return MachineCheck(
@@ -154,6 +182,7 @@ CHECKS: tuple[Callable[[], MachineCheck], ...] = (
     gpu,
     *(partial(installed_engine, one) for one in ENGINES),
     *(partial(library, name, without) for name, without in _LIBRARIES.items()),
+    sandbox,
     chromium,
     cache_folder,
     package_index,

@@ -53,6 +53,8 @@ def _every(wanted: NightRequest) -> Iterator[Stage]:
         yield Stage("audit", _harness("audit", *told, "--json", rows), _HOUR, judged=lambda: unexpected(rows))
     fuzz = ("--revision", "reference", "--arm", "inductor/drop_all", "--minutes", f"{wanted.minutes:g}")
     yield Stage("fuzz", _harness("fuzz", *fuzz, "--out", folder / "fuzz"), wanted.minutes * 60 + _HOUR)
+    bench = (sys.executable, "-m", "deepstack_harness.bench", "--json", str(folder / "bench.jsonl"))
+    yield Stage("bench", (*bench, "--history", str(wanted.history)), _HOUR)
     if before := _before(wanted):
         compare = _harness("compare", before, folder, "--history", wanted.history)
         yield Stage("compare", compare, _HOUR)

@@ -22,6 +22,7 @@ from deepstack_harness.workers.outcomes import (
     TimedOut,
     WorkerEnd,
 )
+from deepstack_harness.workers.profiles import Profile
 from deepstack_harness.workers.worker import Worker
 
 WORK = "deepstack_harness.play.work"
@@ -39,8 +40,13 @@ class CaseWorker:
         limits: Limits,
         environment: Mapping[str, str] | None = None,
         started: Callable[[Worker], None] = lambda _: None,
+        sandbox: Profile | None = None,
     ) -> None:
-        """Start nothing before the first call; `started` is called with every worker."""
+        """Start nothing before the first call; `started` is called with every worker.
+
+        Code under test needs a `sandbox`; None is for workers that run code of ours alone.
+        """
+        self._sandbox = sandbox
         self._limits = limits
         self._environment = environment
         self._started = started
@@ -86,7 +92,9 @@ class CaseWorker:
 
     def _ready(self) -> Worker:
         if self._worker is None:
-            self._worker = Worker(self._limits, preload=WORK, environment=self._environment)
+            self._worker = Worker(
+                self._limits, preload=WORK, environment=self._environment, sandbox=self._sandbox
+            )
             self._started(self._worker)
         return self._worker
 

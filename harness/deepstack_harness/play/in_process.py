@@ -1,32 +1,20 @@
-"""Play a case in this process, on a model that all cases share."""
+"""The models that the cases of this process share, and the makers of their buffers."""
 
 import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from deepstack_harness.contract.buffer_ref import BufferKind, BufferRef
-from deepstack_harness.contract.case import Case
-from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.errors import HarnessError
 from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.play import Model, play
-from deepstack_harness.play.observe import OnProgress
+from deepstack_harness.play.model import Model
 from deepstack_harness.play.user_buffer import load_buffer
 
 Bound = Mapping[BufferRef, BufferFactory]
 """Factories of the buffers that no name leads to: classes of sources, live objects."""
 
 NOTHING_BOUND: Bound = MappingProxyType({})
-
-
-def play_here(case: Case, bound: Bound = NOTHING_BOUND, on_progress: OnProgress | None = None) -> Observation:
-    """Play a case in this process; `on_progress` as `deepstack_harness.play.observe.play` has it.
-
-    Raises `UsageError` for an unknown name, `MachineError` for a device that is not here.
-    """
-    model = _shared_model(case.family, case.dtype, case.device, case.seed)
-    return play(case, model, factory_of(case.buffer, bound), on_progress=on_progress)
 
 
 def factory_of(buffer: BufferRef, bound: Bound = NOTHING_BOUND) -> BufferFactory:
@@ -41,6 +29,6 @@ def factory_of(buffer: BufferRef, bound: Bound = NOTHING_BOUND) -> BufferFactory
 
 
 @functools.cache
-def _shared_model(family: str, dtype: str, device: str, seed: int) -> Model:
+def shared_model(family: str, dtype: str, device: str, seed: int) -> Model:
     """Draw the weights once: no run changes them."""
     return Model.build(family, dtype, device, seed)

@@ -1,7 +1,7 @@
 """A whole case: every step played, then stated as one observation."""
 
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 
 import torch
@@ -15,6 +15,7 @@ from deepstack_harness.contract.case import Case, Compare
 from deepstack_harness.contract.observation import GraphFacts, Observation, StepFacts
 from deepstack_harness.contract.optional_members import innermost
 from deepstack_harness.contract.protocols import BufferFactory, Session
+from deepstack_harness.contract.trace import Step
 from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.play.attempt import Attempt, attempt
 from deepstack_harness.play.model import Model
@@ -41,19 +42,18 @@ def play(
     step could not be measured the steps from there on are unavailable, and `error` says why.
     """
     caller, tell = caller or caller_of(case), on_progress or (lambda _: None)
-    decoder, profile = caller.decoder(_decoder(case, model)), model.sizes(case.trace)
-    mode = torch.inference_mode() if case.trace.mode == "inference" else torch.no_grad()
-    with mode, closing(open_arm(case.arm, decoder, profile)) as session:
+    decoder, profile = caller.decoder(decoder_of(case, model)), model.sizes(case.trace)
+    with mode_of(case), closing(open_arm(case.arm, decoder, profile)) as session:
         made = attempt("make", lambda: Player(case, model, make_buffer, session, caller))
         player = made.value
         if player is None:
             return _without_buffer(case, model, made, tell)
         compiled = _compiled(session)
         probe = GraphProbe(compiled, case.arm.guards) if compiled else None
-        beginning = _without_steps(case, model, vision=player.vision)
+        beginning = without_steps(case, model, player)
         tell(beginning)
         with probe or nullcontext():
-            steps, unmeasured = _steps(case, player, tell)
+            steps, unmeasured = played_steps(case, player, tell=tell)
         graphs, error = _graph_facts(probe, compiled)
     return replace(beginning, steps=steps, graphs=graphs, error=unmeasured or error)
 
@@ -64,15 +64,16 @@ def _without_buffer(case: Case, model: Model, made: Attempt[Player], tell: OnPro
         str(case.trace.steps[0]), case.trace.capacity, raised=made.raised, unavailable=made.unavailable
     )
     steps = (first, *not_played(case, 1, "the buffer could not be made"))
-    beginning = _without_steps(case, model, vision=True)
+    beginning = without_steps(case, model, None)
     tell(beginning)
     for facts in steps:
         tell(facts)
     return replace(beginning, steps=steps)
 
 
-def _without_steps(case: Case, model: Model, *, vision: bool) -> Observation:
-    sizes = model.sizes(case.trace)
+def without_steps(case: Case, model: Model, player: Player | None) -> Observation:
+    """Return the observation of a case before its first step; None for a buffer that cannot be made."""
+    sizes, vision = model.sizes(case.trace), player is None or player.vision
     return Observation(
         dtype=str(sizes.dtype).removeprefix("torch."), device=str(model.device), levels=sizes.levels,
         hidden=sizes.hidden, torch=str(torch.__version__), steps=(), vision=vision,
@@ -88,7 +89,12 @@ class _NoDecoder(torch.nn.Module):
         return hidden
 
 
-def _decoder(case: Case, model: Model) -> torch.nn.Module:
+def mode_of(case: Case) -> AbstractContextManager[object]:
+    """Return the mode that the whole life of the case's buffer is under."""
+    return torch.inference_mode() if case.trace.mode == "inference" else torch.no_grad()
+
+
+def decoder_of(case: Case, model: Model) -> torch.nn.Module:
     """Return the decoder that the arm runs; raises `UsageError` where it does not fit the buffer."""
     if case.compare is Compare.NOTHING:
         return _NoDecoder()
@@ -100,11 +106,22 @@ def _decoder(case: Case, model: Model) -> torch.nn.Module:
     return model.decoder
 
 
-def _steps(case: Case, player: Player, tell: OnProgress) -> tuple[tuple[StepFacts, ...], str | None]:
-    """Return the facts of all steps, and what kept one of them from being measured."""
+def played_steps(
+    case: Case,
+    player: Player,
+    *,
+    announce: Callable[[int, Step], None] = lambda *_: None,
+    tell: OnProgress = lambda _: None,
+) -> tuple[tuple[StepFacts, ...], str | None]:
+    """Play all steps; return their facts, and what kept a step from being measured.
+
+    `announce` is called with the number of each step, from 1, and the step, before it is played; `tell`
+    with its facts afterwards.
+    """
     done: list[StepFacts] = []
     try:
         for index, step in enumerate(case.trace):
+            announce(index + 1, step)
             done.append(player.play(index, step))  # what was played before an error stays
             tell(done[-1])
     except NotMeasured as error:

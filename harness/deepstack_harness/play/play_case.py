@@ -2,8 +2,8 @@
 
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation
-from deepstack_harness.play.in_process import NOTHING_BOUND, Bound, play_here
-from deepstack_harness.play.observe import OnProgress
+from deepstack_harness.play.in_process import NOTHING_BOUND, Bound, factory_of, shared_model
+from deepstack_harness.play.observe import OnProgress, play
 from deepstack_harness.play.ranks.play import play_among_ranks
 
 
@@ -12,4 +12,7 @@ def play_case(case: Case, bound: Bound = NOTHING_BOUND, on_progress: OnProgress 
 
     `on_progress` is as `deepstack_harness.play.observe.play` has it; ranks report none.
     """
-    return play_among_ranks(case, bound) if case.arm.ranks > 1 else play_here(case, bound, on_progress)
+    if case.arm.ranks > 1:
+        return play_among_ranks(case, bound)
+    model = shared_model(case.family, case.dtype, case.device, case.seed)
+    return play(case, model, factory_of(case.buffer, bound), on_progress=on_progress)

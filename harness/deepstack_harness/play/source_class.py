@@ -11,8 +11,8 @@ Way = Literal["methods", "forward"]
 class SourceClass:
     """A class of a source: the text by which the user named the source, and how the class is driven.
 
-    `family` chooses the class that the engine has for a model family; otherwise it is `model_class`, one
-    of those that were found in the source.
+    `family` chooses the class that the engine has for a model family, driven by its methods; otherwise it
+    is `model_class`, one of those that were found in the source.
     """
 
     text: str

@@ -10,9 +10,10 @@ from deepstack_harness.contract.contract_text import WHERE
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.errors import UsageError
 from deepstack_harness.workers.child import Channel
+from deepstack_harness.workers.foreign import foreign_worker
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import WorkerEnd, value_of
-from deepstack_harness.workers.worker import Worker
+from deepstack_harness.workers.outcomes import RaisedInWorker, WorkerEnd, value_of
+from deepstack_harness.workers.profiles import COMPILE
 
 _SIGNATURE = "(capacity, hidden, levels, *, dtype, device)"
 _METHODS = {"get": "get(tokens)", "set": "set(payload)", "clear": "clear(tokens)"}
@@ -43,10 +44,16 @@ def load_buffer(text: str) -> BufferFactory:
 def check_buffers(names: Sequence[str]) -> None:
     """Refuse, with `UsageError`, classes that `load_buffer` refuses or that end a worker which loads them."""
     limits = Limits(start_s=_IMPORTING_S, call_s=_LOADING_S)
-    with Worker(limits, preload=__name__) as worker:
+    with foreign_worker(COMPILE, limits, preload=__name__) as worker:
         result = worker.call(f"{__name__}:load_all", {"names": list(names)})
     if isinstance(result, WorkerEnd):
         raise UsageError(f"loading {', '.join(names)}: {result.sentence}")
+    if (
+        isinstance(result, RaisedInWorker)
+        and "PermissionError" in result.message
+        and worker.in_force.in_force
+    ):
+        raise UsageError(f"{result.message}; it runs in a sandbox, which --no-sandbox turns off")
     value_of(result, f"loading {', '.join(names)}")
 
 

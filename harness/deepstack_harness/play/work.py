@@ -19,7 +19,7 @@ from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.devices import parse_device, parse_dtype
-from deepstack_harness.engines.classes import forward_of, methods_of
+from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import HarnessError
 from deepstack_harness.play.attempt import announcing
@@ -123,8 +123,7 @@ def _bound(case: Case, source: SourceClass) -> Bound:
 def _factory(source: SourceClass) -> MethodsClass | ForwardClass:
     """Return the class, bound; raises `UsageError` where it cannot be driven in this way."""
     if source.family is not None:
-        bind = methods_of if source.way == "methods" else forward_of
-        return bind(_opened(source.text), source.family)
+        return methods_of(_opened(source.text), source.family)
     found = _found(source.text, source.model_class)
     factory = found.methods if source.way == "methods" else found.forward
     if factory is None:

@@ -14,14 +14,14 @@ from deepstack_harness.errors import NotMeasured
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """One launch: the kernel's name, and its grid in blocks."""
 
     kernel: str
     grid: tuple[int, int, int]
 
 
-def launched(run: Callable[[], object]) -> list[Launch]:
+def launched(run: Callable[[], object]) -> list[KernelLaunch]:
     """The launches of `run`, in the order they started; call it once before, so that autotuning is over.
 
     Raises `NotMeasured` where the profiler saw none.
@@ -38,14 +38,14 @@ def launched(run: Callable[[], object]) -> list[Launch]:
     return found
 
 
-def read_launches(trace: bytes) -> list[Launch]:
+def read_launches(trace: bytes) -> list[KernelLaunch]:
     """The launches in a trace of `torch.profiler` (Chrome's format: events of category `kernel`)."""
     events = [event for event in json.loads(trace)["traceEvents"] if event.get("cat") == "kernel"]
     events.sort(key=lambda event: event["ts"])
-    return [Launch(event["name"], tuple(event["args"]["grid"])) for event in events]
+    return [KernelLaunch(event["name"], tuple(event["args"]["grid"])) for event in events]
 
 
-def with_grids(calls: Iterable[GraphCall], launches: Iterable[Launch]) -> tuple[GraphCall, ...]:
+def with_grids(calls: Iterable[GraphCall], launches: Iterable[KernelLaunch]) -> tuple[GraphCall, ...]:
     """The calls with the grid of each Triton kernel.
 
     Raises `NotMeasured` where a kernel was not launched, or in another order.
@@ -56,7 +56,7 @@ def with_grids(calls: Iterable[GraphCall], launches: Iterable[Launch]) -> tuple[
     )
 
 
-def _with_grid(kernel: Kernel, left: "Iterable[Launch]") -> Kernel:
+def _with_grid(kernel: Kernel, left: "Iterable[KernelLaunch]") -> Kernel:
     if kernel.function is None:
         return kernel
     # Launches of libraries lie between; what is passed over belongs to them.

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
+from deepstack_harness.clean_text import one_line, shortened
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.reporting.findings import ReportedFinding, case_findings, detail_of, figure_of
 from deepstack_harness.reporting.rerun import again
 from deepstack_harness.reporting.run_data import RunData
-from deepstack_harness.reporting.sanitize import one_line, shortened
 from deepstack_harness.reporting.summary import summarise
 
 MOST = 9

@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from deepstack_harness.clean_text import shortened
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.verdicts import OPENED, UNEXPECTED, WORST_FIRST, Verdict, worst
 from deepstack_harness.reporting.run_data import RunData
-from deepstack_harness.reporting.sanitize import shortened
 from deepstack_harness.results.records import CaseRecord
 
 MOST_OUTPUT = 4_000

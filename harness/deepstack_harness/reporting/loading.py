@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from deepstack_harness.clean_text import clean, shortened
 from deepstack_harness.errors import UsageError
 from deepstack_harness.nightly.night import Ended
 from deepstack_harness.reporting.run_data import RunData
-from deepstack_harness.reporting.sanitize import clean, shortened
 from deepstack_harness.results.history import history_in
 from deepstack_harness.results.read import StoredRun, read_rows, read_stored
 from deepstack_harness.results.records import CaseRecord

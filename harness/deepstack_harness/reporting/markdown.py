@@ -4,11 +4,11 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 
+from deepstack_harness.clean_text import one_line, shortened
 from deepstack_harness.contract.verdicts import WORST_FIRST
 from deepstack_harness.reporting.findings import ReportedFinding, case_findings, detail_of, figure_of
 from deepstack_harness.reporting.rerun import again
 from deepstack_harness.reporting.run_data import RunData
-from deepstack_harness.reporting.sanitize import one_line, shortened
 from deepstack_harness.reporting.summary import summarise
 from deepstack_harness.reporting.verdict_matrix import Cell, Matrix, release_matrix, run_matrix
 

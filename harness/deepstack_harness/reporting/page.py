@@ -15,6 +15,7 @@ import msgspec
 from markupsafe import Markup
 
 from deepstack_harness import __version__
+from deepstack_harness.clean_text import shortened
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Verdict
 from deepstack_harness.reporting.figures import figures_of
@@ -29,7 +30,6 @@ from deepstack_harness.reporting.findings import (
 )  # fmt: skip
 from deepstack_harness.reporting.rerun import again
 from deepstack_harness.reporting.run_data import RunData
-from deepstack_harness.reporting.sanitize import shortened
 from deepstack_harness.reporting.summary import summarise
 from deepstack_harness.reporting.verdict_matrix import Cell, Matrix, release_matrix, run_matrix
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from deepstack_harness.clean_text import shortened
 from deepstack_harness.errors import UsageError
 
 _ABOUT = re.compile(r"run(?:-(\d+)of(\d+))?\.json")
@@ -24,9 +25,12 @@ class Shard:
     @classmethod
     def parse(cls, text: str) -> "Shard":
         """Parse `1/3`; raises `UsageError` for anything else."""
-        found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+        found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text)
         if not found or int(found[1]) > int(found[2]):
-            raise UsageError(f"--shard takes I/N with I from 1 to N, as in 1/3, not '{text}'")
+            raise UsageError(
+                "--shard takes I/N with I from 1 to N and N up to 999999, as in 1/3, "
+                f"not '{shortened(text, 200)}'"
+            )
         return cls(int(found[1]), int(found[2]))
 
 

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import msgspec
 
 from deepstack_harness.atomic import write_atomically
+from deepstack_harness.clean_text import json_line
 from deepstack_harness.contract.row import Row
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.results.files import Files, found_in
@@ -106,7 +107,7 @@ def _lock(stream: BinaryIO, folder: Path) -> None:
 
 def _append(stream: BinaryIO, records: Iterable[object]) -> None:
     with _translated(Path(stream.name)):
-        stream.write(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
+        stream.write(b"".join(map(json_line, records)))
         stream.flush()
         os.fsync(stream.fileno())
 

@@ -10,6 +10,7 @@ from deepstack_harness.play.case_worker import CaseWorker, observation_of
 from deepstack_harness.results.case_result import CaseResult, lost_result, result_of
 from deepstack_harness.results.records import CaseEnding
 from deepstack_harness.runs.groups import Group
+from deepstack_harness.workers.foreign import profile_of
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     RaisedInWorker,
@@ -17,6 +18,7 @@ from deepstack_harness.workers.outcomes import (
     TimedOut,
     WorkerEnd,
 )
+from deepstack_harness.workers.profiles import Profile
 from deepstack_harness.workers.worker import Worker
 
 RUN_LIMITS = Limits(start_s=300.0, call_s=300.0, memory=8 * 2**30)
@@ -33,13 +35,20 @@ def play_group(
     The worker measures, this process judges.  `started` is called with every worker.  Closing the iterator
     ends the worker.  Where a worker does not even start, the cases that are left are not tried.
     """
-    with CaseWorker(limits, environment, started) as worker:
+    with CaseWorker(limits, environment, started, _sandbox(group)) as worker:
         for index, planned in enumerate(group.cases):
             end = worker.start()
             if end is not None:
                 yield from _not_started(group.cases[index:], end)
                 return
             yield _play(worker, planned)
+
+
+def _sandbox(group: Group) -> Profile | None:
+    """Return the weakest profile that a case of the group needs; None where all code is ours."""
+    found = [profile_of(planned.case) for planned in group.cases]
+    # Cases of a group share arm and device, so that only the kind of the buffer makes a difference.
+    return max(filter(None, found), key=lambda profile: profile.processes, default=None)
 
 
 def _play(worker: CaseWorker, planned: PlannedCase) -> CaseResult:

@@ -1,5 +1,6 @@
 """Tasks of a run: families x revisions x traces x arms x dtypes x devices, selected by an expression."""
 
+import ast
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
@@ -8,6 +9,7 @@ import pandas as pd
 from deepstack_harness.catalogue.contract_runs import contract_runs
 from deepstack_harness.catalogue.incidents import DEEPSTACK, catalogue
 from deepstack_harness.catalogue.matrix import Where, daily, plan_check, plan_incident, plan_runs
+from deepstack_harness.clean_text import shortened
 from deepstack_harness.contract.buffer_ref import user_buffer
 from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.errors import UsageError
@@ -69,6 +71,7 @@ def select(cases: Sequence[PlannedCase], selection: str | None) -> list[PlannedC
     if selection is None:
         return list(cases)
     frame = pd.DataFrame([_columns(planned) for planned in cases], columns=list(COLUMNS), dtype=object)
+    _check_syntax(selection)
     try:
         holds = frame.eval(selection, engine="python", local_dict={}, global_dict={})
     except Exception as error:  # noqa: BLE001  # pandas raises whatever the expression makes it
@@ -79,6 +82,46 @@ def select(cases: Sequence[PlannedCase], selection: str | None) -> list[PlannedC
         known = len({planned.id for planned in cases})
         raise UsageError(f"selection '{selection}' holds for none of {known} cases; {_HELP}")
     return [planned for planned, held in zip(cases, holds, strict=True) if held]
+
+
+_ALLOWED = (
+    ast.Expression, ast.BoolOp, ast.boolop, ast.Compare, ast.cmpop, ast.UnaryOp, ast.Not, ast.Invert,
+    ast.Constant, ast.BinOp, ast.BitAnd, ast.BitOr, ast.Name, ast.Load, ast.List, ast.Tuple, ast.Call,
+    ast.keyword,
+)  # fmt: skip
+_METHODS = ("contains", "endswith", "fullmatch", "match", "startswith")
+_LONGEST = 10_000
+
+
+def _check_syntax(selection: str) -> None:
+    """Refuse an expression that could take for ever or reach anything but the columns.
+
+    `9**9**9` cannot be interrupted, and pandas evaluates methods of whatever an expression names.
+    """
+    if len(selection) > _LONGEST:
+        raise UsageError(f"a selection has up to {_LONGEST:,} characters, not {len(selection):,}; {_HELP}")
+    quoted = shortened(selection, 200)
+    try:
+        parts = list(ast.walk(ast.parse(selection.strip(), mode="eval")))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(f"selection '{quoted}' does not read: {_said(error)}; {_HELP}") from None
+    for part in parts:
+        if not (isinstance(part, _ALLOWED) or _is_text_method(part)):
+            named = shortened(ast.unparse(part) or type(part).__name__, 200)
+            raise UsageError(
+                f"selection '{quoted}' does not read: it may compare columns and call "
+                f"{', '.join(_METHODS)} of COLUMN.str, but has '{named}'; {_HELP}"
+            )
+
+
+def _is_text_method(part: ast.AST) -> bool:
+    """Return True for `COLUMN.str` and `COLUMN.str.METHOD`."""
+    match part:
+        case ast.Attribute(ast.Attribute(ast.Name(), "str"), method):
+            return method in _METHODS
+        case ast.Attribute(ast.Name(), "str"):
+            return True
+    return False
 
 
 _HELP = f"""the columns are {", ".join(COLUMNS)}, as in "family == 'qwen3_vl' and backend != 'inductor'\""""

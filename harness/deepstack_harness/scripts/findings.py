@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from deepstack_harness.catalogue.mutants import BUFFERS
+from deepstack_harness.clean_text import one_line, printable
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step, Trace
 from deepstack_harness.errors import UsageError
@@ -61,8 +62,12 @@ def render_finding(
 
 
 def _said(trace: Trace, rule: Rule, detail: str, whose: Whose) -> str:
-    lines = [f"{whose.name} breaks rule {rule} ({rule.word}).", f"Seen: {detail}", f"The trace: {trace}"]
-    return "\n".join(_wrapped(f"# {' '.join(line.split())}", "#   ") for line in lines)
+    lines = [
+        f"{whose.name} breaks rule {rule} ({rule.word}).",
+        f"Seen: {detail}",
+        f"The trace: {trace}",
+    ]
+    return "\n".join(_wrapped(f"# {one_line(printable(line, 2000))}", "#   ") for line in lines)
 
 
 def _wrapped(text: str, indent: str) -> str:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.archive_files import ArchiveFiles, open_files
@@ -106,5 +106,5 @@ def _distribution(files: ArchiveFiles) -> tuple[str | None, Version | None]:
     name, version = str(told["Name"]), str(told["Version"])
     try:
         return (name if _NAME.fullmatch(name) else None), Version(version)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number of more digits than Python reads
         return None, None

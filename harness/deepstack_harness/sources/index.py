@@ -94,6 +94,17 @@ class Index:
             raise MachineError(f"the releases of {self._package.name} cannot be listed: {self._reasons}")
         return found
 
+    def newest(self) -> Version:
+        """Return the release that `pip install` takes: final, and not yanked.
+
+        Raises `MachineError` where none can be seen.
+        """
+        offered = [Version(str(each.version)) for each in self._listing.packages if not each.link.is_yanked]
+        final = [version for version in offered if not version.is_prerelease]
+        if not final:
+            raise MachineError(f"the newest {self._package.name} cannot be looked up: {self._reasons}")
+        return max(final)
+
     @property
     def _reasons(self) -> str:
         """Why something that was looked for may be missing."""

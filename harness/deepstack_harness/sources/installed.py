@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.known_package import KnownPackage
@@ -94,5 +94,5 @@ def _name(distribution: Distribution) -> str:
 def _version(distribution: Distribution) -> Version | None:
     try:
         return Version(distribution.version)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number of more digits than Python reads
         return None

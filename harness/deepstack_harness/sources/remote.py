@@ -78,6 +78,30 @@ class RemoteArchive:
     def _archive(self, path: Path) -> Archive:
         return Archive(self._package, path)
 
+    @contextmanager
+    def opened(self) -> Iterator[zipfile.ZipFile]:
+        """Open a wheel to read several members: its directory is fetched once, and each member by range.
+
+        Raises `MachineError` when the server fails, or has whole files only.
+        """
+        try:
+            with self._zip() as wheel:
+                yield wheel
+        except _NoRanges:
+            raise MachineError(f"{self._shown} cannot be read by byte ranges") from None
+        except (httpx2.HTTPError, zipfile.BadZipFile, RemoteZipError, OSError) as error:
+            # `from None`: a traceback of the client's own error may show the address.
+            raise MachineError(f"{self._shown} cannot be read ({self._redact(reason(error))})") from None
+
+    def _zip(self) -> zipfile.ZipFile:
+        if self._link.is_file:
+            return zipfile.ZipFile(self._link.file_path)
+        fetcher = functools.partial(_RangeFetcher, self._client)
+        remote: zipfile.ZipFile = RemoteZip(
+            self._link.normalized, fetcher=fetcher, support_suffix_range=False
+        )
+        return remote
+
     def _partial(self, folder: str, own: Path) -> Path:
         """Return a file with everything that is needed to read `folder`: by ranges, or the whole one."""
         if self._link.is_file:
@@ -100,8 +124,7 @@ class RemoteArchive:
             return self._download(member)
 
     def _by_ranges(self, member: str) -> tuple[bytes, str]:
-        fetcher = functools.partial(_RangeFetcher, self._client)
-        with RemoteZip(self._link.normalized, fetcher=fetcher, support_suffix_range=False) as wheel:
+        with self._zip() as wheel:
             if member not in wheel.namelist():
                 raise NoSuchMember(self._link.filename, member)
             return read_zipped(wheel, member, self._link.filename), f"{self._link.filename}/{member}"

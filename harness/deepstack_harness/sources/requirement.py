@@ -7,9 +7,9 @@ import os
 import re
 from dataclasses import dataclass
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from deepstack_harness.errors import UsageError
 
@@ -95,7 +95,7 @@ def _is_path(text: str) -> bool:
 def _is_version(text: str) -> bool:
     try:
         Version(text)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number of more digits than Python reads
         return False
     return True
 
@@ -104,7 +104,7 @@ def _parse_release(text: str) -> ReleaseRequest:
     """Parse a requirement that has to name one release exactly."""
     try:
         requirement = Requirement(text)
-    except InvalidRequirement as error:
+    except ValueError as error:  # InvalidRequirement, or a number of more digits than Python reads
         why = str(error).splitlines()[0]
         raise UsageError(f"'{text}' is no requirement ({why}): a source is {FORMS}") from None
     specifiers = list(requirement.specifier)

@@ -77,7 +77,8 @@ def decode(data: bytes, filename: str) -> SourceFile:
     """Decode Python source as Python does (PEP 263); raise `UsageError` where that fails."""
     try:
         return SourceFile(importlib.util.decode_source(data), filename)
-    except (SyntaxError, UnicodeDecodeError) as error:
+    except (SyntaxError, LookupError, ValueError) as error:
+        # LookupError: a codec from bytes to bytes, such as rot13.  ValueError: bytes that the codec refuses.
         raise UsageError(f"{filename} is not Python source: {error}") from error
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.git_files import GitFiles
@@ -120,7 +120,7 @@ def written_version(text: str) -> Version | None:
     found = _WRITTEN.search(text)
     try:
         return Version(found["version"]) if found else None
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number of more digits than Python reads
         return None
 
 

@@ -2,7 +2,7 @@
 
 For good: device guards, interfaces and drivers are held by the process, so this is
 called in a worker of its own (`deepstack_harness.workers`).  Fake tensors on `cuda` can then be
-made and compiled; nothing is ever launched.  Run on torch 2.11 and 2.13; what is
+made and compiled; nothing is ever launched.  Run on torch 2.11, 2.13 and 2.15; what is
 most likely to change with another torch are the registry of device guards and
 `ConstantFolder.run`.
 """
@@ -64,6 +64,7 @@ def _answers(gpu: GpuProperties) -> Mapping[str, object]:
         "is_bf16_supported": True,
         "mem_get_info": (gpu.memory, gpu.memory),
         "synchronize": None,
+        "is_current_stream_capturing": False,  # Dynamo asks; a CUDA build would ask the driver
         "get_rng_state": torch.zeros(16, dtype=torch.uint8),
         "set_rng_state": None,
     }
@@ -75,8 +76,7 @@ def _leave_device_alone() -> None:
     _replace(torch.accelerator, "is_available", always(answer=False))
     _replace(FakeTensorMode, "avoid_device_init", property(always(answer=True)))
     _replace(ConstantFolder, "run", _on_cpu(ConstantFolder.run))
-    if hasattr(fake_tensor, "init_gpu_context"):  # until torch 2.13
-        _replace(fake_tensor, "init_gpu_context", always(None))
+    _replace(fake_tensor, "init_gpu_context", always(None))
 
 
 def _replace(owner: object, name: str, value: object) -> None:

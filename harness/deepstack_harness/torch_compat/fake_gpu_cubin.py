@@ -16,7 +16,7 @@ from typing import Any
 from torch._inductor import config
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.runtime.triton_heuristics import GridExpr
-from triton.backends import nvidia
+from triton.backends.nvidia.compiler import get_ptxas
 
 from deepstack_harness.contract.facts.kernels import Candidate
 from deepstack_harness.errors import MachineError
@@ -51,7 +51,8 @@ def _named(chosen: Any) -> str:  # noqa: ANN401  # triton.Config
     return " ".join([*blocks, f"warps={chosen.num_warps}", f"stages={chosen.num_stages}"])
 
 
-def _grid(meta: dict[str, Any], chosen: Any, numels: Mapping[str, int]) -> tuple[int, int, int]:  # noqa: ANN401
+# `meta` is an InductorMeta for type checkers from torch 2.14 on, and a dict before; `chosen` a triton.Config.
+def _grid(meta: Any, chosen: Any, numels: Mapping[str, int]) -> tuple[int, int, int]:  # noqa: ANN401
     sizes = {f"{prefix}numel": value for prefix, value in numels.items()}
     x, y, z = GridExpr.from_meta(meta, chosen).eval_slow(sizes)
     return int(x), int(y), int(z)
@@ -59,9 +60,10 @@ def _grid(meta: dict[str, Any], chosen: Any, numels: Mapping[str, int]) -> tuple
 
 def _asked_of_ptxas(kernel: Any) -> tuple[int, int]:  # noqa: ANN401  # triton.compiler.CompiledKernel
     """Registers for each thread, and bytes of local memory that spilling stores and loads."""
-    tool = Path(nvidia.__file__).parent / "bin" / "ptxas"
-    architecture = re.search(r"\.target (\w+)", kernel.asm["ptx"])
+    architecture = re.search(r"\.target (sm_(\d+)\w*)", kernel.asm["ptx"])
     assert architecture is not None, "PTX without a target"
+    # Triton has two from 3.6 on, and says which one knows the PTX that it generates for this target.
+    tool = get_ptxas(int(architecture[2])).path
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_text(kernel.asm["ptx"])

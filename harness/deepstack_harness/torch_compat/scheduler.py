@@ -3,7 +3,7 @@
 The scheduler's nodes are the same objects for the C++ and the Triton backend, so
 sizes are read here and never from generated text.  Sizes are sympy expressions:
 what a symbol stands for is decided at each call (`deepstack_harness.torch_compat.lowering`).
-Read in torch 2.10 .. 2.15, run on 2.11 and 2.13.  `scan` is called behind codegen,
+Read in torch 2.10 .. 2.15, run on 2.11, 2.13 and 2.15.  `scan` is called behind codegen,
 which is where the scheduler learns which buffers vanish inside fused kernels.
 """
 
@@ -24,11 +24,13 @@ from torch._inductor.scheduler import (
 from torch._inductor.utils import get_fused_kernel_name
 
 from deepstack_harness.errors import NotMeasured
+from deepstack_harness.torch_compat.moved import look_up
 
 Size = tuple[sympy.Expr, ...]
 Kind = Literal["generated", "template", "extern"]
 
-_SUBGRAPHS = (ir.Conditional, ir.WhileLoop, ir.InvokeSubgraph)
+_SUBGRAPHS = (look_up("torch._inductor.ir:Switch"), ir.WhileLoop, ir.InvokeSubgraph)
+_HINT = look_up("torch._inductor.sizevars:SizeVarAllocator.optimization_hint")
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,4 @@ def _plain(graph: GraphLowering, expression: sympy.Expr | int) -> sympy.Expr:
 
 def _hint(graph: GraphLowering, expression: sympy.Expr) -> int:
     """The value at compile time; used to compare loops of one kernel only."""
-    sizes = graph.sizevars
-    name = "optimization_hint" if hasattr(sizes, "optimization_hint") else "size_hint"  # until torch 2.12
-    value = getattr(sizes, name)
-    return int(value(expression))
+    return int(_HINT(graph.sizevars, expression))

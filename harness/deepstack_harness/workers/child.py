@@ -5,7 +5,9 @@ by its path, also under the interpreter of another environment, with its setting
 
     parent    process id of the process that started this one
     link      inherited socket: the supervisor writes what became of the process; end of file means "end it"
-    limits    {"memory": bytes, "open_files": count, "file_size": bytes}, each of them or null
+    limits    {"memory": bytes, "open_files": count, "file_size": bytes, "processes": count}, each or null
+    sandbox   rules for `sandbox.enter`, or null
+    folder    a folder to remove when everything has ended, or null
     command   a command line to execute; without it the process serves calls:
     requests  inherited pipe: requests are read from it
     answers   inherited pipe: messages are written to it
@@ -35,6 +37,7 @@ from typing import Any
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PARENT_CHECK_MS = 1000
+_COUNT_MS = 100
 _RESCAN_MS = 50
 
 
@@ -53,7 +56,7 @@ def main(settings: Mapping[str, Any]) -> None:
         _become_the_process(supervisor, settings)
     else:
         _close([settings["requests"], settings["answers"]])
-        Supervisor(process, settings["parent"], settings["link"]).run()
+        Supervisor(process, settings).run()
 
 
 class Supervisor:
@@ -63,10 +66,12 @@ class Supervisor:
     kernel makes every orphan of the tree its child.
     """
 
-    def __init__(self, process: int, parent: int, link: int) -> None:
+    def __init__(self, process: int, settings: Mapping[str, Any]) -> None:
         self._process = process
-        self._parent = parent
-        self._link = link
+        self._parent: int = settings["parent"]
+        self._link: int = settings["link"]
+        self._folder: str | None = settings["folder"]
+        self._most: int | None = settings["limits"]["processes"]
         self._status: int | None = None
         self._told_to_end = False
         self._signals, theirs = os.pipe()
@@ -78,19 +83,24 @@ class Supervisor:
             signal.signal(number, lambda *_: None)
         self._poll = select.poll()
         self._poll.register(self._signals, select.POLLIN)
-        self._poll.register(link, select.POLLIN)
+        self._poll.register(self._link, select.POLLIN)
 
     def run(self) -> None:
         """Wait for either end, end what is left of the tree, and write the exit status to the link."""
         _write_line(self._link, {"pid": self._process})
         self._reap()
         while self._status is None and not self._told_to_end:
-            self._wait(_PARENT_CHECK_MS)
+            self._wait(_PARENT_CHECK_MS if self._most is None else _COUNT_MS)
+            if self._most is not None and (count := len(descendants(self._most))) > self._most:
+                _write_line(self._link, {"processes": count})
+                self._told_to_end = True
             if os.getppid() != self._parent:  # a fork of the parent may hold its end of the link open
                 self._told_to_end = True
             self._reap()
         self._poll.unregister(self._link)
         self._end_tree()
+        if self._folder is not None:
+            _sibling("folders").remove_folder(self._folder)
         # As in subprocess: a negative number is a signal.
         _write_line(self._link, {"status": self._status})
         os._exit(0)  # the parent waits for our end: leave out what the interpreter tidies up
@@ -106,7 +116,7 @@ class Supervisor:
         # The kernel may leave out entries of the list while processes end, hence the loop with a timeout.
         while self._reap():
             for child in child_processes():
-                _kill(child)
+                _kill_group(child)
             if sys.platform != "linux" and self._status is None:  # no subreaper, no /proc
                 os.killpg(self._process, signal.SIGKILL)
             self._wait(_RESCAN_MS)
@@ -126,12 +136,29 @@ class Supervisor:
 
 def child_processes() -> list[int]:
     """Return the process ids of this process's children."""
-    own = os.getpid()
     try:
-        with open(f"/proc/self/task/{own}/children", encoding="ascii") as listed:
-            return [int(word) for word in listed.read().split()]
+        return _listed_children(os.getpid())
     except OSError:
         return child_processes_by_stat()
+
+
+def descendants(most: int) -> list[int]:
+    """Return the process ids of this process's descendants, a few more than `most` where there are more."""
+    found = child_processes()
+    for pid in found:  # it grows meanwhile
+        if len(found) > most:
+            break
+        try:
+            # Only the first thread of each process is asked: torch's threads start no processes.
+            found += _listed_children(pid)
+        except OSError:
+            continue  # it has ended
+    return found
+
+
+def _listed_children(pid: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as listed:
+        return [int(word) for word in listed.read().split()]
 
 
 def child_processes_by_stat() -> list[int]:
@@ -182,11 +209,26 @@ def _become_the_process(supervisor: int, settings: Mapping[str, Any]) -> None:
     if os.getppid() != supervisor:  # it ended before we asked to be ended with it
         os._exit(1)
     _limit(settings["limits"])
-    # A sandbox profile belongs here: no module of the code under test is imported yet.
+    if settings["sandbox"]:  # before any module of the code under test, and before torch starts threads
+        told = _sibling("sandbox").enter(settings["sandbox"])
+        _write_line(settings["link"], {"sandbox": told})
     if settings["command"]:
         _execute(settings["command"], settings["link"])
     _close([settings["link"]])
     _serve(settings)
+
+
+def _sibling(name: str) -> Any:  # noqa: ANN401  # a module
+    """Load another file of this folder, which no `sys.path` leads to."""
+    from importlib import util
+
+    path = os.path.join(os.path.dirname(__file__), f"{name}.py")
+    spec = util.spec_from_file_location(f"worker_{name}", path)
+    assert spec is not None  # the path ends with .py
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _limit(limits: Mapping[str, int | None]) -> None:
@@ -329,9 +371,13 @@ def _write_line(link: int, message: object) -> None:
         return
 
 
-def _kill(pid: int) -> None:
+def _kill_group(pid: int) -> None:
+    """Kill a child and all that share its group: the kernel does so at once, whatever they fork meanwhile."""
     try:
         os.kill(pid, signal.SIGKILL)
+        group = os.getpgid(pid)
+        if group != os.getpgrp():
+            os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
         return
 

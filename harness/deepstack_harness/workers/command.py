@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Flooded, TimedOut, WorkerEnd, end_of
+from deepstack_harness.workers.outcomes import Crowded, Flooded, TimedOut, WorkerEnd, end_of
 from deepstack_harness.workers.supervised import TAIL, StartOptions, Supervised
 
 
@@ -53,6 +53,8 @@ def _run(process: Supervised, limits: Limits, log: Path | None = None) -> Worker
     if process.refused is not None:
         raise process.refused
     tail = (process.tail if log is None else _tail(log)).decode(errors="replace")
+    if process.crowd is not None:
+        return Crowded(count=process.crowd, limit=limits.processes or 0, output=tail)
     if flooded:
         return Flooded(size=process.printed, output=tail)
     if not in_time:

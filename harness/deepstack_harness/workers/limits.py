@@ -12,11 +12,7 @@ ONE_THREAD: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a worker; None is no limit.
-
-    There is no limit for the number of processes: RLIMIT_NPROC counts the processes of the user, not those
-    of a worker, and does not bind root.  However many a worker has started, all of them end with it.
-    """
+    """Limits of a worker; None is no limit."""
 
     start_s: float = 60.0
     """Seconds until the worker is ready; the import of its preloaded module is part of it."""
@@ -39,3 +35,9 @@ class Limits:
     """Open files of each process of the worker (RLIMIT_NOFILE)."""
     file_size: int | None = None
     """Bytes of the longest file that it may write (RLIMIT_FSIZE); a longer one is an OSError."""
+    processes: int | None = None
+    """Processes of the worker at a time, itself included.
+
+    The supervisor counts them ten times a second and ends a worker that has more.  RLIMIT_NPROC would not
+    do: it counts all processes and threads of the user, and does not bind root.
+    """

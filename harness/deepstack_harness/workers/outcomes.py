@@ -148,6 +148,19 @@ class Flooded(WorkerEnd):
 
 
 @dataclass(frozen=True)
+class Crowded(WorkerEnd):
+    """It had started `count` processes, of which it may have `limit` at a time."""
+
+    count: int
+    limit: int
+
+    @property
+    def reason(self) -> str:
+        """The number of processes that was counted."""
+        return f"had {self.count} processes or more, the limit is {self.limit}"
+
+
+@dataclass(frozen=True)
 class SentGarbage(WorkerEnd):
     """Its answer pipe was closed, or something came that is no message."""
 

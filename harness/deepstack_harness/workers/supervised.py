@@ -63,6 +63,10 @@ class Supervised:
     """True when the process and all its descendants have ended."""
     stopped = False
     """True when `stop` was called."""
+    sandbox: Mapping[str, Any] | None = None
+    """Result of `sandbox.enter`; None before the process has told it, and without a sandbox."""
+    crowd: int | None = None
+    """Number of its processes, where these were too many and the supervisor has ended them."""
     refused: OSError | None = None
     """Why the command could not be executed."""
     tail = b""
@@ -160,9 +164,11 @@ class Supervised:
         for line in lines:
             self._hear(json.loads(line))
 
-    def _hear(self, told: Mapping[str, int]) -> None:
+    def _hear(self, told: Mapping[str, Any]) -> None:
         self.pid = told.get("pid", self.pid)
         self.status = told.get("status", self.status)
+        self.sandbox = told.get("sandbox", self.sandbox)
+        self.crowd = told.get("processes", self.crowd)
         if "errno" in told:
             self.refused = OSError(told["errno"], os.strerror(told["errno"]))
 
@@ -179,9 +185,10 @@ class Supervised:
 
 def _start(options: StartOptions, limits: Limits, link: int) -> "subprocess.Popen[bytes]":
     settings = {
-        **dict.fromkeys(("command", "requests", "answers", "path", "preload")),
+        **dict.fromkeys(("command", "requests", "answers", "path", "preload", "sandbox", "folder")),
         **options.settings, "parent": os.getpid(), "link": link,
-        "limits": {"memory": limits.memory, "open_files": limits.open_files, "file_size": limits.file_size},
+        "limits": {"memory": limits.memory, "open_files": limits.open_files, "file_size": limits.file_size,
+                   "processes": limits.processes},
     }  # fmt: skip
     # A command's supervisor needs no packages, and its environment is the command's: ignore both.
     flags = ["-I", "-S"] if settings["command"] else ["-P", "-u"]

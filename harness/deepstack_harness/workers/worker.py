@@ -18,6 +18,7 @@ from deepstack_harness.workers.messages import Message, MessagePipes, NotAMessag
 from deepstack_harness.workers.outcomes import (
     Answered,
     CallResult,
+    Crowded,
     Flooded,
     RaisedInWorker,
     RanOutOfMemory,
@@ -27,6 +28,7 @@ from deepstack_harness.workers.outcomes import (
     WorkerEnd,
     end_of,
 )
+from deepstack_harness.workers.profiles import InForce, Profile, confine, is_switched_off, note
 from deepstack_harness.workers.supervised import StartOptions, Supervised
 
 OnFact = Callable[[Any], None]
@@ -54,35 +56,44 @@ class Worker:
         environment: Mapping[str, str | None] | None = None,
         interpreter: str | None = None,
         folder: Path | None = None,
+        sandbox: Profile | None = None,
     ) -> None:
         """Start it without waiting; it imports the module `preload` before it is ready.
 
         `environment` is added to ours and to `ONE_THREAD`, where None removes a variable.  Under another
         `interpreter` (Python 3.11 or later) it finds the modules of that environment, otherwise those that
-        this process finds.  `folder` is its working directory.  Raises `MachineError` where it cannot be
-        started.
+        this process finds.  `folder` is its working directory.  Code under test needs a `sandbox`, unless
+        the user has turned that off; `in_force` says what became of it.  Raises `MachineError` where the
+        worker cannot be started.
         """
         self.limits = limits or Limits()
         self.ended: WorkerEnd | None = None
         """The end of the worker; None while it can be called."""
+        self.in_force = InForce()
+        """The parts of its sandbox; none before it is ready, and where there is no sandbox."""
         self._ready = False
         self._call = 0
         self._phase = "the start"
         self._facts: list[Any] = []
+        added: Mapping[str, str | None] = {**ONE_THREAD, **(environment or {})}
+        self._confinement = None if sandbox is None or is_switched_off() else confine(sandbox, added)
+        confined = self._confinement
         self._pipes = pipes = MessagePipes()
         settings = {
+            "sandbox": confined and confined.rules, "folder": confined and confined.folder,
             "requests": pipes.for_requests, "answers": pipes.for_answers, "preload": preload,
             "path": [entry or str(Path.cwd()) for entry in sys.path] if interpreter is None else None,
         }  # fmt: skip
         options = StartOptions(
-            settings, interpreter or sys.executable, {**ONE_THREAD, **(environment or {})}, folder,
-            inherited=[pipes.for_requests, pipes.for_answers],
+            settings, interpreter or sys.executable, confined.environment if confined else added,
+            folder, inherited=[pipes.for_requests, pipes.for_answers],
         )  # fmt: skip
         try:
             self._process = Supervised(options, self.limits)
         except MachineError:
             pipes.close_theirs()
             pipes.close()
+            self._remove_folder()
             raise
         pipes.attach(self._process)
 
@@ -143,8 +154,13 @@ class Worker:
         """End it and everything it started, and wait until they are gone."""
         self._process.close()
         self._pipes.close()
+        self._remove_folder()
         if self.ended is None:
             self._end(Stopped)
+
+    def _remove_folder(self) -> None:
+        if self._confinement is not None:
+            self._confinement.close()
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:
@@ -203,8 +219,13 @@ class Worker:
         return ("answered", "raised") if self._ready else ("ready",)
 
     def _result(self, message: Message) -> CallResult:
+        # It may have been sent, behind some output, while `listen` was reading an earlier message.
+        self._process.read_output()
+        flooded = self._flooded()
+        if flooded is not None:
+            return flooded
         if message.kind != "raised":
-            self._ready = True
+            self._set_ready()
             return Answered(value=message.value, facts=tuple(self._facts), output=self._output)
         try:
             raised = msgspec.convert(message.value, RaisedInWorker)
@@ -215,6 +236,11 @@ class Worker:
             return self._end(RanOutOfMemory, message=raised.sentence)
         return raised
 
+    def _set_ready(self) -> None:
+        if not self._ready and self._confinement is not None:
+            self.in_force = note(self._process.sandbox or {})
+        self._ready = True
+
     def _flooded(self) -> WorkerEnd | None:
         limit, printed, received = self.limits.output, self._process.printed, self._pipes.received
         if (limit is not None and printed > limit) or received > _MOST_RECEIVED:
@@ -224,10 +250,13 @@ class Worker:
     def _ended_by_itself(self) -> WorkerEnd:
         if self._process.stopped:
             return self._end(Stopped)
+        if self._process.crowd is not None:
+            return self._end(Crowded, count=self._process.crowd, limit=self.limits.processes)
         return self._end(end_of, status=self._process.end_status)
 
     def _end(self, make: Callable[..., WorkerEnd], **fields: object) -> WorkerEnd:
         self._process.close()  # first: what it printed until now is part of the end
+        self._remove_folder()
         known = {"phase": self._phase, "facts": tuple(self._facts), "output": self._output}
         self.ended = make(**fields, **known)
         return self.ended

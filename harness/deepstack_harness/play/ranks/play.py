@@ -5,7 +5,8 @@ from dataclasses import replace
 from deepstack_harness.contract.case import Case, Compare
 from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.errors import UsageError
-from deepstack_harness.play.in_process import NOTHING_BOUND, Bound, play_here
+from deepstack_harness.play.in_process import NOTHING_BOUND, Bound, factory_of, shared_model
+from deepstack_harness.play.observe import play
 from deepstack_harness.play.ranks.merge import merged
 from deepstack_harness.play.ranks.pool import rank_pool
 from deepstack_harness.torch_compat.fake_world import fake_world
@@ -40,10 +41,11 @@ def _sampled(case: Case, bound: Bound) -> Observation:
             f"no compiled output to compare; use eager/tp{ranks}"
         )
     quick = replace(case, compare=Compare.EAGER) if case.compare is Compare.ALL else case
+    model = shared_model(case.family, case.dtype, case.device, case.seed)
     seen = {}
     for rank in (0, ranks // 2, ranks - 1):
         with fake_world(rank, ranks):
-            seen[rank] = _without_outputs(play_here(quick, bound))
+            seen[rank] = _without_outputs(play(quick, model, factory_of(case.buffer, bound)))
     return merged(list(seen.values()), list(seen))
 
 

@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 from deepstack_harness.contract.case import Case
 from deepstack_harness.errors import HarnessError
-from deepstack_harness.play.in_process import play_here
+from deepstack_harness.play.in_process import factory_of, shared_model
+from deepstack_harness.play.observe import play as play_steps
 
 _COLLECTIVE_SHARE = 0.4
 """Share of the time limit after which a rank stops waiting for another one, and says so."""
@@ -34,7 +35,9 @@ def play(case: Mapping[str, Any], rank: int, meeting: str, limit_s: float) -> di
     try:
         parsed = msgspec.convert(case, Case)
         _member(rank).join(parsed, meeting, limit_s)
-        return msgspec.to_builtins(play_here(_on_own_gpu(parsed, rank)))  # type: ignore[no-any-return]
+        mine = _on_own_gpu(parsed, rank)
+        model = shared_model(mine.family, mine.dtype, mine.device, mine.seed)
+        return msgspec.to_builtins(play_steps(mine, model, factory_of(mine.buffer)))  # type: ignore[no-any-return]
     except Exception as error:
         if not isinstance(error, HarnessError):
             traceback.print_exc()

@@ -15,7 +15,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from deepstack_harness.reporting.sanitize import one_line
+from deepstack_harness.clean_text import one_line
 
 INK, MUTED, LINE, ACCENT = "#0a0b01", "#0a0b02", "#0a0b03", "#0a0b04"
 FAIL, KNOWN, KEPT, BARE = "#0a0b05", "#0a0b06", "#0a0b07", "#0a0b08"

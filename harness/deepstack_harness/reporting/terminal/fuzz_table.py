@@ -55,6 +55,6 @@ def row_of(finding: Finding, torch: str) -> dict[str, Any]:
         "dtype": "float32", "rule": finding.rule, "verdict": Verdict.FAIL, "value": finding.value,
         "limit": finding.limit, "unit": finding.unit, "reach": finding.reach, "evidence": None,
         "effect": finding.effect, "detail": finding.detail, "node_id": None, "torch": torch, "case": "",
-        "expected": None, "kind": finding.kind, "pattern": finding.pattern, "examples": finding.examples,
+        "expected": None, "kind": finding.kind, "shape": finding.shape, "examples": finding.examples,
         "seconds": round(finding.seconds, 3), "seed": finding.seed, "alone": finding.alone,
     }  # fmt: skip

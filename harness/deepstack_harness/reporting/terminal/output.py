@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deepstack_harness.clean_text import cell, printable
 from deepstack_harness.reporting.json_lines import JsonLines
+from deepstack_harness.reporting.output_lost import OutputLost
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,11 +39,24 @@ class Output:
         self._json = JsonLines(json) if json else None
         self._silent = quiet or json == "-"
         self._console: Console | None = None
+        self._lost: OutputLost | None = None
 
     def line(self, text: str = "", style: str = "") -> None:
-        """Print one line for people, never wrapped."""
-        if not self._silent:
-            self._terminal().print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+        """Print one line for people, never wrapped.
+
+        Raises `OutputLost` where stdout is full or its reader left.  With a JSON file that is put off until
+        `close`: the rows in the file are to be complete.
+        """
+        if self._silent:
+            return
+        try:
+            self._terminal().print(
+                printable(text), style=style or None, markup=False, highlight=False, soft_wrap=True
+            )
+        except OSError as error:
+            self._lost, self._silent = OutputLost(error), True
+            if self._json is None:
+                raise self._lost from None
 
     def verdict(self, text: str, *, good: bool) -> None:
         """Print the line that a command ends with."""
@@ -49,7 +64,7 @@ class Output:
 
     def row(self, columns: Sequence[Column], cells: Sequence[str], style: str = "") -> None:
         """Print one row of a table that grows as results come."""
-        padded = (column.cell(cell) for column, cell in zip(columns, cells, strict=True))
+        padded = (column.cell(cell(text)) for column, text in zip(columns, cells, strict=True))
         self.line("  ".join(padded).rstrip(), style)
 
     def record(self, row: object) -> None:
@@ -64,14 +79,17 @@ class Output:
             yield lambda _: None
             return
         from rich.console import Console
+        from rich.markup import escape
 
-        with Console(stderr=True).status(text) as status:
-            yield status.update
+        with Console(stderr=True).status(escape(cell(text))) as status:
+            yield lambda text: status.update(escape(cell(text)))
 
     def close(self) -> None:
-        """Close the JSON file."""
+        """Close the JSON file; raises `OutputLost` where a line could not be printed."""
         if self._json is not None:
             self._json.close()
+        if self._lost is not None:
+            raise self._lost
 
     def _terminal(self) -> Console:
         if self._console is None:

@@ -1,10 +1,10 @@
 """A run on the terminal: the matrix, then the findings, then the summary."""
 
+from deepstack_harness.clean_text import one_line, shortened
 from deepstack_harness.contract.verdicts import WORST_FIRST, worst
 from deepstack_harness.reporting.findings import ReportedFinding, case_findings, detail_of, figure_of
 from deepstack_harness.reporting.rerun import again
 from deepstack_harness.reporting.run_data import RunData
-from deepstack_harness.reporting.sanitize import one_line, shortened
 from deepstack_harness.reporting.summary import Summary, summarise
 from deepstack_harness.reporting.terminal.output import Column, Output
 from deepstack_harness.reporting.verdict_matrix import Cell, Matrix, release_matrix, run_matrix

@@ -1,0 +1,68 @@
+"""A player: the end of its worker is a death in a step, and the next case is played in another worker."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from deepstack_harness.contract.buffer_ref import user_buffer
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.errors import UsageError
+from deepstack_harness.fuzzing.player import Death, FindingKind, InProcessPlayer, WorkerPlayer
+from deepstack_harness.fuzzing.target import Target
+
+_HERE = "cases.selftest.fuzzing.misbehaving_buffers"
+
+
+@pytest.fixture(scope="module")
+def player() -> Iterator[WorkerPlayer]:
+    with closing(WorkerPlayer(step_s=5, memory_bytes=2 * 2**30)) as one:
+        yield one
+
+
+def play(player: WorkerPlayer, buffer: str, trace: str) -> Observation | Death:
+    target = Target(player.bind(user_buffer(f"{_HERE}:{buffer}"), None, Target.family))
+    return player.play(target.case(Trace.parse(trace), 1), new_session=True)
+
+
+@pytest.mark.parametrize(
+    ("buffer", "kind"),
+    [
+        ("Crashes", FindingKind.CRASH),
+        ("Hangs", FindingKind.HANG),
+        ("EatsMemory", FindingKind.MEMORY),
+        ("Floods", FindingKind.OUTPUT),
+    ],
+)
+def test_what_ends_the_worker_is_a_death_and_the_next_case_is_played(
+    player: WorkerPlayer, buffer: str, kind: FindingKind
+) -> None:
+    died = play(player, buffer, "cap 16: set 9; get 16; resize 12; get 12")
+    assert isinstance(died, Death)
+    assert (died.kind, died.step) == (kind, 3)
+    assert "step 3 'resize 12'" in died.detail
+    target = Target(user_buffer(f"{_HERE}:{buffer}"))
+    lived = player.play(target.case(Trace.parse("cap 16: set 9; get 16"), 1), new_session=False)
+    assert isinstance(lived, Observation)
+    assert len(lived.steps) == 2
+
+
+def test_a_worker_sees_what_this_process_sees(player: WorkerPlayer) -> None:
+    trace = "cap 4: set 3; get 4; clear 4; get 6; set 4 levels=2; resize 2; forward 2"
+    here, there = InProcessPlayer(), play(player, "Misbehaving", trace)
+    target = Target(here.bind(user_buffer(f"{_HERE}:Misbehaving"), None, Target.family))
+    seen = here.play(target.case(Trace.parse(trace), 1), new_session=True)
+    assert isinstance(there, Observation)
+    assert isinstance(seen, Observation)
+    assert [(one.step, one.capacity, one.generation) for one in there.steps] == [
+        (one.step, one.capacity, one.generation) for one in seen.steps
+    ]
+    assert [one.answer and one.answer.rows for one in there.steps] == [
+        one.answer and one.answer.rows for one in seen.steps
+    ]
+
+
+def test_a_buffer_that_does_not_exist_is_the_users_mistake(player: WorkerPlayer) -> None:
+    with pytest.raises(UsageError, match="has no 'Nobody'"):
+        player.bind(user_buffer(f"{_HERE}:Nobody"), None, Target.family)

@@ -1,0 +1,140 @@
+"""Sandbox profiles: permissions of a worker that runs code under test, and the switch that turns them off."""
+
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from deepstack_harness.errors import MachineError
+from deepstack_harness.workers.folders import remove_folder
+
+NO_SANDBOX = "DEEPSTACK_HARNESS_NO_SANDBOX"
+"""Environment variable that turns every sandbox off, as `--no-sandbox` does; workers inherit it."""
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+"""Environment variables that name a cache of compilers."""
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Permissions of a worker; with any profile it may read every file, and write to a folder of its own.
+
+    `network` "loopback" is a network of its own that holds the worker and its children.  `caches` lets it
+    write to the caches that its environment names.  Other runs execute code from such a cache: where none is
+    named, it compiles into its own folder.  `devices` are patterns of files in /dev that it may open for
+    writing.
+    """
+
+    name: str
+    network: Literal["none", "loopback", "any"] = "none"
+    processes: bool = False
+    caches: bool = False
+    devices: tuple[str, ...] = ()
+
+
+CONTRACT = Profile("contract")
+"""Methods of a buffer, called step by step without a compiler: no network and no new process."""
+COMPILE = Profile("compile", processes=True, caches=True)
+"""Code that Inductor or Triton compiles: they start compilers, which write to caches.  No network."""
+RANKS = Profile("ranks", network="loopback", processes=True, caches=True, devices=("/dev/shm",))
+"""Several ranks, started by one worker: they meet over a loopback device."""
+CUDA = Profile(
+    "cuda", network="any", processes=True, caches=True,
+    devices=("/dev/shm", "/dev/nvidia*", "/dev/dri", "/dev/infiniband", str(Path("~/.nv").expanduser())),
+)  # fmt: skip
+"""Code on a GPU, the weakest one: the driver needs its devices, shared memory, and sockets for NCCL."""
+
+
+def is_switched_off() -> bool:
+    """Return True where sandboxes are turned off for this process and its children."""
+    return os.environ.get(NO_SANDBOX, "") not in ("", "0")
+
+
+@contextmanager
+def switched_off(*, off: bool = True) -> Iterator[None]:
+    """Turn every sandbox off for a while, if `off`; else leave the switch as it is."""
+    before = os.environ.get(NO_SANDBOX)
+    if off:
+        os.environ[NO_SANDBOX] = "1"
+    try:
+        yield
+    finally:
+        if off:
+            os.environ.pop(NO_SANDBOX) if before is None else os.environ.__setitem__(NO_SANDBOX, before)
+
+
+@dataclass(frozen=True)
+class InForce:
+    """Parts of a sandbox that a worker has entered, and those that its system does not offer."""
+
+    in_force: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """True where everything that the profile asks for is in force."""
+        return bool(self.in_force) and not self.missing
+
+
+class Confinement:
+    """The sandbox of one worker: its rules, its environment, and its own folder, which ends with it."""
+
+    def __init__(self, profile: Profile, environment: Mapping[str, str | None]) -> None:
+        """Make the folder; raises `OSError` where that is impossible."""
+        self.folder = tempfile.mkdtemp(prefix="deepstack-worker-")
+        merged = {**os.environ, **environment}
+        named = {name: merged.get(name) for name in CACHES}
+        own = {name: f"{self.folder}/{name.lower()}" for name, path in named.items() if not path}
+        shared = [path for path in named.values() if path and profile.caches]
+        for path in shared:  # a rule about a folder that does not exist yet is not possible
+            Path(path).mkdir(parents=True, exist_ok=True)
+        self.environment: dict[str, str | None] = {**environment, **own, "TMPDIR": self.folder}
+        self.rules = {
+            "writable": [
+                self.folder,
+                *shared,
+                *(str(path) for one in profile.devices for path in _glob(one)),
+            ],
+            "network": profile.network,
+            "processes": profile.processes,
+            "attributes": profile.processes,  # a linker makes what it writes executable
+        }
+
+    def close(self) -> None:
+        """Remove the folder, where the supervisor of the worker could not."""
+        remove_folder(self.folder)
+
+
+def _glob(pattern: str) -> Iterator[Path]:
+    return Path("/").glob(pattern.lstrip("/"))
+
+
+def confine(profile: Profile, environment: Mapping[str, str | None]) -> Confinement:
+    """Return the confinement of a new worker; raises `MachineError` where its folder cannot be made."""
+    try:
+        return Confinement(profile, environment)
+    except OSError as error:
+        raise MachineError(f"no folder can be made for a worker: {error}") from None
+
+
+def note(told: Mapping[str, Any]) -> InForce:
+    """Return what a worker told of its sandbox; say once for this process which parts are missing."""
+    found = InForce(tuple(told.get("in_force", ())), tuple(told.get("missing", ())))
+    with _LOCK:
+        if found.missing and not _WARNED:
+            _WARNED.append(found)
+            _LOG.warning(
+                "this system offers no complete sandbox for code under test (%s); its limits of time, memory "
+                "and output still hold, and --no-sandbox turns off this warning with the sandbox",
+                "; ".join(found.missing),
+            )
+    return found
+
+
+_WARNED: list[InForce] = []
+_LOCK = threading.Lock()
