@@ -7,6 +7,7 @@ from packaging.version import Version
 
 from deepstack_harness.catalogue.known_failures import KnownFailure, known_failures, known_of, load
 from deepstack_harness.catalogue.releases import covers
+from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.errors import UsageError
 
@@ -52,12 +53,23 @@ def test_an_entry_speaks_of_its_package_and_its_classes_alone() -> None:
     assert known_of("vllm", version, "That", [this]) == {}
 
 
+def test_another_regime_or_shape_of_a_known_rule_is_new() -> None:
+    entry = KnownFailure(
+        "vllm", ">=0.20", ("*",), (Rule.R5,), "unreported", regimes=(Regime.LIVE,), shape=("rows",)
+    )
+    known = known_of("vllm", Version("0.22.1"), "AnyModel", [entry])
+    assert known.covers(Rule.R5, Regime.LIVE, "rows")
+    assert not known.covers(Rule.R5, Regime.CAPTURED, "rows")
+    assert not known.covers(Rule.R5, Regime.LIVE, "calls")
+    assert known_of("vllm", Version("0.22.1"), "AnyModel", [KNOWN]).covers(Rule.R1, Regime.CAPTURED, "rows")
+
+
 def test_every_entry_that_comes_along_names_its_package() -> None:
     assert {entry.package for entry in known_failures()} == {"vllm"}
 
 
 ENTRY = """\
-schema_version = 2
+schema_version = 3
 [[failure]]
 {package}
 releases = "{releases}"
@@ -71,7 +83,7 @@ VLLM = 'package = "vllm"'
 @pytest.mark.parametrize(
     ("text", "quoted"),
     [
-        ("schema_version = 1\nfailure = []\n", "schema_version 1, this harness reads 2"),
+        ("schema_version = 1\nfailure = []\n", "schema_version 1, this harness reads 3"),
         (ENTRY.format(package=VLLM, releases="newish", rule="R1"), "newish"),
         (ENTRY.format(package=VLLM, releases=">=1", rule="R99"), "R99"),
         (ENTRY.format(package="", releases=">=1", rule="R1"), "required field `package`"),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from typing_extensions import override
 
+from deepstack_harness.catalogue.known_failures import KnownRules
 from deepstack_harness.contract.row import Row, beside_expectation
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import WORST_FIRST, RuleVerdicts, Verdict
@@ -68,6 +69,8 @@ def sum_up(
     """
     ended = any(judged.observation.ended and judged.broken for judged in cases)
     rows = [(_weight(judged, row, ended=ended), row) for judged in cases for row in judged.rows()]
+    # A fault that nobody knows is told before the known ones of its rule.
+    rows = [((-1.0, weight[1]) if _is_new(row, known) else weight, row) for weight, row in rows]
     if rules is None:
         rules = [said.rule for said in cases[0].judgements if said.rule not in _NOT_OF_METHODS]
     deciding = (_deciding(rule, rows) for rule in rules)
@@ -79,8 +82,18 @@ def beside_known(rows: Iterable[Row], known: Mapping[Rule, str] | None) -> list[
     if known is None:
         return list(rows)
     return [
-        beside_expectation(row, broken=row.rule in known, reference=known.get(row.rule, "")) for row in rows
+        beside_expectation(
+            row, broken=row.rule in known and not _is_new(row, known), reference=known.get(row.rule, "")
+        )
+        for row in rows
     ]
+
+
+def _is_new(row: Row, known: Mapping[Rule, str] | None) -> bool:
+    """Return True for a fault in another regime or of another shape than those known of its rule."""
+    if row.verdict is not Verdict.FAIL or not isinstance(known, KnownRules):
+        return False
+    return not known.covers(row.rule, row.regime, row.unit)
 
 
 def _deciding(rule: Rule, rows: Iterable[tuple[tuple[float, int], Row]]) -> Row:

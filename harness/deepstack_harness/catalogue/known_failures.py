@@ -11,20 +11,28 @@ from packaging.version import Version
 from deepstack_harness.catalogue.data_files import data
 from deepstack_harness.catalogue.releases import covers
 from deepstack_harness.catalogue.versioned import load_toml
+from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """Rules that classes (`*`: all) of some releases break, and the upstream issue that they wait for."""
+    """Rules that classes (`*`: all) of some releases break, and the upstream issue that they wait for.
+
+    `regimes` are those in which they are broken, and `shape` is what goes wrong, by the unit of the figure:
+    `rows` are wrong, `calls` raise or are accepted, `answers` lack a level.  Any other fault of the same
+    rule is new.  Empty stands for all.
+    """
 
     package: str
     releases: str
     classes: tuple[str, ...]
     rules: tuple[Rule, ...]
     reference: str
+    regimes: tuple[Regime, ...] = ()
+    shape: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a range that cannot be parsed; msgspec adds where it stands in the file."""
@@ -37,6 +45,24 @@ class KnownFailure:
         """Tell whether this entry speaks of that class of that version; see `releases.covers`."""
         named = "*" in self.classes or model_class in self.classes
         return named and package == self.package and covers(self.releases, version)
+
+
+class KnownRules(dict[Rule, str]):
+    """The known failures of one class, rule -> reference, and which faults of a rule they are about."""
+
+    def __init__(self, entries: Iterable[KnownFailure]) -> None:
+        """Take the entries that are about the class."""
+        self._entries = tuple(entries)
+        super().__init__({rule: entry.reference for entry in self._entries for rule in entry.rules})
+
+    def covers(self, rule: Rule, regime: Regime, unit: str) -> bool:
+        """Tell whether a fault of a rule is a known one."""
+        return any(
+            rule in entry.rules
+            and regime in (entry.regimes or (regime,))
+            and unit in (entry.shape or (unit,))
+            for entry in self._entries
+        )
 
 
 @dataclass(frozen=True)
@@ -60,12 +86,7 @@ def known_failures() -> tuple[KnownFailure, ...]:
 
 def known_of(
     package: str, version: Version | None, model_class: str, entries: Iterable[KnownFailure] | None = None
-) -> dict[Rule, str]:
+) -> KnownRules:
     """Return rule -> reference of the known failures of one class; none for an unknown version."""
     chosen = known_failures() if entries is None else entries
-    return {
-        rule: entry.reference
-        for entry in chosen
-        if entry.is_about(package, version, model_class)
-        for rule in entry.rules
-    }
+    return KnownRules(entry for entry in chosen if entry.is_about(package, version, model_class))
