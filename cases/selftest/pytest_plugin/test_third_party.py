@@ -110,7 +110,7 @@ def test_the_mended_project_passes_and_reports(example: Project, words: tuple[st
     assert (status, re.findall(r"(\d+) passed|failed|error", printed)) == (0, [str(passed)]), printed
     found = read_run(example.folder / "out")
     assert set(found.cases["subject"]) == {"side_buffer:SideBuffer"}
-    assert set(found.cases["arm"]) - {"eager/drop_all"} == {"eager", "eager/full"}
+    assert set(found.cases["arm"]) - {"eager/drop_all"} == {"eager"}
     assert set(found.rows["verdict"]) == {"PASS", "SKIP"}
     assert {node.partition("::")[0] for node in found.rows["node_id"]} == {"test_side_buffer.py"}
     assert set(found.rows["case"]) == set(found.cases["case"])
