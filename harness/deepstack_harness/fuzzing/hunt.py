@@ -28,7 +28,7 @@ from deepstack_harness.fuzzing.target import Target
 SEARCH = 250
 """Examples of one search: what is drawn after the time is over is drawn for nothing."""
 PER_NAME = 5
-"""Findings of one rule or kind with different shapes; further ones are not looked at."""
+"""Findings of one rule or kind with different shapes; further ones are not told."""
 CAPACITY = 16
 """Rows of the buffer that a decoder is compiled beside."""
 MOST_DEATHS = 8
@@ -103,15 +103,19 @@ class Hunt:
 
     def __init__(
         self, target: Target, player: Player, *, seed: int = 0, known: Sequence[Finding] = (),
-        progress: Progress | None = None, watch: Watch | None = None,
+        progress: Progress | None = None, watch: Watch | None = None, per_name: int = PER_NAME,
     ) -> None:  # fmt: skip
-        """Play nothing yet; `known` faults are not told again, and `progress` is that of an earlier part."""
+        """Play nothing yet; `known` faults are not told again, and `progress` is that of an earlier part.
+
+        Of one rule or kind at most `per_name` faults are told.
+        """
         self.target = target
         self.seed = seed
         self.progress = progress or Progress()
         self.findings: list[Finding] = []
         self._player = player
         self._watch = watch or Watch()
+        self._per_name = per_name
         self._known = [(one.name, one.shape) for one in known]
         self._states: set[tuple[object, ...]] = set()
         self._graphs: _Graphs | None = None
@@ -180,7 +184,7 @@ class Hunt:
     def new_faults(self, faults: Sequence[Fault]) -> list[Fault]:
         """Return the faults of the first step that has one which is not known yet."""
         names = [name for name, _ in self._known]
-        new = [one for one in faults if one.key not in self._known and names.count(one.name) < PER_NAME]
+        new = [one for one in faults if one.key not in self._known and names.count(one.name) < self._per_name]
         return [one for one in new if one.trace == new[0].trace]
 
     def confirmed(self, faults: Sequence[Fault]) -> list[Fault]:
@@ -306,8 +310,16 @@ def _state(facts: StepFacts) -> tuple[object, ...]:
     return (facts.capacity, tuple((run.payload is None or bool(run.payload), run.rows) for run in runs))
 
 
-def hunt(target: Target, player: Player, *, examples: int, seed: int = 0, watch: Watch | None = None) -> Hunt:
+def hunt(
+    target: Target,
+    player: Player,
+    *,
+    examples: int,
+    seed: int = 0,
+    watch: Watch | None = None,
+    per_name: int = PER_NAME,
+) -> Hunt:
     """Play `examples` lifecycles on a target, and return the hunt with its findings."""
-    found = Hunt(target, player, seed=seed, watch=watch)
+    found = Hunt(target, player, seed=seed, watch=watch, per_name=per_name)
     found.search(lifecycles(target), examples)
     return found

@@ -20,7 +20,7 @@ def prove_one(trial: Trial, player: Player) -> Proof:
     watch, start = _StopsAfterFinding(trial.extra), time.perf_counter()
     buffer = player.bind(registered(trial.subject), None, Target.family)
     target = Target(buffer, ArmSpec.parse(trial.arm))
-    done = hunt(target, player, examples=trial.examples, seed=trial.seed, watch=watch)
+    done = hunt(target, player, examples=trial.examples, seed=trial.seed, watch=watch, per_name=1)
     found = [finding for finding in done.findings if finding.rule is not Rule.R0]
     return Proof(
         trial,
