@@ -13,9 +13,10 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import OutOfMemory, UsageError
 from deepstack_harness.fuzzing.finding import Finding
-from deepstack_harness.fuzzing.hunt import Hunt, Progress, Watch, hunt
+from deepstack_harness.fuzzing.hunt import Hunt, hunt
 from deepstack_harness.fuzzing.lifecycles import lifecycles
 from deepstack_harness.fuzzing.player import Death, FindingKind, InProcessPlayer
+from deepstack_harness.fuzzing.watch import Progress, Watch
 from deepstack_harness.play import Model
 from deepstack_harness.play import worker as work
 

@@ -24,6 +24,7 @@ from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.lifecycles import lifecycles
 from deepstack_harness.fuzzing.player import Death, FindingKind, Player
 from deepstack_harness.fuzzing.target import Target
+from deepstack_harness.fuzzing.watch import Progress, Watch
 
 SEARCH = 250
 """Examples of one search: what is drawn after the time is over is drawn for nothing."""
@@ -35,43 +36,6 @@ MOST_DEATHS = 8
 """Workers that may die in examples before a hunt is given up: each new one takes seconds to start."""
 _SHRINKS, _SLOW_SHRINKS = 400, 12
 """Traces that are played to shrink one; few where each compiles, or starts a worker."""
-
-
-@dataclass
-class Progress:
-    """Counts of a hunt, and the graphs of its last session against their budget."""
-
-    examples: int = 0
-    steps: int = 0
-    states: int = 0
-    findings: int = 0
-    graphs: int = 0
-    budget: int = 0
-    sessions: int = 0
-    unmeasured: int = 0
-    deaths: int = 0
-    searches: int = 0
-    """Searches that were begun; the seed of each follows from its number."""
-    seconds: float = 0.0
-
-    @property
-    def steps_per_second(self) -> float:
-        """Steps of examples, reads included, over the time of everything."""
-        return self.steps / self.seconds if self.seconds else 0.0
-
-
-class Watch:
-    """Observer of a hunt; does nothing."""
-
-    def example(self, progress: Progress, trace: Trace) -> None:
-        """Be told that an example was played."""
-
-    def found(self, finding: Finding) -> None:
-        """Be told of a finding."""
-
-    def enough(self) -> bool:
-        """Say whether the hunt is to end; asked before each example."""
-        return False
 
 
 @dataclass

@@ -73,7 +73,7 @@ class _Writer:
 
     @property
     def trace(self) -> Trace:
-        """The trace; where no phrase had a step, a read."""
+        """Return the trace; where no phrase had a step, a read."""
         return Trace(self.made, tuple(self._steps) or (Step(Op.GET, self.made),))
 
     def _begin(self, begun: bool) -> None:

@@ -9,9 +9,10 @@ from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.fuzzing.finding import Finding
-from deepstack_harness.fuzzing.hunt import Progress, Watch, hunt
+from deepstack_harness.fuzzing.hunt import hunt
 from deepstack_harness.fuzzing.player import Player
 from deepstack_harness.fuzzing.target import Target
+from deepstack_harness.fuzzing.watch import Progress, Watch
 from deepstack_harness.selftest.trials import Proof, Trial
 
 
