@@ -257,7 +257,7 @@ class _Search:
         new_session = wanted.rule is Rule.R11
         faults, died = self._hunt.replay(trace, new_session=new_session)
         self._left -= _SHRINKS // _SLOW_SHRINKS if new_session or died else 1
-        # The reasons of recompiles follow from the graphs that are there already: R11 has another shape alone.
+        # Reasons of recompiles follow from the graphs that are there: alone, R11 has another shape.
         same = (one for one in faults if one.key == wanted.key or (new_session and one.rule is wanted.rule))
         return next(same, None)
 
