@@ -20,10 +20,11 @@ from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import UsageError
 from deepstack_harness.fuzzing.boundary import search_boundary
 from deepstack_harness.fuzzing.finding import Finding
-from deepstack_harness.fuzzing.hunt import MOST_DEATHS, Hunt, Progress, Watch
+from deepstack_harness.fuzzing.hunt import MOST_DEATHS, Hunt
 from deepstack_harness.fuzzing.lifecycles import lifecycles
 from deepstack_harness.fuzzing.player import MEMORY_BYTES, WorkerPlayer
 from deepstack_harness.fuzzing.request import Asked, target_of
+from deepstack_harness.fuzzing.watch import Progress, Watch
 
 RUN = "run.json"
 JOURNAL = "findings.jsonl"
