@@ -45,7 +45,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when all stages held, 1 when one was broken, 3 when the machine could not, 4 when one failed."""
     from deepstack_harness.nightly.night import NightlyRun, exit_code, gpu_fault
+    from deepstack_harness.nightly.stages import has_selftests
 
+    if not has_selftests():
+        output.line(
+            "the tests of the harness itself are in its checkout: this night runs the product's cases"
+        )
     folder, stages = _planned(args)
     ended, lost = [], ""
     for one in NightlyRun(folder, gpu_fault).run(stages):

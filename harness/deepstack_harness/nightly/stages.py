@@ -87,6 +87,11 @@ def _cases() -> Path:
     return data("pyproject.toml").parent
 
 
+def has_selftests() -> bool:
+    """Return True in a checkout; a wheel carries the product's cases and not the tests of the harness."""
+    return (_cases() / "cases" / "selftest").is_dir()
+
+
 def _before(wanted: NightRequest) -> Path | None:
     """Return the last run of the history that came to its end."""
     others = sorted(wanted.history.iterdir()) if wanted.history.is_dir() else []
