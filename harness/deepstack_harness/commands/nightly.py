@@ -21,7 +21,7 @@ _STYLES = {"held": "green", "not run": "yellow"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Where, on what, and for how long."""
+    """Add folders, devices, sources and limits."""
     parser.add_argument(
         "--history",
         default="reports/nightly",
@@ -78,7 +78,7 @@ def _planned(args: Namespace) -> tuple[Path, list[Stage]]:
 
 
 def _make(folder: Path) -> None:
-    """Raises `UsageError` for a folder that holds anything: nothing is overwritten."""
+    """Make the folder; raise `UsageError` for one that holds anything: nothing is overwritten."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         full = any(folder.iterdir())
@@ -96,7 +96,7 @@ def _show(output: Output, one: Ended) -> None:
 
 
 def _summarise(folder: Path, ended: list[Ended]) -> str:
-    """Why the summary could not be written; empty where it was."""
+    """Write the summary; return why it could not be written, empty where it was."""
     from deepstack_harness.nightly.night import write_summary
 
     try:

@@ -22,7 +22,7 @@ _GIB = 2**30
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """What to play, on what, and where to write it."""
+    """Add what to play, on what, and where to write it."""
     parser.add_argument(
         "selection",
         nargs="?",

@@ -47,17 +47,17 @@ class Stream:
     queue: list[Entry] = field(default_factory=list)
 
     def wait_event(self, event: "RecordedEvent") -> None:
-        """As `torch.cuda.Stream.wait_event`."""
+        """Do as `torch.cuda.Stream.wait_event`."""
         self.device.wait(self, event)
 
     def wait_stream(self, other: "Stream") -> None:
-        """As `torch.cuda.Stream.wait_stream`."""
+        """Do as `torch.cuda.Stream.wait_stream`."""
         event = RecordedEvent(self.device)
         event.record(other)
         event.wait(self)
 
     def record_event(self, event: "RecordedEvent | None" = None) -> "RecordedEvent":
-        """As `torch.cuda.Stream.record_event`."""
+        """Do as `torch.cuda.Stream.record_event`."""
         event = event or RecordedEvent(self.device)
         event.record(self)
         return event
@@ -72,11 +72,11 @@ class RecordedEvent:
     clock: Clock = ()
 
     def record(self, stream: Stream | None = None) -> None:
-        """As `torch.cuda.Event.record`."""
+        """Do as `torch.cuda.Event.record`."""
         self.device.record(stream or self.device.current, self)
 
     def wait(self, stream: Stream | None = None) -> None:
-        """As `torch.cuda.Event.wait`."""
+        """Do as `torch.cuda.Event.wait`."""
         self.device.wait(stream or self.device.current, self)
 
 

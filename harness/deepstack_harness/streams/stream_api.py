@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Event(Protocol):
-    """As `torch.cuda.Event`, on the current stream."""
+    """Interface of `torch.cuda.Event`, on the current stream."""
 
     def record(self) -> None:
         """Mark this place in the current stream."""

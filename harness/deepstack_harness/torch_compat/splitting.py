@@ -33,6 +33,6 @@ def pieces_compiled() -> int:
 
 
 def cold_caches() -> AbstractContextManager[None]:
-    """Start with empty caches of Inductor on disk and in memory, while open; what was there comes back after."""
+    """Start with empty caches of Inductor on disk and in memory, while open, and bring the others back."""
     opened: AbstractContextManager[None] = fresh_cache()
     return opened
