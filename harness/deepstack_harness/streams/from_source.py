@@ -13,7 +13,7 @@ from deepstack_harness.sources.source import Source
 from deepstack_harness.streams.dual_streams import ONE, THREE, TWO, DualStream
 from deepstack_harness.streams.helper_code import HelperCode, cut_helpers
 from deepstack_harness.streams.model_check import Setting
-from deepstack_harness.streams.recorded_device import Device, RecordedEvent
+from deepstack_harness.streams.recorded_device import Device, Event
 from deepstack_harness.streams.stream_api import Lanes, Project
 
 BREAKABLE = "BreakableCUDAGraphCapture"
@@ -56,7 +56,7 @@ class _RecordingCuda:
     def __init__(self, device: Device) -> None:
         self.stream = device.on
         self.current_stream = lambda *_: device.current
-        self.Event = lambda **_: RecordedEvent(device)
+        self.Event = lambda **_: Event(device)
 
     def __getattr__(self, name: str) -> object:
         return getattr(torch.cuda, name)

@@ -15,7 +15,7 @@ from deepstack_harness.streams.bitwise import different_bits
 from deepstack_harness.streams.interleavings import Order, orders
 from deepstack_harness.streams.memory import Slot
 from deepstack_harness.streams.projection import sequential
-from deepstack_harness.streams.recorded_device import Device, RecordedEvent
+from deepstack_harness.streams.recorded_device import Device, Event
 from deepstack_harness.streams.recorder import Recorder
 from deepstack_harness.streams.reexecute import play
 from deepstack_harness.streams.stream_api import Lanes, Project
@@ -87,8 +87,8 @@ def _integers(projections: int, seed: int) -> tuple[Tensor, tuple[Tensor, ...]]:
 
 
 def _lanes(device: Device, recorder: Recorder) -> Lanes:
-    done = tuple(RecordedEvent(device) for _ in device.aux)
-    return Lanes(RecordedEvent(device), done, device.aux, device.on, recorder.keep)
+    done = tuple(Event(device) for _ in device.aux)
+    return Lanes(Event(device), done, device.aux, device.on, recorder.keep)
 
 
 def _play(device: Device, recorder: Recorder, answer: Slot, right: Tensor) -> tuple[int, list[Order]]:

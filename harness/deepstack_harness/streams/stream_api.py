@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 
-class Event(Protocol):
+class StreamEvent(Protocol):
     """Interface of `torch.cuda.Event`, on the current stream."""
 
     def record(self) -> None:
@@ -29,8 +29,8 @@ class Lanes:
     (which takes no stream but a real one).
     """
 
-    start: Event
-    done: tuple[Event, ...]
+    start: StreamEvent
+    done: tuple[StreamEvent, ...]
     aux: tuple[Any, ...]
     on: Callable[[Any], AbstractContextManager[object]]
     keep: Callable[[Tensor, Any], None]
