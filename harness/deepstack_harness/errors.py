@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a command's exit status says; `--bisect` turns 2, 3 and 4 into 125."""
+    """Exit status of a command; `--bisect` turns 2, 3 and 4 into 125."""
 
     HOLDS = 0
     BROKEN = 1
