@@ -63,3 +63,8 @@ def says_out_of_memory(name: str, text: str) -> bool:
     texts = ("can't allocate memory", "not enough memory")
     names = {"MemoryError", "OutOfMemoryError", "OutOfMemory"}
     return name in names or any(part in text for part in texts)
+
+
+def passes_through(error: BaseException) -> bool:
+    """Return True for Ctrl-C, and for the exceptions by which pytest ends a test."""
+    return isinstance(error, KeyboardInterrupt) or type(error).__module__.startswith("_pytest.")
