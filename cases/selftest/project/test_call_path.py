@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tools.call_path import measure
+from cases.tools.call_path import measure
 
 ROOT = Path(__file__).parents[3]
 TOOL = """
 import json, sys
 sys.path[:0] = sys.argv[1:3]
-from tools.call_path import measure
+from cases.tools.call_path import measure
 seen = measure(sys.argv[3:])
 print(json.dumps([seen.frames, seen.files, seen.exit_code]))
 """
 
-pytestmark = pytest.mark.skipif(not (ROOT / "tools").is_dir(), reason="needs a checkout")
+pytestmark = pytest.mark.skipif(not (ROOT / "cases" / "tools").is_dir(), reason="needs a checkout")
 
 
 def measured(*words: str) -> subprocess.CompletedProcess[str]:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tools import prose
+from cases.tools import prose
 
 IN_CHECKOUT = pytest.mark.skipif(not prose.PACKAGE.is_dir(), reason="needs a checkout")
 
-# Packages with docstrings that are still to be rewritten (`python tools/prose.py` lists them). This set may
-# only shrink: take a package off when it has none left.
+# Packages with docstrings that are still to be rewritten, as `python cases/tools/prose.py` lists them. This
+# set may only shrink: take a package off when it has none left.
 TO_REWRITE = {
     "auditing", "commands", "contract", "fuzzing", "mutants", "oracles", "play", "runs", "sources", "workers",
 }  # fmt: skip
@@ -26,7 +26,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
         for each in seen
         if not each.plain and each.package not in TO_REWRITE
     ]
-    assert wrong == [], "begin with a verb (tools/prose.py has those that are known), a class with a noun"
+    assert wrong == [], "begin with a verb that cases/tools/prose.py knows, a class with a noun"
 
 
 @IN_CHECKOUT

@@ -1,4 +1,4 @@
-"""`python tools/unused.py`: definitions and files of the package that nothing in the package uses.
+"""`python cases/tools/unused.py`: definitions and files of the package that nothing in the package uses.
 
 A name counts as used if code, or a string that is no docstring, of the package, its templates, the examples,
 the fixtures or pyproject.toml names it. Strings count, because the registry, workers and templates name code
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "harness" / "deepstack_harness"
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _DATA = {".toml", ".html", ".css", ".js", ".jinja"}

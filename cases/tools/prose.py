@@ -1,4 +1,4 @@
-"""`python tools/prose.py`: docstrings by their first word, and comment lines, per package.
+"""`python cases/tools/prose.py`: docstrings by their first word, and comment lines, per package.
 
 A search for a thing finds its docstring when that begins as other documentation does: a function with a verb
 ("Return", "Start"), a class with the noun that it is. Clauses ("What ..", "Whether ..") hide both.
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "harness" / "deepstack_harness"
 CLAUSES = frozenset(
     ("what", "whether", "of", "nothing", "as", "where", "how", "who", "which", "those", "that", "it", "this")
