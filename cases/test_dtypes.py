@@ -1,28 +1,20 @@
 """Every dtype on every family: a right buffer passes all rules, and a wrong one is seen all the same."""
 
-from dataclasses import dataclass
 from functools import cache
 
 import pytest
 import torch
 
-from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case
-from deepstack_harness.contract.observation import Observation
+from cases.played import Played, play_judged
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import Trace
-from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.oracles.all_rules import judge_all
-from deepstack_harness.oracles.observed_case import ObservedCase
-from deepstack_harness.play import Model, play
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.play import Model
 
 R = Rule
 FAMILIES = ("qwen3_vl", "qwen3_omni_moe_thinker", "granite4_vision")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
-PROFILED = Trace.parse("cap 16: profile 16; set 9; forward 9; set 16; forward 16; forward 1")
-REPLAYED = Trace.parse("cap 16: capture 16; set 9; replay 16; set 16; replay 16; replay 16")
+PROFILED = "cap 16: profile 16; set 9; forward 9; set 16; forward 16; forward 1"
+REPLAYED = "cap 16: capture 16; set 9; replay 16; set 16; replay 16; replay 16"
 
 
 @cache
@@ -31,21 +23,8 @@ def model(family: str, dtype: str) -> Model:
     return Model.build(family, dtype)
 
 
-@dataclass(frozen=True)
-class Played:
-    observation: Observation
-    said: dict[Rule, Judgement]
-
-    @property
-    def broken(self) -> set[Rule]:
-        assert not [one for one in self.said.values() if one.verdict is Verdict.ERROR]
-        return {rule for rule, one in self.said.items() if one.verdict is Verdict.FAIL}
-
-
-def played(family: str, dtype: str, revision: str, arm: str, trace: Trace) -> Played:
-    case = Case(family, registered(revision), trace, ArmSpec.parse(arm), dtype=dtype)
-    observation = play(case, model(family, dtype), buffer_named(revision))
-    return Played(observation, {said.rule: said for said in judge_all(ObservedCase(case, observation))})
+def played(family: str, dtype: str, revision: str, arm: str, trace: str) -> Played:
+    return play_judged(model(family, dtype), revision, arm, trace)
 
 
 def half_of_experts(family: str, dtype: str) -> bool:

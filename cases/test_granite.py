@@ -5,29 +5,25 @@ asserts sizes; behind tensors of the step's own size the rows too many would be
 nobody's memory, so inputs are slices of static storage, as an engine's are.
 """
 
-from dataclasses import dataclass
 from functools import cache
 
 import pytest
 import torch
 
+from cases.played import Played, play_judged
 from cases.selftest.binding.bound_forward import forward_of
 from cases.selftest.revisions.sequences import SEQUENCES
-from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
+from deepstack_harness.contract.arm_spec import EAGER
 from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case, Compare, parse_subject
-from deepstack_harness.contract.observation import Answer, Observation
+from deepstack_harness.contract.case import Case, Compare
+from deepstack_harness.contract.observation import Answer
 from deepstack_harness.contract.protocols import BufferFactory, Family
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
-from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.families.by_name import family_named
 from deepstack_harness.families.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily
 from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.oracles.all_rules import judge_all
-from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play import Model, play
 from deepstack_harness.probes.numerics import NumericsProbe
 
@@ -50,29 +46,8 @@ def model_of(family: Family) -> Model:
     return Model(family, decoder, probe, torch.float32, torch.device("cpu"))
 
 
-@dataclass(frozen=True)
-class Played:
-    observation: Observation
-    said: dict[Rule, Judgement]
-
-    @property
-    def broken(self) -> set[Rule]:
-        assert not [one for one in self.said.values() if one.verdict is Verdict.ERROR]
-        return {rule for rule, one in self.said.items() if one.verdict is Verdict.FAIL}
-
-    @property
-    def attended(self) -> list[int | None]:
-        """Rows that attention was given, per step that runs the decoder."""
-        return [facts.attended for facts in self.observation.steps if not facts.step.startswith("set")]
-
-
 def played(model: Model, subject: str, arm: str, trace: str) -> Played:
-    revision, caller = parse_subject(subject)
-    spec, parsed = ArmSpec.parse(arm), Trace.parse(trace)
-    budget = graph_budget(parsed, spec)
-    case = Case(model.family.name, registered(revision), parsed, spec, graph_budget=budget, caller=caller)
-    observation = play(case, model, buffer_named(revision))
-    return Played(observation, {said.rule: said for said in judge_all(ObservedCase(case, observation))})
+    return play_judged(model, subject, arm, trace)
 
 
 def nightly(*values: object) -> object:

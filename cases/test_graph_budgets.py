@@ -5,24 +5,16 @@ Alternating None with a payload recompiles (sglang 16785), and so does a count t
 reads from an attribute (tpu-inference 2266).
 """
 
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
 
+from cases.played import Played, play_judged
 from cases.selftest.families.shallow import shallow
-from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case, Compare, parse_subject
-from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.case import Compare
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Trace
-from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.oracles.all_rules import judge_all
-from deepstack_harness.oracles.observed_case import ObservedCase
-from deepstack_harness.play import play
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.workload.geometry3k import load_workload
 from deepstack_harness.workload.padding import unpadded
 from deepstack_harness.workload.schedule import serve, to_trace
@@ -31,35 +23,13 @@ R = Rule
 ON_EAGER = pytest.mark.xdist_group("eager")
 
 
-@dataclass(frozen=True)
-class Played:
-    case: Case
-    observation: Observation
-    said: dict[Rule, Judgement]
-
-    @property
-    def broken(self) -> set[Rule]:
-        assert not [one for one in self.said.values() if one.verdict is Verdict.ERROR]
-        return {rule for rule, one in self.said.items() if one.verdict is Verdict.FAIL}
-
-    @property
-    def graphs(self) -> int:
-        assert self.observation.graphs is not None
-        assert not self.observation.graphs.limit_hit
-        return self.observation.graphs.graphs
-
-
 def played(
     subject: str, arm: str, trace: Trace, family: str = "qwen3_vl", compare: Compare = Compare.ALL
 ) -> Played:
-    revision, caller = parse_subject(subject)
-    spec = ArmSpec.parse(arm)
-    case = Case(
-        family, registered(revision), trace, spec, graph_budget=graph_budget(trace, spec), caller=caller
-    )
-    case = replace(case, compare=compare)
-    observation = play(case, shallow(family), buffer_named(revision))
-    return Played(case, observation, {said.rule: said for said in judge_all(ObservedCase(case, observation))})
+    found = play_judged(shallow(family), subject, arm, str(trace), family=family, compare=compare)
+    # A count at the recompile limit is that of the limit.
+    assert found.observation.graphs is None or not found.observation.graphs.limit_hit
+    return found
 
 
 def sizes(*counts: int, first: int = 33) -> Trace:

@@ -9,23 +9,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cases.played import Played, play_judged
 from deepstack_harness.binding.stand_ins import Surroundings
-from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case, Compare, parse_subject
-from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.case import Compare
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import Trace
-from deepstack_harness.contract.verdicts import Judgement, Verdict
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.vllm import VLLM
-from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.oracles.all_rules import judge_all
-from deepstack_harness.oracles.observed_case import ObservedCase
-from deepstack_harness.play import Model, play
+from deepstack_harness.play import Model
 
 R = Rule
 STEPS = "cap 16: profile 16; set 9; forward 16"
@@ -41,45 +34,20 @@ def models() -> dict[str, Model]:
     return {dtype: Model.build("qwen3_vl", dtype) for dtype in ("float32", "bfloat16", "float16")}
 
 
-class Played:
-    """One case, played and judged."""
-
-    def __init__(
-        self,
-        model: Model,
-        subject: str,
-        trace: str,
-        arm: str = "eager",
-        make: BufferFactory | None = None,
-        compare: Compare = Compare.ALL,
-    ) -> None:
-        revision, caller = parse_subject(subject)
-        spec, parsed = ArmSpec.parse(arm), Trace.parse(trace)
-        dtype, budget = str(model.dtype).removeprefix("torch."), graph_budget(parsed, spec)
-        case = Case(
-            "qwen3_vl",
-            registered(revision),
-            parsed,
-            spec,
-            dtype=dtype,
-            graph_budget=budget,
-            caller=caller,
-            compare=compare,
-        )
-        self.observation: Observation = play(case, model, make or buffer_named(revision))
-        self.said: dict[Rule, Judgement] = {
-            said.rule: said for said in judge_all(ObservedCase(case, self.observation))
-        }
-
-    @property
-    def broken(self) -> set[Rule]:
-        assert not [one for one in self.said.values() if one.verdict is Verdict.ERROR]
-        return {rule for rule, one in self.said.items() if one.verdict is Verdict.FAIL}
+def played(
+    model: Model,
+    subject: str,
+    trace: str,
+    arm: str = "eager",
+    make: BufferFactory | None = None,
+    compare: Compare = Compare.ALL,
+) -> Played:
+    return play_judged(model, subject, arm, trace, make=make, compare=compare)
 
 
 @pytest.mark.parametrize("revision", ["original", "pr43617", "pr49397", "reference"])
 def test_a_buffer_stays_where_it_was_made(models: dict[str, Model], revision: str) -> None:
-    run = Played(models["bfloat16"], f"{revision}@{ELSEWHERE}", STEPS)
+    run = played(models["bfloat16"], f"{revision}@{ELSEWHERE}", STEPS)
     assert run.broken == {R.R7}
     assert run.said[R.R7].value == 2
     assert run.said[R.R7].detail == (
@@ -90,13 +58,13 @@ def test_a_buffer_stays_where_it_was_made(models: dict[str, Model], revision: st
 @EAGER_BACKEND
 @pytest.mark.parametrize("revision", ["original", "pr43617", "pr49397"])
 def test_and_the_compiled_decoder_raises(models: dict[str, Model], revision: str) -> None:
-    run = Played(models["bfloat16"], f"{revision}@{ELSEWHERE}", STEPS, "eager/drop_all")
+    run = played(models["bfloat16"], f"{revision}@{ELSEWHERE}", STEPS, "eager/drop_all")
     assert run.broken == {R.R0, R.R7}
     assert "raised RuntimeError: expected m1 and m2 to have the same dtype" in run.said[R.R0].detail
 
 
 def test_the_none_answer_hides_it_until_the_first_set(models: dict[str, Model]) -> None:
-    run = Played(models["bfloat16"], f"pr40932@{ELSEWHERE}", STEPS)
+    run = played(models["bfloat16"], f"pr40932@{ELSEWHERE}", STEPS)
     assert run.broken == {R.R1, R.R7}
     assert run.said[R.R7].detail.startswith("step 3 'forward 16'")
 
@@ -116,17 +84,17 @@ def test_the_none_answer_hides_it_until_the_first_set(models: dict[str, Model]) 
 def test_shown_the_hidden_states_44384_is_right_from_the_profile_run_on(
     models: dict[str, Model], caller: str, dtype: str, arm: str
 ) -> None:
-    run = Played(models[dtype], f"pr44384@{caller}", STEPS, arm)
+    run = played(models[dtype], f"pr44384@{caller}", STEPS, arm)
     assert run.broken == set()
     assert run.said[R.R7].verdict is Verdict.PASS
-    assert Played(models[dtype], f"pr43617@{caller}", STEPS).broken == {R.R7}
+    assert played(models[dtype], f"pr43617@{caller}", STEPS).broken == {R.R7}
 
 
 @pytest.mark.parametrize("revision", ["pr44384", "granite_sliced"])
 def test_shown_nothing_it_is_wrong_before_the_first_set_and_right_after(
     models: dict[str, Model], revision: str
 ) -> None:
-    run = Played(models["bfloat16"], f"{revision}@{ELSEWHERE}", READS)
+    run = played(models["bfloat16"], f"{revision}@{ELSEWHERE}", READS)
     assert run.broken == {R.R6, R.R7}  # right, and elsewhere: a graph captured before would not know
     assert run.said[R.R7].value == 1
     assert {facts.capacity for facts in run.observation.steps} == {16}
@@ -135,7 +103,7 @@ def test_shown_nothing_it_is_wrong_before_the_first_set_and_right_after(
 
 @EAGER_BACKEND
 def test_half_the_width_loses_digits_without_an_error(models: dict[str, Model]) -> None:
-    run = Played(models["float32"], "pr43617@made_in_bfloat16", STEPS, "eager/drop_all")
+    run = played(models["float32"], "pr43617@made_in_bfloat16", STEPS, "eager/drop_all")
     assert run.broken == {R.R0, R.R7}
     distances = run.observation.steps[-1].distances
     assert distances is not None
@@ -144,7 +112,7 @@ def test_half_the_width_loses_digits_without_an_error(models: dict[str, Model]) 
 
 @EAGER_BACKEND
 def test_twice_the_width_does_not_pass_through_the_decoder(models: dict[str, Model]) -> None:
-    run = Played(models["float32"], "pr43617@made_in_float64", STEPS, "eager/drop_all")
+    run = played(models["float32"], "pr43617@made_in_float64", STEPS, "eager/drop_all")
     assert run.broken == {R.R0, R.R7}
     assert "double != float" in run.said[R.R0].detail
 
@@ -154,7 +122,7 @@ def test_twice_the_width_does_not_pass_through_the_decoder(models: dict[str, Mod
 def test_rows_on_meta_have_no_values_to_be_wrong(
     models: dict[str, Model], arm: str, broken: set[Rule]
 ) -> None:
-    run = Played(models["float32"], "pr43617@made_on_meta", STEPS, arm)
+    run = played(models["float32"], "pr43617@made_on_meta", STEPS, arm)
     assert run.broken == broken
     assert run.said[R.R7].value == 2
     assert "answered in float32 on meta" in run.said[R.R7].detail
@@ -176,7 +144,7 @@ def test_rows_on_meta_have_no_values_to_be_wrong(
 def test_of_rows_on_meta_the_number_counts(
     models: dict[str, Model], revision: str, trace: str, broken: set[Rule]
 ) -> None:
-    run = Played(models["float32"], f"{revision}@made_on_meta", trace, compare=Compare.NOTHING)
+    run = played(models["float32"], f"{revision}@made_on_meta", trace, compare=Compare.NOTHING)
     assert run.broken == broken
     assert {run.said[rule].verdict for rule in (R.R3, R.R5)} == {Verdict.SKIP}
 
@@ -186,10 +154,10 @@ def test_of_rows_on_meta_the_number_counts(
 def test_a_skipped_tower_leaves_the_buffer_on_meta_unless_none_is_made(
     models: dict[str, Model], arm: str
 ) -> None:
-    faulty = Played(models["float32"], "pr43617@without_vision_tower", TEXT, arm)
+    faulty = played(models["float32"], "pr43617@without_vision_tower", TEXT, arm)
     assert faulty.broken == ({R.R7} if arm == "eager" else {R.R0, R.R7})
     assert faulty.observation.vision
-    fixed = Played(models["float32"], "pr49397@without_vision_tower", TEXT, arm)
+    fixed = played(models["float32"], "pr49397@without_vision_tower", TEXT, arm)
     assert fixed.broken == set()
     assert not fixed.observation.vision
     assert {facts.answer and facts.answer.structure for facts in fixed.observation.steps} == {"none"}
@@ -209,7 +177,7 @@ def test_released_classes_whose_tower_is_skipped(
     models: dict[str, Model], release: str, name: str, on_meta: bool
 ) -> None:
     bound = replace(methods_of(open_source(f"vllm=={release}"), name), surroundings=SKIPPED)
-    run = Played(models["float32"], bound.label, TEXT, make=bound)
+    run = played(models["float32"], bound.label, TEXT, make=bound)
     assert (R.R7 in run.broken) == on_meta
     assert bool(run.broken) == on_meta
 
@@ -218,7 +186,7 @@ def test_released_classes_whose_tower_is_skipped(
 @pytest.mark.parametrize("arm", ["eager", "eager/drop_all"])
 def test_a_buffer_on_the_cpu_beside_hidden_states_on_a_gpu(arm: str) -> None:
     model = Model.build("qwen3_vl", "bfloat16", "cuda")
-    run = Played(model, f"pr43617@{ELSEWHERE}", STEPS, arm)
+    run = played(model, f"pr43617@{ELSEWHERE}", STEPS, arm)
     assert R.R7 in run.broken
     assert "answered in float32 on cpu, the hidden states are in bfloat16 on cuda:0" in run.said[R.R7].detail
-    assert Played(model, f"pr44384@{ELSEWHERE}", STEPS, arm).broken == set()
+    assert played(model, f"pr44384@{ELSEWHERE}", STEPS, arm).broken == set()

@@ -44,7 +44,7 @@ _CODES = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of printing the usage: every wrong call ends in one sentence."""
+    """Parser that raises instead of printing the usage: every wrong call ends in one sentence."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see '{self.prog} --help'")
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Told(KeyboardInterrupt):
-    """This process was told to end, by another signal than that of Ctrl-C."""
+    """Signal to end this process, other than that of Ctrl-C."""
 
     def __init__(self, number: int, _frame: object) -> None:
         self.number = signal.Signals(number)
@@ -148,7 +148,7 @@ def _guarded(words: Sequence[str]) -> ExitCode:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Being told to end is as Ctrl-C: what was started ends with us, and temporary folders go.
+    """Treat a signal to end like Ctrl-C: what was started ends with us, and temporary folders go.
 
     What the caller ignores, as nohup does, stays ignored.
     """
@@ -165,7 +165,7 @@ def _interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _notices(*, quiet: bool) -> Iterator[None]:
-    """What the harness's loggers say (an unwritable cache, a long download) goes to stderr, as errors do."""
+    """Send warnings of our loggers (an unwritable cache, a long download) to stderr, as errors go there."""
     logger, handler = logging.getLogger("deepstack_harness"), _Notices()
     handler.setLevel(logging.ERROR if quiet else logging.WARNING)
     logger.addHandler(handler)

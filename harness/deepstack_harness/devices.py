@@ -13,14 +13,17 @@ DTYPES = {
 
 
 def parse_dtype(name: str) -> torch.dtype:
-    """`float32` and the like; `UsageError` lists the known ones."""
+    """Return the dtype of a name such as `float32`; raise `UsageError` with the known names."""
     if name not in DTYPES:
         raise UsageError(f"unknown dtype '{name}'; known are {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
 def parse_device(name: str) -> torch.device:
-    """`cpu`, `cuda`, `cuda:1`; `UsageError` for a bad name, `MachineError` where there is no such device."""
+    """Return the device of `cpu`, `cuda` or `cuda:1`.
+
+    Raises `UsageError` for a bad name, `MachineError` where there is no such device.
+    """
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a command's exit status says; `--bisect` turns 2, 3 and 4 into 125."""
+    """Exit status of a command; `--bisect` turns 2, 3 and 4 into 125."""
 
     HOLDS = 0
     BROKEN = 1
@@ -63,3 +63,8 @@ def says_out_of_memory(name: str, text: str) -> bool:
     texts = ("can't allocate memory", "not enough memory")
     names = {"MemoryError", "OutOfMemoryError", "OutOfMemory"}
     return name in names or any(part in text for part in texts)
+
+
+def passes_through(error: BaseException) -> bool:
+    """Return True for Ctrl-C, and for the exceptions by which pytest ends a test."""
+    return isinstance(error, KeyboardInterrupt) or type(error).__module__.startswith("_pytest.")

@@ -1,57 +1,19 @@
 """Shape policies: what each one compiles for, and what R0 and R11 say where it does not fit."""
 
-from dataclasses import dataclass
-
 import pytest
 
+from cases.played import Played, play_judged
 from cases.selftest.families.shallow import shallow
-from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case
-from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import Trace
-from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.oracles.all_rules import judge_all
-from deepstack_harness.oracles.diagnosis import diagnose
-from deepstack_harness.oracles.observed_case import ObservedCase
-from deepstack_harness.play import play
+from deepstack_harness.contract.verdicts import Verdict
 
 UNBACKED = "eager/drop_all/mark_unbacked"
 WRITTEN_OUT = "qwen3_vl:written_out"
 ON_EAGER = pytest.mark.xdist_group("eager")
 
 
-@dataclass(frozen=True)
-class Played:
-    case: Case
-    observation: Observation
-    said: dict[Rule, Judgement]
-
-    @property
-    def broken(self) -> set[Rule]:
-        assert not [one for one in self.said.values() if one.verdict is Verdict.ERROR]
-        return {rule for rule, one in self.said.items() if one.verdict is Verdict.FAIL}
-
-    @property
-    def graphs(self) -> int:
-        assert self.observation.graphs is not None
-        return self.observation.graphs.graphs
-
-    @property
-    def diagnosis(self) -> str:
-        return diagnose(self.case, self.observation) or "nothing"
-
-
 def played(family: str, arm: str, trace: str, caller: str = "engine") -> Played:
-    parsed, spec = Trace.parse(trace), ArmSpec.parse(arm)
-    case = Case(
-        family, registered("reference"), parsed, spec, graph_budget=graph_budget(parsed, spec), caller=caller
-    )
-    observation = play(case, shallow(family), buffer_named("reference"))
-    return Played(case, observation, {said.rule: said for said in judge_all(ObservedCase(case, observation))})
+    return play_judged(shallow(family), f"reference@{caller}", arm, trace, family=family)
 
 
 def sizes(*counts: int, first: str = "profile 16") -> str:

@@ -8,10 +8,11 @@ from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.fuzzing.campaign import Campaign, HuntLimits
 from deepstack_harness.fuzzing.finding import Finding
-from deepstack_harness.fuzzing.hunt import Hunt, Watch, hunt
+from deepstack_harness.fuzzing.hunt import Hunt, hunt
 from deepstack_harness.fuzzing.player import InProcessPlayer
 from deepstack_harness.fuzzing.request import Asked
 from deepstack_harness.fuzzing.target import Target
+from deepstack_harness.fuzzing.watch import Watch
 
 
 def target(name: str, arm: str = "eager") -> Target:

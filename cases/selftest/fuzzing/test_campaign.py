@@ -18,9 +18,10 @@ from deepstack_harness.fuzzing.campaign import (
     start,
 )
 from deepstack_harness.fuzzing.finding import Finding
-from deepstack_harness.fuzzing.hunt import MOST_DEATHS, Progress
+from deepstack_harness.fuzzing.hunt import MOST_DEATHS
 from deepstack_harness.fuzzing.player import FindingKind
 from deepstack_harness.fuzzing.request import Asked
+from deepstack_harness.fuzzing.watch import Progress
 
 PR43617 = Asked(revision="pr43617")
 

@@ -12,11 +12,11 @@ from deepstack_harness.contract.observation import Observation, Raised
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import OutOfMemory, UsageError
-from deepstack_harness.fuzzing import hunt as hunts
 from deepstack_harness.fuzzing.finding import Finding
-from deepstack_harness.fuzzing.hunt import Hunt, Progress, Watch, hunt
+from deepstack_harness.fuzzing.hunt import Hunt, hunt
 from deepstack_harness.fuzzing.lifecycles import lifecycles
 from deepstack_harness.fuzzing.player import Death, FindingKind, InProcessPlayer
+from deepstack_harness.fuzzing.watch import Progress, Watch
 from deepstack_harness.play import Model
 from deepstack_harness.play import shared_work as work
 
@@ -61,7 +61,7 @@ class Traces(Watch):
 
 
 def test_the_same_seed_finds_the_same() -> None:
-    one, other = hunted(FAULTY, 60).findings, hunted(FAULTY, 60).findings
+    one, other = hunted(FAULTY, 25).findings, hunted(FAULTY, 25).findings
     assert [(each.examples, each.line) for each in one] == [(each.examples, each.line) for each in other]
 
 
@@ -115,7 +115,7 @@ def test_a_hunt_that_is_ended_at_any_example_finds_nothing_in_reference(examples
 
 def test_a_hunt_that_has_found_enough_ends() -> None:
     result = hunted(FAULTY, 1000, watch=Until("R3"))
-    assert len(result.findings) < 5
+    assert result.findings[-1].name == "R3"
     assert result.progress.examples < 1000
 
 
@@ -173,12 +173,10 @@ def test_what_a_compiled_decoder_shows_is_shown_on_a_session_of_its_own() -> Non
     assert found["R0"].trace == "cap 2: profile 2; set 1; forward 1"
 
 
-def test_graphs_that_traces_before_built_are_no_fault_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R11 is confirmed on a new session; where that is clean, the finding says so."""
-    told = hunted("lists_and_tuples", 6, "eager/stock").findings
+@pytest.mark.slow
+def test_graphs_of_a_fault_are_shown_on_a_session_of_its_own() -> None:
+    told = hunted("gradients_when_set", 4, "eager/stock", watch=Until("R11")).findings
     assert {one.rule for one in told if one.alone} == {Rule.R11}
-    monkeypatch.setattr(hunts, "_SHRINKS", 0)
-    assert hunted("reference", 6, "eager/stock").findings == []
 
 
 def test_captured_graphs_are_hunted_on() -> None:

@@ -53,7 +53,8 @@ def test_counts_lie_around_the_payload_and_the_rows() -> None:
                 live = step.tokens
             elif step.op in (Op.CLEAR, Op.FORWARD, Op.PROFILE):
                 live = 0
-    assert {-1, 0, 1} <= seen
+    assert {0, 1} <= seen
+    assert min(seen) < -1
     assert {1, 2, 16, 80} <= {trace.capacity for trace in traces}
 
 
@@ -70,7 +71,7 @@ def test_graphs_are_replayed_in_sizes_that_were_captured() -> None:
             captured |= {step.tokens} if step.op is Op.CAPTURE else set()
             replays += step.op is Op.REPLAY
             assert step.op is not Op.REPLAY or step.tokens in captured
-    assert replays > 60
+    assert replays > 30
 
 
 def test_modules_that_are_loaded_change_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

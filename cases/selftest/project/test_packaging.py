@@ -17,7 +17,8 @@ import pytest
 import deepstack_harness
 
 ROOT = Path(__file__).parents[3]
-CARRIED = ("cases", "examples", "fixtures")
+CARRIED = ("examples", "fixtures")
+CASES = ("test_incidents.py", "test_kernels.py", "test_releases.py")
 
 pytestmark = [
     pytest.mark.skipif(not (ROOT / "tox.ini").exists(), reason="needs a checkout to build from"),
@@ -102,9 +103,33 @@ def test_an_incident_is_reproduced(target: Path, empty: Path) -> None:
 
 
 def test_the_cases_run_from_the_wheel_with_their_settings(target: Path, empty: Path) -> None:
-    case = target / "deepstack_harness" / "_data" / "cases" / "selftest" / "contract" / "test_trace.py"
-    told = use(target, empty, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", case.parents[3], case)
+    case = target / "deepstack_harness" / "_data" / "cases" / "test_incidents.py"
+    options = (
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        case.parents[1],
+        "-k",
+        "S6-qwen3_vl-reference-eager-cap",
+    )
+    told = use(target, empty, "-m", "pytest", *options, case)
     assert "configfile: pyproject.toml" in told
+    assert " passed" in told
+
+
+def test_every_case_that_is_carried_imports_nothing_that_is_not(target: Path, empty: Path) -> None:
+    cases = target / "deepstack_harness" / "_data" / "cases"
+    options = ("-p", "no:cacheprovider", "--rootdir", cases.parent, "--collect-only", "-q", "-m", "")
+    told = use(target, empty, "-m", "pytest", *options, cases)
+    assert {line.partition("::")[0].rpartition("/")[2] for line in told.splitlines() if "::" in line} == {
+        *CASES
+    }
+
+
+def test_a_night_from_the_wheel_says_what_it_cannot_test(target: Path, empty: Path, tmp_path: Path) -> None:
+    words = ("nightly", "--history", tmp_path / "nights", "--stage", "none")
+    code = f"from deepstack_harness.cli import main; main({[str(word) for word in words]})"
+    assert "tests of the harness itself are in its checkout" in use(target, empty, "-c", code)
 
 
 def test_everything_carried_arrives(wheel: Path) -> None:
@@ -115,9 +140,9 @@ def test_everything_carried_arrives(wheel: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     inside = set(zipfile.ZipFile(wheel).namelist())
-    assert {
-        f"deepstack_harness/_data/{name}" for name in beside | {"conftest.py", "pyproject.toml"}
-    } <= inside
+    carried = beside | {f"cases/{name}" for name in CASES} | {"conftest.py", "pyproject.toml"}
+    assert {f"deepstack_harness/_data/{name}" for name in carried} <= inside
+    assert not any("selftest/" in name for name in inside if "_data" in name)
     assert {"deepstack_harness/py.typed", "deepstack_harness/catalogue/registry.py"} <= inside
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import unused as tool
+from cases.tools import unused as tool
 
 # Called by the code of a source, which expects these members of its base classes or of CUDA streams.
 OF_FOREIGN_CODE = {

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepstack_harness.streams.interleavings import orders
-from deepstack_harness.streams.recorded_device import Clock, Device, RecordedEvent
+from deepstack_harness.streams.recorded_device import Clock, Device, Event
 
 
 def every_order(device: Device) -> set[tuple[int, ...]]:
@@ -32,7 +32,7 @@ def test_clocks_order_exactly_what_no_order_of_the_streams_turns_round(
     program: list[tuple[int, str, int]],
 ) -> None:
     device = Device(1)
-    events = [RecordedEvent(device), RecordedEvent(device)]
+    events = [Event(device), Event(device)]
     launched: list[tuple[int, Clock]] = []
     for stream, what, event in program:
         with device.on(device.streams[stream]):
@@ -56,10 +56,10 @@ def test_two_streams_without_events_may_run_in_any_order() -> None:
     assert every_order(device) == {(0, 1, 2), (1, 0, 2), (1, 2, 0)}
 
 
-def after(prepare: Callable[[Device, RecordedEvent], None]) -> set[tuple[int, ...]]:
+def after(prepare: Callable[[Device, Event], None]) -> set[tuple[int, ...]]:
     """Operation 0 on main, then `prepare`, then operation 1 beside it."""
     device = Device(1)
-    event = RecordedEvent(device)
+    event = Event(device)
     device.launch()
     prepare(device, event)
     with device.on(device.aux[0]):
@@ -67,47 +67,47 @@ def after(prepare: Callable[[Device, RecordedEvent], None]) -> set[tuple[int, ..
     return every_order(device)
 
 
-def record_and_wait(device: Device, event: RecordedEvent) -> None:
+def record_and_wait(device: Device, event: Event) -> None:
     event.record()
     event.wait(device.aux[0])
 
 
-def wait_only(device: Device, event: RecordedEvent) -> None:
+def wait_only(device: Device, event: Event) -> None:
     event.wait(device.aux[0])
     event.record()
 
 
-def wait_event(device: Device, event: RecordedEvent) -> None:
+def wait_event(device: Device, event: Event) -> None:
     event.record()
     device.aux[0].wait_event(event)
 
 
-def record_event(device: Device, event: RecordedEvent) -> None:
+def record_event(device: Device, event: Event) -> None:
     device.aux[0].wait_event(device.current.record_event())
 
 
-def wait_stream(device: Device, event: RecordedEvent) -> None:
+def wait_stream(device: Device, event: Event) -> None:
     device.aux[0].wait_stream(device.streams[0])
 
 
-def record_elsewhere(device: Device, event: RecordedEvent) -> None:
+def record_elsewhere(device: Device, event: Event) -> None:
     event.record(device.aux[0])
     event.wait(device.aux[0])
 
 
 @pytest.mark.parametrize("orders_it", [record_and_wait, wait_event, record_event, wait_stream])
-def test_what_orders(orders_it: Callable[[Device, RecordedEvent], None]) -> None:
+def test_what_orders(orders_it: Callable[[Device, Event], None]) -> None:
     assert after(orders_it) == {(0, 1)}
 
 
 @pytest.mark.parametrize("does_not", [wait_only, record_elsewhere])
-def test_what_does_not(does_not: Callable[[Device, RecordedEvent], None]) -> None:
+def test_what_does_not(does_not: Callable[[Device, Event], None]) -> None:
     assert after(does_not) == {(0, 1), (1, 0)}
 
 
 def test_a_wait_is_for_what_was_recorded_when_it_was_called() -> None:
     device = Device(1)
-    event = RecordedEvent(device)
+    event = Event(device)
     event.record()
     with device.on(device.aux[0]):
         event.wait()
@@ -120,7 +120,7 @@ def test_a_wait_is_for_what_was_recorded_when_it_was_called() -> None:
 
 def test_a_wait_for_what_nobody_recorded_is_counted() -> None:
     device = Device(1)
-    RecordedEvent(device).wait()
+    Event(device).wait()
     assert device.early_waits == 1
 
 

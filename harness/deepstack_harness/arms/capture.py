@@ -45,14 +45,14 @@ class CapturedSession:
     """A session whose forward is that of `inner`, and graphs of it."""
 
     def __init__(self, spec: ArmSpec, inner: EagerSession, graphs: Graphs) -> None:
-        """No graph is captured yet."""
+        """Take over `inner`; no graph is captured yet."""
         self.inner = inner
         self._spec = spec
         self._graphs = graphs
         self._captured: dict[int, Captured] = {}
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Without a graph; answers (n, h)."""
+        """Run without a graph; return (n, hidden)."""
         return self.inner.forward(inputs)
 
     def capture(self, inputs: Inputs, lane: Lane) -> None:
@@ -85,7 +85,7 @@ class CapturedSession:
         return one.out.clone()
 
     def reload(self) -> None:
-        """As `inner`; graphs do not outlive their process."""
+        """Reload `inner`; graphs do not outlive their process."""
         self.inner.reload()
         self._captured.clear()
 
@@ -104,7 +104,7 @@ class CapturedSession:
 
 
 def _outer(inputs: Inputs, lane: Lane) -> Tensor:
-    """The outer forward without a graph; answers (P, h)."""
+    """Run the outer forward without a graph; return (P, hidden)."""
     out = lane.run(replace(inputs, payload=lane.get(_tokens(inputs))))
     lane.clear(_tokens(inputs))
     return out
@@ -121,7 +121,7 @@ def _record_all(one: Captured, lane: Lane) -> None:
 
 
 def _record_decoder(one: Captured, lane: Lane) -> None:
-    """The decoder in the graph, get and clear around it."""
+    """Record the decoder in the graph, with get and clear around it."""
     tokens = _tokens(one.slots)
     payload = lane.ask(tokens)
     with one.graph.recording():
@@ -143,7 +143,7 @@ def open_session(spec: ArmSpec, decoder: Decoder, profile: Profile) -> CapturedS
 
 
 def capturing(spec: ArmSpec, inner: EagerSession, profile: Profile) -> CapturedSession:
-    """A session without graphs over `inner`, which may have compiled already; closing it closes `inner`."""
+    """Return a session without graphs over `inner`, which it closes with itself."""
     if profile.device.type != "cuda":
         return CapturedSession(spec, inner, CpuGraphs())
     broken = spec.capture is not Capture.FULL

@@ -9,10 +9,10 @@ from deepstack_harness.errors import StepUnavailable
 
 
 class EagerSession:
-    """Calls the decoder; steps of captured or saved graphs do not exist here."""
+    """Session that calls the decoder; steps of captured or saved graphs do not exist here."""
 
     def __init__(self, spec: ArmSpec, decoder: Decoder, profile: Profile) -> None:
-        """Nothing is prepared."""
+        """Take the decoder; nothing is prepared."""
         self._spec = spec
         self._decoder = decoder
         self._profile = profile
@@ -22,19 +22,19 @@ class EagerSession:
         return self._decoder(inputs.hidden, inputs.positions, self._payload(inputs))
 
     def capture(self, inputs: Inputs, lane: Lane) -> None:
-        """Not in this arm."""
+        """Refuse to capture: this arm has no graphs."""
         raise StepUnavailable(f"arm {self._spec.name} captures no graphs")
 
     def replay(self, inputs: Inputs, lane: Lane) -> Tensor:
-        """Not in this arm."""
+        """Refuse to replay: this arm has no graphs."""
         raise StepUnavailable(f"arm {self._spec.name} captures no graphs")
 
     def reload(self) -> None:
-        """Not in this arm."""
+        """Refuse to reload: this arm saves nothing."""
         raise StepUnavailable(f"arm {self._spec.name} saves nothing it could reload")
 
     def close(self) -> None:
-        """Nothing to drop."""
+        """Do nothing: there is nothing to drop."""
 
     def _payload(self, inputs: Inputs) -> tuple[Tensor, ...] | None:
         match self._spec.payload:
@@ -47,7 +47,7 @@ class EagerSession:
 
 
 def zero_payload(positions: Tensor, profile: Profile) -> tuple[Tensor, ...]:
-    """One zeroed (n, h) tensor per level for positions (3, n); distinct storages."""
+    """Return one zeroed (n, hidden) tensor per level for positions (3, n); their storages are distinct."""
     shape = (positions.size(-1), profile.hidden)
     return tuple(
         torch.zeros(shape, dtype=profile.dtype, device=profile.device) for _ in range(profile.levels)

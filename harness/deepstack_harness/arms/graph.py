@@ -20,14 +20,14 @@ class Graph(ABC):
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Nothing is recorded yet."""
+        """Take the device; nothing is recorded yet."""
         self.allocated = 0
         """Tensors that `record` saw being allocated."""
         self._replays = torch.zeros((), dtype=torch.int64, device=device)
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """While open, the methods below may be called; one recording for each graph."""
+        """Allow calls of the methods below while open; one recording for each graph."""
         with self._recording():
             self.record(lambda: self._replays.add_(1))
             yield
@@ -60,12 +60,12 @@ class Graph(ABC):
 
 
 class Graphs(Protocol):
-    """Where the graphs of one session come from."""
+    """Source of the graphs of one session."""
 
     def warming_up(self) -> AbstractContextManager[object]:
         """Open while the work is done once, before it is captured."""
         ...
 
     def graph(self) -> Graph:
-        """A new graph, nothing recorded yet."""
+        """Return a new graph, in which nothing is recorded yet."""
         ...

@@ -24,7 +24,7 @@ class CpuGraph(Graph):
     """Recorded operations and callables in one order."""
 
     def __init__(self) -> None:
-        """Nothing is recorded yet."""
+        """Start without a recording."""
         super().__init__(torch.device("cpu"))
         self._tape = OpRecorder()
 
@@ -57,9 +57,9 @@ class CpuGraphs:
     """A `deepstack_harness.arms.graph.Graphs`."""
 
     def warming_up(self) -> AbstractContextManager[object]:
-        """Nothing to prepare."""
+        """Do nothing: a CPU needs no warm-up."""
         return nullcontext()
 
     def graph(self) -> CpuGraph:
-        """A new graph."""
+        """Return a new graph."""
         return CpuGraph()

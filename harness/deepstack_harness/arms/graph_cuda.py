@@ -24,7 +24,7 @@ class CudaGraphs:
     """A `deepstack_harness.arms.graph.Graphs`: one memory pool and one stream for a whole session."""
 
     def __init__(self, device: torch.device, *, broken_at_attention: bool) -> None:
-        """Opaque attention, where the family has it, may stand between the pieces of a graph."""
+        """Take the device; opaque attention, where the family has it, may stand between pieces of a graph."""
         self._device = device
         self._broken_at_attention = broken_at_attention
         self._pool = torch.cuda.graph_pool_handle()
@@ -32,7 +32,7 @@ class CudaGraphs:
 
     @contextmanager
     def warming_up(self) -> Iterator[None]:
-        """On the side stream that is captured later, as torch's notes on CUDA graphs ask for."""
+        """Switch to the side stream that is captured later, as torch's notes on CUDA graphs ask for."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -40,7 +40,7 @@ class CudaGraphs:
         current.wait_stream(self._stream)
 
     def graph(self) -> "CudaGraph":
-        """A new graph."""
+        """Return a new graph."""
         capture = {"pool": self._pool, "stream": self._stream}
         return CudaGraph(self._device, capture, broken_at_attention=self._broken_at_attention)
 
@@ -101,7 +101,7 @@ class CudaGraph(Graph):
         self._begin()
 
     def _attend(self, run: Callable[[], Tensor]) -> Tensor:
-        """Attention runs again at every replay; its answer goes where the next piece reads it."""
+        """Run attention outside the graph at every replay; its answer goes where the next piece reads it."""
         with self._break():
             out = run()
             self._parts.append(lambda: out.copy_(run()))

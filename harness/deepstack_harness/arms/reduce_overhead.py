@@ -19,7 +19,7 @@ class ReduceOverheadSession(CompiledSession):
 
     @override
     def forward(self, inputs: Inputs) -> Tensor:
-        """A copy of the output: torch writes over its own at the next run; answers (n, h).
+        """Return a copy of the output (n, hidden): torch writes over its own at the next run.
 
         Raises `NotMeasured` where torch gave up on CUDA graphs, which it does without an error.
         """

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from deepstack_harness.auditing.controls import unjudged
 from deepstack_harness.auditing.source_worker import SourceWorker
 from deepstack_harness.auditing.standing import Standing, beside_known
 from deepstack_harness.auditing.systems import JudgedSubject, system_of
@@ -26,6 +27,12 @@ class SourceSystems:
     def standings(self) -> list[Standing]:
         """The subjects, in the form in which the audit sums up classes."""
         return [Standing(self.label, one.subject, one.rows) for one in self.judged]
+
+    def unjudged(self, why: str) -> "SourceSystems":
+        """Return the same subjects with every rule ERROR: their worker measured wrongly."""
+        found = zip(self.judged, self.standings, strict=True)
+        judged = (replace(one, rows=unjudged(standing, why).rows) for one, standing in found)
+        return replace(self, judged=tuple(judged))
 
 
 def judge_systems(worker: SourceWorker) -> SourceSystems:

@@ -7,6 +7,7 @@ from typing import Self
 
 import msgspec
 
+from deepstack_harness.auditing.controls import failed_control
 from deepstack_harness.auditing.judged_plan import judge_plan
 from deepstack_harness.auditing.source_profile import source_profile
 from deepstack_harness.binding.discover import FoundCut, find_cuts
@@ -72,6 +73,10 @@ class SourceWorker:
     def call(self, target: str) -> CallResult:
         """Call a function that takes the text of the source."""
         return self._worker.call(target, {"text": self.text})
+
+    def failed_control(self) -> str | None:
+        """Return what shows that the worker measures wrongly after all that it ran; None for nothing."""
+        return failed_control(self._worker)
 
     def _define(self, cut: FoundCut) -> AuditedClass:
         asked = {"text": self.text, "model_class": cut.model_class}

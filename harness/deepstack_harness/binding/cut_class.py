@@ -98,7 +98,7 @@ def cut_class(
 
 
 class _BufferMembers:
-    """Decides which members of one class belong to its buffer."""
+    """Members of one class that belong to its buffer."""
 
     def __init__(
         self,

@@ -45,14 +45,14 @@ Supply = StandIn | Unavailable | HelperCut
 
 
 class Helpers:
-    """Finds what model files of one source import from the package: stand-ins first, then real functions.
+    """Finder of what model files of one source import: stand-ins first, then real functions.
 
     Functions are compiled under their own file names and lines, with the functions that they
     import in turn, each of them once.
     """
 
     def __init__(self, source: Source, stand_ins: Collection[str]) -> None:
-        """`stand_ins` has the real names that are never looked up."""
+        """Take a source; `stand_ins` has the real names that are never looked up."""
         self._source = source
         self._stand_ins = stand_ins
         self._found: dict[tuple[str, str], Supply] = {}

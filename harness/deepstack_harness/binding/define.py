@@ -20,10 +20,10 @@ class CannotSupply(UsageError):
 
 
 class Refused:
-    """Takes the place of an object that cannot be supplied; whoever uses it is told why."""
+    """Stand-in for an object that cannot be supplied; whoever uses it is told why."""
 
     def __init__(self, why: str) -> None:
-        """`why` is a sentence with file and line."""
+        """Take `why`, a sentence with file and line."""
         self._why = why
 
     def __call__(self, *_: object, **__: object) -> NoReturn:

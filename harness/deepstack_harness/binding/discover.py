@@ -6,6 +6,7 @@ the language model without being given it: then it keeps the payload itself betw
 
 import ast
 import gc
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -63,13 +64,26 @@ class _Class:
 def find_cuts(source: Source, files: ModelFiles) -> list[FoundCut]:
     """Find and cut all deepstack classes, in the order of their files.
 
-    Raises `UsageError` for a file that does not parse, `MachineError` when the source cannot be
-    fetched.
+    Raises `UsageError` for a file that does not parse, and for bases or expressions that are nested too
+    deeply, `MachineError` when the source cannot be fetched.
     """
-    with _collector_paused():
+    with _collector_paused(), _depth_limited(source):
         classes = {found.node.name: found for found in _classes(source, files)}
         finder = _Finder(source, files, classes)
         return [finder.cut(one) for one in classes.values() if finder.keeps_payload(one)]
+
+
+@contextmanager
+def _depth_limited(source: Source) -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        # A chain of 500 bases; released classes have up to 12.  Python's own limit on depth ends it.
+        limit = sys.getrecursionlimit()
+        raise UsageError(
+            f"{source.label} has classes or expressions that are nested too deeply: the limit is Python's, "
+            f"sys.getrecursionlimit() is {limit}"
+        ) from None
 
 
 @contextmanager

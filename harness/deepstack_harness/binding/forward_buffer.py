@@ -63,7 +63,7 @@ class ForwardBuffer:
     """
 
     def __init__(self, host: ForwardHost, *, main_features: bool) -> None:
-        """`host` is the object, after the class's own `__init__`; see `Model` for `main_features`."""
+        """Take `host`, the object after the class's own `__init__`; see `Model` for `main_features`."""
         self._host = host
         self._recorder = host.language_model
         self._main_features = main_features

@@ -16,7 +16,7 @@ from deepstack_harness.binding.define import define_model
 from deepstack_harness.binding.forward_buffer import TOKEN_IDS, DeepstackTower, ForwardBuffer, ForwardHost
 from deepstack_harness.binding.recording_model import RecordingModel
 from deepstack_harness.binding.stand_ins import FORWARD_STAND_INS, Settings, Surroundings, vllm_config
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import UsageError, passes_through
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,9 @@ class ForwardClass(BoundClass[ForwardHost]):
             # Anything else is the class's own fault, and for the run to report.
             if misses_package(error):
                 raise self.refusal(error) from error
+        except BaseException as error:  # SystemExit of a method is its own fault as well
+            if passes_through(error):
+                raise
 
 
 def define_forward(cut: ModelCut) -> ForwardClass:

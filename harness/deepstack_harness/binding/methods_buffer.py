@@ -22,7 +22,7 @@ class MethodsBuffer:
     """
 
     def __init__(self, host: Host, cut: ClassCut, *, vision: bool) -> None:
-        """`host` is the object, after the class's own `__init__`."""
+        """Take `host`, the object after the class's own `__init__`."""
         self._host = host
         self._cut = cut
         self.vision = vision

@@ -18,7 +18,7 @@ from deepstack_harness.binding.stand_ins import (
     VisionTower,
     vllm_config,
 )
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import UsageError, passes_through
 from deepstack_harness.sources.source import Source
 
 
@@ -64,6 +64,9 @@ class MethodsClass(BoundClass[Host]):
             # Anything else is the buffer's own fault, and for the run to report.
             if misses_package(error):
                 raise self.refusal(error) from error
+        except BaseException as error:  # SystemExit of a method is its own fault as well
+            if passes_through(error):
+                raise
 
     def _check_storage(self, buffer: MethodsBuffer) -> None:
         try:

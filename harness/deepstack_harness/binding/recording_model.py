@@ -47,7 +47,7 @@ class RecordingModel:
     """
 
     def __init__(self, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Embeddings will have `hidden` columns, of `dtype` on `device`."""
+        """Make embeddings with `hidden` columns, of `dtype` on `device`."""
         self.config = Settings("language_model.model.config", embedding_multiplier=_EMBEDDING_MULTIPLIER)
         self.hidden = hidden
         self.device = device

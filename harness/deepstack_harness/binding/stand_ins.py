@@ -61,7 +61,7 @@ class Settings:
     """A configuration object of the engine; reading a setting that it lacks raises, with its full name."""
 
     def __init__(self, path: str, **values: object) -> None:
-        """`path` is the expression by which cut code reaches it, such as `vllm_config.model_config`."""
+        """Take `path`, the expression by which cut code reaches it, such as `vllm_config.model_config`."""
         self.__dict__.update(values)
         self._path = path
 

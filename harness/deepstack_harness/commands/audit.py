@@ -55,18 +55,23 @@ class _Judged:
 
 def _judge(texts: Sequence[str], output: Output) -> _Judged:
     from deepstack_harness.auditing.classes import judge_class
+    from deepstack_harness.auditing.controls import unjudged
     from deepstack_harness.auditing.source_systems import judge_systems
     from deepstack_harness.auditing.source_worker import SourceWorker
 
     judged = _Judged()
     for text in texts:
         with SourceWorker(text) as worker, output.progress(f"judging {worker.source.label}"):
+            standings = []
             for found in _classes(worker):
                 if found.can_be_judged:
-                    judged.standings.append(judge_class(found, worker))
+                    standings.append(judge_class(found, worker))
                 else:
                     judged.refused.append((worker.source.label, found))
-            judged.beside.append(judge_systems(worker))
+            beside = judge_systems(worker)
+            why = worker.failed_control()
+        judged.standings.extend(standings if why is None else (unjudged(one, why) for one in standings))
+        judged.beside.append(beside if why is None else beside.unjudged(why))
     return judged
 
 

@@ -20,7 +20,7 @@ _SLOWEST = 3
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The two runs, and what they are held against."""
+    """Add the two runs, and what they are held against."""
     parser.add_argument("old", metavar="OLD", help="the folder of the earlier run")
     parser.add_argument("new", metavar="NEW", help="the folder of the later run")
     parser.add_argument(
@@ -51,7 +51,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
 
 def _history(args: Namespace, output: Output, pair: Sequence[StoredRun]) -> list[StoredRun]:
-    """The runs of the history but for the two that are compared."""
+    """Return the runs of the history but for the two that are compared."""
     if not args.history:
         return []
     from deepstack_harness.results.history import read_history

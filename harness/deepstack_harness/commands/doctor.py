@@ -12,7 +12,7 @@ _COLUMNS = (Column(16), Column(3), Column(0))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Nothing beyond the common options."""
+    """Add nothing beyond the common options."""
 
 
 def run(_args: Namespace, output: Output) -> ExitCode:

@@ -16,7 +16,7 @@ SUMMARY = "the generated kernels and their sizes, also for a GPU that is not her
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """What is compiled, at which sizes, and for what."""
+    """Add what is compiled, at which sizes, and for what."""
     what = parser.add_argument_group("what is compiled")
     what.add_argument(
         "--family",

@@ -21,7 +21,7 @@ _STYLES = {"held": "green", "not run": "yellow"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Where, on what, and for how long."""
+    """Add folders, devices, sources and limits."""
     parser.add_argument(
         "--history",
         default="reports/nightly",
@@ -45,7 +45,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when all stages held, 1 when one was broken, 3 when the machine could not, 4 when one failed."""
     from deepstack_harness.nightly.night import NightlyRun, exit_code, gpu_fault
+    from deepstack_harness.nightly.stages import has_selftests
 
+    if not has_selftests():
+        output.line(
+            "the tests of the harness itself are in its checkout: this night runs the product's cases"
+        )
     folder, stages = _planned(args)
     ended, lost = [], ""
     for one in NightlyRun(folder, gpu_fault).run(stages):
@@ -73,7 +78,7 @@ def _planned(args: Namespace) -> tuple[Path, list[Stage]]:
 
 
 def _make(folder: Path) -> None:
-    """Raises `UsageError` for a folder that holds anything: nothing is overwritten."""
+    """Make the folder; raise `UsageError` for one that holds anything: nothing is overwritten."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         full = any(folder.iterdir())
@@ -91,7 +96,7 @@ def _show(output: Output, one: Ended) -> None:
 
 
 def _summarise(folder: Path, ended: list[Ended]) -> str:
-    """Why the summary could not be written; empty where it was."""
+    """Write the summary; return why it could not be written, empty where it was."""
     from deepstack_harness.nightly.night import write_summary
 
     try:

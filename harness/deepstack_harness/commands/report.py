@@ -17,7 +17,7 @@ SUMMARY = "a run as a terminal table, an HTML page, Markdown, GitHub annotations
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The run's folder, and what is written of it."""
+    """Add the run's folder, and what is written of it."""
     parser.add_argument(
         "run", metavar="RUN", help="the folder that 'run --out' wrote, also of a run that was killed"
     )
@@ -46,7 +46,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
 
 def _write(args: Namespace, output: Output, found: RunData) -> None:
-    """The files that were asked for; the terminal's report where nothing was."""
+    """Write the files that were asked for; print the terminal's report where nothing was."""
     if args.html:
         from deepstack_harness.reporting.page import render_page
 

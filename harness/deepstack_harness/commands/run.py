@@ -23,7 +23,7 @@ _MOST_WORKERS = 1024
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """What to play, on what, and where to write it."""
+    """Add what to play, on what, and where to write it."""
     parser.add_argument(
         "selection",
         nargs="?",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.fuzzing.hunt import Hunt
-from deepstack_harness.fuzzing.strategies import breaking_counts, growing_counts, paddings
+from deepstack_harness.fuzzing.strategies import growing_counts, pairs
 from deepstack_harness.workload.padding import pad_to_multiple
 
 SMALL = range(1, 5)
@@ -56,20 +56,13 @@ def _wanted(capacity: int, tokens: int) -> list[int]:
 def larger_questions(draw: st.DrawFn) -> Trace:
     """Draw a capacity of a reported crash, ranks, and (N, P) as an engine makes them, or P above it."""
     capacity, ranks = draw(st.sampled_from(LARGE)), draw(st.sampled_from(RANKS))
-    tokens = _one(draw, breaking_counts(capacity))
-    wanted = _one(draw, paddings(tokens, capacity, ranks))
+    tokens, wanted = draw(pairs(capacity, ranks))
     if draw(st.sampled_from(range(4))) == 3:
-        wanted = _one(draw, growing_counts(capacity, max(2, ranks)))
+        wanted = draw(st.sampled_from(growing_counts(capacity, max(2, ranks))))
     asks = (Step(Op.GET, wanted), Step(Op.CLEAR, wanted))
     return _read_behind_each(
         capacity, Step(Op.SET, tokens), *(asks if draw(st.booleans()) else reversed(asks))
     )
-
-
-def _one(draw: st.DrawFn, counts: tuple[int, ...]) -> int:
-    # Not sampled_from(counts): see `fuzzing.lifecycles` about ranges of 100 values and more.
-    pick = 16 * draw(st.sampled_from(range(64))) + draw(st.sampled_from(range(16)))
-    return counts[pick * len(counts) // 1024]
 
 
 def _read_behind_each(capacity: int, *steps: Step) -> Trace:

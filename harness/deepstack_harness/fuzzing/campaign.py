@@ -16,14 +16,19 @@ import msgspec
 from typing_extensions import override
 
 from deepstack_harness.atomic import write_atomically
+from deepstack_harness.auditing.source_profile import source_profile
+from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import UsageError
 from deepstack_harness.fuzzing.boundary import search_boundary
 from deepstack_harness.fuzzing.finding import Finding
-from deepstack_harness.fuzzing.hunt import MOST_DEATHS, Hunt, Progress, Watch
+from deepstack_harness.fuzzing.hunt import MOST_DEATHS, Hunt
 from deepstack_harness.fuzzing.lifecycles import lifecycles
 from deepstack_harness.fuzzing.player import MEMORY_BYTES, WorkerPlayer
 from deepstack_harness.fuzzing.request import Asked, target_of
+from deepstack_harness.fuzzing.watch import Progress, Watch
+from deepstack_harness.workers.profiles import COMPILE, CONTRACT, Profile
 
 RUN = "run.json"
 JOURNAL = "findings.jsonl"
@@ -130,7 +135,10 @@ def _forget(folder: Path) -> None:
 def carry_on(campaign: Campaign, hunted: Hunted, tell: Tell) -> Hunted:
     """Play what is left of the examples, and return `hunted`; raises as `request.target_of` does."""
     limits = campaign.limits
-    with closing(WorkerPlayer(step_s=limits.step_s, memory_bytes=limits.memory_bytes)) as player:
+    player = WorkerPlayer(
+        step_s=limits.step_s, memory_bytes=limits.memory_bytes, sandbox=_sandbox(campaign.asked)
+    )
+    with closing(player):
         target = target_of(campaign.asked, player)
         hunted.torch = player.torch
         hunt = Hunt(
@@ -144,6 +152,14 @@ def carry_on(campaign: Campaign, hunted: Hunted, tell: Tell) -> Hunted:
     hunted.complete = hunted.progress.examples >= campaign.examples
     keep(campaign, hunted, finished=hunted.complete or hunted.progress.deaths >= MOST_DEATHS)
     return hunted
+
+
+def _sandbox(asked: Asked) -> Profile | None:
+    """Return the sandbox of a source or of a user's class; None for a buffer of ours."""
+    if asked.source:
+        compiles = ArmSpec.parse(asked.arm).compiled
+        return source_profile(open_source(asked.source), COMPILE if compiles else CONTRACT)
+    return COMPILE if asked.buffer else None
 
 
 class _Keeper(Watch):

@@ -84,20 +84,21 @@ class _Prefixes:
 
     def first_broken(self, without: frozenset[Rule]) -> list[Fault]:
         """Return the faults of the shortest prefix that breaks a rule, apart from rules `without`."""
-        steps = self._case.trace.steps
-        if not self._broken(len(steps), without):
+        steps, rules = self._case.trace.steps, frozenset(Rule) - without
+        rules = frozenset(said.rule for said in self._broken(len(steps), rules))
+        if not rules:
             return []
         shortest = 1 + bisect_left(
-            range(1, len(steps)), True, key=lambda count: bool(self._broken(count, without))
+            range(1, len(steps)), True, key=lambda count: bool(self._broken(count, rules))
         )
         trace = Trace(self._case.trace.capacity, steps[:shortest])
         read = _read_everywhere(trace, self._observation.steps)
         return [
             Fault(said.rule, shape_of(said.detail), trace, said.detail, said, read)
-            for said in self._broken(shortest, without)
+            for said in self._broken(shortest, rules)
         ]
 
-    def _broken(self, count: int, without: frozenset[Rule]) -> list[Judgement]:
+    def _broken(self, count: int, rules: frozenset[Rule]) -> list[Judgement]:
         case, seen = self._case, self._observation
         steps = case.trace.steps[:count]
         if count < len(case.trace.steps):
@@ -106,8 +107,8 @@ class _Prefixes:
             seen = replace(seen, steps=seen.steps[:count], graphs=graphs)
             case = replace(case, trace=Trace(case.trace.capacity, steps))
         case = replace(case, graph_budget=self._budget(steps))
-        said = judge_case(PlannedCase(case, None), seen).judgements
-        return [one for one in said if one.verdict is Verdict.FAIL and one.rule not in without]
+        said = judge_case(PlannedCase(case, None), seen, rules).judgements
+        return [one for one in said if one.verdict is Verdict.FAIL]
 
 
 def _read_everywhere(trace: Trace, seen: Sequence[StepFacts]) -> Trace:

@@ -24,54 +24,18 @@ from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.lifecycles import lifecycles
 from deepstack_harness.fuzzing.player import Death, FindingKind, Player
 from deepstack_harness.fuzzing.target import Target
+from deepstack_harness.fuzzing.watch import Progress, Watch
 
 SEARCH = 250
 """Examples of one search: what is drawn after the time is over is drawn for nothing."""
 PER_NAME = 5
-"""Findings of one rule or kind with different shapes; further ones are not looked at."""
+"""Findings of one rule or kind with different shapes; further ones are not told."""
 CAPACITY = 16
 """Rows of the buffer that a decoder is compiled beside."""
 MOST_DEATHS = 8
 """Workers that may die in examples before a hunt is given up: each new one takes seconds to start."""
 _SHRINKS, _SLOW_SHRINKS = 400, 12
 """Traces that are played to shrink one; few where each compiles, or starts a worker."""
-
-
-@dataclass
-class Progress:
-    """Counts of a hunt, and the graphs of its last session against their budget."""
-
-    examples: int = 0
-    steps: int = 0
-    states: int = 0
-    findings: int = 0
-    graphs: int = 0
-    budget: int = 0
-    sessions: int = 0
-    unmeasured: int = 0
-    deaths: int = 0
-    searches: int = 0
-    """Searches that were begun; the seed of each follows from its number."""
-    seconds: float = 0.0
-
-    @property
-    def steps_per_second(self) -> float:
-        """Steps of examples, reads included, over the time of everything."""
-        return self.steps / self.seconds if self.seconds else 0.0
-
-
-class Watch:
-    """Observer of a hunt; does nothing."""
-
-    def example(self, progress: Progress, trace: Trace) -> None:
-        """Be told that an example was played."""
-
-    def found(self, finding: Finding) -> None:
-        """Be told of a finding."""
-
-    def enough(self) -> bool:
-        """Say whether the hunt is to end; asked before each example."""
-        return False
 
 
 @dataclass
@@ -103,15 +67,19 @@ class Hunt:
 
     def __init__(
         self, target: Target, player: Player, *, seed: int = 0, known: Sequence[Finding] = (),
-        progress: Progress | None = None, watch: Watch | None = None,
+        progress: Progress | None = None, watch: Watch | None = None, per_name: int = PER_NAME,
     ) -> None:  # fmt: skip
-        """Play nothing yet; `known` faults are not told again, and `progress` is that of an earlier part."""
+        """Play nothing yet; `known` faults are not told again, and `progress` is that of an earlier part.
+
+        Of one rule or kind at most `per_name` faults are told.
+        """
         self.target = target
         self.seed = seed
         self.progress = progress or Progress()
         self.findings: list[Finding] = []
         self._player = player
         self._watch = watch or Watch()
+        self._per_name = per_name
         self._known = [(one.name, one.shape) for one in known]
         self._states: set[tuple[object, ...]] = set()
         self._graphs: _Graphs | None = None
@@ -180,7 +148,7 @@ class Hunt:
     def new_faults(self, faults: Sequence[Fault]) -> list[Fault]:
         """Return the faults of the first step that has one which is not known yet."""
         names = [name for name, _ in self._known]
-        new = [one for one in faults if one.key not in self._known and names.count(one.name) < PER_NAME]
+        new = [one for one in faults if one.key not in self._known and names.count(one.name) < self._per_name]
         return [one for one in new if one.trace == new[0].trace]
 
     def confirmed(self, faults: Sequence[Fault]) -> list[Fault]:
@@ -289,7 +257,9 @@ class _Search:
         new_session = wanted.rule is Rule.R11
         faults, died = self._hunt.replay(trace, new_session=new_session)
         self._left -= _SHRINKS // _SLOW_SHRINKS if new_session or died else 1
-        return next((one for one in faults if one.key == wanted.key), None)
+        # Reasons of recompiles follow from the graphs that are there: alone, R11 has another shape.
+        same = (one for one in faults if one.key == wanted.key or (new_session and one.rule is wanted.rule))
+        return next(same, None)
 
 
 def _settings(examples: int) -> settings:
@@ -306,8 +276,16 @@ def _state(facts: StepFacts) -> tuple[object, ...]:
     return (facts.capacity, tuple((run.payload is None or bool(run.payload), run.rows) for run in runs))
 
 
-def hunt(target: Target, player: Player, *, examples: int, seed: int = 0, watch: Watch | None = None) -> Hunt:
+def hunt(
+    target: Target,
+    player: Player,
+    *,
+    examples: int,
+    seed: int = 0,
+    watch: Watch | None = None,
+    per_name: int = PER_NAME,
+) -> Hunt:
     """Play `examples` lifecycles on a target, and return the hunt with its findings."""
-    found = Hunt(target, player, seed=seed, watch=watch)
+    found = Hunt(target, player, seed=seed, watch=watch, per_name=per_name)
     found.search(lifecycles(target), examples)
     return found

@@ -7,6 +7,7 @@ installation would play other traces.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from hypothesis import strategies as st
@@ -26,40 +27,41 @@ _PICKS = 96
 _RANKS = (1, 2, 4, 8)
 _COMPILED_CAPACITIES = (2, 16, 16, 16)
 """Rows beside a compiled decoder: one that sees a single row first is compiled for one row."""
-_LONGEST = 24
+_LONGEST = 16
 _GROWTH = 4
 """A buffer grows to a few times the rows that it was made with; every row is read after every step."""
 
 
 class _Phrase(NamedTuple):
-    """A kind of steps, two numbers that choose their counts, and how rows are read behind them."""
+    """A kind of steps, how rows are read behind them, and pairs of numbers that choose the counts of each."""
 
     kind: str
-    first: int
-    second: int
     read: int
+    picks: list[tuple[int, int]]
 
 
 def lifecycles(target: Target) -> SearchStrategy[Trace]:
     """Return the strategy of traces for a target.  The simplest one is a read of one row."""
-    kinds = [*_PHRASES][:-3]
-    kinds += [] if target.alone else ["serve"] * 2
-    kinds += ["capture", "replay", "replay", "replay"] if target.arm.captured else []
-    pick = st.sampled_from(range(_PICKS))
-    phrase = st.builds(_Phrase, st.sampled_from(kinds), pick, pick, st.sampled_from(range(8)))
+    kinds = [*_LENGTHS][:-2]
+    kinds += [] if target.alone else ["steps"] * 2
+    kinds += ["capture", "replays", "replays", "replays"] if target.arm.captured else []
+    phrases = st.one_of([_phrase(kind) for kind in kinds])
+    few, many = (st.lists(phrases, min_size=least, max_size=_LONGEST) for least in (1, 6))
     capacities = sorted(_COMPILED_CAPACITIES if target.arm.compiled else CAPACITIES)
-    phrases = st.one_of(
-        st.lists(phrase, min_size=1, max_size=_LONGEST), st.lists(phrase, min_size=8, max_size=_LONGEST)
-    )
-    return st.builds(
-        lambda *drawn: _Writer(target, *drawn).trace, st.sampled_from(capacities), st.booleans(), phrases
-    )
+    drawn = st.tuples(st.sampled_from(capacities), st.booleans(), st.one_of(few, many, many))
+    return drawn.map(lambda parts: _Writer(target, *parts).trace)
+
+
+def _phrase(kind: str) -> SearchStrategy[_Phrase]:
+    pick = st.integers(0, _PICKS - 1)
+    picks = st.lists(st.tuples(pick, pick), min_size=1, max_size=_LENGTHS[kind])
+    return st.tuples(st.just(kind), st.integers(0, 7), picks).map(lambda parts: _Phrase(*parts))
 
 
 class _Writer:
     """Writes the trace of some phrases; assumes that the buffer grows whenever it may."""
 
-    def __init__(self, target: Target, capacity: int, begun: bool, phrases: list[_Phrase]) -> None:
+    def __init__(self, target: Target, capacity: int, begun: bool, phrases: Iterable[_Phrase]) -> None:
         self.made = self.rows = capacity
         self.tokens = self.before = 0
         self.captured: set[int] = set()
@@ -71,7 +73,7 @@ class _Writer:
 
     @property
     def trace(self) -> Trace:
-        """The trace; where no phrase had a step, a read."""
+        """Return the trace; where no phrase had a step, a read."""
         return Trace(self.made, tuple(self._steps) or (Step(Op.GET, self.made),))
 
     def _begin(self, begun: bool) -> None:
@@ -84,7 +86,8 @@ class _Writer:
             self._append(Step(Op.GET, self.made))
 
     def _write(self, phrase: _Phrase) -> None:
-        for step in _PHRASES[phrase.kind](self, phrase.first, phrase.second):
+        write = _STEPS[phrase.kind]
+        for step in chain.from_iterable(write(self, *pair) for pair in phrase.picks):
             self._append(step)
             if phrase.read > 1:
                 self._read(self.made if phrase.read == 7 else self.rows, step)
@@ -163,33 +166,17 @@ def _resize(writer: _Writer, first: int, second: int) -> Iterator[Step]:
     yield Step(Op.RESIZE, writer.above(first) if first % 3 == 2 else max(0, near[first // 3 % len(near)]))
 
 
-def _sets(writer: _Writer, first: int, second: int) -> Iterator[Step]:
-    """Set payloads that no decoder reads."""
-    for pick in _more_picks(first, second, 1 + second % 12):
-        yield Step(Op.SET, writer.fitting(pick))
+def _micro_batch(writer: _Writer, first: int, _: int) -> Iterator[Step]:
+    tokens = writer.fitting(first)
+    yield Step(Op.GET, tokens)
+    yield Step(Op.CLEAR, tokens)
 
 
-def _micro_batches(writer: _Writer, first: int, second: int) -> Iterator[Step]:
-    """Do a step in two halves, each with a get and a clear of its own."""
-    for pick in (first, second):
-        tokens = writer.fitting(pick)
-        yield Step(Op.GET, tokens)
-        yield Step(Op.CLEAR, tokens)
-
-
-def _engine_order(writer: _Writer, first: int, second: int) -> Iterator[Step]:
-    """Schedule a few visual steps: each sets and runs."""
-    for pick in _more_picks(first, second, 1 + second % 5):
-        yield Step(Op.SET, writer.fitting(pick))
-        yield Step(Op.FORWARD, writer.padded(pick // 7))
-
-
-def _serve(writer: _Writer, first: int, second: int) -> Iterator[Step]:
-    """Schedule a dozen steps of visual and text tokens: what a decoder is there for."""
-    for pick in _more_picks(first, second, 12):
-        if pick % 2:
-            yield Step(Op.SET, writer.fitting(pick // 3))
-        yield Step(Op.FORWARD, writer.padded(pick // 7))
+def _step(writer: _Writer, first: int, second: int) -> Iterator[Step]:
+    """Schedule one step: a visual one sets and runs, one of text alone runs."""
+    if second % 4 != 3:
+        yield Step(Op.SET, writer.fitting(first))
+    yield Step(Op.FORWARD, writer.padded(second))
 
 
 def _capture(writer: _Writer, first: int, _: int) -> Iterator[Step]:
@@ -199,25 +186,16 @@ def _capture(writer: _Writer, first: int, _: int) -> Iterator[Step]:
 
 
 def _replay(writer: _Writer, first: int, second: int) -> Iterator[Step]:
-    """Replay graphs that were captured, each behind a payload that fits it or as text."""
-    for pick in _more_picks(first, second, 1 + second % 3):
-        sizes = sorted(tokens for tokens in writer.captured if tokens >= writer.tokens)
-        if sizes:
-            tokens = sizes[-1 - pick % len(sizes)]
-            if pick % 8 > 1:
-                yield Step(Op.SET, (tokens, max(0, tokens - 1), pick // 8 % (tokens + 1))[pick % 3])
-            yield Step(Op.REPLAY, tokens)
+    """Replay a graph that was captured, behind a payload that fits it or as text."""
+    sizes = sorted(tokens for tokens in writer.captured if tokens >= writer.tokens)
+    if sizes:
+        tokens = sizes[-1 - first % len(sizes)]
+        if second % 4 != 3:
+            yield Step(Op.SET, (tokens, max(0, tokens - 1), second // 4 % (tokens + 1))[second % 3])
+        yield Step(Op.REPLAY, tokens)
 
 
-def _more_picks(first: int, second: int, count: int) -> Iterator[int]:
-    """Iterate over numbers that follow from two; the first one stays."""
-    pick = first
-    for _ in range(count):
-        yield pick
-        pick = (pick * 1_103_515_245 + second + 12_345) % 2**31 >> 7
-
-
-_PHRASES: dict[str, Callable[[_Writer, int, int], Iterable[Step]]] = {
+_STEPS: dict[str, Callable[[_Writer, int, int], Iterable[Step]]] = {
     "pause": lambda *_: (),
     "get": lambda writer, first, _: [Step(Op.GET, writer.fitting(first))],
     "set": lambda writer, first, _: [Step(Op.SET, writer.fitting(first))],
@@ -230,12 +208,16 @@ _PHRASES: dict[str, Callable[[_Writer, int, int], Iterable[Step]]] = {
     "resize": _resize,
     "spans": _spans,
     "misshapen": _misshapen,
-    "micro-batches": _micro_batches,
-    "sets": _sets,
-    "engine order": _engine_order,
-    "serve": _serve,
+    "micro-batches": _micro_batch,
+    "sets": lambda writer, first, _: [Step(Op.SET, writer.fitting(first))],
+    "steps": _step,
     "capture": _capture,
-    "replay": _replay,
+    "replays": _replay,
 }
-"""Phrases, simple ones first: hypothesis shrinks towards the first.  Steps follow the state: each is written
-before the next is asked for.  The last three need a decoder, the last two graphs."""
+"""Steps of each kind for two numbers; each is written before the next is asked for."""
+
+_LENGTHS = dict.fromkeys(_STEPS, 1) | {"micro-batches": 3, "sets": 12, "steps": 6, "replays": 3}
+"""Most pairs of numbers of each kind, simple kinds first: hypothesis shrinks towards the first.
+
+The last two kinds need captured graphs.
+"""

@@ -25,6 +25,7 @@ from deepstack_harness.workers.outcomes import (
     WorkerEnd,
     value_of,
 )
+from deepstack_harness.workers.profiles import Profile
 from deepstack_harness.workers.worker import Worker
 
 _WORK = "deepstack_harness.play.shared_work"
@@ -84,15 +85,21 @@ class WorkerPlayer:
 
     torch = ""
 
-    def __init__(self, *, step_s: float = 20.0, memory_bytes: int = MEMORY_BYTES) -> None:
-        """Start the worker without waiting; `step_s` are the seconds that one step may take."""
+    def __init__(
+        self, *, step_s: float = 20.0, memory_bytes: int = MEMORY_BYTES, sandbox: Profile | None = None
+    ) -> None:
+        """Start the worker without waiting; `step_s` are the seconds that one step may take.
+
+        Code under test needs a `sandbox`.
+        """
+        self._sandbox = sandbox
         self._limits = Limits(
             start_s=300.0, call_s=None, step_s=step_s, memory=memory_bytes, output=_STEP_BYTES
         )
         self._request: Mapping[str, Any] | None = None
         self._lock = Lock()
         self._stopped = False
-        self._worker = Worker(self._limits, preload=_WORK)
+        self._worker = Worker(self._limits, preload=_WORK, sandbox=self._sandbox)
 
     def bind(self, buffer: BufferRef | None, source: str | None, family: str) -> BufferRef:
         """Find a buffer in the worker, and again in each worker that replaces it."""
@@ -139,7 +146,7 @@ class WorkerPlayer:
         with self._lock:
             if self._worker.ended is None or self._stopped:
                 return
-            self._worker = Worker(self._limits, preload=_WORK)
+            self._worker = Worker(self._limits, preload=_WORK, sandbox=self._sandbox)
         if self._request is not None:
             self._bind(self._request)
 

@@ -12,9 +12,10 @@ from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.contract.trace import RUNS_DECODER, Trace
-from deepstack_harness.fuzzing.hunt import CAPACITY, Progress, Watch, hunt
+from deepstack_harness.fuzzing.hunt import CAPACITY, hunt
 from deepstack_harness.fuzzing.player import WorkerPlayer
 from deepstack_harness.fuzzing.target import Target
+from deepstack_harness.fuzzing.watch import Progress, Watch
 from deepstack_harness.play import Model
 
 _STEP_S = 300.0

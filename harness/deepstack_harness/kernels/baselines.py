@@ -47,7 +47,7 @@ class BaselineEntry:
 
     @classmethod
     def of(cls, asked: Subject, found: Measurement, agreement: float | None = None) -> "BaselineEntry":
-        """The entry of a measurement; of several calls bytes and kernels are sums."""
+        """Return the entry of a measurement; bytes and kernels are sums over its calls."""
         largest = max((call.largest for call in found.calls), key=lambda kernel: kernel.points or 0)
         return cls(
             family=asked.family, revision=asked.revision, arm=asked.arm, dtype=asked.dtype,
@@ -60,12 +60,12 @@ class BaselineEntry:
 
     @property
     def name(self) -> str:
-        """What it is of, as `name_of` says it."""
+        """The subject, as `name_of` says it."""
         return name_of(self)
 
 
 def name_of(asked: Subject | BaselineEntry) -> str:
-    """What an entry is of: two of one name are two versions of one fact."""
+    """Return the subject of an entry as text: two of one name are two versions of one fact."""
     layers = f", {asked.layers} layers" if asked.layers else ""
     sizes = f"{asked.tokens} of {asked.capacity} tokens, traced with {asked.profile_tokens}"
     return f"{asked.family}{layers}, {asked.revision}, {asked.arm}, {asked.dtype}, {sizes}"
@@ -80,7 +80,7 @@ class Baselines:
 
 
 class State(StrEnum):
-    """How an entry and a measurement stand to each other where they are not equal."""
+    """State of an entry and a measurement that are not equal."""
 
     MISSING = "missing"
     UNUSED = "unused"
@@ -97,26 +97,26 @@ class Difference:
     detail: str = ""
 
     def __str__(self) -> str:
-        """One line."""
+        """Return one line."""
         return f"{self.state}: {self.name}" + (f" ({self.detail})" if self.detail else "")
 
 
 def file_name(target: str, device: str, torch: str) -> str:
-    """`kernels-h200-torch2.13.json`; of a real GPU `kernels-cuda-nvidia-h200-torch2.13.json`."""
+    """Return `kernels-h200-torch2.13.json`, or for a real GPU `kernels-cuda-nvidia-h200-torch2.13.json`."""
     where = f"{target}-{re.sub(r'[^a-z0-9]+', '-', device.lower())}" if target == CUDA else target
     minor = ".".join(torch.split(".")[:2])
     return f"kernels-{where}-torch{minor}.json"
 
 
 def load(path: Path) -> tuple[BaselineEntry, ...]:
-    """The entries; raises `UsageError` for a file that is none, or of another schema version."""
+    """Read the entries; raise `UsageError` for a file that is none, or of another schema version."""
     return load_json(path, Baselines, "a file of baselines", SCHEMA_VERSION).entry
 
 
 def differences(
     known: Iterable[BaselineEntry], measured: Iterable[BaselineEntry], names: Collection[str]
 ) -> list[Difference]:
-    """What is not as it was: measured and not known, better, or else; and known, but not among `names`.
+    """Return MISSING, IMPROVED, CHANGED and UNUSED entries; UNUSED are known and not among `names`.
 
     `names` are of everything that is ever measured for this file; a run may leave some out.
     """

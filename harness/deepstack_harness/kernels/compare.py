@@ -17,7 +17,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far a prediction was right: kernels that agree, of so many, and those that do not."""
+    """Agreement of a prediction with a GPU: kernels that agree, of how many, and those that do not."""
 
     agreeing: int
     kernels: int
@@ -30,7 +30,7 @@ class Agreement:
 
 
 def paired(one: GraphCall, other: GraphCall) -> list[Pair]:
-    """All kernels of both, in order; those of equal kind and symbolic size are pairs (`difflib`)."""
+    """Return all kernels of both in order; those of equal kind and symbolic size are pairs (`difflib`)."""
     left, right = one.kernels, other.kernels
     matcher = SequenceMatcher(a=[*map(_alike, left)], b=[*map(_alike, right)], autojunk=False)
     pairs: list[Pair] = []
@@ -40,7 +40,7 @@ def paired(one: GraphCall, other: GraphCall) -> list[Pair]:
 
 
 def agreement(predicted: GraphCall, real: GraphCall) -> Agreement:
-    """How many kernels of a prediction are those of a real GPU: kind, points, reduction, rows and bytes.
+    """Count the kernels of a prediction that a real GPU ran: kind, points, reduction, rows and bytes.
 
     Where grids are known to both (candidates there, a launch here), the launched one
     must be a candidate's.
@@ -57,7 +57,7 @@ def _side_by_side(left: Sequence[Kernel], right: Sequence[Kernel]) -> list[Pair]
 
 
 def _alike(kernel: Kernel) -> tuple[str | None, ...]:
-    """What makes two kernels a pair; generated names tell of every fused operation, and so differ easily."""
+    """Return the key by which kernels are paired; generated names tell of every fused operation."""
     name = kernel.kernel if kernel.kind == "extern" else None
     return kernel.kind, name, kernel.symbolic_points, kernel.symbolic_reduction
 

@@ -57,7 +57,7 @@ class Decode:
         return cls(asked, family, buffer, session, dtype, device)
 
     def profile_run(self) -> Tensor:
-        """As an engine's first run: nothing was set before."""
+        """Run the profile run of an engine, before which nothing was set."""
         return self.session.forward(self.inputs(self.asked.profile_tokens))
 
     def step(self) -> Tensor:
@@ -67,7 +67,7 @@ class Decode:
         return self.session.forward(self.inputs(self.asked.tokens))
 
     def inputs(self, tokens: int) -> Inputs:
-        """The decoder's arguments for so many tokens; the payload is what the buffer answers now."""
+        """Return the decoder's arguments for so many tokens; the payload is what the buffer answers now."""
         return Inputs(self._hidden(tokens), self._positions(tokens), self.buffer.get(tokens))
 
     # Inputs lie in storage for `capacity` tokens, as an engine's do: a graph that runs
@@ -83,7 +83,7 @@ class Decode:
 
 
 def sized_family(asked: Subject) -> TinyFamily[Any]:
-    """The family, with the subject's layers and hidden size; heads and feed-forward widen with the latter.
+    """Return the family with the subject's layers and hidden size; heads and feed-forward widen with it.
 
     Granite's levels before layers that are left out are left out too.
     Raises `UsageError` for an unknown family, and for sizes that do not go together.
@@ -104,7 +104,7 @@ def sized_family(asked: Subject) -> TinyFamily[Any]:
 
 
 def _with_defaults(text: str) -> TinyFamily[Any]:
-    """The family of that name, with each of `_DEFAULTS` that it has and `text` does not decide."""
+    """Return the family of that name, with each of `_DEFAULTS` that it has and `text` does not decide."""
     base, _, chosen = text.partition(":")
     names, variants = chosen.split("+") if chosen else [], tiny_family_named(text).variants
     decided = {field for name in names for field in variants[name].changes}

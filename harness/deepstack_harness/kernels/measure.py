@@ -16,7 +16,9 @@ from deepstack_harness.torch_compat.lowering import Lowered, NotRun, cold
 
 
 def measure_step(asked: Subject) -> tuple[str, KernelFacts]:
-    """The family's full name, and the calls of the step; its graphs are all that were compiled until then.
+    """Return the family's full name, and the calls of the step.
+
+    Its graphs are all that were compiled until then.
 
     Raises `UsageError` for an unknown family, `NotMeasured` where no kernel was seen.
     """
@@ -39,7 +41,7 @@ def measure_step(asked: Subject) -> tuple[str, KernelFacts]:
 
 
 def _run(decode: Decode, probe: KernelProbe) -> int:
-    """The profile run and the step; answers how many calls came before the step's."""
+    """Play the profile run and the step; return the number of calls before the step's."""
     if not decode.asked.static:
         with suppress(NotRun):
             decode.profile_run()
@@ -50,7 +52,7 @@ def _run(decode: Decode, probe: KernelProbe) -> int:
 
 
 def _compiled(call: GraphCall, lowered: Lowered | None) -> GraphCall:
-    """The call, its Triton kernels with what each candidate compiles to."""
+    """Return the call, with what each candidate of its Triton kernels compiles to."""
     from deepstack_harness.torch_compat.fake_gpu_cubin import compile_candidates
 
     by_name = {function.name: function for function in (lowered.functions if lowered else ())}

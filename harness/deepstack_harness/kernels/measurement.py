@@ -7,7 +7,7 @@ from deepstack_harness.contract.facts.kernels import GraphCall
 
 @dataclass(frozen=True)
 class Cost:
-    """Of measuring one subject: wall and processor seconds, and the most memory resident so far, in bytes."""
+    """Cost of measuring a subject: wall and processor seconds, and the peak of resident memory in bytes."""
 
     seconds: float
     processor_seconds: float

@@ -57,7 +57,7 @@ class KernelRow:
 
 
 def rows_of(subject: Subject, measured: Measurement) -> Iterator[KernelRow]:
-    """Kernels in the order they run, each graph's own row behind them."""
+    """Yield the kernels in the order they run, each graph's own row behind them."""
     for call in measured.calls:
         for kernel in call.kernels:
             yield _row(subject, measured, call, kernel)

@@ -42,7 +42,7 @@ class Subject:
 
     @property
     def runs(self) -> bool:
-        """Whether generated code is compiled and run."""
+        """True if generated code is compiled and run."""
         return self.run or self.target == CUDA
 
     @property

@@ -14,7 +14,7 @@ are refused until they were.
 
 
 def check_support() -> None:
-    """Raises `MachineError` with what is here and what would do, and imports neither."""
+    """Raise `MachineError` unless torch and triton fit together; import neither."""
     torch, triton = _version("torch"), _version("triton")
     known = ", ".join(f"torch {one} with triton {other}" for one, other in SUPPORTED.items())
     if torch is None or _minor(torch) not in SUPPORTED:
@@ -32,7 +32,7 @@ def check_support() -> None:
 
 
 def why_not() -> str:
-    """The sentence that `check_support` raises; empty where it raises nothing."""
+    """Return the sentence that `check_support` raises; empty where it raises nothing."""
     try:
         check_support()
     except MachineError as error:

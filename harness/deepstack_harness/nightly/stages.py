@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from deepstack_harness.catalogue.data_files import data
@@ -55,6 +56,9 @@ def _every(wanted: NightRequest) -> Iterator[Stage]:
     yield Stage("fuzz", _harness("fuzz", *fuzz, "--out", folder / "fuzz"), wanted.minutes * 60 + _HOUR)
     bench = (sys.executable, "-m", "deepstack_harness.bench", "--json", str(folder / "bench.jsonl"))
     yield Stage("bench", (*bench, "--history", str(wanted.history)), _HOUR)
+    if has_selftests() and find_spec("coverage"):
+        untested = (sys.executable, "-m", "deepstack_harness.nightly.untested", str(folder / "coverage"))
+        yield Stage("untested", untested, 2 * _HOUR, where=_cases())
     if before := _before(wanted):
         compare = _harness("compare", before, folder, "--history", wanted.history)
         yield Stage("compare", compare, _HOUR)
@@ -85,6 +89,11 @@ def _tests(wanted: NightRequest, *, gpu: bool) -> tuple[str, ...]:
 def _cases() -> Path:
     """Return the folder of pyproject.toml, which has the settings of the cases: checkout or wheel."""
     return data("pyproject.toml").parent
+
+
+def has_selftests() -> bool:
+    """Return True in a checkout; a wheel carries the product's cases and not the tests of the harness."""
+    return (_cases() / "cases" / "selftest").is_dir()
 
 
 def _before(wanted: NightRequest) -> Path | None:

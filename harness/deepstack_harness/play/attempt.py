@@ -10,7 +10,13 @@ from typing import Generic, TypeVar
 import torch
 
 from deepstack_harness.contract.observation import METHODS, CallName, Raised
-from deepstack_harness.errors import HarnessError, OutOfMemory, StepUnavailable, is_out_of_memory
+from deepstack_harness.errors import (
+    HarnessError,
+    OutOfMemory,
+    StepUnavailable,
+    is_out_of_memory,
+    passes_through,
+)
 
 T = TypeVar("T")
 _TORCH = str(Path(torch.__file__).parent)
@@ -116,7 +122,7 @@ def _passes(call: CallName, error: BaseException) -> bool:
     """Return True for what says nothing about the call: our own errors, Ctrl-C, and the ends of a test."""
     if isinstance(error, HarnessError):
         return not _is_foreign(call, error)
-    return isinstance(error, KeyboardInterrupt) or type(error).__module__.startswith("_pytest.")
+    return passes_through(error)
 
 
 def _is_foreign(call: CallName, error: BaseException) -> bool:

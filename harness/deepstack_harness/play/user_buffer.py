@@ -8,7 +8,7 @@ from typing import cast
 
 from deepstack_harness.contract.contract_text import WHERE
 from deepstack_harness.contract.protocols import BufferFactory
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import UsageError, passes_through
 from deepstack_harness.workers.child import Channel
 from deepstack_harness.workers.foreign import foreign_worker
 from deepstack_harness.workers.limits import Limits
@@ -70,7 +70,10 @@ def _module(name: str) -> object:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
-    except Exception as error:  # noqa: BLE001  # a module may raise anything while it is imported
+    except BaseException as error:
+        if passes_through(error):
+            raise
+        # A module may raise anything while it is imported, SystemExit too.
         raise UsageError(f"module '{name}' cannot be imported: {type(error).__name__}: {error}") from None
 
 
@@ -80,7 +83,10 @@ def check_fit(make: BufferFactory, text: str) -> None:
 
     try:
         buffer = make(4, 8, 2, dtype=torch.float32, device=torch.device("cpu"))
-    except Exception as error:  # noqa: BLE001  # whatever the class raises, it does not fit
+    except BaseException as error:
+        if passes_through(error):
+            raise
+        # Whatever the class raises, SystemExit too, it does not fit.
         raise UsageError(
             f"{text} cannot be made with {_SIGNATURE}: {type(error).__name__}: {error}"
         ) from None

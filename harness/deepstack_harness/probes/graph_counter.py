@@ -26,7 +26,7 @@ class GraphCounter:
     """
 
     def __init__(self) -> None:
-        """Nothing is counted yet."""
+        """Start without a count."""
         self._cleanup = ExitStack()
         self._counts: GraphCounts | None = None
 
@@ -52,7 +52,7 @@ class GraphCounter:
         return GraphCounts(dynamo.graphs_built(), len(reasons), dynamo.graph_breaks(), reasons)
 
     def facts(self) -> GraphCounts:
-        """The counts; raises `NotMeasured` when no graph was built."""
+        """Return the counts; raise `NotMeasured` when no graph was built."""
         found = self.so_far
         if found.graphs < 1:
             raise NotMeasured(

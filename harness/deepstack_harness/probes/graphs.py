@@ -11,7 +11,7 @@ from deepstack_harness.torch_compat import dynamo
 
 
 class GraphProbe:
-    """Reads Dynamo's counters for one compiled session, before the session closes."""
+    """Probe that reads Dynamo's counters for one compiled session, before the session closes."""
 
     def __init__(self, session: CompiledSession, policy: GuardPolicy) -> None:
         """Watch `session`, which should apply `policy`."""
@@ -20,7 +20,7 @@ class GraphProbe:
         self._facts: GraphFacts | None = None
 
     def __enter__(self) -> Self:
-        """Counting began when the session was opened."""
+        """Do nothing: counting began when the session was opened."""
         return self
 
     def __exit__(
@@ -42,7 +42,7 @@ class GraphProbe:
         )
 
     def facts(self) -> GraphFacts:
-        """The counts; raises `NotMeasured` when nothing was compiled or the policy not applied."""
+        """Return the counts; raise `NotMeasured` when nothing was compiled or the policy not applied."""
         if self._facts is None or self._facts.graphs < 1:
             raise NotMeasured("no graph was built: the decoder was never compiled")
         dropped = self._policy is GuardPolicy.DROP_ALL

@@ -17,7 +17,7 @@ _ARGUMENTS = ("hidden", "positions")
 
 
 class KernelProbe:
-    """Watches Inductor while a decoder is compiled and called (`protocols.Decoder`).
+    """Probe that watches Inductor while a decoder is compiled and called (`protocols.Decoder`).
 
     `tokens` and `capacity` are the step's rows and the buffer's: where sizes were
     compiled in, they tell which extents are token rows, so they must differ from
@@ -28,7 +28,7 @@ class KernelProbe:
     def __init__(
         self, tokens: int, capacity: int, *, run: bool = True, arguments: Sequence[str] = _ARGUMENTS
     ) -> None:
-        """Nothing is watched yet; sizes of `arguments`, of which the first is shown as `n`, are tokens."""
+        """Take the sizes of `arguments`, of which the first is shown as `n`, to be tokens."""
         self._tokens = tokens
         self._capacity = capacity
         self._arguments = arguments
@@ -47,7 +47,7 @@ class KernelProbe:
         self._watch.__exit__(kind, error, trace)
 
     def facts(self) -> KernelFacts:
-        """The kernels of every call; raises `NotMeasured` when some or all of them were not seen."""
+        """Return the kernels of every call; raise `NotMeasured` when some or all of them were not seen."""
         if self._hits:
             raise NotMeasured(
                 f"{self._hits} graphs came out of a warm compile cache, so their kernels were not seen"
@@ -134,7 +134,7 @@ class _Call:
         )
 
     def _rows(self, scanned: ScannedKernel) -> Iterator[sympy.Expr]:
-        """For each buffer that has token rows, how many of them the kernel touches."""
+        """Yield, for each buffer that has token rows, the number of rows that the kernel touches."""
         for access in scanned.accesses:
             extent = self._row_extent(access.size)
             if extent is not None and access.buffer not in self._lowered.parameters:
@@ -142,7 +142,7 @@ class _Call:
                 yield min(touched, extent, key=self._value)
 
     def _row_extent(self, size: Size) -> sympy.Expr | None:
-        """The extent that is token rows: one with a symbol (only rows are dynamic), or of the known sizes."""
+        """Return the extent that is token rows: with a symbol (only rows are dynamic), or a known size."""
         symbolic = [extent for extent in size if extent.free_symbols]
         known = [extent for extent in size if extent in {self._capacity, self._tokens}]
         return next(iter(symbolic or known), None)

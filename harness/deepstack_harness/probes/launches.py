@@ -22,7 +22,9 @@ class KernelLaunch:
 
 
 def launched(run: Callable[[], object]) -> list[KernelLaunch]:
-    """The launches of `run`, in the order they started; call it once before, so that autotuning is over.
+    """Return the launches of `run` in the order they started.
+
+    Call `run` once before, so that autotuning is over.
 
     Raises `NotMeasured` where the profiler saw none.
     """
@@ -39,14 +41,14 @@ def launched(run: Callable[[], object]) -> list[KernelLaunch]:
 
 
 def read_launches(trace: bytes) -> list[KernelLaunch]:
-    """The launches in a trace of `torch.profiler` (Chrome's format: events of category `kernel`)."""
+    """Read the launches in a trace of `torch.profiler` (Chrome's format: events of category `kernel`)."""
     events = [event for event in json.loads(trace)["traceEvents"] if event.get("cat") == "kernel"]
     events.sort(key=lambda event: event["ts"])
     return [KernelLaunch(event["name"], tuple(event["args"]["grid"])) for event in events]
 
 
 def with_grids(calls: Iterable[GraphCall], launches: Iterable[KernelLaunch]) -> tuple[GraphCall, ...]:
-    """The calls with the grid of each Triton kernel.
+    """Return the calls with the grid of each Triton kernel.
 
     Raises `NotMeasured` where a kernel was not launched, or in another order.
     """

@@ -15,7 +15,7 @@ _WORDS = 512
 
 
 class NumericsProbe:
-    """Compares outputs of one decoder; runs the references uncompiled, in the case's dtype."""
+    """Probe that compares outputs of one decoder; it runs the references uncompiled, in the case's dtype."""
 
     def __init__(self, decoder: torch.nn.Module, levels: int, hidden: int, *, thorough: bool = True) -> None:
         """Keep the decoder (see `protocols.Decoder`), a copy of it in fp64, and draw a head.
@@ -31,7 +31,7 @@ class NumericsProbe:
         self._head = head.to(next(decoder.parameters()).device)
 
     def eager(self, parts: Sequence[Inputs]) -> Tensor:
-        """The reference output (n, h) of a step whose sequences are `parts`."""
+        """Return the reference output (n, hidden) of a step whose sequences are `parts`."""
         return torch.cat([self._run(part, part.payload) for part in parts])
 
     def distances(
@@ -76,7 +76,9 @@ class NumericsProbe:
 
 
 def distance(one: Tensor, other: Tensor) -> float:
-    """Largest absolute difference in fp64; `NOT_FINITE` for NaN, infinity or another shape.
+    """Return the largest absolute difference in fp64 of two tensors of one shape.
+
+    `NOT_FINITE` stands for NaN, infinity or another shape.
 
     Raises `NotMeasured` where both are empty: nothing was compared.
     """

@@ -25,7 +25,7 @@ class RowOwners:
     """
 
     def __init__(self) -> None:
-        """No payload is known yet."""
+        """Start without a payload."""
         self._payloads: dict[int, Tensor] = {}
         self._known: dict[torch.dtype, dict[int, RowRange]] = {}
 
@@ -40,7 +40,7 @@ class RowOwners:
         return tuple(self.runs(level.to(dtype)) for level in payload.detach())
 
     def runs(self, level: Tensor) -> tuple[RowRange, ...]:
-        """The rows of one level (P, hidden) as runs of neighbours of one origin."""
+        """Return the rows of one level (P, hidden) as runs of neighbours of one origin."""
         if level.device.type == "meta":
             return (_UNKNOWN._replace(rows=level.size(0)),)
         known = self._lookup(level.dtype)
@@ -94,7 +94,7 @@ def _row_bytes(rows: Tensor) -> list[bytes]:
 
 
 def join_answers(answers: Sequence[Answer]) -> Answer | None:
-    """Answers to micro-batches of one step as one: their rows follow each other, level by level.
+    """Join the answers to micro-batches of one step: their rows follow each other, level by level.
 
     None where nothing answered; an answer of None makes the whole None.
     """
@@ -105,7 +105,7 @@ def join_answers(answers: Sequence[Answer]) -> Answer | None:
 
 
 def _chained(parts: Iterable[tuple[RowRange, ...]]) -> tuple[RowRange, ...]:
-    """Runs in a row; neighbours that go on where the last one ended are joined."""
+    """Join runs that go on where the last one ended."""
     joined: list[RowRange] = []
     for run in chain.from_iterable(parts):
         if joined and _goes_on(joined[-1], run):
@@ -123,7 +123,10 @@ def _goes_on(last: RowRange, run: RowRange) -> bool:
 
 
 def answer_facts(answer: tuple[Tensor, ...] | None, owners: RowOwners) -> Answer:
-    """The facts of one get: structure, rows and their owners, placement, addresses, and what guards see."""
+    """Return the facts of one get: structure, rows and their owners, placement, addresses, what guards see.
+
+    `answer` has a (P, hidden) tensor per level.
+    """
     if answer is None:
         return Answer("none")
     given: tuple[object, ...] = answer

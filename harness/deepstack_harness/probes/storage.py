@@ -16,7 +16,7 @@ Payload = tuple[Tensor, ...] | None
 
 @dataclass(frozen=True)
 class _Graphed:
-    """What get answered when a graph was captured: addresses in bytes, storages, generation of the buffer."""
+    """Answer of get when a graph was captured: addresses in bytes, storages, generation of the buffer."""
 
     addresses: tuple[int, ...]
     storages: tuple[StorageWeakRef, ...]
@@ -27,11 +27,11 @@ class StorageWatch:
     """Remembers, per captured size, the storage that a graph was captured on."""
 
     def __init__(self) -> None:
-        """No graph is captured yet."""
+        """Start without a captured graph."""
         self._graphs: dict[int, _Graphed] = {}
 
     def note_capture(self, tokens: int, payload: Payload, generation: int | None) -> None:
-        """A graph for `tokens` was captured while get answered `payload`; an earlier one is gone."""
+        """Note that a graph for `tokens` was captured while get answered `payload`; it replaces any other."""
         storages = (
             StorageWeakRef(level.untyped_storage())  # type: ignore[no-untyped-call]
             for level in payload or ()
@@ -39,11 +39,11 @@ class StorageWatch:
         self._graphs[tokens] = _Graphed(_addresses(payload), tuple(storages), generation)
 
     def use(self, generation: int | None, allocated: int = 0) -> GraphUse | None:
-        """What holds between replays; None while nothing is captured."""
+        """Return what holds between replays; None while nothing is captured."""
         return GraphUse(freed=self._freed(generation), allocated=allocated) if self._graphs else None
 
     def replayed(self, tokens: int, payload: Payload, generation: int | None) -> GraphUse:
-        """A graph for `tokens` was replayed at a moment when get answers `payload`.
+        """Return the use of the graph for `tokens`, replayed at a moment when get answers `payload`.
 
         A graph that was captured with None reads no storage, so it is not detached
         from any; nor is one whose buffer said, with this very get, that it moves.

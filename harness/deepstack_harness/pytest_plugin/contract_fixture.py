@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from deepstack_harness.auditing.judged_here import judge_here
+from deepstack_harness.auditing.judged_plan import judge_plan
 from deepstack_harness.auditing.regimes import BOTH, CHOICES, RULES, WHO_IS_CAPTURED, only
 from deepstack_harness.auditing.standing import Standing, sum_up
 from deepstack_harness.catalogue.matrix import CHECK_TRACES, Where, plan_check
-from deepstack_harness.contract.buffer_ref import live_buffer
+from deepstack_harness.contract.buffer_ref import BufferRef, live_buffer, user_buffer
 from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.contract.contract_text import WHERE, quoted
 from deepstack_harness.contract.protocols import BufferFactory
@@ -19,19 +20,26 @@ from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.devices import parse_device, parse_dtype
 from deepstack_harness.errors import UsageError
 from deepstack_harness.oracles.judged_case import JudgedCase
+from deepstack_harness.play.case_worker import CONTRACT_LIMITS, WORK, CaseWorker
 from deepstack_harness.play.user_buffer import check_fit
 from deepstack_harness.pytest_plugin.fixture_base import Fixture, name_of, rules_of, told
+from deepstack_harness.workers.foreign import profile_for
+from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 
 _FAMILY = "qwen3_vl"
 """Its hidden size and levels are those that the buffer is made with."""
 
 
 class DeepstackContract(Fixture):
-    """The fixture; see `__call__`."""
+    """The fixture; see `__call__`.
+
+    A class or a function stays in the process of the test, for debuggers and coverage.  One that is named as
+    "module:Class" is imported and played in a worker, whose end (an exit, a crash, a hang) is a broken rule.
+    """
 
     def __call__(
         self,
-        make: BufferFactory,
+        make: BufferFactory | str,
         *,
         rules: Sequence[str] | None = None,
         traces: Sequence[str | Trace] | None = None,
@@ -51,10 +59,10 @@ class DeepstackContract(Fixture):
         with self.one_sentence():
             wanted = RULES if rules is None else rules_of(rules, RULES)
             parse_dtype(dtype), parse_device(self.device(device))
-            check_fit(make, name_of(make))
+            _check_fit(make)
             plan = plan_check(
                 Where(_FAMILY, dtype, self.device(device)),
-                live_buffer(name_of(make)),
+                _ref(make),
                 map(str, traces or CHECK_TRACES),
             )
             plan = only(plan, _regime(regime, traces))
@@ -67,9 +75,11 @@ class DeepstackContract(Fixture):
             pytest.fail("\n".join([title, *wrong, f"  {WHERE}"]), pytrace=False)
         return standing
 
-    def _stand(self, make: BufferFactory, plan: Sequence[PlannedCase], wanted: Sequence[Rule]) -> Standing:
+    def _stand(
+        self, make: BufferFactory | str, plan: Sequence[PlannedCase], wanted: Sequence[Rule]
+    ) -> Standing:
         name = name_of(make)
-        cases = judge_here(plan, {live_buffer(name): make})
+        cases = judge_here(plan, {_ref(make): make}) if callable(make) else _judge_in_worker(plan, make)
         for judged in cases:
             self.store(_of_rules(judged, wanted))
         return sum_up(cases, name, name.rpartition(":")[2], rules=RULES)
@@ -82,6 +92,26 @@ def _regime(regime: str | None, traces: Sequence[str | Trace] | None) -> str:
     if regime not in CHOICES:
         raise UsageError(f"unknown regime '{regime}'; known are {', '.join(CHOICES)}")
     return regime
+
+
+def _ref(make: BufferFactory | str) -> BufferRef:
+    return user_buffer(make) if isinstance(make, str) else live_buffer(name_of(make))
+
+
+def _check_fit(make: BufferFactory | str) -> None:
+    if callable(make):  # else the worker checks it
+        check_fit(make, name_of(make))
+
+
+def _judge_in_worker(plan: Sequence[PlannedCase], target: str) -> list[JudgedCase]:
+    """Import `target`, MODULE:CLASS, in a worker and play a plan there.  Raises `UsageError` if it cannot."""
+    device = plan[0].case.device
+    with CaseWorker(CONTRACT_LIMITS, sandbox=profile_for(device)) as worker:
+        loaded = worker.call(f"{WORK}:load", {"target": target})
+        if isinstance(loaded, WorkerEnd):  # `value_of` would blame the machine, and the test be skipped
+            raise UsageError(f"loading {target}: {loaded.sentence}")
+        value_of(loaded, f"loading {target}")
+        return judge_plan(plan, worker)
 
 
 def _of_rules(judged: JudgedCase, wanted: Sequence[Rule]) -> JudgedCase:

@@ -72,7 +72,9 @@ def rules_of(names: Iterable[str], known: Sequence[Rule]) -> list[Rule]:
     return [Rule(name) for name in wanted]
 
 
-def name_of(thing: Callable[..., object]) -> str:
-    """Return `module:name` of a class or function."""
+def name_of(thing: Callable[..., object] | str) -> str:
+    """Return `module:name` of a class or function, which a text is already."""
+    if isinstance(thing, str):
+        return thing
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     return f"{named.__module__}:{named.__qualname__}"

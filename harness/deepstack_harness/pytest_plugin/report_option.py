@@ -15,7 +15,7 @@ from deepstack_harness.results.write import RunWriter, now
 
 
 class ReportFolder:
-    """Appends cases; with xdist they come from the workers, on the reports of their tests."""
+    """Writer of cases; with xdist they come from the workers, on the reports of their tests."""
 
     def __init__(self, config: pytest.Config, folder: str) -> None:
         """Begin the run; `pytest.UsageError` where the folder holds one or cannot be made."""

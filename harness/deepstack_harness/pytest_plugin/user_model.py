@@ -24,12 +24,12 @@ class OwnFamily:
     positions: Callable[..., Tensor] = mrope_positions
 
     def build(self, *, dtype: torch.dtype, device: torch.device, seed: int) -> nn.Module:
-        """Never called: the module is there."""
+        """Refuse to build: the user's module is there already."""
         raise NotImplementedError(self.name)
 
 
 class Given(Engine):
-    """Calls with `inputs(tokens)` instead of drawn hidden states."""
+    """Session that is called with `inputs(tokens)` instead of drawn hidden states."""
 
     def __init__(self, inputs: Callable[[int], Inputs]) -> None:
         """Take `inputs`, which returns equal values for equal counts."""

@@ -8,26 +8,26 @@ from deepstack_harness.ranges.placeholder_range import ListRange, TensorRange
 
 
 class EmptyTensorRange(TensorRange):
-    """Counts the embeddings of an empty mask by its last entry."""
+    """Tensor range with a fault: it counts the embeddings of an empty mask by its last entry."""
 
     def get_num_embeds(self) -> int:
-        """Raises `IndexError` for an empty mask."""
+        """Return the last entry of the sum; raise `IndexError` for an empty mask."""
         return self.length if self.embeds_cumsum is None else int(self.embeds_cumsum[-1])
 
 
 class EmptyListRange(ListRange):
-    """Counts the embeddings of an empty mask by its last entry."""
+    """List range with a fault: it counts the embeddings of an empty mask by its last entry."""
 
     def get_num_embeds(self) -> int:
-        """Raises `IndexError` for an empty mask."""
+        """Return the last entry of the sum; raise `IndexError` for an empty mask."""
         return self.length if self.embeds_cumsum is None else self.embeds_cumsum[-1]
 
 
 class WrapsTensorRange(TensorRange):
-    """Looks for what lies before position 0 at the end."""
+    """Tensor range with a fault: it looks for what lies before position 0 at the end."""
 
     def get_embeds_indices_in_range(self, start_idx: int, end_idx: int) -> tuple[int, int]:
-        """Wrong where `end_idx` is 0."""
+        """Return the embeddings of a span; wrong where `end_idx` is 0."""
         if self.embeds_cumsum is None:
             return start_idx, end_idx
         start = int(self.embeds_cumsum[start_idx - 1]) if start_idx > 0 else 0
@@ -35,10 +35,10 @@ class WrapsTensorRange(TensorRange):
 
 
 class WrapsListRange(ListRange):
-    """Looks for what lies before position 0 at the end."""
+    """List range with a fault: it looks for what lies before position 0 at the end."""
 
     def get_embeds_indices_in_range(self, start_idx: int, end_idx: int) -> tuple[int, int]:
-        """Wrong where `end_idx` is 0."""
+        """Return the embeddings of a span; wrong where `end_idx` is 0."""
         if self.embeds_cumsum is None:
             return start_idx, end_idx
         start = self.embeds_cumsum[start_idx - 1] if start_idx > 0 else 0

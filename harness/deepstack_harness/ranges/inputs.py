@@ -28,7 +28,7 @@ def masks() -> Iterator[tuple[str | None, int]]:
 
 
 def _long(length: int) -> Iterator[str]:
-    """All, none, a frame of marks, rows with a break after each, and drawn ones."""
+    """Yield all, none, a frame of marks, rows with a break after each, and drawn masks."""
     yield "1" * length
     yield "0" * length
     yield f"0{'1' * (length - 2)}0"

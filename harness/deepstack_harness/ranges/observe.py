@@ -15,7 +15,7 @@ _OUTSIDE = (("0110", 4), (None, 4))
 
 
 def observe_ranges(subject: SystemSubject, make: MakeRange) -> RangeObservation:
-    """The answers of what `make` makes; whatever it raises is an answer too."""
+    """Return the answers of what `make` makes; an exception is an answer too."""
     return RangeObservation(
         subject,
         kept_as(make),
@@ -26,7 +26,7 @@ def observe_ranges(subject: SystemSubject, make: MakeRange) -> RangeObservation:
 
 
 def ask(make: MakeRange, mask: str | None, length: int, asked: Iterable[Bounds]) -> RangeQuestions:
-    """One placeholder's answers; `mask` as in `RangeQuestions`."""
+    """Ask one placeholder; `mask` as in `RangeQuestions`."""
     made: list[PlaceholderRange] = []
     failed = _answer(lambda: made.append(make(OFFSET, length, as_tensor(mask))))
     if not made:
@@ -39,12 +39,12 @@ def ask(make: MakeRange, mask: str | None, length: int, asked: Iterable[Bounds])
 
 
 def as_tensor(mask: str | None) -> Tensor | None:
-    """`0110` as a boolean tensor (4,)."""
+    """Return `0110` as a boolean tensor (4,)."""
     return None if mask is None else torch.tensor([bit == "1" for bit in mask], dtype=torch.bool)
 
 
 def kept_as(make: MakeRange) -> str:
-    """In what a class keeps its cumulative sum: `tensor`, `list`, or `unknown`."""
+    """Return the type in which a class keeps its cumulative sum: `tensor`, `list`, or `unknown`."""
     kept = _answer(lambda: getattr(make(0, 2, as_tensor("01")), KEPT, None))
     return {Tensor: "tensor", list: "list"}.get(type(kept), "unknown")
 

@@ -31,11 +31,11 @@ class PlaceholderRange(Protocol):
         ...
 
     def get_num_embeds(self) -> int:
-        """How many of its positions receive an embedding."""
+        """Count its positions that receive an embedding."""
         ...
 
     def get_embeds_indices_in_range(self, start_idx: int, end_idx: int, /) -> tuple[int, int]:
-        """The first and the one behind the last embedding of positions [start_idx, end_idx)."""
+        """Return the first and the one behind the last embedding of positions [start_idx, end_idx)."""
         ...
 
 
@@ -48,7 +48,7 @@ MakeRange = Callable[[int, int, Tensor | None], PlaceholderRange]
 
 @dataclass(frozen=True)
 class _Span:
-    """Where the placeholder lies; `is_embed` is boolean, of shape (length,)."""
+    """Span of a placeholder; `is_embed` is boolean, of shape (length,)."""
 
     offset: int
     length: int
@@ -103,7 +103,7 @@ class ListRange(_Span):
 
 
 class ReferenceRange(ListRange):
-    """Keeps the whole contract: arguments outside the placeholder raise `IndexError`."""
+    """Range that keeps the whole contract: arguments outside the placeholder raise `IndexError`."""
 
     def get_embeds_indices_in_range(self, start_idx: int, end_idx: int) -> tuple[int, int]:
         """See `PlaceholderRange`."""

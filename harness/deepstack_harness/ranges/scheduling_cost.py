@@ -34,7 +34,7 @@ Placed = Mapping[str, Sequence[PlaceholderRange]]
 
 
 def observe_costs(makes: Mapping[str, MakeRange], repetitions: int = REPETITIONS) -> CostObservation:
-    """Costs of each variant by name, measured in turns so that a busy machine hits all alike.
+    """Measure each variant by name, in turns so that a busy machine hits all alike.
 
     Raises `NotMeasured` when two variants do not answer the same, or nothing was asked.
     """
@@ -47,7 +47,7 @@ def observe_costs(makes: Mapping[str, MakeRange], repetitions: int = REPETITIONS
 
 
 def step_costs(makes: Mapping[str, MakeRange], served: Served, repetitions: int) -> list[SchedulingCost]:
-    """What a mean step of `served` costs with each variant; raises as `observe_costs`."""
+    """Measure a mean step of `served` with each variant; raise as `observe_costs`."""
     placed = {name: place(make, served) for name, make in makes.items()}
     walks = {name: _walk_of(served, each) for name, each in placed.items()}
     totals = {walk() for walk in walks.values()}  # which also builds what is cached
@@ -61,7 +61,7 @@ def step_costs(makes: Mapping[str, MakeRange], served: Served, repetitions: int)
 
 
 def build_costs(makes: Mapping[str, MakeRange], length: int, repetitions: int) -> list[BuildCost]:
-    """What the cumulative sum of one placeholder of `length` positions costs with each variant."""
+    """Measure building the cumulative sum of one placeholder of `length` positions with each variant."""
     mask = as_tensor(f"0{'1' * (length - 2)}0")
     builds = {name: _build_of(make, length, mask) for name, make in makes.items()}
     cheapest = _cheapest(builds, repetitions)
@@ -70,7 +70,7 @@ def build_costs(makes: Mapping[str, MakeRange], length: int, repetitions: int) -
 
 
 def place(make: MakeRange, served: Served) -> Placed:
-    """The placeholders of every request, nothing of them asked yet."""
+    """Make the placeholders of every request; none of them was asked yet."""
     return {
         request: [make(feature.offset, len(feature.mask), as_tensor(feature.mask)) for feature in features]
         for request, features in served.features.items()
@@ -78,7 +78,7 @@ def place(make: MakeRange, served: Served) -> Placed:
 
 
 def schedule_step(step: ScheduledStep, placed: Placed) -> tuple[int, int]:
-    """What one step asks: embeddings found, and questions put."""
+    """Ask what one step asks; return embeddings found, and questions put."""
     embeddings = questions = 0
     for chunk in step.chunks:
         behind = chunk.start + chunk.tokens
@@ -98,7 +98,7 @@ def schedule_step(step: ScheduledStep, placed: Placed) -> tuple[int, int]:
 
 
 def held_bytes(kept: object) -> int:
-    """What a cumulative sum holds on to: a tensor's data, or a list with its numbers.
+    """Return the bytes that a cumulative sum holds: a tensor's data, or a list with its numbers.
 
     Raises `NotMeasured` for what is neither.
     """
@@ -135,7 +135,7 @@ def _build_of(make: MakeRange, length: int, mask: Tensor | None) -> Callable[[],
 
 
 def _cheapest(works: Mapping[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
-    """Microseconds of the processor that each work took at least; in every round each comes once.
+    """Return the least microseconds of the processor of each work; in every round each runs once.
 
     On 2 cores with 8 others at work, tensor to list was 4.1 .. 5.1 by minima and 3.3 .. 5.1 by medians.
     """
@@ -154,7 +154,7 @@ def _torch_calls(work: Callable[[], object]) -> int:
 
 
 class _Counting(TorchFunctionMode):
-    """Counts the calls into torch's Python interface, indexing and conversions included."""
+    """Counter of calls into torch's Python interface, indexing and conversions included."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ class Served:
 
 
 def geo3k(requests: Sequence[Request] | None = None) -> Served:
-    """The workload that comes with the harness; raises what `load_workload` raises."""
+    """Return the workload that comes with the harness; raise what `load_workload` raises."""
     chosen = load_workload()[:GEO3K_REQUESTS] if requests is None else requests
     features = {request.id: tuple(_framed(request.images)) for request in chosen if request.images}
     tail = next(iter(features.values()), ())  # `serve` asks the first request with images again at the end
@@ -49,7 +49,7 @@ def geo3k(requests: Sequence[Request] | None = None) -> Served:
 
 
 def video(requests: int = 12, videos: int = 3, frames: int = 16) -> Served:
-    """`requests` of `videos` with `frames` each, and an answer of 64 tokens."""
+    """Return `requests` of `videos` with `frames` each, and an answer of 64 tokens."""
     stamps = STAMP_TOKENS * frames * videos
     asked = [
         Request(f"video{number}", (FRAME,) * frames * videos, stamps + 12, decode_tokens=64)
@@ -61,7 +61,7 @@ def video(requests: int = 12, videos: int = 3, frames: int = 16) -> Served:
 
 
 def decoding(requests: int, features: int, steps: int = 20) -> Served:
-    """One token a step for each of `requests`, behind as many `features` of 77 positions each."""
+    """Return one token a step for each of `requests`, behind as many `features` of 77 positions each."""
     mask = f"0{'1' * 75}0"
     placed = tuple(Feature(number * len(mask), mask) for number in range(features))
     asked = [Request(f"decode{number}", (), len(mask) * features, steps) for number in range(requests)]

@@ -32,7 +32,7 @@ RED = frozenset({ChangeKind.REGRESSION, ChangeKind.IMPROVEMENT, ChangeKind.MISSI
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Limits above which a figure has changed.
+    """Thresholds above which a figure has changed.
 
     `distance`: a factor on the distance to eager of before, or on the rounding.
     `graphs`, `recompiles`: a number more, or fewer.

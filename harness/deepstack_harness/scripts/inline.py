@@ -77,7 +77,7 @@ def _top_level(module: str) -> dict[str, ast.stmt]:
 
 
 class _Bare(ast.NodeTransformer):
-    """Removes docstrings, `@override`, and class attributes that only the harness reads."""
+    """Transformer that removes docstrings, `@override`, and class attributes that only the harness reads."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.decorator_list = [each for each in node.decorator_list if ast.unparse(each) != "override"]

@@ -9,9 +9,10 @@ from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.fuzzing.finding import Finding
-from deepstack_harness.fuzzing.hunt import Progress, Watch, hunt
+from deepstack_harness.fuzzing.hunt import hunt
 from deepstack_harness.fuzzing.player import Player
 from deepstack_harness.fuzzing.target import Target
+from deepstack_harness.fuzzing.watch import Progress, Watch
 from deepstack_harness.selftest.trials import Proof, Trial
 
 
@@ -20,7 +21,7 @@ def prove_one(trial: Trial, player: Player) -> Proof:
     watch, start = _StopsAfterFinding(trial.extra), time.perf_counter()
     buffer = player.bind(registered(trial.subject), None, Target.family)
     target = Target(buffer, ArmSpec.parse(trial.arm))
-    done = hunt(target, player, examples=trial.examples, seed=trial.seed, watch=watch)
+    done = hunt(target, player, examples=trial.examples, seed=trial.seed, watch=watch, per_name=1)
     found = [finding for finding in done.findings if finding.rule is not Rule.R0]
     return Proof(
         trial,

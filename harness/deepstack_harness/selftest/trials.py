@@ -19,7 +19,7 @@ class Effort:
 
 
 EFFORTS: Mapping[str, Effort] = MappingProxyType(
-    {"eager/stock": Effort(10, 0), "eager/full": Effort(200, 10), "eager": Effort(1000, 30)}
+    {"eager/stock": Effort(12, 0), "eager/full": Effort(100, 10), "eager": Effort(600, 15)}
 )
 """Arms that mutants are hunted under, expensive arms first: the hunt that starts last must be a short one.
 

@@ -7,7 +7,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def different_bits(one: Tensor, other: Tensor) -> int:
-    """How many elements are not the same bits; all of them where shape or dtype differ."""
+    """Count the elements whose bits differ; all of them where shape or dtype differ."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return max(one.numel(), other.numel())
     integer = _INTEGERS[one.element_size()]

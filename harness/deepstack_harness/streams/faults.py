@@ -12,7 +12,7 @@ Weights = tuple[Tensor, ...]
 
 
 def _beside(faulty: Project) -> Project:
-    """Without another stream nothing can be out of order."""
+    """Wrap a faulty way of projecting: without a second stream nothing can be out of order."""
 
     @functools.wraps(faulty)
     def project(x: Tensor, weights: Weights, lanes: Lanes) -> Weights:
@@ -23,7 +23,7 @@ def _beside(faulty: Project) -> Project:
 
 @_beside
 def start_forgotten(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """Nothing lets the other stream wait for x."""
+    """Project without letting the other stream wait for x (n, hidden)."""
     first = linear(x, weights[0])
     with lanes.on(lanes.aux[0]):
         second = linear(x, weights[1])
@@ -34,7 +34,7 @@ def start_forgotten(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, 
 
 @_beside
 def done_forgotten(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """Nobody waits for the other stream's result."""
+    """Project without waiting for the other stream's result."""
     lanes.start.record()
     first = linear(x, weights[0])
     with lanes.on(lanes.aux[0]):
@@ -46,7 +46,7 @@ def done_forgotten(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, .
 
 @_beside
 def done_recorded_outside(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """The second event is recorded on the current stream, as one published listing of #36795 has it."""
+    """Record the second event on the current stream, as a published listing of vLLM 36795 has it."""
     lanes.start.record()
     first = linear(x, weights[0])
     with lanes.on(lanes.aux[0]):
@@ -59,7 +59,7 @@ def done_recorded_outside(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Te
 
 @_beside
 def start_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """The other stream waits before the event is recorded: for nothing, or for the layer before."""
+    """Wait before the event is recorded: for nothing, or for the layer before."""
     with lanes.on(lanes.aux[0]):
         lanes.start.wait()
         second = linear(x, weights[1])
@@ -72,7 +72,7 @@ def start_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[T
 
 @_beside
 def done_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """The current stream waits before the other one has recorded that it is done."""
+    """Wait on the current stream before the other one has recorded that it is done."""
     lanes.start.record()
     first = linear(x, weights[0])
     lanes.done[0].wait()
@@ -85,7 +85,7 @@ def done_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Te
 
 @_beside
 def memory_reused_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """The other stream reads a copy that the host lets go while it is still read.
+    """Project a copy on the other stream that the host lets go while it is still read.
 
     The allocator gives memory back to the stream it came from: the current one, whose
     next result overwrites it.  (`Tensor.record_stream` is what says that another stream uses it.)

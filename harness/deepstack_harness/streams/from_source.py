@@ -13,7 +13,7 @@ from deepstack_harness.sources.source import Source
 from deepstack_harness.streams.dual_streams import ONE, THREE, TWO, DualStream
 from deepstack_harness.streams.helper_code import HelperCode, cut_helpers
 from deepstack_harness.streams.model_check import Setting
-from deepstack_harness.streams.recorded_device import Device, RecordedEvent
+from deepstack_harness.streams.recorded_device import Device, Event
 from deepstack_harness.streams.stream_api import Lanes, Project
 
 BREAKABLE = "BreakableCUDAGraphCapture"
@@ -24,31 +24,31 @@ DEFAULT_FIRST = "three streams, main one first"
 
 
 class NoCapture:
-    """Stands for `BreakableCUDAGraphCapture` while nothing is captured."""
+    """Stand-in for `BreakableCUDAGraphCapture` while nothing is captured."""
 
     @staticmethod
     def is_active() -> bool:
-        """Never."""
+        """Return False."""
         return False
 
 
 class OpenCapture:
-    """Stands for `BreakableCUDAGraphCapture` while a graph is captured."""
+    """Stand-in for `BreakableCUDAGraphCapture` while a graph is captured."""
 
     @staticmethod
     def is_active() -> bool:
-        """Always."""
+        """Return True."""
         return True
 
 
 class RecordingTorch:
-    """What cut code knows as `torch`: torch itself, with the streams and events of a recording device."""
+    """Module that cut code knows as `torch`: torch, with streams and events of a recording device."""
 
     def __init__(self, device: Device) -> None:
         self.cuda = _RecordingCuda(device)
 
     def __getattr__(self, name: str) -> object:
-        """Everything else is torch's own."""
+        """Return torch's own attribute."""
         return getattr(torch, name)
 
 
@@ -56,25 +56,25 @@ class _RecordingCuda:
     def __init__(self, device: Device) -> None:
         self.stream = device.on
         self.current_stream = lambda *_: device.current
-        self.Event = lambda **_: RecordedEvent(device)
+        self.Event = lambda **_: Event(device)
 
     def __getattr__(self, name: str) -> object:
         return getattr(torch.cuda, name)
 
 
 def dual_streams_of(source: Source) -> dict[str, DualStream]:
-    """What `source` has to project on several streams, by the function's name; raises as `cut_helpers`."""
+    """Return the functions of `source` that project on several streams, by name; raise as `cut_helpers`."""
     return {code.name: way for code, way in helpers_of(source)}
 
 
 def helpers_of(source: Source) -> list[tuple[HelperCode, DualStream]]:
-    """The same, each with the code that was cut out: where it stands, and what it takes."""
+    """Return the same functions, each with the code that was cut out: its place, and its arguments."""
     found = cut_helpers(source, {BREAKABLE})
     return [(code, _MAKERS[name](code)) for name, code in found.items()]
 
 
 def _pair(code: HelperCode) -> DualStream:
-    """`maybe_execute_in_parallel`: two functions, and perhaps a stream for the second."""
+    """Call `maybe_execute_in_parallel` with two functions, and perhaps a stream for the second."""
     settings = [Setting(ONE, 0, partial(_recorded, code, _project_pair, NoCapture))]
     settings.append(Setting(TWO, 1, partial(_recorded, code, _project_pair, NoCapture)))
     if BREAKABLE in code.lifted:
@@ -83,7 +83,7 @@ def _pair(code: HelperCode) -> DualStream:
 
 
 def _many(code: HelperCode) -> DualStream:
-    """`execute_in_parallel`: any number of functions beside the first, each on its own stream."""
+    """Call `execute_in_parallel` with any number of functions, each but the first on its own stream."""
     names = (ONE, TWO, THREE)
     settings = [
         Setting(name, others, partial(_recorded, code, _project_many, NoCapture))
@@ -115,7 +115,7 @@ def _real(code: HelperCode, project: Callable[..., tuple[Tensor, ...]]) -> Proje
 
 
 def _helper(code: HelperCode, torch_: object, capture: type) -> Helper:
-    """The function, or `UsageError` when it is not called as it was."""
+    """Return the function; raise `UsageError` when it is not called as it was."""
     stand_ins = {name: value for name, value in {BREAKABLE: capture}.items() if name in code.lifted}
     if missing := [name for name in _CALLED_WITH[code.name] if name not in code.parameters]:
         raise UsageError(f"{code.filename}:{code.line}: {code.name} takes no '{missing[0]}'")

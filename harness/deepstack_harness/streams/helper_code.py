@@ -73,14 +73,14 @@ def _cut(source: Source, file: SourceFile, root: ast.FunctionDef, stand_ins: Col
 
 
 class _Lifter(ast.NodeTransformer):
-    """Turns an import of vLLM inside a function into names that are given, as it is done for its file's."""
+    """Transformer of an import of vLLM inside a function into names that are given."""
 
     def __init__(self, stand_ins: Collection[str]) -> None:
         self._stand_ins = stand_ins
         self.lifted: set[str] = set()
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
-        """An import of something else stays; so does one that nothing stands in for, to be refused."""
+        """Keep an import of something else, and refuse later one that nothing stands in for."""
         names = {alias.name for alias in node.names}
         renamed = any(alias.asname for alias in node.names)
         if renamed or not (node.module or "").startswith("vllm.") or not names <= set(self._stand_ins):

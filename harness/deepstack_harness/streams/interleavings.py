@@ -9,7 +9,7 @@ Order = tuple[int, ...]
 
 
 def orders(queues: Sequence[Sequence[Entry]]) -> Iterator[Order]:
-    """The orders of the launches in `queues`, one for each stream.
+    """Yield the orders of the launches in `queues`, one queue for each stream.
 
     Marks and waits take no time: a stream passes them as soon as it may.
     """

@@ -11,7 +11,7 @@ class Layer(nn.Module):
     """(n, h) in and out.  Nothing but sums stands around the ops: a compiler may not round them otherwise."""
 
     def __init__(self, name: str, hidden: int, *, named: bool) -> None:
-        """`named`: the projection's op takes the layer's name instead of its weights."""
+        """Draw the weights; with `named` the projection's op takes the layer's name instead of them."""
         super().__init__()
         self.one = nn.Parameter(torch.randn(hidden, hidden) / hidden, requires_grad=False)
         self.other = nn.Parameter(torch.randn(hidden, hidden) / hidden, requires_grad=False)
@@ -19,7 +19,7 @@ class Layer(nn.Module):
         self._named = named
 
     def forward(self, x: Tensor) -> Tensor:
-        """Project, add, mix."""
+        """Run one layer on x (n, hidden): project, add, mix."""
         op = ops.project_named(x, self.name) if self._named else ops.project(x, self.one, self.other)
         one, other = op
         mixed: Tensor = ops.mix(torch.relu(one) + other + x)
@@ -37,12 +37,12 @@ class Stack(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """All layers."""
+        """Run all layers on x (n, hidden)."""
         for layer in self.layers:
             x = layer(x)
         return x
 
     def context(self, project: Project, lanes: Lanes) -> ops.Running:
-        """What the ops need to know of this stack."""
+        """Return what the ops need to know of this stack."""
         weights = {layer.name: (layer.one, layer.other) for layer in self.layers if isinstance(layer, Layer)}
         return ops.Running(project, lanes, weights)

@@ -32,7 +32,7 @@ class Block:
 
     @property
     def name(self) -> str:
-        """How facts call it."""
+        """The word by which facts call it."""
         return f"memory {self.number}"
 
 
@@ -48,7 +48,10 @@ class Slot:
 
 
 class Memory:
-    """Who lies where.  Storage is known by its address, which is its own as long as it lives."""
+    """Map of storages to blocks of memory.
+
+    Storage is known by its address, which is its own as long as it lives.
+    """
 
     def __init__(self) -> None:
         self._live: dict[int, Block] = {}
@@ -59,11 +62,11 @@ class Memory:
 
     @property
     def live(self) -> frozenset[Block]:
-        """What is given out now."""
+        """Storages that are given out now."""
         return frozenset(self._live.values())
 
     def given(self, tensor: Tensor) -> Slot:
-        """Where a tensor lies; one that was never seen was there before, and comes from no stream's pool."""
+        """Return the place of a tensor; an unknown one was there before, in no stream's pool."""
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._live:
             content = torch.empty(0, dtype=torch.uint8).set_(storage).clone()
@@ -71,14 +74,14 @@ class Memory:
         return self._slot(tensor)
 
     def made(self, tensor: Tensor, stream: int) -> Slot:
-        """Where a result lies; what was not seen is taken from the pool of the stream with that number."""
+        """Return the place of a result; a new one is taken from the pool of the stream with that number."""
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._live:
             self._live[storage.data_ptr()] = self._take(storage.nbytes(), stream)
         return self._slot(tensor)
 
     def keep(self, tensor: Tensor) -> None:
-        """Another stream uses it too: it does not return to its pool (when it could is up to the device)."""
+        """Keep it for another stream too: it does not return to its pool (the device says when)."""
         self._kept.add(self.given(tensor).block)
 
     def _take(self, size: int, stream: int) -> Block:

@@ -15,7 +15,7 @@ from deepstack_harness.streams.bitwise import different_bits
 from deepstack_harness.streams.interleavings import Order, orders
 from deepstack_harness.streams.memory import Slot
 from deepstack_harness.streams.projection import sequential
-from deepstack_harness.streams.recorded_device import Device, RecordedEvent
+from deepstack_harness.streams.recorded_device import Device, Event
 from deepstack_harness.streams.recorder import Recorder
 from deepstack_harness.streams.reexecute import play
 from deepstack_harness.streams.stream_api import Lanes, Project
@@ -29,7 +29,7 @@ Naming = Callable[[str], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Setting:
-    """How a projection is run: on how many streams beside the main one, as `make` makes it for a device."""
+    """Way to run a projection: streams beside the main one, as `make` makes them for a device."""
 
     name: str
     others: int
@@ -64,7 +64,7 @@ def run_layers(
     naming: Naming = lambda _: nullcontext(),
     layers: int = LAYERS,
 ) -> Tensor:
-    """Layers one after the other: each makes its input, projects it, and uses all results; all (n, h)."""
+    """Run layers in turn: each makes its input, projects it, and uses all results; all (n, hidden)."""
     for number in range(1, layers + 1):
         with naming(f"layer {number}"):
             x = _layer(project, lanes, x, weights, naming)
@@ -80,19 +80,19 @@ def _layer(project: Project, lanes: Lanes, x: Tensor, weights: tuple[Tensor, ...
 
 
 def _integers(projections: int, seed: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """x (3, 4) and weights (4, 4), small whole numbers: sums are exact in whatever order."""
+    """Return x (3, 4) and weights (4, 4) of small whole numbers: sums are exact in whatever order."""
     generator = torch.Generator().manual_seed(seed)
     drawn = [torch.randint(-2, 3, (HIDDEN, HIDDEN), generator=generator).float() for _ in range(projections)]
     return torch.randint(-2, 3, (TOKENS, HIDDEN), generator=generator).float(), tuple(drawn)
 
 
 def _lanes(device: Device, recorder: Recorder) -> Lanes:
-    done = tuple(RecordedEvent(device) for _ in device.aux)
-    return Lanes(RecordedEvent(device), done, device.aux, device.on, recorder.keep)
+    done = tuple(Event(device) for _ in device.aux)
+    return Lanes(Event(device), done, device.aux, device.on, recorder.keep)
 
 
 def _play(device: Device, recorder: Recorder, answer: Slot, right: Tensor) -> tuple[int, list[Order]]:
-    """How many orders there are, and those that do not end with `right` in the slot `answer`."""
+    """Play all orders; return their number, and those without `right` in the slot `answer`."""
     every = list(islice(orders([stream.queue for stream in device.streams]), MOST_ORDERS + 1))
     if len(every) > MOST_ORDERS or not recorder.recorded:
         raise NotMeasured(f"{len(recorder.recorded)} operations in {len(every)} orders are not to be played")

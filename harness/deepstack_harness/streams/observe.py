@@ -21,7 +21,7 @@ def observe_ordering(
     layers: Sequence[int] = LAYERS,
     on_device: OnDevice | None = None,
 ) -> OrderingObservation:
-    """The facts of `way` on the CPU, and what was seen `on_device`.
+    """Return the facts of `way` on the CPU, and what was seen `on_device`.
 
     A way that stands for its op is compiled: the op once by `backends`, stacks of as many
     `layers` by `growth` (`aot_eager`, `inductor`).  Behind one op all ways are the same

@@ -69,7 +69,7 @@ def observe_on_gpu(
 
 
 def play(variant: str, source: str | None, device: str, repetitions: int) -> dict[str, Any]:
-    """An `OnDevice` as plain data; raises `UsageError` for a bad name, `MachineError` without a GPU."""
+    """Return an `OnDevice` as plain data; raise `UsageError` for a bad name, `MachineError` without a GPU."""
     where = parse_device(device)
     way = way_of(variant, source)
     with torch.no_grad(), where:
@@ -80,7 +80,7 @@ def play(variant: str, source: str | None, device: str, repetitions: int) -> dic
 
 
 def real_lanes() -> Lanes:
-    """One CUDA stream beside the current one."""
+    """Return one CUDA stream beside the current one."""
     stream: Callable[[], Any] = torch.cuda.Stream
     return Lanes(_EVENT(), (_EVENT(),), (stream(),), torch.cuda.stream, Tensor.record_stream)
 
@@ -139,7 +139,7 @@ _DELAYED = {linear, torch.add, Tensor.add, Tensor.clone}
 
 
 def way_of(variant: str, source: str | None) -> DualStream:
-    """A variant of ours, or a helper of a source by its function's name; raises `UsageError` for neither."""
+    """Return a variant of ours, or a helper of a source by its function's name; else raise `UsageError`."""
     if source is None:
         return dual_stream_named(variant)
     found = dual_streams_of(open_source(source))

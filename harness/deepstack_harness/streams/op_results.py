@@ -23,7 +23,7 @@ LAYERS = 4
 def observe_results(
     way: DualStream, backends: Sequence[str], lanes: Lanes | None = None
 ) -> tuple[OpResult, ...]:
-    """Four layers, uncompiled and with each backend, on the CPU; `lanes` are one stream where none are given.
+    """Run four layers uncompiled and with each backend on the CPU; without `lanes` on one stream.
 
     Raises `NotMeasured` when nothing was compiled, or the layers do nothing.
     """

@@ -19,7 +19,7 @@ NAMESPACE = "deepstack_harness"
 
 @dataclass(frozen=True)
 class Running:
-    """What the ops use: how to project on which streams, and the weights of each layer by its name."""
+    """Context of the ops: how to project on which streams, and the weights of each layer by its name."""
 
     project: Project
     lanes: Lanes
@@ -32,7 +32,7 @@ _RUNNING: list[Running] = []
 
 @contextmanager
 def running(context: Running) -> Iterator[None]:
-    """While open, the ops use `context`."""
+    """Let the ops use `context`, while open."""
     _RUNNING.append(context)
     try:
         yield
@@ -42,20 +42,20 @@ def running(context: Running) -> Iterator[None]:
 
 @torch.library.custom_op(f"{NAMESPACE}::project_named", mutates_args=())
 def project_named(x: Tensor, layer: str) -> tuple[Tensor, Tensor]:
-    """x (n, h) through both projections (out, h) of the layer with that name."""
+    """Project x (n, hidden) through both projections (out, hidden) of the layer with that name."""
     context = _RUNNING[-1]
     return _both(context, x, context.weights[layer])
 
 
 @torch.library.custom_op(f"{NAMESPACE}::project", mutates_args=())
 def project(x: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """x (n, h) through two projections (out, h)."""
+    """Project x (n, hidden) through two projections (out, hidden)."""
     return _both(_RUNNING[-1], x, (one, other))
 
 
 @torch.library.custom_op(f"{NAMESPACE}::mix", mutates_args=())
 def mix(x: Tensor) -> Tensor:
-    """Stands for attention, where engines cut the graph: never compiled itself.  (n, h) in and out."""
+    """Mix x (n, hidden) in place of attention, where engines cut the graph: never compiled itself."""
     return x / 2
 
 

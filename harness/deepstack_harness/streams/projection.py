@@ -7,12 +7,12 @@ from deepstack_harness.streams.stream_api import Lanes
 
 
 def sequential(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:  # noqa: ARG001  # a `Project`
-    """One after the other on the current stream: what everything else must equal bit for bit."""
+    """Project in turn on the current stream: what everything else must equal bit for bit."""
     return tuple(linear(x, weight) for weight in weights)
 
 
 def dual(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
-    """The first on the current stream, each other one on a stream of its own.
+    """Project the first on the current stream, each other one on a stream of its own.
 
     These wait for `start`, so that x is there, and the current stream waits for each
     `done`, so that the results are.
@@ -32,7 +32,7 @@ def dual(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, 
 
 
 def dual_of_copy(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
-    """`dual` whose other stream reads a copy, which the host lets go at once but says who uses it."""
+    """Project as `dual` a copy, which the host lets go at once but says who uses it."""
     if not lanes.aux:
         return sequential(x, weights, lanes)
     copy = x.clone()

@@ -46,25 +46,25 @@ class Stream:
     clock: list[int]
     queue: list[Entry] = field(default_factory=list)
 
-    def wait_event(self, event: "RecordedEvent") -> None:
-        """As `torch.cuda.Stream.wait_event`."""
+    def wait_event(self, event: "Event") -> None:
+        """Do as `torch.cuda.Stream.wait_event`."""
         self.device.wait(self, event)
 
     def wait_stream(self, other: "Stream") -> None:
-        """As `torch.cuda.Stream.wait_stream`."""
-        event = RecordedEvent(self.device)
+        """Do as `torch.cuda.Stream.wait_stream`."""
+        event = Event(self.device)
         event.record(other)
         event.wait(self)
 
-    def record_event(self, event: "RecordedEvent | None" = None) -> "RecordedEvent":
-        """As `torch.cuda.Stream.record_event`."""
-        event = event or RecordedEvent(self.device)
+    def record_event(self, event: "Event | None" = None) -> "Event":
+        """Do as `torch.cuda.Stream.record_event`."""
+        event = event or Event(self.device)
         event.record(self)
         return event
 
 
 @dataclass
-class RecordedEvent:
+class Event:
     """An event; `mark` and `clock` are those of its last recording."""
 
     device: "Device"
@@ -72,11 +72,11 @@ class RecordedEvent:
     clock: Clock = ()
 
     def record(self, stream: Stream | None = None) -> None:
-        """As `torch.cuda.Event.record`."""
+        """Do as `torch.cuda.Event.record`."""
         self.device.record(stream or self.device.current, self)
 
     def wait(self, stream: Stream | None = None) -> None:
-        """As `torch.cuda.Event.wait`."""
+        """Do as `torch.cuda.Event.wait`."""
         self.device.wait(stream or self.device.current, self)
 
 
@@ -115,14 +115,14 @@ class Device:
         self._launched += 1
         return stream, tuple(stream.clock)
 
-    def record(self, stream: Stream, event: RecordedEvent) -> None:
+    def record(self, stream: Stream, event: Event) -> None:
         """Let `event` mark where `stream` is now."""
         event.mark = Mark(self._marked)
         event.clock = tuple(stream.clock)
         self._marked += 1
         stream.queue.append(event.mark)
 
-    def wait(self, stream: Stream, event: RecordedEvent) -> None:
+    def wait(self, stream: Stream, event: Event) -> None:
         """Hold `stream` until what `event` marks now."""
         if event.mark is None:
             self.early_waits += 1

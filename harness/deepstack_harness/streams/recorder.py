@@ -57,11 +57,11 @@ class Recorder(TorchFunctionMode):
             self._names.pop()
 
     def slot(self, tensor: Tensor) -> Slot:
-        """Where a tensor lies."""
+        """Return the place of a tensor."""
         return self._memory.given(tensor)
 
     def keep(self, tensor: Tensor, stream: object) -> None:
-        """As `tensor.record_stream(stream)`."""
+        """Do as `tensor.record_stream(stream)`."""
         self._memory.keep(tensor)
 
     @override
@@ -99,7 +99,7 @@ class Recorder(TorchFunctionMode):
 
 
 def _changed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Slot]:
-    """What a call writes into, by torch's convention: `add_`, `x += ..`, `x[..] = ..` and `out=`."""
+    """Yield what a call writes into, by torch's convention: `add_`, `x += ..`, `x[..] = ..` and `out=`."""
     name = func.__name__
     in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
     yield from _found(args[0], Slot) if in_place else ()
@@ -111,7 +111,7 @@ def _named(blocks: Iterable[Block]) -> tuple[str, ...]:
 
 
 def _found(value: object, kind: type[T]) -> Iterator[T]:
-    """Every object of `kind` in nested tuples, lists and dicts."""
+    """Yield every object of `kind` in nested tuples, lists and dicts."""
     if isinstance(value, kind):
         yield value
     elif isinstance(value, tuple | list | dict):
@@ -120,7 +120,7 @@ def _found(value: object, kind: type[T]) -> Iterator[T]:
 
 
 def _replaced(value: Any, kind: type[T], by: Callable[[T], object]) -> Any:  # noqa: ANN401  # like for like
-    """The same nesting with every object of `kind` replaced."""
+    """Return the same nesting with every object of `kind` replaced."""
     if isinstance(value, kind):
         return by(value)
     if isinstance(value, dict):

@@ -13,7 +13,7 @@ _NEVER_WRITTEN = 0xFF  # in every byte: NaN in every floating dtype, -1 in every
 
 
 def play(recorded: Sequence[Recorded], order: Iterable[int], answer: Slot) -> Tensor:
-    """The operations in `order` (their numbers); answers what then lies in the slot `answer`."""
+    """Run the operations in `order` (their numbers); return what then lies in the slot `answer`."""
     with torch.no_grad():
         memory = _Replayed()
         for number in order:
@@ -28,12 +28,12 @@ class _Replayed:
         self._bytes: dict[Block, Tensor] = {}
 
     def at(self, slot: Slot) -> Tensor:
-        """The tensor that lies in a slot now."""
+        """Return the tensor that lies in a slot now."""
         content = self._bytes.setdefault(slot.block, _initial(slot.block)).view(slot.dtype)
         return content.as_strided(slot.size, slot.stride, slot.offset)
 
     def do(self, call: Recorded) -> None:
-        """One operation; what it makes goes where it was made."""
+        """Run one operation; what it makes goes where it was made."""
         result = call.func(*self._tensors(call.args), **self._tensors(call.kwargs))
         made = result if isinstance(result, tuple | list) else (result,)
         for slot, tensor in zip(call.results, made, strict=False):  # an operation in place has no results

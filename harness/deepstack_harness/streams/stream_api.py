@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 
-class Event(Protocol):
-    """As `torch.cuda.Event`, on the current stream."""
+class StreamEvent(Protocol):
+    """Interface of `torch.cuda.Event`, on the current stream."""
 
     def record(self) -> None:
         """Mark this place in the current stream."""
@@ -29,8 +29,8 @@ class Lanes:
     (which takes no stream but a real one).
     """
 
-    start: Event
-    done: tuple[Event, ...]
+    start: StreamEvent
+    done: tuple[StreamEvent, ...]
     aux: tuple[Any, ...]
     on: Callable[[Any], AbstractContextManager[object]]
     keep: Callable[[Tensor, Any], None]

@@ -43,7 +43,7 @@ class Splitter:
         return len(self._compiled)
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., object]:
-        """What Dynamo calls."""
+        """Split a graph, as Dynamo calls a backend."""
         pieces = split_module(graph, graph, _assign(graph, self._cut_at))
         for name, piece in pieces.named_children():
             assert isinstance(piece, fx.GraphModule)
@@ -66,14 +66,14 @@ class _Once(torch.nn.Module):
         self._compiled: Callable[..., object] | None = None
 
     def forward(self, *inputs: Tensor) -> object:
-        """Whatever the piece gives."""
+        """Return what the piece gives."""
         if self._compiled is None:
             self._compiled = splitting.compile_piece(self._piece, inputs, self._backend)
         return self._compiled(*inputs)
 
 
 def structure(piece: fx.GraphModule) -> str:
-    """What a piece computes, with its values numbered: equal for pieces that differ in names only.
+    """Return what a piece computes, with its values numbered: equal for pieces that differ in names only.
 
     Raises `NotMeasured` for a piece that holds values of its own, which no text shows.
     """
@@ -107,28 +107,28 @@ def count_subgraphs(layers: int, *, named: bool, backend: str) -> Subgraphs:
 
 
 def count_growth(layers: Sequence[int], *, named: bool, backend: str) -> tuple[Subgraphs, ...]:
-    """`count_subgraphs` for each of `layers`; what only a process's first compile costs is paid before."""
+    """Call `count_subgraphs` for each of `layers`; what only a first compile costs is paid before."""
     count_subgraphs(1, named=named, backend=backend)
     return tuple(count_subgraphs(each, named=named, backend=backend) for each in layers)
 
 
 class _NoEvent:
-    """Where there is one stream, nothing waits."""
+    """Event of a device with one stream: nothing waits."""
 
     def record(self) -> None:
-        """Nothing to mark."""
+        """Do nothing: there is nothing to mark."""
 
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing: there is nothing to wait for."""
 
 
 def one_stream() -> Lanes:
-    """No stream beside the current one, as on a CPU."""
+    """Return lanes without a stream beside the current one, as on a CPU."""
     return Lanes(_NoEvent(), (), (), lambda _: nullcontext(), lambda *_: None)
 
 
 def _assign(graph: fx.GraphModule, cut_at: object) -> Callable[[fx.Node], int]:
-    """A number for each piece: the op that is cut at is one of its own."""
+    """Give a number to each piece: the op that is cut at is one of its own."""
     numbers: dict[fx.Node, int] = {}
     current = 0
     for node in graph.graph.nodes:

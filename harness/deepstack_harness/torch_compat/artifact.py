@@ -59,7 +59,7 @@ def save(
 
 
 def load(path: Path) -> Callable[..., Any]:
-    """The function saved in `path`, to be called with the module before its arguments.
+    """Return the function saved in `path`, to be called with the module before its arguments.
 
     Guards that were kept are checked at every call: a RuntimeError, never a recompile.
     """

@@ -4,5 +4,5 @@ from torch._dynamo.utils import counters
 
 
 def graphs_skipped() -> int:
-    """Compiled graphs that Inductor runs without a CUDA graph, since `dynamo.start_counting`."""
+    """Count the graphs that Inductor runs without a CUDA graph, since `dynamo.start_counting`."""
     return int(counters["inductor"]["cudagraph_skips"])

@@ -38,17 +38,17 @@ def mark_unbacked(tensor: torch.Tensor, dim: int) -> None:
 
 
 def graphs_built() -> int:
-    """Graphs handed to the backend since `start_counting`."""
+    """Count the graphs handed to the backend since `start_counting`."""
     return int(counters["stats"]["unique_graphs"])
 
 
 def graph_breaks() -> int:
-    """Graph breaks since `start_counting`, whatever their reason."""
+    """Count the graph breaks since `start_counting`, whatever their reason."""
     return sum(counters["graph_break"].values())
 
 
 def recompile_reasons() -> list[str]:
-    """For each recompile, the guard that failed, in Dynamo's words, without the source line.
+    """Return, for each recompile, the guard that failed, in Dynamo's words, without the source line.
 
     Types and objects are guarded by their address, which no other process shares: it is left out.
     """
@@ -58,7 +58,7 @@ def recompile_reasons() -> list[str]:
 
 
 def checked_guards(code: CodeType) -> int:
-    """Guards that torch evaluates on calls of `code`, over all its cached graphs.
+    """Count the guards that torch evaluates on calls of `code`, over all its cached graphs.
 
     Counted in the guard trees themselves, so it shows whether a guard filter was
     really applied (`torch.compile` pops `guard_filter_fn` out of the caller's
@@ -74,11 +74,11 @@ def _leaves(tree: str) -> int:
 
 
 def refuse_silent_fallback() -> AbstractContextManager[None]:
-    """While open, reaching the recompile limit raises instead of running eager from then on."""
+    """Raise at the recompile limit while open, instead of running eager from then on."""
     patched: AbstractContextManager[None] = torch.compiler.config.patch(fail_on_recompile_limit_hit=True)  # type: ignore[attr-defined]
     return patched
 
 
 def is_recompile_limit(error: BaseException) -> bool:
-    """Whether Dynamo gave up compiling; with its default setting it would run eager silently."""
+    """Return True if Dynamo gave up compiling; with its default setting it would run eager silently."""
     return "RecompileLimit" in type(error).__name__

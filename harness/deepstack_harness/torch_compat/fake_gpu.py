@@ -34,7 +34,7 @@ from deepstack_harness.torch_compat.gpu_properties import GpuProperties
 
 
 def pretend(gpu: GpuProperties) -> None:
-    """From now on, `cuda` is `gpu`.
+    """Make `cuda` mean `gpu` from now on.
 
     Raises `MachineError` where this torch does not take part, or there is a real GPU.
     """
@@ -53,7 +53,7 @@ def pretend(gpu: GpuProperties) -> None:
 
 
 def _answers(gpu: GpuProperties) -> Mapping[str, object]:
-    """What functions of `torch.cuda` say; heuristics of Inductor ask several of them."""
+    """Return the answers of functions of `torch.cuda`; heuristics of Inductor ask several of them."""
     return {
         "get_device_properties": properties_of(gpu),
         "get_device_capability": gpu.capability,
@@ -71,7 +71,7 @@ def _answers(gpu: GpuProperties) -> Mapping[str, object]:
 
 
 def _leave_device_alone() -> None:
-    """With a device said to be there, all of these would go and start it."""
+    """Replace the functions that would start the device once it is said to be there."""
     _replace(torch.cuda, "device", NoDevice)
     _replace(torch.accelerator, "is_available", always(answer=False))
     _replace(FakeTensorMode, "avoid_device_init", property(always(answer=True)))
@@ -80,7 +80,7 @@ def _leave_device_alone() -> None:
 
 
 def _replace(owner: object, name: str, value: object) -> None:
-    """For good; refuses a name that `owner` does not have, which would replace nothing."""
+    """Replace for good; refuse a name that `owner` does not have, which would replace nothing."""
     if not hasattr(owner, name):
         raise MachineError(f"torch {torch.__version__} has no {name} that a GPU could be pretended with")
     setattr(owner, name, value)
@@ -96,7 +96,7 @@ def _on_cpu(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _CudaToCpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Makes on the CPU what was asked for on `cuda`."""
+    """Mode that makes on the CPU what was asked for on `cuda`."""
 
     @override
     def __torch_dispatch__(

@@ -27,7 +27,7 @@ _SPILLED = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
 def compile_candidates(function: Function, numels: Mapping[str, int]) -> Iterator[Candidate]:
-    """Each configuration that autotuning would try, for sizes `numels` by prefix (`x`, `r0_`).
+    """Yield each configuration that autotuning would try, for sizes `numels` by prefix (`x`, `r0_`).
 
     Raises `MachineError` where ptxas cannot be run.
     """
@@ -59,7 +59,7 @@ def _grid(meta: Any, chosen: Any, numels: Mapping[str, int]) -> tuple[int, int, 
 
 
 def _asked_of_ptxas(kernel: Any) -> tuple[int, int]:  # noqa: ANN401  # triton.compiler.CompiledKernel
-    """Registers for each thread, and bytes of local memory that spilling stores and loads."""
+    """Return registers for each thread, and bytes of local memory that spilling stores and loads."""
     architecture = re.search(r"\.target (sm_(\d+)\w*)", kernel.asm["ptx"])
     assert architecture is not None, "PTX without a target"
     # Triton has two from 3.6 on, and says which one knows the PTX that it generates for this target.

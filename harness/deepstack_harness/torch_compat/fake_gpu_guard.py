@@ -50,7 +50,7 @@ def _slot() -> "ctypes._Pointer[ctypes.c_void_p]":
 
 
 def _object_of_zeros() -> int:
-    """The address of a C++ object with virtual methods that all answer 0."""
+    """Return the address of a C++ object with virtual methods that all answer 0."""
     method = ctypes.CFUNCTYPE(ctypes.c_int8, ctypes.c_void_p)(lambda _: 0)
     address = ctypes.cast(method, ctypes.c_void_p).value
     table = (ctypes.c_void_p * _METHODS)(*[address] * _METHODS)

@@ -16,26 +16,26 @@ from deepstack_harness.torch_compat.gpu_properties import GpuProperties
 
 
 def always(answer: object) -> Callable[..., Any]:
-    """A function that gives `answer`, whatever it is asked."""
+    """Return a function that gives `answer`, whatever it is asked."""
     return lambda *_, **__: answer
 
 
 class NoDevice:
-    """Stands for `torch.cuda.device`: there is nothing to switch to."""
+    """Stand-in for `torch.cuda.device`: there is nothing to switch to."""
 
     def __init__(self, device: object = None) -> None:
-        """Any device."""
+        """Accept any device."""
 
     def __enter__(self) -> Self:
-        """Nothing is switched."""
+        """Do nothing: there is nothing to switch."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is switched back."""
+        """Do nothing: there is nothing to switch back."""
 
 
 def properties_of(gpu: GpuProperties) -> SimpleNamespace:
-    """The figures under the names that `torch.cuda.get_device_properties` uses."""
+    """Return the figures under the names that `torch.cuda.get_device_properties` uses."""
     major, minor = gpu.capability
     return SimpleNamespace(
         name=gpu.name, major=major, minor=minor, total_memory=gpu.memory,
@@ -51,7 +51,7 @@ def properties_of(gpu: GpuProperties) -> SimpleNamespace:
 
 
 def interface_for(gpu: GpuProperties) -> type[DeviceInterface]:
-    """A device interface that answers for `gpu`."""
+    """Return a device interface that answers for `gpu`."""
     shared = {
         "current_device": 0,
         "set_device": None,
@@ -82,7 +82,7 @@ def _static(answers: dict[str, Any]) -> dict[str, Any]:
 
 
 def driver_for(gpu: GpuProperties) -> SimpleNamespace:
-    """A Triton driver that names `gpu` as its target, and refuses to load what was compiled."""
+    """Return a Triton driver that names `gpu` as its target, and refuses to load what was compiled."""
     limits = {
         "max_shared_mem": gpu.shared_per_block_optin,
         "max_num_regs": gpu.registers_per_multiprocessor,

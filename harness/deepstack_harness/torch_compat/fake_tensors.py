@@ -11,7 +11,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 
 def without_storage() -> AbstractContextManager[object]:
-    """While open, every new tensor has a shape, a dtype and a device, and no storage.
+    """Give every new tensor a shape, a dtype and a device, and no storage, while open.
 
     Small constants that a model was built with may stay real.
     """

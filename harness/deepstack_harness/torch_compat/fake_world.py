@@ -13,7 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 @contextmanager
 def fake_world(rank: int, ranks: int) -> Iterator[None]:
-    """While open, this process is `rank` of `ranks` in the default process group.
+    """Make this process `rank` of `ranks` in the default process group, while open.
 
     Collectives come back at once, with the own rows in the place of every rank's:
     shapes are real, values are not.

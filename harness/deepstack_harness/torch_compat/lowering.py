@@ -35,7 +35,7 @@ _HITS = (("inductor", "fxgraph_cache_hit"), ("aot_autograd", "autograd_cache_hit
 
 
 class NotRun(Exception):
-    """Ends a call of a graph that is generated only: nothing is there to run."""
+    """Exception that ends a call of a graph which is generated only: nothing is there to run."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Lowered:
         return frozenset(chain(*self.sizes_of.values())) | self.equal
 
     def bind(self, arguments: Sequence[Any]) -> Symbols:
-        """What each symbol stands for in a call with these arguments, as the generated wrapper has it."""
+        """Return the value of each symbol in a call with these arguments, as the generated wrapper has it."""
         bound: dict[sympy.Symbol, int] = {}
         given = list(zip(self.inputs.values(), arguments, strict=True))
         for value, argument in given:
@@ -84,7 +84,7 @@ class Lowered:
 
 @dataclass
 class Watched:
-    """What happened while `watch` was open; a call is its graph's index, and what its symbols stood for.
+    """Record of `watch`; a call is its graph's index, and what its symbols stood for.
 
     `unread` says of graphs, or calls of them, that could not be read, why: nothing is
     raised into the compiler, which would take it for its own failure.
@@ -119,7 +119,7 @@ class Watched:
 
 @contextmanager
 def watch(arguments: Sequence[str], *, run: bool = True) -> Iterator[Watched]:
-    """While open, keeps every graph that is lowered and every call of those graphs.
+    """Record every graph that is lowered and every call of those graphs, while open.
 
     `arguments` names those of the compiled function whose sizes are token counts.
     Without `run` nothing is compiled or loaded behind the generated code, and
@@ -149,7 +149,7 @@ def watch(arguments: Sequence[str], *, run: bool = True) -> Iterator[Watched]:
 
 @contextmanager
 def cold(*, compile_threads: int = 1, run: bool = True) -> Iterator[None]:
-    """While open, nothing is taken from or kept in a compile cache, and no shape is padded.
+    """Take nothing from a compile cache, keep nothing in it and pad no shape, while open.
 
     Whether padding pays is decided by timing, and so differently from run to run.
     Without `run` nothing is tuned on the device either, and the C++ compiler is not
@@ -190,7 +190,7 @@ def _lowered(graph: GraphLowering, functions: tuple[Function, ...], arguments: S
 
 
 def _symbols_of(graph: GraphLowering, argument: str) -> Iterator[sympy.Symbol]:
-    """Symbols of the sizes of one argument: its own, or those that tracing found to be equal."""
+    """Yield the symbols of the sizes of one argument: its own, or those that tracing found to be equal."""
     environment = graph.sizevars.shape_env
     for symbol, sources in environment.var_to_sources.items():
         if any(f"['{argument}']" in _source_name(source) for source in sources):

@@ -33,7 +33,7 @@ class Part:
 
 
 def take_apart(module: nn.Module) -> list[Part]:
-    """All submodules, each behind the one it stands in.
+    """Return all submodules, each behind the one it stands in.
 
     Attributes that are no literals are left out, and parts that are used twice
     appear once.  Raises `StepUnavailable` for a class that no other process can import.
@@ -42,7 +42,7 @@ def take_apart(module: nn.Module) -> list[Part]:
 
 
 def put_together(parts: Sequence[Part]) -> nn.Module:
-    """A module of these parts; its own constructors are not run."""
+    """Make a module of these parts; its own constructors are not run."""
     made: dict[str, nn.Module] = {}
     for part in parts:
         made[part.path] = _made(part)

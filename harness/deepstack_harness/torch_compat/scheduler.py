@@ -66,7 +66,7 @@ class ScannedKernel:
 
 
 def scan(graph: GraphLowering) -> tuple[ScannedKernel, ...]:
-    """The kernels of a graph whose code was generated, in the order they run.
+    """Return the kernels of a graph whose code was generated, in the order they run.
 
     Raises `NotMeasured` for a graph that calls other graphs: their kernels are not in its scheduler.
     """
@@ -121,7 +121,7 @@ def _points(loop: SchedulerNode) -> sympy.Expr:
 
 
 def _accesses(graph: GraphLowering, node: BaseSchedulerNode) -> Iterator[Access]:
-    """Each outside buffer once for reading and once for writing.
+    """Yield each outside buffer once for reading and once for writing.
 
     (`get_read_write_buffers_sizes` would charge a fused node the whole buffer for a slice of it.)
     """
@@ -165,12 +165,12 @@ def _size(graph: GraphLowering, node: ir.IRNode) -> Size:
 
 
 def _plain(graph: GraphLowering, expression: sympy.Expr | int) -> sympy.Expr:
-    """Without the names that Inductor gives to sizes it computes beforehand."""
+    """Remove the names that Inductor gives to sizes it computes beforehand."""
     replaced = sympy.sympify(expression).xreplace(graph.sizevars.inv_precomputed_replacements)
     expanded: sympy.Expr = sympy.expand(replaced)
     return expanded
 
 
 def _hint(graph: GraphLowering, expression: sympy.Expr) -> int:
-    """The value at compile time; used to compare loops of one kernel only."""
+    """Return the value at compile time; used to compare loops of one kernel only."""
     return int(_HINT(graph.sizevars, expression))

@@ -11,7 +11,7 @@ from torch._inductor.utils import fresh_cache
 
 
 def compile_piece(piece: fx.GraphModule, inputs: Sequence[Tensor], backend: str) -> Callable[..., Any]:
-    """What a backend (`aot_eager`, `inductor`) makes of a piece of a graph that Dynamo has traced.
+    """Compile a piece of a graph that Dynamo has traced, with a backend (`aot_eager`, `inductor`).
 
     `torch.compile` of a piece does nothing inside a graph that is compiled already.
     """
@@ -25,11 +25,14 @@ def compile_piece(piece: fx.GraphModule, inputs: Sequence[Tensor], backend: str)
 
 
 def pieces_compiled() -> int:
-    """Graphs that went through AOTAutograd since the counters were set to zero; Dynamo's own do not count."""
+    """Count the graphs that went through AOTAutograd since the counters were set to zero.
+
+    Dynamo's own do not count.
+    """
     return int(counters["aot_autograd"]["total"])
 
 
 def cold_caches() -> AbstractContextManager[None]:
-    """While open, Inductor's caches on disk and in memory start empty; what was there comes back after."""
+    """Start with empty caches of Inductor on disk and in memory, while open, and bring the others back."""
     opened: AbstractContextManager[None] = fresh_cache()
     return opened

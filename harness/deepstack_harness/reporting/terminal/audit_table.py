@@ -49,8 +49,12 @@ class AuditTable:
         self._rules("broken and not known before", [(each, each.new) for each in standings])
         self._rules("known to break, and kept now", [(each, each.improved) for each in standings])
         self._rules("known to break, and not put to the test", [(each, each.missing) for each in standings])
+        unjudged = {rule for standing in standings for rule in standing.unjudged}
+        self._list("not judged", [_not_judged(one) for one in standings if one.unjudged])
         text = f"{len(standings)} classes and helpers judged, rules broken: {names_of(broken)}"
-        self._output.verdict(text, good=not broken)
+        if unjudged:
+            text += f", not judged: {names_of(unjudged)}"
+        self._output.verdict(text, good=not (broken or unjudged))
 
     def _overview(self, groups: dict[str, list[Standing]]) -> None:
         broken = [Column(max([6, *(len(names_of(members[0].broken)) for members in groups.values())]))]
@@ -124,6 +128,12 @@ def figure_of(row: Row) -> str:
         return ""
     unit = row.unit.removesuffix("s") if row.value == 1 else row.unit
     return f"{row.value:g} {unit}"
+
+
+def _not_judged(standing: Standing) -> str:
+    reasons = [row.detail for row in standing.rows if row.rule in standing.unjudged]
+    names = f"{standing.source} {standing.model_class} {names_of(standing.unjudged)}"
+    return f"{names}: {'; '.join(dict.fromkeys(reasons))}"
 
 
 def _words(row: Row) -> str:

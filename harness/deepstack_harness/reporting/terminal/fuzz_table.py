@@ -10,7 +10,7 @@ from deepstack_harness.contract.row import SCHEMA_VERSION
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.fuzzing.finding import Finding
-from deepstack_harness.fuzzing.hunt import Progress
+from deepstack_harness.fuzzing.watch import Progress
 from deepstack_harness.reporting.terminal.output import Column, Output
 
 _COLUMNS = (Column(6), Column(8, right=True), Column(8, right=True), Column(24), Column(60))

@@ -31,7 +31,7 @@ def show_judged(output: Output, judged: JudgedSubject, width: int, indent: int =
 
 
 class SystemTable:
-    """Prints subjects as they are judged; `output` decides what is seen."""
+    """Table of subjects, printed as they are judged; `output` decides what is seen."""
 
     def __init__(self, output: Output, incident: Incident, width: int) -> None:
         """Print what is about to be shown; `width` is that of the longest subject."""

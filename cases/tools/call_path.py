@@ -1,4 +1,4 @@
-"""`python tools/call_path.py [COMMAND ..]`: what a newcomer must open to follow one command to torch.compile.
+"""`python cases/tools/call_path.py [COMMAND ..]`: what must be opened to follow a command to torch.compile.
 
 Prints the frames of the harness between `cli.main` and the first call of `torch.compile`, and the files of
 the harness of which a function ran. The command is `repro 43602` unless another one is given. Both counts

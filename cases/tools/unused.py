@@ -1,4 +1,4 @@
-"""`python tools/unused.py`: definitions and files of the package that nothing in the package uses.
+"""`python cases/tools/unused.py`: definitions and files of the package that nothing in the package uses.
 
 A name counts as used if code, or a string that is no docstring, of the package, its templates, the examples,
 the fixtures or pyproject.toml names it. Strings count, because the registry, workers and templates name code
@@ -13,12 +13,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "harness" / "deepstack_harness"
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _DATA = {".toml", ".html", ".css", ".js", ".jinja"}
-# pytest, ast and hypothesis call these by their names; the catalogue finds mutants by their module.
-_CALLED_BY_NAME = ("pytest_", "visit_")
+# pytest, ast, logging and hypothesis call these by their names; the catalogue finds mutants by their module.
+_CALLED_BY_NAME = ("pytest_", "visit_", "emit")
 _BY_DECORATOR = {"rule", "impl", "register_fake", "fixture", "hookimpl"}
 _FOUND_BY_MODULE = "mutants/"
 

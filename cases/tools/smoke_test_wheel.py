@@ -1,4 +1,4 @@
-"""`python tools/smoke_test_wheel.py DIST`: install the one wheel in DIST and use it from an empty folder.
+"""`python cases/tools/smoke_test_wheel.py DIST`: install the wheel in DIST and use it in an empty folder.
 
 The wheel goes into a virtual environment of its own, with the versions of constraints.txt. Then the three
 commands of a first visit run: list the incidents, reproduce one on the CPU, and ask what the machine can do.
@@ -12,7 +12,7 @@ import tempfile
 import venv
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 COMMANDS = (
     ("list", "incidents"),
     ("repro", "43602", "--arm", "eager/drop_all"),

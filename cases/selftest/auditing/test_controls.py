@@ -1,0 +1,61 @@
+"""A source that changed the code which measures it is not judged by what that code says."""
+
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.auditing import forging
+from cases.selftest.auditing.test_audit import GIVEN
+from cases.selftest.binding.synthetic_vllm import GET, HANDS_ON, ModelFile, Vllm
+from deepstack_harness.auditing import controls
+from deepstack_harness.auditing.controls import CONTROLS, failed_control
+from deepstack_harness.catalogue.mutants import MUTANTS
+from deepstack_harness.cli import main
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.play.case_worker import CONTRACT_LIMITS, CaseWorker
+
+MODULE = "cases.selftest.auditing.forging"
+
+
+def test_a_worker_that_measures_passes() -> None:
+    with CaseWorker(CONTRACT_LIMITS) as worker:
+        assert failed_control(worker) is None
+        assert failed_control(worker) is None  # again: the controls leave nothing behind
+
+
+@pytest.mark.parametrize("forgery", [forgery.__name__ for forgery in forging.FORGERIES])
+def test_a_worker_whose_measuring_was_replaced_is_found_out(forgery: str) -> None:
+    with CaseWorker(CONTRACT_LIMITS) as worker:
+        assert failed_control(worker) is None  # it has imported all that can be replaced
+        worker.call(f"{MODULE}:{forgery}", {})
+        said = failed_control(worker)
+    assert said is not None
+    assert "behind it" in said
+
+
+def test_mutants_alone_find_a_worker_that_sees_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    with CaseWorker(CONTRACT_LIMITS) as worker:
+        assert failed_control(worker) is None
+        worker.call(f"{MODULE}:play_reference_instead", {})
+        assert controls._reference_fails(worker) is None
+        said = failed_control(worker)
+    assert said is not None
+    assert f"'{CONTROLS[0]}', which breaks {MUTANTS[CONTROLS[0]].rule}, is not caught" in said
+
+
+HOSTILE_GET = GET.replace(
+    "    if self.filled == 0:",
+    "    import sys\n"
+    "    rows = sys.modules['deepstack_harness.probes.rows']\n"
+    "    rows.RowOwners.runs = lambda _, level: (rows._ZERO._replace(rows=level.size(0)),)\n"
+    "    if self.filled == 0:",
+)
+
+
+def test_an_audit_of_such_a_source_is_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    qwen = str(ModelFile(get=HOSTILE_GET, more=HANDS_ON)) + GIVEN
+    hostile = Vllm("0.10.0", qwen).tree(tmp_path)
+    assert main(["audit", "--source", str(hostile)]) == ExitCode.BROKEN
+    shown = capsys.readouterr().out
+    assert "the worker measures wrongly after it ran this source" in shown
+    assert "rules broken: none, not judged: R1 R2 R3" in shown.splitlines()[-1]

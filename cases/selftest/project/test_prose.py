@@ -1,0 +1,57 @@
+"""Docstrings begin as those of pytest and PyTorch do: a function with a verb, a class with a noun."""
+
+from pathlib import Path
+
+import pytest
+
+from cases.tools import prose
+
+IN_CHECKOUT = pytest.mark.skipif(not prose.PACKAGE.is_dir(), reason="needs a checkout")
+
+# Packages with docstrings that are still to be rewritten, as `python cases/tools/prose.py` lists them. This
+# set may only shrink: take a package off when it has none left.
+TO_REWRITE = {
+    "auditing", "commands", "contract", "fuzzing", "mutants", "oracles", "play", "runs", "sources", "workers",
+}  # fmt: skip
+LEAST_COMMENTS = 440
+"""Comments of the package when they were last counted: prose that says why must not disappear."""
+
+
+@IN_CHECKOUT
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    seen = list(prose.docstrings())
+    assert len(seen) > 1000
+    wrong = [
+        f"{each.path}:{each.line} {each.name} begins with '{each.word}'"
+        for each in seen
+        if not each.plain and each.package not in TO_REWRITE
+    ]
+    assert wrong == [], "begin with a verb that cases/tools/prose.py knows, a class with a noun"
+
+
+@IN_CHECKOUT
+def test_comments_are_kept() -> None:
+    assert prose.comments().total() >= LEAST_COMMENTS
+
+
+def test_a_docstring_is_judged_by_its_first_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rooms").mkdir()
+    (tmp_path / "rooms" / "a.py").write_text(
+        '"""What a module says is free."""\n'
+        "def right():\n    '''Return it.'''  # because\n"
+        "def clause():\n    '''What it returns.'''\n"
+        "def noun():\n    '''The value.'''\n"
+        "class Right:\n    '''A thing; it has two.'''\n"
+        "    @property\n    def value(self):\n        '''The value.'''\n"
+        "    @property\n    def clause(self):\n        '''Whether it is so.'''\n"
+        "class Conjugated:\n    '''Keeps things.'''\n"
+        "class Clause:\n    '''What is kept.'''\n"
+    )
+    monkeypatch.setattr(prose, "PACKAGE", tmp_path)
+    judged = {(each.kind, each.name): each.plain for each in prose.docstrings()}
+    assert judged == {
+        ("function", "right"): True, ("function", "clause"): False, ("function", "noun"): False,
+        ("class", "Right"): True, ("property", "value"): True, ("property", "clause"): False,
+        ("class", "Conjugated"): False, ("class", "Clause"): False,
+    }  # fmt: skip
+    assert prose.comments() == {"rooms": 1}

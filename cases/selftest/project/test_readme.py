@@ -1,0 +1,70 @@
+"""README, CONTRIBUTING and docs/: short, links lead somewhere, and the parser takes each command."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from deepstack_harness.cli import COMMANDS, build_parser
+
+ROOT = Path(__file__).parents[3]
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "reports" / "README.md", *ROOT.glob("docs/*.md")]
+)
+SET_UP = "python3 -m pip install tox && python3 -m tox"
+CALLED = re.compile(
+    r"(?:deepstack-harness|-m deepstack_harness) ((?:[\w=./:+-]+|'[^'`\n]*'|\"[^\"`\n]*\")(?: [^`\n#]*)?)"
+)
+
+pytestmark = pytest.mark.skipif(not (ROOT / "tox.ini").exists(), reason="needs a checkout")
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Return the words of each command of ours that a page shows."""
+    found = [shlex.split(match[1].strip(), posix=True) for match in CALLED.finditer(page.read_text())]
+    return [words for words in found if words and words[0] in COMMANDS]
+
+
+def test_the_readme_is_short() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 200
+    assert [line for line in lines if len(line) > 120 and not line.startswith(("|", "!"))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_is_one_that_the_parser_takes(page: Path) -> None:
+    for words in commands(page):
+        build_parser(words).parse_args(words)
+
+
+def test_commands_are_found() -> None:
+    seen = {words[0] for page in PAGES for words in commands(page)}
+    assert seen >= set(COMMANDS) - {"compare"}, (
+        "a command that no page shows, or a pattern that finds nothing"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_or_a_heading(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        name, _, heading = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists(), target
+        headings = (
+            [
+                re.sub(r"[^\w -]", "", line.lstrip("# ")).strip().lower().replace(" ", "-")
+                for line in file.read_text().splitlines()
+                if line.startswith("#")
+            ]
+            if heading
+            else []
+        )
+        assert not heading or heading in headings, target
+
+
+def test_what_ci_runs_is_what_the_readme_says() -> None:
+    assert SET_UP in (ROOT / ".ci" / "run").read_text()
+    assert SET_UP in (ROOT / "README.md").read_text()
+    assert "run: .ci/run" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert "env_list = lint, tests\n" in (ROOT / "tox.ini").read_text()

@@ -1,0 +1,130 @@
+"""`python cases/tools/prose.py`: docstrings by their first word, and comment lines, per package.
+
+A search for a thing finds its docstring when that begins as other documentation does: a function with a verb
+("Return", "Start"), a class with the noun that it is. Clauses ("What ..", "Whether ..") hide both.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "harness" / "deepstack_harness"
+CLAUSES = frozenset(
+    ("what", "whether", "of", "nothing", "as", "where", "how", "who", "which", "those", "that", "it", "this")
+)
+# The verbs that a docstring of a function begins with; a new one is added here.
+VERBS = frozenset(
+    word
+    for line in (
+        "accept add allocate allow announce append ask attach attend be begin bind call cancel",
+        "capture change check choose clamp clear close collect compare compile compute convert copy",
+        "count cut decide decode define delete describe do download draw drop embed end enter",
+        "estimate execute exit fail fill find flush follow forget forward free gather get give handle",
+        "have hold hunt import iterate join judge keep kill leave let limit list listen load log look",
+        "lower make mark mask measure merge mix move multiply name note observe open order parse",
+        "pause place plan play print project prove put question raise read rebuild recognise record",
+        "refuse register reload remove rename render repeat replace replay report reset resize resume",
+        "return roll run save say scale scatter schedule see select send set share show shrink skip",
+        "sort split stand start stop store sum switch take tell test time train transform treat turn",
+        "unpack update use verify wait walk warm warn watch wrap write yield zero",
+    )
+    for word in line.split()
+)
+# Plural nouns that are spelt like a verb in the third person.
+_NOUNS = frozenset(("costs", "counts", "figures", "limits", "shares", "starts"))
+_PROPERTIES = frozenset(("property", "cached_property", "setter", "fixture"))
+
+
+@dataclass(frozen=True)
+class Docstring:
+    """Docstring of a function or class: where it stands, what it is of, and its first word in lower case."""
+
+    path: str
+    line: int
+    kind: str
+    name: str
+    word: str
+
+    @property
+    def package(self) -> str:
+        """The package, or top-level module, that the file belongs to."""
+        return self.path.partition("/")[0].removesuffix(".py")
+
+    @property
+    def plain(self) -> bool:
+        """True for a function that begins with a verb, and for a class or property that does not.
+
+        Properties and fixtures are used like values, so their docstrings may name the value.
+        """
+        if self.kind == "function":
+            return self.word in VERBS
+        conjugated = self.word.removesuffix("s") in VERBS or self.word.removesuffix("es") in VERBS
+        return self.word not in CLAUSES and not (
+            conjugated and self.kind == "class" and self.word not in VERBS
+        )
+
+
+def docstrings() -> Iterator[Docstring]:
+    """Yield the docstrings of all functions, properties and classes of the package."""
+    for path in _files():
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                text = ast.get_docstring(node)
+                if text:
+                    where = path.relative_to(PACKAGE).as_posix()
+                    yield Docstring(where, node.lineno, _kind(node), node.name, _first(text))
+
+
+def comments() -> Counter[str]:
+    """Return the number of comments in each package."""
+    found: Counter[str] = Counter()
+    for path in _files():
+        tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+        where = path.relative_to(PACKAGE).as_posix().partition("/")[0].removesuffix(".py")
+        found[where] += sum(token.type == tokenize.COMMENT for token in tokens)
+    return found
+
+
+def _files() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py") if "_data" not in path.relative_to(PACKAGE).parts)
+
+
+def _kind(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
+    if isinstance(node, ast.ClassDef):
+        return "class"
+    names = {word for each in node.decorator_list for word in re.findall(r"\w+", ast.unparse(each))}
+    return "property" if names & _PROPERTIES else "function"
+
+
+def _first(text: str) -> str:
+    found = re.match(r"\W*([\w'-]+)", text)
+    return found[1].lower() if found else ""
+
+
+def main() -> int:
+    """Print the docstrings that are not plain, the counts by package, and the first words by number."""
+    found = list(docstrings())
+    for each in found:
+        if not each.plain:
+            print(f"{each.path}:{each.line}: {each.kind} {each.name} begins with '{each.word}'")
+    by_package = Counter(each.package for each in found if not each.plain)
+    words = Counter(each.word for each in found if each.kind == "function")
+    print(f"not plain: {sum(by_package.values())} of {len(found)}:", dict(by_package))
+    print("first words of functions:", dict(words.most_common(40)))
+    noted = comments()
+    print(f"comments: {sum(noted.values())}:", dict(noted.most_common()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
