@@ -133,6 +133,7 @@ def test_torch_works_in_the_strictest_profile(workers: dict[str | None, Worker])
     assert value(workers[CONTRACT.name], "multiply") == 64**3
 
 
+@pytest.mark.slow  # 30 s: a compile with an empty cache
 def test_inductor_compiles_in_its_profile(tmp_path: Path) -> None:
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     with Worker(sandbox=COMPILE, environment=caches) as worker:
