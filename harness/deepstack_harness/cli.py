@@ -68,6 +68,15 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
+def _settle_streams() -> None:
+    """Drop what cannot be written: Python would try again when it ends, and exit with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            abandon(stream)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
@@ -78,6 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         # First registered is called last: temporary folders and workers are gone by then.
         atexit.register(_end_with_signal)
+        atexit.register(_settle_streams)
         prepare_streams()
     try:
         code: int = _guarded(words)
