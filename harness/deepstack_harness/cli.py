@@ -68,6 +68,15 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
+def _settle_streams() -> None:
+    """Drop what cannot be written: Python would try again when it ends, and exit with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            abandon(stream)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
@@ -77,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         # First registered is called last: temporary folders and workers are gone by then.
-        atexit.register(_end_with_signal)
+        atexit.register(_end)
         prepare_streams()
     try:
         code: int = _guarded(words)
@@ -110,12 +119,10 @@ def _raise_told(number: int, frame: object) -> NoReturn:
 _ENDED_BY: list[signal.Signals] = []
 
 
-def _end_with_signal() -> None:
-    """End this process with the signal that ended its work, as its parent expects."""
+def _end() -> None:
+    """Settle the streams; end this process with the signal that ended its work, as its parent expects."""
+    _settle_streams()
     for number in _ENDED_BY:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

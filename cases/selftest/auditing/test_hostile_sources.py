@@ -42,10 +42,11 @@ def test_it_has_its_verdict_and_leaves_nothing(
     outside.mkdir()
     (outside / "there").write_text("kept")
     hostile = source(mechanism, tmp_path / "tree", outside)
+    before = left_behind()  # workers of other tests in this process, which serve many of them
     code = main(["audit", "--source", str(hostile)])
     shown = capsys.readouterr()
     assert code in (ExitCode.BROKEN, ExitCode.USAGE, ExitCode.MACHINE), shown
-    assert left_behind() == set()
+    assert left_behind() <= before
     assert [path.name for path in outside.iterdir()] == ["there"]
     assert (outside / "there").read_text() == "kept"
     assert "\x1b" not in shown.out + shown.err

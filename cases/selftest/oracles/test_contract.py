@@ -126,3 +126,13 @@ def test_rows_are_told_apart_in_half_precision(dtype: str) -> None:
     said = judge_all(ObservedCase(case, play(case, model, buffer_named("reference"))))
     assert not [judgement for judgement in said if judgement.verdict in (Verdict.FAIL, Verdict.ERROR)]
     assert ArmSpec.parse("eager") == case.arm
+
+
+@pytest.mark.parametrize(
+    "trace", ["cap 2: set 2 levels=2; get 2", "cap 2: set 2 levels=2; set 1; get 2"], ids=["next", "later"]
+)
+def test_a_row_of_a_rejected_payload_is_told_so_however_late_it_is_read(qwen: Model, trace: str) -> None:
+    """A set between the rejection and the read had made it R2 (found by fuzzing pr40932)."""
+    assert Rule.R2 not in broken(judge(qwen, trace, "pr40932"))
+    if "set 1" in trace:
+        assert Rule.R8 in broken(judge(qwen, trace, "pr40932"))

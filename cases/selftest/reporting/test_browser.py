@@ -190,7 +190,7 @@ def test_a_cell_of_a_release_opens_too(chromium: Browser, page: Path) -> None:
     chromium.run("document.querySelector('#release-matrix td.FAIL a').click()")
     said = str(chromium.run(f"return {DIALOG}.innerText"))
     assert said.startswith("vllm 0.20.0 Qwen3VLForConditionalGeneration, R0 output")
-    assert "(reachable)" in said
+    assert "(default)" in said
 
 
 def test_every_figure_has_its_table(chromium: Browser, page: Path) -> None:

@@ -100,6 +100,8 @@ def test_errors_and_notices_are_clean(
         raise UsageError(f"wrong {HOSTILE[kind]}")
 
     monkeypatch.setattr("deepstack_harness.commands.list.run", told)
+    # pytest keeps records that reach the root logger, and xdist cannot send half a pair.
+    monkeypatch.setattr(logging.getLogger("deepstack_harness"), "propagate", False)
     assert cli.main(["list"]) == ExitCode.USAGE
     shown = clean(HOSTILE[kind])
     assert capsys.readouterr().err == f"deepstack-harness: seen {shown}\ndeepstack-harness: wrong {shown}\n"

@@ -137,7 +137,10 @@ def test_what_is_unexpected_exits_with_1_and_is_said(
         (["--shard", "4/3"], "not '4/3'"),
         (["-n", "0"], "-n takes 1 or more, not 0"),
         (["--case-seconds", "0"], "--case-seconds takes more than 0"),
-        (["--case-seconds", "nan"], "--case-seconds: takes a number, as in 1.5, not 'nan'"),
+        (
+            ["--case-seconds", "nan"],
+            "--case-seconds: takes a number up to 1,000,000,000, as in 1.5, not 'nan'",
+        ),
         (["--memory", "inf"], "not 'inf'"),
         (["--memory", "much"], "not 'much'"),
         (["--buffer", "nowhere"], "'nowhere' is not MODULE:CLASS"),

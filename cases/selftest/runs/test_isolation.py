@@ -1,4 +1,4 @@
-"""Cases that crash, hang, eat, leave or flood become ERROR rows, and all the others are played."""
+"""Cases that crash, hang, eat, leave or flood are told as findings, and all the others are played."""
 
 from dataclasses import replace
 
@@ -20,6 +20,10 @@ NAMES = ("Segfaults", "Hangs", "Eats", "Leaves", "Talks", "Floods")
 ENDINGS = {
     "Segfaults": "crashed", "Hangs": "timed out", "Eats": "out of memory", "Leaves": "crashed",
     "Talks": "played", "Floods": "crashed",
+}  # fmt: skip
+TOLD = {
+    "Segfaults": "SIGSEGV: ended by SIGSEGV", "Hangs": "timeout: no answer within", "Eats": "out of memory: ",
+    "Leaves": "exit: exited with 0", "Floods": "output flood: printed ",
 }  # fmt: skip
 SELECTION = "trace.str.contains('set 24') or trace.str.endswith('set 3; get 9; get 3')"
 LIMITS = replace(RUN_LIMITS, call_s=8, memory=2 * 2**30)
@@ -44,14 +48,15 @@ def of(run: RunFrames, name: str, trace: str) -> tuple[pd.Series, pd.DataFrame]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_case_that_misbehaves_is_an_error_of_its_own(run: RunFrames, name: str) -> None:
+def test_a_method_that_ends_its_process_breaks_the_rule_of_its_step(run: RunFrames, name: str) -> None:
     case, rows = of(run, name, RARE)
     assert case["ending"] == ENDINGS[name]
     if name == "Talks":
         assert "ERROR" not in set(rows["verdict"])
-    else:
-        assert set(rows["verdict"]) == {"ERROR"}
-        assert rows["detail"].str.startswith(ENDINGS[name]).all()
+        return
+    assert set(rows["verdict"]) <= {"FAIL", "ERROR", "PASS"}  # no rule is left out
+    (broken,) = rows[rows["verdict"] == "FAIL"]["detail"]
+    assert TOLD[name] in broken
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -61,15 +66,11 @@ def test_the_other_case_of_its_buffer_is_played(run: RunFrames, name: str) -> No
     assert set(rows["verdict"]) == {"PASS", "SKIP"}
 
 
-def test_what_was_printed_last_is_kept_and_how_it_ended_is_said(run: RunFrames) -> None:
-    crashed, rows = of(run, "Segfaults", RARE)
+def test_what_was_printed_last_is_kept(run: RunFrames) -> None:
+    crashed, _ = of(run, "Segfaults", RARE)
     assert crashed["output"] == "last words\n"
-    assert rows["detail"].iloc[0] == "crashed: ended by SIGSEGV; printed at the end: last words"
-    flooded, rows = of(run, "Floods", RARE)
-    assert rows["detail"].str.contains("crashed: printed [0-9]{8} bytes or more").all()
+    flooded, _ = of(run, "Floods", RARE)
     assert flooded["output"] == "x" * TAIL
-    _, rows = of(run, "Leaves", RARE)
-    assert "exited with 0" in rows["detail"].iloc[0]
 
 
 def group_of(name: str) -> list[Group]:

@@ -147,7 +147,7 @@ def test_an_incident_without_a_script_is_told_which_have_one(render: Render) -> 
 @both
 def test_a_script_without_a_template_is_refused(render: Render) -> None:
     # Incidents of other packages have none.
-    with pytest.raises(UsageError, match=r"incident acme-7 \(none-while-.* templates has no folder 'acme-7'"):
+    with pytest.raises(UsageError, match=r"incident acme-7 \(none-while-.*templates has no folder 'acme-7'"):
         render(replace(find("43602"), id="acme-7"), FAMILY)
 
 

@@ -1,15 +1,11 @@
 """Releases, from an index of our own on this machine: by ranges, whole, kept, and not to be had."""
 
-import http.server
 import logging
 import os
 import shutil
 import subprocess
 import sys
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -18,6 +14,7 @@ from packaging.version import Version
 
 import deepstack_harness
 from cases.selftest.binding.synthetic_vllm import OMNI, QWEN, ModelFile, Vllm
+from cases.selftest.sources.served_index import Served, serving
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.vllm import VLLM
@@ -26,67 +23,12 @@ from deepstack_harness.sources import pip_settings
 from deepstack_harness.sources.index import Index, known_releases
 from deepstack_harness.sources.known_package import KnownPackage
 from deepstack_harness.sources.pip_settings import PipSettings
+from deepstack_harness.sources.source import NoSuchMember
 
 ROOT = Path(deepstack_harness.__file__).parents[2]
 BALLAST = os.urandom(1 << 20)
 CLOSED = "http://127.0.0.1:9/simple"
 BEHIND_PROXY = ("http_proxy", "https_proxy", "all_proxy")
-
-
-@dataclass
-class Served:
-    """A package index over a folder of files: what it does, and what it was asked."""
-
-    folder: Path
-    ranges: bool = True
-    status: int = 200
-    url: str = ""
-    yanked: frozenset[str] = frozenset()
-    asked: Counter[str] = field(default_factory=Counter)
-    sent: int = 0
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    """The simple index (PEP 503): /simple/PACKAGE/ lists what lies in the folder of that package."""
-
-    served: Served
-
-    def do_GET(self) -> None:
-        self.served.asked[self.path] += 1
-        path = self.served.folder / self.path.partition("?")[0].removeprefix("/files/")
-        if self.served.status != 200:
-            self._send(self.served.status, b"no")
-        elif self.path.startswith("/simple/"):
-            package = self.path.split("/")[2]
-            names = [each.name for each in self.served.folder.glob(f"{package}-*")]
-            self._send(200, "".join(map(self._link, names)).encode())
-        elif path.is_file():
-            self._send_file(path.read_bytes())
-        else:
-            self._send(404, b"no")
-
-    def _link(self, name: str) -> str:
-        yanked = ' data-yanked="broken"' if name in self.served.yanked else ""
-        return f'<a href="/files/{name}"{yanked}>{name}</a>'
-
-    def _send_file(self, data: bytes) -> None:
-        asked = self.headers.get("Range", "")
-        if not (self.served.ranges and asked):
-            self._send(200, data)
-            return
-        first, last = map(int, asked.removeprefix("bytes=").split("-"))
-        self._send(206, data[first : last + 1], ("Content-Range", f"bytes {first}-{last}/{len(data)}"))
-
-    def _send(self, status: int, data: bytes, *headers: tuple[str, str]) -> None:
-        self.send_response(status)
-        for name, value in (("Content-Type", "text/html"), ("Content-Length", str(len(data))), *headers):
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-        self.served.sent += len(data)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing on the terminal."""
 
 
 @pytest.fixture(autouse=True)
@@ -105,17 +47,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """An empty index that pip is told of."""
-    served = Served(tmp_path / "served")
-    served.folder.mkdir()
-    handler = type("Ours", (Handler,), {"served": served})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        served.url = f"http://127.0.0.1:{server.server_port}/simple"
+    with serving(tmp_path / "served") as served:
         monkeypatch.setenv("PIP_INDEX_URL", served.url)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
         yield served
-        server.shutdown()
-        thread.join()
 
 
 def label_and_get(release: str, model: str = "qwen3_vl") -> tuple[str, object]:
@@ -141,6 +75,14 @@ def test_one_look_up_serves_all_files_of_a_release(index: Served) -> None:
     source.read(QWEN)
     source.read(OMNI)
     assert index.asked["/simple/vllm/"] == 1
+
+
+def test_a_file_that_a_release_has_not_is_not_looked_up_again(index: Served) -> None:
+    Vllm().wheel(index.folder)
+    for _ in range(2):
+        with pytest.raises(NoSuchMember, match=r"^vllm 0\.22\.1 has no vllm/nowhere\.py$"):
+            open_source("vllm==0.22.1").read("vllm/nowhere.py")
+        index.status = 500
 
 
 def test_without_ranges_the_wheel_is_downloaded_once(

@@ -4,15 +4,15 @@ import os
 import re
 import socket
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import chdir, closing
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
 from cases.selftest.binding.synthetic_vllm import OMNI, QWEN, Vllm
+from cases.selftest.reachable import reachable_folder
 from deepstack_harness.engines.classes import classes_of, methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import UsageError
@@ -28,13 +28,9 @@ def as_pipe(path: Path) -> None:
 
 def as_socket(path: Path) -> None:
     path.unlink()
-    with closing(socket.socket(socket.AF_UNIX)) as made:
-        here = Path.cwd()
-        os.chdir(path.parent)  # the address of a socket has 108 bytes at most
-        try:
-            made.bind(path.name)
-        finally:
-            os.chdir(here)
+    # A path may be too long for the address of a socket, which has 108 bytes at most.
+    with closing(socket.socket(socket.AF_UNIX)) as made, chdir(path.parent):
+        made.bind(path.name)
 
 
 def as_folder(path: Path) -> None:
@@ -127,7 +123,7 @@ def test_the_tree_itself_may_be_a_link(tmp_path: Path) -> None:
 @pytest.fixture
 def unprivileged() -> Iterator[Path]:
     """A folder of somebody who is not root, since root can read everything."""
-    with tempfile.TemporaryDirectory() as name:
+    with reachable_folder() as name:
         folder = Path(name)
         folder.chmod(0o755)
         root = os.geteuid() == 0

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import chdir
 from pathlib import Path
 
 
@@ -79,14 +80,16 @@ def send_udp(outside: str) -> None:
 
 
 def connect_path(outside: str) -> None:
-    with socket.socket(socket.AF_UNIX) as sender:
-        sender.connect(f"{outside}/server")
+    # A path may be too long for the address of a socket, which has 108 bytes at most.
+    with socket.socket(socket.AF_UNIX) as sender, chdir(outside):
+        sender.connect("server")
 
 
 def reconnect_pair(outside: str) -> None:
     """Point one end of a pair at a server: this needs no call of `socket`."""
     ours, _theirs = socket.socketpair(type=socket.SOCK_DGRAM)
-    ours.connect(f"{outside}/datagrams")
+    with chdir(outside):
+        ours.connect("datagrams")
 
 
 def connect(port: int) -> bool:

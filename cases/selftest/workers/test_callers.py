@@ -36,12 +36,13 @@ from deepstack_harness.play.user_buffer import check_buffers
 check_buffers(["imported:Buffer"])
 """,
     "a run": """
-from deepstack_harness.runs import play_group as caller
+from deepstack_harness.play import case_worker as caller
+from deepstack_harness.runs.play_group import RUN_LIMITS
 from deepstack_harness.runs.local_pool import LocalPool
 from deepstack_harness.runs.selection import Tier, matrix
 from deepstack_harness.runs.groups import grouped
-caller._WORK = MODULE
-list(LocalPool(1, caller.RUN_LIMITS).play(grouped(matrix(Tier.CI, ["cpu"]))[:1]))
+caller.WORK = MODULE
+list(LocalPool(1, RUN_LIMITS).play(grouped(matrix(Tier.CI, ["cpu"]))[:1]))
 """,
     "selftest": """
 from deepstack_harness.fuzzing import player as caller

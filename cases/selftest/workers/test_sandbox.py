@@ -8,14 +8,14 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, chdir
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cases.selftest.reachable import reachable_folder
 from cases.selftest.workers.processes import Witness
 from deepstack_harness.workers import profiles, sandbox
 from deepstack_harness.workers.limits import Limits
@@ -65,7 +65,8 @@ def outside(tmp_path: Path) -> Iterator[str]:
     with ExitStack() as stack:
         for name, kind in (("server", socket.SOCK_STREAM), ("datagrams", socket.SOCK_DGRAM)):
             server = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
-            server.bind(str(tmp_path / name))
+            with chdir(tmp_path):  # the address of a socket has 108 bytes at most
+                server.bind(name)
             if kind == socket.SOCK_STREAM:
                 server.listen()
         yield str(tmp_path)
@@ -133,6 +134,7 @@ def test_torch_works_in_the_strictest_profile(workers: dict[str | None, Worker])
     assert value(workers[CONTRACT.name], "multiply") == 64**3
 
 
+@pytest.mark.slow  # 30 s: a compile with an empty cache
 def test_inductor_compiles_in_its_profile(tmp_path: Path) -> None:
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     with Worker(sandbox=COMPILE, environment=caches) as worker:
@@ -256,8 +258,7 @@ for network in ("loopback", "none"):
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="only root becomes another user")
 def test_it_works_for_an_unprivileged_user() -> None:
-    # Not below pytest's own folder, which is closed to other users; the file needs no environment of ours.
-    with tempfile.TemporaryDirectory() as top:
+    with reachable_folder() as top:  # the file needs no environment of ours
         own = Path(top, "own")
         own.mkdir()
         shutil.copy(sandbox.__file__, own)

@@ -18,9 +18,10 @@ from deepstack_harness.oracles import ordering, ranges
 from deepstack_harness.oracles.base import error
 from deepstack_harness.oracles.effect import effect_of
 from deepstack_harness.ranges.by_name import range_named
-from deepstack_harness.ranges.from_source import RANGES_CLASS
+from deepstack_harness.ranges.from_source import RANGES_CLASS, range_file
 from deepstack_harness.ranges.observe import observe_ranges
 from deepstack_harness.streams.by_name import dual_stream_named
+from deepstack_harness.streams.helper_code import helper_file
 from deepstack_harness.streams.observe import observe_ordering
 from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 
@@ -42,7 +43,8 @@ class PlaceholderRanges:
 
     def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
         """Judge the class of the source, with its cost against our variant of the other kind."""
-        result = worker.call(f"{_WORK}:observe_range")
+        range_file(worker.source)
+        result = worker.call(f"{_WORK}:observe_range", text=worker.text)
         if isinstance(result, WorkerEnd):
             yield _ended(incident, System.PLACEHOLDER_RANGES, RANGES_CLASS, Rule.R12, worker, result)
             return
@@ -67,7 +69,8 @@ class DualStreams:
 
     def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
         """Judge every helper of the source; none stands for an op, so nothing is compiled."""
-        result = worker.call(f"{_WORK}:observe_helpers")
+        helper_file(worker.source)
+        result = worker.call(f"{_WORK}:observe_helpers", text=worker.text)
         for fact in result.facts:
             found = msgspec.convert(fact, ObservedHelper)
             seen = found.observation

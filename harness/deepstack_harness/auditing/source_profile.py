@@ -1,6 +1,7 @@
 """The sandbox of a worker that reads a source by itself."""
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 
 from deepstack_harness.catalogue.data_files import cache
@@ -10,7 +11,9 @@ from deepstack_harness.workers.profiles import Profile
 
 
 def source_profile(source: Source, profile: Profile) -> Profile:
-    """Return `profile`, with the network where files of a release cannot be kept and are fetched again."""
-    if isinstance(source, Release) and not os.access(cache(), os.W_OK):
-        return replace(profile, network="any")
-    return profile
+    """Return `profile`, with the network where files of a release cannot be cached and are fetched again."""
+    if not isinstance(source, Release):
+        return profile
+    with suppress(OSError):
+        cache().mkdir(parents=True, exist_ok=True)
+    return profile if os.access(cache(), os.W_OK) else replace(profile, network="any")

@@ -67,14 +67,15 @@ def find_cuts(source: Source, files: ModelFiles) -> list[FoundCut]:
     Raises `UsageError` for a file that does not parse, and for bases or expressions that are nested too
     deeply, `MachineError` when the source cannot be fetched.
     """
-    with _collector_paused(), _depth_limited(source):
+    with _collector_paused(), depth_limited(source):
         classes = {found.node.name: found for found in _classes(source, files)}
         finder = _Finder(source, files, classes)
         return [finder.cut(one) for one in classes.values() if finder.keeps_payload(one)]
 
 
 @contextmanager
-def _depth_limited(source: Source) -> Iterator[None]:
+def depth_limited(source: Source) -> Iterator[None]:
+    """Turn Python's own limit on depth into a `UsageError` that names the source."""
     try:
         yield
     except RecursionError:

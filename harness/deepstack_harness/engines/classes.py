@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from deepstack_harness.binding.cut_model import Model
+from deepstack_harness.binding.cut_model import BY_METHODS, Model, ModelCut, cut_known
+from deepstack_harness.binding.discover import depth_limited
 from deepstack_harness.binding.found_classes import Found, find_classes
 from deepstack_harness.binding.methods_class import MethodsClass, bind_methods
 from deepstack_harness.engines.known import engine_of
@@ -13,6 +14,12 @@ from deepstack_harness.sources.source import Source
 def methods_of(source: Source, family: str = "qwen3_vl") -> MethodsClass:
     """Bind the get, set and clear of a family's class; raise what `bind_methods` raises."""
     return bind_methods(source, _model(engine_of(source).by_methods, family))
+
+
+def cut_methods_of(source: Source, family: str = "qwen3_vl") -> ModelCut:
+    """Read and cut the same class without running any of it; raise what `find_cuts` raises."""
+    with depth_limited(source):
+        return cut_known(source, _model(engine_of(source).by_methods, family), BY_METHODS)
 
 
 def classes_of(source: Source) -> list[Found]:

@@ -19,6 +19,7 @@ from deepstack_harness.atomic import write_atomically
 from deepstack_harness.auditing.source_profile import source_profile
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.engines.classes import cut_methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import UsageError
 from deepstack_harness.fuzzing.boundary import search_boundary
@@ -158,7 +159,9 @@ def _sandbox(asked: Asked) -> Profile | None:
     """Return the sandbox of a source or of a user's class; None for a buffer of ours."""
     if asked.source:
         compiles = ArmSpec.parse(asked.arm).compiled
-        return source_profile(open_source(asked.source), COMPILE if compiles else CONTRACT)
+        source = open_source(asked.source)
+        cut_methods_of(source, asked.family)  # caches a release, for a worker that has no network
+        return source_profile(source, COMPILE if compiles else CONTRACT)
     return COMPILE if asked.buffer else None
 
 

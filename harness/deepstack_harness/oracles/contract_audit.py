@@ -80,6 +80,8 @@ class _Follower:
         """The rule that a row newly wrong at the next read breaks: growth or a rejection came before."""
         self._damaged: Rule | None = None
         """The rule of a call that raised and changed something all the same: what follows is its fault."""
+        self._rejected: dict[int, Rule] = {}
+        """Payloads by number that a set was to reject -> the rule that its rows break if they are read."""
         self._astray = False
         """A graph read and cleared other storage than the buffer's: of its rows nothing is known."""
 
@@ -187,6 +189,8 @@ class _Follower:
         fate = owner.fate if owner else None
         if fate in (Fate.CLEARED, Fate.REPLACED):
             return Rule.R5 if fate is Fate.CLEARED else Rule.R3
+        if owner is not None and fate is Fate.REJECTED:
+            return self._suspect or self._rejected[owner.number]
         return self._suspect or self._damaged or Rule.R2
 
     def _describe(self, rows: list[WrongRow]) -> str:
@@ -220,6 +224,8 @@ class _Follower:
             self._astray = False
         ends_rows = step.op in {Op.SET, Op.CLEAR} or expected.levels
         self._ledger.commit(step, accepted=accepted, capacity=facts.capacity, content=facts.content)
+        if step.op is Op.SET and not accepted:
+            self._rejected[len(self._ledger.payloads)] = Rule.R4 if expected.rule is Rule.R4 else Rule.R8
         if accepted and ends_rows and step.op is not Op.GET:
             self._reported.clear()
             self._suspect = None

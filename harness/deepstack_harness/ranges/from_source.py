@@ -14,7 +14,7 @@ from deepstack_harness.binding.extract import extract
 from deepstack_harness.binding.syntax import class_named
 from deepstack_harness.errors import UsageError
 from deepstack_harness.ranges.placeholder_range import MakeRange
-from deepstack_harness.sources.source import Source, read_since
+from deepstack_harness.sources.source import Source, SourceFile, read_since
 
 RANGES_MEMBER, RANGES_CLASS, RANGES_SINCE = "vllm/multimodal/inputs.py", "PlaceholderRange", "0.16.0"
 
@@ -37,13 +37,18 @@ def bind_range(source: Source) -> BoundRange:
     Raises `UsageError` when this vLLM has no such class, or one that cannot be asked
     or run without vLLM; `MachineError` when it cannot be fetched.
     """
-    file = read_since(source, RANGES_MEMBER, RANGES_SINCE)
+    file = range_file(source)
     root = class_named(file, RANGES_CLASS)
     _refuse_without_methods(root, file.filename)
     # The file has torch from a lazy loader of vLLM's own.
     code = extract(file, root, stand_ins=(), given={"torch"}).code
     show_in_tracebacks(file)
     return BoundRange(source.label, file.filename, root.lineno, define_name(code, RANGES_CLASS, torch=torch))
+
+
+def range_file(source: Source) -> SourceFile:
+    """Read the file of the class; raise `UsageError` where a source has none."""
+    return read_since(source, RANGES_MEMBER, RANGES_SINCE)
 
 
 def _refuse_without_methods(root: ast.ClassDef, filename: str) -> None:

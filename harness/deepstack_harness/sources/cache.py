@@ -56,11 +56,28 @@ class CachedRelease:
             return None
         return path
 
+    def is_absent(self, member: str) -> bool:
+        """Tell whether the release is known to have no such file."""
+        return self._absent(member).exists()
+
+    def note_absent(self, member: str) -> None:
+        """Remember that the release has no such file: a second look needs no index."""
+        path = self._absent(member)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        except OSError as error:
+            warn(error)
+
     def archives(self) -> Iterator[Path]:
         """Yield the wheels and sdists of this release that were downloaded whole."""
         stem = f"{self.package.replace('-', '_')}-{self.version}"
         for pattern in (f"{stem}-*.whl", f"{stem}.tar.gz", f"{stem}.zip"):
             yield from sorted(archives().glob(pattern))
+
+    def _absent(self, member: str) -> Path:
+        path = self._folder / member
+        return path.with_name(f"{path.name}.absent")
 
     @property
     def _folder(self) -> Path:

@@ -36,9 +36,12 @@ class Release:
         found = self._cache.load(member)
         if found:
             return decode(found[0], str(found[1]))
+        if self._cache.is_absent(member):
+            raise NoSuchMember(self.label, member)
         try:
             data, shown = self._fetch(member)
         except NoSuchMember as error:
+            self._cache.note_absent(member)
             raise NoSuchMember(self.label, member) from error
         return decode(data, str(self._cache.store(member, data) or shown))
 

@@ -47,13 +47,18 @@ class HelperCode:
         return define_name(self.code, self.name, **names)
 
 
+def helper_file(source: Source) -> SourceFile:
+    """Read the file of the helpers; raise `UsageError` where a source has none."""
+    return read_since(source, HELPERS_MEMBER, HELPERS_SINCE)
+
+
 def cut_helpers(source: Source, stand_ins: Collection[str]) -> dict[str, HelperCode]:
     """Cut those of `HELPERS` that `source` has, by name; `stand_ins` may be imported inside them.
 
     Raises `UsageError` when there is none, or one that cannot run without vLLM;
     `MachineError` when the file cannot be fetched.
     """
-    file = read_since(source, HELPERS_MEMBER, HELPERS_SINCE)
+    file = helper_file(source)
     roots = [node for node in parse(file).body if isinstance(node, ast.FunctionDef) and node.name in HELPERS]
     if not roots:
         raise UsageError(f"{file.filename} has none of {', '.join(HELPERS)}: vLLM {HELPERS_SINCE} on has")

@@ -1,0 +1,54 @@
+"""A release that was never read before: its worker has no network, so this process fetches what it needs."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.auditing.synthetic_helpers import HELPER_FILE, HELPERS, RANGE_FILE, RANGES
+from cases.selftest.binding.synthetic_vllm import HANDS_ON, ModelFile, Vllm
+from cases.selftest.sources.served_index import serving
+from deepstack_harness.cli import main
+from deepstack_harness.errors import ExitCode
+
+VERSION = "0.22.1"
+
+
+class Release(Vllm):
+    """A release with the two neighbours of the buffer."""
+
+    @property
+    def files(self) -> dict[str, str]:
+        """All Python files."""
+        return {**super().files, RANGES: RANGE_FILE, HELPERS: HELPER_FILE}
+
+
+@pytest.fixture(autouse=True)
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An index with one release; the cache is there, and empty."""
+    for name in os.environ:
+        if name.startswith("PIP_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "cache"))
+    with serving(tmp_path / "served") as served:
+        monkeypatch.setenv("PIP_INDEX_URL", served.url)
+        Release(VERSION, str(ModelFile(more=HANDS_ON))).wheel(served.folder)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["audit", "--vllm", VERSION], ExitCode.BROKEN),
+        (["repro", "43602", "--arm", "eager", "--vllm", VERSION], ExitCode.BROKEN),
+        (["repro", "40143", "--vllm", VERSION], ExitCode.HOLDS),
+        (["repro", "36795", "--vllm", VERSION], ExitCode.HOLDS),
+        (["fuzz", "--vllm", VERSION, "--examples", "3", "--seed", "1"], ExitCode.BROKEN),
+    ],
+    ids=lambda value: "-".join(value[:2]) if isinstance(value, list) else "",
+)
+def test_it_is_judged(words: list[str], code: ExitCode, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == code, capsys.readouterr().err
