@@ -24,7 +24,8 @@ def test_nothing_is_judged_behind_a_wrong_row() -> None:
 
 
 def test_behind_a_fault_that_says_nothing_of_rows_the_trace_is_judged_on() -> None:
-    told = faults("pr43617", "cap 16: get 4; get 20; set 9; clear 3; get 16")
+    trace = "cap 16: capture 16; get 20; replay 16; set 9; clear 3; get 16"
+    told = faults("pr43617", trace, "eager/full")
     assert [fault.name for fault in told] == ["R6", "R5"]
 
 
@@ -68,6 +69,12 @@ def test_faults_that_differ_in_numbers_and_messages_alone_have_one_shape(one: st
 )
 def test_other_calls_exceptions_and_origins_are_other_shapes(one: str, other: str) -> None:
     assert shape_of(one) != shape_of(other)
+
+
+def test_a_fault_keeps_what_the_header_of_its_trace_says() -> None:
+    text = "cap 16 levels 1 mode inference buffers 2: set 9; set 4 on=b; set 3; get 16; clear 16"
+    (fault,) = faults("stale_after_shorter_set", text)
+    assert str(fault.trace) == text.removesuffix("; clear 16")
 
 
 def test_a_death_is_a_fault_of_the_step_that_was_played() -> None:

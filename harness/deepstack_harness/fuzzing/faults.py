@@ -54,7 +54,7 @@ class Fault:
 
 def fault_of_death(trace: Trace, death: Death) -> Fault:
     """Return the death as a fault of the step that was played."""
-    until = Trace(trace.capacity, trace.steps[: death.step])
+    until = replace(trace, steps=trace.steps[: death.step])
     return Fault(death.kind, str(until.steps[-1].op), until, death.detail)
 
 
@@ -91,7 +91,7 @@ class _Prefixes:
         shortest = 1 + bisect_left(
             range(1, len(steps)), True, key=lambda count: bool(self._broken(count, rules))
         )
-        trace = Trace(self._case.trace.capacity, steps[:shortest])
+        trace = replace(self._case.trace, steps=steps[:shortest])
         read = _read_everywhere(trace, self._observation.steps)
         return [
             Fault(said.rule, shape_of(said.detail), trace, said.detail, said, read)
@@ -105,7 +105,7 @@ class _Prefixes:
             # As many graphs as there were then.
             graphs = seen.graphs and replace(seen.graphs, graphs=seen.steps[count - 1].graphs)
             seen = replace(seen, steps=seen.steps[:count], graphs=graphs)
-            case = replace(case, trace=Trace(case.trace.capacity, steps))
+            case = replace(case, trace=replace(case.trace, steps=steps))
         case = replace(case, graph_budget=self._budget(steps))
         said = judge_case(PlannedCase(case, None), seen, rules).judgements
         return [one for one in said if one.verdict is Verdict.FAIL]
@@ -117,7 +117,7 @@ def _read_everywhere(trace: Trace, seen: Sequence[StepFacts]) -> Trace:
         done.append(step)
         if step.op is not Op.GET and facts.capacity <= _MOST_READ * trace.capacity:
             done.append(Step(Op.GET, facts.capacity))
-    return Trace(trace.capacity, tuple(done))
+    return replace(trace, steps=tuple(done))
 
 
 _MOST_READ = 8
