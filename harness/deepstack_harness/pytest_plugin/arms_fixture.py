@@ -24,7 +24,8 @@ from deepstack_harness.families.positions import mrope_positions
 from deepstack_harness.oracles.all_rules import ORACLES
 from deepstack_harness.oracles.distances import case_distances
 from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
-from deepstack_harness.play import Model, play
+from deepstack_harness.play.model import Model
+from deepstack_harness.play.observe import play
 from deepstack_harness.play.user_buffer import check_fit
 from deepstack_harness.probes.numerics import NumericsProbe
 from deepstack_harness.pytest_plugin.fixture_base import Fixture, name_of, rules_of, told
