@@ -8,7 +8,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class MovesUnannounced(ReferenceBuffer):
-    """Moves its storage and leaves the generation as it was, as every vLLM release does."""
+    """`resize` moves the storage and leaves the generation as it was, as every vLLM release does."""
 
     rule = Rule.R6
 
@@ -19,7 +19,7 @@ class MovesUnannounced(ReferenceBuffer):
 
 
 class AnnouncesLate(ReferenceBuffer):
-    """Changes the generation one get after the storage moved."""
+    """The generation changes one `get` after the storage moved."""
 
     rule = Rule.R6
     _unsaid = 0
@@ -34,7 +34,7 @@ class AnnouncesLate(ReferenceBuffer):
 
 
 class CopiesOnGet(ReferenceBuffer):
-    """Hands out copies, at other addresses than a captured graph reads."""
+    """`get` returns copies, at other addresses than a captured graph reads."""
 
     rule = Rule.R6
 
@@ -44,7 +44,7 @@ class CopiesOnGet(ReferenceBuffer):
 
 
 class RebindsOnSet(ReferenceBuffer):
-    """Puts each payload into new tensors, which a captured graph never reads: the fault of sglang 33726."""
+    """`set` puts each payload into new tensors, which a captured graph never reads (sglang 33726)."""
 
     rule = Rule.R6
 
@@ -55,7 +55,7 @@ class RebindsOnSet(ReferenceBuffer):
 
 
 class MovesOneLevel(ReferenceBuffer):
-    """Puts the last level of each payload into a new tensor."""
+    """`set` puts the last level of each payload into a new tensor."""
 
     rule = Rule.R6
 
@@ -66,7 +66,7 @@ class MovesOneLevel(ReferenceBuffer):
 
 
 class AlternatesStorage(ReferenceBuffer):
-    """Alternates between two storages, one for each payload; no graph was captured on the second."""
+    """`set` alternates between two storages, but graphs were captured on the first one only."""
 
     rule = Rule.R6
     _spare: tuple[Tensor, ...] = ()
@@ -85,7 +85,7 @@ class AlternatesStorage(ReferenceBuffer):
 
 
 class MovesOnClear(ReferenceBuffer):
-    """Clears by moving to new zeroed storage."""
+    """`clear` moves to new zeroed storage."""
 
     rule = Rule.R6
 
@@ -95,7 +95,10 @@ class MovesOnClear(ReferenceBuffer):
 
 
 class FreesOnResize(ReferenceBuffer):
-    """Frees old storage before graphs are captured again, as FastDeploy 5962 did; it announces the move."""
+    """`resize` frees old storage before graphs are captured again, as FastDeploy 5962 did.
+
+    The new generation announces the move.
+    """
 
     rule = Rule.R6
     arm = "eager/full"
@@ -106,7 +109,10 @@ class FreesOnResize(ReferenceBuffer):
 
 
 class FreesOlderGenerations(ReferenceBuffer):
-    """Keeps the storage of one earlier generation only, however often it moves; it announces each move."""
+    """`resize` keeps the storage of only one earlier generation, however often the buffer moves.
+
+    The new generation announces each move.
+    """
 
     rule = Rule.R6
     arm = "eager/full"
@@ -117,7 +123,7 @@ class FreesOlderGenerations(ReferenceBuffer):
 
 
 class AllocatesOnClear(ReferenceBuffer):
-    """Allocates zeros on clear and copies them in, also while a graph is captured."""
+    """`clear` allocates zeros and copies them in, also while a graph is captured."""
 
     rule = Rule.R6
     arm = "eager/full"
@@ -129,7 +135,10 @@ class AllocatesOnClear(ReferenceBuffer):
 
 
 class AllocatesOnGet(ReferenceBuffer):
-    """Allocates a tensor on every get, also while a graph is captured; the answer has the right storage."""
+    """`get` allocates a tensor on every call, also while a graph is captured.
+
+    The answer itself has the right storage.
+    """
 
     rule = Rule.R6
     arm = "eager/full"
