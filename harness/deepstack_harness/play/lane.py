@@ -18,7 +18,7 @@ class PlayedLane:
     def __init__(
         self, buffer: Buffer, session: Session, owners: RowOwners, *, notes_given: bool = False
     ) -> None:
-        """Nothing has been done yet; with `notes_given`, what the decoder is given is noted too."""
+        """Start without notes; with `notes_given`, also note what the decoder is given."""
         self.buffer = buffer
         self.session = session
         self._owners = owners
@@ -37,17 +37,17 @@ class PlayedLane:
         self._attended: list[int] = []
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
-        """The buffer's answer; its rows are noted."""
+        """Return the answer of the buffer's `get`, and note its rows."""
         payload = self.ask(tokens)
         self._note(payload)
         return payload
 
     def ask(self, tokens: int) -> tuple[Tensor, ...] | None:
-        """The buffer's answer, of which nothing is noted."""
+        """Return the answer of the buffer's `get` without noting it."""
         return naming("get", lambda: self.buffer.get(tokens))
 
     def reads(self, payload: tuple[Tensor, ...] | None) -> None:
-        """A graph is about to read this, whatever a get answered."""
+        """Note `payload`, which a graph is about to read, instead of the answers so far."""
         self._answers.clear()
         self._note(payload)
 
@@ -62,12 +62,12 @@ class PlayedLane:
         return self.outputs[-1]
 
     def clear(self, tokens: int) -> None:
-        """The buffer's clear."""
+        """Call the buffer's `clear`."""
         naming("clear", lambda: self.buffer.clear(tokens))
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """While open, rows that opaque attention is given are counted for this step."""
+        """Count, while open, the rows that opaque attention is given in this step."""
         with attended_rows() as rows:
             try:
                 yield
@@ -81,12 +81,12 @@ class PlayedLane:
 
     @property
     def answer(self) -> Answer | None:
-        """What this step read; the answers of several micro-batches follow each other."""
+        """Answer that this step read; answers of several micro-batches follow each other."""
         return join_answers(self._answers)
 
     @property
     def first_answer(self) -> Answer | None:
-        """What the first get of this step answered."""
+        """Answer of the first get of this step."""
         return self._answers[0] if self._answers else None
 
     def _note(self, payload: tuple[Tensor, ...] | None) -> None:
