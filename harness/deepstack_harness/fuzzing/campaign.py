@@ -42,7 +42,7 @@ Tell = Callable[[Progress, list[Finding]], None]
 
 @dataclass(frozen=True)
 class HuntLimits:
-    """Limits of a hunt: seconds for one step, bytes of memory, seconds for everything."""
+    """Seconds for one step, bytes of memory, and seconds for the whole hunt."""
 
     step_s: float = 20.0
     memory_bytes: int = MEMORY_BYTES
