@@ -8,11 +8,6 @@ from cases.tools import prose
 
 IN_CHECKOUT = pytest.mark.skipif(not prose.PACKAGE.is_dir(), reason="needs a checkout")
 
-# Packages with docstrings that are still to be rewritten, as `python cases/tools/prose.py` lists them. This
-# set may only shrink: take a package off when it has none left.
-TO_REWRITE = {
-    "auditing", "commands", "contract", "oracles", "runs",
-}  # fmt: skip
 LEAST_COMMENTS = 440
 """Comments of the package when they were last counted: prose that says why must not disappear."""
 
@@ -22,9 +17,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     seen = list(prose.docstrings())
     assert len(seen) > 1000
     wrong = [
-        f"{each.path}:{each.line} {each.name} begins with '{each.word}'"
-        for each in seen
-        if not each.plain and each.package not in TO_REWRITE
+        f"{each.path}:{each.line} {each.name} begins with '{each.word}'" for each in seen if not each.plain
     ]
     assert wrong == [], "begin with a verb that cases/tools/prose.py knows, a class with a noun"
 

@@ -61,7 +61,7 @@ class Payload:
 
 @dataclass
 class Ledger:
-    """Follows a trace over a buffer of `capacity` rows, `levels` and `hidden`.
+    """Expectations along a trace, for a buffer of `capacity` rows with `levels` and `hidden`.
 
     Call `expect(step)` and then `commit(step, ...)` for each step in order.
     """
