@@ -1,4 +1,4 @@
-"""`python cases/tools/prose.py`: docstrings by their first word, and comment lines, per package.
+"""`python cases/tools/prose.py`: docstrings by first word, tensors without shapes, comments per package.
 
 A search for a thing finds its docstring when that begins as other documentation does: a function with a verb
 ("Return", "Start"), a class with the noun that it is. Clauses ("What ..", "Whether ..") hide both.
@@ -39,6 +39,8 @@ VERBS = frozenset(
     )
     for word in line.split()
 )
+_SIZE = r"(?:\.\.|`?\w+`?|min\(\w+, \w+\))(?: [*/+-] \w+)?"
+_SHAPE = re.compile(rf"\({_SIZE},(?: {_SIZE}(?:, {_SIZE})*)?\)|\bshapes?\b")
 _PROPERTIES = frozenset(("property", "cached_property", "setter", "fixture"))
 
 
@@ -83,6 +85,38 @@ def docstrings() -> Iterator[Docstring]:
                     yield Docstring(where, node.lineno, _kind(node), node.name, _first(text))
 
 
+def without_shapes() -> Iterator[str]:
+    """Yield the place of every public function with a tensor in its signature that states no shape.
+
+    A shape is `(n, hidden)`, `(n,)` or a sentence with the word shape.  A method without a docstring is
+    documented by its class or by the method that it overrides, and one that only raises has no tensor.
+    """
+    for path in _files():
+        for owner, node in _public(ast.parse(path.read_text())):
+            text = ast.get_docstring(node) or (owner and node.name == "__init__" and ast.get_docstring(owner))
+            stated = _SHAPE.search(text) if text else owner
+            if not stated and _has_tensors(node) and not isinstance(node.body[-1], ast.Raise):
+                yield f"{path.relative_to(PACKAGE).as_posix()}:{node.lineno} {node.name}"
+
+
+def _public(
+    tree: ast.Module | ast.ClassDef,
+) -> Iterator[tuple[ast.ClassDef | None, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from _public(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
+            not node.name.startswith("_") or node.name in ("__init__", "__call__")
+        ):
+            yield tree if isinstance(tree, ast.ClassDef) else None, node
+
+
+def _has_tensors(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    given = (each.annotation for each in ast.walk(node.args) if isinstance(each, ast.arg))
+    signature = " ".join(ast.unparse(each) for each in (*given, node.returns) if each)
+    return re.search(r"\bTensor\b", signature) is not None
+
+
 def comments() -> Counter[str]:
     """Return the number of comments in each package."""
     found: Counter[str] = Counter()
@@ -115,6 +149,8 @@ def main() -> int:
     for each in found:
         if not each.plain:
             print(f"{each.path}:{each.line}: {each.kind} {each.name} begins with '{each.word}'")
+    for place in without_shapes():
+        print(f"{place}: states no shape")
     by_package = Counter(each.package for each in found if not each.plain)
     words = Counter(each.word for each in found if each.kind == "function")
     print(f"not plain: {sum(by_package.values())} of {len(found)}:", dict(by_package))

@@ -37,22 +37,22 @@ class PlayedLane:
         self._attended: list[int] = []
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
-        """Return the answer of the buffer's `get`, and note its rows."""
+        """Return the answer of the buffer's `get`, (P, h) per level or None, and note its rows."""
         payload = self.ask(tokens)
         self._note(payload)
         return payload
 
     def ask(self, tokens: int) -> tuple[Tensor, ...] | None:
-        """Return the answer of the buffer's `get` without noting it."""
+        """Return the answer of the buffer's `get`, (P, h) per level or None, without noting it."""
         return naming("get", lambda: self.buffer.get(tokens))
 
     def reads(self, payload: tuple[Tensor, ...] | None) -> None:
-        """Note `payload`, which a graph is about to read, instead of the answers so far."""
+        """Note `payload`, (P, h) per level or None, instead of the answers: a graph is about to read it."""
         self._answers.clear()
         self._note(payload)
 
     def run(self, inputs: Inputs) -> Tensor:
-        """Run the decoder; rows behind the tokens asked for are cut, as the engine cuts them."""
+        """Run the decoder -> (n, h); rows behind the tokens asked for are cut, as the engine cuts them."""
         if self._notes_given and inputs.payload is not None:
             self.given = tuple(map(self._owners.runs, inputs.payload))
         with self.watched():

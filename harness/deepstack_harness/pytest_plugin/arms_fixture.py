@@ -93,7 +93,7 @@ class CompileArms(Fixture):
     ) -> list[ArmRun]:
         """Play traces over a decoder (`protocols.Decoder`) whose payload comes from a buffer.
 
-        `hidden` and `levels` are the payload's; `positions(tokens, device)` are (3, tokens).
+        `hidden` and `levels` are the payload's; `positions(tokens, device)` are (3, tokens) int64.
         Fails where a compiled run differs from the eager one, or builds too many graphs.
         """
         __tracebackhide__ = True
@@ -119,7 +119,8 @@ class CompileArms(Fixture):
     ) -> list[ArmRun]:
         """Call `function(hidden, positions, payload)` with `inputs(tokens)` for each of `sizes`, in order.
 
-        The payload may be None: then nothing is compared but the outputs.
+        `Inputs` has the shapes; the function returns (n, h).  The payload may be None: then nothing is
+        compared but the outputs.
         """
         __tracebackhide__ = True
         with self.one_sentence():

@@ -26,7 +26,7 @@ def start_counting() -> None:
 
 
 def mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
-    """Compile with a symbol for the size of `dim`, instead of its first value."""
+    """Compile with a symbol for the size of `dim` of a tensor of any shape, instead of its first value."""
     from torch._dynamo import decorators
 
     decorators.mark_dynamic(tensor, dim)
@@ -35,7 +35,7 @@ def mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
 def mark_unbacked(tensor: torch.Tensor, dim: int) -> None:
     """Compile with a size of `dim` that nothing may look at: 0 and 1 get no graph of their own.
 
-    A branch on such a size raises while compiling.
+    The tensor may have any shape.  A branch on such a size raises while compiling.
     """
     from torch._dynamo import decorators
 
