@@ -8,7 +8,7 @@ import torch
 from cases.played import Played, play_judged
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.play import Model
+from deepstack_harness.play.model import Model
 
 R = Rule
 FAMILIES = ("qwen3_vl", "qwen3_omni_moe_thinker", "granite4_vision")

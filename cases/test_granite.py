@@ -24,7 +24,8 @@ from deepstack_harness.engines.known import open_source
 from deepstack_harness.families.by_name import family_named
 from deepstack_harness.families.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily
 from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.play import Model, play
+from deepstack_harness.play.model import Model
+from deepstack_harness.play.observe import play
 from deepstack_harness.probes.numerics import NumericsProbe
 
 R = Rule

@@ -8,7 +8,8 @@ from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Distances, Observation
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.play import Model, play
+from deepstack_harness.play.model import Model
+from deepstack_harness.play.observe import play
 
 TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16")
 FAULTY = ("pr40145", "pr40932")

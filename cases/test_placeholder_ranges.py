@@ -11,9 +11,10 @@ from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.oracles.ranges import judge
 from deepstack_harness.ranges.by_name import range_named
-from deepstack_harness.ranges.from_source import RANGES_CLASS, BoundRange, bind_range
+from deepstack_harness.ranges.from_source import BoundRange, bind_range
 from deepstack_harness.ranges.observe import observe_ranges
 from deepstack_harness.ranges.placeholder_range import ListRange, MakeRange, TensorRange
+from deepstack_harness.ranges.range_file import RANGES_CLASS
 from deepstack_harness.ranges.scheduling_cost import step_costs
 from deepstack_harness.ranges.workloads import geo3k, video
 

@@ -18,7 +18,7 @@ from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.vllm import VLLM
-from deepstack_harness.play import Model
+from deepstack_harness.play.model import Model
 
 R = Rule
 STEPS = "cap 16: profile 16; set 9; forward 16"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cases.selftest.workers.processes import Witness
-from deepstack_harness.play import Model
+from deepstack_harness.play.model import Model
 
 
 @pytest.fixture(scope="session")

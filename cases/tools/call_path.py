@@ -55,6 +55,7 @@ def measure(words: Sequence[str]) -> CallPath:
         if code.co_flags & inspect.CO_OPTIMIZED:
             ran.add(code.co_filename)
 
+    torch.compiler.reset()  # imports Dynamo, which takes half a minute under a profile function
     sys.setprofile(profile)
     try:
         exit_code = main(words)

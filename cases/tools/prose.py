@@ -1,4 +1,4 @@
-"""`python cases/tools/prose.py`: docstrings by their first word, and comment lines, per package.
+"""`python cases/tools/prose.py`: docstrings by first word, tensors without shapes, comments per package.
 
 A search for a thing finds its docstring when that begins as other documentation does: a function with a verb
 ("Return", "Start"), a class with the noun that it is. Clauses ("What ..", "Whether ..") hide both.
@@ -29,18 +29,18 @@ VERBS = frozenset(
         "capture change check choose clamp clear close collect compare compile compute convert copy",
         "count cut decide decode define delete describe do download draw drop embed end enter",
         "estimate execute exit fail fill find flush follow forget forward free gather get give handle",
-        "have hold hunt import iterate join judge keep kill leave let limit list listen load log look",
+        "have hide hold hunt import iterate join judge keep kill leave let limit list listen load log look",
         "lower make mark mask measure merge mix move multiply name note observe open order parse",
         "pause place plan play print project prove put question raise read rebuild recognise record",
-        "refuse register reload remove rename render repeat replace replay report reset resize resume",
-        "return roll run save say scale scatter schedule see select send set share show shrink skip",
-        "sort split stand start stop store sum switch take tell test time train transform treat turn",
-        "unpack update use verify wait walk warm warn watch wrap write yield zero",
+        "refuse register reload remember remove rename render repeat replace replay report reset resize",
+        "resolve resume return roll run save say scale scatter schedule see select send set settle share",
+        "show shrink skip sort split stand start stop store sum switch take tell test time train transform",
+        "treat turn unpack update use verify wait walk warm warn watch wrap write yield zero",
     )
     for word in line.split()
 )
-# Plural nouns that are spelt like a verb in the third person.
-_NOUNS = frozenset(("costs", "counts", "figures", "limits", "shares", "starts"))
+_SIZE = r"(?:\.\.|`?\w+`?|min\(\w+, \w+\))(?: [*/+-] \w+)?"
+_SHAPE = re.compile(rf"\({_SIZE},(?: {_SIZE}(?:, {_SIZE})*)?\)|\bshapes?\b")
 _PROPERTIES = frozenset(("property", "cached_property", "setter", "fixture"))
 
 
@@ -85,6 +85,38 @@ def docstrings() -> Iterator[Docstring]:
                     yield Docstring(where, node.lineno, _kind(node), node.name, _first(text))
 
 
+def without_shapes() -> Iterator[str]:
+    """Yield the place of every public function with a tensor in its signature that states no shape.
+
+    A shape is `(n, hidden)`, `(n,)` or a sentence with the word shape.  A method without a docstring is
+    documented by its class or by the method that it overrides, and one that only raises has no tensor.
+    """
+    for path in _files():
+        for owner, node in _public(ast.parse(path.read_text())):
+            text = ast.get_docstring(node) or (owner and node.name == "__init__" and ast.get_docstring(owner))
+            stated = _SHAPE.search(text) if text else owner
+            if not stated and _has_tensors(node) and not isinstance(node.body[-1], ast.Raise):
+                yield f"{path.relative_to(PACKAGE).as_posix()}:{node.lineno} {node.name}"
+
+
+def _public(
+    tree: ast.Module | ast.ClassDef,
+) -> Iterator[tuple[ast.ClassDef | None, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from _public(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
+            not node.name.startswith("_") or node.name in ("__init__", "__call__")
+        ):
+            yield tree if isinstance(tree, ast.ClassDef) else None, node
+
+
+def _has_tensors(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    given = (each.annotation for each in ast.walk(node.args) if isinstance(each, ast.arg))
+    signature = " ".join(ast.unparse(each) for each in (*given, node.returns) if each)
+    return re.search(r"\bTensor\b", signature) is not None
+
+
 def comments() -> Counter[str]:
     """Return the number of comments in each package."""
     found: Counter[str] = Counter()
@@ -117,6 +149,8 @@ def main() -> int:
     for each in found:
         if not each.plain:
             print(f"{each.path}:{each.line}: {each.kind} {each.name} begins with '{each.word}'")
+    for place in without_shapes():
+        print(f"{place}: states no shape")
     by_package = Counter(each.package for each in found if not each.plain)
     words = Counter(each.word for each in found if each.kind == "function")
     print(f"not plain: {sum(by_package.values())} of {len(found)}:", dict(by_package))

@@ -29,7 +29,7 @@ from deepstack_harness.contract.rules import Rule
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from deepstack_harness.play import Model
+    from deepstack_harness.play.model import Model
 
 _REPEATS = 5
 _INCIDENT = "43602"
@@ -141,7 +141,7 @@ def compile_bare() -> None:
     """Compile what `repro` compiles, with torch alone: no buffers, probes, oracles or tables."""
     import torch
 
-    from deepstack_harness.play import Model
+    from deepstack_harness.play.model import Model
 
     torch.set_num_threads(1)
     model = Model.build(_FAMILY)

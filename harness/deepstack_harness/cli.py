@@ -120,7 +120,7 @@ _ENDED_BY: list[signal.Signals] = []
 
 
 def _end() -> None:
-    """Settle the streams; end this process with the signal that ended its work, as its parent expects."""
+    """Flush the streams; end this process with the signal that ended its work, as its parent expects."""
     _settle_streams()
     for number in _ENDED_BY:
         signal.signal(number, signal.SIG_DFL)

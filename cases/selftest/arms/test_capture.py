@@ -25,8 +25,9 @@ from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles import address, contract
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.oracles.observed_case import ObservedCase
-from deepstack_harness.play import Model, play
 from deepstack_harness.play.lane import PlayedLane
+from deepstack_harness.play.model import Model
+from deepstack_harness.play.observe import play
 from deepstack_harness.probes.rows import RowOwners
 from deepstack_harness.probes.storage import StorageWatch
 from deepstack_harness.revisions.reference import ReferenceBuffer

@@ -29,7 +29,7 @@ from deepstack_harness.arms.tensor_json import from_json, to_json
 from deepstack_harness.contract.arm_spec import GuardPolicy
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.errors import NotMeasured, StepUnavailable
-from deepstack_harness.play import Model
+from deepstack_harness.play.model import Model
 from deepstack_harness.torch_compat import artifact, dynamo
 from deepstack_harness.torch_compat.modules import take_apart
 from deepstack_harness.workers.supervised import Supervised

@@ -38,7 +38,8 @@ from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.errors import StepUnavailable, UsageError
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.oracles.observed_case import ObservedCase
-from deepstack_harness.play import Model, play
+from deepstack_harness.play.model import Model
+from deepstack_harness.play.observe import play
 
 LEVELS, HIDDEN = 3, 8
 CPU = torch.device("cpu")

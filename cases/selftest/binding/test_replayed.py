@@ -10,7 +10,8 @@ from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.oracles.observed_case import ObservedCase
-from deepstack_harness.play import Model, play
+from deepstack_harness.play.model import Model
+from deepstack_harness.play.observe import play
 from deepstack_harness.torch_compat.recording import OpRecorder
 
 CPU = torch.device("cpu")

@@ -9,7 +9,8 @@ from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation, RowRange
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import UsageError
-from deepstack_harness.play import Model, play
+from deepstack_harness.play.model import Model
+from deepstack_harness.play.observe import play
 from deepstack_harness.revisions.reference import ReferenceBuffer
 
 DROP_ALL = ArmSpec.parse("eager/drop_all")

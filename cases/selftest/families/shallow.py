@@ -8,7 +8,7 @@ import torch
 from deepstack_harness.families.by_name import family_named
 from deepstack_harness.families.family import TinyFamily
 from deepstack_harness.families.granite4_vision import Granite4VisionConfig
-from deepstack_harness.play import Model
+from deepstack_harness.play.model import Model
 from deepstack_harness.probes.numerics import NumericsProbe
 
 

@@ -17,8 +17,8 @@ from deepstack_harness.fuzzing.hunt import Hunt, hunt
 from deepstack_harness.fuzzing.lifecycles import lifecycles
 from deepstack_harness.fuzzing.player import Death, FindingKind, InProcessPlayer
 from deepstack_harness.fuzzing.watch import Progress, Watch
-from deepstack_harness.play import Model
 from deepstack_harness.play import shared_work as work
+from deepstack_harness.play.model import Model
 
 FAULTY = "pr43617"
 

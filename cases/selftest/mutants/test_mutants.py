@@ -16,7 +16,7 @@ from deepstack_harness.catalogue.names import imported
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.case import Compare
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.play import Model
+from deepstack_harness.play.model import Model
 from deepstack_harness.revisions.reference import ReferenceBuffer
 
 LURES = (

@@ -8,7 +8,7 @@ from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.oracles.observed_case import ObservedCase
-from deepstack_harness.play import Model
+from deepstack_harness.play.model import Model
 
 RULES = [Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8]
 
@@ -120,7 +120,7 @@ def test_rows_are_told_apart_in_half_precision(dtype: str) -> None:
     from cases.selftest.play.playing import case_of
     from deepstack_harness.mutants.by_name import buffer_named
     from deepstack_harness.oracles.all_rules import judge_all
-    from deepstack_harness.play import play
+    from deepstack_harness.play.observe import play
 
     case = case_of(CONTRACT_TRACES[0], "reference", dtype=dtype)
     said = judge_all(ObservedCase(case, play(case, model, buffer_named("reference"))))

@@ -13,7 +13,7 @@ from deepstack_harness.contract.trace import Trace
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.oracles.contract_audit import ContractAudit
 from deepstack_harness.oracles.observed_case import ObservedCase
-from deepstack_harness.play import Model
+from deepstack_harness.play.model import Model
 
 FAULTY = "cap 16: set 9; get 9; set 3; get 9; clear 1; get 9; get -1; clear 9; set 16; get 20"
 

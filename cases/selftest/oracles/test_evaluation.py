@@ -6,7 +6,8 @@ from cases.selftest.play.playing import case_of
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.evaluation import Evaluation, evaluate
-from deepstack_harness.play import Model, play
+from deepstack_harness.play.model import Model
+from deepstack_harness.play.observe import play
 
 
 def evaluation(model: Model, trace: str, revision: str, arm: str = "eager/drop_all") -> Evaluation:

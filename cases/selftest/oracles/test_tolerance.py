@@ -25,7 +25,8 @@ from deepstack_harness.errors import UsageError
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles import distances, output
 from deepstack_harness.oracles.observed_case import ObservedCase
-from deepstack_harness.play import Model, play
+from deepstack_harness.play.model import Model
+from deepstack_harness.play.observe import play
 
 INDUCTOR = "inductor/drop_all"
 SIZES = (1, 2, 9, 33)

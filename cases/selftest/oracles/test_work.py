@@ -16,7 +16,8 @@ from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.families.by_name import family_named
 from deepstack_harness.oracles import work
 from deepstack_harness.oracles.observed_case import ObservedCase
-from deepstack_harness.play import Model, play
+from deepstack_harness.play.model import Model
+from deepstack_harness.play.observe import play
 from deepstack_harness.revisions.granite import GraniteRowsBuffer
 from deepstack_harness.revisions.reference import ReferenceBuffer
 

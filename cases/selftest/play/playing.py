@@ -13,7 +13,8 @@ from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.oracles.observed_case import ObservedCase
-from deepstack_harness.play import Model, play
+from deepstack_harness.play.model import Model
+from deepstack_harness.play.observe import play
 
 
 def case_of(trace: str, revision: str, arm: ArmSpec = EAGER, dtype: str = "float32") -> Case:

@@ -13,7 +13,8 @@ from deepstack_harness.contract.arm_spec import ArmSpec, GuardPolicy
 from deepstack_harness.contract.observation import NOT_FINITE, RowRange
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.errors import NotMeasured
-from deepstack_harness.play import Model, play
+from deepstack_harness.play.model import Model
+from deepstack_harness.play.observe import play
 from deepstack_harness.probes.graphs import GraphProbe
 from deepstack_harness.probes.numerics import distance
 from deepstack_harness.probes.rows import RowOwners

@@ -8,11 +8,6 @@ from cases.tools import prose
 
 IN_CHECKOUT = pytest.mark.skipif(not prose.PACKAGE.is_dir(), reason="needs a checkout")
 
-# Packages with docstrings that are still to be rewritten, as `python cases/tools/prose.py` lists them. This
-# set may only shrink: take a package off when it has none left.
-TO_REWRITE = {
-    "auditing", "commands", "contract", "fuzzing", "mutants", "oracles", "play", "runs", "sources", "workers",
-}  # fmt: skip
 LEAST_COMMENTS = 440
 """Comments of the package when they were last counted: prose that says why must not disappear."""
 
@@ -22,11 +17,14 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     seen = list(prose.docstrings())
     assert len(seen) > 1000
     wrong = [
-        f"{each.path}:{each.line} {each.name} begins with '{each.word}'"
-        for each in seen
-        if not each.plain and each.package not in TO_REWRITE
+        f"{each.path}:{each.line} {each.name} begins with '{each.word}'" for each in seen if not each.plain
     ]
     assert wrong == [], "begin with a verb that cases/tools/prose.py knows, a class with a noun"
+
+
+@IN_CHECKOUT
+def test_functions_with_tensors_state_their_shapes() -> None:
+    assert list(prose.without_shapes()) == [], "say the shape in the docstring, such as x (n, hidden)"
 
 
 @IN_CHECKOUT
@@ -55,3 +53,31 @@ def test_a_docstring_is_judged_by_its_first_word(tmp_path: Path, monkeypatch: py
         ("class", "Conjugated"): False, ("class", "Clause"): False,
     }  # fmt: skip
     assert prose.comments() == {"rooms": 1}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "stated"),
+    [
+        ("Mix x (n, hidden).", True),
+        ("Gather the rows (ranks * n, ..).", True),
+        ("Return (min(tokens, capacity), hidden).", True),
+        ("Decode ids (n,).", True),
+        ("Take a tensor of any shape.", True),
+        ("Mix x.", False),
+        ("Mix x (see `mix`).", False),
+        ("Call `mix(x)`.", False),
+    ],
+)
+def test_a_shape_is_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentence: str, stated: bool
+) -> None:
+    (tmp_path / "a.py").write_text(
+        f"def mix(x: torch.Tensor) -> None:\n    '''{sentence}'''\n"
+        "def _private(x: Tensor) -> None:\n    '''Mix x.'''\n"
+        "def number(x: TensorCount) -> int:\n    '''Count.'''\n"
+        "class Shown:\n"
+        "    def inherited(self) -> tuple[Tensor, ...] | None:\n        return None\n"
+        "    def refused(self) -> Tensor:\n        '''Refuse.'''\n        raise ValueError\n"
+    )
+    monkeypatch.setattr(prose, "PACKAGE", tmp_path)
+    assert list(prose.without_shapes()) == ([] if stated else ["a.py:1 mix"])

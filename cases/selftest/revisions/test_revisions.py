@@ -7,7 +7,7 @@ from cases.selftest.play.playing import observe
 from cases.selftest.revisions.sequences import REVISIONS, SEQUENCES, Read, Sequence
 from deepstack_harness.catalogue.registry import REVISIONS as REGISTERED
 from deepstack_harness.contract.observation import Answer, Observation, StepFacts
-from deepstack_harness.play import Model
+from deepstack_harness.play.model import Model
 from deepstack_harness.revisions.qwen import Pr49397Buffer
 from deepstack_harness.revisions.reference import ReferenceBuffer
 

@@ -37,7 +37,7 @@ class Captured:
         self.slots.positions.copy_(inputs.positions)
 
     def decode(self, lane: Lane, payload: tuple[Tensor, ...] | None) -> None:
-        """Decode from slot to slot."""
+        """Decode from slot to slot with a payload, one (P, h) per level or None -> (P, h)."""
         self.graph.call(lambda: self.out.copy_(lane.run(replace(self.slots, payload=payload))))
 
 

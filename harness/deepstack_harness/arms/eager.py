@@ -47,7 +47,7 @@ class EagerSession:
 
 
 def zero_payload(positions: Tensor, profile: Profile) -> tuple[Tensor, ...]:
-    """Return one zeroed (n, hidden) tensor per level for positions (3, n); their storages are distinct."""
+    """Return one zeroed (n, hidden) tensor per level for positions (3, n) int64, in storage of its own."""
     shape = (positions.size(-1), profile.hidden)
     return tuple(
         torch.zeros(shape, dtype=profile.dtype, device=profile.device) for _ in range(profile.levels)

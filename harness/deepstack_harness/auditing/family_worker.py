@@ -5,7 +5,7 @@ from dataclasses import asdict
 from deepstack_harness.auditing.source_process import SourceProcess
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation
-from deepstack_harness.engines.classes import cut_methods_of
+from deepstack_harness.engines.cuts import cut_methods_of
 from deepstack_harness.play.case_worker import COMPILE_LIMITS, WORK, observation_of
 from deepstack_harness.play.source_class import SourceClass
 from deepstack_harness.sources.source import buffer_of

@@ -1,10 +1,12 @@
-"""Auditors of placeholder ranges and dual streams: our variants of each, and those of a source."""
+"""Auditors of placeholder ranges and dual streams: our variants of each, and those of a source.
+
+Only variants of ours run in this process: what imports torch is imported for them alone.
+"""
 
 from collections.abc import Iterator
 
 import msgspec
 
-from deepstack_harness.auditing.range_costs import OTHER_KIND, step_costs_of
 from deepstack_harness.auditing.source_worker import SourceWorker
 from deepstack_harness.auditing.systems import JudgedSubject, must_break
 from deepstack_harness.catalogue.incidents import Incident
@@ -17,12 +19,8 @@ from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.oracles import ordering, ranges
 from deepstack_harness.oracles.base import error
 from deepstack_harness.oracles.effect import effect_of
-from deepstack_harness.ranges.by_name import range_named
-from deepstack_harness.ranges.from_source import RANGES_CLASS, range_file
-from deepstack_harness.ranges.observe import observe_ranges
-from deepstack_harness.streams.by_name import dual_stream_named
+from deepstack_harness.ranges.range_file import RANGES_CLASS, range_file
 from deepstack_harness.streams.helper_code import helper_file
-from deepstack_harness.streams.observe import observe_ordering
 from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 
 _WORK = "deepstack_harness.auditing.source_work"
@@ -33,6 +31,10 @@ class PlaceholderRanges:
 
     def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
         """Judge every variant; those that differ only in how the sum is kept have a cost."""
+        from deepstack_harness.auditing.range_costs import OTHER_KIND, step_costs_of
+        from deepstack_harness.ranges.by_name import range_named
+        from deepstack_harness.ranges.observe import observe_ranges
+
         costs = step_costs_of({name: range_named(name) for name in OTHER_KIND})
         for name in incident.revisions:
             subject = SystemSubject(System.PLACEHOLDER_RANGES, name)
@@ -61,6 +63,9 @@ class DualStreams:
 
     def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
         """Judge every variant."""
+        from deepstack_harness.streams.by_name import dual_stream_named
+        from deepstack_harness.streams.observe import observe_ordering
+
         for name in incident.revisions:
             subject = SystemSubject(System.DUAL_STREAM, name)
             seen = observe_ordering(subject, dual_stream_named(name))

@@ -10,8 +10,9 @@ from deepstack_harness.auditing.range_costs import OTHER_KIND, step_costs_of
 from deepstack_harness.contract.facts.systems import System, SystemSubject
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.ranges.by_name import range_named
-from deepstack_harness.ranges.from_source import RANGES_CLASS, bind_range
+from deepstack_harness.ranges.from_source import bind_range
 from deepstack_harness.ranges.observe import observe_ranges
+from deepstack_harness.ranges.range_file import RANGES_CLASS
 from deepstack_harness.streams.from_source import helpers_of
 from deepstack_harness.streams.observe import observe_ordering
 from deepstack_harness.workers.child import Channel

@@ -50,7 +50,7 @@ class JudgedSubject(RuleVerdicts):
 
 
 class SystemAuditor(Protocol):
-    """Judges the subjects of one system's incidents."""
+    """Auditor of the incidents of one system: it judges their subjects."""
 
     def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
         """Judge every faulty and every fixed variant."""

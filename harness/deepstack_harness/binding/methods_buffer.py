@@ -34,12 +34,15 @@ class MethodsBuffer:
         return 0 if levels is None or len(levels) == 0 else levels[0].size(0)
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """See `Buffer.get`; raises `UsageError` when the levels cannot be told from the answer."""
+        """Return the class's answer, one (P, hidden) per level or None; see `Buffer.get`.
+
+        Raises `UsageError` when the levels cannot be told from the answer.
+        """
         answer = self._call("get", tokens)
         return None if answer is None else self._in_level_order(answer)
 
     def set(self, payload: Tensor, /) -> None:
-        """See `Buffer.set`."""
+        """Give a payload (levels, N, hidden) to the class; see `Buffer.set`."""
         self._call("set", payload)
 
     def clear(self, tokens: int, /) -> None:

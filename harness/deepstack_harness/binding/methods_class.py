@@ -7,7 +7,7 @@ from torch import nn
 
 from deepstack_harness.binding.bound_class import BoundClass, misses_package
 from deepstack_harness.binding.cut_class import STORAGE
-from deepstack_harness.binding.cut_model import BY_METHODS, Model, ModelCut, cut_known
+from deepstack_harness.binding.cut_model import ModelCut
 from deepstack_harness.binding.define import define_model
 from deepstack_harness.binding.methods_buffer import MethodsBuffer
 from deepstack_harness.binding.stand_ins import (
@@ -19,7 +19,6 @@ from deepstack_harness.binding.stand_ins import (
     vllm_config,
 )
 from deepstack_harness.errors import UsageError, passes_through
-from deepstack_harness.sources.source import Source
 
 
 @dataclass(frozen=True)
@@ -83,17 +82,11 @@ class MethodsClass(BoundClass[Host]):
         return StageMissingLayer() if "StageMissingLayer" in self.of.cut.replaced.values() else None
 
 
-def bind_methods(source: Source, model: Model) -> MethodsClass:
-    """Cut a class out of `source` and define it.
-
-    Raises `UsageError` that says what is missing when this source has no such buffer, or one
-    that cannot be run without the package; `MachineError` when the source cannot be fetched.
-    """
-    return define_methods(cut_known(source, model, BY_METHODS))
-
-
 def define_methods(cut: ModelCut) -> MethodsClass:
-    """Define a class that was cut by its methods, and rehearse it; raise what `bind_methods` raises."""
+    """Define a class that was cut by its methods, and rehearse it.
+
+    Raises `UsageError` for one that cannot be run without its package.
+    """
     bound = MethodsClass(cut, define_model(cut, Host, METHODS_STAND_INS))
     bound.rehearse()
     return bound

@@ -82,7 +82,7 @@ class RecordingModel:
 
 
 def in_level_order(payload: object) -> tuple[Tensor, ...]:
-    """Order levels by the number that every name ends in: `.._embeds_0`, `.._1`, or layers `ds_3`, `ds_7`.
+    """Order levels, each (P, hidden), by the number that ends every name: `.._embeds_0` or layers `ds_3`.
 
     Raises `UsageError` when the names do not tell the order.
     """

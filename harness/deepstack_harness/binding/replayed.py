@@ -33,11 +33,11 @@ class ReplayedBuffer:
         return self._buffer.capacity
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """Return the tensors that were answered at capture, after a replay of the operations of get."""
+        """Replay get; return the tensors that it answered at capture, one (P, hidden) per level or None."""
         return self._run("get", tokens, self._buffer.get)
 
     def set(self, payload: Tensor, /) -> None:
-        """Set the payload outside of the graph: its Python runs every time."""
+        """Set a payload (levels, N, hidden) outside of the graph: its Python runs every time."""
         self._buffer.set(payload)
 
     def clear(self, tokens: int, /) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class IntermediateTensors:
-    """Named tensors (vllm/sequence.py); vLLM's own class can also be pickled and compared."""
+    """Named tensors (n, hidden) (vllm/sequence.py); vLLM's own class can also be pickled and compared."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = tensors
@@ -28,7 +28,7 @@ class IntermediateTensors:
         self.tensors[key] = tensor
 
     def items(self) -> ItemsView[str, Tensor]:
-        """Return names and tensors."""
+        """Return names and tensors (n, hidden)."""
         return self.tensors.items()
 
     def __len__(self) -> int:

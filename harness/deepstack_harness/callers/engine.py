@@ -28,7 +28,7 @@ class Engine:
         return decoder
 
     def inputs(self, step: Step, inputs: Inputs) -> Inputs:
-        """Return the true inputs of a step, for both lanes: hidden (P, h), positions (3, P)."""
+        """Return the true inputs of a step, for both lanes: hidden (P, h), positions (3, P) int64."""
         return inputs
 
     def parts(self, tokens: int) -> Sequence[slice]:

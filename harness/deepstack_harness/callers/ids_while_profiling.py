@@ -32,7 +32,7 @@ class EmbedsIds(nn.Module):
 
     @override
     def forward(self, hidden: Tensor | None, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
-        """Decode hidden (n, h) or None, positions (3, n), one (rows, h) per level or None -> (n, h)."""
+        """Decode hidden (n, h) or None, positions (3, n) int64, one (rows, h) per level or None -> (n, h)."""
         embedded = embed(self.words, positions) if hidden is None else hidden
         out: Tensor = self.decoder(embedded, positions, payload)
         return out

@@ -33,7 +33,7 @@ class TwoStages(nn.Module):
 
     @override
     def forward(self, hidden: Tensor, positions: Tensor, payload: Payload) -> Tensor:
-        """Run both stages: hidden (n, h), positions (3, n), one (rows, h) per level or None -> (n, h)."""
+        """Run both stages: hidden (n, h), positions (3, n) int64, (rows, h) per level or None -> (n, h)."""
         between = self.first(hidden, positions, payload)
         out: Tensor = self.second(between, positions, self._later(payload))
         return out

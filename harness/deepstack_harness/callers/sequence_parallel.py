@@ -52,7 +52,7 @@ class SharedDecoder(nn.Module):
 
     @override
     def forward(self, hidden: Tensor, positions: Tensor, payload: Payload | None) -> Tensor:
-        """Run all layers: hidden (P / ranks, h), positions (3, P), (P / ranks, h) per level -> (P, h)."""
+        """Run all layers: hidden and each level (P / ranks, h), positions (3, P) int64 -> (P, h)."""
         out: Tensor = gather_rows(self.decoder(hidden, positions, payload), self.ranks)
         return out
 

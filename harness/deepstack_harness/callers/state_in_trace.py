@@ -26,7 +26,7 @@ class CountsTokens(nn.Module):
 
     @override
     def forward(self, hidden: Tensor, positions: Tensor, payload: Payload) -> Tensor:
-        """Decode hidden (n, h), positions (3, n), one (n, h) per level or None -> (n, h)."""
+        """Decode hidden (n, h), positions (3, n) int64, one (n, h) per level or None -> (n, h)."""
         if payload is not None:
             row_n1 = torch.arange(hidden.size(0), device=hidden.device).unsqueeze(1)
             payload = tuple(level.masked_fill(row_n1 >= self.tokens_set, 0) for level in payload)

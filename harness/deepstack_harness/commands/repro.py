@@ -33,7 +33,7 @@ SUMMARY = "show an incident on known-bad and known-good revisions, or judge a vL
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The incident, and what narrows or redirects it."""
+    """Add the incident and the options that narrow or redirect it."""
     parser.add_argument("incident", help="id, short name or any reference of an incident, such as 43602")
     add_source(parser.add_mutually_exclusive_group(), "judge this source instead of our revisions")
     parser.add_argument(
@@ -89,7 +89,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
 
 def _refuse_mixtures(incident: Incident, args: Namespace) -> None:
-    """Options that leave no room for each other, instead of one that is ignored."""
+    """Raise `UsageError` for options that exclude each other, so that none is ignored silently."""
     if (args.script or args.pytest) and (args.source or args.trace or args.arm or args.workload is not None):
         raise UsageError(
             "--script and --pytest show the catalogue's own trace: "
@@ -118,7 +118,7 @@ def _prepare_torch(args: Namespace) -> None:
 
 @dataclass(frozen=True)
 class Asked:
-    """What narrows an incident's runs, or replaces them."""
+    """Options that narrow the runs of an incident, or replace them."""
 
     trace: Trace | None
     arm: ArmSpec | None

@@ -78,7 +78,11 @@ def _trace(workload: str | None, output: Output) -> Trace:
 
 
 def _as_known(incident: Incident, planned: PlannedCase, found: Evaluation) -> bool:
-    """A faulty revision is seen with its guards dropped only: torch's own guards recompile and are right."""
+    """Return True if a faulty revision is seen, and any other is not.
+
+    A faulty revision must be seen only where its guards are dropped: torch's own guards recompile, and the
+    outputs are right.
+    """
     right = found.agreement == 1 and not found.died
     faulty = planned.case.buffer.name in incident.faulty and planned.case.arm.guards == "drop_all"
     return right != faulty

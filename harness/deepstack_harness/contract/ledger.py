@@ -75,7 +75,7 @@ class Payload:
 
 @dataclass
 class Ledger:
-    """Follows a trace over a buffer of `capacity` rows, `levels` and `hidden`.
+    """Expectations along a trace, for a buffer of `capacity` rows with `levels` and `hidden`.
 
     Call `expect(step)` and then `commit(step, ...)` for each step in order.  `capacity` is what the buffer
     was made with, and then what it reports.  `promised` rows get has to answer in any case: those that it

@@ -235,7 +235,7 @@ class Lane(Protocol):
         ...
 
     def ask(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """Return the buffer's answer as `get` does, without a record.
+        """Return the buffer's answer for P tokens, (P, h) per level or None, without a record.
 
         While a graph is captured, the operations of recording would be captured too.
         """

@@ -19,7 +19,7 @@ from deepstack_harness.atomic import write_atomically
 from deepstack_harness.auditing.source_profile import source_profile
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.engines.classes import cut_methods_of
+from deepstack_harness.engines.cuts import cut_methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import UsageError
 from deepstack_harness.fuzzing.boundary import search_boundary
@@ -42,7 +42,7 @@ Tell = Callable[[Progress, list[Finding]], None]
 
 @dataclass(frozen=True)
 class HuntLimits:
-    """Limits of a hunt: seconds for one step, bytes of memory, seconds for everything."""
+    """Seconds for one step, bytes of memory, and seconds for the whole hunt."""
 
     step_s: float = 20.0
     memory_bytes: int = MEMORY_BYTES

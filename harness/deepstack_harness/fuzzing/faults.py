@@ -75,7 +75,7 @@ def faults_by_step(case: Case, observation: Observation, budget: Budget) -> Iter
 
 
 class _Prefixes:
-    """Judges the first steps of a played trace."""
+    """Prefixes of a played trace, judged without playing them again."""
 
     def __init__(self, case: Case, observation: Observation, budget: Budget) -> None:
         self._case = case

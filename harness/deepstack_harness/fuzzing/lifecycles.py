@@ -59,7 +59,7 @@ def _phrase(kind: str) -> SearchStrategy[_Phrase]:
 
 
 class _Writer:
-    """Writes the trace of some phrases; assumes that the buffer grows whenever it may."""
+    """Writer of the trace of some phrases; it assumes that the buffer grows whenever it may."""
 
     def __init__(self, target: Target, capacity: int, begun: bool, phrases: Iterable[_Phrase]) -> None:
         self.made = self.rows = capacity

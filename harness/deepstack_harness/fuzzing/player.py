@@ -38,7 +38,7 @@ MEMORY_BYTES = 4 * 2**30
 
 
 class FindingKind(StrEnum):
-    """How a fault showed: a broken rule, or an end of the worker that played it."""
+    """Kind of a finding: a broken rule, or an end of the worker that played it."""
 
     RULE = "rule"
     HANG = "hang"
@@ -158,7 +158,10 @@ class WorkerPlayer:
 
 
 class InProcessPlayer:
-    """This process, which does not survive what ends a worker: for tests, and `selftest --workers 0`."""
+    """Player inside this process, for tests and `selftest --workers 0`.
+
+    Whatever ends a worker ends this process too.
+    """
 
     torch = ""
 

@@ -29,7 +29,7 @@ SHAPE_FAULTS = ((2, None), (4, None), (0, None), (None, 1), (None, 7), (None, 12
 
 @cache
 def breaking_counts(capacity: int, ranks: int = 1) -> tuple[int, ...]:
-    """Counts in [0, capacity] where things break, in order; `ranks` share a step."""
+    """Return the counts in [0, capacity] where things break, in order; `ranks` share a step."""
     centres = {*CAPTURE_SIZES, *range(ranks, capacity + 1, ranks)} if ranks > 1 else set(CAPTURE_SIZES)
     near = {centre + offset for centre in (*centres, capacity) for offset in (-1, 0, 1)}
     reported = {count for pair in REPORTED_PAIRS for count in pair}
@@ -38,7 +38,10 @@ def breaking_counts(capacity: int, ranks: int = 1) -> tuple[int, ...]:
 
 @cache
 def growing_counts(capacity: int, ranks: int = 2) -> tuple[int, ...]:
-    """Counts above the capacity: its neighbour, the next capture size and multiple of ranks, half more."""
+    """Return counts above the capacity.
+
+    They are its neighbour, the next capture size, the next multiple of ranks, and half more.
+    """
     above = (capacity + 1, pad_to_capture(capacity + 1), pad_to_multiple(capacity + 1, ranks))
     return tuple(sorted({*above, capacity + 4, capacity * 3 // 2 + 1}))
 
@@ -56,21 +59,22 @@ def _one_of(counts: Sequence[int]) -> SearchStrategy[int]:
 
 
 def paddings(tokens: int, capacity: int, ranks: int = 1) -> tuple[int, ...]:
-    """Every P in [tokens, ..] that an engine may ask for: unpadded, captured, shared by ranks, the largest.
+    """Return every P in [tokens, ..] that an engine may ask for, in order.
 
-    The largest stands for a data-parallel group, whose ranks all take the maximum over them.
+    P is unpadded, a capture size, a multiple of ranks or the largest.  The largest stands for a data-parallel
+    group: each rank takes the maximum over all ranks.
     """
     shared = pad_to_multiple(tokens, ranks)
     return tuple(sorted({tokens, pad_to_capture(tokens), shared, max(tokens, capacity)}))
 
 
 def padded(tokens: int, capacity: int, ranks: int = 1) -> SearchStrategy[int]:
-    """One of `paddings`."""
+    """Draw from `paddings`."""
     return st.sampled_from(paddings(tokens, capacity, ranks))
 
 
 def pairs(capacity: int, ranks: int = 1) -> SearchStrategy[tuple[int, int]]:
-    """(N, P) of one step: the reported ones that fit, and others padded as engines do."""
+    """Draw (N, P) of one step: a reported pair that fits, or one that is padded as engines do."""
     reported = [pair for pair in REPORTED_PAIRS if pair[1] <= capacity]
     drawn = token_counts(capacity, ranks).flatmap(
         lambda tokens: padded(tokens, capacity, ranks).map(lambda wanted: (tokens, wanted))
@@ -80,7 +84,7 @@ def pairs(capacity: int, ranks: int = 1) -> SearchStrategy[tuple[int, int]]:
 
 @st.composite
 def spans(draw: DrawFn, tokens: int) -> tuple[tuple[int, int], ...]:
-    """One or two ranges of visual tokens, in order and apart, within [0, tokens); `tokens` is 1 or more."""
+    """Draw one or two ranges of visual tokens within [0, tokens), in order and apart; `tokens` >= 1."""
     size = 4 if tokens > 2 and draw(st.booleans()) else 2
     edges = sorted(draw(st.lists(st.integers(0, tokens), unique=True, min_size=size, max_size=size)))
     return tuple(zip(edges[::2], edges[1::2], strict=True))
@@ -88,7 +92,7 @@ def spans(draw: DrawFn, tokens: int) -> tuple[tuple[int, int], ...]:
 
 @st.composite
 def sets(draw: DrawFn, capacity: int, ranks: int = 1, *, bad: bool = False) -> Step:
-    """A `set`, sometimes with spans, sometimes above the capacity; with `bad` also of a wrong shape."""
+    """Draw a `set`, sometimes with spans or above the capacity; with `bad` also of a wrong shape."""
     counts = st.one_of(
         token_counts(capacity, ranks), st.sampled_from(growing_counts(capacity, max(2, ranks)))
     )
@@ -101,7 +105,7 @@ def sets(draw: DrawFn, capacity: int, ranks: int = 1, *, bad: bool = False) -> S
 
 
 def steps(capacity: int, ranks: int = 1, *, bad: bool = True) -> SearchStrategy[Step]:
-    """Any step of a buffer alone; with `bad` also negative counts and payloads of a wrong shape."""
+    """Draw any step of a buffer alone; with `bad` also negative counts and payloads of a wrong shape."""
     counts = st.one_of(
         token_counts(capacity, ranks), st.sampled_from(growing_counts(capacity, max(2, ranks)))
     )
@@ -114,13 +118,13 @@ def steps(capacity: int, ranks: int = 1, *, bad: bool = True) -> SearchStrategy[
 def traces(
     capacity: int = 16, ranks: int = 1, *, bad: bool = True, max_steps: int = 8
 ) -> SearchStrategy[Trace]:
-    """Whole traces on a buffer of `capacity` rows: all rows are read before the first step and after each."""
+    """Draw traces on a buffer of `capacity` rows; all rows are read at the start and after each step."""
     drawn = st.lists(steps(capacity, ranks, bad=bad), min_size=1, max_size=max_steps)
     return drawn.map(lambda found: Trace(capacity, tuple(with_reads(capacity, found))))
 
 
 def with_reads(capacity: int, found: Sequence[Step]) -> Iterator[Step]:
-    """The steps, with a `get` of all rows before the first and behind each."""
+    """Yield the steps, with a `get` of all rows before the first and after each."""
     yield Step(Op.GET, capacity)
     for step in found:
         yield step
@@ -129,7 +133,7 @@ def with_reads(capacity: int, found: Sequence[Step]) -> Iterator[Step]:
 
 @st.composite
 def engine_traces(draw: DrawFn, capacity: int = 16, ranks: int = 1, max_steps: int = 6) -> Trace:
-    """What an engine in order does: a profile run, then steps of `set N; forward P` or of text alone."""
+    """Draw a correct engine's trace: a profile run, then steps of `set N; forward P` or of text alone."""
     done = [Step(Op.PROFILE, capacity)]
     for tokens, wanted in draw(st.lists(pairs(capacity, ranks), min_size=1, max_size=max_steps)):
         done += [Step(Op.SET, tokens)] if tokens and draw(st.booleans()) else []
@@ -139,7 +143,7 @@ def engine_traces(draw: DrawFn, capacity: int = 16, ranks: int = 1, max_steps: i
 
 @st.composite
 def requests(draw: DrawFn, max_requests: int = 4) -> list[Request]:
-    """Prompts with 0 to 2 images of 28 to 140 pixels a side, text, and answers."""
+    """Draw prompts with 0 to 2 images of 28 to 140 pixels a side, text, and answers."""
     sides = st.integers(28, 140)
     images = st.lists(st.tuples(sides, sides), max_size=2).map(tuple)
     made = st.tuples(images, st.integers(1, 40), st.integers(0, 6))
@@ -149,5 +153,5 @@ def requests(draw: DrawFn, max_requests: int = 4) -> list[Request]:
 
 @st.composite
 def schedules(draw: DrawFn, budget: int = 16, slots: int = 3) -> list[ScheduledStep]:
-    """Chunked prefill of drawn requests: steps of at most `budget` tokens and `slots` requests."""
+    """Draw chunked prefill of drawn requests: steps of at most `budget` tokens and `slots` requests."""
     return schedule(draw(requests()), draw(st.integers(1, budget)), draw(st.integers(1, slots)))

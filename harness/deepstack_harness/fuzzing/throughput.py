@@ -16,7 +16,7 @@ from deepstack_harness.fuzzing.hunt import CAPACITY, hunt
 from deepstack_harness.fuzzing.player import WorkerPlayer
 from deepstack_harness.fuzzing.target import Target
 from deepstack_harness.fuzzing.watch import Progress, Watch
-from deepstack_harness.play import Model
+from deepstack_harness.play.model import Model
 
 _STEP_S = 300.0
 

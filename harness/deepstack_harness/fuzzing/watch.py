@@ -8,7 +8,7 @@ from deepstack_harness.fuzzing.finding import Finding
 
 @dataclass
 class Progress:
-    """Counts of a hunt, and the graphs of its last session against their budget."""
+    """Progress of a hunt in numbers; `graphs` of the last session are counted against their `budget`."""
 
     examples: int = 0
     steps: int = 0

@@ -57,11 +57,11 @@ class Decode:
         return cls(asked, family, buffer, session, dtype, device)
 
     def profile_run(self) -> Tensor:
-        """Run the profile run of an engine, before which nothing was set."""
+        """Run the profile run of an engine, before which nothing was set; return (profile_tokens, hidden)."""
         return self.session.forward(self.inputs(self.asked.profile_tokens))
 
     def step(self) -> Tensor:
-        """Set a payload of as many tokens as the step has, and decode."""
+        """Set a payload (levels, tokens, hidden) for the tokens of the step; decode -> (tokens, hidden)."""
         shape = (self.family.levels, self.asked.tokens, self.family.hidden)
         self.buffer.set(torch.zeros(shape, dtype=self.dtype, device=self.device))
         return self.session.forward(self.inputs(self.asked.tokens))

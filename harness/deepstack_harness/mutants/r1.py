@@ -7,7 +7,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class NoneWhenEmpty(ReferenceBuffer):
-    """Answers None while no payload is set: the fault of vLLM issue 43602."""
+    """`get` returns None while no payload is set: the fault of vLLM issue 43602."""
 
     rule = Rule.R1
 
@@ -17,7 +17,7 @@ class NoneWhenEmpty(ReferenceBuffer):
 
 
 class NoneForNoTokens(ReferenceBuffer):
-    """Answers None when asked for zero rows."""
+    """`get(0)` returns None."""
 
     rule = Rule.R1
 
@@ -27,7 +27,7 @@ class NoneForNoTokens(ReferenceBuffer):
 
 
 class NoneOnceAfterClear(ReferenceBuffer):
-    """Answers the first get after a clear with None, and later ones with tensors again."""
+    """The first `get` after a `clear` returns None; later ones return tensors again."""
 
     rule = Rule.R1
     _just_cleared = False
@@ -43,7 +43,7 @@ class NoneOnceAfterClear(ReferenceBuffer):
 
 
 class NoLevelsWhenEmpty(ReferenceBuffer):
-    """Answers an empty tuple while no payload is set."""
+    """`get` returns an empty tuple while no payload is set."""
 
     rule = Rule.R1
 
@@ -53,7 +53,7 @@ class NoLevelsWhenEmpty(ReferenceBuffer):
 
 
 class LevelMissingForOneToken(ReferenceBuffer):
-    """Leaves out the last level when asked for one row, the size of a decode step."""
+    """`get(1)`, the size of a decode step, leaves out the last level."""
 
     rule = Rule.R1
 
@@ -63,7 +63,7 @@ class LevelMissingForOneToken(ReferenceBuffer):
 
 
 class NoneOnThirdGet(ReferenceBuffer):
-    """Answers the third get with None, and every other one correctly."""
+    """The third `get` returns None; every other one is correct."""
 
     rule = Rule.R1
     _gets = 0

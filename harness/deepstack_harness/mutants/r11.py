@@ -8,7 +8,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class ListsAndTuples(ReferenceBuffer):
-    """Answers every third get with a list instead of a tuple: another type is another graph."""
+    """Every third `get` returns a list instead of a tuple: another type is another graph."""
 
     rule = Rule.R11
     arm = "eager/stock"
@@ -21,7 +21,7 @@ class ListsAndTuples(ReferenceBuffer):
 
 
 class StrideFollowsCapacity(ReferenceBuffer):
-    """Stores levels column by column, so that each capacity is compiled for itself."""
+    """Levels are stored column by column, so that each capacity needs its own graph."""
 
     rule = Rule.R11
     arm = "eager/stock"
@@ -43,7 +43,7 @@ def _column_by_column(level: Tensor) -> Tensor:
 
 
 class GradientsWhenSet(ReferenceBuffer):
-    """Answers with tensors that require gradients while a payload is set; the empty answer does not."""
+    """`get` returns tensors that require gradients while a payload is set, and not while it is empty."""
 
     rule = Rule.R11
     arm = "eager/stock"

@@ -11,7 +11,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class LevelsSwapped(ReferenceBuffer):
-    """Stores the levels in reverse order, unless set has to grow first."""
+    """`set` stores the levels in reverse order, unless it has to grow first."""
 
     rule = Rule.R2
 
@@ -21,7 +21,7 @@ class LevelsSwapped(ReferenceBuffer):
 
 
 class LevelsAliased(ReferenceBuffer):
-    """Shares one storage among all levels until it grows, so that each level reads as the last one."""
+    """All levels share one storage until it grows, so that each level reads as the last one."""
 
     rule = Rule.R2
 
@@ -33,7 +33,7 @@ class LevelsAliased(ReferenceBuffer):
 
 
 class ForgetsALevel(ReferenceBuffer):
-    """Zeroes the last level after each set, unless set had to grow first."""
+    """`set` zeroes the last level, unless it had to grow first."""
 
     rule = Rule.R2
 
@@ -45,7 +45,7 @@ class ForgetsALevel(ReferenceBuffer):
 
 
 class LosesLastToken(ReferenceBuffer):
-    """Zeroes the last row of each payload, unless set had to grow first."""
+    """`set` zeroes the last row of each payload, unless it had to grow first."""
 
     rule = Rule.R2
 
@@ -58,7 +58,7 @@ class LosesLastToken(ReferenceBuffer):
 
 
 class RowsShifted(ReferenceBuffer):
-    """Stores each token's row one row further down, unless set has to grow first."""
+    """`set` stores each token's row one row further down, unless it has to grow first."""
 
     rule = Rule.R2
 
@@ -68,7 +68,7 @@ class RowsShifted(ReferenceBuffer):
 
 
 class OneRowShortAtCapacity(ReferenceBuffer):
-    """Answers with one row too few when asked for exactly the capacity."""
+    """`get` returns one row too few when it is asked for exactly the capacity."""
 
     rule = Rule.R2
 
@@ -79,7 +79,7 @@ class OneRowShortAtCapacity(ReferenceBuffer):
 
 
 class OneRowTooMany(ReferenceBuffer):
-    """Answers with one row too many wherever the storage has one more."""
+    """`get` returns one row too many wherever the storage has one more."""
 
     rule = Rule.R2
 
@@ -89,7 +89,7 @@ class OneRowTooMany(ReferenceBuffer):
 
 
 class PaddingNotZeroed(ReferenceBuffer):
-    """Starts with storage that holds values nobody set, as `torch.empty` gives it."""
+    """New storage holds values that nobody set, as `torch.empty` returns it."""
 
     rule = Rule.R2
 
@@ -102,7 +102,7 @@ class PaddingNotZeroed(ReferenceBuffer):
 
 
 class LosesSingleToken(ReferenceBuffer):
-    """Zeroes a payload of exactly one token, unless set had to grow first."""
+    """`set` zeroes a payload of exactly one token, unless it had to grow first."""
 
     rule = Rule.R2
 
@@ -115,7 +115,7 @@ class LosesSingleToken(ReferenceBuffer):
 
 
 class LosesTokenAtMultiplesOf16(ReferenceBuffer):
-    """Zeroes the last row of payloads whose length is a multiple of 16, the sizes of captured graphs."""
+    """`set` zeroes the last row of payloads whose length is a multiple of 16, as captured sizes are."""
 
     name = "loses_token_at_multiples_of_16"  # the class name alone would read .._of16
     rule = Rule.R2
@@ -129,7 +129,7 @@ class LosesTokenAtMultiplesOf16(ReferenceBuffer):
 
 
 class LevelsSwappedAfterEightSets(ReferenceBuffer):
-    """Stores the levels in reverse order from the ninth payload on, which short tests never see."""
+    """`set` stores the levels in reverse order from the ninth payload on, which short tests never see."""
 
     rule = Rule.R2
     _sets = 0
@@ -141,7 +141,7 @@ class LevelsSwappedAfterEightSets(ReferenceBuffer):
 
 
 class RoundsPayload(ReferenceBuffer):
-    """Rounds each payload to float16 and back, unless set has to grow first."""
+    """`set` rounds each payload to float16 and back, unless it has to grow first."""
 
     rule = Rule.R2
 
@@ -151,7 +151,7 @@ class RoundsPayload(ReferenceBuffer):
 
 
 class RefusesPadding(ReferenceBuffer):
-    """Refuses a get of more rows than tokens are set, as vLLM 0.20.0 and 0.20.1 do (issue 41485)."""
+    """`get` refuses more rows than tokens are set, as in vLLM 0.20.0 and 0.20.1 (issue 41485)."""
 
     rule = Rule.R2
 
@@ -162,7 +162,7 @@ class RefusesPadding(ReferenceBuffer):
 
 
 class RefusesFullCapacity(ReferenceBuffer):
-    """Refuses a payload of exactly the capacity."""
+    """`set` refuses a payload of exactly the capacity."""
 
     rule = Rule.R2
 
@@ -173,7 +173,7 @@ class RefusesFullCapacity(ReferenceBuffer):
 
 
 class ClearChecksPaddedCount(ReferenceBuffer):
-    """Refuses a clear of more rows than tokens are set, though an engine clears the padded count."""
+    """`clear` refuses more rows than tokens are set, though an engine clears the padded count."""
 
     rule = Rule.R2
 
@@ -184,7 +184,7 @@ class ClearChecksPaddedCount(ReferenceBuffer):
 
 
 class AppendsAfterClear(ReferenceBuffer):
-    """Stores a payload behind the place of the one that was cleared, where both fit."""
+    """`set` stores a payload behind the rows of the cleared one, where both fit."""
 
     rule = Rule.R2
     _offset = 0

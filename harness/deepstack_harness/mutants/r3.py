@@ -7,7 +7,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class StaleAfterShorterSet(ReferenceBuffer):
-    """Leaves the tail of a longer payload behind a shorter one."""
+    """`set` leaves the tail of a longer payload behind a shorter one."""
 
     rule = Rule.R3
 
@@ -19,7 +19,7 @@ class StaleAfterShorterSet(ReferenceBuffer):
 
 
 class StaleRowAfterShorterSet(ReferenceBuffer):
-    """Leaves one row of a longer payload behind a shorter one."""
+    """`set` leaves one row of a longer payload behind a shorter one."""
 
     rule = Rule.R3
 
@@ -32,7 +32,7 @@ class StaleRowAfterShorterSet(ReferenceBuffer):
 
 
 class StaleLevelAfterShorterSet(ReferenceBuffer):
-    """Leaves the tail of a longer payload in the last level."""
+    """`set` leaves the tail of a longer payload in the last level."""
 
     rule = Rule.R3
 
@@ -44,7 +44,7 @@ class StaleLevelAfterShorterSet(ReferenceBuffer):
 
 
 class EmptySetIgnored(ReferenceBuffer):
-    """Ignores a payload of zero tokens, so that the payload before it stays."""
+    """`set` ignores a payload of zero tokens, so that the previous payload stays."""
 
     rule = Rule.R3
 
@@ -54,7 +54,7 @@ class EmptySetIgnored(ReferenceBuffer):
 
 
 class KeepsCallersTensor(ReferenceBuffer):
-    """Hands out the caller's tensor instead of a copy, when asked for exactly its size."""
+    """`get` returns the caller's tensor instead of a copy, when it is asked for exactly its rows."""
 
     rule = Rule.R3
 
@@ -69,7 +69,7 @@ class KeepsCallersTensor(ReferenceBuffer):
 
 
 class DefersCopy(ReferenceBuffer):
-    """Copies the payload again at the first get, after its caller may have reused the tensor."""
+    """The first `get` copies the payload again, after the caller may have reused the tensor."""
 
     rule = Rule.R3
     _waiting: Tensor | None = None

@@ -7,7 +7,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class GrowthLosesPayload(ReferenceBuffer):
-    """Starts from zeros whenever it is resized, as a get of vLLM 0.23.0 .. 0.33.0 that grows does."""
+    """`resize` starts from zeros, as a growing `get` of vLLM 0.23.0 .. 0.33.0 does."""
 
     rule = Rule.R4
 
@@ -18,7 +18,7 @@ class GrowthLosesPayload(ReferenceBuffer):
 
 
 class GrowthLosesLastToken(ReferenceBuffer):
-    """Loses the last row of the payload whenever it is resized."""
+    """`resize` loses the last row of the payload."""
 
     rule = Rule.R4
 
@@ -30,7 +30,7 @@ class GrowthLosesLastToken(ReferenceBuffer):
 
 
 class GrowthForgetsALevel(ReferenceBuffer):
-    """Loses the last level whenever it is resized."""
+    """`resize` loses the last level."""
 
     rule = Rule.R4
 
@@ -40,7 +40,7 @@ class GrowthForgetsALevel(ReferenceBuffer):
 
 
 class GrowthPaddingNotZeroed(ReferenceBuffer):
-    """Leaves values that nobody set in the rows behind the payload whenever it is resized."""
+    """`resize` leaves values that nobody set in the rows behind the payload."""
 
     rule = Rule.R4
 
@@ -51,7 +51,7 @@ class GrowthPaddingNotZeroed(ReferenceBuffer):
 
 
 class GrowthOneRowShort(ReferenceBuffer):
-    """Grows to one row less than was asked for."""
+    """The buffer grows to one row less than was asked for."""
 
     rule = Rule.R4
 
@@ -61,7 +61,7 @@ class GrowthOneRowShort(ReferenceBuffer):
 
 
 class AnswersUpToCapacity(ReferenceBuffer):
-    """Answers a get above the capacity with the rows there are, as vLLM 0.11 .. 0.19.1 do."""
+    """`get` above the capacity returns only the rows there are, as in vLLM 0.11 .. 0.19.1."""
 
     rule = Rule.R4
 
@@ -70,7 +70,7 @@ class AnswersUpToCapacity(ReferenceBuffer):
 
 
 class SetCutToCapacity(ReferenceBuffer):
-    """Drops the rows of a payload that lie above the capacity, without an error."""
+    """`set` drops the rows of a payload above the capacity, without an error."""
 
     rule = Rule.R4
 
@@ -79,7 +79,7 @@ class SetCutToCapacity(ReferenceBuffer):
 
 
 class ResizeCutsPayload(ReferenceBuffer):
-    """Cuts the payload when it is resized below N, without an error."""
+    """`resize` below N cuts the payload, without an error."""
 
     rule = Rule.R4
 
@@ -90,7 +90,7 @@ class ResizeCutsPayload(ReferenceBuffer):
 
 
 class ShrinkingLosesPayload(ReferenceBuffer):
-    """Loses the payload when it is resized to fewer rows, though the payload would fit."""
+    """`resize` to fewer rows loses the payload, though the payload would fit."""
 
     rule = Rule.R4
 
@@ -103,7 +103,7 @@ class ShrinkingLosesPayload(ReferenceBuffer):
 
 
 class RefusesGrowthAfterClearing(ReferenceBuffer):
-    """Refuses a get above the capacity, but drops the payload before it raises."""
+    """`get` refuses to grow above the capacity, but drops the payload before it raises."""
 
     rule = Rule.R4
 

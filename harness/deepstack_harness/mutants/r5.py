@@ -7,7 +7,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class ClearsOneRowTooFew(ReferenceBuffer):
-    """Leaves the last row of the payload when it is cleared."""
+    """`clear` leaves the last row of the payload."""
 
     rule = Rule.R5
 
@@ -20,7 +20,7 @@ class ClearsOneRowTooFew(ReferenceBuffer):
 
 
 class CounterResetTooEarly(ReferenceBuffer):
-    """Resets its counter before it zeroes, so that a clear of n < N leaves rows (vLLM 0.33.0 does too)."""
+    """`clear` resets its counter before it zeroes, so that n < N leaves rows (vLLM 0.33.0 does too)."""
 
     rule = Rule.R5
 
@@ -31,7 +31,7 @@ class CounterResetTooEarly(ReferenceBuffer):
 
 
 class ClearForgetsALevel(ReferenceBuffer):
-    """Zeroes all levels but the last."""
+    """`clear` zeroes all levels but the last."""
 
     rule = Rule.R5
 
@@ -44,7 +44,7 @@ class ClearForgetsALevel(ReferenceBuffer):
 
 
 class ClearOfNothingIgnored(ReferenceBuffer):
-    """Ignores a clear of zero rows, so that the payload stays."""
+    """`clear(0)` is ignored, so that the payload stays."""
 
     rule = Rule.R5
 
@@ -54,7 +54,7 @@ class ClearOfNothingIgnored(ReferenceBuffer):
 
 
 class ThirdClearIgnored(ReferenceBuffer):
-    """Ignores the third clear."""
+    """The third `clear` is ignored."""
 
     rule = Rule.R5
     _clears = 0
@@ -66,7 +66,7 @@ class ThirdClearIgnored(ReferenceBuffer):
 
 
 class ResizeRevivesCleared(ReferenceBuffer):
-    """Brings back the rows that were cleared last when it shrinks, as storage that is used again would."""
+    """A shrinking `resize` brings back the rows that were cleared last, as reused storage would."""
 
     rule = Rule.R5
     _ended: tuple[Tensor, ...] = ()
@@ -85,7 +85,10 @@ class ResizeRevivesCleared(ReferenceBuffer):
 
 
 class ClearsByCounter(ReferenceBuffer):
-    """Zeroes only while its counter is above 0, as vLLM 0.20.0 .. 0.33.0 do: a capture records no zeroing."""
+    """`clear` zeroes only while its counter is above 0, as in vLLM 0.20.0 .. 0.33.0.
+
+    No payload is set during a capture, so the graph records no zeroing.
+    """
 
     rule = Rule.R5
     arm = "eager/full"
@@ -96,7 +99,7 @@ class ClearsByCounter(ReferenceBuffer):
 
 
 class ClearsThroughNumpy(ReferenceBuffer):
-    """Zeroes through numpy, which no graph records, so that a replay clears nothing."""
+    """`clear` zeroes through numpy, which no graph records, so that a replay clears nothing."""
 
     rule = Rule.R5
     arm = "eager/full"
@@ -109,9 +112,9 @@ class ClearsThroughNumpy(ReferenceBuffer):
 
 
 class RecordedClearOneRowShort(ReferenceBuffer):
-    """Zeroes one row less than was asked for, or the payload if that is longer.
+    """`clear` zeroes one row less than was asked for, or the payload if that is longer.
 
-    A capture has no payload, so that its replay leaves the last row.
+    No payload is set during a capture, so the replay leaves the last row.
     """
 
     rule = Rule.R5

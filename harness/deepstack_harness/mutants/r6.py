@@ -11,7 +11,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class MovesUnannounced(ReferenceBuffer):
-    """Moves its storage and leaves the generation as it was, as every vLLM release does."""
+    """`resize` moves the storage and leaves the generation as it was, as every vLLM release does."""
 
     rule = Rule.R6
     arm = "eager/full"
@@ -23,7 +23,7 @@ class MovesUnannounced(ReferenceBuffer):
 
 
 class AnnouncesLate(ReferenceBuffer):
-    """Changes the generation with the second get after its storage moved, one answer too late."""
+    """`get` changes the generation with its second answer after the storage moved, one answer too late."""
 
     rule = Rule.R6
     arm = "eager/full"
@@ -41,7 +41,7 @@ class AnnouncesLate(ReferenceBuffer):
 
 
 class CopiesOnGet(ReferenceBuffer):
-    """Hands out copies, at other addresses than a captured graph reads."""
+    """`get` returns copies, at other addresses than a captured graph reads."""
 
     rule = Rule.R6
     arm = "eager/full"
@@ -52,7 +52,7 @@ class CopiesOnGet(ReferenceBuffer):
 
 
 class RebindsOnSet(ReferenceBuffer):
-    """Puts each payload into new tensors, which a captured graph never reads: the fault of sglang 33726."""
+    """`set` puts each payload into new tensors, which a captured graph never reads (sglang 33726)."""
 
     rule = Rule.R6
     arm = "eager/full"
@@ -64,7 +64,7 @@ class RebindsOnSet(ReferenceBuffer):
 
 
 class MovesOneLevel(ReferenceBuffer):
-    """Puts the last level of each payload into a new tensor."""
+    """`set` puts the last level of each payload into a new tensor."""
 
     rule = Rule.R6
     arm = "eager/full"
@@ -76,7 +76,7 @@ class MovesOneLevel(ReferenceBuffer):
 
 
 class AlternatesStorage(ReferenceBuffer):
-    """Alternates between two storages, one for each payload; no graph was captured on the second."""
+    """`set` alternates between two storages, but graphs were captured on the first one only."""
 
     rule = Rule.R6
     arm = "eager/full"
@@ -96,7 +96,7 @@ class AlternatesStorage(ReferenceBuffer):
 
 
 class MovesOnClear(ReferenceBuffer):
-    """Clears by moving to new zeroed storage."""
+    """`clear` moves to new zeroed storage."""
 
     rule = Rule.R6
     arm = "eager/full"
@@ -107,7 +107,7 @@ class MovesOnClear(ReferenceBuffer):
 
 
 class FreesOnResize(ReferenceBuffer):
-    """Frees old storage that graphs still read, and leaves the generation as it was (FastDeploy 5962)."""
+    """`resize` frees storage that graphs still read, and keeps the generation (FastDeploy 5962)."""
 
     rule = Rule.R6
     arm = "eager/full"
@@ -120,7 +120,7 @@ class FreesOnResize(ReferenceBuffer):
 
 
 class GenerationGoesBack(ReferenceBuffer):
-    """Counts generations modulo two, so that a graph captured two moves ago seems to be valid."""
+    """`resize` counts generations modulo two, so that a graph captured two moves ago seems to be valid."""
 
     rule = Rule.R6
     arm = "eager/full"
@@ -131,7 +131,7 @@ class GenerationGoesBack(ReferenceBuffer):
 
 
 class AllocatesOnClear(ReferenceBuffer):
-    """Allocates zeros on clear and copies them in, also while a graph is captured."""
+    """`clear` allocates zeros and copies them in, also while a graph is captured."""
 
     rule = Rule.R6
     arm = "eager/full"
@@ -143,7 +143,10 @@ class AllocatesOnClear(ReferenceBuffer):
 
 
 class AllocatesOnGet(ReferenceBuffer):
-    """Allocates a tensor on every get, also while a graph is captured; the answer has the right storage."""
+    """`get` allocates a tensor on every call, also while a graph is captured.
+
+    The answer itself has the right storage.
+    """
 
     rule = Rule.R6
     arm = "eager/full"

@@ -8,7 +8,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class DtypeLostOnResize(ReferenceBuffer):
-    """Converts its storage to float64 whenever it is resized.
+    """`resize` converts the storage to float64.
 
     float64 represents every payload exactly, so that only the dtype is wrong.
     """
@@ -21,7 +21,7 @@ class DtypeLostOnResize(ReferenceBuffer):
 
 
 class DtypeLostOnSet(ReferenceBuffer):
-    """Converts its storage to float64 at the first set; it announces the move."""
+    """The first `set` converts the storage to float64, and announces the move."""
 
     rule = Rule.R7
 
@@ -34,7 +34,7 @@ class DtypeLostOnSet(ReferenceBuffer):
 
 
 class OneLevelInFloat64(ReferenceBuffer):
-    """Makes the last level in float64, whatever dtype was asked for."""
+    """The last level has dtype float64, whatever dtype was asked for."""
 
     rule = Rule.R7
 
@@ -46,7 +46,7 @@ class OneLevelInFloat64(ReferenceBuffer):
 
 
 class DeviceLostOnResize(ReferenceBuffer):
-    """Moves its storage to another device whenever it is resized."""
+    """`resize` moves the storage to another device."""
 
     rule = Rule.R7
 

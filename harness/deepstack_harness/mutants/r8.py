@@ -8,7 +8,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class BroadcastsHidden(ReferenceBuffer):
-    """Broadcasts a payload of hidden size 1 instead of refusing it, as every vLLM release does."""
+    """`set` broadcasts a payload of hidden size 1 instead of refusing it, as every vLLM release does."""
 
     rule = Rule.R8
 
@@ -18,7 +18,7 @@ class BroadcastsHidden(ReferenceBuffer):
 
 
 class RejectsAfterClearing(ReferenceBuffer):
-    """Refuses a payload of another shape, but drops the payload it held first."""
+    """`set` refuses a payload of another shape, but first drops the previous payload."""
 
     rule = Rule.R8
 
@@ -28,7 +28,7 @@ class RejectsAfterClearing(ReferenceBuffer):
 
 
 class RejectsAfterCopying(ReferenceBuffer):
-    """Refuses a payload with another number of levels, but copies the levels there are first."""
+    """`set` refuses a payload with another number of levels, but first copies the levels that fit."""
 
     rule = Rule.R8
 
@@ -40,7 +40,7 @@ class RejectsAfterCopying(ReferenceBuffer):
 
 
 class RejectsGetAfterClearing(ReferenceBuffer):
-    """Refuses a get of a negative count, but drops the payload first."""
+    """`get` refuses a negative count, but first drops the payload."""
 
     rule = Rule.R8
 
@@ -51,7 +51,7 @@ class RejectsGetAfterClearing(ReferenceBuffer):
 
 
 class AcceptsNegativeGet(ReferenceBuffer):
-    """Answers a get of a negative count with zero rows."""
+    """`get` answers a negative count with zero rows."""
 
     rule = Rule.R8
 
@@ -60,7 +60,7 @@ class AcceptsNegativeGet(ReferenceBuffer):
 
 
 class AcceptsNegativeClear(ReferenceBuffer):
-    """Ignores a clear of a negative count."""
+    """`clear` ignores a negative count."""
 
     rule = Rule.R8
 
@@ -70,7 +70,7 @@ class AcceptsNegativeClear(ReferenceBuffer):
 
 
 class AcceptsNegativeResize(ReferenceBuffer):
-    """Ignores a resize to a negative count."""
+    """`resize` ignores a negative count."""
 
     rule = Rule.R8
 
@@ -80,7 +80,7 @@ class AcceptsNegativeResize(ReferenceBuffer):
 
 
 class AcceptsExtraLevels(ReferenceBuffer):
-    """Drops the surplus levels of a payload instead of refusing it."""
+    """`set` drops the surplus levels of a payload instead of refusing it."""
 
     rule = Rule.R8
 
@@ -89,7 +89,7 @@ class AcceptsExtraLevels(ReferenceBuffer):
 
 
 class AcceptsMissingLevels(ReferenceBuffer):
-    """Fills the missing levels of a payload with zeros instead of refusing it."""
+    """`set` fills the missing levels of a payload with zeros instead of refusing it."""
 
     rule = Rule.R8
 

@@ -69,7 +69,7 @@ class ContractAudit:
 
 
 class _Follower:
-    """Walks a trace beside a ledger and collects deviations."""
+    """Comparison of a trace with a ledger, step by step; it collects the deviations."""
 
     def __init__(self, ledger: Ledger, audit: ContractAudit, dtype: str) -> None:
         self._ledger = ledger

@@ -4,8 +4,3 @@ Beside the lane under test runs a reference lane: a buffer of the same revision 
 the same decoder, uncompiled and driven by a correct engine, given the same payloads.
 Its outputs are what the others are compared with.
 """
-
-from deepstack_harness.play.model import Model
-from deepstack_harness.play.observe import play
-
-__all__ = ["Model", "play"]

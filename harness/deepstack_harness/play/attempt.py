@@ -27,7 +27,7 @@ class CallFailed(Exception):
     """An exception of a call inside another one, so that the innermost call is named."""
 
     def __init__(self, call: CallName, error: BaseException) -> None:
-        """`error` came out of `call`."""
+        """Wrap `error`, which came out of `call`."""
         super().__init__(str(error))
         self.call = call
         self.error = error

@@ -33,7 +33,7 @@ COMPILE_LIMITS = Limits(start_s=300.0, call_s=None, step_s=300.0, memory=8 * 2**
 
 
 class CaseWorker:
-    """Plays cases in a worker; after a case that broke it the next call starts another one."""
+    """Worker that plays cases; a case that broke it makes the next call start another one."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ class PlayedLane:
     def __init__(
         self, buffer: Buffer, session: Session, owners: RowOwners, *, notes_given: bool = False
     ) -> None:
-        """Nothing has been done yet; with `notes_given`, what the decoder is given is noted too."""
+        """Start without notes; with `notes_given`, also note what the decoder is given."""
         self.buffer = buffer
         self.session = session
         self._owners = owners
@@ -40,11 +40,11 @@ class PlayedLane:
         self._attended: list[int] = []
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
-        """The buffer's answer; its rows are noted."""
+        """Return the answer of the buffer's `get`, (P, h) per level or None, and note its rows."""
         return self.answered(self.ask(tokens))
 
     def answered(self, payload: tuple[Tensor, ...] | None) -> tuple[Tensor, ...] | None:
-        """Note an answer of the buffer, and whether earlier answers still hold."""
+        """Note an answer of the buffer, (P, h) per level or None, and whether earlier answers still hold."""
         self._note(payload)
         self.earlier_changed += sum(held.changed() for held in self._held)
         # The first answer and the latest one: a long run of gets must not cost ever more.
@@ -56,16 +56,16 @@ class PlayedLane:
         self._held.clear()
 
     def ask(self, tokens: int) -> tuple[Tensor, ...] | None:
-        """The buffer's answer, of which nothing is noted."""
+        """Return the answer of the buffer's `get`, (P, h) per level or None, without noting it."""
         return naming("get", lambda: self.buffer.get(tokens))
 
     def reads(self, payload: tuple[Tensor, ...] | None) -> None:
-        """A graph is about to read this, whatever a get answered."""
+        """Note `payload`, (P, h) per level or None, instead of the answers: a graph is about to read it."""
         self._answers.clear()
         self._note(payload)
 
     def run(self, inputs: Inputs) -> Tensor:
-        """Run the decoder; rows behind the tokens asked for are cut, as the engine cuts them."""
+        """Run the decoder -> (n, h); rows behind the tokens asked for are cut, as the engine cuts them."""
         if self._notes_given and inputs.payload is not None:
             self.given = tuple(map(self._owners.runs, inputs.payload))
         with self.watched():
@@ -75,13 +75,13 @@ class PlayedLane:
         return self.outputs[-1]
 
     def clear(self, tokens: int) -> None:
-        """The buffer's clear."""
+        """Call the buffer's `clear`."""
         self.let_go()
         naming("clear", lambda: self.buffer.clear(tokens))
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """While open, rows that opaque attention is given are counted for this step."""
+        """Count, while open, the rows that opaque attention is given in this step."""
         with attended_rows() as rows:
             try:
                 yield
@@ -95,12 +95,12 @@ class PlayedLane:
 
     @property
     def answer(self) -> Answer | None:
-        """What this step read; the answers of several micro-batches follow each other."""
+        """Answer that this step read; answers of several micro-batches follow each other."""
         return join_answers(self._answers)
 
     @property
     def first_answer(self) -> Answer | None:
-        """What the first get of this step answered."""
+        """Answer of the first get of this step."""
         return self._answers[0] if self._answers else None
 
     def _note(self, payload: tuple[Tensor, ...] | None) -> None:

@@ -34,7 +34,7 @@ class Model:
         return cls(found, decoder, numerics, torch_dtype, torch_device)
 
     def profile(self, capacity: int) -> Profile:
-        """The largest sizes of a trace with this capacity."""
+        """Return the largest sizes of a trace with this capacity."""
         return Profile(capacity, self.family.hidden, self.family.levels, self.dtype, self.device)
 
     def sizes(self, trace: Trace) -> Profile:

@@ -137,7 +137,7 @@ def not_played(case: Case, done: int, why: str) -> list[StepFacts]:
 
 
 def _compiled(session: Session) -> CompiledSession | None:
-    """The session that compiles, which may stand inside one that captures."""
+    """Return the session that compiles, which may stand inside one that captures."""
     inner = innermost(session)
     return inner if isinstance(inner, CompiledSession) else None
 

@@ -48,7 +48,7 @@ _DUMMY = 1_000_000
 
 
 class Player:
-    """Plays the steps of one case in order; see `play`."""
+    """Player of one case: it does the steps in order; see `play`."""
 
     def __init__(
         self, case: Case, model: Model, make_buffer: BufferFactory, session: Session, caller: Engine
@@ -80,7 +80,7 @@ class Player:
 
     @property
     def vision(self) -> bool:
-        """Whether the buffer belongs to a model with a vision tower."""
+        """True if the buffer belongs to a model with a vision tower."""
         return has_vision(self._lane.buffer)
 
     def play(self, index: int, step: Step) -> StepFacts:
@@ -169,7 +169,7 @@ class Player:
         return done
 
     def _read_beside(self, tokens: int) -> tuple[Tensor, ...] | None:
-        """What the reference lane's get answers; None too where it raised, or there is no such lane."""
+        """Return the answer of the reference lane's get, or None where it raised or there is no such lane."""
         beside = self._beside
         return None if beside is None else attempt("get", lambda: beside.get(tokens)).value
 
@@ -198,7 +198,7 @@ class Player:
         self._lane.clear(step.tokens)
 
     def _output(self, ran: Attempt[Tensor]) -> Tensor | None:
-        """What the decoder gave, also where only the clear behind it failed."""
+        """Return what the decoder returned, also where only the clear behind it failed."""
         if ran.value is None and self._lane.outputs and ran.raised and ran.raised.call == "clear":
             return torch.cat(self._lane.outputs)
         return ran.value
@@ -246,7 +246,10 @@ class Player:
         self._captured_in[tokens] = self._generation
 
     def _capturable(self) -> Buffer:
-        """The reference lane's buffer; raises `StepUnavailable` where no graph would be what it says."""
+        """Return the reference lane's buffer.
+
+        Raises `StepUnavailable` where a graph would not record the step as the case says.
+        """
         if self._beside is None:
             raise StepUnavailable(f"arm {self._case.arm.name} captures no graphs")
         if begins_steps(self._lane.buffer):
@@ -275,7 +278,7 @@ class Player:
             return self._session.replay(inputs, self._lane)
 
     def _ungraphed(self, index: int, step: Step) -> StepFacts:
-        """The buffer said that it moved: do this step without a graph, and capture all of them again."""
+        """Do this step without a graph and capture all graphs again: the buffer said that it moved."""
         facts = self._forward(index, step)
         again = attempt("capture", self._capture_again)
         use = replace(facts.graph_use or GraphUse(), allocated=self._lane.allocated)
@@ -326,7 +329,7 @@ class Player:
         )
 
     def _shards(self, distances: Distances | None) -> tuple[ShardFacts, ...]:
-        """The payload rows that this rank's decoder was given, where ranks share a step."""
+        """Return the payload rows that this rank's decoder was given, where ranks share a step."""
         if not self._lane.given:
             return ()
         stray = distances.eager if distances else None
@@ -334,7 +337,10 @@ class Player:
 
 
 def _parts(inputs: Inputs, payload: tuple[Tensor, ...] | None, ranges: Sequence[slice]) -> list[Inputs]:
-    """The sequences of a step: their rows of every argument; a step of one is left as it is."""
+    """Return one `Inputs` per sequence of a step: its rows of every argument.
+
+    A step of one sequence is left as it is.
+    """
     if len(ranges) == 1:
         return [replace(inputs, payload=payload)]
     return [_part(inputs, payload, rows) for rows in ranges]

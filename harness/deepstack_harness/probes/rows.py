@@ -19,7 +19,7 @@ _UNKNOWN = RowRange(None, 0, 0, 1)
 
 
 class RowOwners:
-    """Remembers every payload of a trace, and names the origin of any row.
+    """Index of the rows of all payloads of a trace; it names the origin of any row.
 
     Rows are looked up by the hash of their bytes (64 bits), once per dtype.
     """

@@ -24,7 +24,7 @@ class _Graphed:
 
 
 class StorageWatch:
-    """Remembers, per captured size, the storage that a graph was captured on."""
+    """Record of the storage that the graph of each captured size was captured on."""
 
     def __init__(self) -> None:
         """Start without a captured graph."""

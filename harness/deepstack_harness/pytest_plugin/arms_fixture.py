@@ -24,7 +24,8 @@ from deepstack_harness.families.positions import mrope_positions
 from deepstack_harness.oracles.all_rules import ORACLES
 from deepstack_harness.oracles.distances import case_distances
 from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
-from deepstack_harness.play import Model, play
+from deepstack_harness.play.model import Model
+from deepstack_harness.play.observe import play
 from deepstack_harness.play.user_buffer import check_fit
 from deepstack_harness.probes.numerics import NumericsProbe
 from deepstack_harness.pytest_plugin.fixture_base import Fixture, name_of, rules_of, told
@@ -92,7 +93,7 @@ class CompileArms(Fixture):
     ) -> list[ArmRun]:
         """Play traces over a decoder (`protocols.Decoder`) whose payload comes from a buffer.
 
-        `hidden` and `levels` are the payload's; `positions(tokens, device)` are (3, tokens).
+        `hidden` and `levels` are the payload's; `positions(tokens, device)` are (3, tokens) int64.
         Fails where a compiled run differs from the eager one, or builds too many graphs.
         """
         __tracebackhide__ = True
@@ -118,7 +119,8 @@ class CompileArms(Fixture):
     ) -> list[ArmRun]:
         """Call `function(hidden, positions, payload)` with `inputs(tokens)` for each of `sizes`, in order.
 
-        The payload may be None: then nothing is compared but the outputs.
+        `Inputs` has the shapes; the function returns (n, h).  The payload may be None: then nothing is
+        compared but the outputs.
         """
         __tracebackhide__ = True
         with self.one_sentence():

@@ -53,7 +53,7 @@ class GivenBuffer:
         return self._inputs(tokens).payload
 
     def set(self, payload: Tensor) -> None:
-        """Do nothing: no trace of a call sets."""
+        """Drop a payload (levels, N, h): no trace of a call sets."""
 
     def clear(self, tokens: int) -> None:
         """Do nothing."""
@@ -91,7 +91,10 @@ class _Function(nn.Module):
 
 
 def as_module(function: Callable[..., Tensor], levels: int, device: torch.device) -> nn.Module:
-    """Return a decoder that calls `function`; a module that takes a payload is one already."""
+    """Return a decoder that calls `function`; a module that takes a payload is one already.
+
+    It is called with hidden (n, h), positions (3, n) and one (n, h) per level or None, and returns (n, h).
+    """
     if isinstance(function, nn.Module) and levels:
         return function
     return _Function(function, levels, device)

@@ -14,9 +14,8 @@ from deepstack_harness.binding.extract import extract
 from deepstack_harness.binding.syntax import class_named
 from deepstack_harness.errors import UsageError
 from deepstack_harness.ranges.placeholder_range import MakeRange
-from deepstack_harness.sources.source import Source, SourceFile, read_since
-
-RANGES_MEMBER, RANGES_CLASS, RANGES_SINCE = "vllm/multimodal/inputs.py", "PlaceholderRange", "0.16.0"
+from deepstack_harness.ranges.range_file import RANGES_CLASS, RANGES_SINCE, range_file
+from deepstack_harness.sources.source import Source
 
 _ASKED = ("get_num_embeds", "get_embeds_indices_in_range")
 
@@ -44,11 +43,6 @@ def bind_range(source: Source) -> BoundRange:
     code = extract(file, root, stand_ins=(), given={"torch"}).code
     show_in_tracebacks(file)
     return BoundRange(source.label, file.filename, root.lineno, define_name(code, RANGES_CLASS, torch=torch))
-
-
-def range_file(source: Source) -> SourceFile:
-    """Read the file of the class; raise `UsageError` where a source has none."""
-    return read_since(source, RANGES_MEMBER, RANGES_SINCE)
 
 
 def _refuse_without_methods(root: ast.ClassDef, filename: str) -> None:

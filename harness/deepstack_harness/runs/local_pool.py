@@ -22,7 +22,7 @@ class LocalPool:
     """Worker pool of this machine; on CUDA each group has GPUs of its own."""
 
     def __init__(self, threads: int, limits: Limits, gpus: Sequence[str] = ()) -> None:
-        """`gpus` are names for CUDA_VISIBLE_DEVICES; empty where no group runs on CUDA."""
+        """Start no thread yet; `gpus` are names for CUDA_VISIBLE_DEVICES, empty if no group runs on CUDA."""
         self._threads = threads
         self._limits = limits
         self._gpus = FreeGpus(gpus)

@@ -46,7 +46,7 @@ class RayPool:
     """Worker pool that plays each group as a Ray task; on CUDA with a GPU for each rank."""
 
     def __init__(self, workers: int, limits: Limits) -> None:
-        """`workers` is the number of cores of a Ray that is started here; a cluster has its own number.
+        """Take the number of cores, `workers`, of a Ray that is started here; a cluster has its own number.
 
         Raises `MachineError` where Ray is not installed.
         """

@@ -61,7 +61,7 @@ class CachedRelease:
         return self._absent(member).exists()
 
     def note_absent(self, member: str) -> None:
-        """Remember that the release has no such file: a second look needs no index."""
+        """Remember that the release has no such file, so that the next look-up needs no index."""
         path = self._absent(member)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

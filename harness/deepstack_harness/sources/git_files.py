@@ -20,7 +20,7 @@ class GitFiles:
     """The references of one repository.  Content that is no reference is ignored."""
 
     def __init__(self, root: Path) -> None:
-        """`root` is the folder that has `.git`, which may also be the file of a worktree."""
+        """Open the folder `root` that has `.git`, a folder or the file of a worktree."""
         self._folder = _git_folder(root)
         self._shared = self._folder and self._shared_folder(self._folder)
 

@@ -10,14 +10,14 @@ _SHORTEST = 4  # characters of a password that is hidden wherever it stands; sho
 
 
 class Redactor:
-    """Hides user names, passwords and queries of addresses, of whatever scheme, `file` included.
+    """Filter that hides user names, passwords and queries of addresses of any scheme, `file` included.
 
     What stands before the last `@` counts as credentials, although a path may have an `@`: an
     address that is shown less well does no harm.  A query may be a token, so it is hidden too.
     """
 
     def __init__(self, addresses: Iterable[str] = ()) -> None:
-        """`addresses` are the configured ones: their credentials are hidden where they stand alone, too."""
+        """Take the configured addresses, whose credentials are hidden also where they stand alone."""
         secrets = {secret for address in addresses for secret in _secrets(address)}
         self._secrets = sorted(secrets, key=len, reverse=True)
 

@@ -38,7 +38,10 @@ class RemoteArchive:
     """A wheel or an sdist on an index, or in a folder that stands for one."""
 
     def __init__(self, package: KnownPackage, link: Link, client: PyPIClient, redact: Redactor) -> None:
-        """`client` carries certificates, proxies and credentials; `redact` keeps these out of messages."""
+        """Read through `client`, which carries certificates, proxies and credentials.
+
+        `redact` keeps the credentials out of messages.
+        """
         self._package = package
         self._link = link
         self._client = client

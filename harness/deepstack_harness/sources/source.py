@@ -63,7 +63,7 @@ class NoSuchMember(UsageError):
     """The source has no such file."""
 
     def __init__(self, label: str, member: str) -> None:
-        """`label` is the source's."""
+        """Name the source by its `label`, and the file that it lacks."""
         super().__init__(f"{label} has no {member}")
 
 

@@ -31,7 +31,7 @@ class TreeFiles:
     """
 
     def __init__(self, root: Path, *, vouched: bool = False) -> None:
-        """Raises `UsageError` when `root` cannot be resolved."""
+        """Resolve `root`; raise `UsageError` when that fails."""
         self.root = root
         self._vouched = vouched
         with _named(root):

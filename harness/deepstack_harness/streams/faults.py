@@ -34,7 +34,7 @@ def start_forgotten(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, 
 
 @_beside
 def done_forgotten(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """Project without waiting for the other stream's result."""
+    """Project x (n, hidden) without waiting for the other stream's result."""
     lanes.start.record()
     first = linear(x, weights[0])
     with lanes.on(lanes.aux[0]):
@@ -46,7 +46,10 @@ def done_forgotten(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, .
 
 @_beside
 def done_recorded_outside(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """Record the second event on the current stream, as a published listing of vLLM 36795 has it."""
+    """Project x (n, hidden), but record the second event on the current stream.
+
+    A published listing of vLLM 36795 does so.
+    """
     lanes.start.record()
     first = linear(x, weights[0])
     with lanes.on(lanes.aux[0]):
@@ -59,7 +62,7 @@ def done_recorded_outside(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Te
 
 @_beside
 def start_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """Wait before the event is recorded: for nothing, or for the layer before."""
+    """Project x (n, hidden), but wait before the event is recorded: for nothing, or for the layer before."""
     with lanes.on(lanes.aux[0]):
         lanes.start.wait()
         second = linear(x, weights[1])
@@ -72,7 +75,7 @@ def start_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[T
 
 @_beside
 def done_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """Wait on the current stream before the other one has recorded that it is done."""
+    """Project x (n, hidden), but wait on the current stream before the other one recorded that it is done."""
     lanes.start.record()
     first = linear(x, weights[0])
     lanes.done[0].wait()
@@ -85,7 +88,7 @@ def done_waited_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Te
 
 @_beside
 def memory_reused_too_early(x: Tensor, weights: Weights, lanes: Lanes) -> tuple[Tensor, ...]:
-    """Project a copy on the other stream that the host lets go while it is still read.
+    """Project a copy of x (n, hidden) on the other stream, and free it on the host while it is still read.
 
     The allocator gives memory back to the stream it came from: the current one, whose
     next result overwrites it.  (`Tensor.record_stream` is what says that another stream uses it.)

@@ -66,7 +66,7 @@ class Memory:
         return frozenset(self._live.values())
 
     def given(self, tensor: Tensor) -> Slot:
-        """Return the place of a tensor; an unknown one was there before, in no stream's pool."""
+        """Return the place of a tensor of any shape; an unknown one was there before, in no stream's pool."""
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._live:
             content = torch.empty(0, dtype=torch.uint8).set_(storage).clone()
@@ -74,14 +74,14 @@ class Memory:
         return self._slot(tensor)
 
     def made(self, tensor: Tensor, stream: int) -> Slot:
-        """Return the place of a result; a new one is taken from the pool of the stream with that number."""
+        """Return the place of a result of any shape; new memory is taken from the pool of `stream`."""
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._live:
             self._live[storage.data_ptr()] = self._take(storage.nbytes(), stream)
         return self._slot(tensor)
 
     def keep(self, tensor: Tensor) -> None:
-        """Keep it for another stream too: it does not return to its pool (the device says when)."""
+        """Keep the memory of a tensor of any shape out of its pool for good: another stream uses it too."""
         self._kept.add(self.given(tensor).block)
 
     def _take(self, size: int, stream: int) -> Block:

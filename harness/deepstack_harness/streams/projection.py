@@ -7,15 +7,18 @@ from deepstack_harness.streams.stream_api import Lanes
 
 
 def sequential(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:  # noqa: ARG001  # a `Project`
-    """Project in turn on the current stream: what everything else must equal bit for bit."""
+    """Project x (n, hidden) by each weight (out, hidden) in turn on the current stream -> (n, out) each.
+
+    Every other order must give these results bit for bit.
+    """
     return tuple(linear(x, weight) for weight in weights)
 
 
 def dual(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
-    """Project the first on the current stream, each other one on a stream of its own.
+    """Project x (n, hidden) by the first weight (out, hidden) here, by the others on streams of their own.
 
-    These wait for `start`, so that x is there, and the current stream waits for each
-    `done`, so that the results are.
+    The other streams wait for `start`, so that x is there, and the current stream waits for each `done`, so
+    that the results (n, out) are.
     """
     if not lanes.aux:
         return sequential(x, weights, lanes)
@@ -32,7 +35,10 @@ def dual(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, 
 
 
 def dual_of_copy(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
-    """Project as `dual` a copy, which the host lets go at once but says who uses it."""
+    """Project a copy of x (n, hidden) as `dual` does; the host frees the copy at once.
+
+    `Lanes.keep` says first that another stream uses the copy.
+    """
     if not lanes.aux:
         return sequential(x, weights, lanes)
     copy = x.clone()

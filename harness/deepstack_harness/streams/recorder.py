@@ -37,7 +37,10 @@ class Recorded:
 
 
 class Recorder(TorchFunctionMode):
-    """While entered, records; `roles` names the operations that read one of these tensors."""
+    """Recorder of torch functions while it is entered; `roles` are tensors of any shape.
+
+    An operation that reads one of them has the name of its role.
+    """
 
     def __init__(self, device: Device, roles: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -57,11 +60,11 @@ class Recorder(TorchFunctionMode):
             self._names.pop()
 
     def slot(self, tensor: Tensor) -> Slot:
-        """Return the place of a tensor."""
+        """Return the place of a tensor of any shape."""
         return self._memory.given(tensor)
 
     def keep(self, tensor: Tensor, stream: object) -> None:
-        """Do as `tensor.record_stream(stream)`."""
+        """Do as `tensor.record_stream(stream)` for a tensor of any shape."""
         self._memory.keep(tensor)
 
     @override

@@ -13,7 +13,10 @@ _NEVER_WRITTEN = 0xFF  # in every byte: NaN in every floating dtype, -1 in every
 
 
 def play(recorded: Sequence[Recorded], order: Iterable[int], answer: Slot) -> Tensor:
-    """Run the operations in `order` (their numbers); return what then lies in the slot `answer`."""
+    """Run the operations in `order` (their numbers); return a copy of the tensor in the slot `answer`.
+
+    Its shape and dtype are those of the slot.
+    """
     with torch.no_grad():
         memory = _Replayed()
         for number in order:

@@ -43,7 +43,7 @@ class Splitter:
         return len(self._compiled)
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., object]:
-        """Split a graph, as Dynamo calls a backend."""
+        """Split a graph, as Dynamo calls a backend; the shapes of `inputs` are not looked at."""
         pieces = split_module(graph, graph, _assign(graph, self._cut_at))
         for name, piece in pieces.named_children():
             assert isinstance(piece, fx.GraphModule)

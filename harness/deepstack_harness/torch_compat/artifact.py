@@ -10,20 +10,19 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._dynamo import config
-from torch._dynamo.guards import CheckFunctionManager
-from torch._dynamo.types import GuardFilterEntry
-from torch._dynamo.utils import counters
 
 from deepstack_harness.errors import MachineError, StepUnavailable
+
+if TYPE_CHECKING:
+    from torch._dynamo.types import GuardFilterEntry
 
 _CANNOT_SAVE = ("SerializableCallable", "expected OutputCode")
 """Words of torch's own errors where a backend has no form on disk; the latter is aot_eager on 2.11."""
 
-GuardFilter = Callable[[Sequence[GuardFilterEntry]], Sequence[bool]]
+GuardFilter = Callable[[Sequence["GuardFilterEntry"]], Sequence[bool]]
 
 
 def save(
@@ -41,6 +40,8 @@ def save(
     Raises `StepUnavailable` where this torch cannot save what `backend` compiles,
     `MachineError` where its caches are switched off, and whatever torch raises while it compiles.
     """
+    from torch._dynamo import config
+
     if torch.compiler.config.force_disable_caches:
         raise MachineError("torch saves no artifact while force_disable_caches is set: unset it")
     with _uncounted(), config.patch(enable_aot_compile=True):
@@ -71,13 +72,15 @@ def load(path: Path) -> Callable[..., Any]:
 def _saveable(options: Mapping[str, Any]) -> dict[str, Any]:
     keep: GuardFilter = options.get("guard_filter_fn", lambda guards: [True] * len(guards))
 
-    def keep_saveable(guards: Sequence[GuardFilterEntry]) -> list[bool]:
+    def keep_saveable(guards: Sequence["GuardFilterEntry"]) -> list[bool]:
         return [kept and _can_save(guard) for kept, guard in zip(keep(guards), guards, strict=True)]
 
     return {**options, "guard_filter_fn": keep_saveable}
 
 
-def _can_save(guard: GuardFilterEntry) -> bool:
+def _can_save(guard: "GuardFilterEntry") -> bool:
+    from torch._dynamo.guards import CheckFunctionManager
+
     # What torch drops by itself where no filter is given; with one, they end in a PackageError.
     unsaveable = CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES
     return not guard.is_global and guard.guard_type not in unsaveable
@@ -86,6 +89,8 @@ def _can_save(guard: GuardFilterEntry) -> bool:
 @contextmanager
 def _uncounted() -> Iterator[None]:
     # aot_compile counts as a graph built, and nothing in the session was compiled again.
+    from torch._dynamo.utils import counters
+
     before = copy.deepcopy(counters)
     try:
         yield

@@ -2,6 +2,9 @@
 
 Read in torch 2.10 .. 2.15.  Dynamo keeps 64 compilation metrics only, so
 `start_counting` is called once for each session.
+
+Dynamo takes as long to import as torch itself: it is imported by the functions that need it, so that a
+worker that compiles nothing starts in half the time.
 """
 
 import re
@@ -9,41 +12,47 @@ from contextlib import AbstractContextManager
 from types import CodeType
 
 import torch
-import torch._dynamo as dynamo
-from torch._dynamo.decorators import mark_unbacked as mark_size_unbacked
-from torch._dynamo.eval_frame import _debug_get_cache_entry_list
-from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 
 _ADDRESS = re.compile(r"(___check_(?:type|obj)_id\(.*?), \d+")
 
 
 def start_counting() -> None:
     """Drop every compiled graph and set all counters to zero."""
+    from torch._dynamo.utils import clear_compilation_metrics, counters
+
     torch.compiler.reset()
     counters.clear()
     clear_compilation_metrics()
 
 
 def mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
-    """Compile with a symbol for the size of `dim`, instead of its first value."""
-    dynamo.mark_dynamic(tensor, dim)
+    """Compile with a symbol for the size of `dim` of a tensor of any shape, instead of its first value."""
+    from torch._dynamo import decorators
+
+    decorators.mark_dynamic(tensor, dim)
 
 
 def mark_unbacked(tensor: torch.Tensor, dim: int) -> None:
     """Compile with a size of `dim` that nothing may look at: 0 and 1 get no graph of their own.
 
-    A branch on such a size raises while compiling.
+    The tensor may have any shape.  A branch on such a size raises while compiling.
     """
-    mark_size_unbacked(tensor, dim)
+    from torch._dynamo import decorators
+
+    decorators.mark_unbacked(tensor, dim)
 
 
 def graphs_built() -> int:
     """Count the graphs handed to the backend since `start_counting`."""
+    from torch._dynamo.utils import counters
+
     return int(counters["stats"]["unique_graphs"])
 
 
 def graph_breaks() -> int:
     """Count the graph breaks since `start_counting`, whatever their reason."""
+    from torch._dynamo.utils import counters
+
     return sum(counters["graph_break"].values())
 
 
@@ -52,6 +61,8 @@ def recompile_reasons() -> list[str]:
 
     Types and objects are guarded by their address, which no other process shares: it is left out.
     """
+    from torch._dynamo.utils import get_compilation_metrics
+
     reasons = [metrics.recompile_reason for metrics in get_compilation_metrics()]
     lines = [reason.splitlines()[0].split("#")[0].strip() for reason in reasons if reason]
     return [_ADDRESS.sub(r"\1", line) for line in lines]
@@ -64,6 +75,8 @@ def checked_guards(code: CodeType) -> int:
     really applied (`torch.compile` pops `guard_filter_fn` out of the caller's
     options: a reused dict turns every guard back on).
     """
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
     trees = [str(entry.guard_manager) for entry in _debug_get_cache_entry_list(code)]
     return sum(_leaves(tree) for tree in trees)
 

@@ -13,6 +13,7 @@ from torch._inductor.utils import fresh_cache
 def compile_piece(piece: fx.GraphModule, inputs: Sequence[Tensor], backend: str) -> Callable[..., Any]:
     """Compile a piece of a graph that Dynamo has traced, with a backend (`aot_eager`, `inductor`).
 
+    `inputs` are examples: the compiled code is for their shapes and dtypes.
     `torch.compile` of a piece does nothing inside a graph that is compiled already.
     """
     (output,) = piece.graph.find_nodes(op="output")

@@ -12,7 +12,7 @@ ONE_THREAD: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a worker; None is no limit."""
+    """Time, memory and output that a worker may use; None is no limit."""
 
     start_s: float = 60.0
     """Seconds until the worker is ready; the import of its preloaded module is part of it."""

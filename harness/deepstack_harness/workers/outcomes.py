@@ -81,19 +81,22 @@ class WorkerEnd(FinishedCall):
 
 @dataclass(frozen=True)
 class TimedOut(WorkerEnd):
-    """It took longer than it may: `seconds` for everything, or without a phase or fact."""
+    """Timeout: no answer within `seconds`, or no phase or fact for that long."""
 
     seconds: float
 
     @property
     def reason(self) -> str:
-        """The seconds that it had."""
+        """The seconds without an answer."""
         return f"no answer within {self.seconds:g} s"
 
 
 @dataclass(frozen=True)
 class RanOutOfMemory(WorkerEnd):
-    """An allocation failed.  What the failure left half done is unknown, so the worker was ended."""
+    """End of a worker in which an allocation failed.
+
+    The failure may have left anything half done, so the worker was ended.
+    """
 
     message: str
 
@@ -105,7 +108,7 @@ class RanOutOfMemory(WorkerEnd):
 
 @dataclass(frozen=True)
 class Signalled(WorkerEnd):
-    """A signal of this number ended it."""
+    """End of a worker by the signal of this number."""
 
     number: int
 
@@ -125,7 +128,7 @@ class Signalled(WorkerEnd):
 
 @dataclass(frozen=True)
 class Exited(WorkerEnd):
-    """It exited by itself, with this status."""
+    """Exit of a worker by itself, with this status."""
 
     status: int
 
@@ -137,7 +140,7 @@ class Exited(WorkerEnd):
 
 @dataclass(frozen=True)
 class Flooded(WorkerEnd):
-    """It printed or sent `size` bytes, which is more than it may."""
+    """End of a worker that printed or sent `size` bytes, more than its limit."""
 
     size: int
 
@@ -149,7 +152,7 @@ class Flooded(WorkerEnd):
 
 @dataclass(frozen=True)
 class Crowded(WorkerEnd):
-    """It had started `count` processes, of which it may have `limit` at a time."""
+    """End of a worker that had started `count` processes; `limit` may run at a time."""
 
     count: int
     limit: int
@@ -162,7 +165,7 @@ class Crowded(WorkerEnd):
 
 @dataclass(frozen=True)
 class SentGarbage(WorkerEnd):
-    """Its answer pipe was closed, or something came that is no message."""
+    """End of a worker whose answer pipe was closed, or that sent something other than a message."""
 
     found: str
 
@@ -174,7 +177,7 @@ class SentGarbage(WorkerEnd):
 
 @dataclass(frozen=True)
 class Stopped(WorkerEnd):
-    """This process ended it."""
+    """End of a worker that this process stopped."""
 
     @property
     def reason(self) -> str:

@@ -52,7 +52,7 @@ def _member(rank: int) -> "Member":
 
 
 class Member:
-    """This process as a rank of one process group after another."""
+    """Member of one process group after another: this process, with its rank."""
 
     def __init__(self, rank: int) -> None:
         """Begin in no group."""

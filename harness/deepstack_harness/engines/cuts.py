@@ -1,0 +1,22 @@
+"""The deepstack class of a family in a source, read and cut as its engine says; none of it runs."""
+
+from deepstack_harness.binding.cut_model import BY_METHODS, ModelCut, cut_known
+from deepstack_harness.binding.discover import depth_limited
+from deepstack_harness.engines.known import engine_of
+from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.source import Source
+
+
+def cut_methods_of(source: Source, family: str = "qwen3_vl") -> ModelCut:
+    """Cut the class that has the get, set and clear of a family.
+
+    Raises `UsageError` that says what is missing when this source has no such buffer, `MachineError` when
+    the source cannot be fetched.
+    """
+    models = engine_of(source).by_methods
+    # A variant such as `qwen3_vl:2b` changes our decoder and not the engine's class.
+    name = family.partition(":")[0]
+    if name not in models:
+        raise UsageError(f"unknown model '{family}'; known are {', '.join(models)}")
+    with depth_limited(source):
+        return cut_known(source, models[name], BY_METHODS)
