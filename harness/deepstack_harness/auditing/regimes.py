@@ -24,7 +24,7 @@ WHO_IS_CAPTURED = (
 
 @dataclass(frozen=True)
 class Standings:
-    """Where every rule stands in each regime that was played."""
+    """Standing of every rule in each regime that was played."""
 
     of: Mapping[Regime, Standing]
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 class KeepsPayload:
-    """Keeps a copy of the payload alone, and pads it at every get; there is no limit to grow beyond."""
+    """Copy of the payload alone, padded at every `get`; it has no capacity to grow beyond."""
 
     regimes = "live"
 

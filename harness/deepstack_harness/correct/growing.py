@@ -53,7 +53,7 @@ class Reserve:
 
 
 class MovesAtEverySet:
-    """Puts every payload into storage of its own, and announces each move."""
+    """Buffer that puts every payload into storage of its own, and announces each move."""
 
     regimes = "both"
 

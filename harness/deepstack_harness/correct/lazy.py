@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 class Lazy:
-    """Allocates at the first set, and lets go of everything when it is cleared."""
+    """Buffer that allocates at the first `set`, and frees everything at `clear`."""
 
     regimes = "live"
 

@@ -66,7 +66,7 @@ class Interleaved:
 
 
 class ClearsByParts:
-    """Keeps the rows of other micro-batches when a step clears the rows that it asked for."""
+    """Buffer that keeps the rows of other micro-batches when a step clears the rows that it asked for."""
 
     regimes = "both"
 

@@ -117,7 +117,7 @@ class _HeldAnswer:
         self._levels = [(level, level.detach().clone()) for level in levels if level.device.type != "meta"]
 
     def changed(self) -> int:
-        """Levels that hold something else now; told once."""
+        """Return the number of levels that hold something else now; told once."""
         changed = [pair for pair in self._levels if not same_bytes(*pair)]
         self._levels = [pair for pair in self._levels if not any(pair is other for other in changed)]
         return len(changed)

@@ -38,7 +38,7 @@ class Model:
         return Profile(capacity, self.family.hidden, self.family.levels, self.dtype, self.device)
 
     def sizes(self, trace: Trace) -> Profile:
-        """The sizes of the trace's buffer: the family's, where the trace states no others."""
+        """Return the sizes of the trace's buffer: the family's, where the trace states no others."""
         return Profile(
             trace.capacity,
             trace.hidden or self.family.hidden,

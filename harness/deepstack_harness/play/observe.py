@@ -82,7 +82,7 @@ def without_steps(case: Case, model: Model, player: Player | None) -> Observatio
 
 
 class _NoDecoder(torch.nn.Module):
-    """Stands for the decoder where rows alone are judged: a graph then has get and clear in it."""
+    """Decoder stand-in where rows alone are judged: a graph then has get and clear in it."""
 
     def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
         """Return the hidden states (n, h)."""

@@ -18,7 +18,7 @@ class CallersTensor:
     memory: Tensor
 
     def reuse(self, value: float) -> None:
-        """Overwrite all of the memory, as a caller does that uses it for the next step at once."""
+        """Fill all of the memory with one value, as a caller does that uses it for the next step at once."""
         with torch.no_grad():
             self.memory.fill_(value)
 

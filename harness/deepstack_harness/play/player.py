@@ -135,7 +135,7 @@ class Player:
         return done, changed
 
     def _call(self, step: Step, call: CallName, function: Callable[[], T]) -> Attempt[T]:
-        """Attempt one call on a buffer, with the failure that the step asks for."""
+        """Call a method of a buffer, with the failure that the step asks for."""
         if step.fail is None:
             return attempt(call, function)
         failing = FailingAllocation(step.fail)

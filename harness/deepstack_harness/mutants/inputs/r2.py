@@ -10,7 +10,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class ReplacesNan(ReferenceBuffer):
-    """Stores zeros for NaN."""
+    """`set` stores zeros for NaN."""
 
     rule = Rule.R2
 
@@ -19,7 +19,7 @@ class ReplacesNan(ReferenceBuffer):
 
 
 class ClampsInfinity(ReferenceBuffer):
-    """Stores the largest number of its dtype for what is above it."""
+    """`set` stores the largest number of its dtype for infinity."""
 
     rule = Rule.R2
 
@@ -29,7 +29,7 @@ class ClampsInfinity(ReferenceBuffer):
 
 
 class FlushesSubnormals(ReferenceBuffer):
-    """Stores zeros for subnormal numbers, as a flag of the processor does."""
+    """`set` stores zeros for subnormal numbers, as a flag of the processor does."""
 
     rule = Rule.R2
 
@@ -39,7 +39,7 @@ class FlushesSubnormals(ReferenceBuffer):
 
 
 class ReadsMemoryInOrder(ReferenceBuffer):
-    """Takes every payload for contiguous, and reads the memory from its first element on."""
+    """`set` takes every payload for contiguous, and reads the memory from its first element on."""
 
     rule = Rule.R2
 
@@ -52,7 +52,7 @@ class ReadsMemoryInOrder(ReferenceBuffer):
 
 
 class ForgetsTheOffset(ReferenceBuffer):
-    """Reads a slice from the beginning of the tensor that it was cut from."""
+    """`set` reads a slice from the beginning of the tensor that it was cut from."""
 
     rule = Rule.R2
 
@@ -61,7 +61,7 @@ class ForgetsTheOffset(ReferenceBuffer):
 
 
 class ReinterpretsHalf(ReferenceBuffer):
-    """Takes the bits of a payload for its own dtype where both have as many."""
+    """`set` takes the bits of a payload for its own dtype where both have as many."""
 
     rule = Rule.R2
 
@@ -72,7 +72,7 @@ class ReinterpretsHalf(ReferenceBuffer):
 
 
 class RefusesOtherDtype(ReferenceBuffer):
-    """Refuses a payload of another dtype than its own."""
+    """`set` refuses a payload of another dtype than its own."""
 
     rule = Rule.R2
 
@@ -84,7 +84,7 @@ class RefusesOtherDtype(ReferenceBuffer):
 
 
 class RefusesGradients(ReferenceBuffer):
-    """Refuses a payload that requires a gradient."""
+    """`set` refuses a payload that requires a gradient."""
 
     rule = Rule.R2
 
@@ -96,7 +96,7 @@ class RefusesGradients(ReferenceBuffer):
 
 
 class RefusesInference(ReferenceBuffer):
-    """Refuses a payload under inference mode."""
+    """`set` refuses a payload under inference mode."""
 
     rule = Rule.R2
 
@@ -108,7 +108,7 @@ class RefusesInference(ReferenceBuffer):
 
 
 class TakesOneSpan(ReferenceBuffer):
-    """Takes the first row of zeros for the end of the payload."""
+    """`set` takes the first row of zeros for the end of the payload."""
 
     rule = Rule.R2
 
@@ -121,7 +121,7 @@ class TakesOneSpan(ReferenceBuffer):
 
 
 class SkipsEqualFirstRow(ReferenceBuffer):
-    """Takes a payload for the one it holds if the first rows are equal."""
+    """`set` takes a payload for the one it holds if the first rows are equal."""
 
     rule = Rule.R2
 
@@ -171,7 +171,7 @@ class OneScratch(ReferenceBuffer):
 
 
 class SharesStorage(ReferenceBuffer):
-    """Shares storage with the buffer of the same sizes that was made just before."""
+    """The constructor shares storage with the buffer of the same sizes that was made just before."""
 
     rule = Rule.R2
     _last: ClassVar[list[Tensor]] = []
@@ -189,7 +189,7 @@ class SharesStorage(ReferenceBuffer):
 
 
 class OverstatesCapacity(ReferenceBuffer):
-    """Says that it has four rows more than it has."""
+    """`capacity` is four rows more than there are."""
 
     rule = Rule.R2
 
@@ -199,7 +199,7 @@ class OverstatesCapacity(ReferenceBuffer):
 
 
 class SqueezesHidden(ReferenceBuffer):
-    """Drops the last dimension of a payload of hidden size 1."""
+    """`set` drops the last dimension of a payload of hidden size 1."""
 
     rule = Rule.R2
 
@@ -212,7 +212,7 @@ class SqueezesHidden(ReferenceBuffer):
 
 
 class ThreeLevelsOnly(ReferenceBuffer):
-    """Stores the first three levels, and zeros for the others."""
+    """`set` stores the first three levels, and zeros for the others."""
 
     rule = Rule.R2
 

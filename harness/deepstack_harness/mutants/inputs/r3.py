@@ -7,7 +7,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class ZeroesCallersTensor(ReferenceBuffer):
-    """Zeroes the tensor that it was given once it has copied it."""
+    """`set` zeroes the tensor that it was given once it has copied it."""
 
     rule = Rule.R3
 
@@ -17,7 +17,7 @@ class ZeroesCallersTensor(ReferenceBuffer):
 
 
 class StoresNanInCallersTensor(ReferenceBuffer):
-    """Writes over the NaN of the tensor that it was given, and leaves all other values."""
+    """`set` writes over the NaN of the tensor that it was given, and leaves all other values."""
 
     rule = Rule.R3
 

@@ -5,7 +5,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class GrowsLevelByLevel(ReferenceBuffer):
-    """Replaces one level after the other, so that a failing allocation leaves levels of two sizes."""
+    """`resize` replaces one level after the other: a failing allocation leaves levels of two sizes."""
 
     rule = Rule.R4
 
@@ -20,7 +20,7 @@ class GrowsLevelByLevel(ReferenceBuffer):
 
 
 class ForgetsBeforeItGrows(ReferenceBuffer):
-    """Gives the payload up before it allocates, so that a failing allocation loses it."""
+    """`resize` drops the payload before it allocates, so that a failing allocation loses it."""
 
     rule = Rule.R4
 
@@ -35,7 +35,7 @@ class ForgetsBeforeItGrows(ReferenceBuffer):
 
 
 class ResizeMakesNoRoom(ReferenceBuffer):
-    """Accepts a resize that it does not carry out, and refuses calls above the capacity it had."""
+    """`resize` returns without making room, and calls above the old capacity are refused."""
 
     rule = Rule.R4
 
@@ -49,7 +49,7 @@ class ResizeMakesNoRoom(ReferenceBuffer):
 
 
 class CutsAtResizeBelowN(ReferenceBuffer):
-    """Accepts a resize below N, and answers with zeros behind it."""
+    """`resize` below N is accepted, and rows behind it are answered as zeros."""
 
     rule = Rule.R4
 

@@ -5,7 +5,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class PartsNeverEnd(ReferenceBuffer):
-    """Zeroes the rows that it is asked to, and leaves what is behind for ever, as every vLLM release does."""
+    """`clear` zeroes the rows that it is asked to, and never the rows behind, as every vLLM release does."""
 
     rule = Rule.R5
 
@@ -28,7 +28,7 @@ class IgnoresClearAboveCapacity(ReferenceBuffer):
 
 
 class ZeroRowsStay(ReferenceBuffer):
-    """Clears up to the last row that is not zero at the first level, and leaves the levels behind it."""
+    """`clear` ends at the last row that is not zero at the first level, and leaves later rows of others."""
 
     rule = Rule.R5
 

@@ -8,7 +8,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class DtypeFollowsPayload(ReferenceBuffer):
-    """Converts its storage to the dtype of a payload, as vLLM #44384 proposes."""
+    """`set` converts the storage to the dtype of a payload, as vLLM #44384 proposes."""
 
     rule = Rule.R7
 

@@ -8,7 +8,7 @@ from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
 class PadsHidden(ReferenceBuffer):
-    """Fills up a payload whose hidden size is one too small."""
+    """`set` fills up a payload whose hidden size is one too small."""
 
     rule = Rule.R8
 
@@ -19,7 +19,7 @@ class PadsHidden(ReferenceBuffer):
 
 
 class CutsHidden(ReferenceBuffer):
-    """Cuts a payload whose hidden size is too large."""
+    """`set` cuts a payload whose hidden size is too large."""
 
     rule = Rule.R8
 
@@ -28,7 +28,7 @@ class CutsHidden(ReferenceBuffer):
 
 
 class TakesTwiceTheLevels(ReferenceBuffer):
-    """Adds up a payload of twice as many levels."""
+    """`set` adds up a payload of twice as many levels."""
 
     rule = Rule.R8
 
