@@ -12,7 +12,7 @@ from deepstack_harness.catalogue.names import imported
 from deepstack_harness.contract.arm_spec import EAGER
 from deepstack_harness.contract.case import Compare, Regime
 from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.play import Model
+from deepstack_harness.play.model import Model
 
 ALSO_ON_PLAIN_TRACES = {
     "wider_when_empty", "one_scratch", "overstates_capacity", "zeroes_callers_tensor", "parts_never_end",

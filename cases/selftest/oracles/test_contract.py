@@ -1,14 +1,19 @@
 """The oracles on whole traces: what revisions break, in which words; the reference breaks nothing."""
 
 import pytest
+import torch
 
-from cases.selftest.play.playing import broken, judge
+from cases.selftest.play.playing import broken, case_of, judge
 from deepstack_harness.catalogue.matrix import CAPTURE_ARM, CAPTURE_TRACES, CONTRACT_TRACES
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.mutants.by_name import buffer_named
+from deepstack_harness.oracles.all_rules import judge_all
 from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play.model import Model
+from deepstack_harness.play.observe import play
+from deepstack_harness.revisions.reference import ReferenceBuffer
 
 RULES = [Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8]
 
@@ -117,11 +122,6 @@ def test_a_stale_row_is_judged_only_where_one_could_be_read(qwen: Model) -> None
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_rows_are_told_apart_in_half_precision(dtype: str) -> None:
     model = Model.build("qwen3_vl", dtype=dtype)
-    from cases.selftest.play.playing import case_of
-    from deepstack_harness.mutants.by_name import buffer_named
-    from deepstack_harness.oracles.all_rules import judge_all
-    from deepstack_harness.play.observe import play
-
     case = case_of(CONTRACT_TRACES[0], "reference", dtype=dtype)
     said = judge_all(ObservedCase(case, play(case, model, buffer_named("reference"))))
     assert not [judgement for judgement in said if judgement.verdict in (Verdict.FAIL, Verdict.ERROR)]
@@ -136,3 +136,20 @@ def test_a_row_of_a_rejected_payload_is_told_so_however_late_it_is_read(qwen: Mo
     assert Rule.R2 not in broken(judge(qwen, trace, "pr40932"))
     if "set 1" in trace:
         assert Rule.R8 in broken(judge(qwen, trace, "pr40932"))
+
+
+class _Unmade(ReferenceBuffer):
+    def __init__(self, *sizes: int, dtype: torch.dtype, device: torch.device) -> None:
+        raise RuntimeError("no room today")
+
+
+@pytest.mark.parametrize(
+    "trace", ["cap 16: set 9; get 16", "cap 16: get 4", "cap 16: set 4 levels=4; get -1"]
+)
+def test_a_constructor_that_raises_is_judged_whatever_is_called_first(qwen: Model, trace: str) -> None:
+    """A call that has to be refused comes last: an error of the constructor is no refusal."""
+    case = case_of(trace, "reference")
+    said = {one.rule: one for one in judge_all(ObservedCase(case, play(case, qwen, _Unmade)))}
+    assert said[Rule.R2].verdict is Verdict.FAIL
+    assert "make raised RuntimeError: no room today" in said[Rule.R2].detail
+    assert not [one for one in said.values() if one.verdict in (Verdict.PASS, Verdict.ERROR)]

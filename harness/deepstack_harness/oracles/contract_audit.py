@@ -94,7 +94,8 @@ class _Follower:
         # Where no allocation failed, the call has no excuse.
         expected = self._ledger.expect(step if facts.failed_allocation else replace(step, fail=None))
         self._astray |= _detached(facts)
-        self._test(step, expected)
+        if facts.raised is None or facts.raised.call != "make":
+            self._test(step, expected)
         self._compare_outcome(where, expected, facts)
         self._compare_tensors(where, expected, facts)
         if facts.answer is not None and expected.levels and not (self._ledger.unsound or self._astray):
@@ -125,10 +126,12 @@ class _Follower:
         raised = facts.raised if facts.raised and facts.raised.call != "decoder" else None
         if raised is None and expected.outcome is CallOutcome.RAISES and facts.raised is None:
             self._report(Deviation(expected.rule, 1, "calls", f"{where} was accepted"))
-        # No caller can go on after a call that ended the process, so that is never a rejection.
-        if raised is not None and (raised.ends or expected.outcome is CallOutcome.ANSWERS):
+        # No caller can go on after a call that ended the process or without a buffer: neither is a rejection.
+        made = raised is None or raised.call != "make"
+        if raised is not None and (raised.ends or not made or expected.outcome is CallOutcome.ANSWERS):
             said = f"{where}: {raised.call} raised {raised.type}: {raised.message}"
-            self._report(Deviation(self._damaged or expected.rule, 1, "calls", said, raised=True))
+            rule = self._damaged or expected.rule if made else Rule.R2
+            self._report(Deviation(rule, 1, "calls", said, raised=True))
         elif raised is not None and self._ledger.steps_done and facts.capacity != self._ledger.capacity:
             change = f"changed the capacity from {self._ledger.capacity} to {facts.capacity}"
             self._report(Deviation(expected.rule, 1, "calls", f"{where} raised {raised.type}, and {change}"))
