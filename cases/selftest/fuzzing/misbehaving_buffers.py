@@ -45,3 +45,14 @@ class Floods(Misbehaving):
     @override
     def misbehave(self) -> None:
         print("x" * 2**20)
+
+
+class NotOfOneRow(Misbehaving):
+    """Its constructor refuses a capacity of 1."""
+
+    def __init__(
+        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        if capacity == 1:
+            raise RuntimeError("no room today")
+        super().__init__(capacity, hidden, levels, dtype=dtype, device=device)

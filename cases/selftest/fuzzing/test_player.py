@@ -7,8 +7,10 @@ import pytest
 
 from deepstack_harness.contract.buffer_ref import user_buffer
 from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import UsageError
+from deepstack_harness.fuzzing.hunt import hunt
 from deepstack_harness.fuzzing.player import Death, FindingKind, InProcessPlayer, WorkerPlayer
 from deepstack_harness.fuzzing.target import Target
 
@@ -66,3 +68,11 @@ def test_a_worker_sees_what_this_process_sees(player: WorkerPlayer) -> None:
 def test_a_buffer_that_does_not_exist_is_the_users_mistake(player: WorkerPlayer) -> None:
     with pytest.raises(UsageError, match="has no 'Nobody'"):
         player.bind(user_buffer(f"{_HERE}:Nobody"), None, Target.family)
+
+
+def test_a_constructor_that_raises_is_a_finding() -> None:
+    player = InProcessPlayer()
+    target = Target(player.bind(user_buffer(f"{_HERE}:NotOfOneRow"), None, Target.family))
+    (found,) = hunt(target, player, examples=20).findings
+    assert (found.rule, found.trace) == (Rule.R2, "cap 1: get 1")
+    assert "make raised RuntimeError: no room today" in found.detail

@@ -47,7 +47,7 @@ def play(
         made = attempt("make", lambda: Player(case, model, make_buffer, session, caller))
         player = made.value
         if player is None:
-            return _without_buffer(case, model, made, tell)
+            return without_buffer(case, model, made, tell)
         compiled = _compiled(session)
         probe = GraphProbe(compiled, case.arm.guards) if compiled else None
         beginning = without_steps(case, model, player)
@@ -58,7 +58,9 @@ def play(
     return replace(beginning, steps=steps, graphs=graphs, error=unmeasured or error)
 
 
-def _without_buffer(case: Case, model: Model, made: Attempt[Player], tell: OnProgress) -> Observation:
+def without_buffer(
+    case: Case, model: Model, made: Attempt[Player], tell: OnProgress = lambda _: None
+) -> Observation:
     """Return the observation of a buffer that cannot be made with these sizes: its first step raised."""
     first = StepFacts(
         str(case.trace.steps[0]), case.trace.capacity, raised=made.raised, unavailable=made.unavailable

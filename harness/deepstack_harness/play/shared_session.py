@@ -18,9 +18,16 @@ from deepstack_harness.contract.observation import GraphFacts, Observation
 from deepstack_harness.contract.protocols import BufferFactory, Family, Profile, Session
 from deepstack_harness.contract.trace import Step
 from deepstack_harness.errors import NotMeasured
+from deepstack_harness.play.attempt import attempt
 from deepstack_harness.play.in_process import shared_model
 from deepstack_harness.play.model import Model
-from deepstack_harness.play.observe import decoder_of, mode_of, played_steps, without_steps
+from deepstack_harness.play.observe import (
+    decoder_of,
+    mode_of,
+    played_steps,
+    without_buffer,
+    without_steps,
+)
 from deepstack_harness.play.player import Player
 from deepstack_harness.probes.graphs import GraphProbe
 from deepstack_harness.probes.numerics import NumericsProbe
@@ -58,7 +65,10 @@ class SharedSession:
         with mode_of(case):
             inner = self._open(case, caller.decoder(decoder_of(case, model)), model.sizes(case.trace))
             session = _capturing(case, inner, model)
-            player = Player(case, model, make_buffer, session, caller)
+            made = attempt("make", lambda: Player(case, model, make_buffer, session, caller))
+            player = made.value
+            if player is None:
+                return without_buffer(case, model, made)
             steps, unmeasured = played_steps(case, player, announce=announce)
         graphs, error = self._graph_facts(case, inner)
         if isinstance(inner, CompiledSession) and inner.limit_hit:
