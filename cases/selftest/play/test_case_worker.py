@@ -65,7 +65,7 @@ def test_a_class_that_goes_on_ending_its_worker_is_given_up() -> None:
     assert [bool(one.broken) for one in cases] == [False, True, True, True, False]
     assert "ended 3 times" in cases[-1].judgements[0].detail
     rows = {row.rule: row.verdict for row in sum_up(cases, "source", "class").rows}
-    assert (rows[Rule.R2], rows[Rule.R5], rows[Rule.R6]) == (Verdict.FAIL, Verdict.PASS, Verdict.PASS)
+    assert (rows[Rule.R2], rows[Rule.R5], rows[Rule.R7]) == (Verdict.FAIL, Verdict.PASS, Verdict.PASS)
 
 
 @pytest.mark.parametrize(
