@@ -8,7 +8,7 @@ the first (`should_generate_more` in its engine), and find more on a faster mach
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from hypothesis import HealthCheck, Phase, Verbosity, find, settings
@@ -34,6 +34,8 @@ CAPACITY = 16
 """Rows of the buffer that a decoder is compiled beside."""
 MOST_DEATHS = 8
 """Workers that may die in examples before a hunt is given up: each new one takes seconds to start."""
+_LEFT_OUT = 40
+"""Traces that are played at least to leave out single steps of one that was shrunk."""
 _SHRINKS, _SLOW_SHRINKS = 400, 12
 """Traces that are played to shrink one; few where each compiles, or starts a worker."""
 
@@ -100,7 +102,7 @@ class Hunt:
                 )  # fmt: skip
                 fault = search.seen[smallest]
                 assert fault is not None  # or it would not have been shown
-                self.tell(fault, search.example)
+                self.tell(search.without_needless_steps(fault), search.example)
 
     def ask(self, trace: Trace) -> None:
         """Play one example that need not be shrunk."""
@@ -248,6 +250,25 @@ class _Search:
             return True
         self._hunt.tell(fault, self._hunt.progress.examples, alone=False)
         return False
+
+    def without_needless_steps(self, fault: Fault) -> Fault:
+        """Return the fault with a trace from which no single step can be left out, as far as tries last.
+
+        hypothesis shrinks the numbers that a trace was written from, where one number stands for several
+        steps.  Runs of a compiled decoder stay: the session of the examples may do without, another cannot.
+        """
+        self._left = max(self._left, _LEFT_OUT)
+        kept = RUNS_DECODER if self._hunt.target.arm.compiled else ()
+        index = len(fault.trace.steps) - 1
+        while index > 0:
+            index -= 1
+            steps = fault.trace.steps
+            if steps[index].op in kept:
+                continue
+            shorter = replace(fault.trace, steps=(*steps[:index], *steps[index + 1 :]))
+            fault = self._again(shorter) or fault
+            index = min(index, len(fault.trace.steps) - 1)
+        return fault
 
     def _again(self, trace: Trace) -> Fault | None:
         wanted = self._wanted
