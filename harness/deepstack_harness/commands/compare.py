@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from deepstack_harness.results.compare import Change, Thresholds
     from deepstack_harness.results.read import StoredRun
 
-SUMMARY = "two runs: regressions, improvements, what is missing and what is new"
+SUMMARY = "compare two runs: regressions, improvements, missing and new results"
 _SLOWEST = 3
 
 
@@ -25,11 +25,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("new", metavar="NEW", help="the folder of the later run")
     parser.add_argument(
         "--history", metavar="DIR",
-        help="look for changes over these runs too: a folder of runs, or a hub dataset OWNER/NAME",
+        help="also look for changes over these runs: a folder of runs, or a hub dataset OWNER/NAME",
     )  # fmt: skip
     parser.add_argument(
         "--threshold", action="append", default=[], metavar="METRIC=NUMBER",
-        help="distance=4 (times), graphs=0, recompiles=0 (more): who changed by no more did not change",
+        help="ignore changes up to NUMBER: distance=4 (a factor), graphs=0, recompiles=0 (a difference)",
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from deepstack_harness.reporting.terminal.output import Column, Output
 if TYPE_CHECKING:
     from deepstack_harness.nightly.night import Ended, Stage
 
-SUMMARY = "tests, matrix, kernels, fuzzing, comparison and report of a night, each in a process of its own"
+SUMMARY = "run tests, matrix, kernels, fuzzing, comparison and report, each in a process of its own"
 _COLUMNS = (Column(8), Column(9), Column(7, right=True), Column(0))
 _STYLES = {"held": "green", "not run": "yellow"}
 
@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--history",
         default="reports/nightly",
         metavar="DIR",
-        help="folder of nights (default reports/nightly)",
+        help="folder of all nights (default reports/nightly)",
     )
     parser.add_argument(
         "--out", metavar="DIR", help="this night's folder (default: a new one in the history)"
@@ -34,11 +34,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--device", action="append", metavar="D", help="cpu (default), cuda or cuda:N; may be repeated"
     )
-    parser.add_argument("--minutes", type=finite, default=30.0, metavar="M", help="of fuzzing (default 30)")
-    parser.add_argument("-n", dest="workers", type=int, default=2, metavar="W", help="workers (default 2)")
+    parser.add_argument(
+        "--minutes", type=finite, default=30.0, metavar="M", help="minutes of fuzzing (default 30)"
+    )
+    parser.add_argument(
+        "-n", dest="workers", type=int, default=2, metavar="W", help="number of workers (default 2)"
+    )
     add_sources(parser, "a source to audit")
     parser.add_argument(
-        "--stage", action="append", default=[], metavar="NAME", help="this one alone; may be repeated"
+        "--stage", action="append", default=[], metavar="NAME", help="run only this stage; may be repeated"
     )
 
 

@@ -37,23 +37,27 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("incident", help="id, short name or any reference of an incident, such as 43602")
     add_source(parser.add_mutually_exclusive_group(), "judge this source instead of our revisions")
     parser.add_argument(
-        "--trace", metavar="T", help="play this trace instead, as 'cap 16: profile 16; set 9; forward 16'"
+        "--trace",
+        metavar="T",
+        help="play this trace instead, such as 'cap 16: profile 16; set 9; forward 16'",
     )
-    parser.add_argument("--arm", metavar="A", help="this arm only, see 'list arms'")
+    parser.add_argument("--arm", metavar="A", help="use only this arm, see 'list arms'")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
     parser.add_argument(
         "--workload",
         nargs="?",
         const="",
         metavar="FILE",
-        help="serve a workload instead, and report greedy agreement with eager and leaks: "
-        "a Parquet file or hub name with Geometry3K's columns, our own without FILE",
+        help="serve a workload instead, and report leaks and how often greedy tokens agree with eager; "
+        "FILE is a Parquet file or hub dataset with Geometry3K's columns (default: a workload of ours)",
     )
     parser.add_argument(
-        "--script", metavar="FILE", help="write a standalone program that shows it (torch only), and stop"
+        "--script",
+        metavar="FILE",
+        help="only write a standalone program that shows the fault (needs torch alone)",
     )
-    parser.add_argument("--pytest", metavar="FILE", help="write a pytest file, red on the fault, and stop")
-    parser.add_argument("--family", metavar="F", help="this model family only, see 'list families'")
+    parser.add_argument("--pytest", metavar="FILE", help="only write a pytest file that fails on the fault")
+    parser.add_argument("--family", metavar="F", help="use only this model family, see 'list families'")
     parser.add_argument(
         "--dtype", default="float32", metavar="D", help="float32 (default), bfloat16, float16 or float64"
     )
