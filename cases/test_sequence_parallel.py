@@ -155,7 +155,7 @@ def test_ranks_capture_and_reload_nothing() -> None:
     captured, _, replayed, reloaded = (facts.unavailable for facts in judged.observation.steps)
     assert captured == "graphs of steps that ranks share are not captured"
     assert replayed == "arm eager/full/tp2 has no graph for 16 tokens; captured are none"
-    assert reloaded == "what ranks share is not reloaded: the fresh process is none of them"
+    assert reloaded == "a step that ranks share is not reloaded: the fresh process is not one of the ranks"
     assert judged.broken == frozenset()
 
 

@@ -77,10 +77,10 @@ def test_a_run_that_is_killed_keeps_its_findings_and_goes_on(tmp_path: Path) -> 
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / RUN).write_text(json.dumps({"campaign": {}, "finished": False}))
-    with pytest.raises(UsageError, match="unfinished run of something else"):
+    with pytest.raises(UsageError, match="unfinished run with other options"):
         start(Campaign(PR43617, tmp_path, 10))
     (tmp_path / RUN).write_text("nothing")
-    with pytest.raises(UsageError, match="not what a fuzz run writes"):
+    with pytest.raises(UsageError, match="not written by a fuzz run"):
         start(Campaign(PR43617, tmp_path, 10))
 
 

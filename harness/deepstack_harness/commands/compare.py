@@ -70,7 +70,7 @@ def _thresholds(texts: Sequence[str]) -> Thresholds:
         name, _, number = text.partition("=")
         if name not in {one.name for one in fields(Thresholds)} or not _is_number(number):
             raise UsageError(
-                f"--threshold takes METRIC=NUMBER, where METRIC is distance, graphs, recompiles, not '{text}'"
+                f"--threshold takes METRIC=NUMBER, with METRIC distance, graphs or recompiles, not '{text}'"
             )
         limits = replace(limits, **{name: float(number)})
     return limits

@@ -90,7 +90,7 @@ def _campaign(args: Namespace) -> Campaign:
     asked.target()  # refuses what is wrong before a worker starts
     played = args.examples if args.examples is not None else (_NO_END if args.minutes else EXAMPLES)
     if played < 1 or (args.minutes is not None and args.minutes <= 0):
-        raise UsageError(f"--examples {played}, --minutes {args.minutes}: both are above 0")
+        raise UsageError(f"--examples {played}, --minutes {args.minutes}: both must be above 0")
     compiled = ArmSpec.parse(asked.arm).compiled
     limits = HuntLimits(
         step_s=300.0 if compiled else 20.0, seconds=None if args.minutes is None else 60 * args.minutes

@@ -72,7 +72,7 @@ def _planned(args: Namespace) -> tuple[Path, list[Stage]]:
     from deepstack_harness.nightly.stages import NightRequest, stages
 
     if args.minutes <= 0 or args.workers < 1:
-        raise UsageError(f"--minutes {args.minutes:g} and -n {args.workers}: both are to be above 0")
+        raise UsageError(f"--minutes {args.minutes:g} and -n {args.workers}: both must be above 0")
     history = Path(args.history).resolve()
     folder = Path(args.out).resolve() if args.out else history / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
     wanted = NightRequest(folder, history, args.device or ["cpu"], args.minutes, args.workers, args.source)

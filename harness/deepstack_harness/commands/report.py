@@ -41,7 +41,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
     folder = Path(args.run)
     if not folder.is_dir():
-        raise UsageError(f"'{args.run}' is no folder; a report is made of what 'run --out DIR' wrote")
+        raise UsageError(f"'{args.run}' is not a folder; give one that 'run --out DIR' wrote")
     with output.progress(f"reading {args.run}"):
         found = load_run(folder, Path(args.history) if args.history else None)
     for row in found.rows:

@@ -105,7 +105,7 @@ def _refuse_mixtures(incident: Incident, args: Namespace) -> None:
         raise UsageError("--workload brings its own trace and arms: leave --trace and --arm out")
     if Rule.R0 not in incident.rules:
         raise UsageError(
-            f"incident {incident.id} does not change outputs (rule R0): no evaluation would see it"
+            f"incident {incident.id} does not change outputs (rule R0): leave --workload out, it cannot show"
         )
 
 
@@ -144,13 +144,13 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
     if not incident.about_sources:
         raise UsageError(
             f"incident {incident.id} is a fault of the code around the model class, "
-            "which no class of a source has: leave --source out"
+            "which is in no class of a source: leave --source out"
         )
     known = [family for family in families if family.partition(":")[0] in engine_of(source).by_methods]
     if not known:
         raise UsageError(
-            f"incident {incident.id} is about {', '.join(families)}, which has no get, set and clear "
-            "to be driven by themselves: 'audit --source SOURCE' drives its embed_input_ids and forward"
+            f"incident {incident.id} is about {', '.join(families)}, whose class has no get, set "
+            "and clear to call alone: 'audit --source SOURCE' calls its embed_input_ids and forward"
         )
     return known
 

@@ -69,7 +69,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
     wanted = _wanted(args)
     if args.resume and not args.out:
-        raise UsageError("--resume goes on with the run of a folder: say which with --out DIR")
+        raise UsageError("--resume continues the run in a folder: name it with --out DIR")
     folder = Path(args.out or Path("reports") / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ"))
     execution = Execution(wanted, folder, resume=args.resume)
     with closing(execution.writer):

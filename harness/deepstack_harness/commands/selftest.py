@@ -50,4 +50,4 @@ def _check(args: Namespace) -> None:
         if name not in MUTANTS:
             raise UsageError(f"unknown mutant '{name}'; known are {', '.join(MUTANTS)}")
     if args.workers < 0:
-        raise UsageError(f"--workers {args.workers}: a number of processes is 0 or more")
+        raise UsageError(f"--workers {args.workers}: the number of processes must be 0 or more")

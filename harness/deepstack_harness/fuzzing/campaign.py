@@ -91,8 +91,8 @@ def start(campaign: Campaign) -> Hunted:
         return Hunted()
     if earlier["campaign"] != campaign.describe():
         raise UsageError(
-            f"'{campaign.folder}' has an unfinished run of something else: "
-            "go on with that one, or take another --out"
+            f"'{campaign.folder}' has an unfinished run with other options: "
+            "repeat those options, or choose another --out"
         )
     findings = read_journal(campaign.folder)
     progress = msgspec.convert(earlier["progress"], Progress)
@@ -123,7 +123,7 @@ def _read_run(folder: Path) -> dict[str, object] | None:
         return None
     except ValueError:
         raise UsageError(
-            f"'{path}' is not what a fuzz run writes: remove it, or take another --out"
+            f"'{path}' was not written by a fuzz run: remove it, or choose another --out"
         ) from None
     return found
 

@@ -231,7 +231,9 @@ class Player:
 
     def _reload(self) -> None:
         if self._caller.ranks > 1:
-            raise StepUnavailable("what ranks share is not reloaded: the fresh process is none of them")
+            raise StepUnavailable(
+                "a step that ranks share is not reloaded: the fresh process is not one of the ranks"
+            )
         self._session.reload()
 
     @property

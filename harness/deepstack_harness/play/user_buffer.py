@@ -95,5 +95,5 @@ def check_fit(make: BufferFactory, text: str) -> None:
     if missing:
         raise UsageError(
             f"{text} does not fit the buffer interface, it lacks {', '.join(missing)}; "
-            "a step that it has not may raise deepstack_harness.errors.StepUnavailable"
+            "a step that it does not support may raise deepstack_harness.errors.StepUnavailable"
         )
