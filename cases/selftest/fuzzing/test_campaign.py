@@ -20,10 +20,10 @@ from deepstack_harness.fuzzing.campaign import (
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import MOST_DEATHS
 from deepstack_harness.fuzzing.player import FindingKind
-from deepstack_harness.fuzzing.request import Asked
+from deepstack_harness.fuzzing.request import FuzzRequest
 from deepstack_harness.fuzzing.watch import Progress
 
-PR43617 = Asked(revision="pr43617")
+PR43617 = FuzzRequest(revision="pr43617")
 
 
 class Killed(Exception):
@@ -87,12 +87,12 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_the_process_cannot_do_is_said_as_every_command_says_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown revision 'nobody'"):
-        run(Campaign(Asked(revision="nobody"), tmp_path, 10))
+        run(Campaign(FuzzRequest(revision="nobody"), tmp_path, 10))
 
 
 @pytest.mark.slow
 def test_time_that_is_up_leaves_examples_for_later(tmp_path: Path) -> None:
-    one = Campaign(Asked(revision="reference"), tmp_path, 10**6, limits=HuntLimits(seconds=0.1))
+    one = Campaign(FuzzRequest(revision="reference"), tmp_path, 10**6, limits=HuntLimits(seconds=0.1))
     done = run(one)
     assert not done.complete
     assert 0 < done.progress.examples < 10**6

@@ -84,9 +84,9 @@ def run(args: Namespace, output: Output) -> ExitCode:
 def _campaign(args: Namespace) -> Campaign:
     from deepstack_harness.fuzzing.boundary import questions
     from deepstack_harness.fuzzing.campaign import Campaign, HuntLimits
-    from deepstack_harness.fuzzing.request import Asked
+    from deepstack_harness.fuzzing.request import FuzzRequest
 
-    asked = Asked(args.source, args.buffer, args.revision, _arm(args), args.family)
+    asked = FuzzRequest(args.source, args.buffer, args.revision, _arm(args), args.family)
     asked.target()  # refuses what is wrong before a worker starts
     played = args.examples if args.examples is not None else (_NO_END if args.minutes else EXAMPLES)
     if played < 1 or (args.minutes is not None and args.minutes <= 0):

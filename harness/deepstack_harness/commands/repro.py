@@ -74,7 +74,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
         families = _families_of_sources(incident, families, open_source(args.source))
     if args.script or args.pytest:
         return write_files(incident, families[0], args, output)
-    asked = Asked(
+    asked = ReproOptions(
         trace=Trace.parse(args.trace) if args.trace else None,
         arm=ArmSpec.parse(args.arm) if args.arm else None,
         source=args.source,
@@ -121,7 +121,7 @@ def _prepare_torch(args: Namespace) -> None:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReproOptions:
     """Options that narrow the runs of an incident, or replace them."""
 
     trace: Trace | None
@@ -155,7 +155,7 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
     return known
 
 
-def _ours(incident: Incident, where: Where, asked: Asked, output: Output) -> bool:
+def _ours(incident: Incident, where: Where, asked: ReproOptions, output: Output) -> bool:
     from deepstack_harness.play.play_case import play_case
 
     plan = narrow(plan_incident(incident, where), asked.trace, asked.arm)
@@ -178,7 +178,7 @@ def _shown(incident: Incident, judged: JudgedCase) -> bool:
     return not judged.unjudged and faulty == bool(judged.broken & set(incident.rules))
 
 
-def _theirs(incident: Incident, where: Where, asked: Asked, text: str, output: Output) -> bool:
+def _theirs(incident: Incident, where: Where, asked: ReproOptions, text: str, output: Output) -> bool:
     from deepstack_harness.auditing.family_worker import FamilyWorker
 
     with FamilyWorker(text, where.family) as worker:

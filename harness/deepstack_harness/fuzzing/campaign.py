@@ -27,7 +27,7 @@ from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import MOST_DEATHS, Hunt
 from deepstack_harness.fuzzing.lifecycles import lifecycles
 from deepstack_harness.fuzzing.player import MEMORY_BYTES, WorkerPlayer
-from deepstack_harness.fuzzing.request import Asked, target_of
+from deepstack_harness.fuzzing.request import FuzzRequest, target_of
 from deepstack_harness.fuzzing.watch import Progress, Watch
 from deepstack_harness.workers.profiles import COMPILE, CONTRACT, Profile
 
@@ -53,7 +53,7 @@ class HuntLimits:
 class Campaign:
     """A hunt of `examples` traces with a seed, kept in `folder`."""
 
-    asked: Asked
+    asked: FuzzRequest
     folder: Path
     examples: int
     seed: int = 0
@@ -155,7 +155,7 @@ def carry_on(campaign: Campaign, hunted: Hunted, tell: Tell) -> Hunted:
     return hunted
 
 
-def _sandbox(asked: Asked) -> Profile | None:
+def _sandbox(asked: FuzzRequest) -> Profile | None:
     """Return the sandbox of a source or of a user's class; None for a buffer of ours."""
     if asked.source:
         compiles = ArmSpec.parse(asked.arm).compiled
