@@ -17,7 +17,7 @@ from deepstack_harness.contract.protocols import BufferFactory, Session
 from deepstack_harness.contract.trace import Step
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.play.model import Model
-from deepstack_harness.play.player import Player
+from deepstack_harness.play.player import CasePlayer
 from deepstack_harness.probes.graphs import GraphProbe
 
 OnProgress = Callable[[Observation | StepFacts], None]
@@ -42,7 +42,7 @@ def play(
     caller = caller or caller_of(case)
     decoder, profile = caller.decoder(model.decoder), model.profile(case.trace.capacity)
     with torch.no_grad(), closing(open_arm(case.arm, decoder, profile)) as session:
-        player = Player(case, model, make_buffer, session, caller)
+        player = CasePlayer(case, model, make_buffer, session, caller)
         compiled = _compiled(session)
         probe = GraphProbe(compiled, case.arm.guards) if compiled else None
         beginning = without_steps(case, model, player)
@@ -54,7 +54,7 @@ def play(
     return replace(beginning, steps=steps, graphs=graphs, error=unmeasured or error)
 
 
-def without_steps(case: Case, model: Model, player: Player) -> Observation:
+def without_steps(case: Case, model: Model, player: CasePlayer) -> Observation:
     """Return the observation of a case before its first step."""
     return Observation(
         dtype=case.dtype, device=str(model.device), levels=model.family.levels, hidden=model.family.hidden,
@@ -64,7 +64,7 @@ def without_steps(case: Case, model: Model, player: Player) -> Observation:
 
 def played_steps(
     case: Case,
-    player: Player,
+    player: CasePlayer,
     *,
     announce: Callable[[int, Step], None] = lambda *_: None,
     tell: OnProgress = lambda _: None,

@@ -34,7 +34,7 @@ _DUMMY = 1_000_000
 """Hidden states of dummy runs are drawn apart from those of steps."""
 
 
-class Player:
+class CasePlayer:
     """Player of one case: it does the steps in order; see `play`."""
 
     def __init__(

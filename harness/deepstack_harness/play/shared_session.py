@@ -21,7 +21,7 @@ from deepstack_harness.errors import NotMeasured
 from deepstack_harness.play.in_process import shared_model
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.observe import played_steps, without_steps
-from deepstack_harness.play.player import Player
+from deepstack_harness.play.player import CasePlayer
 from deepstack_harness.probes.graphs import GraphProbe
 from deepstack_harness.probes.numerics import NumericsProbe
 from deepstack_harness.torch_compat import dynamo
@@ -58,7 +58,7 @@ class SharedSession:
         with torch.no_grad():
             inner = self._open(case, caller.decoder(model.decoder), model.profile(case.trace.capacity))
             session = _capturing(case, inner, model)
-            player = Player(case, model, make_buffer, session, caller)
+            player = CasePlayer(case, model, make_buffer, session, caller)
             steps, unmeasured = played_steps(case, player, announce=announce)
         graphs, error = self._graph_facts(case, inner)
         if isinstance(inner, CompiledSession) and inner.limit_hit:
