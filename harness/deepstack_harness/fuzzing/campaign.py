@@ -29,7 +29,7 @@ from deepstack_harness.fuzzing.lifecycles import lifecycles
 from deepstack_harness.fuzzing.player import MEMORY_BYTES, WorkerPlayer
 from deepstack_harness.fuzzing.request import FuzzRequest, target_of
 from deepstack_harness.fuzzing.watch import Progress, Watch
-from deepstack_harness.workers.profiles import COMPILE, CONTRACT, Profile
+from deepstack_harness.workers.profiles import COMPILE, CONTRACT, SandboxProfile
 
 RUN = "run.json"
 JOURNAL = "findings.jsonl"
@@ -155,7 +155,7 @@ def carry_on(campaign: Campaign, hunted: Hunted, tell: Tell) -> Hunted:
     return hunted
 
 
-def _sandbox(asked: FuzzRequest) -> Profile | None:
+def _sandbox(asked: FuzzRequest) -> SandboxProfile | None:
     """Return the sandbox of a source or of a user's class; None for a buffer of ours."""
     if asked.source:
         compiles = ArmSpec.parse(asked.arm).compiled
