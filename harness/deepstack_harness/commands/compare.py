@@ -100,7 +100,9 @@ def _show_seconds(output: Output, old: StoredRun, new: StoredRun) -> None:
     both = seconds(old, new)
     before, now = sum(one[1] for one in both), sum(one[2] for one in both)
     if before:
-        output.line(f"time, not judged: {now:.1f} s for {len(both)} cases in both, before {before:.1f} s")
+        output.line(
+            f"time, not judged: {now:.1f} s for {len(both)} cases in both runs, {before:.1f} s before"
+        )
     for where, earlier, later in [one for one in both[:_SLOWEST] if one[2] > one[1]]:
         output.line(f"  {later:.2f} s, before {earlier:.2f} s: {where}", "dim")
 

@@ -112,10 +112,12 @@ def _folder(name: str, arm: str, args: Namespace) -> str:
 
 
 def _say_where(output: Output, campaign: Campaign, hunted: Hunted) -> None:
-    output.line(f"findings are kept in {campaign.folder}; a run that was ended goes on by the same command")
+    output.line(
+        f"findings are kept in {campaign.folder}; the same command continues a run that was interrupted"
+    )
     if hunted.progress.examples:
         done = f"{hunted.progress.examples} examples and {hunted.resumed} findings"
-        output.line(f"going on behind {done} of a run that was ended")
+        output.line(f"continuing an interrupted run after {done}")
 
 
 def _close(output: Output, hunted: Hunted, what: str) -> ExitCode:
@@ -123,6 +125,6 @@ def _close(output: Output, hunted: Hunted, what: str) -> ExitCode:
     if hunted.findings:
         output.verdict(f"{what}: {names}", good=False)
         return ExitCode.BROKEN
-    left = "" if hunted.complete else "; examples are left, the same command goes on"
+    left = "" if hunted.complete else "; examples are left, the same command continues"
     output.verdict(f"{what}: nothing found{left}", good=True)
     return ExitCode.HOLDS

@@ -53,7 +53,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
     if not has_selftests():
         output.line(
-            "the tests of the harness itself are in its checkout: this night runs the product's cases"
+            "the tests of the harness itself are in its checkout only: this night runs the product's cases"
         )
     folder, stages = _planned(args)
     ended, lost = [], ""
@@ -62,7 +62,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
         _show(output, one)
         lost = _summarise(folder, ended)  # the report, the last stage, tells of the others
     if lost:
-        output.line(f"{lost}; the lines above are all", "red")
+        output.line(f"{lost}; only the lines above remain", "red")
     code = exit_code(ended)
     output.verdict(f"{folder}: {_told(ended)}", good=code is ExitCode.HOLDS)
     return code

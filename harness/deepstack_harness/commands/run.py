@@ -115,7 +115,7 @@ def _announce(execution: Execution, folder: Path, output: Output, *, resume: boo
     before = f", {len(part.cases) or 'no'} cases are there already" if resume else ""
     output.line(f"{left} cases in {len(groups)} groups into {folder}{before}")
     for group in execution.left_out:
-        output.line(f"left out: {group.name}, which takes {group.ranks} GPUs", "yellow")
+        output.line(f"left out: {group.name}, which needs {group.ranks} GPUs", "yellow")
     for row in part.rows:
         output.record(row)
 
@@ -136,5 +136,7 @@ def _close(part: RunPart, folder: Path, output: Output) -> ExitCode:
     if has_datasets():
         write_parquet(part)
     else:
-        output.line("no Parquet: the library `datasets` is not installed; the JSON lines are whole", "yellow")
+        output.line(
+            "no Parquet file: the library `datasets` is not installed; the JSON lines are complete", "yellow"
+        )
     return ExitCode.HOLDS if close(output, part.rows, part.cases, str(folder)) else ExitCode.BROKEN
