@@ -1,5 +1,6 @@
 """What released vLLM classes keep and break, measured: the table of releases, and nothing new since."""
 
+from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -31,6 +32,18 @@ KEPT = {
 TABLE = {"Qwen3VLForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"}
 
 
+UNCHANGED = ("0.11.2", "0.19.1", "0.20.0", "0.20.2", "0.22.1", "0.27.1", "0.33.0")
+
+
+def together(release: str) -> pytest.MarkDecorator:
+    """Send the cases of a release to one worker of pytest-xdist, which audits it once."""
+    return pytest.mark.xdist_group(f"vllm {release}")
+
+
+def each(releases: Iterable[str]) -> list[object]:
+    return [pytest.param(one, marks=together(one)) for one in releases]
+
+
 class Audit(NamedTuple):
     classes: dict[str, AuditedClass]
     standings: dict[str, Standing]
@@ -49,7 +62,7 @@ def standings(release: str) -> list[Standing]:
     return [standing for name, standing in found.standings.items() if found.classes[name].methods]
 
 
-@pytest.mark.parametrize("release", BROKEN)
+@pytest.mark.parametrize("release", each(BROKEN))
 def test_rules_broken_per_release(release: str) -> None:
     judged = {one.model_class: one for one in standings(release)}
     assert judged.keys() >= TABLE
@@ -58,12 +71,13 @@ def test_rules_broken_per_release(release: str) -> None:
         assert judged[name].kept - {R.R7} == KEPT[release]
 
 
-@pytest.mark.parametrize("release", ["0.11.2", "0.19.1", "0.20.0", "0.20.2", "0.22.1", "0.27.1", "0.33.0"])
+@pytest.mark.parametrize("release", each(UNCHANGED))
 def test_nothing_is_broken_that_was_not_known_and_nothing_known_is_mended(release: str) -> None:
     for one in standings(release):
         assert one.unexpected == frozenset(), one.model_class
 
 
+@together("0.33.0")
 def test_no_class_of_the_newest_release_is_skipped_without_a_sentence() -> None:
     found = {name: one.refusals for name, one in audit("0.33.0").classes.items()}
     assert found.keys() >= {
@@ -91,12 +105,15 @@ REACH = [
 ]
 
 
-@pytest.mark.parametrize(("release", "name", "rule", "reach"), REACH)
+@pytest.mark.parametrize(
+    ("release", "name", "rule", "reach"), [pytest.param(*one, marks=together(one[0])) for one in REACH]
+)
 def test_how_the_engine_comes_to_it(release: str, name: str, rule: Rule, reach: str) -> None:
     judged = audit(release).standings[name]
     assert {row.rule: row.reach for row in judged.rows}[rule] == reach
 
 
+@together("0.33.0")
 def test_the_text_only_step_of_granite() -> None:
     judged = audit("0.33.0").standings["Granite4VisionForConditionalGeneration"]
     assert judged.broken == {R.R3, R.R4, R.R5}

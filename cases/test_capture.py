@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from cases.played import observed
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.buffer_ref import registered
@@ -11,7 +12,6 @@ from deepstack_harness.contract.case import Case, PlannedCase
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
-from deepstack_harness.play.play_case import play_case
 
 TEXT_AFTER_AN_IMAGE = "cap 16: capture 16; set 16; replay 16; replay 16"
 GROWTH = "cap 16: capture 16; set 9; replay 16; set 20; replay 16"
@@ -57,7 +57,7 @@ def expected(trace: str, arm: str, broken: Broken) -> Iterator[object]:
 
 @pytest.mark.parametrize("planned", list(cases()))
 def test_breaks_what_it_is_known_to_break_under_graphs(planned: PlannedCase) -> None:
-    judged = judge_case(planned, play_case(planned.case))
+    judged = judge_case(planned, observed(planned.case))
     assert judged.as_expected, [
         said for said in judged.judgements if said.rule in judged.broken | judged.unjudged
     ]
@@ -66,7 +66,7 @@ def test_breaks_what_it_is_known_to_break_under_graphs(planned: PlannedCase) -> 
 def played(trace: str, buffer: str, arm: str = "eager/full") -> JudgedCase:
     parsed, spec = Trace.parse(trace), ArmSpec.parse(arm)
     case = Case("qwen3_vl", registered(buffer), parsed, spec, graph_budget=graph_budget(parsed, spec))
-    return judge_case(PlannedCase(case, None), play_case(case))
+    return judge_case(PlannedCase(case, None), observed(case))
 
 
 def test_a_text_only_replay_reads_all_rows_of_the_image_before_it() -> None:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from cases.played import observed
 from deepstack_harness.catalogue.incidents import catalogue
 from deepstack_harness.catalogue.matrix import Where, daily, plan_incident
 from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.oracles.judged_case import judge_case
-from deepstack_harness.play.play_case import play_case
 
 
 def cases() -> Iterator[object]:
@@ -34,7 +34,7 @@ def _name(planned: PlannedCase) -> str:
 
 @pytest.mark.parametrize("planned", list(cases()))
 def test_breaks_what_it_is_known_to_break(planned: PlannedCase) -> None:
-    judged = judge_case(planned, play_case(planned.case))
+    judged = judge_case(planned, observed(planned.case))
     assert judged.as_expected, [
         said for said in judged.judgements if said.rule in judged.broken | judged.unjudged
     ]

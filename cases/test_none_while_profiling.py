@@ -2,14 +2,12 @@
 
 import pytest
 
+from cases.played import observed
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Distances, Observation
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.play.model import Model
-from deepstack_harness.play.observe import play
 
 TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16")
 FAULTY = ("pr40145", "pr40932")
@@ -24,14 +22,8 @@ BACKENDS = [
 ]
 
 
-@pytest.fixture(scope="session")
-def model() -> Model:
-    return Model.build("qwen3_vl")
-
-
-def played(model: Model, revision: str, arm: str) -> Observation:
-    case = Case("qwen3_vl", registered(revision), TRACE, ArmSpec.parse(arm))
-    return play(case, model, buffer_named(revision))
+def played(revision: str, arm: str) -> Observation:
+    return observed(Case("qwen3_vl", registered(revision), TRACE, ArmSpec.parse(arm)))
 
 
 def last_forward(observation: Observation) -> Distances:
@@ -43,10 +35,8 @@ def last_forward(observation: Observation) -> Distances:
 
 @pytest.mark.parametrize("revision", FAULTY)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_guards_dropped_the_faulty_equal_a_model_without_deepstack(
-    model: Model, backend: str, revision: str
-) -> None:
-    observation = played(model, revision, f"{backend}/drop_all")
+def test_guards_dropped_the_faulty_equal_a_model_without_deepstack(backend: str, revision: str) -> None:
+    observation = played(revision, f"{backend}/drop_all")
     distances = last_forward(observation)
     assert distances.eager > FAR
     assert distances.no_deepstack is not None
@@ -58,22 +48,24 @@ def test_guards_dropped_the_faulty_equal_a_model_without_deepstack(
 
 @pytest.mark.parametrize("revision", [FIX, *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS)])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_guards_dropped_the_fixed_equal_eager(model: Model, backend: str, revision: str) -> None:
-    distances = last_forward(played(model, revision, f"{backend}/drop_all"))
+def test_guards_dropped_the_fixed_equal_eager(backend: str, revision: str) -> None:
+    distances = last_forward(played(revision, f"{backend}/drop_all"))
     assert distances.eager < CLOSE
     assert (distances.no_deepstack or 0) > FAR
 
 
+@pytest.mark.xdist_group("eager")
 @pytest.mark.parametrize("revision", [*FAULTY, FIX, *OTHERS])
-def test_guards_kept_all_are_right(model: Model, revision: str) -> None:
-    observation = played(model, revision, "eager/stock")
+def test_guards_kept_all_are_right(revision: str) -> None:
+    observation = played(revision, "eager/stock")
     assert last_forward(observation).eager < CLOSE
     assert observation.graphs is not None
     assert observation.graphs.graphs == (2 if revision in FAULTY else 1)
 
 
+@pytest.mark.xdist_group("eager")
 @pytest.mark.parametrize("arm", ["eager/shape_env_only", "eager/keep_tensor"])
-def test_weaker_guards_miss_it_silently(model: Model, arm: str) -> None:
-    observation = played(model, "pr40932", arm)
+def test_weaker_guards_miss_it_silently(arm: str) -> None:
+    observation = played("pr40932", arm)
     assert last_forward(observation).eager > FAR
     assert not [facts for facts in observation.steps if facts.raised]

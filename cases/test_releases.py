@@ -14,6 +14,13 @@ pytestmark = pytest.mark.network
 
 FAULTY = ("0.20.0", "0.20.1", "0.20.2", "0.21.0", "0.22.1")
 FREE = ("0.19.1", "0.23.0", "0.27.1", "0.33.0")
+DAILY = (FAULTY[0], FAULTY[-1], FREE[0], FREE[-1])
+"""The releases at which something changes; those between are nightly."""
+
+
+def each(releases: tuple[str, ...]) -> list[object]:
+    slow = pytest.mark.slow
+    return [one if one in DAILY else pytest.param(one, marks=slow) for one in releases]
 
 
 def rules_broken(release: str) -> frozenset[Rule]:
@@ -25,11 +32,11 @@ def rules_broken(release: str) -> frozenset[Rule]:
     return frozenset[Rule]().union(*(judged.broken for judged in cases)) & frozenset(incident.rules)
 
 
-@pytest.mark.parametrize("release", FAULTY)
+@pytest.mark.parametrize("release", each(FAULTY))
 def test_releases_that_ship_the_fault(release: str) -> None:
     assert rules_broken(release) == {Rule.R0, Rule.R1}
 
 
-@pytest.mark.parametrize("release", FREE)
+@pytest.mark.parametrize("release", each(FREE))
 def test_releases_that_are_free_of_it(release: str) -> None:
     assert rules_broken(release) == frozenset()

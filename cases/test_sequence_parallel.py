@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from cases.played import observed
 from cases.selftest.workers.processes import has_ended
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.contract.arm_spec import ArmSpec
@@ -14,7 +15,6 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
-from deepstack_harness.play.play_case import play_case
 from deepstack_harness.play.ranks.pool import rank_pool
 from deepstack_harness.workload.padding import pad_to_multiple
 
@@ -42,7 +42,7 @@ def play(subject: str, arm: str, steps: str, family: str = "qwen3_vl") -> Judged
     revision, caller = parse_subject(subject)
     budget = graph_budget(parsed, spec)
     case = Case(family, registered(revision), parsed, spec, graph_budget=budget, caller=caller)
-    return judge_case(PlannedCase(case, None), play_case(case))
+    return judge_case(PlannedCase(case, None), observed(case))
 
 
 def shards(judged: JudgedCase, step: int = 2) -> tuple[ShardFacts, ...]:
@@ -155,7 +155,7 @@ def test_ranks_capture_and_reload_nothing() -> None:
     captured, _, replayed, reloaded = (facts.unavailable for facts in judged.observation.steps)
     assert captured == "graphs of steps that ranks share are not captured"
     assert replayed == "arm eager/full/tp2 has no graph for 16 tokens; captured are none"
-    assert reloaded == "what ranks share is not reloaded: the fresh process is none of them"
+    assert reloaded == "a step that ranks share is not reloaded: the fresh process is not one of the ranks"
     assert judged.broken == frozenset()
 
 

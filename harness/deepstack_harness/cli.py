@@ -38,8 +38,8 @@ COMMANDS = (
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _JUDGEMENTS = {ExitCode.HOLDS, ExitCode.BROKEN}
 _CODES = (
-    "exit codes: 0 what was asked holds, 1 judged and it does not, 2 the call was wrong, "
-    "3 the machine cannot, 4 a bug of the harness"
+    "exit codes: 0 as it should be, 1 not as it should be, 2 wrong usage, "
+    "3 not possible on this machine, 4 a bug of the harness"
 )
 
 
@@ -195,11 +195,13 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     common.add_argument(
         "--json",
         metavar="FILE",
-        help="write one JSON object per line; '-' is stdout, and nothing else is on it",
+        help="write one JSON object per line; '-' is stdout, which then gets nothing else",
     )
-    common.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    common.add_argument("--quiet", action="store_true", help="print errors only")
     common.add_argument(
-        "--bisect", action="store_true", help="exit 125 wherever nothing was judged, for 'git bisect run'"
+        "--bisect",
+        action="store_true",
+        help="exit with 125 instead of 2 to 4, so that 'git bisect run' skips the commit",
     )
     parser.add_argument_group("trust").add_argument(
         "--no-sandbox",

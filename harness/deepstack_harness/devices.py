@@ -33,7 +33,7 @@ def parse_device(name: str) -> torch.device:
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
         raise MachineError(
-            f"device '{name}' is not here: torch {torch.__version__} sees {count} GPUs; use cpu"
+            f"device '{name}' is not available: torch {torch.__version__} sees {count} GPUs; use cpu"
         )
     # Tensors name their device with its index: 'cuda' alone would never equal theirs.
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device

@@ -1,7 +1,7 @@
 """Errors that are for people: one sentence, and the exit code that belongs to it.
 
-Exit codes (the same for every command): 0 what was asked holds, 1 judged and it
-does not, 2 the call was wrong, 3 the machine cannot, 4 a bug of the harness.
+Exit codes (the same for every command): 0 as it should be, 1 not as it should be, 2 wrong
+usage, 3 not possible on this machine, 4 a bug of the harness.
 """
 
 from enum import IntEnum

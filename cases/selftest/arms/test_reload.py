@@ -186,7 +186,7 @@ def test_guards_on_tensors_and_shapes_miss_it(
 
 
 def test_a_guard_on_what_did_not_travel_is_no_finding() -> None:
-    with pytest.raises(NotMeasured, match=r"refuses what it was compiled for: RuntimeError: .*factor"):
+    with pytest.raises(NotMeasured, match=r"refuses its own example inputs: RuntimeError: .*factor"):
         reload_small(Scaling(), GuardPolicy.STOCK)
 
 

@@ -81,7 +81,7 @@ def test_a_variant_that_is_not_as_the_catalogue_has_it_exits_with_1(
     out = capsys.readouterr().out
     assert "not as expected: list broke R12, expected none\n" in out
     assert "not as expected: list_empty broke none, expected R12\n" in out
-    assert out.endswith("not shown as the catalogue has it: 2 subjects differ\n")
+    assert out.endswith("not as the catalogue expects: 2 subjects differ\n")
 
 
 def test_a_source_is_free_of_both(tmp_path: Path, capsys: Capture) -> None:

@@ -124,9 +124,7 @@ def test_an_answer_without_level_names_is_refused_and_quoted(tmp_path: Path, ans
         ModelFile(), get=f"def _get_deepstack_input_embeds(self, num_tokens):\n    return {answer}\n"
     )
     line = line_of(str(file), "def _get_")
-    with pytest.raises(
-        UsageError, match=f"{QWEN}:{line}: _get_.* answers with {found} where .*_0, .*_1, .. should be"
-    ):
+    with pytest.raises(UsageError, match=f"{QWEN}:{line}: _get_.* returns {found} instead of .*_0, .*_1, "):
         bound(tmp_path, file)
 
 

@@ -333,14 +333,14 @@ REFUSED: dict[str, tuple[ModelFile, str, str]] = {
     "no buffer": (
         replace(ModelFile(), get="", set="", clear=""),
         "class Qwen",
-        "has no _clear_.*, _get_.*, _set_deepstack_input_embeds; .* has its buffer from vllm 0.11.0 on",
+        "has no _clear_.*, _get_.*, _set_deepstack_input_embeds; .* has a buffer since vllm 0.11.0",
     ),
     "two gets": (
         replace(
             ModelFile(), get="".join(GET.replace("_get_deepstack", f"_get_{each}_deepstack") for each in "ab")
         ),
         "class Qwen",
-        "which of _get_a_deepstack_input_embeds, _get_b_deepstack_input_embeds is it that should get",
+        "which of _get_a_deepstack_input_embeds, _get_b_deepstack_input_embeds should get",
     ),
 }
 

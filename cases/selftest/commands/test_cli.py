@@ -66,7 +66,7 @@ def test_a_wrong_call_is_answered_with_one_sentence(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here, so asking for one is no mistake")
 def test_a_missing_gpu_is_the_machines_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["repro", "43602", "--device", "cuda"]) == ExitCode.MACHINE
-    assert "device 'cuda' is not here" in sentence(capsys)
+    assert "device 'cuda' is not available" in sentence(capsys)
 
 
 def test_no_network_is_the_machines_fault(

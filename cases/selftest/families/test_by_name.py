@@ -120,7 +120,7 @@ def test_names_that_are_wrong_are_quoted(text: str, says: str) -> None:
     ("bad", "says"),
     [
         ({"attention": "flash"}, "'flash'; known are sdpa, written_out, opaque"),
-        ({"heads": 3}, "3 heads are no multiple of 2"),
+        ({"heads": 3}, "3 heads are not a multiple of 2"),
     ],
 )
 def test_sizes_that_no_family_can_have_are_refused(

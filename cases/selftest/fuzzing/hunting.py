@@ -10,7 +10,7 @@ from deepstack_harness.fuzzing.campaign import Campaign, HuntLimits
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import Hunt, hunt
 from deepstack_harness.fuzzing.player import InProcessPlayer
-from deepstack_harness.fuzzing.request import Asked
+from deepstack_harness.fuzzing.request import FuzzRequest
 from deepstack_harness.fuzzing.target import Target
 from deepstack_harness.fuzzing.watch import Watch
 
@@ -39,5 +39,5 @@ class Until(Watch):
 
 
 def campaign(buffer: str, folder: Path, examples: int, limits: HuntLimits | None = None) -> Campaign:
-    asked = Asked(buffer=f"cases.selftest.fuzzing.misbehaving_buffers:{buffer}")
+    asked = FuzzRequest(buffer=f"cases.selftest.fuzzing.misbehaving_buffers:{buffer}")
     return Campaign(asked, folder, examples, limits=limits or HuntLimits(step_s=5))

@@ -20,10 +20,10 @@ from deepstack_harness.fuzzing.campaign import (
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import MOST_DEATHS
 from deepstack_harness.fuzzing.player import FindingKind
-from deepstack_harness.fuzzing.request import Asked
+from deepstack_harness.fuzzing.request import FuzzRequest
 from deepstack_harness.fuzzing.watch import Progress
 
-PR43617 = Asked(revision="pr43617")
+PR43617 = FuzzRequest(revision="pr43617")
 
 
 class Killed(Exception):
@@ -77,22 +77,22 @@ def test_a_run_that_is_killed_keeps_its_findings_and_goes_on(tmp_path: Path) -> 
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / RUN).write_text(json.dumps({"campaign": {}, "finished": False}))
-    with pytest.raises(UsageError, match="unfinished run of something else"):
+    with pytest.raises(UsageError, match="unfinished run with other options"):
         start(Campaign(PR43617, tmp_path, 10))
     (tmp_path / RUN).write_text("nothing")
-    with pytest.raises(UsageError, match="not what a fuzz run writes"):
+    with pytest.raises(UsageError, match="not written by a fuzz run"):
         start(Campaign(PR43617, tmp_path, 10))
 
 
 @pytest.mark.slow
 def test_what_the_process_cannot_do_is_said_as_every_command_says_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown revision 'nobody'"):
-        run(Campaign(Asked(revision="nobody"), tmp_path, 10))
+        run(Campaign(FuzzRequest(revision="nobody"), tmp_path, 10))
 
 
 @pytest.mark.slow
 def test_time_that_is_up_leaves_examples_for_later(tmp_path: Path) -> None:
-    one = Campaign(Asked(revision="reference"), tmp_path, 10**6, limits=HuntLimits(seconds=0.1))
+    one = Campaign(FuzzRequest(revision="reference"), tmp_path, 10**6, limits=HuntLimits(seconds=0.1))
     done = run(one)
     assert not done.complete
     assert 0 < done.progress.examples < 10**6

@@ -46,7 +46,7 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
         (["--layers", "0"], "--layers 0: there is nothing to measure below 1"),
         (["--tokens", "many"], "invalid int value: 'many'"),
         (["--cubin"], "--cubin compiles for a GPU that is not here (h200), not 'cpu'"),
-        (["--target", "h200", "--run"], "--run cannot be asked of target 'h200'"),
+        (["--target", "h200", "--run"], "--run cannot run code for 'h200'"),
         (["--cost", "--static"], "brings its own decoder and sizes: leave --layers, --static out"),
     ],
 )
@@ -104,7 +104,7 @@ def test_heads_and_feed_forward_widen_with_the_hidden_size() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here, so asking for one is no mistake")
 def test_a_missing_gpu_is_the_machines_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*KERNELS, "--target", "cuda"]) == ExitCode.MACHINE
-    assert "device 'cuda' is not here" in sentence(capsys)
+    assert "device 'cuda' is not available" in sentence(capsys)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_missing_gpu_is_the_machines_fault(capsys: pytest.CaptureFixture[str])
     [
         (
             {"torch": "2.9.1", "triton": "3.5.1"},
-            "torch 2.9.1 is not known to generate for a GPU that is not here",
+            "torch 2.9.1 has not been tested for a GPU that is not here",
         ),
         (
             {"torch": "2.13.0+cpu"},

@@ -29,7 +29,7 @@ def test_a_driver_that_misbehaves_is_the_machine_s_fault(name: str, monkeypatch:
     monkeypatch.delenv(gpus.VISIBLE, raising=False)
     monkeypatch.setattr(gpus, "_COUNT", f"{MISBEHAVING}:{name}")
     monkeypatch.setattr(gpus, "_COUNTING_S", 0.5 if name == "hang_always" else 60.0)
-    with pytest.raises(MachineError, match=f"torch cannot be asked for its GPUs: {ALWAYS[name]}"):
+    with pytest.raises(MachineError, match=f"torch cannot count the GPUs: {ALWAYS[name]}"):
         gpus.visible_gpus()
 
 

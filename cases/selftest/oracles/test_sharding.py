@@ -231,7 +231,7 @@ CASES = "deepstack_harness.contract.case"
 @pytest.mark.parametrize(
     ("caller", "arm", "words"),
     [
-        ("micro_batches", "eager/tp2", "caller 'micro_batches' shares no steps among ranks"),
+        ("micro_batches", "eager/tp2", "caller 'micro_batches' cannot share a step among ranks"),
         ("clumsy", "eager", "unknown caller 'clumsy'; known are engine"),
         ("deepstack_harness.nowhere:It", "eager", "caller 'deepstack_harness.nowhere:It' cannot be imported"),
         (f"{CASES}:Nobody", "eager", f"caller '{CASES}:Nobody' cannot be imported: module"),
@@ -252,7 +252,7 @@ def test_a_caller_of_ones_own_is_found() -> None:
 
 def test_ranks_outside_their_world_are_not_measured() -> None:
     assert not dist.is_initialized()
-    with pytest.raises(NotMeasured, match="2 ranks were to share each step, and the process group has 1"):
+    with pytest.raises(NotMeasured, match="2 ranks should share each step, but the process group has 1"):
         caller_of(case("engine", "eager/tp2"))
 
 

@@ -124,7 +124,7 @@ def ranks_of_the_last_step(arm: str) -> list[int]:
 def test_what_is_wrong_with_the_case_itself_is_said_by_all_ranks_and_they_go_on() -> None:
     rank_pool().play(case())
     pids = rank_pool().pids
-    with pytest.raises(UsageError, match="caller 'micro_batches' shares no steps among ranks"):
+    with pytest.raises(UsageError, match="caller 'micro_batches' cannot share a step among ranks"):
         rank_pool().play(case("micro_batches"))
     assert rank_pool().pids == pids
     assert rank_pool().play(case()).error is None

@@ -28,6 +28,7 @@ def measured(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
 
 
+@pytest.mark.slow  # 30 s: a profile function is called for every function of torch as well
 def test_it_measures_the_way_of_a_command_to_torch_compile() -> None:
     done = measured("repro", "43602", "--arm", "eager/drop_all")
     assert done.returncode == 0, done.stderr

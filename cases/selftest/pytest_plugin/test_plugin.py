@@ -103,10 +103,10 @@ def test_without_a_gpu_a_check_on_it_is_skipped_or_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(request.config.option, "deepstack_device", "cuda")
-    with pytest.raises(Skipped, match="device 'cuda' is not here"):
+    with pytest.raises(Skipped, match="device 'cuda' is not available"):
         deepstack_contract(buffer_named("reference"))
     monkeypatch.setattr(request.config.option, "deepstack_require_gpu", True)
-    said = "device 'cuda' is not here.*, and --deepstack-require-gpu was given"
+    said = "device 'cuda' is not available.*, and --deepstack-require-gpu was given"
     with pytest.raises((Failed, Skipped), match=said) as caught:
         compile_arms.calls(torch.relu, inputs_of(0), [4])
     assert caught.type is Failed
@@ -258,7 +258,10 @@ def test_breaks_count_and_may_be_allowed(graph_budget: GraphBudget) -> None:
 def test_a_budget_of_nothing_fails(graph_budget: GraphBudget) -> None:
     with pytest.raises(Failed, match="no graph was built: nothing in here was compiled"), graph_budget(1):
         doubled(torch.ones(3))
-    with pytest.raises(Failed, match="a budget below 1 is kept by compiling nothing"), graph_budget(0):
+    with (
+        pytest.raises(Failed, match="a budget must be 1 graph or more: 0 means nothing is compiled"),
+        graph_budget(0),
+    ):
         pass
 
 

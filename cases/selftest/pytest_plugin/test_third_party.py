@@ -155,7 +155,7 @@ def test_a_wrong_option_is_answered_with_one_sentence(small: Project) -> None:
     status, printed = small.pytest("--deepstack-report", "out")
     assert status == 4, printed
     assert re.fullmatch(
-        r"ERROR: --deepstack-report: '.*rows.jsonl' is there already: name a new folder", printed.strip()
+        r"ERROR: --deepstack-report: '.*rows.jsonl' exists already: name a new folder", printed.strip()
     )
 
 

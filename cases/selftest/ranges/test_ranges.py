@@ -227,7 +227,7 @@ REFUSED = {
     ),
     "no method": (
         RANGE_FILE.replace("get_num_embeds", "count"),
-        r"inputs\.py:16: PlaceholderRange has no method get_num_embeds; it has from vLLM 0\.16\.0 on",
+        r"inputs\.py:16: PlaceholderRange has no method get_num_embeds, as vLLM has since 0\.16\.0",
     ),
     "a property": (
         RANGE_FILE.replace("    def get_num_embeds", "    @cached_property\n    def get_num_embeds"),

@@ -61,6 +61,6 @@ def test_it_stands_beside_what_is_unexpected(tmp_path: Path, capsys: pytest.Capt
     run = load_run(folder)
     (command,) = [again(one) for one in run.cases.values() if one.case == broken.id]
     main(["report", str(folder)])
-    assert f"  again      {command}\n" in capsys.readouterr().out
+    assert f"  rerun      {command}\n" in capsys.readouterr().out
     assert "revision == &#34;granite_full&#34; and caller == &#34;engine&#34;" in render_page(run)
     assert "revision &#61;&#61; &quot;granite&#95;full&quot;" in render_markdown(run)

@@ -171,12 +171,12 @@ def test_text_from_outside_is_made_harmless(text: str, harmless: str) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["nowhere"], "'nowhere' is no folder; a report is made of what 'run --out DIR' wrote"),
+        (["nowhere"], "'nowhere' is not a folder; give one that 'run --out DIR' wrote"),
         (["empty"], "empty"),
-        (["run/rows.jsonl"], "'run/rows.jsonl' is no folder"),
-        (["run", "--history", "nowhere"], "'nowhere' is no folder; --history takes"),
+        (["run/rows.jsonl"], "'run/rows.jsonl' is not a folder"),
+        (["run", "--history", "nowhere"], "'nowhere' is not a folder; --history takes"),
         (["run", "--html", "nowhere/a.html"], "cannot write to 'nowhere/a.html'"),
-        (["bad_kernels"], "bad_kernels/kernels.jsonl is no file of JSON lines"),
+        (["bad_kernels"], "bad_kernels/kernels.jsonl is not a file of JSON lines"),
         (["bad_verdict"], "bad_verdict/rows.jsonl"),
         (["bad_audit"], "line 1 of 'bad_audit/audit.jsonl' is not what a run writes"),
         (["old_audit"], "'old_audit/audit.jsonl' has schema_version 1, this harness reads 2"),

@@ -65,7 +65,7 @@ def test_a_run_that_was_killed_is_read_without_its_last_torn_lines(tmp_path: Pat
 
 def test_a_folder_with_a_run_is_not_written_again(folder: Path) -> None:
     before = contents(folder)
-    with pytest.raises(UsageError, match=r"run\.json' is there already.*--resume"):
+    with pytest.raises(UsageError, match=r"run\.json' exists already.*--resume"):
         RunWriter(Files(folder), about(2), resume=False)
     assert contents(folder) == before
 

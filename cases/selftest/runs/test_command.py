@@ -79,7 +79,7 @@ def test_a_run_that_is_there_is_refused_and_resumed_without_playing(
 ) -> None:
     before = (folder / "rows.jsonl").read_bytes()
     assert run(SELECTION, "--out", str(folder)) == ExitCode.USAGE
-    assert "go on with --resume" in capsys.readouterr().err
+    assert "continue with --resume" in capsys.readouterr().err
     assert run("arm == 'eager'", "--out", str(folder), "--resume") == ExitCode.USAGE
     assert main(["run", SELECTION, "--out", str(folder), "--resume"]) == ExitCode.HOLDS
     assert f"{len(read_run(folder).cases)} cases are there already" in capsys.readouterr().out
@@ -130,7 +130,7 @@ def test_what_is_unexpected_exits_with_1_and_is_said(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["family == 'x'"], "selection 'family == 'x'' holds for none"),
+        (["family == 'x'"], "selection 'family == 'x'' matches none"),
         (["--tier", "weekly"], "unknown --tier 'weekly'; known are ci, nightly"),
         (["--executor", "slurm"], "unknown --executor 'slurm'; known are local, ray"),
         (["--device", "tpu"], "unknown device 'tpu'; known are cpu, cuda and cuda:N"),
@@ -157,7 +157,7 @@ def test_a_wrong_call_is_one_sentence(
 
 def test_a_run_is_resumed_in_a_folder_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(SELECTION, "--resume") == ExitCode.USAGE
-    assert "say which with --out DIR" in capsys.readouterr().err
+    assert "name it with --out DIR" in capsys.readouterr().err
 
 
 def test_ray_that_is_not_installed_is_said_with_what_to_do(

@@ -85,5 +85,5 @@ def test_what_was_seen_is_told_on_one_line() -> None:
 
 
 def test_graphs_cannot_be_written_out() -> None:
-    with pytest.raises(UsageError, match="no script can play 'capture 16'"):
+    with pytest.raises(UsageError, match="a script cannot play 'capture 16'"):
         program("cap 16: capture 16; set 9; replay 16", Rule.R5, Whose("pr43617"))

@@ -366,7 +366,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
     machine.write_text("a file where the folder should be")
     assert label_and_get("0.22.1") == ("vllm 0.22.1", None)
     said = [record.getMessage() for record in caplog.records if "cache" in record.getMessage()]
-    assert said == [f"the cache {machine} cannot be written (Not a directory): going on without it"]
+    assert said == [f"the cache {machine} cannot be written (Not a directory): continuing without it"]
     assert open_source("vllm==0.22.1").read(QWEN).filename.endswith(f".whl/{QWEN}")
 
 
@@ -383,7 +383,7 @@ def test_a_disk_that_is_full_costs_a_warning(index: Served, machine: Path) -> No
     command = [sys.executable, "-c", FULL_DISK, QWEN]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == f"{wheel.name}/{QWEN}\n"
-    assert done.stderr == f"the cache {machine} cannot be written (File too large): going on without it\n"
+    assert done.stderr == f"the cache {machine} cannot be written (File too large): continuing without it\n"
     assert [path for path in machine.rglob("*") if path.is_file()] == []
 
 

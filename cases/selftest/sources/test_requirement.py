@@ -57,9 +57,9 @@ REFUSED = {
     "vllm===0.22.1": "does not name one release",
     "vllm[audio]==0.22.1": r"'vllm\[audio\]==0\.22\.1' does not name one release",
     "vllm==0.22.1; python_version>'3'": "does not name one release",
-    "vllm==": r"'vllm==' is no requirement \(.*\): a source is PACKAGE==VERSION, installed:PACKAGE, or the",
-    "vllm==newest": r"'vllm==newest' is no requirement",
-    "vllm<": r"'vllm<' is no requirement",
+    "vllm==": r"'vllm==' is not a requirement \(.*\): a source is PACKAGE==VERSION, installed:PACKAGE, or",
+    "vllm==newest": r"'vllm==newest' is not a requirement",
+    "vllm<": r"'vllm<' is not a requirement",
 }
 
 
@@ -86,7 +86,9 @@ def test_the_short_form_is_completed(text: str, source: str) -> None:
 
 
 def test_the_short_form_takes_its_own_package_alone() -> None:
-    with pytest.raises(UsageError, match=r"'sglang==0\.5\.23' is no source of vllm: write --source sglang"):
+    with pytest.raises(
+        UsageError, match=r"'sglang==0\.5\.23' is not a source of vllm: write --source sglang"
+    ):
         expand_shorthand("vllm", "sglang==0.5.23")
 
 

@@ -154,7 +154,7 @@ BAD_PLACES: dict[str, tuple[Writer, str]] = {
     "truncated wheel": (_truncated, r"\.whl' cannot be read as a wheel, is it complete\?"),
     "truncated sdist": (_truncated_sdist, r"\.tar\.gz' cannot be read as an archive, is it complete\?"),
     "other wheel": (_other_wheel, "holds requests 2.3, not vLLM: give a wheel or an sdist of vllm"),
-    "no vllm": (_empty_folder, "is no source tree of vLLM: it has no vllm/model_executor/"),
+    "no vllm": (_empty_folder, "is not a source tree of vLLM: it has no vllm/model_executor/"),
 }
 
 
@@ -183,7 +183,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no Python": (
         lambda path: path.write_text("x = 1\ny = ="),
-        r"qwen3_vl.py:2: no Python 3\.\d+ code: invalid syntax",
+        r"qwen3_vl.py:2: not valid in Python 3\.\d+: invalid syntax",
     ),
 }
 

@@ -108,7 +108,7 @@ REFUSED = {
     ),
     "other arguments": (
         HELPER_FILE.replace("aux_stream", "side_stream"),
-        r"multi_stream_utils\.py:7: maybe_execute_in_parallel takes no 'aux_stream'",
+        r"multi_stream_utils\.py:7: maybe_execute_in_parallel has no parameter 'aux_stream'",
     ),
     "no helper": ("import torch\n", "has none of maybe_execute_in_parallel, execute_in_parallel"),
 }

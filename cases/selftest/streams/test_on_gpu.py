@@ -41,7 +41,7 @@ def test_a_worker_that_raises_measured_nothing() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
 def test_a_machine_without_a_gpu_measures_nothing() -> None:
-    with pytest.raises(NotMeasured, match="dual on cuda: device 'cuda' is not here"):
+    with pytest.raises(NotMeasured, match="dual on cuda: device 'cuda' is not available"):
         on_gpu.observe_on_gpu("dual")
 
 

@@ -61,9 +61,9 @@ import tempfile
 from pathlib import Path
 from deepstack_harness.fuzzing import player as caller
 from deepstack_harness.fuzzing.campaign import Campaign, Hunted, carry_on
-from deepstack_harness.fuzzing.request import Asked
+from deepstack_harness.fuzzing.request import FuzzRequest
 caller._WORK = MODULE
-carry_on(Campaign(Asked(), Path(tempfile.mkdtemp()), 9), Hunted(), lambda *_: None)
+carry_on(Campaign(FuzzRequest(), Path(tempfile.mkdtemp()), 9), Hunted(), lambda *_: None)
 """,
     "ranks": """
 from deepstack_harness.contract.arm_spec import ArmSpec

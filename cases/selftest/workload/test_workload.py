@@ -72,7 +72,7 @@ def test_images_are_scaled_as_transformers_scales_them(height: int, width: int) 
     if max(height, width) > 200 * min(height, width):
         with pytest.raises(ValueError, match="aspect ratio"):
             of_transformers()(height, width)
-        with pytest.raises(UsageError, match=f"{height} x {width} pixels is too slender"):
+        with pytest.raises(UsageError, match=f"{height} x {width} pixels is too narrow"):
             smart_resize(height, width)
     else:
         assert smart_resize(height, width) == of_transformers()(height, width)
@@ -148,7 +148,7 @@ def test_no_ranks_cannot_share_a_step() -> None:
         (("a b", (), 1, 0), "request id 'a b'"),
         (("a", ((0, 40),), 1, 0), "request 'a': an image of 0 x 40 pixels has no area"),
         (("a", ((40, -1),), 1, 0), "an image of 40 x -1 pixels has no area"),
-        (("a", ((10, 2001),), 1, 0), "request 'a': an image of 10 x 2001 pixels is too slender"),
+        (("a", ((10, 2001),), 1, 0), "request 'a': an image of 10 x 2001 pixels is too narrow"),
         (("a", (), -1, 0), "text_tokens is -1"),
         (("a", (), 1, -2), "decode_tokens is -2"),
         (("a", (), 0, 3), "neither images nor text"),
@@ -432,7 +432,7 @@ def test_an_image_that_is_absurdly_large_is_refused(tmp_path: Path) -> None:
 def test_an_image_that_is_too_slender_is_refused(tmp_path: Path) -> None:
     refused(
         written(tmp_path, [row(images=[png(3000, 10)])]),
-        "'row0': an image of 10 x 3000 pixels is too slender",
+        "'row0': an image of 10 x 3000 pixels is too narrow",
     )
 
 
@@ -475,11 +475,11 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["missing.parquet", "no/such.parquet", "nothing", "a/b/c", "", "a/b@"])
 def test_a_file_that_is_not_there_is_refused(where: str) -> None:
-    refused(where, f"workload '{where}' is no file")
+    refused(where, f"workload '{where}' is not a file")
 
 
 def test_a_folder_is_no_workload(tmp_path: Path) -> None:
-    refused(str(tmp_path), "is no file")
+    refused(str(tmp_path), "is not a file")
 
 
 def refused(where: str, *quoted: str, kind: type[HarnessError] = UsageError) -> None:

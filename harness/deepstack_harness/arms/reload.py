@@ -95,7 +95,7 @@ class ReloadedDecoder:
         except RaisedElsewhere as error:
             self.close()
             raise NotMeasured(
-                f"reloaded, the artifact refuses what it was compiled for: {type(error).__name__}: {error}"
+                f"the reloaded artifact refuses its own example inputs: {type(error).__name__}: {error}"
             ) from None
 
     def _ask(self, function: str, **arguments: object) -> ReloadResult:

@@ -9,7 +9,7 @@ from deepstack_harness.engines.known import open_source
 from deepstack_harness.play.case_worker import CaseWorker
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import CallResult
-from deepstack_harness.workers.profiles import Profile
+from deepstack_harness.workers.profiles import SandboxProfile
 
 
 class SourceProcess:
@@ -19,7 +19,7 @@ class SourceProcess:
     call is about: a release is cached by that, and the worker finds it on the disk.
     """
 
-    def __init__(self, text: str, limits: Limits, profile: Profile) -> None:
+    def __init__(self, text: str, limits: Limits, profile: SandboxProfile) -> None:
         """Raise `UsageError` for what is no source, `MachineError` where it cannot be fetched."""
         self.text = text
         self.source = open_source(text)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from deepstack_harness.catalogue.data_files import cache
 from deepstack_harness.sources.release import Release
 from deepstack_harness.sources.source import Source
-from deepstack_harness.workers.profiles import Profile
+from deepstack_harness.workers.profiles import SandboxProfile
 
 
-def source_profile(source: Source, profile: Profile) -> Profile:
+def source_profile(source: Source, profile: SandboxProfile) -> SandboxProfile:
     """Return `profile`, with the network where files of a release cannot be cached and are fetched again."""
     if not isinstance(source, Release):
         return profile

@@ -149,7 +149,7 @@ class _BufferMembers:
         exact = f"_{verb}_{STORAGE}"
         if len(names) > 1 and exact not in names:
             raise UsageError(
-                f"{self._where}: which of {', '.join(names)} is it that should {verb} the buffer?"
+                f"{self._where}: cannot tell which of {', '.join(names)} should {verb} the buffer"
             )
         return exact if exact in names else next(iter(names), None)
 

@@ -99,7 +99,7 @@ def cut_known(source: Source, model: Model, way: Way) -> ModelCut:
         return cut_model(source, model, way)
     except (NoSuchMember, NoBuffer) as error:
         raise UsageError(
-            f"{error}; {model.class_name} has its buffer from {source.package} {model.since} on"
+            f"{error}; {model.class_name} has a buffer since {source.package} {model.since}"
         ) from error
 
 

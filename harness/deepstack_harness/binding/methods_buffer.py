@@ -86,8 +86,8 @@ class MethodsBuffer:
     def _unordered(self, found: str) -> UsageError:
         method = self._cut.verbs["get"]
         return UsageError(
-            f"{self._cut.filename}:{self._cut.lines[method]}: {method} answers with {found} "
-            f"where {STORAGE}_0, {STORAGE}_1, .. should be: which level is which?"
+            f"{self._cut.filename}:{self._cut.lines[method]}: {method} returns {found} "
+            f"instead of {STORAGE}_0, {STORAGE}_1, ..: cannot tell the levels apart"
         )
 
 

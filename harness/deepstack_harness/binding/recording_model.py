@@ -88,8 +88,10 @@ def in_level_order(payload: object) -> tuple[Tensor, ...]:
     """
     tensors = getattr(payload, "tensors", payload)
     if not isinstance(tensors, Mapping):
-        raise UsageError(f"the language model is given a {type(payload).__name__} as {PAYLOAD}")
+        raise UsageError(f"{PAYLOAD} of the language model is a {type(payload).__name__}, not named tensors")
     numbers = {name: str(name).rpartition("_")[2] for name in tensors}
     if not all(number.isdecimal() for number in numbers.values()):
-        raise UsageError(f"which level is which in {PAYLOAD}: {', '.join(map(str, tensors))}?")
+        raise UsageError(
+            f"cannot tell the levels in {PAYLOAD} apart by their names: {', '.join(map(str, tensors))}"
+        )
     return tuple(tensors[name] for name in sorted(tensors, key=lambda name: int(numbers[name])))

@@ -30,10 +30,10 @@ def parse(file: SourceFile) -> ast.Module:
     except SyntaxError as error:
         python = ".".join(map(str, sys.version_info[:2]))
         raise UsageError(
-            f"{file.filename}:{error.lineno or 1}: no Python {python} code: {error.msg}"
+            f"{file.filename}:{error.lineno or 1}: not valid in Python {python}: {error.msg}"
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:  # MemoryError: the parser's stack is full
-        raise UsageError(f"{file.filename} does not parse: {str(error) or 'nested too deeply'}") from error
+        raise UsageError(f"{file.filename} cannot be parsed: {str(error) or 'nested too deeply'}") from error
 
 
 def class_named(file: SourceFile, name: str) -> ast.ClassDef:

@@ -25,7 +25,7 @@ def caller_of(case: Case) -> Engine:
         return SequenceParallel(ranks)
     if ranks > 1:
         raise UsageError(
-            f"caller '{case.caller}' shares no steps among ranks: under arm {case.arm.name} take engine, "
+            f"caller '{case.caller}' cannot share a step among ranks: under arm {case.arm.name} take engine, "
             "or a caller built on deepstack_harness.callers.sequence_parallel:SequenceParallel"
         )
     return made()

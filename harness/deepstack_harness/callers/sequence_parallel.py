@@ -67,7 +67,7 @@ class SequenceParallel(Engine):
         """
         here = dist.get_world_size() if dist.is_initialized() else 1
         if here != ranks:
-            raise NotMeasured(f"{ranks} ranks were to share each step, and the process group has {here}")
+            raise NotMeasured(f"{ranks} ranks should share each step, but the process group has {here}")
         self.ranks = ranks
         self.rank = dist.get_rank() if ranks > 1 else 0
 

@@ -268,10 +268,10 @@ def find(text: str) -> Incident:
             for reference in incident.references
             if reference.endswith(f" {wanted}")
         ]
-        raise UsageError(f"incident '{text}' is ambiguous: say one of {', '.join(full)}")
+        raise UsageError(f"incident '{text}' is ambiguous: write one of {', '.join(full)}")
     unread = "".join(f"; {file.broken}" for file in incident_files() if file.broken)
     names = ", ".join(f"{incident.id} ({incident.name})" for incident in known)
-    raise UsageError(f"unknown incident '{text}'; known are {names}, and every reference of theirs{unread}")
+    raise UsageError(f"unknown incident '{text}'; known are {names}, and all their references{unread}")
 
 
 def _names(incident: Incident) -> set[str]:

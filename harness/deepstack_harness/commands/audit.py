@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
     from deepstack_harness.auditing.standing import Standing
 
-SUMMARY = "which rules the deepstack classes of one or more sources keep, and the systems beside them"
+SUMMARY = "judge the deepstack classes of one or more sources by all rules, and the systems around them"
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.reporting.terminal.output import Output
 
-SUMMARY = "the buffer contract against a class of your own"
+SUMMARY = "test a buffer class of your own against the contract"
 _FAMILY = "qwen3_vl"
 """Its hidden size and levels are those that the buffer is made with."""
 

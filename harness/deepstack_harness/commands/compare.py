@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from deepstack_harness.results.compare import Change, Thresholds
     from deepstack_harness.results.read import StoredRun
 
-SUMMARY = "two runs: regressions, improvements, what is missing and what is new"
+SUMMARY = "compare two runs: regressions, improvements, missing and new results"
 _SLOWEST = 3
 
 
@@ -25,11 +25,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("new", metavar="NEW", help="the folder of the later run")
     parser.add_argument(
         "--history", metavar="DIR",
-        help="look for changes over these runs too: a folder of runs, or a hub dataset OWNER/NAME",
+        help="also look for changes over these runs: a folder of runs, or a hub dataset OWNER/NAME",
     )  # fmt: skip
     parser.add_argument(
         "--threshold", action="append", default=[], metavar="METRIC=NUMBER",
-        help="distance=4 (times), graphs=0, recompiles=0 (more): who changed by no more did not change",
+        help="ignore changes up to NUMBER: distance=4 (a factor), graphs=0, recompiles=0 (a difference)",
     )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def _thresholds(texts: Sequence[str]) -> Thresholds:
         name, _, number = text.partition("=")
         if name not in {one.name for one in fields(Thresholds)} or not _is_number(number):
             raise UsageError(
-                f"--threshold takes METRIC=NUMBER, where METRIC is distance, graphs, recompiles, not '{text}'"
+                f"--threshold takes METRIC=NUMBER, with METRIC distance, graphs or recompiles, not '{text}'"
             )
         limits = replace(limits, **{name: float(number)})
     return limits
@@ -100,7 +100,9 @@ def _show_seconds(output: Output, old: StoredRun, new: StoredRun) -> None:
     both = seconds(old, new)
     before, now = sum(one[1] for one in both), sum(one[2] for one in both)
     if before:
-        output.line(f"time, not judged: {now:.1f} s for {len(both)} cases in both, before {before:.1f} s")
+        output.line(
+            f"time, not judged: {now:.1f} s for {len(both)} cases in both runs, {before:.1f} s before"
+        )
     for where, earlier, later in [one for one in both[:_SLOWEST] if one[2] > one[1]]:
         output.line(f"  {later:.2f} s, before {earlier:.2f} s: {where}", "dim")
 

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.reporting.terminal.output import Column, Output
 
-SUMMARY = "what this machine can run, and why not"
+SUMMARY = "show what this machine can run, and why it cannot run the rest"
 _COLUMNS = (Column(16), Column(3), Column(0))
 
 

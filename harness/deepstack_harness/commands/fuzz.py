@@ -18,7 +18,7 @@ from deepstack_harness.reporting.terminal.output import Output
 if TYPE_CHECKING:
     from deepstack_harness.fuzzing.campaign import Campaign, Hunted
 
-SUMMARY = "hunt for broken rules over drawn token counts and lifecycles, each finding shrunk"
+SUMMARY = "search for broken rules with random token counts and lifecycles; shrink each finding"
 EXAMPLES = 2000
 _NO_END = 10**7
 
@@ -26,27 +26,36 @@ _NO_END = 10**7
 def add_arguments(parser: ArgumentParser) -> None:
     """Add what is hunted on, how it is run, and for how long."""
     whose = parser.add_mutually_exclusive_group()
-    add_source(whose, "the buffer of this source")
-    whose.add_argument("--buffer", metavar="MODULE:CLASS", help="a buffer class of your own")
-    whose.add_argument("--revision", metavar="R", help="a revision or mutant of ours (reference)")
-    parser.add_argument("--family", default="qwen3_vl", metavar="F", help="see 'list families' (qwen3_vl)")
+    add_source(whose, "test the buffer of this source")
+    whose.add_argument("--buffer", metavar="MODULE:CLASS", help="test a buffer class of your own")
+    whose.add_argument("--revision", metavar="R", help="test this revision or mutant (default reference)")
+    parser.add_argument(
+        "--family",
+        default="qwen3_vl",
+        metavar="F",
+        help="model family, see 'list families' (default qwen3_vl)",
+    )
     parser.add_argument(
         "--arm", default="eager", metavar="A",
-        help="eager, which is the buffer alone (default), or another arm of 'list arms'",
+        help="eager (default), which plays the buffer alone, or another arm of 'list arms'",
     )  # fmt: skip
-    parser.add_argument("--backend", metavar="B", help="in front of --arm: --arm drop_all --backend inductor")
+    parser.add_argument(
+        "--backend", metavar="B", help="backend of the arm, as in --arm drop_all --backend inductor"
+    )
     parser.add_argument(
         "--examples", type=int, metavar="N",
-        help=f"traces to play ({EXAMPLES}; with --minutes, as many as there is time for)",
+        help=f"number of traces (default {EXAMPLES}; with --minutes, as many as the time allows)",
     )  # fmt: skip
-    parser.add_argument("--minutes", type=finite, metavar="M", help="stop after so long, whatever is left")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other traces (0)")
+    parser.add_argument("--minutes", type=finite, metavar="M", help="stop after M minutes")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the random traces (default 0)"
+    )
     parser.add_argument(
         "--boundary",
         action="store_true",
-        help="instead, who may ask for how many rows, every small case of it",
+        help="instead, try all small token counts and capacities, and random larger ones",
     )
-    parser.add_argument("--out", metavar="DIR", help="where findings are kept (reports/fuzz/...)")
+    parser.add_argument("--out", metavar="DIR", help="folder for the findings (default reports/fuzz/...)")
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
@@ -75,13 +84,13 @@ def run(args: Namespace, output: Output) -> ExitCode:
 def _campaign(args: Namespace) -> Campaign:
     from deepstack_harness.fuzzing.boundary import questions
     from deepstack_harness.fuzzing.campaign import Campaign, HuntLimits
-    from deepstack_harness.fuzzing.request import Asked
+    from deepstack_harness.fuzzing.request import FuzzRequest
 
-    asked = Asked(args.source, args.buffer, args.revision, _arm(args), args.family)
+    asked = FuzzRequest(args.source, args.buffer, args.revision, _arm(args), args.family)
     asked.target()  # refuses what is wrong before a worker starts
     played = args.examples if args.examples is not None else (_NO_END if args.minutes else EXAMPLES)
     if played < 1 or (args.minutes is not None and args.minutes <= 0):
-        raise UsageError(f"--examples {played}, --minutes {args.minutes}: both are above 0")
+        raise UsageError(f"--examples {played}, --minutes {args.minutes}: both must be above 0")
     compiled = ArmSpec.parse(asked.arm).compiled
     limits = HuntLimits(
         step_s=300.0 if compiled else 20.0, seconds=None if args.minutes is None else 60 * args.minutes
@@ -103,10 +112,12 @@ def _folder(name: str, arm: str, args: Namespace) -> str:
 
 
 def _say_where(output: Output, campaign: Campaign, hunted: Hunted) -> None:
-    output.line(f"findings are kept in {campaign.folder}; a run that was ended goes on by the same command")
+    output.line(
+        f"findings are kept in {campaign.folder}; the same command continues a run that was interrupted"
+    )
     if hunted.progress.examples:
         done = f"{hunted.progress.examples} examples and {hunted.resumed} findings"
-        output.line(f"going on behind {done} of a run that was ended")
+        output.line(f"continuing an interrupted run after {done}")
 
 
 def _close(output: Output, hunted: Hunted, what: str) -> ExitCode:
@@ -114,6 +125,6 @@ def _close(output: Output, hunted: Hunted, what: str) -> ExitCode:
     if hunted.findings:
         output.verdict(f"{what}: {names}", good=False)
         return ExitCode.BROKEN
-    left = "" if hunted.complete else "; examples are left, the same command goes on"
+    left = "" if hunted.complete else "; examples are left, the same command continues"
     output.verdict(f"{what}: nothing found{left}", good=True)
     return ExitCode.HOLDS

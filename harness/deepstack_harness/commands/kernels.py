@@ -12,50 +12,58 @@ _OF_SIZES = (
     "family", "revision", "compare", "dtype", "layers", "hidden", "tokens", "capacity", "profile_tokens",
     "static", "target", "cubin", "run",
 )  # fmt: skip
-SUMMARY = "the generated kernels and their sizes, also for a GPU that is not here"
+SUMMARY = "show the generated kernels and their sizes, also for a GPU that is not here"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add what is compiled, at which sizes, and for what."""
-    what = parser.add_argument_group("what is compiled")
+    what = parser.add_argument_group("compiled code")
     what.add_argument(
         "--family",
         default="qwen3_vl",
-        help="default: qwen3_vl; attention is opaque and payloads are read first, if no variant differs",
+        help="model family (default: qwen3_vl); opaque and payload_first apply unless it names others",
     )
-    what.add_argument("--revision", default="pr43617", help="where its payload comes from (default: pr43617)")
-    what.add_argument("--compare", metavar="R2", help="another revision, measured alike and shown beside it")
+    what.add_argument(
+        "--revision", default="pr43617", help="buffer that gives the payload (default: pr43617)"
+    )
+    what.add_argument("--compare", metavar="R2", help="show this revision beside the first one")
     what.add_argument(
         "--dtype", default="bfloat16", metavar="D", help="bfloat16 (default), float32, float16 or float64"
     )
-    what.add_argument("--layers", type=int, metavar="L", help="instead of the family's, which is tiny")
     what.add_argument(
-        "--hidden", type=int, metavar="H", help="hidden size; heads and feed-forward widen along"
+        "--layers", type=int, metavar="L", help="number of layers (default: the family's, which is small)"
     )
-    sizes = parser.add_argument_group("at which sizes, in token rows")
-    sizes.add_argument("--tokens", type=int, default=77, metavar="N", help="of the step (default: 77)")
+    what.add_argument(
+        "--hidden", type=int, metavar="H", help="hidden size; heads and feed-forward grow with it"
+    )
+    sizes = parser.add_argument_group("sizes in token rows")
+    sizes.add_argument("--tokens", type=int, default=77, metavar="N", help="tokens of the step (default: 77)")
     sizes.add_argument(
-        "--capacity", type=int, default=8192, metavar="C", help="of the buffer (default: 8192)"
+        "--capacity", type=int, default=8192, metavar="C", help="rows of the buffer (default: 8192)"
     )
     sizes.add_argument(
         "--profile-tokens",
         type=int,
         metavar="M",
-        help="of the run it is traced in (default: the capacity, as engines do)",
+        help="tokens of the traced profile run (default: the capacity, as in engines)",
     )
     sizes.add_argument(
-        "--static", action="store_true", help="compile the sizes in, instead of a symbol for them"
+        "--static", action="store_true", help="compile for fixed sizes instead of symbolic ones"
     )
-    how = parser.add_argument_group("for what")
+    how = parser.add_argument_group("target and output")
     how.add_argument("--target", default=CPU, metavar="T", help=f"{', '.join(TARGETS)} (default: {CPU})")
     how.add_argument(
-        "--cubin", action="store_true", help="compile Triton kernels: registers, spills, shared memory, grid"
+        "--cubin",
+        action="store_true",
+        help="compile Triton kernels, and show registers, spills, shared memory and grid",
     )
-    how.add_argument("--run", action="store_true", help="on the CPU: compile what was generated, and run it")
+    how.add_argument(
+        "--run", action="store_true", help="compile and run the generated code (target cpu only)"
+    )
     how.add_argument(
         "--cost",
         action="store_true",
-        help="time decode steps here instead: whole buffers, slices, and no payload at all, as ratios",
+        help="instead, time decode steps with whole buffers, with slices and without a payload, as ratios",
     )
     defaults = parser.parse_args([])
     parser.set_defaults(of_sizes={name: getattr(defaults, name) for name in _OF_SIZES})

@@ -27,15 +27,13 @@ from deepstack_harness.oracles.all_rules import ORACLES
 from deepstack_harness.oracles.extensions import misnamed
 from deepstack_harness.reporting.terminal.output import Column, Output
 
-SUMMARY = (
-    "incidents, families, revisions, mutants, variants, callers, arms, rules and extensions, one line each"
-)
+SUMMARY = "list incidents, families, revisions, mutants, variants, callers, arms, rules and extensions"
 Item = dict[str, object]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add KIND, which is optional: without it everything is listed."""
-    parser.add_argument("kind", nargs="?", metavar="KIND", help=f"one of {', '.join(KINDS)}; all without it")
+    parser.add_argument("kind", nargs="?", metavar="KIND", help=f"one of {', '.join(KINDS)} (default: all)")
 
 
 def run(args: Namespace, output: Output) -> ExitCode:

@@ -15,7 +15,7 @@ from deepstack_harness.reporting.terminal.output import Column, Output
 if TYPE_CHECKING:
     from deepstack_harness.nightly.night import Ended, Stage
 
-SUMMARY = "tests, matrix, kernels, fuzzing, comparison and report of a night, each in a process of its own"
+SUMMARY = "run tests, matrix, kernels, fuzzing, comparison and report, each in a process of its own"
 _COLUMNS = (Column(8), Column(9), Column(7, right=True), Column(0))
 _STYLES = {"held": "green", "not run": "yellow"}
 
@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--history",
         default="reports/nightly",
         metavar="DIR",
-        help="folder of nights (default reports/nightly)",
+        help="folder of all nights (default reports/nightly)",
     )
     parser.add_argument(
         "--out", metavar="DIR", help="this night's folder (default: a new one in the history)"
@@ -34,11 +34,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--device", action="append", metavar="D", help="cpu (default), cuda or cuda:N; may be repeated"
     )
-    parser.add_argument("--minutes", type=finite, default=30.0, metavar="M", help="of fuzzing (default 30)")
-    parser.add_argument("-n", dest="workers", type=int, default=2, metavar="W", help="workers (default 2)")
+    parser.add_argument(
+        "--minutes", type=finite, default=30.0, metavar="M", help="minutes of fuzzing (default 30)"
+    )
+    parser.add_argument(
+        "-n", dest="workers", type=int, default=2, metavar="W", help="number of workers (default 2)"
+    )
     add_sources(parser, "a source to audit")
     parser.add_argument(
-        "--stage", action="append", default=[], metavar="NAME", help="this one alone; may be repeated"
+        "--stage", action="append", default=[], metavar="NAME", help="run only this stage; may be repeated"
     )
 
 
@@ -49,7 +53,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
     if not has_selftests():
         output.line(
-            "the tests of the harness itself are in its checkout: this night runs the product's cases"
+            "the tests of the harness itself are in its checkout only: this night runs the product's cases"
         )
     folder, stages = _planned(args)
     ended, lost = [], ""
@@ -58,7 +62,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
         _show(output, one)
         lost = _summarise(folder, ended)  # the report, the last stage, tells of the others
     if lost:
-        output.line(f"{lost}; the lines above are all", "red")
+        output.line(f"{lost}; only the lines above remain", "red")
     code = exit_code(ended)
     output.verdict(f"{folder}: {_told(ended)}", good=code is ExitCode.HOLDS)
     return code
@@ -68,7 +72,7 @@ def _planned(args: Namespace) -> tuple[Path, list[Stage]]:
     from deepstack_harness.nightly.stages import NightRequest, stages
 
     if args.minutes <= 0 or args.workers < 1:
-        raise UsageError(f"--minutes {args.minutes:g} and -n {args.workers}: both are to be above 0")
+        raise UsageError(f"--minutes {args.minutes:g} and -n {args.workers}: both must be above 0")
     history = Path(args.history).resolve()
     folder = Path(args.out).resolve() if args.out else history / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
     wanted = NightRequest(folder, history, args.device or ["cpu"], args.minutes, args.workers, args.source)

@@ -13,19 +13,25 @@ from deepstack_harness.reporting.terminal.output import Output
 if TYPE_CHECKING:
     from deepstack_harness.reporting.run_data import RunData
 
-SUMMARY = "a run as a terminal table, an HTML page, Markdown, GitHub annotations or JUnit XML"
+SUMMARY = "show a run as a terminal table, an HTML page, Markdown, GitHub annotations or JUnit XML"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the run's folder, and what is written of it."""
+    parser.add_argument("run", metavar="RUN", help="the folder that 'run --out' wrote; a killed run is fine")
     parser.add_argument(
-        "run", metavar="RUN", help="the folder that 'run --out' wrote, also of a run that was killed"
+        "--html", metavar="FILE", help="write one self-contained page, which needs no network"
     )
-    parser.add_argument("--html", metavar="FILE", help="one self-contained page, needs no network")
-    parser.add_argument("--markdown", metavar="FILE", help='for a GitHub job summary: "$GITHUB_STEP_SUMMARY"')
-    parser.add_argument("--junit", metavar="FILE", help="JUnit XML, one test case for each judgement")
+    parser.add_argument(
+        "--markdown", metavar="FILE", help='write Markdown; for a GitHub job summary: "$GITHUB_STEP_SUMMARY"'
+    )
+    parser.add_argument(
+        "--junit", metavar="FILE", help="write JUnit XML with one test case for each judgement"
+    )
     parser.add_argument("--annotations", action="store_true", help="print GitHub annotations")
-    parser.add_argument("--history", metavar="DIR", help="a folder of earlier runs: their lines in the page")
+    parser.add_argument(
+        "--history", metavar="DIR", help="folder of earlier runs, which become trend lines in the page"
+    )
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
@@ -35,7 +41,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
     folder = Path(args.run)
     if not folder.is_dir():
-        raise UsageError(f"'{args.run}' is no folder; a report is made of what 'run --out DIR' wrote")
+        raise UsageError(f"'{args.run}' is not a folder; give one that 'run --out DIR' wrote")
     with output.progress(f"reading {args.run}"):
         found = load_run(folder, Path(args.history) if args.history else None)
     for row in found.rows:

@@ -37,23 +37,27 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("incident", help="id, short name or any reference of an incident, such as 43602")
     add_source(parser.add_mutually_exclusive_group(), "judge this source instead of our revisions")
     parser.add_argument(
-        "--trace", metavar="T", help="play this trace instead, as 'cap 16: profile 16; set 9; forward 16'"
+        "--trace",
+        metavar="T",
+        help="play this trace instead, such as 'cap 16: profile 16; set 9; forward 16'",
     )
-    parser.add_argument("--arm", metavar="A", help="this arm only, see 'list arms'")
+    parser.add_argument("--arm", metavar="A", help="use only this arm, see 'list arms'")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
     parser.add_argument(
         "--workload",
         nargs="?",
         const="",
         metavar="FILE",
-        help="serve a workload instead, and report greedy agreement with eager and leaks: "
-        "a Parquet file or hub name with Geometry3K's columns, our own without FILE",
+        help="serve a workload instead, and report leaks and how often greedy tokens agree with eager; "
+        "FILE is a Parquet file or hub dataset with Geometry3K's columns (default: a workload of ours)",
     )
     parser.add_argument(
-        "--script", metavar="FILE", help="write a standalone program that shows it (torch only), and stop"
+        "--script",
+        metavar="FILE",
+        help="only write a standalone program that shows the fault (needs torch alone)",
     )
-    parser.add_argument("--pytest", metavar="FILE", help="write a pytest file, red on the fault, and stop")
-    parser.add_argument("--family", metavar="F", help="this model family only, see 'list families'")
+    parser.add_argument("--pytest", metavar="FILE", help="only write a pytest file that fails on the fault")
+    parser.add_argument("--family", metavar="F", help="use only this model family, see 'list families'")
     parser.add_argument(
         "--dtype", default="float32", metavar="D", help="float32 (default), bfloat16, float16 or float64"
     )
@@ -70,7 +74,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
         families = _families_of_sources(incident, families, open_source(args.source))
     if args.script or args.pytest:
         return write_files(incident, families[0], args, output)
-    asked = Asked(
+    asked = ReproOptions(
         trace=Trace.parse(args.trace) if args.trace else None,
         arm=ArmSpec.parse(args.arm) if args.arm else None,
         source=args.source,
@@ -101,7 +105,7 @@ def _refuse_mixtures(incident: Incident, args: Namespace) -> None:
         raise UsageError("--workload brings its own trace and arms: leave --trace and --arm out")
     if Rule.R0 not in incident.rules:
         raise UsageError(
-            f"incident {incident.id} does not change outputs (rule R0): no evaluation would see it"
+            f"incident {incident.id} does not change outputs (rule R0): leave --workload out, it cannot show"
         )
 
 
@@ -117,7 +121,7 @@ def _prepare_torch(args: Namespace) -> None:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReproOptions:
     """Options that narrow the runs of an incident, or replace them."""
 
     trace: Trace | None
@@ -140,18 +144,18 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
     if not incident.about_sources:
         raise UsageError(
             f"incident {incident.id} is a fault of the code around the model class, "
-            "which no class of a source has: leave --source out"
+            "which is in no class of a source: leave --source out"
         )
     known = [family for family in families if family.partition(":")[0] in engine_of(source).by_methods]
     if not known:
         raise UsageError(
-            f"incident {incident.id} is about {', '.join(families)}, which has no get, set and clear "
-            "to be driven by themselves: 'audit --source SOURCE' drives its embed_input_ids and forward"
+            f"incident {incident.id} is about {', '.join(families)}, whose class has no get, set "
+            "and clear to call alone: 'audit --source SOURCE' calls its embed_input_ids and forward"
         )
     return known
 
 
-def _ours(incident: Incident, where: Where, asked: Asked, output: Output) -> bool:
+def _ours(incident: Incident, where: Where, asked: ReproOptions, output: Output) -> bool:
     from deepstack_harness.play.play_case import play_case
 
     plan = narrow(plan_incident(incident, where), asked.trace, asked.arm)
@@ -174,7 +178,7 @@ def _shown(incident: Incident, judged: JudgedCase) -> bool:
     return not judged.unjudged and faulty == bool(judged.broken & set(incident.rules))
 
 
-def _theirs(incident: Incident, where: Where, asked: Asked, text: str, output: Output) -> bool:
+def _theirs(incident: Incident, where: Where, asked: ReproOptions, text: str, output: Output) -> bool:
     from deepstack_harness.auditing.family_worker import FamilyWorker
 
     with FamilyWorker(text, where.family) as worker:

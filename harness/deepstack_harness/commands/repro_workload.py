@@ -56,7 +56,7 @@ def _evaluate(
         found = evaluate(planned.case, seen)
         table.add(planned.case, seen.graphs, found)
         as_known.append(_as_known(incident, planned, found))
-    text = "agrees with eager" if source else "as the catalogue has it"
+    text = "agrees with eager" if source else "as the catalogue expects"
     output.verdict(text if all(as_known) else f"not {text}", good=all(as_known))
     return all(as_known)
 

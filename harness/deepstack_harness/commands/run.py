@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from deepstack_harness.results.read import RunPart
     from deepstack_harness.runs.execution import Execution, RunRequest
 
-SUMMARY = "play the matrix of families, revisions, traces, arms, dtypes and devices, in parallel"
+SUMMARY = "run the matrix of families, revisions, traces, arms, dtypes and devices, in parallel"
 _GIB = 2**30
 _MOST_WORKERS = 1024
 
@@ -29,27 +29,37 @@ def add_arguments(parser: ArgumentParser) -> None:
         nargs="?",
         metavar="SELECTION",
         help="an expression over family, revision, caller, trace, arm, backend, guards, shapes, capture, "
-        "dtype, device, incident: \"family == 'qwen3_vl' and backend != 'inductor'\"",
+        "dtype, device, incident, such as \"family == 'qwen3_vl' and backend != 'inductor'\"",
     )
-    parser.add_argument("--tier", default="ci", metavar="T", help="ci (default) or nightly, which is all")
+    parser.add_argument(
+        "--tier", default="ci", metavar="T", help="ci (default) or nightly, which has all cases"
+    )
     parser.add_argument(
         "--device", action="append", metavar="D", help="cpu (default), cuda or cuda:N; may be repeated"
     )
     parser.add_argument(
         "--buffer", action="append", default=[], metavar="MODULE:CLASS",
-        help="play the contract traces on this class of your own instead; may be repeated",
+        help="instead, play the contract traces on this class of your own; may be repeated",
     )  # fmt: skip
-    parser.add_argument("-n", dest="workers", type=whole, default=1, metavar="W", help="workers (default 1)")
-    parser.add_argument("--shard", metavar="I/N", help="this part of the groups alone; parts share a folder")
+    parser.add_argument(
+        "-n", dest="workers", type=whole, default=1, metavar="W", help="number of workers (default 1)"
+    )
+    parser.add_argument(
+        "--shard", metavar="I/N", help="play only part I of N; all parts may write into one folder"
+    )
     parser.add_argument("--executor", default="local", metavar="E", help="local (default) or ray")
     parser.add_argument("--out", metavar="DIR", help="the folder to write (default reports/<UTC time>)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run that --out DIR holds")
+    parser.add_argument("--resume", action="store_true", help="continue the run in --out DIR")
     parser.add_argument(
-        "--case-seconds", type=finite, default=300.0, metavar="S", help="limit for one case (default 300)"
+        "--case-seconds",
+        type=finite,
+        default=300.0,
+        metavar="S",
+        help="timeout of a case in seconds (default 300)",
     )
     parser.add_argument(
         "--memory", type=finite, default=8.0, metavar="GIB",
-        help="limit for the private memory of a process (default 8, on CPU); 0 is none",
+        help="limit of the private memory of a process (default 8, on CPU only); 0 is no limit",
     )  # fmt: skip
 
 
@@ -59,7 +69,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
     wanted = _wanted(args)
     if args.resume and not args.out:
-        raise UsageError("--resume goes on with the run of a folder: say which with --out DIR")
+        raise UsageError("--resume continues the run in a folder: name it with --out DIR")
     folder = Path(args.out or Path("reports") / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ"))
     execution = Execution(wanted, folder, resume=args.resume)
     with closing(execution.writer):
@@ -105,7 +115,7 @@ def _announce(execution: Execution, folder: Path, output: Output, *, resume: boo
     before = f", {len(part.cases) or 'no'} cases are there already" if resume else ""
     output.line(f"{left} cases in {len(groups)} groups into {folder}{before}")
     for group in execution.left_out:
-        output.line(f"left out: {group.name}, which takes {group.ranks} GPUs", "yellow")
+        output.line(f"left out: {group.name}, which needs {group.ranks} GPUs", "yellow")
     for row in part.rows:
         output.record(row)
 
@@ -126,5 +136,7 @@ def _close(part: RunPart, folder: Path, output: Output) -> ExitCode:
     if has_datasets():
         write_parquet(part)
     else:
-        output.line("no Parquet: the library `datasets` is not installed; the JSON lines are whole", "yellow")
+        output.line(
+            "no Parquet file: the library `datasets` is not installed; the JSON lines are complete", "yellow"
+        )
     return ExitCode.HOLDS if close(output, part.rows, part.cases, str(folder)) else ExitCode.BROKEN

@@ -11,18 +11,20 @@ from deepstack_harness.catalogue.mutants import MUTANTS
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Output
 
-SUMMARY = "every mutant must be caught, by its rule alone, and reference by none"
+SUMMARY = "check that each mutant is caught by its own rule alone, and that reference breaks none"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add which mutants, and how long to hunt."""
     parser.add_argument(
-        "mutants", nargs="*", metavar="MUTANT", help="names as in 'list mutants'; all without it"
+        "mutants", nargs="*", metavar="MUTANT", help="names as in 'list mutants' (default: all)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other traces (0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the random traces (default 0)"
+    )
     parser.add_argument(
         "--workers", type=int, default=min(2, os.cpu_count() or 1), metavar="N",
-        help="processes that play, 2 by default where there are as many cores; with 0 this one does",
+        help="worker processes (default 2, on one core 1); 0 plays in this process",
     )  # fmt: skip
 
 
@@ -48,4 +50,4 @@ def _check(args: Namespace) -> None:
         if name not in MUTANTS:
             raise UsageError(f"unknown mutant '{name}'; known are {', '.join(MUTANTS)}")
     if args.workers < 0:
-        raise UsageError(f"--workers {args.workers}: a number of processes is 0 or more")
+        raise UsageError(f"--workers {args.workers}: the number of processes must be 0 or more")

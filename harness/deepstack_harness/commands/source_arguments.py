@@ -10,7 +10,7 @@ SOURCE_HELP = (
     "a release (vllm==0.22.1), installed:vllm, or the path of a wheel, an sdist (.tar.gz, .zip) "
     "or a source tree"
 )
-_SHORT = "short for --source vllm==X; takes a path and 'installed' too"
+_SHORT = "short for --source vllm==X; X may also be a path or 'installed'"
 _of_vllm = partial(expand_shorthand, VLLM.package.name)
 
 

@@ -9,7 +9,7 @@ from deepstack_harness.sources.known_package import KnownPackage
 
 
 @dataclass(frozen=True)
-class Engine:
+class KnownEngine:
     """An engine whose source can be judged.
 
     `by_methods` has the model classes that are driven by their get, set and clear, and

@@ -1,11 +1,11 @@
 """The list of engines: open a source of one of them, and find its engine again."""
 
-from deepstack_harness.engines.engine import Engine
+from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.sources.locate import locate
 from deepstack_harness.sources.source import Source
 
-ENGINES: tuple[Engine, ...] = (VLLM,)
+ENGINES: tuple[KnownEngine, ...] = (VLLM,)
 
 
 def open_source(text: str) -> Source:
@@ -16,6 +16,6 @@ def open_source(text: str) -> Source:
     return locate(text, [engine.package for engine in ENGINES])
 
 
-def engine_of(source: Source) -> Engine:
+def engine_of(source: Source) -> KnownEngine:
     """Return the engine of a source that `open_source` opened."""
     return next(engine for engine in ENGINES if engine.package.name == source.package)

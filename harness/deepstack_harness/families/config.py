@@ -38,4 +38,4 @@ class DecoderConfig(ABC):
             known = ", ".join(get_args(AttentionKind))
             raise UsageError(f"unknown attention '{self.attention}'; known are {known}")
         if self.heads % self.kv_heads:
-            raise UsageError(f"{self.heads} heads are no multiple of {self.kv_heads} key/value heads")
+            raise UsageError(f"{self.heads} heads are not a multiple of {self.kv_heads} key/value heads")

@@ -27,9 +27,9 @@ from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import MOST_DEATHS, Hunt
 from deepstack_harness.fuzzing.lifecycles import lifecycles
 from deepstack_harness.fuzzing.player import MEMORY_BYTES, WorkerPlayer
-from deepstack_harness.fuzzing.request import Asked, target_of
+from deepstack_harness.fuzzing.request import FuzzRequest, target_of
 from deepstack_harness.fuzzing.watch import Progress, Watch
-from deepstack_harness.workers.profiles import COMPILE, CONTRACT, Profile
+from deepstack_harness.workers.profiles import COMPILE, CONTRACT, SandboxProfile
 
 RUN = "run.json"
 JOURNAL = "findings.jsonl"
@@ -53,7 +53,7 @@ class HuntLimits:
 class Campaign:
     """A hunt of `examples` traces with a seed, kept in `folder`."""
 
-    asked: Asked
+    asked: FuzzRequest
     folder: Path
     examples: int
     seed: int = 0
@@ -91,8 +91,8 @@ def start(campaign: Campaign) -> Hunted:
         return Hunted()
     if earlier["campaign"] != campaign.describe():
         raise UsageError(
-            f"'{campaign.folder}' has an unfinished run of something else: "
-            "go on with that one, or take another --out"
+            f"'{campaign.folder}' has an unfinished run with other options: "
+            "repeat those options, or choose another --out"
         )
     findings = read_journal(campaign.folder)
     progress = msgspec.convert(earlier["progress"], Progress)
@@ -123,7 +123,7 @@ def _read_run(folder: Path) -> dict[str, object] | None:
         return None
     except ValueError:
         raise UsageError(
-            f"'{path}' is not what a fuzz run writes: remove it, or take another --out"
+            f"'{path}' was not written by a fuzz run: remove it, or choose another --out"
         ) from None
     return found
 
@@ -155,7 +155,7 @@ def carry_on(campaign: Campaign, hunted: Hunted, tell: Tell) -> Hunted:
     return hunted
 
 
-def _sandbox(asked: Asked) -> Profile | None:
+def _sandbox(asked: FuzzRequest) -> SandboxProfile | None:
     """Return the sandbox of a source or of a user's class; None for a buffer of ours."""
     if asked.source:
         compiles = ArmSpec.parse(asked.arm).compiled

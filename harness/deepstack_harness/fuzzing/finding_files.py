@@ -12,7 +12,7 @@ from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import UsageError
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.player import FindingKind
-from deepstack_harness.fuzzing.request import Asked
+from deepstack_harness.fuzzing.request import FuzzRequest
 from deepstack_harness.scripts.findings import Whose, render_finding
 
 _CASES = '''"""Found by fuzzing {name}: red while the faults are there.
@@ -23,7 +23,7 @@ To keep them, copy this file into `cases/`, or the traces into another one.
 import pytest
 
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.fuzzing.request import Asked, rules_broken
+from deepstack_harness.fuzzing.request import FuzzRequest, rules_broken
 
 ASKED = {asked!r}
 FOUND = [
@@ -37,7 +37,7 @@ def test_the_rule_is_kept(rule: str, trace: str) -> None:
 '''
 
 
-def with_reach(findings: Iterable[Finding], asked: Asked) -> list[Finding]:
+def with_reach(findings: Iterable[Finding], asked: FuzzRequest) -> list[Finding]:
     """Return findings on a class of a source with how the engine comes to them; others as they are."""
     findings = list(findings)
     classes = {one.model_class for one in findings if one.rule and one.model_class}
@@ -56,7 +56,7 @@ def with_reach(findings: Iterable[Finding], asked: Asked) -> list[Finding]:
         return [replace(one, reach=reach(one)) for one in findings]
 
 
-def write_found(folder: Path, findings: Sequence[Finding], asked: Asked) -> list[Path]:
+def write_found(folder: Path, findings: Sequence[Finding], asked: FuzzRequest) -> list[Path]:
     """Write the lines, the pytest file, and a program for each finding that one can be written for.
 
     Return the files, in the order of the findings.
@@ -78,13 +78,13 @@ def write_found(folder: Path, findings: Sequence[Finding], asked: Asked) -> list
     return written
 
 
-def cases_of(findings: Iterable[Finding], asked: Asked) -> str:
+def cases_of(findings: Iterable[Finding], asked: FuzzRequest) -> str:
     """Return a pytest file that is red while one of the rules is broken."""
     found = "\n".join(f'    ("{one.name}", "{one.trace}"),' for one in findings)
     return _CASES.format(name=asked.name, asked=asked, found=found)
 
 
-def script_of(finding: Finding, asked: Asked) -> str | None:
+def script_of(finding: Finding, asked: FuzzRequest) -> str | None:
     """Return a program that shows it with torch alone; None where a decoder takes part."""
     if finding.rule is None or asked.arm != "eager" or "@" in asked.name:
         return None
@@ -96,7 +96,7 @@ def script_of(finding: Finding, asked: Asked) -> str | None:
         return None
 
 
-def _whose(finding: Finding, asked: Asked) -> Whose:
+def _whose(finding: Finding, asked: FuzzRequest) -> Whose:
     if finding.model_class is None or asked.source is None:
         return Whose(asked.name)
     models = engine_of(open_source(asked.source)).by_methods

@@ -25,7 +25,7 @@ from deepstack_harness.workers.outcomes import (
     WorkerEnd,
     value_of,
 )
-from deepstack_harness.workers.profiles import Profile
+from deepstack_harness.workers.profiles import SandboxProfile
 from deepstack_harness.workers.worker import Worker
 
 _WORK = "deepstack_harness.play.shared_work"
@@ -86,7 +86,7 @@ class WorkerPlayer:
     torch = ""
 
     def __init__(
-        self, *, step_s: float = 20.0, memory_bytes: int = MEMORY_BYTES, sandbox: Profile | None = None
+        self, *, step_s: float = 20.0, memory_bytes: int = MEMORY_BYTES, sandbox: SandboxProfile | None = None
     ) -> None:
         """Start the worker without waiting; `step_s` are the seconds that one step may take.
 

@@ -15,8 +15,8 @@ from deepstack_harness.fuzzing.target import Target
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One of the three: a source, a MODULE:CLASS, a revision or mutant (with its caller behind an @)."""
+class FuzzRequest:
+    """Request of a user: a source, a MODULE:CLASS, or a revision or mutant (with its caller behind an @)."""
 
     source: str | None = None
     buffer: str | None = None
@@ -43,14 +43,14 @@ class Asked:
         return Target(registered(revision), arm, self.family, caller)
 
 
-def target_of(asked: Asked, player: Player) -> Target:
+def target_of(asked: FuzzRequest, player: Player) -> Target:
     """Find the buffer; `UsageError` for what does not exist, `MachineError` for what cannot be fetched."""
     target = asked.target()
     found = player.bind(None if asked.source else target.buffer, asked.source, asked.family)
     return asked.target(found) if asked.source else target
 
 
-def rules_broken(asked: Asked, trace: str) -> frozenset[Rule]:
+def rules_broken(asked: FuzzRequest, trace: str) -> frozenset[Rule]:
     """Return the rules that one trace breaks first, on a session of its own; raises as `target_of` does."""
     player = InProcessPlayer()
     faults, _ = Hunt(target_of(asked, player), player).replay(Trace.parse(trace), new_session=True)

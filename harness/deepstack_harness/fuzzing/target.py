@@ -30,8 +30,8 @@ class Target:
             )
         if self.arm.ranks > 1 or self.arm.capture is Capture.REDUCE_OVERHEAD:
             raise UsageError(
-                f"arm '{self.arm.name}' cannot be fuzzed: ranks share no session from trace to trace, "
-                "and reduce_overhead captures by itself"
+                f"arm '{self.arm.name}' cannot be fuzzed: ranks keep no session between "
+                "traces, and torch captures reduce_overhead by itself"
             )
 
     @property

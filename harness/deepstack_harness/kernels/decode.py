@@ -98,7 +98,7 @@ def sized_family(asked: Subject) -> TinyFamily[Any]:
         if left or not changes[name]:
             raise UsageError(
                 f"--hidden {hidden}: {name} of family '{asked.family}' is {getattr(config, name)} at hidden "
-                f"{config.hidden} and widens along, which does not come out even"
+                f"{config.hidden} and grows with it, which gives no whole number here"
             )
     return type(family)(replace(config, **changes), family.name)
 

@@ -66,7 +66,7 @@ class Subject:
             )
         if self.run and self.target in GPUS:
             raise UsageError(
-                f"--run cannot be asked of target '{self.target}': it is generated for and not here"
+                f"--run cannot run code for '{self.target}', which is not here; use it with --target cpu"
             )
 
     def _check_sizes(self) -> None:
@@ -78,4 +78,4 @@ class Subject:
         for name in ("tokens", "profile-tokens"):
             if counts[name] > self.capacity:
                 more = f"--{name} {counts[name]} is above --capacity {self.capacity}"
-                raise UsageError(f"{more}: the buffer has no such rows")
+                raise UsageError(f"{more}: the buffer has fewer rows")

@@ -18,9 +18,7 @@ def check_support() -> None:
     torch, triton = _version("torch"), _version("triton")
     known = ", ".join(f"torch {one} with triton {other}" for one, other in SUPPORTED.items())
     if torch is None or _minor(torch) not in SUPPORTED:
-        raise MachineError(
-            f"torch {torch} is not known to generate for a GPU that is not here; known are {known}"
-        )
+        raise MachineError(f"torch {torch} has not been tested for a GPU that is not here; known are {known}")
     wanted = SUPPORTED[_minor(torch)]
     if triton is None:
         raise MachineError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from deepstack_harness.catalogue import data_files
-from deepstack_harness.engines.engine import Engine
+from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.known import ENGINES
 from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.machine.torch_install import torch_problem
@@ -86,7 +86,7 @@ def _torch_problem() -> str | None:
     return None
 
 
-def installed_engine(engine: Engine) -> MachineCheck:
+def installed_engine(engine: KnownEngine) -> MachineCheck:
     """Look for an installed engine, as `--source installed:NAME` does: nothing else needs one."""
     from deepstack_harness.errors import UsageError
     from deepstack_harness.sources.installed import installed

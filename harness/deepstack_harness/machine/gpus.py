@@ -41,7 +41,7 @@ def _counted() -> list[str]:
         case Answered(value=count):
             return [str(index) for index in range(count)]
         case (RaisedInWorker() | WorkerEnd()) as result:
-            raise MachineError(f"torch cannot be asked for its GPUs: {result.sentence}; use --device cpu")
+            raise MachineError(f"torch cannot count the GPUs: {result.sentence}; use --device cpu")
 
 
 def seeing(gpus: Sequence[str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from deepstack_harness.workers.outcomes import (
     TimedOut,
     WorkerEnd,
 )
-from deepstack_harness.workers.profiles import Profile
+from deepstack_harness.workers.profiles import SandboxProfile
 from deepstack_harness.workers.worker import Worker
 
 WORK = "deepstack_harness.play.work"
@@ -40,7 +40,7 @@ class CaseWorker:
         limits: Limits,
         environment: Mapping[str, str] | None = None,
         started: Callable[[Worker], None] = lambda _: None,
-        sandbox: Profile | None = None,
+        sandbox: SandboxProfile | None = None,
     ) -> None:
         """Start nothing before the first call; `started` is called with every worker.
 

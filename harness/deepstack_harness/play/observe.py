@@ -19,7 +19,7 @@ from deepstack_harness.contract.trace import Step
 from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.play.attempt import Attempt, attempt
 from deepstack_harness.play.model import Model
-from deepstack_harness.play.player import Player
+from deepstack_harness.play.player import CasePlayer
 from deepstack_harness.probes.graphs import GraphProbe
 
 OnProgress = Callable[[Observation | StepFacts], None]
@@ -44,7 +44,7 @@ def play(
     caller, tell = caller or caller_of(case), on_progress or (lambda _: None)
     decoder, profile = caller.decoder(decoder_of(case, model)), model.sizes(case.trace)
     with mode_of(case), closing(open_arm(case.arm, decoder, profile)) as session:
-        made = attempt("make", lambda: Player(case, model, make_buffer, session, caller))
+        made = attempt("make", lambda: CasePlayer(case, model, make_buffer, session, caller))
         player = made.value
         if player is None:
             return without_buffer(case, model, made, tell)
@@ -59,7 +59,7 @@ def play(
 
 
 def without_buffer(
-    case: Case, model: Model, made: Attempt[Player], tell: OnProgress = lambda _: None
+    case: Case, model: Model, made: Attempt[CasePlayer], tell: OnProgress = lambda _: None
 ) -> Observation:
     """Return the observation of a buffer that cannot be made with these sizes: its first step raised."""
     first = StepFacts(
@@ -73,7 +73,7 @@ def without_buffer(
     return replace(beginning, steps=steps)
 
 
-def without_steps(case: Case, model: Model, player: Player | None) -> Observation:
+def without_steps(case: Case, model: Model, player: CasePlayer | None) -> Observation:
     """Return the observation of a case before its first step; None for a buffer that cannot be made."""
     sizes, vision = model.sizes(case.trace), player is None or player.vision
     return Observation(
@@ -110,7 +110,7 @@ def decoder_of(case: Case, model: Model) -> torch.nn.Module:
 
 def played_steps(
     case: Case,
-    player: Player,
+    player: CasePlayer,
     *,
     announce: Callable[[int, Step], None] = lambda *_: None,
     tell: OnProgress = lambda _: None,

@@ -47,7 +47,7 @@ _DUMMY = 1_000_000
 """Hidden states of dummy runs are drawn apart from those of steps."""
 
 
-class Player:
+class CasePlayer:
     """Player of one case: it does the steps in order; see `play`."""
 
     def __init__(
@@ -293,7 +293,9 @@ class Player:
 
     def _reload(self) -> None:
         if self._caller.ranks > 1:
-            raise StepUnavailable("what ranks share is not reloaded: the fresh process is none of them")
+            raise StepUnavailable(
+                "a step that ranks share is not reloaded: the fresh process is not one of the ranks"
+            )
         self._session.reload()
 
     @property

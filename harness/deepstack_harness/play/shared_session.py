@@ -28,7 +28,7 @@ from deepstack_harness.play.observe import (
     without_buffer,
     without_steps,
 )
-from deepstack_harness.play.player import Player
+from deepstack_harness.play.player import CasePlayer
 from deepstack_harness.probes.graphs import GraphProbe
 from deepstack_harness.probes.numerics import NumericsProbe
 from deepstack_harness.torch_compat import dynamo
@@ -65,7 +65,7 @@ class SharedSession:
         with mode_of(case):
             inner = self._open(case, caller.decoder(decoder_of(case, model)), model.sizes(case.trace))
             session = _capturing(case, inner, model)
-            made = attempt("make", lambda: Player(case, model, make_buffer, session, caller))
+            made = attempt("make", lambda: CasePlayer(case, model, make_buffer, session, caller))
             player = made.value
             if player is None:
                 return without_buffer(case, model, made)

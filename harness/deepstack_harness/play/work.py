@@ -114,7 +114,7 @@ def load(channel: Channel, target: str) -> str:
 
 def _bound(case: Case, source: SourceClass) -> Bound:
     if case.buffer.kind is not BufferKind.SOURCE:
-        raise HarnessError(f"'{case.buffer.name}' is no buffer of a source")
+        raise HarnessError(f"'{case.buffer.name}' is not a buffer of a source")
     factory: BufferFactory = _factory(source)
     return {case.buffer: ReplayedClass(factory) if case.buffer.replayed else factory}
 

@@ -26,7 +26,9 @@ class GraphBudget(Fixture):
         __tracebackhide__ = True
         with self.one_sentence():
             if graphs < 1:
-                raise UsageError(f"graph_budget({graphs}): a budget below 1 is kept by compiling nothing")
+                raise UsageError(
+                    f"graph_budget({graphs}): a budget must be 1 graph or more: 0 means nothing is compiled"
+                )
         counter = GraphCounter()
         try:
             with counter:

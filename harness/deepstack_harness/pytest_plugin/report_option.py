@@ -25,7 +25,7 @@ class ReportFolder:
             self._writer = RunWriter(files, _about(config), resume=False)
         except HarnessError as error:
             told = str(error).replace(
-                "go on with --resume, or choose another --out folder", "name a new folder"
+                "continue with --resume, or choose another --out folder", "name a new folder"
             )
             raise pytest.UsageError(f"--deepstack-report: {told}") from None
 

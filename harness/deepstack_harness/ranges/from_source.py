@@ -51,8 +51,8 @@ def _refuse_without_methods(root: ast.ClassDef, filename: str) -> None:
     }
     if lacking := [name for name in _ASKED if name not in methods]:
         raise UsageError(
-            f"{filename}:{root.lineno}: {RANGES_CLASS} has no method {', '.join(lacking)}; "
-            f"it has from vLLM {RANGES_SINCE} on"
+            f"{filename}:{root.lineno}: {RANGES_CLASS} has no method {', '.join(lacking)}, "
+            f"as vLLM has since {RANGES_SINCE}"
         )
 
 

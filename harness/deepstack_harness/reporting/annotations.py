@@ -44,7 +44,7 @@ def _message(finding: ReportedFinding) -> str:
     if finding.case and finding.case.diagnosis:
         lines.append(f"diagnosis: {shortened(one_line(finding.case.diagnosis), 600)}")
     if finding.case and (command := again(finding.case)):
-        lines.append(f"again: {one_line(command)}")
+        lines.append(f"rerun: {one_line(command)}")
     return "\n".join(lines)
 
 

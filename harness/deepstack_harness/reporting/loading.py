@@ -67,7 +67,7 @@ def _told(stage: Ended) -> str:
 def _earlier(stored: StoredRun, history: Path, notes: list[str]) -> tuple[RunData, ...]:
     """Return the other runs in a folder, oldest first; those that do not read are named in `notes`."""
     if not history.is_dir():
-        raise UsageError(f"'{history}' is no folder; --history takes a folder that holds folders of runs")
+        raise UsageError(f"'{history}' is not a folder; --history takes a folder that holds folders of runs")
     runs, left_out = history_in(history)
     notes += left_out
     return tuple(_run_data(run) for run in runs if run.started != stored.started)
@@ -82,7 +82,7 @@ def _lines(path: Path) -> tuple[Mapping[str, Any], ...] | None:
     try:
         return tuple(clean(msgspec.json.decode(line, type=dict[str, Any])) for line in whole)
     except msgspec.MsgspecError as error:
-        raise UsageError(f"{path} is no file of JSON lines: {error}") from None
+        raise UsageError(f"{path} is not a file of JSON lines: {error}") from None
 
 
 def _names(folder: Path) -> tuple[str, ...] | None:

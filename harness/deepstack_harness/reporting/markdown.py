@@ -95,7 +95,7 @@ def _finding(finding: ReportedFinding) -> Iterator[str]:
         seen = plain(shortened(detail_of(row), 500))
         yield _row([f"{row.rule} {row.rule.word}", row.verdict, plain(figure_of(row)), seen])
     if finding.case and (command := again(finding.case)):
-        yield f"\nagain: <code>{plain(command)}</code>"
+        yield f"\nrerun: <code>{plain(command)}</code>"
     yield "\n</details>\n"
 
 

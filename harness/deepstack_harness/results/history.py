@@ -78,8 +78,8 @@ def _table(name: str, kind: str) -> list[dict[str, Any]]:
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
         raise MachineError(f"history '{name}' cannot be read from the hub: {error}") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"history '{name}' is no dataset of runs: {error}") from None
+        raise UsageError(f"history '{name}' is not a dataset of runs: {error}") from None
     if RUN not in found.column_names:
-        raise UsageError(f"history '{name}' is no dataset of runs: its {kind} have no column '{RUN}'")
+        raise UsageError(f"history '{name}' is not a dataset of runs: its {kind} have no column '{RUN}'")
     table: list[dict[str, Any]] = found.to_list()
     return table

@@ -101,7 +101,7 @@ def _ended(part: RunPart, path: Path, kind: type[T], wanted: Callable[[T], bool]
         return
     lines, torn = _split(_bytes(path))
     if torn and part.about.finished is not None:
-        raise UsageError(f"'{path}' ends in the middle of a line, though the run came to its end: it was cut")
+        raise UsageError(f"'{path}' ends in the middle of a line, though the run finished: the file was cut")
     if torn:
         part.notes.append(f"{path}: the last line was cut off, and is left out")
     found = [decode(line, kind, f"line {number} of '{path}'") for number, line in enumerate(lines, 1)]
@@ -130,7 +130,9 @@ def _refuse_incomplete(part: RunPart) -> None:
     named = [case.case for case in part.cases]
     if len(named) > len(set(named)):
         twice = next(name for name in named if named.count(name) > 1)
-        raise UsageError(f"'{part.files.cases}' has case {twice} more than once: it is no file of one run")
+        raise UsageError(
+            f"'{part.files.cases}' has case {twice} more than once: the file is not that of one run"
+        )
     rows = Counter(row.case for row in part.rows)
     for case in part.cases:
         if (seen := rows[case.case]) != case.rows:
@@ -139,8 +141,8 @@ def _refuse_incomplete(part: RunPart) -> None:
             )
     if part.about.finished is not None and len(named) != part.about.planned.cases:
         raise UsageError(
-            f"'{part.files.cases}' has {len(named)} cases, and the run came to its end "
-            f"with {part.about.planned.cases}: it was cut"
+            f"'{part.files.cases}' has {len(named)} cases, but the run finished "
+            f"with {part.about.planned.cases}: the file was cut"
         )
 
 

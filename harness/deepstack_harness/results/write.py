@@ -32,7 +32,7 @@ class RunWriter:
         found = [path for path in (files.about, files.rows, files.cases) if path.exists()]
         if found and not (resume and files.about.exists()):
             raise UsageError(
-                f"'{found[0]}' is there already: go on with --resume, or choose another --out folder"
+                f"'{found[0]}' exists already: continue with --resume, or choose another --out folder"
             )
         _refuse_others(files, about)
         with _translated(files.folder):
@@ -102,7 +102,7 @@ def _lock(stream: BinaryIO, folder: Path) -> None:
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        raise UsageError(f"another process writes its run into '{folder}'") from None
+        raise UsageError(f"another process is writing a run into '{folder}'") from None
 
 
 def _append(stream: BinaryIO, records: Iterable[object]) -> None:
@@ -119,5 +119,5 @@ def _translated(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise MachineError(
-            f"cannot write '{path}': {error.strerror}; what was written before is kept, go on with --resume"
+            f"cannot write '{path}': {error.strerror}; earlier results are kept: continue with --resume"
         ) from None

@@ -18,7 +18,7 @@ from deepstack_harness.workers.outcomes import (
     TimedOut,
     WorkerEnd,
 )
-from deepstack_harness.workers.profiles import Profile
+from deepstack_harness.workers.profiles import SandboxProfile
 from deepstack_harness.workers.worker import Worker
 
 RUN_LIMITS = Limits(start_s=300.0, call_s=300.0, memory=8 * 2**30)
@@ -44,7 +44,7 @@ def play_group(
             yield _play(worker, planned)
 
 
-def _sandbox(group: Group) -> Profile | None:
+def _sandbox(group: Group) -> SandboxProfile | None:
     """Return the weakest profile that a case of the group needs; None where all code is ours."""
     found = [profile_of(planned.case) for planned in group.cases]
     # Cases of a group share arm and device, so that only the kind of the buffer makes a difference.

@@ -75,12 +75,12 @@ def select(cases: Sequence[PlannedCase], selection: str | None) -> list[PlannedC
     try:
         holds = frame.eval(selection, engine="python", local_dict={}, global_dict={})
     except Exception as error:  # noqa: BLE001  # pandas raises whatever the expression makes it
-        raise UsageError(f"selection '{selection}' does not read: {_said(error)}; {_HELP}") from None
+        raise UsageError(f"selection '{selection}' cannot be read: {_said(error)}; {_HELP}") from None
     if not (isinstance(holds, pd.Series) and pd.api.types.is_bool_dtype(holds.dtype)):
-        raise UsageError(f"selection '{selection}' is no condition that holds or does not; {_HELP}")
+        raise UsageError(f"selection '{selection}' is not a condition; {_HELP}")
     if not holds.any():
         known = len({planned.id for planned in cases})
-        raise UsageError(f"selection '{selection}' holds for none of {known} cases; {_HELP}")
+        raise UsageError(f"selection '{selection}' matches none of the {known} cases; {_HELP}")
     return [planned for planned, held in zip(cases, holds, strict=True) if held]
 
 
@@ -104,12 +104,12 @@ def _check_syntax(selection: str) -> None:
     try:
         parts = list(ast.walk(ast.parse(selection.strip(), mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UsageError(f"selection '{quoted}' does not read: {_said(error)}; {_HELP}") from None
+        raise UsageError(f"selection '{quoted}' cannot be read: {_said(error)}; {_HELP}") from None
     for part in parts:
         if not (isinstance(part, _ALLOWED) or _is_text_method(part)):
             named = shortened(ast.unparse(part) or type(part).__name__, 200)
             raise UsageError(
-                f"selection '{quoted}' does not read: it may compare columns and call "
+                f"selection '{quoted}' cannot be read: it may compare columns and call "
                 f"{', '.join(_METHODS)} of COLUMN.str, but has '{named}'; {_HELP}"
             )
 

@@ -51,7 +51,7 @@ def render_finding(
     Raises `UsageError` for a trace with graphs, which a buffer alone does not have.
     """
     if whole := [str(step) for step in trace if step.op in _NO_GRAPHS]:
-        raise UsageError(f"no script can play '{whole[0]}': it has a buffer alone, and no graphs")
+        raise UsageError(f"a script cannot play '{whole[0]}': it has only a buffer, and no graphs")
     text = environment().get_template("finding.py.jinja").render(
         trace=trace, whose=whose, levels=levels, hidden=hidden, said=_said(trace, rule, detail, whose),
         steps=_wrapped(f"STEPS = {list(_steps(trace, levels, hidden))}", "    ").replace("'", '"'),

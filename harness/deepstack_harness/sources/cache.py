@@ -107,7 +107,7 @@ def warn(error: OSError) -> None:
 
 @functools.cache
 def _warn(folder: Path, reason: str) -> None:
-    _LOG.warning("the cache %s cannot be written (%s): going on without it", folder, reason)
+    _LOG.warning("the cache %s cannot be written (%s): continuing without it", folder, reason)
 
 
 def _releases(package: str) -> Path:

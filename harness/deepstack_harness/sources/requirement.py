@@ -76,7 +76,7 @@ def expand_shorthand(package: str, text: str) -> str:
         return f"{_INSTALLED}:{package}"
     request = parse_source(text)
     if not isinstance(request, PathRequest) and request.package != package:
-        raise UsageError(f"'{text}' is no source of {package}: write --source {text}")
+        raise UsageError(f"'{text}' is not a source of {package}: write --source {text}")
     return text
 
 
@@ -106,7 +106,7 @@ def _parse_release(text: str) -> ReleaseRequest:
         requirement = Requirement(text)
     except ValueError as error:  # InvalidRequirement, or a number of more digits than Python reads
         why = str(error).splitlines()[0]
-        raise UsageError(f"'{text}' is no requirement ({why}): a source is {FORMS}") from None
+        raise UsageError(f"'{text}' is not a requirement ({why}): a source is {FORMS}") from None
     specifiers = list(requirement.specifier)
     exact = len(specifiers) == 1 and specifiers[0].operator == "==" and _is_version(specifiers[0].version)
     if not exact or requirement.extras or requirement.marker:

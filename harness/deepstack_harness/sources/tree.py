@@ -50,7 +50,9 @@ class Tree:
         self._files = TreeFiles(self.path, vouched=identity is not None)
         self._is_package_folder = not self._files.has_folder(package.mark)
         if not holds(package, self._files):
-            raise UsageError(f"'{self.path}' is no source tree of {package.title}: it has no {package.mark}/")
+            raise UsageError(
+                f"'{self.path}' is not a source tree of {package.title}: it has no {package.mark}/"
+            )
         found = identity or self._identity(package, fallback)
         self.version, self.label = found.version, found.label
 
@@ -107,7 +109,7 @@ def open_tree(path: Path, packages: Sequence[KnownPackage]) -> Tree:
     if found:
         raise UsageError(f"'{files.root}' holds {_names(found)}: give the folder of one of them")
     lacking = " nor ".join(f"{package.mark}/" for package in packages)
-    raise UsageError(f"'{files.root}' is no source tree of {_names(packages)}: it has no {lacking}")
+    raise UsageError(f"'{files.root}' is not a source tree of {_names(packages)}: it has no {lacking}")
 
 
 def holds(package: KnownPackage, files: TreeFiles) -> bool:

@@ -118,7 +118,7 @@ def _helper(code: HelperCode, torch_: object, capture: type) -> Helper:
     """Return the function; raise `UsageError` when it is not called as it was."""
     stand_ins = {name: value for name, value in {BREAKABLE: capture}.items() if name in code.lifted}
     if missing := [name for name in _CALLED_WITH[code.name] if name not in code.parameters]:
-        raise UsageError(f"{code.filename}:{code.line}: {code.name} takes no '{missing[0]}'")
+        raise UsageError(f"{code.filename}:{code.line}: {code.name} has no parameter '{missing[0]}'")
     helper: Helper = code.run_with(torch=torch_, **stand_ins)
     return helper
 

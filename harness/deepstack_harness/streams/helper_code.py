@@ -43,7 +43,7 @@ class HelperCode:
         Raises `UsageError` for a name of `lifted` that is not among them.
         """
         if missing := sorted(self.lifted - names.keys()):
-            raise UsageError(f"{self.filename}:{self.line}: {self.name} needs {missing[0]} of vLLM")
+            raise UsageError(f"{self.filename}:{self.line}: {self.name} needs vLLM's {missing[0]}")
         return define_name(self.code, self.name, **names)
 
 
@@ -61,7 +61,9 @@ def cut_helpers(source: Source, stand_ins: Collection[str]) -> dict[str, HelperC
     file = helper_file(source)
     roots = [node for node in parse(file).body if isinstance(node, ast.FunctionDef) and node.name in HELPERS]
     if not roots:
-        raise UsageError(f"{file.filename} has none of {', '.join(HELPERS)}: vLLM {HELPERS_SINCE} on has")
+        raise UsageError(
+            f"{file.filename} has none of {', '.join(HELPERS)}; vLLM has them since {HELPERS_SINCE}"
+        )
     show_in_tracebacks(file)
     return {root.name: _cut(source, file, root, stand_ins) for root in roots}
 

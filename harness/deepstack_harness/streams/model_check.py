@@ -95,7 +95,9 @@ def _play(device: Device, recorder: Recorder, answer: Slot, right: Tensor) -> tu
     """Play all orders; return their number, and those without `right` in the slot `answer`."""
     every = list(islice(orders([stream.queue for stream in device.streams]), MOST_ORDERS + 1))
     if len(every) > MOST_ORDERS or not recorder.recorded:
-        raise NotMeasured(f"{len(recorder.recorded)} operations in {len(every)} orders are not to be played")
+        raise NotMeasured(
+            f"{len(recorder.recorded)} operations in {len(every)} orders: too many to play, or none"
+        )
     recorded = recorder.recorded
     return len(every), [one for one in every if different_bits(play(recorded, one, answer), right)]
 

@@ -82,7 +82,7 @@ def _leave_device_alone() -> None:
 def _replace(owner: object, name: str, value: object) -> None:
     """Replace for good; refuse a name that `owner` does not have, which would replace nothing."""
     if not hasattr(owner, name):
-        raise MachineError(f"torch {torch.__version__} has no {name} that a GPU could be pretended with")
+        raise MachineError(f"torch {torch.__version__} has no {name}, which simulating a GPU needs")
     setattr(owner, name, value)
 
 

@@ -26,7 +26,9 @@ _planted: list[object] = []
 def plant_guard() -> None:
     """Let torch use its do-nothing guard for `cuda`; raises `MachineError` where it does not."""
     if torch.cuda.device_count():
-        raise MachineError("there is a real GPU here; hide it (CUDA_VISIBLE_DEVICES=) to pretend another one")
+        raise MachineError(
+            "there is a real GPU here; hide it (CUDA_VISIBLE_DEVICES=) to simulate another one"
+        )
     slot = _slot()
     if not slot[_CUDA]:
         slot[_CUDA] = counts_nothing = _object_of_zeros()

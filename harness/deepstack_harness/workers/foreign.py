@@ -10,20 +10,20 @@ from deepstack_harness.contract.arm_spec import Backend
 from deepstack_harness.contract.buffer_ref import BufferKind
 from deepstack_harness.contract.case import Case
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.profiles import COMPILE, CONTRACT, CUDA, RANKS, Profile
+from deepstack_harness.workers.profiles import COMPILE, CONTRACT, CUDA, RANKS, SandboxProfile
 from deepstack_harness.workers.worker import Worker
 
 FOREIGN_LIMITS = Limits(start_s=300.0, call_s=300.0, memory=8 * 2**30, file_size=2**30, processes=256)
 """Limits of a worker on the CPU; a driver of a GPU maps more memory than this."""
 
 
-def foreign_worker(profile: Profile, limits: Limits = FOREIGN_LIMITS, *, preload: str | None = None,
+def foreign_worker(profile: SandboxProfile, limits: Limits = FOREIGN_LIMITS, *, preload: str | None = None,
                    environment: Mapping[str, str | None] | None = None) -> Worker:  # fmt: skip
     """Start a worker in a sandbox; see `Worker` for the arguments."""
     return Worker(limits, preload=preload, environment=environment, sandbox=profile)
 
 
-def profile_of(case: Case) -> Profile | None:
+def profile_of(case: Case) -> SandboxProfile | None:
     """Return the strictest profile in which a case can be played; None for a buffer of ours."""
     if case.buffer.kind not in (BufferKind.SOURCE, BufferKind.USER):
         return None
@@ -33,7 +33,7 @@ def profile_of(case: Case) -> Profile | None:
     return profile_for(case.device, ranks=case.arm.ranks, processes=imports or compiles)
 
 
-def profile_for(device: str, *, ranks: int = 1, processes: bool = True) -> Profile:
+def profile_for(device: str, *, ranks: int = 1, processes: bool = True) -> SandboxProfile:
     """Return the strictest profile for a device and a number of ranks; compilers are `processes`."""
     if device.partition(":")[0] != "cpu":
         return CUDA

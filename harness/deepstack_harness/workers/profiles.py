@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Profile:
+class SandboxProfile:
     """Permissions of a worker; with any profile it may read every file, and write to a folder of its own.
 
     `network` "loopback" is a network of its own that holds the worker and its children.  `caches` lets it
@@ -37,13 +37,13 @@ class Profile:
     devices: tuple[str, ...] = ()
 
 
-CONTRACT = Profile("contract")
+CONTRACT = SandboxProfile("contract")
 """Methods of a buffer, called step by step without a compiler: no network and no new process."""
-COMPILE = Profile("compile", processes=True, caches=True)
+COMPILE = SandboxProfile("compile", processes=True, caches=True)
 """Code that Inductor or Triton compiles: they start compilers, which write to caches.  No network."""
-RANKS = Profile("ranks", network="loopback", processes=True, caches=True, devices=("/dev/shm",))
+RANKS = SandboxProfile("ranks", network="loopback", processes=True, caches=True, devices=("/dev/shm",))
 """Several ranks, started by one worker: they meet over a loopback device."""
-CUDA = Profile(
+CUDA = SandboxProfile(
     "cuda", network="any", processes=True, caches=True,
     devices=("/dev/shm", "/dev/nvidia*", "/dev/dri", "/dev/infiniband", str(Path("~/.nv").expanduser())),
 )  # fmt: skip
@@ -84,7 +84,7 @@ class InForce:
 class Confinement:
     """The sandbox of one worker: its rules, its environment, and its own folder, which ends with it."""
 
-    def __init__(self, profile: Profile, environment: Mapping[str, str | None]) -> None:
+    def __init__(self, profile: SandboxProfile, environment: Mapping[str, str | None]) -> None:
         """Make the folder; raises `OSError` where that is impossible."""
         self.folder = tempfile.mkdtemp(prefix="deepstack-worker-")
         merged = {**os.environ, **environment}
@@ -114,7 +114,7 @@ def _glob(pattern: str) -> Iterator[Path]:
     return Path("/").glob(pattern.lstrip("/"))
 
 
-def confine(profile: Profile, environment: Mapping[str, str | None]) -> Confinement:
+def confine(profile: SandboxProfile, environment: Mapping[str, str | None]) -> Confinement:
     """Return the confinement of a new worker; raises `MachineError` where its folder cannot be made."""
     try:
         return Confinement(profile, environment)

@@ -28,7 +28,7 @@ from deepstack_harness.workers.outcomes import (
     WorkerEnd,
     end_of,
 )
-from deepstack_harness.workers.profiles import InForce, Profile, confine, is_switched_off, note
+from deepstack_harness.workers.profiles import InForce, SandboxProfile, confine, is_switched_off, note
 from deepstack_harness.workers.supervised import StartOptions, Supervised
 
 OnFact = Callable[[Any], None]
@@ -56,7 +56,7 @@ class Worker:
         environment: Mapping[str, str | None] | None = None,
         interpreter: str | None = None,
         folder: Path | None = None,
-        sandbox: Profile | None = None,
+        sandbox: SandboxProfile | None = None,
     ) -> None:
         """Start it without waiting; it imports the module `preload` before it is ready.
 

@@ -81,7 +81,7 @@ def _table(where: str) -> "pa.Table":
     named = _HUB_NAME.fullmatch(where)
     if named is None or path.exists() or path.suffix == ".parquet":
         raise UsageError(
-            f"workload '{where}' is no file: give a Parquet file, or a name such as 'hiyouga/geometry3k'"
+            f"workload '{where}' is not a file: give a Parquet file, or a name such as 'hiyouga/geometry3k'"
         )
     _ask_hub(named["name"])
     return _fetch(named["name"], named["split"] or SPLIT)
@@ -146,7 +146,7 @@ def _rows(table: "pa.Table", where: str) -> list[GeometryRow]:
     try:
         return msgspec.convert(table.select(list(fields)).to_pylist(), list[GeometryRow])
     except msgspec.ValidationError as error:
-        raise UsageError(f"'{where}' is no workload: {error}, where $[0] is the first row") from None
+        raise UsageError(f"'{where}' is not a workload: {error}, where $[0] is the first row") from None
 
 
 def _request(index: int, row: GeometryRow, where: str) -> Request:

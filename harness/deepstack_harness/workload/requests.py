@@ -27,7 +27,7 @@ class Request:
     def __post_init__(self) -> None:
         """Check the counts; raises `UsageError` for a request that no engine can be sent."""
         if not _ID.fullmatch(self.id):
-            raise UsageError(f"request id '{self.id}' should be letters, digits, '_', '.' and '-' alone")
+            raise UsageError(f"request id '{self.id}' may have only letters, digits, '_', '.' and '-'")
         for name in ("text_tokens", "decode_tokens"):
             if (count := getattr(self, name)) < 0:
                 raise UsageError(f"request '{self.id}': {name} is {count}, it should be 0 or more")

@@ -81,7 +81,7 @@ def schedule(requests: Iterable[Request], budget: int = BUDGET, slots: int = SLO
     """
     waiting = deque(map(_Running, _distinct(requests)))
     if min(budget, slots) < 1:
-        raise UsageError(f"budget {budget} and slots {slots} schedule nothing: both are 1 or more")
+        raise UsageError(f"budget {budget} and slots {slots} schedule nothing: both must be 1 or more")
     running: list[_Running] = []
     steps: list[ScheduledStep] = []
     while waiting or running:
@@ -117,7 +117,7 @@ def mix_text(requests: Iterable[Request], every: int = TEXT_EVERY) -> list[Reque
     below 1.
     """
     if every < 1:
-        raise UsageError(f"every {every}-th request cannot be asked again: say 1 or more")
+        raise UsageError(f"every {every}-th request cannot be asked again: give 1 or more")
     mixed: list[Request] = []
     for number, request in enumerate(requests, start=1):
         mixed.append(request)

@@ -42,7 +42,7 @@ def _check(height: int, width: int) -> None:
         raise UsageError(f"an image of {height} x {width} pixels has no area: sides are 1 pixel or more")
     if max(height, width) / min(height, width) > MAX_ASPECT:
         raise UsageError(
-            f"an image of {height} x {width} pixels is too slender: Qwen3-VL takes up to {MAX_ASPECT} to 1"
+            f"an image of {height} x {width} pixels is too narrow: Qwen3-VL takes up to {MAX_ASPECT} to 1"
         )
 
 

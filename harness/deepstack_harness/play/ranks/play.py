@@ -27,8 +27,8 @@ def play_among_ranks(case: Case, bound: Bound = NOTHING_BOUND) -> Observation:
         return _sampled(case, bound)
     if case.buffer in bound:
         raise UsageError(
-            f"'{case.buffer.name}' cannot be played under arm {case.arm.name}: its ranks are processes "
-            "that know buffers by their names in the registry only"
+            f"'{case.buffer.name}' cannot be played under arm {case.arm.name}: its ranks are "
+            "processes of their own, which find only buffers that are named in the registry"
         )
     return rank_pool().play(case)
 

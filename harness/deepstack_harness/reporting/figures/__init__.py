@@ -39,7 +39,7 @@ def _extra(name: str, run: RunData) -> Figure:
     except Exception as error:  # noqa: BLE001  # another package may raise anything
         raise UsageError(f"{whose} raised {type(error).__name__}: {error}") from None
     if not isinstance(made, Figure):
-        raise UsageError(f"{whose} answered {made!r:.200}, which is not a Figure")
+        raise UsageError(f"{whose} returned {made!r:.200}, which is not a Figure")
     return made
 
 

@@ -75,7 +75,7 @@ def show_costs(output: Output, costs: Costs) -> None:
     """Print each step in milliseconds, with the two ratios."""
     output.line(
         f"decode steps of {costs.family}, {costs.dtype}, {costs.device}, torch {costs.torch}, one thread; "
-        f"milliseconds, the least of {costs.repetitions} taken by turns"
+        f"milliseconds, the minimum of {costs.repetitions} alternating measurements"
     )
     output.line()
     columns = [Column(width, right=True) for width in (8, 6, 12, 9, 8, 11, 18)]
@@ -147,7 +147,7 @@ def _differences(output: Output, pairs: Sequence[Pair]) -> None:
     """Print kernels that differ in size, equal pairs once; left and right as in the totals."""
     shown = [(_shown(pair.one), _shown(pair.other)) for pair in pairs]
     differing = [(one, other) for one, other in shown if one.figures != other.figures]
-    output.line(f"{len(pairs) - len(differing)} kernels are alike, {len(differing)} differ")
+    output.line(f"{len(pairs) - len(differing)} kernels are equal, {len(differing)} differ")
     if not differing:
         return
     right = [Column(width, right=True) for width in (12, 12, 7, 7, 13, 13, 8)]

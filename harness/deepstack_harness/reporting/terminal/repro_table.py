@@ -30,7 +30,7 @@ def show_incident(output: Output, incident: Incident) -> None:
     output.line(f"incident {incident.id} ({incident.name}): {incident.title}", "bold")
     references = ", ".join(incident.references)
     output.line(f"references: {references}" if incident.reported else f"not reported; shown by {references}")
-    output.line(f"seen as: {incident.symptom}")
+    output.line(f"symptom: {incident.symptom}")
 
 
 class ReproTable:
@@ -101,7 +101,7 @@ class ReproTable:
             for said in judged.judgements:
                 if said.rule in judged.broken | unjudged:
                     self.output.line(f"  {said.rule} {said.verdict}: {said.detail}")
-        self.output.verdict(f"not shown as the catalogue has it: {len(cases)} cases differ", good=False)
+        self.output.verdict(f"not as the catalogue expects: {len(cases)} cases differ", good=False)
 
     def source_verdict(
         self, what: str, where: str, faulty: Sequence[JudgedCase], unjudged: Sequence[JudgedCase]

@@ -71,5 +71,5 @@ def _show_finding(output: Output, finding: ReportedFinding) -> None:
     if finding.case and finding.case.diagnosis:
         output.line(f"  diagnosis  {shortened(one_line(finding.case.diagnosis), 600)}")
     if finding.case and finding.unexpected and (command := again(finding.case)):
-        output.line(f"  again      {one_line(command)}")
+        output.line(f"  rerun      {one_line(command)}")
     output.line()

@@ -54,9 +54,7 @@ class SystemTable:
             wanted = names_of(one.must_break or ())
             self._output.line(f"not as expected: {one.subject} broke {_seen(one)}, expected {wanted}")
         if wrong:
-            self._output.verdict(
-                f"not shown as the catalogue has it: {len(wrong)} subjects differ", good=False
-            )
+            self._output.verdict(f"not as the catalogue expects: {len(wrong)} subjects differ", good=False)
             return
         rules, faulty, fixed = self._incident.rules, self._incident.faulty, self._incident.fixed
         said = f"shown: rule {names_of(rules)} broken by {', '.join(faulty)}, kept by {', '.join(fixed)}"
