@@ -139,7 +139,9 @@ def test_a_row_of_a_rejected_payload_is_told_so_however_late_it_is_read(qwen: Mo
 
 
 class _Unmade(ReferenceBuffer):
-    def __init__(self, *sizes: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
         raise RuntimeError("no room today")
 
 

@@ -34,6 +34,7 @@ DOORS = {
     ("catalogue.registry", "revisions"),
     ("catalogue.variants", "ranges"),
     ("catalogue.variants", "streams"),
+    ("catalogue.correct", "correct"),
     ("catalogue.mutants", "mutants"),
     # A command of its own, which a night starts as a process.
     ("nightly.stages", "bench"),

@@ -36,14 +36,14 @@ def read_mutants(folder: Path) -> dict[str, Mutant]:
 
 
 def _mutants_of(file: Path) -> Iterator[tuple[str, Mutant]]:
-    package = "mutants.inputs" if file.parent.name == "inputs" else "mutants"
+    inside = "inputs." if file.parent.name == "inputs" else ""
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):
             stated = _stated(node)
             yield (
                 stated.get("name") or _snake(node.name),
                 Mutant(
-                    f"deepstack_harness.{package}.{file.stem}:{node.name}",
+                    f"deepstack_harness.mutants.{inside}{file.stem}:{node.name}",
                     (ast.get_docstring(node) or "").partition("\n")[0],
                     rule=Rule(stated["rule"]),
                     arm=stated.get("arm", "eager"),

@@ -107,7 +107,7 @@ class RefusesInference(ReferenceBuffer):
         super().set(payload)
 
 
-class TakesOneSpan(ReferenceBuffer):
+class CutsAtZeroRow(ReferenceBuffer):
     """`set` takes the first row of zeros for the end of the payload."""
 
     rule = Rule.R2
