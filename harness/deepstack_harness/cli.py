@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from deepstack_harness import __version__
-from deepstack_harness.errors import ExitCode, HarnessError, UsageError
+from deepstack_harness.errors import ExitCode, HarnessError, UsageError, unknown_name
 from deepstack_harness.machine.torch_install import torch_problem
 from deepstack_harness.reporting.output_lost import OutputLost
 from deepstack_harness.reporting.terminal.output import Output
@@ -23,6 +23,7 @@ from deepstack_harness.workers.profiles import switched_off
 
 COMMANDS = (
     "list",
+    "show",
     "repro",
     "audit",
     "check",
@@ -51,7 +52,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of the command that `words` begin with, or of all commands; costs no torch."""
+    """Return the parser of the command that `words` begin with, or of all commands; costs no torch.
+
+    Raises `UsageError` for an unknown command.
+    """
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        raise unknown_name("command", words[0], COMMANDS)
     known = [words[0]] if words and words[0] in COMMANDS else COMMANDS
     parser = _Parser(
         prog="python -m deepstack_harness",

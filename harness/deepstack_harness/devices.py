@@ -2,7 +2,7 @@
 
 import torch
 
-from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.errors import MachineError, UsageError, unknown_name
 
 DTYPES = {
     "float32": torch.float32,
@@ -15,7 +15,7 @@ DTYPES = {
 def parse_dtype(name: str) -> torch.dtype:
     """Return the dtype of a name such as `float32`; raise `UsageError` with the known names."""
     if name not in DTYPES:
-        raise UsageError(f"unknown dtype '{name}'; known are {', '.join(DTYPES)}")
+        raise unknown_name("dtype", name, DTYPES)
     return DTYPES[name]
 
 

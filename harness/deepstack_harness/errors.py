@@ -4,6 +4,8 @@ Exit codes (the same for every command): 0 as it should be, 1 not as it should b
 usage, 3 not possible on this machine, 4 a bug of the harness.
 """
 
+import difflib
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -28,6 +30,17 @@ class UsageError(HarnessError):
     """The call was wrong: an unknown name, file, release or class."""
 
     exit_code = ExitCode.USAGE
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], listed: str = "") -> UsageError:
+    """Return the error for a name that does not exist: the nearest known one, and all of them.
+
+    `kind` says what was named, as in "revision"; `listed` is told in place of the known names.
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    meant = f" did you mean '{near[0]}'?" if near else ""
+    return UsageError(f"unknown {kind} '{name}';{meant} known are {listed or ', '.join(names)}")
 
 
 class MachineError(HarnessError):

@@ -12,7 +12,8 @@ from deepstack_harness.auditing.controls import CONTROLS, failed_control
 from deepstack_harness.catalogue.mutants import MUTANTS
 from deepstack_harness.cli import main
 from deepstack_harness.errors import ExitCode
-from deepstack_harness.play.case_worker import CONTRACT_LIMITS, CaseWorker
+from deepstack_harness.play.case_worker import CaseWorker
+from deepstack_harness.workers.foreign import CONTRACT_LIMITS
 
 MODULE = "cases.selftest.auditing.forging"
 

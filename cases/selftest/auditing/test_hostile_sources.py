@@ -12,9 +12,10 @@ from deepstack_harness.errors import ExitCode
 from deepstack_harness.workers.child import child_processes
 from deepstack_harness.workers.limits import Limits
 
-LIMITS = Limits(start_s=120.0, call_s=None, step_s=20.0, memory=2 * 2**30, output=2**22, file_size=2**28)
+LIMITS = Limits(start_s=120.0, call_s=None, step_s=8.0, memory=2 * 2**30, output=2**22, file_size=2**28)
 DAILY = frozenset({"exit", "write", "another oracle"})
 """Mechanisms that are tried with every change; the others take minutes and are tried at night."""
+SLOW = (pytest.mark.slow, pytest.mark.timeout(900))
 NAMES_THE_METHOD = frozenset({"exit", "fork", "sleep", "write"})
 
 
@@ -33,7 +34,7 @@ def left_behind() -> set[str]:
 
 @pytest.mark.parametrize(
     "mechanism",
-    [name if name in DAILY else pytest.param(name, marks=pytest.mark.slow) for name in MECHANISMS],
+    [name if name in DAILY else pytest.param(name, marks=SLOW) for name in MECHANISMS],
 )
 def test_it_has_its_verdict_and_leaves_nothing(
     mechanism: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

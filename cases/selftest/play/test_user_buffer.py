@@ -17,7 +17,7 @@ def test_classes_that_fit_are_not_refused() -> None:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("import time; time.sleep(600)", "no answer within 0.5 s in the import of mine:Buffer"),
+        ("import time; time.sleep(600)", "no answer within 0.5 s .* in the import of mine:Buffer"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended by SIGSEGV in the import of mine"),
         ("while True: print('x' * 2**20)", "printed "),
         ("raise SystemExit(0)", "module 'mine' cannot be imported: SystemExit: 0"),

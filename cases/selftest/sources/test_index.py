@@ -367,7 +367,9 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
     assert label_and_get("0.22.1") == ("vllm 0.22.1", None)
     said = [record.getMessage() for record in caplog.records if "cache" in record.getMessage()]
     assert said == [f"the cache {machine} cannot be written (Not a directory): continuing without it"]
-    assert open_source("vllm==0.22.1").read(QWEN).filename.endswith(f".whl/{QWEN}")
+    asked = index.asked.total()
+    assert open_source("vllm==0.22.1").read(QWEN).text == str(ModelFile())
+    assert index.asked.total() == asked  # this process keeps it
 
 
 FULL_DISK = """\

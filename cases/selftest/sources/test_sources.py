@@ -170,7 +170,7 @@ def _loop(path: Path) -> None:
 
 
 BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (Path.unlink, "has no vllm/model_executor/models/qwen3_vl.py; .* from vllm 0.11.0 on"),
+    "missing": (Path.unlink, "has no vllm/model_executor/models/qwen3_vl.py; .* since vllm 0.11.0"),
     "unreadable": (_loop, "qwen3_vl.py' cannot be read: Too many levels of symbolic links"),
     "no text": (lambda path: path.write_bytes(b"x = '\xff'"), "qwen3_vl.py is not Python source: "),
     "no text further on": (
@@ -179,7 +179,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no class": (
         lambda path: path.write_text("x = 1"),
-        "qwen3_vl.py has no class Qwen3VL.* from vllm 0.11.0 on",
+        "qwen3_vl.py has no class Qwen3VL.* since vllm 0.11.0",
     ),
     "no Python": (
         lambda path: path.write_text("x = 1\ny = ="),

@@ -6,9 +6,10 @@ from deepstack_harness.auditing.source_process import SourceProcess
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.engines.cuts import cut_methods_of
-from deepstack_harness.play.case_worker import COMPILE_LIMITS, WORK, observation_of
+from deepstack_harness.play.case_worker import WORK, observation_of
 from deepstack_harness.play.source_class import SourceClass
 from deepstack_harness.sources.source import buffer_of
+from deepstack_harness.workers.foreign import COMPILE_LIMITS
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import value_of
 from deepstack_harness.workers.profiles import COMPILE

@@ -4,7 +4,6 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
 
-from deepstack_harness.auditing.source_profile import source_profile
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.play.case_worker import CaseWorker
 from deepstack_harness.workers.limits import Limits
@@ -16,7 +15,7 @@ class SourceProcess:
     """A process for the code of the source that `text` names; it starts with the first call.
 
     The worker has no network.  A caller therefore reads in this process, from `source`, every file that a
-    call is about: a release is cached by that, and the worker finds it on the disk.
+    call is about: a release is cached by that, if need be privately, and the worker finds it on the disk.
     """
 
     def __init__(self, text: str, limits: Limits, profile: SandboxProfile) -> None:
@@ -39,7 +38,7 @@ class SourceProcess:
     @cached_property
     def worker(self) -> CaseWorker:
         """The worker that runs the code of the source."""
-        return CaseWorker(self._limits, sandbox=source_profile(self.source, self._profile))
+        return CaseWorker(self._limits, sandbox=self._profile)
 
     def call(self, target: str, **arguments: Any) -> CallResult:
         """Call a function of the worker, as `CaseWorker.call` does."""

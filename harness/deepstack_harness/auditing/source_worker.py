@@ -12,8 +12,9 @@ from deepstack_harness.binding.discover import FoundCut, find_cuts
 from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.oracles.judged_case import JudgedCase
-from deepstack_harness.play.case_worker import CONTRACT_LIMITS, WORK
+from deepstack_harness.play.case_worker import WORK
 from deepstack_harness.play.source_class import SourceClass, Way
+from deepstack_harness.workers.foreign import CONTRACT_LIMITS
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 from deepstack_harness.workers.profiles import CONTRACT

@@ -15,6 +15,7 @@ from deepstack_harness.binding.cut_class import STORAGE
 from deepstack_harness.binding.cut_model import BY_FORWARD, BY_METHODS, Model, ModelCut, cut_model
 from deepstack_harness.binding.syntax import parse
 from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.limits import DEPTH, MOST_DEPTH
 from deepstack_harness.sources.source import Source, SourceFile
 
 
@@ -75,16 +76,18 @@ def find_cuts(source: Source, files: ModelFiles) -> list[FoundCut]:
 
 @contextmanager
 def depth_limited(source: Source) -> Iterator[None]:
-    """Turn Python's own limit on depth into a `UsageError` that names the source."""
+    """Set the limit on depth, and turn Python's own error into a `UsageError` that names the source."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, min(DEPTH.value(), MOST_DEPTH)))
     try:
         yield
     except RecursionError:
-        # A chain of 500 bases; released classes have up to 12.  Python's own limit on depth ends it.
-        limit = sys.getrecursionlimit()
         raise UsageError(
-            f"{source.label} has classes or expressions that are nested too deeply: the limit is Python's, "
-            f"sys.getrecursionlimit() is {limit}"
+            f"{source.label} has classes or expressions that are nested too deeply: {DEPTH.advice}, "
+            f"up to {MOST_DEPTH:,}"
         ) from None
+    finally:
+        sys.setrecursionlimit(before)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.limits import DEPTH, MOST_DEPTH
 from deepstack_harness.sources.source import SourceFile
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -33,7 +34,9 @@ def parse(file: SourceFile) -> ast.Module:
             f"{file.filename}:{error.lineno or 1}: not valid in Python {python}: {error.msg}"
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:  # MemoryError: the parser's stack is full
-        raise UsageError(f"{file.filename} cannot be parsed: {str(error) or 'nested too deeply'}") from error
+        deep = f"nested too deeply: {DEPTH.advice}, up to {MOST_DEPTH:,}"
+        why = str(error) if isinstance(error, ValueError) else deep
+        raise UsageError(f"{file.filename} cannot be parsed: {why}") from error
 
 
 def class_named(file: SourceFile, name: str) -> ast.ClassDef:

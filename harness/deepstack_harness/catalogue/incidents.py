@@ -20,7 +20,7 @@ from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.facts.systems import System
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import UsageError, unknown_name
 
 SCHEMA_VERSION = 1
 
@@ -270,8 +270,9 @@ def find(text: str) -> Incident:
         ]
         raise UsageError(f"incident '{text}' is ambiguous: write one of {', '.join(full)}")
     unread = "".join(f"; {file.broken}" for file in incident_files() if file.broken)
-    names = ", ".join(f"{incident.id} ({incident.name})" for incident in known)
-    raise UsageError(f"unknown incident '{text}'; known are {names}, and all their references{unread}")
+    listed = ", ".join(f"{incident.id} ({incident.name})" for incident in known)
+    names = sorted({name for incident in known for name in _names(incident)})
+    raise unknown_name("incident", wanted, names, f"{listed}, and all their references{unread}")
 
 
 def _names(incident: Incident) -> set[str]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from typing_extensions import TypeIs, override
 
 from deepstack_harness.catalogue.extensions import OURS, Extension, declared
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import UsageError, unknown_name
 
 LoadedT = TypeVar("LoadedT")
 
@@ -74,7 +74,7 @@ class Names(Mapping[str, Entry]):
         the distribution of a thing that cannot be imported, does not fit, or is declared twice.
         """
         if name not in self:
-            raise UsageError(f"unknown {self.kind} '{name}'; known are {', '.join(self)}")
+            raise unknown_name(self.kind, name, self)
         entry = self[name]
         if entry.refused:
             raise UsageError(entry.refused)

@@ -40,9 +40,9 @@ def run(args: Namespace, output: Output) -> ExitCode:
     from deepstack_harness.auditing.judged_plan import judge_plan
     from deepstack_harness.auditing.regimes import stand_in_regimes
     from deepstack_harness.devices import parse_device, parse_dtype
-    from deepstack_harness.play.case_worker import CONTRACT_LIMITS, WORK, CaseWorker
+    from deepstack_harness.play.case_worker import WORK, CaseWorker
     from deepstack_harness.reporting.terminal.regime_table import show_regimes
-    from deepstack_harness.workers.foreign import profile_for
+    from deepstack_harness.workers.foreign import CONTRACT_LIMITS, profile_for
     from deepstack_harness.workers.outcomes import value_of
 
     parse_dtype(args.dtype), parse_device(args.device)

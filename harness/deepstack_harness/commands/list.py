@@ -21,7 +21,7 @@ from deepstack_harness.catalogue.registry import (
 from deepstack_harness.catalogue.variants import VARIANTS
 from deepstack_harness.contract.arm_spec import every_arm
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.errors import ExitCode, unknown_name
 from deepstack_harness.families.variants import VARIANTS as FAMILY_VARIANTS
 from deepstack_harness.oracles.all_rules import ORACLES
 from deepstack_harness.oracles.extensions import misnamed
@@ -39,7 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, output: Output) -> ExitCode:
     """Print one table per kind; `--json` gets one object per item."""
     if args.kind is not None and args.kind not in KINDS:
-        raise UsageError(f"unknown kind '{args.kind}'; known are {', '.join(KINDS)}")
+        raise unknown_name("kind", args.kind, KINDS)
     for kind in [args.kind] if args.kind else KINDS:
         _show(kind, list(KINDS[kind]()), output)
     return ExitCode.HOLDS

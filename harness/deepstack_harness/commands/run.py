@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepstack_harness.commands.arguments import finite, whole
-from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 from deepstack_harness.reporting.terminal.output import Output
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _wanted(args: Namespace) -> RunRequest:
 
 def _known(option: str, value: str, known: list[str] | tuple[str, ...]) -> None:
     if value not in known:
-        raise UsageError(f"unknown {option} '{value}'; known are {', '.join(known)}")
+        raise unknown_name(option, value, known)
 
 
 def _announce(execution: Execution, folder: Path, output: Output, *, resume: bool) -> None:

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 
 from deepstack_harness.catalogue.data_files import hypothesis_storage
 from deepstack_harness.catalogue.mutants import MUTANTS
-from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 from deepstack_harness.reporting.terminal.output import Output
 
 SUMMARY = "check that each mutant is caught by its own rule alone, and that reference breaks none"
@@ -48,6 +48,6 @@ def run(args: Namespace, output: Output) -> ExitCode:
 def _check(args: Namespace) -> None:
     for name in args.mutants:
         if name not in MUTANTS:
-            raise UsageError(f"unknown mutant '{name}'; known are {', '.join(MUTANTS)}")
+            raise unknown_name("mutant", name, MUTANTS)
     if args.workers < 0:
         raise UsageError(f"--workers {args.workers}: the number of processes must be 0 or more")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import UsageError, unknown_name
 
 
 class GuardPolicy(StrEnum):
@@ -182,8 +182,8 @@ class ArmSpec:
         parts = [found for part in rest for found in _meanings(part)]
         spec = _compose(first, parts) if len(parts) == len(rest) else None
         if spec is None or spec.name != name:
-            known = ", ".join(arm.name for arm in every_arm())
-            raise UsageError(f"unknown arm '{name}'; known are {known}, and others made as {_GRAMMAR}")
+            known = [arm.name for arm in every_arm()]
+            raise unknown_name("arm", name, known, f"{', '.join(known)}, and others made as {_GRAMMAR}")
         return spec
 
 

@@ -3,7 +3,7 @@
 from deepstack_harness.binding.cut_model import BY_METHODS, ModelCut, cut_known
 from deepstack_harness.binding.discover import depth_limited
 from deepstack_harness.engines.known import engine_of
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import unknown_name
 from deepstack_harness.sources.source import Source
 
 
@@ -17,6 +17,6 @@ def cut_methods_of(source: Source, family: str = "qwen3_vl") -> ModelCut:
     # A variant such as `qwen3_vl:2b` changes our decoder and not the engine's class.
     name = family.partition(":")[0]
     if name not in models:
-        raise UsageError(f"unknown model '{family}'; known are {', '.join(models)}")
+        raise unknown_name("model", family, models)
     with depth_limited(source):
         return cut_known(source, models[name], BY_METHODS)

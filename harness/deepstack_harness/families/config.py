@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import UsageError, unknown_name
 
 AttentionKind = Literal["sdpa", "written_out", "opaque"]
 
@@ -35,7 +35,6 @@ class DecoderConfig(ABC):
     def __post_init__(self) -> None:
         """Check the sizes; raises `UsageError` for those that no decoder can have."""
         if self.attention not in get_args(AttentionKind):
-            known = ", ".join(get_args(AttentionKind))
-            raise UsageError(f"unknown attention '{self.attention}'; known are {known}")
+            raise unknown_name("attention", self.attention, get_args(AttentionKind))
         if self.heads % self.kv_heads:
             raise UsageError(f"{self.heads} heads are not a multiple of {self.kv_heads} key/value heads")

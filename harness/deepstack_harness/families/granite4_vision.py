@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (its usual name)
 from typing_extensions import override
 
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import UsageError, unknown_name
 from deepstack_harness.families.config import DecoderConfig
 from deepstack_harness.families.family import TinyFamily, drop_embeddings
 from deepstack_harness.families.layers import Attention, RMSNorm, Rope, SwiGLU
@@ -55,7 +55,7 @@ class Granite4VisionConfig(DecoderConfig):
         if len(set(self.targets)) < self.levels or not set(self.targets) <= set(range(self.layers)):
             raise UsageError(f"target layers {self.targets} must be different ones of 0..{self.layers - 1}")
         if self.first not in get_args(First):
-            raise UsageError(f"unknown input '{self.first}'; known are {', '.join(get_args(First))}")
+            raise unknown_name("input", self.first, get_args(First))
 
     @property
     def targets(self) -> tuple[int, ...]:

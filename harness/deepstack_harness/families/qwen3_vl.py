@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor, nn
 from typing_extensions import override
 
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import UsageError, unknown_name
 from deepstack_harness.families.config import DecoderConfig
 from deepstack_harness.families.family import TinyFamily, drop_embeddings
 from deepstack_harness.families.layers import Attention, InterleavedMRope, RMSNorm, SwiGLU
@@ -44,7 +44,7 @@ class Qwen3VLConfig(DecoderConfig):
         if self.levels > self.layers:
             raise UsageError(f"{self.levels} levels need as many layers, not {self.layers}")
         if self.order not in ADDITIONS:
-            raise UsageError(f"unknown order of additions '{self.order}'; known are {', '.join(ADDITIONS)}")
+            raise unknown_name("order of additions", self.order, ADDITIONS)
 
 
 # The sum of the layer's input, the feed-forward's answer and the level, each (N, H).  In half precision

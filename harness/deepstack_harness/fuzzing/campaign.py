@@ -16,7 +16,6 @@ import msgspec
 from typing_extensions import override
 
 from deepstack_harness.atomic import write_atomically
-from deepstack_harness.auditing.source_profile import source_profile
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.engines.cuts import cut_methods_of
@@ -161,7 +160,7 @@ def _sandbox(asked: FuzzRequest) -> SandboxProfile | None:
         compiles = ArmSpec.parse(asked.arm).compiled
         source = open_source(asked.source)
         cut_methods_of(source, asked.family)  # caches a release, for a worker that has no network
-        return source_profile(source, COMPILE if compiles else CONTRACT)
+        return COMPILE if compiles else CONTRACT
     return COMPILE if asked.buffer else None
 
 

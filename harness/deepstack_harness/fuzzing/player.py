@@ -1,7 +1,7 @@
 """Players of traces: a warm worker, which is replaced when it broke, or this process."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from threading import Lock
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from deepstack_harness.contract.buffer_ref import BufferRef
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.errors import HarnessError, MachineError, OutOfMemory
-from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.foreign import FOREIGN_LIMITS
 from deepstack_harness.workers.outcomes import (
     Answered,
     CallResult,
@@ -93,8 +93,8 @@ class WorkerPlayer:
         Code under test needs a `sandbox`.
         """
         self._sandbox = sandbox
-        self._limits = Limits(
-            start_s=300.0, call_s=None, step_s=step_s, memory=memory_bytes, output=_STEP_BYTES
+        self._limits = replace(
+            FOREIGN_LIMITS, call_s=None, step_s=step_s, memory=memory_bytes, output=_STEP_BYTES
         )
         self._request: Mapping[str, Any] | None = None
         self._lock = Lock()

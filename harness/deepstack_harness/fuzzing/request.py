@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
+from deepstack_harness.catalogue.mutants import BUFFERS
 from deepstack_harness.catalogue.registry import FAMILIES
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.buffer_ref import BufferRef, registered, user_buffer
 from deepstack_harness.contract.case import parse_subject
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import unknown_name
 from deepstack_harness.fuzzing.hunt import Hunt
 from deepstack_harness.fuzzing.player import InProcessPlayer, Player
 from deepstack_harness.fuzzing.target import Target
@@ -32,14 +33,17 @@ class FuzzRequest:
     def target(self, buffer: BufferRef | None = None) -> Target:
         """Return the target, where that of a source is `buffer`.
 
-        Raises `UsageError` for an unknown family or arm, and for one that nothing can be hunted under.
+        Raises `UsageError` for an unknown family, arm or revision, and for one that nothing can be
+        hunted under.
         """
         if self.family.partition(":")[0] not in FAMILIES:
-            raise UsageError(f"unknown family '{self.family}'; known are {', '.join(FAMILIES)}")
+            raise unknown_name("family", self.family, FAMILIES)
         arm = ArmSpec.parse(self.arm)
         if self.source or self.buffer:
             return Target(buffer or user_buffer(self.name), arm, self.family)
         revision, caller = parse_subject(self.name)
+        if revision not in BUFFERS:
+            raise unknown_name("revision", revision, BUFFERS)
         return Target(registered(revision), arm, self.family, caller)
 
 

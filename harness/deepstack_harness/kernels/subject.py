@@ -6,7 +6,7 @@ No torch: a wrong subject is refused before anything is imported.
 from dataclasses import dataclass
 
 from deepstack_harness.catalogue.registry import FAMILIES, REVISIONS
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import UsageError, unknown_name
 from deepstack_harness.kernels.targets import GPUS
 
 CPU = "cpu"
@@ -53,12 +53,12 @@ class Subject:
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
         if self.target not in TARGETS:
-            raise UsageError(f"unknown target '{self.target}'; known are {', '.join(TARGETS)}")
+            raise unknown_name("target", self.target, TARGETS)
         base = self.family.partition(":")[0]
         if base not in FAMILIES:
-            raise UsageError(f"unknown family '{base}'; known are {', '.join(FAMILIES)}")
+            raise unknown_name("family", base, FAMILIES)
         if self.revision not in REVISIONS:
-            raise UsageError(f"unknown revision '{self.revision}'; known are {', '.join(REVISIONS)}")
+            raise unknown_name("revision", self.revision, REVISIONS)
         self._check_sizes()
         if self.cubin and self.target not in GPUS:
             raise UsageError(

@@ -138,7 +138,7 @@ def cache_folder() -> MachineCheck:
             free = shutil.disk_usage(folder).free / 2**30
     except OSError as error:
         return MachineCheck(
-            "cache", here=False, found=f"{folder}: {error.strerror}; releases are fetched every time"
+            "cache", here=False, found=f"{folder}: {error.strerror}; releases are fetched by every command"
         )
     return MachineCheck("cache", here=True, found=f"{folder}, {free:.0f} GiB free")
 

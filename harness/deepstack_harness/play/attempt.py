@@ -17,6 +17,7 @@ from deepstack_harness.errors import (
     is_out_of_memory,
     passes_through,
 )
+from deepstack_harness.workers.limits import advice_about
 
 T = TypeVar("T")
 _TORCH = str(Path(torch.__file__).parent)
@@ -66,6 +67,8 @@ class _Phase:
             self.announce(outer)
 
 
+_LONGEST = 4000
+"""Characters of a message that are kept: code under test may raise one of 100 MB, which every row repeats."""
 _PHASE = _Phase()
 
 
@@ -141,7 +144,8 @@ def _raised(call: CallName, error: BaseException, *, runs_out: bool) -> Raised:
     lies = isinstance(error, HarnessError) and _is_foreign(call, error)
     if is_out_of_memory(error) and not lies and not runs_out:
         raise OutOfMemory(f"{call} ran out of memory: {error}") from None
-    message = (str(error).strip().splitlines() or [""])[0]
+    advice = advice_about(error)
+    message = (str(error)[:_LONGEST].strip().splitlines() or [""])[0] + (f" ({advice})" if advice else "")
     ends = not isinstance(error, Exception)
     return Raised(type(error).__name__, message, call, _where(error), ends)
 

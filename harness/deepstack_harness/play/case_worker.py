@@ -26,10 +26,6 @@ from deepstack_harness.workers.profiles import SandboxProfile
 from deepstack_harness.workers.worker import Worker
 
 WORK = "deepstack_harness.play.work"
-CONTRACT_LIMITS = Limits(start_s=300.0, call_s=None, step_s=30.0, memory=8 * 2**30)
-"""Limits where nothing is compiled: a call of a method takes microseconds, unless it hangs."""
-COMPILE_LIMITS = Limits(start_s=300.0, call_s=None, step_s=300.0, memory=8 * 2**30)
-"""Limits where a decoder is compiled, which takes seconds on an idle machine."""
 
 
 class CaseWorker:

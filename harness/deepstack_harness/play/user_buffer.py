@@ -3,6 +3,7 @@
 import importlib
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -10,8 +11,7 @@ from deepstack_harness.contract.contract_text import WHERE
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.errors import UsageError, passes_through
 from deepstack_harness.workers.child import Channel
-from deepstack_harness.workers.foreign import foreign_worker
-from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.foreign import FOREIGN_LIMITS, foreign_worker
 from deepstack_harness.workers.outcomes import RaisedInWorker, WorkerEnd, value_of
 from deepstack_harness.workers.profiles import COMPILE
 
@@ -43,7 +43,7 @@ def load_buffer(text: str) -> BufferFactory:
 
 def check_buffers(names: Sequence[str]) -> None:
     """Refuse, with `UsageError`, classes that `load_buffer` refuses or that end a worker which loads them."""
-    limits = Limits(start_s=_IMPORTING_S, call_s=_LOADING_S)
+    limits = replace(FOREIGN_LIMITS, start_s=_IMPORTING_S, call_s=_LOADING_S)
     with foreign_worker(COMPILE, limits, preload=__name__) as worker:
         result = worker.call(f"{__name__}:load_all", {"names": list(names)})
     if isinstance(result, WorkerEnd):

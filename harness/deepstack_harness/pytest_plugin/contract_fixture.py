@@ -20,10 +20,10 @@ from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.devices import parse_device, parse_dtype
 from deepstack_harness.errors import UsageError
 from deepstack_harness.oracles.judged_case import JudgedCase
-from deepstack_harness.play.case_worker import CONTRACT_LIMITS, WORK, CaseWorker
+from deepstack_harness.play.case_worker import WORK, CaseWorker
 from deepstack_harness.play.user_buffer import check_fit
 from deepstack_harness.pytest_plugin.fixture_base import Fixture, name_of, rules_of, told
-from deepstack_harness.workers.foreign import profile_for
+from deepstack_harness.workers.foreign import CONTRACT_LIMITS, profile_for
 from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 
 _FAMILY = "qwen3_vl"

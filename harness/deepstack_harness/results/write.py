@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,9 +58,10 @@ class RunWriter:
         self._write_about(finished=now())
 
     def close(self) -> None:
-        """Close the files."""
-        self._rows.close()
-        self._cases.close()
+        """Close the files.  What is left in a buffer is of an append that failed on a full disk, and told."""
+        for stream in (self._rows, self._cases):
+            with suppress(OSError):
+                stream.close()
 
     def _go_on(self) -> None:
         """Drop the torn lines behind the last whole case of a killed run, and record that the run goes on."""

@@ -10,7 +10,7 @@ from deepstack_harness.play.case_worker import CaseWorker, observation_of
 from deepstack_harness.results.case_result import CaseResult, lost_result, result_of
 from deepstack_harness.results.records import CaseEnding
 from deepstack_harness.runs.groups import Group
-from deepstack_harness.workers.foreign import profile_of
+from deepstack_harness.workers.foreign import FOREIGN_LIMITS, profile_of
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     RaisedInWorker,
@@ -21,7 +21,10 @@ from deepstack_harness.workers.outcomes import (
 from deepstack_harness.workers.profiles import SandboxProfile
 from deepstack_harness.workers.worker import Worker
 
-RUN_LIMITS = Limits(start_s=300.0, call_s=300.0, memory=8 * 2**30)
+RUN_LIMITS = replace(
+    FOREIGN_LIMITS,
+    raised_by={**FOREIGN_LIMITS.raised_by, "call_s": "--case-seconds", "memory": "--memory"},
+)
 """Limits of the worker of a group; a call is one case, with its compiles."""
 
 Notice = Callable[[Worker], None]

@@ -17,8 +17,9 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.limits import FILE_MIB, MEMBERS, MIB, UNPACKED_MIB
+from deepstack_harness.sources.limits import FILE_MIB, MEMBERS, UNPACKED_MIB
 from deepstack_harness.sources.tree_files import kind_of
+from deepstack_harness.workers.limits import MIB
 
 _ZIPPED = (".whl", ".zip")
 SUFFIXES = (*_ZIPPED, ".tar.gz", ".tgz")

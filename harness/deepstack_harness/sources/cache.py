@@ -1,17 +1,22 @@
 """SHA-256-checked disk cache of release files.  A miss, damage or a read-only folder is never fatal.
 
 Every file has its digest beside it, in `NAME.sha256`, and a file that does not match is a miss.
+Where it cannot be written, files are kept in a private folder of this process, which its workers read too:
+a worker with foreign code has no network to fetch them again.
 Several processes may use the cache at once: both files are written under another name and then
 renamed, so that a reader finds the old one, the new one or none, and a reader that comes between
 the two sees a digest that does not match.  Nothing is locked, and nothing is ever removed.
 """
 
+import atexit
 import functools
 import hashlib
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +24,8 @@ from packaging.version import InvalidVersion, Version
 
 from deepstack_harness.catalogue import data_files
 
+_PRIVATE = "DEEPSTACK_HARNESS_PRIVATE_CACHE"
+"""Environment variable that leads workers to the private folder."""
 _LOG = logging.getLogger("deepstack_harness.sources")
 
 
@@ -36,33 +43,33 @@ class CachedRelease:
 
     def load(self, member: str) -> tuple[bytes, Path] | None:
         """Return a file and its path in the cache; None for a miss, or a file that is damaged."""
-        path = self._folder / member
-        try:
-            data = path.read_bytes()
-            intact = _digest_path(path).read_text("ascii") == hashlib.sha256(data).hexdigest()
-        except (OSError, UnicodeDecodeError):
-            return None
-        return (data, path) if intact else None
+        return next(filter(None, (_load(folder / member) for folder in self._folders)), None)
 
     def store(self, member: str, data: bytes) -> Path | None:
-        """Write a file and its digest; return its path, or None, with a warning, where that fails."""
+        """Write a file and its digest; return its path, or None, with a warning, where that fails.
+
+        Where the cache cannot be written the private folder has the file.
+        """
         path = self._folder / member
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, data)
-            _replace(_digest_path(path), hashlib.sha256(data).hexdigest().encode())
+            _store(path, data)
         except OSError as error:
             warn(error)
+            self._store_privately(member, data)
             return None
         return path
 
+    def _store_privately(self, member: str, data: bytes) -> None:
+        with suppress(OSError):
+            _store(_private(make=True) / self._below / member, data)
+
     def is_absent(self, member: str) -> bool:
         """Tell whether the release is known to have no such file."""
-        return self._absent(member).exists()
+        return any(_absent(folder / member).exists() for folder in self._folders)
 
     def note_absent(self, member: str) -> None:
         """Remember that the release has no such file, so that the next look-up needs no index."""
-        path = self._absent(member)
+        path = _absent(self._folder / member)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
@@ -75,19 +82,29 @@ class CachedRelease:
         for pattern in (f"{stem}-*.whl", f"{stem}.tar.gz", f"{stem}.zip"):
             yield from sorted(archives().glob(pattern))
 
-    def _absent(self, member: str) -> Path:
-        path = self._folder / member
-        return path.with_name(f"{path.name}.absent")
-
     @property
     def _folder(self) -> Path:
+        return data_files.cache() / self._below
+
+    @property
+    def _folders(self) -> Iterator[Path]:
+        yield self._folder
+        if _PRIVATE in os.environ:
+            yield _private() / self._below
+
+    @property
+    def _below(self) -> Path:
         return _releases(self.package) / str(self.version)
 
 
 def versions(package: str) -> list[Version]:
     """Return the releases of a package that have cached files, the newest last."""
     try:
-        folders = [folder for folder in _releases(package).iterdir() if any(folder.rglob("*.py"))]
+        folders = [
+            folder
+            for folder in (data_files.cache() / _releases(package)).iterdir()
+            if any(folder.rglob("*.py"))
+        ]
         return sorted(Version(folder.name) for folder in folders)
     except (OSError, InvalidVersion):  # nothing is cached, or a folder is not ours
         return []
@@ -111,7 +128,44 @@ def _warn(folder: Path, reason: str) -> None:
 
 
 def _releases(package: str) -> Path:
-    return data_files.cache() / "packages" / package
+    return Path("packages", package)
+
+
+def _private(*, make: bool = False) -> Path:
+    """Return the private folder of this process, and of a process that started it, for the cache in use.
+
+    With `make` it is made where there is none; raises `OSError` where that fails.
+    """
+    if make and _PRIVATE not in os.environ:
+        made = tempfile.mkdtemp(prefix="deepstack-cache-")
+        os.environ[_PRIVATE] = made  # workers inherit it
+        atexit.register(_remove, made, os.getpid())
+    digest = hashlib.sha256(os.fsencode(data_files.cache())).hexdigest()
+    return Path(os.environ[_PRIVATE], digest[:16])
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # and not a fork of it
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _load(path: Path) -> tuple[bytes, Path] | None:
+    try:
+        data = path.read_bytes()
+        intact = _digest_path(path).read_text("ascii") == hashlib.sha256(data).hexdigest()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return (data, path) if intact else None
+
+
+def _store(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, data)
+    _replace(_digest_path(path), hashlib.sha256(data).hexdigest().encode())
+
+
+def _absent(path: Path) -> Path:
+    return path.with_name(f"{path.name}.absent")
 
 
 def _digest_path(path: Path) -> Path:

@@ -3,10 +3,9 @@
 Every limit can be raised by an environment variable, and every message names it.
 """
 
-import os
 from dataclasses import dataclass
 
-from deepstack_harness.errors import UsageError
+from deepstack_harness.workers.limits import from_environment
 
 
 @dataclass(frozen=True)
@@ -19,12 +18,8 @@ class Limit:
 
     def value(self) -> int:
         """Return the bound in force; raise `UsageError` for a variable that is no count above 0."""
-        text = os.environ.get(self.variable, "").strip()
-        if not text:
-            return self.default
-        if not text.isdecimal() or int(text) == 0:
-            raise UsageError(f"{self.variable} is '{text}', but has to be a count above 0 ({self.unit})")
-        return int(text)
+        given = from_environment(self.variable, self.unit)
+        return self.default if given is None else given
 
     @property
     def advice(self) -> str:
@@ -41,4 +36,7 @@ MEMBERS = Limit("DEEPSTACK_HARNESS_MAX_MEMBERS", 200_000, "files")
 UNPACKED_MIB = Limit("DEEPSTACK_HARNESS_MAX_UNPACKED_MIB", 4096, "MiB")
 """Everything that is unpacked to read one archive, or read to search one folder."""
 
-MIB = 1 << 20
+DEPTH = Limit("DEEPSTACK_HARNESS_MAX_DEPTH", 1000, "levels")
+"""Nested expressions and chains of bases.  Released classes have up to 12 bases."""
+MOST_DEPTH = 10_000
+"""`DEPTH` cannot be raised further: Python's parser and compiler use the stack, which has 8 MiB."""

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.limits import FILE_MIB, MEMBERS, MIB, UNPACKED_MIB
+from deepstack_harness.sources.limits import FILE_MIB, MEMBERS, UNPACKED_MIB
+from deepstack_harness.workers.limits import MIB
 
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"),

@@ -5,16 +5,24 @@ Every command that runs code of a source or of a user starts its worker with `fo
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from deepstack_harness.contract.arm_spec import Backend
 from deepstack_harness.contract.buffer_ref import BufferKind
 from deepstack_harness.contract.case import Case
-from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.limits import BY_VARIABLE, Limits
 from deepstack_harness.workers.profiles import COMPILE, CONTRACT, CUDA, RANKS, SandboxProfile
 from deepstack_harness.workers.worker import Worker
 
-FOREIGN_LIMITS = Limits(start_s=300.0, call_s=300.0, memory=8 * 2**30, file_size=2**30, processes=256)
-"""Limits of a worker on the CPU; a driver of a GPU maps more memory than this."""
+FOREIGN_LIMITS = Limits(
+    start_s=300.0, call_s=300.0, memory=8 * 2**30, open_files=1024, file_size=2**30, processes=256,
+    raised_by=BY_VARIABLE,
+)  # fmt: skip
+"""Limits of every worker with foreign code on the CPU; a driver of a GPU maps more memory than this."""
+CONTRACT_LIMITS = replace(FOREIGN_LIMITS, call_s=None, step_s=30.0)
+"""Limits where nothing is compiled: a call of a method takes microseconds, unless it hangs."""
+COMPILE_LIMITS = replace(FOREIGN_LIMITS, call_s=None, step_s=300.0)
+"""Limits where a decoder is compiled, which takes seconds on an idle machine."""
 
 
 def foreign_worker(profile: SandboxProfile, limits: Limits = FOREIGN_LIMITS, *, preload: str | None = None,

@@ -1,13 +1,59 @@
-"""Limits of a worker, and the environment that gives it one thread."""
+"""Limits of a worker, how each is raised, and the environment that gives a worker one thread."""
 
+import errno
+import json
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any, Self
+
+from deepstack_harness.errors import UsageError
 
 ONE_THREAD: Mapping[str, str] = MappingProxyType(
     {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 )
 """Every worker starts with these.  Inductor then compiles in the worker itself, in no pool of its own."""
+
+MIB = 1 << 20
+_UNITS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
+    {
+        "start_s": ("the start of a worker", "s", 1),
+        "call_s": ("a call", "s", 1),
+        "step_s": ("a step", "s", 1),
+        "memory": ("private memory", "MiB", MIB),
+        "output": ("printed output", "MiB", MIB),
+        "open_files": ("open files", "files", 1),
+        "file_size": ("one written file", "MiB", MIB),
+        "processes": ("processes at a time", "processes", 1),
+    }
+)
+"""What each limit is about, the unit in which people read and set it, and how many of ours that is."""
+BY_VARIABLE: Mapping[str, str] = MappingProxyType(
+    {
+        "start_s": "DEEPSTACK_HARNESS_MAX_START_S",
+        "call_s": "DEEPSTACK_HARNESS_MAX_CALL_S",
+        "step_s": "DEEPSTACK_HARNESS_MAX_STEP_S",
+        "memory": "DEEPSTACK_HARNESS_MAX_MEMORY_MIB",
+        "output": "DEEPSTACK_HARNESS_MAX_OUTPUT_MIB",
+        "open_files": "DEEPSTACK_HARNESS_MAX_OPEN_FILES",
+        "file_size": "DEEPSTACK_HARNESS_MAX_WRITTEN_MIB",
+        "processes": "DEEPSTACK_HARNESS_MAX_PROCESSES",
+    }
+)
+"""Environment variables that replace the limits of a worker with foreign code."""
+_TOLD = "DEEPSTACK_HARNESS_WORKER_LIMITS"
+_BY_ERRNO = MappingProxyType({errno.EFBIG: "file_size", errno.EMFILE: "open_files"})
+
+
+def from_environment(variable: str, unit: str) -> int | None:
+    """Return a count that an environment variable has, or None; raise `UsageError` for one not above 0."""
+    text = os.environ.get(variable, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise UsageError(f"{variable} is '{text}', but has to be a count above 0 ({unit})")
+    return int(text)
 
 
 @dataclass(frozen=True)
@@ -41,3 +87,43 @@ class Limits:
     The supervisor counts them ten times a second and ends a worker that has more.  RLIMIT_NPROC would not
     do: it counts all processes and threads of the user, and does not bind root.
     """
+    raised_by: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The option or the environment variable that raises a limit, by field; one that has none is fixed."""
+
+    def in_force(self) -> Self:
+        """Return the limits with those replaced that an environment variable of `raised_by` sets.
+
+        A limit that is None stays None: there are reasons not to have it.  Raises `UsageError` for a value
+        that is no count above 0.
+        """
+        given: dict[str, Any] = {
+            name: count * _UNITS[name][2]
+            for name, variable in self.raised_by.items()
+            if not variable.startswith("-") and getattr(self, name) is not None
+            if (count := from_environment(variable, _UNITS[name][1])) is not None
+        }
+        return replace(self, **given) if given else self
+
+    def advice(self, name: str) -> str:
+        """Return which limit the field `name` is, its value, and how to raise it; "" for a fixed one."""
+        value = getattr(self, name)
+        if value is None or name not in self.raised_by:
+            return ""
+        about, unit, scale = _UNITS[name]
+        return f"the limit of {about} is {value / scale:g} {unit}, {self.raised_by[name]} raises it"
+
+    def told(self) -> dict[str, str]:
+        """Return the environment by which `advice_about` in the worker knows limits that show as errors."""
+        advice = {name: self.advice(name) for name in _BY_ERRNO.values()}
+        return {_TOLD: json.dumps({name: text for name, text in advice.items() if text})}
+
+
+def advice_about(error: BaseException) -> str:
+    """Return which limit of this worker an `OSError` comes from, and how to raise it; "" for any other."""
+    name = _BY_ERRNO.get(error.errno or 0) if isinstance(error, OSError) else None
+    if name is None:
+        return ""
+    try:
+        return str(json.loads(os.environ.get(_TOLD, "{}")).get(name, ""))
+    except (ValueError, AttributeError):  # code under test shares this environment
+        return ""

@@ -64,9 +64,13 @@ class RaisedInWorker(FinishedCall):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerEnd(FinishedCall):
-    """The end of a worker, which cannot be called again; `phase` is the last one that it announced."""
+    """The end of a worker, which cannot be called again; `phase` is the last one that it announced.
+
+    `advice` says which limit ended it and how to raise that, where it was a limit that can be raised.
+    """
 
     phase: str = ""
+    advice: str = ""
 
     @property
     def reason(self) -> str:
@@ -78,6 +82,9 @@ class WorkerEnd(FinishedCall):
         """The reason and the phase, such as "ended by SIGSEGV in method get, step 3"."""
         return f"{self.reason} in {self.phase}" if self.phase else self.reason
 
+    def _advised(self, reason: str) -> str:
+        return f"{reason} ({self.advice})" if self.advice else reason
+
 
 @dataclass(frozen=True)
 class TimedOut(WorkerEnd):
@@ -88,7 +95,7 @@ class TimedOut(WorkerEnd):
     @property
     def reason(self) -> str:
         """The seconds without an answer."""
-        return f"no answer within {self.seconds:g} s"
+        return self._advised(f"no answer within {self.seconds:g} s")
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,7 @@ class RanOutOfMemory(WorkerEnd):
     @property
     def reason(self) -> str:
         """The exception that said so."""
-        return self.message
+        return self._advised(self.message)
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,7 @@ class Signalled(WorkerEnd):
     @property
     def reason(self) -> str:
         """The signal."""
-        return f"ended by {self.name}"
+        return self._advised(f"ended by {self.name}")
 
 
 @dataclass(frozen=True)
@@ -147,7 +154,7 @@ class Flooded(WorkerEnd):
     @property
     def reason(self) -> str:
         """The bytes that were counted."""
-        return f"printed {self.size} bytes or more"
+        return self._advised(f"printed {self.size} bytes or more")
 
 
 @dataclass(frozen=True)
@@ -160,7 +167,7 @@ class Crowded(WorkerEnd):
     @property
     def reason(self) -> str:
         """The number of processes that was counted."""
-        return f"had {self.count} processes or more, the limit is {self.limit}"
+        return self._advised(f"had {self.count} processes or more, the limit is {self.limit}")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A child process that is called like a function, watched, limited, and ended with all that it started."""
 
 import math
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any, Self
 import msgspec
 
 from deepstack_harness.errors import MachineError, says_out_of_memory
-from deepstack_harness.workers.limits import ONE_THREAD, Limits
+from deepstack_harness.workers.limits import MIB, ONE_THREAD, Limits
 from deepstack_harness.workers.messages import Message, MessagePipes, NotAMessage
 from deepstack_harness.workers.outcomes import (
     Answered,
@@ -35,6 +36,7 @@ OnFact = Callable[[Any], None]
 
 _MOST_RECEIVED = 2**30
 """Bytes of messages of one call: a call that goes on sending facts must not fill our memory."""
+_FIXED = f"the limit of the messages of one call is {_MOST_RECEIVED / MIB:g} MiB, which is fixed"
 
 
 class Worker:
@@ -66,7 +68,7 @@ class Worker:
         the user has turned that off; `in_force` says what became of it.  Raises `MachineError` where the
         worker cannot be started.
         """
-        self.limits = limits or Limits()
+        self.limits = (limits or Limits()).in_force()
         self.ended: WorkerEnd | None = None
         """The end of the worker; None while it can be called."""
         self.in_force = InForce()
@@ -75,7 +77,7 @@ class Worker:
         self._call = 0
         self._phase = "the start"
         self._facts: list[Any] = []
-        added: Mapping[str, str | None] = {**ONE_THREAD, **(environment or {})}
+        added: Mapping[str, str | None] = {**ONE_THREAD, **(environment or {}), **self.limits.told()}
         self._confinement = None if sandbox is None or is_switched_off() else confine(sandbox, added)
         confined = self._confinement
         self._pipes = pipes = MessagePipes()
@@ -191,7 +193,7 @@ class Worker:
             return self._flooded()
         if self._pipes.closes_at is not None:
             return self._end(SentGarbage, found="closed its answer pipe")
-        return self._end(TimedOut, seconds=clock.limit_s)
+        return self._timed_out(clock)
 
     def _take(self, message: Message, clock: "_Clock", on_fact: OnFact | None) -> CallResult | None:
         """Take a message; return the result of the call if it is one, or the end that it brings."""
@@ -209,7 +211,7 @@ class Worker:
             case kind:
                 return self._end(SentGarbage, found=f"a message '{kind}' of call {message.call}")
         if clock.is_over:
-            return self._end(TimedOut, seconds=clock.limit_s)
+            return self._timed_out(clock)
         if clock.renew():
             self._process.printed = 0
         return None
@@ -233,7 +235,7 @@ class Worker:
             return self._end(SentGarbage, found="an exception without its fields")
         raised = replace(raised, facts=tuple(self._facts), output=self._output)
         if says_out_of_memory(raised.type, raised.message):
-            return self._end(RanOutOfMemory, message=raised.sentence)
+            return self._end(RanOutOfMemory, message=raised.sentence, advice=self.limits.advice("memory"))
         return raised
 
     def _set_ready(self) -> None:
@@ -244,15 +246,27 @@ class Worker:
     def _flooded(self) -> WorkerEnd | None:
         limit, printed, received = self.limits.output, self._process.printed, self._pipes.received
         if (limit is not None and printed > limit) or received > _MOST_RECEIVED:
-            return self._end(Flooded, size=max(printed, received))
+            advice = _FIXED if received > _MOST_RECEIVED else self.limits.advice("output")
+            return self._end(Flooded, size=max(printed, received), advice=advice)
         return None
+
+    def _timed_out(self, clock: "_Clock") -> WorkerEnd:
+        name = "start_s" if not self._ready else "step_s" if clock.is_of_a_step else "call_s"
+        # The seconds of one call may be given with it, and then no setting raises them.
+        advice = self.limits.advice(name) if clock.limit_s == getattr(self.limits, name) else ""
+        return self._end(TimedOut, seconds=clock.limit_s, advice=advice)
 
     def _ended_by_itself(self) -> WorkerEnd:
         if self._process.stopped:
             return self._end(Stopped)
         if self._process.crowd is not None:
-            return self._end(Crowded, count=self._process.crowd, limit=self.limits.processes)
-        return self._end(end_of, status=self._process.end_status)
+            return self._end(
+                Crowded, count=self._process.crowd, limit=self.limits.processes,
+                advice=self.limits.advice("processes"),
+            )  # fmt: skip
+        status = self._process.end_status
+        advice = self.limits.advice("file_size") if status == -signal.SIGXFSZ else ""
+        return self._end(end_of, status=status, advice=advice)
 
     def _end(self, make: Callable[..., WorkerEnd], **fields: object) -> WorkerEnd:
         self._process.close()  # first: what it printed until now is part of the end
@@ -277,7 +291,12 @@ class _Clock:
     @property
     def limit_s(self) -> float | None:
         """Seconds of the earlier deadline."""
-        return self._call_s if self._over <= self._step_over else self._step_s
+        return self._step_s if self.is_of_a_step else self._call_s
+
+    @property
+    def is_of_a_step(self) -> bool:
+        """True where the deadline of the step is the earlier one."""
+        return self._step_over < self._over
 
     @property
     def is_over(self) -> bool:

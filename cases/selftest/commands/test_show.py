@@ -1,0 +1,68 @@
+"""`show`: an incident in full, at any width."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deepstack_harness.catalogue.incidents import catalogue
+from deepstack_harness.cli import main
+from deepstack_harness.errors import ExitCode
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+@pytest.mark.parametrize("incident", [one.id for one in catalogue()])
+def test_all_of_an_incident_is_told_within_the_width(
+    incident: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["show", incident]) == ExitCode.HOLDS
+    out = capsys.readouterr().out
+    told = " ".join(out.split())
+    (entry,) = [one for one in catalogue() if one.id == incident]
+    for text in (
+        entry.title,
+        entry.symptom,
+        entry.cause,
+        *entry.references,
+        *(run.note for run in entry.run),
+    ):
+        assert " ".join(text.split()) in told
+    assert f"deepstack-harness repro {incident}" in told
+    # What has no blank to break at is longer than a narrow terminal, and so are traces and commands.
+    prose = [
+        line for line in out.splitlines() if not line.startswith(("incident", "trace", "deepstack-harness"))
+    ]
+    assert all(len(line) <= max(columns, 10 + len(max(line.split(), key=len))) for line in prose if line)
+
+
+def test_a_program_gets_the_entry_with_links_and_releases(tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    assert main(["show", "none-while-profiling", "--json", str(path), "--quiet"]) == ExitCode.HOLDS
+    entry = json.loads(path.read_text())
+    assert entry["id"] == "43602"
+    assert entry["links"]["vllm 43602"] == "https://github.com/vllm-project/vllm/issues/43602"
+    assert {one["reference"] for one in entry["known_failures"]} == {"vllm 43602"}
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["show", "4360"], "unknown incident '4360'; did you mean '43602'? known are 43602 ("),
+        (["shwo"], "unknown command 'shwo'; did you mean 'show'? known are list, show,"),
+        (
+            ["repro", "43602", "--arm", "eager/dropall"],
+            "unknown arm 'eager/dropall'; did you mean 'eager/drop_all'?",
+        ),
+        (["list", "incident"], "unknown kind 'incident'; did you mean 'incidents'? known are incidents,"),
+        (["fuzz", "--revision", "pr4361"], "unknown revision 'pr4361'; did you mean 'pr43617'? known are"),
+        (["show", "qqq"], "unknown incident 'qqq'; known are 43602 ("),
+    ],
+)
+def test_the_nearest_name_is_told(words: list[str], meant: str, capsys: Capture) -> None:
+    assert main(words) == ExitCode.USAGE
+    seen = capsys.readouterr()
+    assert (seen.out, seen.err.count("\n")) == ("", 1)
+    assert meant in seen.err

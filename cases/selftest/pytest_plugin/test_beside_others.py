@@ -1,0 +1,113 @@
+"""The plugin in a project that uses other plugins, and its cost to a project that does not use it."""
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.pytest_plugin.test_third_party import PLUGIN, Project, installed
+from deepstack_harness.results import read_run
+
+__all__ = ["installed"]
+OTHERS = ("pytest_randomly", "pytest_rerunfailures", "pytest_timeout", "xdist")
+LACKING = [name for name in OTHERS if find_spec(name) is None]
+OWN_PROFILE = """
+from hypothesis import settings
+
+settings.register_profile("own", max_examples=7)
+settings.load_profile("own")
+"""
+TESTS = """
+import random
+import pytest
+from hypothesis import given, settings, strategies
+from deepstack_harness.revisions.reference import ReferenceBuffer
+
+attempts = []
+played = []
+
+
+@pytest.mark.timeout(200)
+def test_contract(deepstack_contract):
+    deepstack_contract(ReferenceBuffer)
+    attempts.append(random.random())
+    assert len(attempts) == 2, "it passes when it is run again"
+    assert attempts[0] == attempts[1]  # pytest-randomly seeds each attempt, and the harness draws nothing
+
+
+@given(number=strategies.integers())
+def test_own_profile(number):
+    assert settings.default.max_examples == 7
+    played.append(number)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_others(number):
+    assert len(played) <= 7
+"""
+MODES = """
+def test_fixtures_are_there(request, pytestconfig):
+    assert pytestconfig.pluginmanager.hasplugin("deepstack_harness.pytest_plugin")
+    assert "deepstack_contract" in request.session._fixturemanager._arg2fixturedefs
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, installed: str) -> Project:
+    """A project with a hypothesis profile of its own, and two test files of the same name."""
+    for folder, text in (("one", TESTS), ("two", MODES)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "test_same.py").write_text(text)
+    (tmp_path / "conftest.py").write_text(OWN_PROFILE)
+    return Project(tmp_path, installed)
+
+
+@pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}")
+def test_with_four_other_plugins_at_once(project: Project) -> None:
+    """`--import-mode importlib` alone allows two files of one name outside of packages."""
+    status, printed = project.pytest(
+        "-n", "2", "--import-mode", "importlib", "--reruns", "1", "--timeout", "240", "-p", "randomly",
+        "-p", "rerunfailures", "-p", "no:cacheprovider", "-W", "error", "--deepstack-report", "out",
+    )  # fmt: skip
+    assert status == 0, printed
+    assert "6 passed, 1 rerun" in printed, printed
+    found = read_run(project.folder / "out")
+    assert set(found.rows["verdict"]) == {"PASS", "SKIP"}
+    assert {node.partition("::")[2] for node in found.rows["node_id"]} == {"test_contract"}
+    attempts = found.cases.groupby("trace").size()
+    assert set(attempts) == {2}, attempts  # both attempts are told, and none of them twice
+
+
+def test_in_the_import_mode_prepend(project: Project) -> None:
+    (project.folder / "two" / "test_same.py").rename(project.folder / "two" / "test_another.py")
+    status, printed = project.pytest("--import-mode", "prepend", "-p", "no:randomly", "two")
+    assert (status, "1 passed" in printed) == (0, True), printed
+
+
+def processor_s(folder: Path, path: str, *words: str) -> float:
+    """Return the processor seconds of a pytest that collects one test."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", *words, "two"]
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, env={**kept, "PYTHONPATH": path})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_a_project_that_does_not_use_it_pays_little(
+    project: Project, installed: str, record_testsuite_property: Callable[[str, object], None]
+) -> None:
+    """The ratio of two starts in one run; processor time, since other processes take the clock's."""
+    (project.folder / "conftest.py").unlink()
+    with_it, without = (), ("-p", f"no:{PLUGIN}")
+    pairs = [
+        [processor_s(project.folder, installed, *words) for words in (with_it, without)] for _ in range(3)
+    ]
+    ratio = min(pair[0] for pair in pairs) / min(pair[1] for pair in pairs)
+    record_testsuite_property("ratio", round(ratio, 3))
+    assert ratio < 1.3

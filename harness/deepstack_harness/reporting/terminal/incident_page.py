@@ -1,0 +1,90 @@
+"""One incident in full, as text of the terminal's width."""
+
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from deepstack_harness.catalogue.incidents import Incident, Run
+from deepstack_harness.catalogue.known_failures import KnownFailure
+from deepstack_harness.catalogue.upstream import link_of
+from deepstack_harness.reporting.terminal.output import Output
+
+_LABEL = 10
+"""Columns of a label, and of the indentation of its text."""
+_WIDEST = 100
+"""Longer lines are hard to read."""
+
+
+def show_page(output: Output, incident: Incident, failures: Sequence[KnownFailure]) -> None:
+    """Print an incident, the released classes that are known to have it, and how to see it."""
+    output.line(f"incident {incident.id} ({incident.name})", "bold")
+    for line in _wrapped(incident.title, 0):
+        output.line(line)
+    output.line()
+    _paragraph(output, "symptom", incident.symptom)
+    _paragraph(output, "cause", incident.cause)
+    _list(output, "rules", [f"{rule} {rule.word}: {rule.promise}" for rule in incident.rules])
+    _list(output, "reports", [_report(one) for one in incident.references])
+    _list(
+        output, "releases", [_release(one) for one in failures] or ["no released class is known to have it"]
+    )
+    _paragraph(output, "faulty", ", ".join(incident.faulty))
+    _paragraph(output, "right", ", ".join(incident.fixed))
+    if incident.families:
+        _paragraph(output, "families", ", ".join(incident.families))
+    for number, run in enumerate(incident.run, 1):
+        output.line()
+        output.line(f"trace {number} of {len(incident.run)}: {run.trace}", "bold")
+        for label, text in _played(run):
+            _paragraph(output, label, text)
+    output.line()
+    for line in _commands(incident):
+        output.line(line)
+
+
+def _played(run: Run) -> Iterator[tuple[str, str]]:
+    if run.note:
+        yield "note", run.note
+    yield "arms", ", ".join(run.arms)
+    if run.revisions:
+        yield "only for", ", ".join(run.revisions)
+    if run.families:
+        yield "families", ", ".join(run.families)
+    if run.dtype:
+        yield "dtype", run.dtype
+    yield "breaks", "; ".join(f"{name} {' '.join(rules)}" for name, rules in run.broken.items()) or "nothing"
+
+
+def _commands(incident: Incident) -> Iterator[str]:
+    yield f"deepstack-harness repro {incident.id}"
+    if incident.script is not None:
+        yield f"deepstack-harness repro {incident.id} --script FILE"
+    if incident.about_sources:
+        yield f"deepstack-harness repro {incident.id} --source vllm==VERSION"
+
+
+def _report(reference: str) -> str:
+    link = link_of(reference)
+    return f"{reference}: {link}" if link else reference
+
+
+def _release(failure: KnownFailure) -> str:
+    classes = "all classes" if "*" in failure.classes else ", ".join(failure.classes)
+    return f"{failure.package} {failure.releases} breaks {' '.join(failure.rules)}: {classes}"
+
+
+def _paragraph(output: Output, label: str, text: str) -> None:
+    first, *others = _wrapped(text, _LABEL)
+    output.line(f"{label.ljust(_LABEL)}{first}")
+    for line in others:
+        output.line(" " * _LABEL + line)
+
+
+def _list(output: Output, label: str, items: Sequence[str]) -> None:
+    for number, item in enumerate(items):
+        _paragraph(output, "" if number else label, item)
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    width = min(shutil.get_terminal_size().columns, _WIDEST) - indent
+    return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False) or [""]
