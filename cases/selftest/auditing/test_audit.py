@@ -211,7 +211,7 @@ def test_a_fault_that_only_a_replay_shows_is_found_on_the_methods(tmp_path: Path
         "FAIL",
         "flag: --compilation-config.cudagraph_mode=FULL",
     )
-    assert rows[Rule.R2].trace == "cap 16: profile 16; set 12; forward 16; forward 16"
+    assert rows[Rule.R2].trace == "cap 16: capture 16; set 16; replay 16; replay 16"
     assert "holds zeros" in rows[Rule.R2].detail
     assert rows[Rule.R3].verdict == "PASS"
 
