@@ -228,7 +228,8 @@ class _Follower:
         ends_rows = step.op in {Op.SET, Op.CLEAR} or expected.levels
         self._ledger.commit(step, accepted=accepted, capacity=facts.capacity, content=facts.content)
         if step.op is Op.SET and not accepted:
-            self._rejected[len(self._ledger.payloads)] = Rule.R4 if expected.rule is Rule.R4 else Rule.R8
+            blamed = Rule.R4 if expected.rule is Rule.R4 else Rule.R8
+            self._rejected[len(self._ledger.payloads)] = self._damaged or blamed
         if accepted and ends_rows and step.op is not Op.GET:
             self._reported.clear()
             self._suspect = None
