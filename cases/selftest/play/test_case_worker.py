@@ -62,7 +62,7 @@ def test_code_that_breaks_what_measures_it_is_not_judged(worker: CaseWorker) -> 
     worker.play(planned.case)
     judged = judge_case(planned, observation_of(planned.case, worker.play(planned.case)))
     assert judged.unjudged
-    assert (judged.broken, judged.observation.error.partition(" raised ")[0]) == (
+    assert (judged.broken, str(judged.observation.error).partition(" raised ")[0]) == (
         frozenset(), "the code that measures",
     )  # fmt: skip
     assert not judge_case(right, observation_of(right.case, worker.play(right.case))).unjudged
