@@ -124,7 +124,7 @@ def test_a_skipped_tower_leaves_meta_rows_or_from_0_28_on_none(release: str, lea
 
 
 def test_a_release_before_deepstack_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^vllm 0\.10\.2 has no .*qwen3_vl\.py; .* from vllm 0\.11\.0 on$"):
+    with pytest.raises(UsageError, match=r"^vllm 0\.10\.2 has no .*qwen3_vl\.py; .* since vllm 0\.11\.0$"):
         methods_of(open_source("vllm==0.10.2"))
 
 

@@ -54,6 +54,11 @@ class Hangs(Buffer):
         threading.Event().wait()
 
 
+class TakesModulesAway(Buffer):
+    def misbehave(self) -> None:
+        sys.modules.clear()
+
+
 class AsksToExit(Buffer):
     def misbehave(self) -> None:
         sys.exit(0)

@@ -57,6 +57,17 @@ def test_the_end_of_a_process_in_a_method_breaks_the_rule_of_its_step(
     assert not judge_case(right, observation_of(right.case, worker.play(right.case))).broken
 
 
+def test_code_that_breaks_what_measures_it_is_not_judged(worker: CaseWorker) -> None:
+    planned, right = case_of("TakesModulesAway"), case_of("Buffer")
+    worker.play(planned.case)
+    judged = judge_case(planned, observation_of(planned.case, worker.play(planned.case)))
+    assert judged.unjudged
+    assert (judged.broken, str(judged.observation.error).partition(" raised ")[0]) == (
+        frozenset(), "the code that measures",
+    )  # fmt: skip
+    assert not judge_case(right, observation_of(right.case, worker.play(right.case))).unjudged
+
+
 def test_a_class_that_goes_on_ending_its_worker_is_given_up() -> None:
     with CaseWorker(LIMITS) as worker:
         kept = case_of("Leaves", "cap 16: set 8; get 8; clear 8; get 8")

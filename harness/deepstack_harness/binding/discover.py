@@ -76,7 +76,7 @@ def find_cuts(source: Source, files: ModelFiles) -> list[FoundCut]:
 
 @contextmanager
 def depth_limited(source: Source) -> Iterator[None]:
-    """Set the limit on depth, and turn Python's own error into a `UsageError` that names the source."""
+    """Set the limit on depth for a while, and turn its error into a `UsageError` that names the source."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, min(DEPTH.value(), MOST_DEPTH)))
     try:

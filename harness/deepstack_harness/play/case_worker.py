@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import msgspec
 
+from deepstack_harness.contract.buffer_ref import BufferKind
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import METHODS, Observation, Raised, StepFacts
 from deepstack_harness.play.source_class import SourceClass
@@ -70,6 +71,8 @@ class CaseWorker:
         result = self.call(f"{WORK}:play", asked)
         if isinstance(result, Answered) and not result.value["device_works"]:
             self.close()
+        if isinstance(result, RaisedInWorker) and result.exit_code is None:
+            self.close()
         return result
 
     def call(self, target: str, arguments: Mapping[str, Any]) -> CallResult:
@@ -99,37 +102,49 @@ def observation_of(case: Case, result: CallResult) -> Observation:
     """Return what a call of `CaseWorker.play` has shown of a case, whatever became of the worker.
 
     Where the worker ended in a method of the buffer, that is a fact of the step, like an exception; the
-    steps behind it are unavailable.  Raises the error that the call raised.
+    steps behind it are unavailable.  Raises the error that the call raised, unless foreign code ran in the
+    worker and the error is none of ours: then that code broke what measures it.
     """
-    if isinstance(result, RaisedInWorker):
+    foreign = case.buffer.kind in (BufferKind.SOURCE, BufferKind.USER)
+    if isinstance(result, RaisedInWorker) and not (foreign and result.exit_code is None):
         raise result.as_error
     steps = tuple(msgspec.convert(fact, StepFacts) for fact in result.facts[1:])
     if isinstance(result, Answered):
         seen = msgspec.convert(result.value["observation"], Observation)
         return replace(seen, steps=(*steps, *seen.steps))
     if not result.facts:
-        return Observation(case.dtype, case.device, 0, 0, "", (), error=_with_output(result))
+        told = "\n".join(filter(None, [_reason(result), result.output.strip()]))
+        return Observation(case.dtype, case.device, 0, 0, "", (), error=told)
     beginning = msgspec.convert(result.facts[0], Observation)
     return _cut_short(case, beginning, steps, result)
 
 
 def _cut_short(
-    case: Case, beginning: Observation, steps: tuple[StepFacts, ...], end: WorkerEnd
+    case: Case, beginning: Observation, steps: tuple[StepFacts, ...], end: WorkerEnd | RaisedInWorker
 ) -> Observation:
-    """Return the observation of a case whose worker ended behind these steps."""
+    """Return the observation of a case that ended behind these steps."""
     done = len(steps)
     if done == len(case.trace.steps):
-        return replace(beginning, steps=steps, ended=end.sentence)
+        return replace(beginning, steps=steps, ended=_reason(end))
     step = str(case.trace.steps[done])
-    ended = f"the process {end.reason} in step {done + 1} '{step}'"
     capacity = steps[-1].capacity if steps else case.trace.capacity
-    if end.phase in METHODS:
+    if isinstance(end, RaisedInWorker):
+        ended = f"{_reason(end)} in step {done + 1} '{step}'"
+    else:
+        ended = f"the process {end.reason} in step {done + 1} '{step}'"
+    if isinstance(end, WorkerEnd) and end.phase in METHODS:
         raised = Raised(_kind(end), end.reason, end.phase, "", ends=True)
         last = StepFacts(step, capacity, raised=raised)
     else:
         last = StepFacts(step, capacity, unavailable=ended)
     rest = (StepFacts(str(step), capacity, unavailable=ended) for step in case.trace.steps[done + 1 :])
     return replace(beginning, steps=(*steps, last, *rest), ended=ended)
+
+
+def _reason(end: WorkerEnd | RaisedInWorker) -> str:
+    if isinstance(end, WorkerEnd):
+        return end.sentence
+    return f"the code that measures raised {end.sentence}"
 
 
 def _kind(end: WorkerEnd) -> str:
@@ -145,7 +160,3 @@ def _kind(end: WorkerEnd) -> str:
         case Exited():
             return "exit"
     return "broken messages"
-
-
-def _with_output(end: WorkerEnd) -> str:
-    return "\n".join(filter(None, [end.sentence, end.output.strip()]))

@@ -65,7 +65,7 @@ def define(channel: Channel, text: str, model_class: str) -> dict[str, Any]:
     Raises `UsageError` where the source cannot be read.
     """
     torch.set_num_threads(1)
-    channel.phase(f"the definition of {model_class}")
+    channel.phase(f"the definition of {model_class}, which calls its set, get and clear once")
     found = _found(text, model_class)
     return {
         "methods": found.methods is not None,
