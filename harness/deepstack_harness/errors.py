@@ -38,7 +38,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str], listed: str = "") -
     `kind` says what was named, as in "revision"; `listed` is told in place of the known names.
     """
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
     meant = f" did you mean '{near[0]}'?" if near else ""
     return UsageError(f"unknown {kind} '{name}';{meant} known are {listed or ', '.join(names)}")
 

@@ -35,7 +35,7 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("words", "quoted"),
     [
-        (["--target", "h100"], "unknown target 'h100'; known are cpu, cuda, h200"),
+        (["--target", "h100"], "unknown target 'h100'; did you mean 'h200'? known are cpu, cuda, h200"),
         (["--family", "gpt2"], "unknown family 'gpt2'; known are qwen3_vl, "),
         (["--family", "gpt2:opaque"], "unknown family 'gpt2'; known are qwen3_vl, "),
         (["--revision", "pr1"], "unknown revision 'pr1'; known are original"),

@@ -46,7 +46,10 @@ def test_a_machine_without_a_gpu_measures_nothing() -> None:
 
 
 def test_an_unknown_variant_or_helper_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown dual-stream variant 'duel'; known are sequential, dual,"):
+    with pytest.raises(
+        UsageError,
+        match="unknown dual-stream variant 'duel'; did you mean 'dual'. known are sequential, dual,",
+    ):
         on_gpu.way_of("duel", None)
     tree = str(source(tmp_path, helpers=HELPER_FILE))
     assert on_gpu.way_of("maybe_execute_in_parallel", tree).settings
