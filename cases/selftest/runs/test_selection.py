@@ -32,8 +32,9 @@ def test_a_case_is_planned_once_and_nothing_contradicts_itself(nightly: list[Pla
 
 def test_the_contract_is_played_on_every_revision_and_expected_to_be_kept_by_reference() -> None:
     runs = contract_runs()
-    assert {run.trace for run in runs} == {*CONTRACT_TRACES, *CAPTURE_TRACES}
-    assert {revision for run in runs for revision in run.revisions} == set(REVISIONS)
+    assert {run.trace for run in runs} >= {*CONTRACT_TRACES, *CAPTURE_TRACES}
+    for trace in (*CONTRACT_TRACES, CAPTURE_TRACES[0]):
+        assert {name for run in runs if run.trace == trace for name in run.revisions} == set(REVISIONS)
     assert not any("reference" in run.broken for run in runs)
 
 
