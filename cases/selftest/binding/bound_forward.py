@@ -1,12 +1,12 @@
 """The class of a family in a source, driven through its own `embed_input_ids` and `forward`."""
 
-from deepstack_harness.binding.cut_model import BY_FORWARD, Model, cut_known
+from deepstack_harness.binding.cut_model import BY_FORWARD, ModelClass, cut_known
 from deepstack_harness.binding.forward_class import ForwardClass, define_forward
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.sources.source import Source
 
 
-def bind_forward(source: Source, model: Model) -> ForwardClass:
+def bind_forward(source: Source, model: ModelClass) -> ForwardClass:
     """Cut one class out of a source and define it."""
     return define_forward(cut_known(source, model, BY_FORWARD))
 

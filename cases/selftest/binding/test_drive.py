@@ -20,7 +20,7 @@ from cases.selftest.binding.synthetic_driven import (
 )
 from cases.selftest.binding.synthetic_vllm import line_of
 from cases.selftest.revisions.sequences import SEQUENCES
-from deepstack_harness.binding.cut_model import Model as ModelClass
+from deepstack_harness.binding.cut_model import ModelClass
 from deepstack_harness.binding.forward_buffer import ForwardBuffer
 from deepstack_harness.binding.forward_class import ForwardClass
 from deepstack_harness.binding.methods_class import MethodsClass

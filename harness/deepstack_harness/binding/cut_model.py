@@ -13,7 +13,7 @@ from deepstack_harness.sources.source import NoSuchMember, Source, SourceFile
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelClass:
     """A model class of a package: its file, its name, and the first release that has its buffer.
 
     `nested` names the part of the Hugging Face configuration that is the model's own.  With
@@ -69,7 +69,7 @@ class ModelCut:
     """
 
     source: Source
-    model: Model
+    model: ModelClass
     file: SourceFile
     cut: ClassCut
     supplies: Mapping[str, Supply]
@@ -81,7 +81,7 @@ class ModelCut:
         return Inherited(members_of(definition, self.file), self.cut)
 
 
-def cut_model(source: Source, model: Model, way: Way, base: ModelCut | None = None) -> ModelCut:
+def cut_model(source: Source, model: ModelClass, way: Way, base: ModelCut | None = None) -> ModelCut:
     """Cut a class out of a source; `base` is the class in another file that it is derived from.
 
     Raises `NoBuffer` for a class without a buffer, another `UsageError`, with file and line, for
@@ -93,7 +93,7 @@ def cut_model(source: Source, model: Model, way: Way, base: ModelCut | None = No
     )
 
 
-def cut_known(source: Source, model: Model, way: Way) -> ModelCut:
+def cut_known(source: Source, model: ModelClass, way: Way) -> ModelCut:
     """Cut a class that `model` says since when there is; a `UsageError` for a missing one says so too."""
     try:
         return cut_model(source, model, way)
@@ -103,7 +103,7 @@ def cut_known(source: Source, model: Model, way: Way) -> ModelCut:
         ) from error
 
 
-def _cut(source: Source, file: SourceFile, model: Model, way: Way, base: ModelCut | None) -> ModelCut:
+def _cut(source: Source, file: SourceFile, model: ModelClass, way: Way, base: ModelCut | None) -> ModelCut:
     stand_ins = way.stand_ins | ({base.cut.class_name} if base else set())
     inherited = base.inherited() if base else None
     done = cut_class(file, model.class_name, given=way.given, stand_ins=stand_ins, inherited=inherited)
@@ -111,7 +111,11 @@ def _cut(source: Source, file: SourceFile, model: Model, way: Way, base: ModelCu
 
 
 def _cut_with_helpers(
-    source: Source, file: SourceFile, model: Model, way: Way, derived: frozenset[Model] = frozenset()
+    source: Source,
+    file: SourceFile,
+    model: ModelClass,
+    way: Way,
+    derived: frozenset[ModelClass] = frozenset(),
 ) -> ModelCut:
     """Cut a class, and before it the class in another file that it has its methods from."""
     base = _imported_base(source, file, model, way, derived)
@@ -128,7 +132,7 @@ def _cut_with_helpers(
 
 
 def _imported_base(
-    source: Source, file: SourceFile, model: Model, way: Way, derived: frozenset[Model]
+    source: Source, file: SourceFile, model: ModelClass, way: Way, derived: frozenset[ModelClass]
 ) -> ModelCut | None:
     """Cut the first base class from another file that can be cut, for a class that lacks a method.
 

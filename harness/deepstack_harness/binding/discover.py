@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from deepstack_harness.binding.cut_class import STORAGE
-from deepstack_harness.binding.cut_model import BY_FORWARD, BY_METHODS, Model, ModelCut, cut_model
+from deepstack_harness.binding.cut_model import BY_FORWARD, BY_METHODS, ModelClass, ModelCut, cut_model
 from deepstack_harness.binding.syntax import parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.limits import DEPTH, MOST_DEPTH
@@ -28,7 +28,7 @@ class ModelFiles:
 
     folder: str
     word: str
-    known: Sequence[Model] = ()
+    known: Sequence[ModelClass] = ()
 
 
 @dataclass(frozen=True)
@@ -161,9 +161,9 @@ class _Finder:
         forward = _cut_or_why(lambda: cut_model(self._source, model, BY_FORWARD))
         return FoundCut(one.node.name, one.member, methods, forward)
 
-    def _model(self, one: _Class) -> Model:
+    def _model(self, one: _Class) -> ModelClass:
         known = (model for model in self._files.known if model.class_name == one.node.name)
-        model = next(known, Model(one.member, one.node.name, since="this release"))
+        model = next(known, ModelClass(one.member, one.node.name, since="this release"))
         return replace(model, member=one.member)
 
 

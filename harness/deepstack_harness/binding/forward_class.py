@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from deepstack_harness.binding.bound_class import BoundClass, misses_package
-from deepstack_harness.binding.cut_model import Model, ModelCut
+from deepstack_harness.binding.cut_model import ModelClass, ModelCut
 from deepstack_harness.binding.define import define_model
 from deepstack_harness.binding.forward_buffer import TOKEN_IDS, DeepstackTower, ForwardBuffer, ForwardHost
 from deepstack_harness.binding.recording_model import RecordingModel
@@ -74,7 +74,7 @@ def define_forward(cut: ModelCut) -> ForwardClass:
 
 
 def _config(
-    model: Model, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
+    model: ModelClass, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
 ) -> Settings:
     """Return the engine's settings, with what embedding and Granite's layout ask for.
 

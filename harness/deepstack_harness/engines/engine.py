@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deepstack_harness.binding.cut_model import Model
+from deepstack_harness.binding.cut_model import ModelClass
 from deepstack_harness.binding.discover import ModelFiles
 from deepstack_harness.sources.known_package import KnownPackage
 
@@ -21,8 +21,8 @@ class KnownEngine:
     folder: str
     word: str
     since: str
-    by_methods: Mapping[str, Model]
-    by_forward: Mapping[str, Model]
+    by_methods: Mapping[str, ModelClass]
+    by_forward: Mapping[str, ModelClass]
 
     @property
     def files(self) -> ModelFiles:

