@@ -55,7 +55,9 @@ def test_guards_dropped_the_fixed_equal_eager(backend: str, revision: str) -> No
 
 
 @pytest.mark.xdist_group("eager")
-@pytest.mark.parametrize("revision", [*FAULTY, FIX, *OTHERS])
+@pytest.mark.parametrize(
+    "revision", [*FAULTY, FIX, *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS)]
+)
 def test_guards_kept_all_are_right(revision: str) -> None:
     observation = played(revision, "eager/stock")
     assert last_forward(observation).eager < CLOSE

@@ -319,6 +319,7 @@ def test_check_finds_a_module_in_the_current_folder(tmp_path: Path) -> None:
     assert "mine:Mine: live use breaks R3 R4 R5 R8; captured use breaks R3 R5 R6" in ran.stdout
 
 
+@pytest.mark.slow
 def test_git_bisect_finds_the_commit_and_skips_what_does_not_parse(tmp_path: Path) -> None:
     """8 commits; number 6 makes get answer None; number 3, which git asks for first, does not parse."""
     healthy = ModelFile(get=ModelFile().get.replace("    if self.filled == 0:\n        return None\n", ""))
