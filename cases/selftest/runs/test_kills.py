@@ -1,7 +1,4 @@
-"""Nothing is lost: runs that are killed at random moments, stopped, shared or out of room end as a whole one.
-
-A Ray cluster whose node is killed is left out: it takes two machines.
-"""
+"""Nothing is lost: runs that are killed, stopped, shared or out of room end as a whole one does."""
 
 import json
 import os
@@ -186,3 +183,33 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert ended.returncode == ExitCode.MACHINE, ended.stderr
     assert str(tmp_path / "file") in ended.stderr
     assert (tmp_path / "file").read_text() == "here"
+
+
+NODE_LOST = """
+import subprocess, sys
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+other = cluster.add_node(num_cpus=1)
+command = [sys.executable, "-m", "deepstack_harness", *sys.argv[1:]]
+child = subprocess.Popen(command, env={**__import__("os").environ, "RAY_ADDRESS": cluster.address},
+                         stdout=subprocess.PIPE, text=True)
+groups = set()
+for line in child.stdout:
+    groups.add(line)
+    if len(groups) == 40:
+        cluster.remove_node(other, allow_graceful=False)
+sys.exit(child.wait())
+"""
+"""Two nodes of Ray on this machine, each with one core; one dies when both have begun."""
+
+
+def test_a_run_on_two_nodes_of_ray_survives_the_death_of_one(whole: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    folder = tmp_path / "run"
+    words = ["run", SELECTION, "--executor", "ray", "--out", str(folder), "--json", "-", "--quiet"]
+    ended = subprocess.run(
+        [sys.executable, "-c", NODE_LOST, *words], capture_output=True, text=True, check=False, timeout=900
+    )
+    assert ended.returncode == ExitCode.HOLDS, ended.stderr
+    assert judged(folder) == judged(whole)

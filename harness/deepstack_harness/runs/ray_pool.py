@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -62,16 +63,37 @@ class RayPool:
         self._limits = msgspec.json.encode(asdict(limits)).decode()
 
     def play(self, groups: Sequence[Group]) -> Generator[CaseResult]:
-        """Yield the result of every case; closing the iterator leaves Ray, which ends its processes."""
+        """Yield the result of every case; closing the iterator leaves Ray, which ends its processes.
+
+        Cases that were lost with a node are played on another one.  Raises `MachineError` where the
+        processes of one group are lost again and again.
+        """
         with self._connected():
-            open_groups = [self._begin(group) for group in groups]
-            while open_groups:
-                ready, _ = self._ray.wait(open_groups, num_returns=1, fetch_local=False)
-                for stream in ready:
-                    try:
-                        yield msgspec.json.decode(self._ray.get(next(stream)), type=CaseResult)
-                    except StopIteration:
-                        open_groups.remove(stream)
+            playing: dict[Any, Group | None] = {self._begin(group): group for group in groups}
+            lost = Counter[str]()
+            while playing:
+                (stream,), _ = self._ray.wait(list(playing), num_returns=1, fetch_local=False)
+                try:
+                    result = msgspec.json.decode(self._ray.get(next(stream)), type=CaseResult)
+                except StopIteration:
+                    del playing[stream]
+                except self._ray.exceptions.RayTaskError:  # it ran, and our code raised
+                    raise
+                except self._ray.exceptions.RayError as error:
+                    group = playing.pop(stream)
+                    if group is None:  # it had played all its cases
+                        continue
+                    lost[group.name] += 1
+                    if lost[group.name] == _MOST_LOST:
+                        raise MachineError(
+                            f"Ray lost the process that played '{group.name}' {_MOST_LOST} times: "
+                            f"{_first_line(error)}; 'run --resume' plays the cases that are left"
+                        ) from None
+                    playing[self._begin(group)] = group
+                else:
+                    group = playing[stream]
+                    playing[stream] = group and group.without(frozenset({result.case.case}))
+                    yield result
 
     def _begin(self, group: Group) -> Any:  # noqa: ANN401  # a generator of Ray's
         gpus = group.ranks if group.device.startswith("cuda") else 0
@@ -124,6 +146,12 @@ def _last_line(log: Path) -> str:
     )
 
 
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+_MOST_LOST = 3
+"""Processes of one group that may be lost; what kills its node each time will kill the next one too."""
 _SHORT = "/tmp"
 _START_S = 120.0
 _NO_USAGE = {"RAY_USAGE_STATS_ENABLED": "0"}
