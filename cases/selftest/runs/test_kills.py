@@ -109,7 +109,7 @@ def hit(child: "subprocess.Popen[str]", folder: Path, how: str) -> bool:
         child.send_signal(signal.SIGSTOP)
         beside = subprocess.run(command(folder, "--resume"), capture_output=True, text=True, check=False)
         assert beside.returncode == ExitCode.USAGE, beside.stderr
-        assert "another process writes its run into" in beside.stderr
+        assert "another process is writing a run into" in beside.stderr
         child.kill()
     else:
         child.send_signal(signal.Signals[how])
