@@ -46,7 +46,7 @@ _PROPERTIES = frozenset(("property", "cached_property", "setter", "fixture"))
 
 @dataclass(frozen=True)
 class Docstring:
-    """Docstring of a function or class: where it stands, what it is of, and its first word in lower case."""
+    """Docstring of a module, function or class: its place, its owner, and its first word in lower case."""
 
     path: str
     line: int
@@ -63,7 +63,8 @@ class Docstring:
     def plain(self) -> bool:
         """True for a function that begins with a verb, and for a class or property that does not.
 
-        Properties and fixtures are used like values, so their docstrings may name the value.
+        A module may do either, but begins with no clause.  Properties and fixtures are used like values,
+        so their docstrings may name the value.
         """
         if self.kind == "function":
             return self.word in VERBS
@@ -74,15 +75,16 @@ class Docstring:
 
 
 def docstrings() -> Iterator[Docstring]:
-    """Yield the docstrings of all functions, properties and classes of the package."""
+    """Yield the docstrings of all modules, functions, properties and classes of the package."""
     for path in _files():
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 text = ast.get_docstring(node)
                 if text:
                     where = path.relative_to(PACKAGE).as_posix()
-                    yield Docstring(where, node.lineno, _kind(node), node.name, _first(text))
+                    line, name = getattr(node, "lineno", 1), getattr(node, "name", path.stem)
+                    yield Docstring(where, line, _kind(node), name, _first(text))
 
 
 def without_shapes() -> Iterator[str]:
@@ -131,7 +133,9 @@ def _files() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py") if "_data" not in path.relative_to(PACKAGE).parts)
 
 
-def _kind(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
+def _kind(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
+    if isinstance(node, ast.Module):
+        return "module"
     if isinstance(node, ast.ClassDef):
         return "class"
     names = {word for each in node.decorator_list for word in re.findall(r"\w+", ast.unparse(each))}

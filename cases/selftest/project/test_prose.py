@@ -35,7 +35,7 @@ def test_comments_are_kept() -> None:
 def test_a_docstring_is_judged_by_its_first_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rooms").mkdir()
     (tmp_path / "rooms" / "a.py").write_text(
-        '"""What a module says is free."""\n'
+        '"""What a module says."""\n'
         "def right():\n    '''Return it.'''  # because\n"
         "def clause():\n    '''What it returns.'''\n"
         "def noun():\n    '''The value.'''\n"
@@ -48,6 +48,7 @@ def test_a_docstring_is_judged_by_its_first_word(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(prose, "PACKAGE", tmp_path)
     judged = {(each.kind, each.name): each.plain for each in prose.docstrings()}
     assert judged == {
+        ("module", "a"): False,
         ("function", "right"): True, ("function", "clause"): False, ("function", "noun"): False,
         ("class", "Right"): True, ("property", "value"): True, ("property", "clause"): False,
         ("class", "Conjugated"): False, ("class", "Clause"): False,

@@ -1,4 +1,4 @@
-"""What a CUDA graph does, on the CPU: recorded operations, and the decoder's call as one of them.
+"""CUDA graphs, played on the CPU: recorded operations, and the decoder's call as one of them.
 
 Replayed on the very tensors they were recorded with, on storage that the buffer
 may have left long ago; the Python of get and clear does not run.  A compiled call

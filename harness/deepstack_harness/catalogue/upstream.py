@@ -1,4 +1,4 @@
-"""Where upstream issues and pull requests are found."""
+"""Links to upstream issues and pull requests."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

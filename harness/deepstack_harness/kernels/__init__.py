@@ -1,1 +1,1 @@
-"""Which kernels a decoder compiles to, and how large they are, measured in a child process."""
+"""Kernels that a decoder compiles to, and their sizes, measured in a child process."""

@@ -1,4 +1,4 @@
-"""What a child process measured, and what it cost.  No torch."""
+"""Results of a child process that measured kernels, and what they cost.  No torch."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What `kernels --json` writes: one row for each kernel, and one for each graph.  No torch."""
+"""Rows that `kernels --json` writes: one for each kernel, and one for each graph.  No torch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What is compiled and called: a decoder, where its payload comes from, at which sizes, for which target.
+"""Subject of a measurement: the decoder, the source of its payload, the sizes, the target.
 
 No torch: a wrong subject is refused before anything is imported.
 """

@@ -1,1 +1,1 @@
-"""What is measured, one file each; probes state facts and never judge them."""
+"""Probes: one file for each thing that is measured; they state facts and never judge them."""

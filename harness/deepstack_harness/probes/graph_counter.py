@@ -1,4 +1,4 @@
-"""How many graphs torch builds while any code runs, whoever called `torch.compile`."""
+"""Count the graphs that torch builds while any code runs, whoever called `torch.compile`."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the compiler did over a trace: graphs, recompiles, breaks, guards that stayed."""
+"""Record the compiler's work over a trace: graphs, recompiles, breaks, guards that stayed."""
 
 from types import TracebackType
 from typing import Self

@@ -1,4 +1,4 @@
-"""How much work the kernels of a compiled decoder do, at the sizes they were really called with."""
+"""Count the work of a compiled decoder's kernels, at the sizes with which they were really called."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager

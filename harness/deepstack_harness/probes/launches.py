@@ -1,4 +1,4 @@
-"""Which kernels a GPU was really told to run, and with which grid: from torch's profiler, on CUDA only."""
+"""Record the kernels that a GPU was told to run, and their grids: from torch's profiler, on CUDA only."""
 
 import json
 import tempfile

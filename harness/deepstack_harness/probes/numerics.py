@@ -1,4 +1,4 @@
-"""How far a run is from eager, from its controls, and from fp64."""
+"""Measure how far a run is from eager, from its controls, and from fp64."""
 
 import copy
 import math

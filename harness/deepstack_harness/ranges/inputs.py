@@ -1,4 +1,4 @@
-"""Which masks and which ranges a placeholder is asked about; no torch.
+"""Masks and ranges that a placeholder is asked about; no torch.
 
 Every mask up to 6 positions with every range, and, drawn from a fixed seed, longer
 ones of the kinds that processors make, with the ranges where they begin and end.

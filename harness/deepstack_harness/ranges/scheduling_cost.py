@@ -1,4 +1,4 @@
-"""What placeholder ranges cost a scheduler: steps, growth, and building the cumulative sum.
+"""Measure what placeholder ranges cost a scheduler: steps, growth, and building the cumulative sum.
 
 In every step vLLM's scheduler asks each feature of each running request how many
 embeddings it has, until one begins behind the step, and those that the step reaches

@@ -1,4 +1,4 @@
-"""Whether the projection behind its custom op gives the sequential bits, eager and compiled."""
+"""Compare the projection behind its custom op with the sequential one, bit by bit, eager and compiled."""
 
 from collections.abc import Sequence
 

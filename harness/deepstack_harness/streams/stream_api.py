@@ -1,4 +1,4 @@
-"""What a projection on several streams is given, recording or real: streams, events, and how to switch."""
+"""Interface that a projection on several streams is given, recording or real: streams, events, switching."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""What torch.compile made, saved to a file, and loaded where nothing was ever compiled.
+"""Save what torch.compile made to a file, and load it where nothing was ever compiled.
 
 `torch.compile(..).aot_compile` stands behind a private switch before torch 2.12;
 `torch.compiler.load_compiled_function` is public.  What can be saved: backend inductor only on 2.10

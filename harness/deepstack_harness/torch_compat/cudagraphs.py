@@ -1,4 +1,4 @@
-"""Whether torch's own CUDA graphs (`mode="reduce-overhead"`) were really used."""
+"""Tell if torch's own CUDA graphs (`mode="reduce-overhead"`) were really used."""
 
 
 def graphs_skipped() -> int:

@@ -1,4 +1,4 @@
-"""What Dynamo counted: graphs, recompiles with reasons, breaks, guards that are really checked.
+"""Read Dynamo's counts: graphs, recompiles with reasons, breaks, guards that are really checked.
 
 Read in torch 2.10 .. 2.15.  Dynamo keeps 64 compilation metrics only, so
 `start_counting` is called once for each session.

@@ -1,4 +1,4 @@
-"""What Inductor and Triton ask of a GPU before they generate code for it.  No torch."""
+"""Properties of a GPU that Inductor and Triton ask for before they generate code for it.  No torch."""
 
 from dataclasses import dataclass
 

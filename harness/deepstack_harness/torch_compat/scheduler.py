@@ -1,4 +1,4 @@
-"""What a lowered graph will do: one entry for each kernel, read from Inductor's scheduler.
+"""Read Inductor's scheduler: one entry for each kernel of a lowered graph.
 
 The scheduler's nodes are the same objects for the C++ and the Triton backend, so
 sizes are read here and never from generated text.  Sizes are sympy expressions:
