@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from deepstack_harness import __version__
-from deepstack_harness.errors import ExitCode, HarnessError, UsageError, unknown_name
+from deepstack_harness.errors import ExitCode, HarnessError, UsageError, missing_extra, unknown_name
 from deepstack_harness.machine.torch_install import torch_problem
 from deepstack_harness.reporting.output_lost import OutputLost
 from deepstack_harness.reporting.terminal.output import Output
@@ -150,7 +150,7 @@ def _guarded(words: Sequence[str]) -> ExitCode:
             say(f"deepstack-harness: cannot write to stdout: {error.reason}")
         return ExitCode.MACHINE
     except Exception as error:  # noqa: BLE001  # whatever is left is our own bug, and has its exit code
-        problem = torch_problem(error)
+        problem = torch_problem(error) or missing_extra(error)
         if problem is not None:
             say(f"deepstack-harness: {problem}")
             return ExitCode.MACHINE

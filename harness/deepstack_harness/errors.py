@@ -43,6 +43,30 @@ def unknown_name(kind: str, name: str, known: Iterable[str], listed: str = "") -
     return UsageError(f"unknown {kind} '{name}';{meant} known are {listed or ', '.join(names)}")
 
 
+_EXTRAS = {
+    "pandas": "reports",
+    "datasets": "reports",
+    "matplotlib": "reports",
+    "junitparser": "reports",
+    "pyarrow": "workload",
+    "huggingface_hub": "workload",
+    "PIL": "workload",
+    "ray": "ray",
+    "triton": "kernels",
+}
+"""Modules that a plain installation lacks, and the extra of pyproject.toml that brings each."""
+
+
+def missing_extra(error: BaseException) -> "MachineError | None":
+    """Return the error, with the line that installs it, for an import of a library of an extra; else None."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if name not in _EXTRAS:
+        return None
+    return MachineError(
+        f"{name} is not installed: python -m pip install 'deepstack-harness[{_EXTRAS[name]}]'"
+    )
+
+
 class MachineError(HarnessError):
     """The machine cannot: no network, no GPU, no compiler, no room on the disk."""
 

@@ -26,8 +26,11 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _LIBRARIES = {
     "triton": "'kernels --target h200' is refused",
     "ray": "'run --executor ray' is refused",
+    "pandas": "'run SELECTION' and results as frames are refused",
     "datasets": "a run leaves JSON lines and no Parquet",
     "matplotlib": "'report --html' is refused",
+    "junitparser": "'report --junit' is refused",
+    "pyarrow": "'repro --workload' is refused",
     "pytest-xdist": "'pytest -n' and 'nightly' are refused",
 }
 """Optional libraries, and what does not work without each."""

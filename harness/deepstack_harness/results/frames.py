@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from deepstack_harness.contract.row import Row
+from deepstack_harness.errors import missing_extra
 from deepstack_harness.results.read import read_stored
 from deepstack_harness.results.records import CaseRecord
 
@@ -34,7 +35,10 @@ class RunFrames:
 
 
 def read_run(folder: Path | str) -> RunFrames:
-    """Read the run in a folder; raises `UsageError` for a folder without a run, and for a damaged one."""
+    """Read the run in a folder; raises `UsageError` for a folder without a run, and for a damaged one.
+
+    Raises `MachineError` without pandas, which the extra `reports` brings.
+    """
     run = read_stored(folder)
     return RunFrames(
         run.name,
@@ -46,8 +50,10 @@ def read_run(folder: Path | str) -> RunFrames:
 
 
 def _frame(records: Sequence[object], kind: type[DataclassInstance]) -> pd.DataFrame:
-    import pandas as pd  # processes that only write, or play, need none
-
+    try:
+        import pandas as pd  # processes that only write, or play, need none
+    except ModuleNotFoundError as error:
+        raise missing_extra(error) or error from None
     names = [each.name for each in fields(kind)]
     plain = msgspec.json.decode(msgspec.json.encode(list(records)))  # tuples become lists, as in the files
     return pd.DataFrame(plain, columns=names)

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from deepstack_harness.errors import MachineError
+from deepstack_harness.errors import MachineError, missing_extra
 from deepstack_harness.results.case_result import CaseResult
 from deepstack_harness.runs.groups import Group
 from deepstack_harness.runs.play_group import play_group
@@ -53,11 +53,8 @@ class RayPool:
         """
         try:
             import ray
-        except ImportError:
-            raise MachineError(
-                "--executor ray needs Ray, which is not installed: "
-                "python -m pip install 'deepstack-harness[ray]'"
-            ) from None
+        except ModuleNotFoundError as error:
+            raise missing_extra(error) or error from None
         self._ray: Any = ray
         self._workers = workers
         self._limits = msgspec.json.encode(asdict(limits)).decode()

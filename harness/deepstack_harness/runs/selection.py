@@ -4,8 +4,6 @@ import ast
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-import pandas as pd
-
 from deepstack_harness.catalogue.contract_runs import contract_runs
 from deepstack_harness.catalogue.incidents import DEEPSTACK, catalogue
 from deepstack_harness.catalogue.matrix import Where, daily, plan_check, plan_incident, plan_runs
@@ -70,6 +68,8 @@ def select(cases: Sequence[PlannedCase], selection: str | None) -> list[PlannedC
     """
     if selection is None:
         return list(cases)
+    import pandas as pd  # of an extra: a run without a selection needs none
+
     frame = pd.DataFrame([_columns(planned) for planned in cases], columns=list(COLUMNS), dtype=object)
     _check_syntax(selection)
     try:

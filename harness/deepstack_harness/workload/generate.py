@@ -1,6 +1,6 @@
 """Make a workload that looks like Geometry3K: `python -m deepstack_harness.workload.generate OUT`.
 
-The data set itself is not redistributed here.  The fixture has the same columns, with sizes, texts and
+The data set itself is not redistributed here.  The rows have the same columns, with sizes, texts and
 answers of the same kind, drawn from a fixed seed.
 
 Image sizes are an assumption, modelled on the label boxes of figures in the published annotations
@@ -18,6 +18,7 @@ import json
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from statistics import NormalDist
@@ -57,11 +58,32 @@ _FEATURES = {
 }
 
 
-def generate(rows: int = ROWS, seed: int = SEED) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class DrawnRow:
+    """Row of the workload before its image is made: sides in pixels, texts, and the place of the answer."""
+
+    height: int
+    width: int
+    problem: str
+    choices: tuple[str, ...]
+    truth: int
+
+    @property
+    def answer(self) -> str:
+        """The right one of the choices."""
+        return self.choices[self.truth]
+
+
+def drawn(rows: int = ROWS, seed: int = SEED) -> list[DrawnRow]:
     """Draw the rows of a workload; equal seeds give equal rows."""
     # Only `Random.random` is used: Python promises to keep its sequence, and no other.
     draw = random.Random(seed)
-    return [_row(index, draw) for index in range(rows)]
+    return [_row(draw) for _ in range(rows)]
+
+
+def generate(rows: int = ROWS, seed: int = SEED) -> list[dict[str, Any]]:
+    """Draw the rows of a workload with the columns and blank images of Geometry3K."""
+    return [_columns(index, row) for index, row in enumerate(drawn(rows, seed))]
 
 
 def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -82,18 +104,21 @@ def _schema() -> "pa.Schema":
     return pa.schema([(name, columns.get(name, text)) for name in _FEATURES], metadata={"huggingface": note})
 
 
-def _row(index: int, draw: random.Random) -> dict[str, Any]:
+def _row(draw: random.Random) -> DrawnRow:
     height, width = _size(draw)
     problem = _fill(_PROBLEMS, draw)
-    choices = [_fill(_ANSWERS, draw) for _ in range(4)]
-    truth = int(draw.random() * 4)
+    choices = tuple(_fill(_ANSWERS, draw) for _ in range(4))
+    return DrawnRow(height, width, f"<image>{problem}", choices, truth=int(draw.random() * 4))
+
+
+def _columns(index: int, row: DrawnRow) -> dict[str, Any]:
     return {
-        "images": [{"bytes": _blank(height, width), "path": f"{index}.png"}],
-        "problem": f"<image>{problem}",
-        "answer": choices[truth],
+        "images": [{"bytes": _blank(row.height, row.width), "path": f"{index}.png"}],
+        "problem": row.problem,
+        "answer": row.answer,
         "id": str(index),
-        "choices": choices,
-        "ground_truth": "ABCD"[truth],
+        "choices": list(row.choices),
+        "ground_truth": "ABCD"[row.truth],
     }
 
 
@@ -131,7 +156,7 @@ def _blank(height: int, width: int) -> bytes:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the fixture to the path given."""
+    """Write the workload to the path given, as Parquet; needs the extra `workload`."""
     parser = argparse.ArgumentParser(
         prog="python -m deepstack_harness.workload.generate",
         description="Make a workload that looks like Geometry3K.",

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from deepstack_harness.catalogue.data_files import data
 from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.workload.generate import drawn
 from deepstack_harness.workload.requests import Request
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FIXTURE = "fixtures/workloads/geo3k_like.parquet"
 SPLIT = "test"
 """The split of a hub data set if the name states none; evaluations use it.  Geometry3K's has 601 rows."""
 
@@ -57,14 +56,21 @@ def load_workload(where: str | None = None) -> list[Request]:
     """Load the requests of a workload, one per row, with the ids `row0`, `row1` and so on.
 
     `where` is the path of a Parquet file, or the name of a data set on the hub, such as
-    `hiyouga/geometry3k` or `hiyouga/geometry3k@train`.  None stands for the generated workload that comes
-    with the harness.  Raises `UsageError` for a file or rows that are not a workload, and `MachineError`
-    for a hub that cannot be reached, without retries.
+    `hiyouga/geometry3k` or `hiyouga/geometry3k@train`; both need the extra `workload`.  None stands for the
+    workload of `generate`, which is drawn anew.  Raises `UsageError` for a file or rows that are not a
+    workload, and `MachineError` for a hub that cannot be reached, without retries.
     """
-    source = str(data(FIXTURE)) if where is None else where
-    requests = [_request(index, row, source) for index, row in enumerate(_rows(_table(source), source))]
+    if where is None:
+        return [
+            _request(index, ((row.height, row.width),), row.problem, row.answer)
+            for index, row in enumerate(drawn())
+        ]
+    requests = [
+        _request(index, tuple(_sizes(index, row.images, where)), row.problem, row.answer)
+        for index, row in enumerate(_rows(_table(where), where))
+    ]
     if not any(request.images for request in requests):
-        raise UsageError(f"'{source}' has no images in its {len(requests)} rows: no payload would be set")
+        raise UsageError(f"'{where}' has no images in its {len(requests)} rows: no payload would be set")
     return requests
 
 
@@ -149,11 +155,9 @@ def _rows(table: "pa.Table", where: str) -> list[GeometryRow]:
         raise UsageError(f"'{where}' is not a workload: {error}, where $[0] is the first row") from None
 
 
-def _request(index: int, row: GeometryRow, where: str) -> Request:
-    sizes = tuple(_sizes(index, row.images, where))
-    framing = TEMPLATE_TOKENS + MARKS_PER_IMAGE * len(sizes)
-    text = framing + estimated_tokens(row.problem)
-    return Request(f"row{index}", sizes, text, estimated_tokens(row.answer))
+def _request(index: int, sizes: tuple[tuple[int, int], ...], problem: str, answer: str) -> Request:
+    text = TEMPLATE_TOKENS + MARKS_PER_IMAGE * len(sizes) + estimated_tokens(problem)
+    return Request(f"row{index}", sizes, text, estimated_tokens(answer))
 
 
 def _sizes(index: int, images: Iterable[StoredImage], where: str) -> Iterable[tuple[int, int]]:

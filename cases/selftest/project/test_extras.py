@@ -1,0 +1,100 @@
+"""A plain installation: its commands do without the libraries of extras, and others name their extra."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from deepstack_harness import errors
+from deepstack_harness.errors import ExitCode
+
+ROOT = Path(__file__).parents[3]
+BLOCKED = sorted(set(errors._EXTRAS) - {"triton"})  # torch itself imports triton where it lies
+BLOCK = f"""
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name in {BLOCKED}:
+            raise ModuleNotFoundError(f"No module named '{{name}}'", name=name)
+
+sys.meta_path.insert(0, Blocked())
+"""
+MINE = """
+from deepstack_harness.revisions.reference import ReferenceBuffer
+
+class Mine(ReferenceBuffer):
+    pass
+"""
+IN_TEST = """
+from mine import Mine
+
+def test_contract(deepstack_contract):
+    deepstack_contract(Mine)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of a user whose Python has no library of an extra."""
+    for name, text in (("sitecustomize.py", BLOCK), ("mine.py", MINE), ("test_mine.py", IN_TEST)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def run(folder: Path, *words: str) -> tuple[int, str]:
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    ended = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+COMMAND = ("-m", "deepstack_harness")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ((*COMMAND, "repro", "43602", "--arm", "eager"), ExitCode.HOLDS),
+        ((*COMMAND, "repro", "40143"), ExitCode.HOLDS),
+        ((*COMMAND, "repro", "43602", "--script", "script.py"), ExitCode.HOLDS),
+        ((*COMMAND, "check", "mine:Mine"), ExitCode.HOLDS),
+        (("-m", "pytest", "-q", "-p", "no:cacheprovider", "--deepstack-report", "out"), ExitCode.HOLDS),
+    ],
+    ids=lambda value: " ".join(value[-3:]) if isinstance(value, tuple) else None,
+)
+def test_it_works_without_extras(folder: Path, words: tuple[str, ...], code: ExitCode) -> None:
+    status, said = run(folder, *words)
+    assert status == code, said
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("run", "family == 'qwen3_vl'", "--out", "run"), "pandas is not installed: .*harness\\[reports\\]"),
+        (("run", "--executor", "ray", "--out", "run"), "ray is not installed: .*harness\\[ray\\]"),
+        (("repro", "43602", "--workload", "mine.py"), "pyarrow is not installed: .*harness\\[workload\\]"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_an_extra_is_needed_for_says_which(folder: Path, words: tuple[str, ...], says: str) -> None:
+    status, said = run(folder, *COMMAND, *words)
+    assert status == ExitCode.MACHINE, said
+    assert re.search(says, said), said
+    assert "Traceback" not in said
+
+
+@pytest.mark.skipif(not (ROOT / "tox.ini").exists(), reason="needs a checkout")
+def test_every_extra_that_is_named_exists() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(errors._EXTRAS.values()) <= set(declared)
