@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 LINES = "return [...document.querySelectorAll('#matrix tbody tr')].filter((one) => !one.hidden).length"
-FINDINGS = "return [...document.querySelectorAll('#findings .finding')].filter((one) => !one.hidden).length"
+FINDINGS = "return [...document.querySelectorAll('#incidents .finding')].filter((one) => !one.hidden).length"
 COLUMNS = (
     "return [...new Set([...document.querySelectorAll('#matrix [data-rule]')]"
     ".filter((one) => !one.hidden).map((one) => one.dataset.rule))]"
@@ -146,7 +146,7 @@ def test_a_link_to_a_known_finding_shows_it(chromium: Browser, page: Path) -> No
 def test_on_paper_the_unexpected_findings_are_open(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     chromium.run("dispatchEvent(new Event('beforeprint'))")
-    assert chromium.run("return document.querySelectorAll('#findings .finding[open]').length") == 4
+    assert chromium.run("return document.querySelectorAll('#incidents .finding[open]').length") == 4
 
 
 def test_the_keyboard_opens_and_closes_a_cell(chromium: Browser, page: Path) -> None:
@@ -202,3 +202,42 @@ def test_every_figure_has_its_table(chromium: Browser, page: Path) -> None:
     assert chromium.run(counted) == {
         "distances": 14, "work": 66, "kernels": 3, "graphs": 26, "history": 6, "fuzz": 1,
     }  # fmt: skip
+
+
+def test_the_filters_stand_in_the_address(chromium: Browser, page: Path) -> None:
+    chromium.open(page)
+    choose(chromium, "[data-name='0']", "granite4_vision")
+    choose(chromium, "[data-verdict=FAIL]", "")
+    assert chromium.run("return location.hash") == "#?name0=granite4_vision&verdicts=FAIL"
+    chromium.driver.refresh()
+    assert (chromium.run(LINES), chromium.run(FINDINGS)) == (1, 1)
+    chromium.run("document.querySelector('#filters button[type=reset]').click()")
+    chromium.run("return new Promise((done) => setTimeout(done))")
+    assert chromium.run("return location.hash") == ""
+
+
+def test_incidents_without_a_finding_that_is_left_are_hidden(chromium: Browser, page: Path) -> None:
+    chromium.open(page)
+    shown = (
+        "return [...document.querySelectorAll('.incident')].filter((one) => !one.hidden).map((one) => one.id)"
+    )
+    assert chromium.run(shown) == ["incident-none", "incident-43602"]
+    choose(chromium, "[data-verdict=XFAIL]", "")
+    assert chromium.run(shown) == ["incident-43602"]
+
+
+def test_a_table_is_sorted_by_the_column_that_is_clicked(chromium: Browser, page: Path) -> None:
+    chromium.open(page)
+    column = (
+        "return [...document.querySelectorAll('#incident-none table[data-sort] tbody tr')]"
+        ".map((row) => row.cells[1].textContent)"
+    )
+    control = "document.querySelectorAll('#incident-none table[data-sort] thead .sort')[1]"
+    chromium.run(f"{control}.click()")
+    rising = chromium.run(column)
+    assert isinstance(rising, list)
+    assert rising == sorted(rising, key=int)
+    assert len(set(rising)) > 2
+    chromium.run(f"{control}.click()")
+    assert chromium.run(column) == rising[::-1]
+    assert chromium.run(f"return {control}.parentElement.getAttribute('aria-sort')") == "descending"

@@ -26,8 +26,9 @@ from deepstack_harness.contract.verdicts import Verdict, worst
 from deepstack_harness.reporting.figures import figures_of
 from deepstack_harness.reporting.figures.base import Figure
 from deepstack_harness.reporting.findings import number
+from deepstack_harness.reporting.incident_groups import incident_groups
 from deepstack_harness.reporting.loading import load_run
-from deepstack_harness.reporting.page import render_page
+from deepstack_harness.reporting.page import duration, render_page
 from deepstack_harness.reporting.run_data import RunData
 from deepstack_harness.reporting.summary import summarise
 from deepstack_harness.reporting.verdict_matrix import release_matrix, run_matrix
@@ -96,11 +97,12 @@ def test_every_address_is_in_the_page(page: str) -> None:
     for tag, attrs in elements:
         assert "src" not in attrs
         if tag != "link" and "href" in attrs:
-            assert attrs["href"].startswith("#")
-            assert attrs["href"][1:] in places
+            upstream = attrs["href"].startswith("https://github.com/")
+            assert upstream or (attrs["href"][:1] == "#" and attrs["href"][1:] in places)
         for key in attrs.get("data-open", "").split():
             assert key in places
-    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
+    known = r'http-equiv|http://www\.w3\.org/2000/svg|href="https://github\.com/[\w-]+/[\w-]+/issues/\d+"'
+    assert "http" not in re.sub(known, "", page)
 
 
 def test_the_policy_lets_our_script_run_and_no_other(page: str) -> None:
@@ -192,9 +194,51 @@ def test_figures_without_data_say_what_is_missing(tmp_path: Path) -> None:
     missing = {figure.key: figure.absent for figure in figures_of(found) if figure.table is None}
     assert set(missing) == {"distances", "kernels", "graphs", "history", "fuzz"}
     assert all(missing.values())
-    said = render_page(found)
-    assert all(text.replace("'", "&#39;") in said for text in missing.values())
-    assert "No audit.jsonl beside this run" in said
+
+
+def test_sections_without_content_are_left_out(tmp_path: Path) -> None:
+    case, _ = planned()[0]
+    found = load_run(write_run(tmp_path / "run", found=[(replace(case, family="none"), {})]))
+    sections = (attrs for tag, attrs in Elements(render_page(found)).found if tag == "section")
+    ids = {attrs["id"] for attrs in sections if "id" in attrs}
+    assert ids == {"incidents", "verdicts", "figures", "work", "about"}
+
+
+def test_incidents_tell_what_was_expected_and_what_was_seen(found: RunData) -> None:
+    groups = {group.key: group for group in incident_groups(found)}
+    known, others = groups["43602"], groups[""]
+    assert [group.key for group in incident_groups(found)] == ["", "43602"]  # the unexpected one is first
+    assert known.links[0] == ("vllm 43602", "https://github.com/vllm-project/vllm/issues/43602")
+    (line,) = known.subjects
+    assert (line.subject, line.cases, line.verdict) == ("original", 9, Verdict.XFAIL)
+    assert line.expected == line.seen == (Rule.R0, Rule.R1)
+    (wrong,) = (line for line in others.subjects if line.subject == "granite_full")
+    assert (wrong.seen, wrong.expected) == ((Rule.R0, Rule.R10, Rule.R11), ())
+    assert (wrong.cases, wrong.verdict, wrong.unexpected) == (3, Verdict.FAIL, True)
+    assert sum(len(group.cases) for group in groups.values()) == len(found.cases)
+
+
+def test_findings_have_the_same_place_in_every_run(found: RunData, tmp_path: Path) -> None:
+    def places(run: RunData) -> set[str]:
+        return set(re.findall(r'id="(case-[^"]+)"', render_page(run)))
+
+    again = load_run(write_run(tmp_path / "run", found=list(reversed(planned()))[1:]))
+    assert len(places(found)) == 13
+    assert places(again) == places(found) - {f"case-{planned()[-1][0].id}"}
+
+
+def test_what_changed_since_the_last_run_is_told(found: RunData) -> None:
+    assert found.changes
+    assert found.changes.since == "night-19"
+    assert {str(change.kind) for change in found.changes.found} == {"new"}
+    assert "Since the run night-19" in render_page(found)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (200, "3 min 20 s"), (3900, "1 h 5 min")]
+)
+def test_times_are_written_for_people(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_only_outputs_that_were_judged_have_a_distance(found: RunData) -> None:
@@ -230,7 +274,7 @@ def test_a_page_of_thousands_of_cases_stays_small_and_says_what_it_leaves_out(tm
     long = {key: replace(one, script=SCRIPT * 50) for key, one in found.cases.items()}
     page = render_page(replace(found, cases=long))
     assert len(page.encode()) < MOST
-    assert "The first 300 of 1501 are here" in " ".join(page.split())
+    assert "the first 300 of 1501 are here" in " ".join(page.split())
     assert "Its script found no room in this page" in page
     assert page.index('class="badge FAIL">FAIL</span> <span class="title"') < page.index(
         'class="badge XFAIL">XFAIL</span> <span class="title"'

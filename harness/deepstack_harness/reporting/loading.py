@@ -10,7 +10,8 @@ import msgspec
 from deepstack_harness.clean_text import clean, shortened
 from deepstack_harness.errors import UsageError
 from deepstack_harness.nightly.night import Ended
-from deepstack_harness.reporting.run_data import RunData
+from deepstack_harness.reporting.run_data import Changes, RunData
+from deepstack_harness.results.compare import ChangeKind, compare
 from deepstack_harness.results.history import history_in
 from deepstack_harness.results.read import StoredRun, read_rows, read_stored
 from deepstack_harness.results.records import CaseRecord
@@ -25,6 +26,7 @@ def load_run(folder: Path, history: Path | None = None) -> RunData:
     stages = _stages(folder / "nightly.json")
     notes = [*stored.notes, *(_told(stage) for stage in stages or () if not stage.held)]
     earlier = None if history is None else _earlier(stored, history, notes)
+    before = [run for run in earlier or () if run.started < stored.started]
     audit = folder / "audit.jsonl"
     return replace(
         _run_data(stored),
@@ -33,8 +35,15 @@ def load_run(folder: Path, history: Path | None = None) -> RunData:
         fuzz=_names(folder / "fuzz"),
         stages=stages,
         notes=clean(tuple(notes)),
-        history=earlier,
+        history=None if earlier is None else tuple(map(_run_data, earlier)),
+        changes=_changes(before[-1], stored) if before else None,
     )
+
+
+def _changes(before: StoredRun, now: StoredRun) -> Changes:
+    kinds = (ChangeKind.REGRESSION, ChangeKind.IMPROVEMENT, ChangeKind.MISSING, ChangeKind.NEW)
+    found = sorted(compare(before, now), key=lambda change: kinds.index(change.kind))
+    return Changes(clean(before.name), clean(tuple(found)))
 
 
 def _run_data(stored: StoredRun) -> RunData:
@@ -64,13 +73,13 @@ def _told(stage: Ended) -> str:
     return f"stage {stage.stage} of the night: {stage.outcome}; {shortened(stage.why, 300)}"
 
 
-def _earlier(stored: StoredRun, history: Path, notes: list[str]) -> tuple[RunData, ...]:
+def _earlier(stored: StoredRun, history: Path, notes: list[str]) -> list[StoredRun]:
     """Return the other runs in a folder, oldest first; those that do not read are named in `notes`."""
     if not history.is_dir():
         raise UsageError(f"'{history}' is not a folder; --history takes a folder that holds folders of runs")
     runs, left_out = history_in(history)
     notes += left_out
-    return tuple(_run_data(run) for run in runs if run.started != stored.started)
+    return [run for run in runs if run.started != stored.started]
 
 
 def _lines(path: Path) -> tuple[Mapping[str, Any], ...] | None:

@@ -5,10 +5,12 @@ A content security policy forbids every request, and every script but ours, by i
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import islice
 
 import jinja2
 import msgspec
@@ -27,20 +29,27 @@ from deepstack_harness.reporting.findings import (
     figure_of,
     number,
     source_findings,
+    title_of,
 )  # fmt: skip
+from deepstack_harness.reporting.incident_groups import incident_groups
 from deepstack_harness.reporting.rerun import again
 from deepstack_harness.reporting.run_data import RunData
 from deepstack_harness.reporting.summary import summarise
 from deepstack_harness.reporting.verdict_matrix import Cell, Matrix, release_matrix, run_matrix
 
 MOST_FINDINGS = 300
+MOST_SLOW = 10
+MOST_CHANGES = 100
 SCRIPT_BUDGET = 600_000
 """Characters of all scripts together: with more of them a page is too large for a phone."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A finding of the page: `key` is its place, `script` None where there is none or no room for it."""
+    """A finding of the page: `key` is its place, the same in every run of the case.
+
+    `script` is None where there is none, or no room for it.
+    """
 
     key: str
     finding: ReportedFinding
@@ -50,12 +59,18 @@ class Shown:
 
 def render_page(run: RunData) -> str:
     """Return the whole page."""
-    shown = _places(case_findings(run), "f")
-    audited = _places(source_findings(run), "s")
+    shown = _places(case_findings(run), "case")
+    audited = _places(source_findings(run), "source")
+    by_case = {one.finding.key: one for one in shown}
+    groups = [
+        (group, [one for key, one in by_case.items() if key in group.cases]) for group in incident_groups(run)
+    ]
     summary = summarise(run)
     return _environment().get_template("page.html.jinja").render(
         run=run, summary=summary, version=__version__, rules=list(Rule), matrix=run_matrix(run),
-        releases=release_matrix(run), figures=figures_of(run), shown=shown, audited=audited,
+        releases=release_matrix(run), figures=figures_of(run), groups=groups, shown=shown, audited=audited,
+        slowest=sorted(run.cases.values(), key=lambda case: -case.seconds)[:MOST_SLOW],
+        seconds=sum(case.seconds for case in run.cases.values()), title_of=title_of,
         all_findings=len(case_findings(run)), places=_Places(shown, audited), verdicts=[verdict for verdict
         in WORST_FIRST if summary.counts[verdict]], environment=[_settings(msgspec.to_builtins(about)) for
         about in run.about], filters=_filters(run_matrix(run)), css=Markup(_own("page.css")),
@@ -78,11 +93,12 @@ class _Places:
 def _places(findings: Iterable[ReportedFinding], letter: str) -> list[Shown]:
     """Return the first findings, with scripts while there is room; the unexpected come first."""
     shown, room = [], SCRIPT_BUDGET
-    for place, finding in zip(range(1, MOST_FINDINGS + 1), findings, strict=False):
+    for finding in islice(findings, MOST_FINDINGS):
         script = finding.case.script if finding.case else None
         fits = script is not None and len(script) <= room
         room -= len(script) if script and fits else 0
-        shown.append(Shown(f"{letter}{place}", finding, script if fits else None, bool(script) and not fits))
+        key = f"{letter}-{re.sub(r'[^0-9A-Za-z.]+', '-', finding.key)}"
+        shown.append(Shown(key, finding, script if fits else None, bool(script) and not fits))
     return shown
 
 
@@ -118,12 +134,24 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "safe_svg": Markup, "shortened": shortened}
+    environment.filters |= {"number": number, "duration": duration}
+    environment.filters |= {"safe_svg": Markup, "shortened": shortened}
     environment.globals |= {
         "unexpected": UNEXPECTED, "Verdict": Verdict,
-        "figure_of": figure_of, "detail_of": detail_of, "most_output": MOST_OUTPUT, "again": again,
+        "figure_of": figure_of, "detail_of": detail_of, "most_output": MOST_OUTPUT,
+        "most_changes": MOST_CHANGES, "again": again,
     }  # fmt: skip
     return environment
+
+
+def duration(seconds: float) -> str:
+    """Write seconds for people: `12 s`, `3 min 20 s`, `1 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return (
+        f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    )
 
 
 def _own(name: str) -> str:

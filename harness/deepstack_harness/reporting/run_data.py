@@ -7,7 +7,16 @@ from typing import Any
 
 from deepstack_harness.contract.row import Row
 from deepstack_harness.nightly.night import Ended
+from deepstack_harness.results.compare import Change
 from deepstack_harness.results.records import About, CaseRecord
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes against the run before this one in the history, named `since`; the worst kind first."""
+
+    since: str
+    found: tuple[Change, ...]
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,7 @@ class RunData:
     stages: tuple[Ended, ...] | None = None
     notes: tuple[str, ...] = ()
     history: tuple["RunData", ...] | None = None
+    changes: "Changes | None" = None
 
     @property
     def finished(self) -> bool:

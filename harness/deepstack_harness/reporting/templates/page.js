@@ -62,17 +62,67 @@
     for (const head of all("#matrix thead [data-rule]")) head.hidden = Boolean(filter.rule) && head.dataset.rule !== filter.rule;
     const lines = all("#matrix tbody tr");
     for (const line of lines) filterLine(line, filter);
-    const findings = all("#findings .finding");
+    const findings = all("#incidents .finding");
     for (const finding of findings) filterFinding(finding, filter);
     const left = (list) => `${list.filter((one) => !one.hidden).length} of ${list.length}`;
+    for (const group of all("#incidents .incident")) {
+      const own = all(".finding", group);
+      group.hidden = own.length ? own.every((one) => one.hidden) : filtered(filter);
+    }
     byId("left").textContent = `${left(lines)} lines, ${left(findings)} findings`;
+    remember(filter);
+  }
+
+  // The filters stand in the address, behind "#?", so that a link shows what its sender saw.
+  const filtered = (filter) => Boolean(
+    filter.rule || filter.verdicts.length || filter.words.length || filter.names.some(Boolean));
+  function remember(filter) {
+    const pairs = [...filter.names.map((value, place) => [`name${place}`, value]), ["rule", filter.rule],
+      ["verdicts", filter.verdicts.join(" ")], ["words", filter.words.join(" ")]].filter(([, value]) => value);
+    if (pairs.length) history.replaceState(null, "", `#?${new URLSearchParams(pairs)}`);
+    else if (location.hash.startsWith("#?")) history.replaceState(null, "", location.href.split("#")[0]);
+  }
+  function recall() {
+    if (!location.hash.startsWith("#?")) return;
+    const found = new URLSearchParams(location.hash.slice(2));
+    all("select[data-name]", form).forEach((one, place) => { one.value = found.get(`name${place}`) ?? ""; });
+    form.querySelector("select[data-rule]").value = found.get("rule") ?? "";
+    form.querySelector("[data-search]").value = found.get("words") ?? "";
+    const verdicts = (found.get("verdicts") ?? "").split(" ");
+    for (const one of all("input[data-verdict]", form)) one.checked = verdicts.includes(one.dataset.verdict);
   }
   if (form) {
     form.hidden = false;
     form.addEventListener("input", apply);
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("reset", () => setTimeout(apply));
+    addEventListener("hashchange", () => { if (location.hash.startsWith("#?")) { recall(); apply(); } });
+    recall();
     apply();
+  }
+
+  // A click on a column's head sorts its table: numbers as numbers, a second click the other way round.
+  function sort(head) {
+    const table = head.closest("table"), body = table.tBodies[0], place = head.cellIndex;
+    const down = head.getAttribute("aria-sort") === "ascending";
+    const text = (row) => row.cells[place]?.textContent.trim() ?? "";
+    const value = (row) => Number(text(row).replaceAll(",", ""));
+    const rows = [...body.rows];
+    const numbers = rows.every((row) => text(row) === "" || Number.isFinite(value(row)));
+    const order = numbers ? (one, other) => value(one) - value(other)
+      : (one, other) => text(one).localeCompare(text(other), undefined, { numeric: true });
+    rows.sort((one, other) => (down ? -1 : 1) * order(one, other));
+    body.append(...rows);
+    for (const each of all("thead th", table)) each.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+  }
+  for (const head of all("table[data-sort] thead th")) {
+    const control = document.createElement("button");
+    control.type = "button";
+    control.className = "sort";
+    control.append(...head.childNodes);
+    control.addEventListener("click", () => sort(head));
+    head.append(control);
   }
 
   // A cell opens its findings in a dialog.  Without this script it is a link to the first of them.
@@ -111,12 +161,12 @@
   });
 
   // On paper what somebody has to look at is open.
-  addEventListener("beforeprint", () => { for (const finding of all("#findings > .finding")) finding.open = true; });
+  addEventListener("beforeprint", () => { for (const finding of all("#incidents > .incident[open] > .body > .finding")) finding.open = true; });
 
   // A link to a finding opens it; what it lies in is opened by the browser.
   function reveal() {
-    const target = location.hash && byId(decodeURIComponent(location.hash.slice(1)));
-    if (target && target.matches("details")) target.open = true;
+    const target = location.hash && !location.hash.startsWith("#?") && byId(decodeURIComponent(location.hash.slice(1)));
+    for (let each = target; each; each = each.parentElement) if (each.matches("details")) each.open = true;
   }
   addEventListener("hashchange", reveal);
   reveal();
