@@ -109,3 +109,17 @@ def test_a_class_inside_a_function_has_no_script() -> None:
     script = result_of(judge_case(PlannedCase(outside, None), forward(RIGHT)), 0.0).case.script
     assert script is not None
     assert "test_it" in script
+
+
+def test_the_program_beside_a_case_shows_its_worst_rule() -> None:
+    """A program without torch.compile showed R1 of cases whose output was wrong (R0) under 43602."""
+    wrong = forward(replace(RIGHT, eager=4.6, effect=4.6))
+    for name in ("pr40145", "original", "reference"):
+        case = replace(CASE, buffer=registered(name))
+        judged = judge_case(PlannedCase(case, None, incident="43602"), wrong)
+        assert {Rule.R0, Rule.R1} <= judged.broken
+        script = result_of(judged, 0.0).case.script
+        assert script is not None
+        assert "torch.compile(" in script
+        no_incident = judge_case(PlannedCase(case, None), wrong)
+        assert result_of(no_incident, 0.0).case.script is None  # a program of the buffer alone shows less

@@ -2,8 +2,9 @@
 
 from deepstack_harness.catalogue.incidents import catalogue
 from deepstack_harness.contract.buffer_ref import BufferKind, BufferRef
-from deepstack_harness.contract.case import ENGINE
+from deepstack_harness.contract.case import ENGINE, Case
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.errors import UsageError
 from deepstack_harness.oracles.judged_case import JudgedCase
 from deepstack_harness.scripts.findings import Whose, render_finding
@@ -14,29 +15,38 @@ _OF_BUFFERS = frozenset({Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, R
 
 
 def script_of(judged: JudgedCase) -> str | None:
-    """Return a program that shows the fault; None where nobody wrote one.
+    """Return a program that shows the worst rule that the case broke; None where nobody wrote one.
 
-    It is the incident's, where that is about this very subject and arm, else one that plays the trace on the
-    buffer alone.
+    It is the incident's where that is about this very subject and arm.  Else a rule that needs a decoder,
+    such as R0, is shown by the incident's program, on the incident's own subject and arm, which it names; a
+    rule of the buffer by one that plays the trace on the buffer alone.
     """
     case = judged.case
+    shown = next((said for said in judged.judgements if said.rule in judged.broken), None)
+    if shown is None:
+        return None
     incident = next((each for each in catalogue() if each.id == judged.planned.incident), None)
-    shown = incident.script if incident else None
+    script = incident.script if incident else None
     try:
-        if incident and shown and (shown.subject, shown.arm) == (case.subject, case.arm.name):
+        if (
+            incident
+            and script
+            and (
+                (script.subject, script.arm) == (case.subject, case.arm.name)
+                or (shown.rule not in _OF_BUFFERS and shown.rule in incident.rules)
+            )
+        ):
             return render_script(incident, case.family)
-        return _of_buffer(judged)
+        return _of_buffer(case, shown)
     except UsageError:
         return None
 
 
-def _of_buffer(judged: JudgedCase) -> str | None:
-    """Return the trace on the buffer alone, where that breaks a rule of its own."""
-    case = judged.case
-    broken = [said for said in judged.judgements if said.rule in judged.broken & _OF_BUFFERS]
-    if not broken or case.caller != ENGINE or not _has_a_name(case.buffer):
+def _of_buffer(case: Case, shown: Judgement) -> str | None:
+    """Return the trace on the buffer alone, where that breaks the rule."""
+    if shown.rule not in _OF_BUFFERS or case.caller != ENGINE or not _has_a_name(case.buffer):
         return None
-    return render_finding(case.trace, broken[0].rule, broken[0].detail, Whose(case.buffer.name))
+    return render_finding(case.trace, shown.rule, shown.detail, Whose(case.buffer.name))
 
 
 def _has_a_name(buffer: BufferRef) -> bool:
