@@ -63,4 +63,4 @@ def test_it_stands_beside_what_is_unexpected(tmp_path: Path, capsys: pytest.Capt
     main(["report", str(folder)])
     assert f"  rerun      {command}\n" in capsys.readouterr().out
     assert "revision == &#34;granite_full&#34; and caller == &#34;engine&#34;" in render_page(run)
-    assert "revision &#61;&#61; &quot;granite&#95;full&quot;" in render_markdown(run)
+    assert f"rerun: `{command}`" in render_markdown(run)

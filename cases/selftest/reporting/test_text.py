@@ -1,16 +1,18 @@
 """What `report` writes as text: on the terminal, as Markdown, as annotations, as JUnit XML."""
 
 import json
-import re
 from collections import Counter
 from dataclasses import asdict, replace
+from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
+from markdown_it import MarkdownIt
 
 from cases.selftest.reporting.written_runs import (
+    ATTACK,
     BROKEN,
     UNEXPECTED,
     Found,
@@ -28,7 +30,7 @@ from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.nightly.night import Ended, StageOutcome
 from deepstack_harness.reporting.annotations import _line, annotations
 from deepstack_harness.reporting.loading import load_run
-from deepstack_harness.reporting.markdown import render_markdown
+from deepstack_harness.reporting.markdown import plain, render_markdown
 from deepstack_harness.reporting.page import render_page
 from deepstack_harness.reporting.run_data import RunData
 from deepstack_harness.reporting.summary import summarise
@@ -93,15 +95,71 @@ def test_json_gets_the_unexpected_judgements(folder: Path, capsys: pytest.Captur
     assert Counter(row["verdict"] for row in rows) == {"FAIL": 3, "ERROR": 1, "IMPROVED": 1}
 
 
-def test_markdown_tables_are_whole_and_nothing_in_them_comes_alive(found: RunData) -> None:
-    said = render_markdown(found)
-    tables = [line for line in said.splitlines() if line.startswith("|")]
-    assert Counter(line.count("|") for line in tables) == {11: 17, 5: 2 * 13 + 18 + UNEXPECTED, 8: 8}
-    assert all(line.endswith("|") for line in tables)
-    assert not re.search(r"<(?!/?(details|summary|code)>)", said)
-    assert "@me" not in said
-    assert "❌ FAIL 1" in said
-    assert f"## ❌ {UNEXPECTED} unexpected" in said
+class Rendered(HTMLParser):
+    """Markdown as a page: its elements, the texts in code spans, and those outside of them."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.texts: list[str] = []
+        self.spans: list[str] = []
+        self.cells: list[int] = []
+        self._in_code = False
+        self.feed(MarkdownIt("commonmark").enable("table").render(said))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self._in_code |= tag == "code"
+        if tag == "tr":
+            self.cells.append(0)
+        elif tag in ("td", "th"):
+            self.cells[-1] += 1
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_code &= tag != "code"
+
+    def handle_data(self, data: str) -> None:
+        (self.spans if self._in_code else self.texts).append(data)
+
+
+def test_nothing_from_outside_comes_alive_in_markdown(found: RunData) -> None:
+    rendered = Rendered(render_markdown(found))
+    known = "a code details h2 h3 p summary table tbody td th thead tr"
+    assert set(rendered.tags) <= set(known.split())
+    attack = str(clean(ATTACK)).strip()
+    assert sum(attack in span for span in rendered.spans) >= 2
+    assert not [text for text in rendered.texts if "@me" in text or "<script>" in text]
+    assert Counter(rendered.cells) == {10: 16, 4: 4 + 5, 5: 3, 7: 7}  # matrix, findings, incidents, releases
+
+
+def test_markdown_is_short_for_a_clean_run(found: RunData) -> None:
+    good = tuple(row for row in found.rows if row.verdict in {"PASS", "SKIP", "XFAIL"})
+    said = render_markdown(replace(found, rows=good))
+    assert said.startswith("## ✅ nothing unexpected")
+    assert "[43602](https://github.com/vllm-project/vllm/issues/43602): a payload" in said
+    assert "| original R0 R1 | the same |" in said
+    assert len(said.splitlines()) < 20
+    assert "&#" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("step 3 'forward 16': 4.6 from eager", "step 3 'forward 16': 4.6 from eager"),
+        ("a_b and _c_ and *d*", "a_b and \\_c\\_ and \\*d\\*"),
+        ("a | <b> `c`", "a \\| \\<b\\> \\`c\\`"),
+        ("# a heading", "\\# a heading"),
+        ("ask @me in #12", "`ask @me in #12`"),
+        ("see https://x.org | `y`", "`` see https://x.org | `y` ``"),
+    ],
+)
+def test_text_for_markdown_is_escaped_where_it_must_be(text: str, said: str) -> None:
+    assert plain(text) == said
+
+
+def test_a_bar_in_a_table_is_escaped_in_a_code_span_too() -> None:
+    rows = ["| a |", "| --- |", f"| {plain('x | y at https://z', in_table=True)} |"]
+    assert Rendered("\n".join(rows)).spans == ["x | y at https://z"]
 
 
 def test_markdown_is_never_longer_than_github_takes(tmp_path: Path) -> None:

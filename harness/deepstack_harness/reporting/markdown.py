@@ -1,4 +1,8 @@
-"""A run as Markdown for a GitHub job summary; what comes from outside stands in escaped HTML elements."""
+"""A run as Markdown for a GitHub job summary: incidents first, short where nothing is unexpected.
+
+Text from outside never becomes markup, a link, a mention or an issue reference: what could is put into a
+code span, and the rest is escaped with backslashes, which stay out of a reader's way.
+"""
 
 import html
 import re
@@ -7,17 +11,20 @@ from collections.abc import Iterable, Iterator
 from deepstack_harness.clean_text import one_line, shortened
 from deepstack_harness.contract.verdicts import WORST_FIRST
 from deepstack_harness.reporting.findings import ReportedFinding, case_findings, detail_of, figure_of
+from deepstack_harness.reporting.incident_groups import IncidentGroup, incident_groups
 from deepstack_harness.reporting.rerun import again
 from deepstack_harness.reporting.run_data import RunData
 from deepstack_harness.reporting.summary import summarise
 from deepstack_harness.reporting.verdict_matrix import Cell, Matrix, release_matrix, run_matrix
 
 MOST_FINDINGS = 60
+MOST_CHANGES = 30
 MOST_BYTES = 900_000
 """GitHub takes 1 MiB for a step's summary, and shows none of a longer one."""
 
-# Markdown is also read inside HTML elements.
-_ACTIVE = re.compile(r"[\\`*_{}\[\]()#+\-.!|~:@/$=^]")
+_MARKUP = re.compile(r"[\\`*\[\]<>&|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#+=-]")
+# A code span keeps these dead: GitHub finds them in the rendered text, whatever was escaped.
+_ALIVE = re.compile(r"@\w|#\d|\w#\d|://|www\.|:[\w+-]+:|GH-\d")
 
 
 def render_markdown(run: RunData) -> str:
@@ -43,20 +50,70 @@ def _blocks(run: RunData) -> Iterator[str]:
     yield f"Run {plain(run.name)}, started {plain(run.when)}.\n"
     for note in run.notes:
         yield f"> {plain(note)}\n"
+    yield from _changes(run)
+    groups = incident_groups(run)
+    yield "\n".join(_incidents(groups))
+    if summary.good:
+        return
+    yield from _findings([finding for finding in case_findings(run) if finding.unexpected])
+    yield "\n### Verdicts\n"
     yield "\n".join(_matrix(run_matrix(run)))
     seen = [
         f"{verdict.sign} {verdict} {verdict.meaning}" for verdict in WORST_FIRST if summary.counts[verdict]
     ]
     yield f"\n{'; '.join(seen)}\n"
-    yield from _findings(case_findings(run))
     if releases := release_matrix(run):
         yield "\n### Releases against rules\n"
         yield "\n".join(_matrix(releases))
 
 
+def _changes(run: RunData) -> Iterator[str]:
+    if run.changes is None:
+        return
+    found = run.changes.found
+    count = f"{len(found)} changes" if len(found) > 1 else "1 change" if found else "nothing changed"
+    yield f"Since the run {plain(run.changes.since)}: {count}.\n"
+    if found:
+        lines = [_row(["change", "of", "before", "now", "case"]), _row(["---"] * 5)]
+        for change in found[:MOST_CHANGES]:
+            texts = (change.kind, change.metric, change.before, change.after, change.where)
+            lines.append(_row(map(_cell_text, texts)))
+        yield "\n".join(lines) + "\n"
+    if len(found) > MOST_CHANGES:
+        yield f"{len(found) - MOST_CHANGES} more changes are in the HTML report.\n"
+
+
+def _incidents(groups: list[IncidentGroup]) -> Iterator[str]:
+    if not groups:
+        yield "No case was played."
+        return
+    yield _row(["", "incident", "cases", "known to break", "broke here"])
+    yield _row(["---"] * 5)
+    for group in groups:
+        expected, seen = (
+            "; ".join(f"{_cell_text(line.subject)} {' '.join(rules)}" for line, rules in pairs if rules)
+            for pairs in (
+                [(line, line.expected) for line in group.subjects],
+                [(line, line.seen) for line in group.subjects],
+            )
+        )
+        same = "the same" if expected and expected == seen else seen or "nothing"
+        cases = str(sum(line.cases for line in group.subjects))
+        yield _row([group.verdict.sign, _linked(group), cases, expected or "nothing", same])
+
+
+def _linked(group: IncidentGroup) -> str:
+    address = next((address for _, address in group.links if address), None)
+    return (
+        f"[{group.key}]({address}): {_cell_text(group.incident.title)}"
+        if address and group.incident
+        else _cell_text(group.title)
+    )
+
+
 def _findings(findings: list[ReportedFinding]) -> Iterator[str]:
     if findings:
-        yield "### Findings\n"
+        yield "\n### Unexpected\n"
     for finding in findings[:MOST_FINDINGS]:
         yield "\n".join(_finding(finding))
     if len(findings) > MOST_FINDINGS:
@@ -70,7 +127,11 @@ def _matrix(matrix: Matrix) -> Iterator[str]:
     yield _row([*matrix.heads, *matrix.rules])
     yield _row("---" for _ in (*matrix.heads, *matrix.rules))
     for line in matrix.lines:
-        yield _row([*map(plain, line.names), *map(_cell, line.cells)])
+        yield _row([*map(_cell_text, line.names), *map(_cell, line.cells)])
+
+
+def _cell_text(text: str) -> str:
+    return plain(text, in_table=True)
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -84,23 +145,38 @@ def _cell(cell: Cell | None) -> str:
 
 
 def _finding(finding: ReportedFinding) -> Iterator[str]:
-    yield f"<details><summary>{finding.verdict.sign} {finding.verdict} {plain(finding.title)}</summary>\n"
+    # An HTML block: nothing in it is read as Markdown before the empty line.
+    title = html.escape(one_line(finding.title), quote=False)
+    yield f"<details><summary>{finding.verdict.sign} {finding.verdict} {title}</summary>\n"
     for trace in finding.traces:
-        yield f"trace: <code>{plain(trace)}</code>\n"
+        yield f"trace: {code(trace)}\n"
     if finding.case and finding.case.diagnosis:
         yield f"diagnosis: {plain(finding.case.diagnosis)}\n"
     yield _row(["rule", "verdict", "figure", "what was seen"])
     yield _row(["---"] * 4)
     for row in finding.rows:
-        seen = plain(shortened(detail_of(row), 500))
-        yield _row([f"{row.rule} {row.rule.word}", row.verdict, plain(figure_of(row)), seen])
+        seen = _cell_text(shortened(detail_of(row), 500))
+        yield _row([f"{row.rule} {row.rule.word}", row.verdict, _cell_text(figure_of(row)), seen])
     if finding.case and (command := again(finding.case)):
-        yield f"\nrerun: <code>{plain(command)}</code>"
+        yield f"\nrerun: {code(command)}"
     yield "\n</details>\n"
 
 
-def plain(text: str) -> str:
-    """Return `text` on one line, escaped: no markup, link, mention or issue reference in it comes alive."""
-    return _ACTIVE.sub(
-        lambda found: f"&#{ord(found[0])};", html.escape(one_line(text)).replace("&#x27;", "'")
-    )
+def plain(text: str, *, in_table: bool = False) -> str:
+    """Return `text` on one line, for a paragraph or a cell of a table; nothing in it comes alive.
+
+    GitHub takes the backslash before a `|` away in a table, and shows it in a span outside of one.
+    """
+    line = one_line(text)
+    if _ALIVE.search(line):
+        return code(line, in_table=in_table)
+    return _MARKUP.sub(lambda found: f"\\{found[0]}", line)
+
+
+def code(text: str, *, in_table: bool = False) -> str:
+    """Return `text` on one line as a code span."""
+    line = one_line(text).strip()
+    fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
+    room = " " if line.startswith("`") or line.endswith("`") else ""
+    shown = line.replace("|", "\\|") if in_table else line
+    return f"{fence}{room}{shown}{room}{fence}" if line else ""
