@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from deepstack_harness.catalogue.matrix import Where, plan_check
+from deepstack_harness.catalogue.matrix import CHECK_TRACES, Where, plan_check
 from deepstack_harness.contract.buffer_ref import user_buffer
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.errors import ExitCode
@@ -16,7 +16,7 @@ _FAMILY = "qwen3_vl"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the class, and the device and dtype that it is made with."""
+    """Add the class, the device and dtype that it is made with, and how much is played."""
     parser.add_argument(
         "target",
         metavar="MODULE:CLASS",
@@ -33,12 +33,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="what the exit code follows: every call runs the Python of the class (live, default), or graphs "
         "replay it (captured); both are played and printed",
     )
+    parser.add_argument(
+        "--thorough",
+        action="store_true",
+        help=f"play more than the sample of {len(CHECK_TRACES)} traces: all sizes of a buffer, real ones too "
+        "(capacity 8192), failing allocations and histories of hundreds of steps; this takes half a minute",
+    )
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when every rule that could be put to the test is kept in the regime asked for, 1 when not."""
     from deepstack_harness.auditing.judged_plan import judge_plan
     from deepstack_harness.auditing.regimes import stand_in_regimes
+    from deepstack_harness.catalogue.thorough_traces import thorough_traces
     from deepstack_harness.devices import parse_device, parse_dtype
     from deepstack_harness.play.case_worker import WORK, CaseWorker
     from deepstack_harness.reporting.terminal.regime_table import show_regimes
@@ -46,7 +53,8 @@ def run(args: Namespace, output: Output) -> ExitCode:
     from deepstack_harness.workers.outcomes import value_of
 
     parse_dtype(args.dtype), parse_device(args.device)
-    plan = plan_check(Where(_FAMILY, args.dtype, args.device), user_buffer(args.target))
+    where, buffer = Where(_FAMILY, args.dtype, args.device), user_buffer(args.target)
+    plan = plan_check(where, buffer, (*CHECK_TRACES, *thorough_traces()) if args.thorough else CHECK_TRACES)
     with CaseWorker(CONTRACT_LIMITS, sandbox=profile_for(args.device)) as worker:
         name = value_of(worker.call(f"{WORK}:load", {"target": args.target}), f"loading {args.target}")
         cases = judge_plan(plan, worker)
