@@ -75,6 +75,7 @@ class _Follower:
         self._ledger = ledger
         self._dtype = dtype
         self._audit = audit
+        self._number = 0
         self._reported: set[tuple[int, int]] = set()
         self._suspect: Rule | None = None
         """The rule that a row newly wrong at the next read breaks: growth or a rejection came before."""
@@ -93,6 +94,7 @@ class _Follower:
         where = f"step {number} '{step}'"
         # Where no allocation failed, the call has no excuse.
         expected = self._ledger.expect(step if facts.failed_allocation else replace(step, fail=None))
+        self._number = number
         self._astray |= _detached(facts)
         if facts.raised is None or facts.raised.call != "make":
             self._test(step, expected)
@@ -241,7 +243,7 @@ class _Follower:
             self._suspect = expected.rule
 
     def _report(self, deviation: Deviation) -> None:
-        self._audit.deviations.append(deviation)
+        self._audit.deviations.append(replace(deviation, step=self._number))
 
 
 def _detached(facts: StepFacts) -> bool:

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,6 +77,12 @@ def _memory(payload: Tensor, last: CallersTensor | None, *shape: int) -> Tensor:
     return last.memory
 
 
+def count_of(step: Step) -> int:
+    """Return the count of a call as the step asks for it: a Python int, or an integer that is none."""
+    given = _COUNTS[step.count](step.tokens) if step.count else step.tokens
+    return cast(int, given)
+
+
 def same_bytes(one: Tensor, other: Tensor) -> bool:
     """Say whether two tensors of one shape and dtype hold the same bytes, NaN and -0.0 told apart."""
     flat = (tensor.detach().contiguous().flatten().view(torch.uint8) for tensor in (one, other))
@@ -137,6 +145,8 @@ def _mixed(drawn: Tensor, dtype: torch.dtype) -> Tensor:
     made[:, 3::4] = made[:, :1]
     return made
 
+
+_COUNTS: Mapping[str, Callable[[int], object]] = {"numpy": np.int64, "torch": torch.tensor, "bool": bool}
 
 _VALUES: Mapping[str, Callable[[Tensor, torch.dtype], Tensor]] = {
     "inf": _inf, "nan": _nan, "huge": _huge, "subnormal": _subnormal, "negzero": _negzero,

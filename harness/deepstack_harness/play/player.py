@@ -33,7 +33,7 @@ from deepstack_harness.errors import StepUnavailable
 from deepstack_harness.play.attempt import Attempt, attempt
 from deepstack_harness.play.lane import PlayedLane
 from deepstack_harness.play.model import Model
-from deepstack_harness.play.payloads import CallersTensor, laid_out, same_bytes, values_of
+from deepstack_harness.play.payloads import CallersTensor, count_of, laid_out, same_bytes, values_of
 from deepstack_harness.probes.rows import RowOwners
 from deepstack_harness.probes.storage import StorageWatch
 from deepstack_harness.torch_compat import dynamo
@@ -109,8 +109,8 @@ class CasePlayer:
         if step.op is Op.SET:
             return self._set(step)
         if step.op is Op.CLEAR:
-            return self._facts(step, self._change(step, "clear", lambda one: one.clear(step.tokens)))
-        return self._facts(step, self._change(step, "resize", lambda one: resize(one, step.tokens)))
+            return self._facts(step, self._change(step, "clear", lambda one: one.clear(count_of(step))))
+        return self._facts(step, self._change(step, "resize", lambda one: resize(one, count_of(step))))
 
     def _buffers(self) -> Sequence[tuple[Engine, Buffer]]:
         under_test = (self._caller, self._lane.buffer)
@@ -163,7 +163,7 @@ class CasePlayer:
 
     def _get(self, step: Step) -> Attempt[tuple[Tensor, ...] | None]:
         # An answer is noted outside of the call, because noting allocates too.
-        done = self._call(step, "get", lambda: self._lane.ask(step.tokens))
+        done = self._call(step, "get", lambda: self._lane.ask(count_of(step)))
         if done.returned:
             done = attempt("get", lambda: self._lane.answered(done.value))
         self._read_beside(step.tokens)

@@ -93,7 +93,8 @@ def _finding(finding: ReportedFinding) -> Iterator[str]:
     yield _row(["---"] * 4)
     for row in finding.rows:
         seen = plain(shortened(detail_of(row), 500))
-        yield _row([f"{row.rule} {row.rule.word}", row.verdict, plain(figure_of(row)), seen])
+        regime = "" if finding.case else row.regime
+        yield _row([f"{row.rule} {row.rule.word} {regime}".strip(), row.verdict, plain(figure_of(row)), seen])
     if finding.case and (command := again(finding.case)):
         yield f"\nrerun: <code>{plain(command)}</code>"
     yield "\n</details>\n"
