@@ -9,6 +9,7 @@ import pytest
 from deepstack_harness.auditing.classes import judge_class
 from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
 from deepstack_harness.auditing.standing import Standing
+from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 
 pytestmark = pytest.mark.network
@@ -92,25 +93,28 @@ def test_no_class_of_the_newest_release_is_skipped_without_a_sentence() -> None:
     )
 
 
+LIVE, CAPTURED = Regime.LIVE, Regime.CAPTURED
 DBO, FULL = "--enable-dbo", "--compilation-config.cudagraph_mode=FULL"
 REACH = [
-    ("0.22.1", "Qwen3VLForConditionalGeneration", R.R1, "default"),
-    ("0.20.1", "Qwen3OmniMoeThinkerForConditionalGeneration", R.R2, "default"),
-    ("0.19.1", "Qwen3VLForConditionalGeneration", R.R5, f"flag: {DBO}"),
-    ("0.33.0", "Qwen3VLForConditionalGeneration", R.R5, f"flag: {DBO} or {FULL}"),
-    ("0.33.0", "Qwen3VLForConditionalGeneration", R.R4, "latent"),
-    ("0.33.0", "Granite4VisionForConditionalGeneration", R.R3, "latent"),
-    ("0.33.0", "Granite4VisionForConditionalGeneration", R.R5, f"flag: {FULL}"),
-    ("0.20.1", "Granite4VisionForConditionalGeneration", R.R2, "default"),
+    ("0.22.1", "Qwen3VLForConditionalGeneration", R.R1, LIVE, "default"),
+    ("0.20.1", "Qwen3OmniMoeThinkerForConditionalGeneration", R.R2, LIVE, "default"),
+    ("0.19.1", "Qwen3VLForConditionalGeneration", R.R5, LIVE, f"flag: {DBO}"),
+    ("0.33.0", "Qwen3VLForConditionalGeneration", R.R5, LIVE, f"flag: {DBO}"),
+    ("0.33.0", "Qwen3VLForConditionalGeneration", R.R5, CAPTURED, f"flag: {FULL}"),
+    ("0.33.0", "Qwen3VLForConditionalGeneration", R.R4, LIVE, "latent"),
+    ("0.33.0", "Granite4VisionForConditionalGeneration", R.R3, LIVE, "latent"),
+    ("0.33.0", "Granite4VisionForConditionalGeneration", R.R5, CAPTURED, f"flag: {FULL}"),
+    ("0.20.1", "Granite4VisionForConditionalGeneration", R.R2, LIVE, "default"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("release", "name", "rule", "reach"), [pytest.param(*one, marks=together(one[0])) for one in REACH]
+    ("release", "name", "rule", "regime", "reach"),
+    [pytest.param(*one, marks=together(one[0])) for one in REACH],
 )
-def test_how_the_engine_comes_to_it(release: str, name: str, rule: Rule, reach: str) -> None:
+def test_how_the_engine_comes_to_it(release: str, name: str, rule: Rule, regime: Regime, reach: str) -> None:
     judged = audit(release).standings[name]
-    assert {row.rule: row.reach for row in judged.rows}[rule] == reach
+    assert {(row.rule, row.regime): row.reach for row in judged.rows}[rule, regime] == reach
 
 
 @together("0.33.0")
@@ -118,5 +122,5 @@ def test_the_text_only_step_of_granite() -> None:
     judged = audit("0.33.0").standings["Granite4VisionForConditionalGeneration"]
     assert judged.broken == {R.R3, R.R4, R.R5}
     assert judged.unexpected == frozenset()
-    row = next(row for row in judged.rows if row.rule == R.R3)
+    row = next(row for row in judged.rows if (row.rule, row.regime) == (R.R3, LIVE))
     assert (row.trace, row.value) == ("cap 16: profile 16; set 9; set 0; forward 16", 27)

@@ -105,7 +105,7 @@ def test_rows_in_a_file_are_complete_though_stdout_is_full(tmp_path: Path) -> No
         command = [*MODULE, "list", "rules", "--json", str(rows)]
         ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (ran.returncode, ran.stderr.count("\n")) == (ExitCode.MACHINE, 1)
-    assert [json.loads(line)["name"] for line in rows.read_text().splitlines()][-1] == "R13"
+    assert [json.loads(line)["name"] for line in rows.read_text().splitlines()][-1] == "R14"
 
 
 def test_a_reader_that_leaves_ends_a_command_without_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

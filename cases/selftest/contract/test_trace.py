@@ -2,7 +2,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepstack_harness.contract.trace import MAY_BE_NEGATIVE, Op, Step, Trace, TraceError
+from deepstack_harness.contract.trace import (
+    CALLS_BUFFER,
+    COUNTS,
+    MAY_BE_NEGATIVE,
+    Op,
+    Step,
+    Trace,
+    TraceError,
+)
 
 counts = st.integers(0, 10_000)
 shapes = st.none() | st.integers(0, 9)
@@ -16,11 +24,13 @@ def spanned(draw: st.DrawFn) -> Step:
     return Step(Op.SET, 50, request=draw(names), spans=spans or None)
 
 
+COUNTED = sorted(CALLS_BUFFER - {Op.SET})
 steps = st.one_of(
     st.builds(Step, st.just(Op.SET), counts, shapes, shapes, names),
     spanned(),
     st.builds(Step, st.sampled_from(sorted(MAY_BE_NEGATIVE)), st.integers(-10, 10_000)),
     st.builds(Step, st.sampled_from([Op.FORWARD, Op.PROFILE, Op.CAPTURE, Op.REPLAY]), counts),
+    st.builds(Step, st.sampled_from(COUNTED), st.integers(0, 1), count=st.sampled_from(COUNTS)),
     st.just(Step(Op.RELOAD)),
 )
 traces = st.builds(Trace, st.integers(1, 10_000), st.lists(steps, min_size=1).map(tuple))
@@ -56,6 +66,10 @@ def test_the_form_of_the_documentation() -> None:
         ("cap 16: set 9 spans=4-4", "spans= takes ranges in order"),
         ("cap 16: set 9 spans=6-10", "within 9 tokens"),
         ("cap 16: get 9 spans=0-3", "only set takes"),
+        ("cap 16: get 9 count=str", "count= takes one of numpy, torch, bool, not 'str'"),
+        ("cap 16: get 9 count=bool", "count=bool takes 0 or 1"),
+        ("cap 16: set 9 count=numpy", "only get, clear and resize take count="),
+        ("cap 16: forward 9 count=numpy", "only get, clear and resize take count="),
     ],
 )
 def test_a_bad_trace_is_quoted(text: str, quoted: str) -> None:

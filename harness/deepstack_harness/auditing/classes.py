@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
-from deepstack_harness.auditing.standing import Standing, sum_up
+from deepstack_harness.auditing.standing import Standing, sum_up, sum_up_regimes
 from deepstack_harness.catalogue.known_failures import known_of
 from deepstack_harness.catalogue.matrix import Where, plan_audit
 from deepstack_harness.catalogue.orders import Order, orders_of
@@ -34,8 +34,8 @@ def judge_class(found: AuditedClass, worker: SourceWorker) -> Standing:
 
     A class without methods is judged by the orders alone.  Replayed orders are judged in any
     case, since a fault of a captured graph may show on no other trace.  Each broken rule is given
-    its reach, as far as the class can be driven in its own call order.  Every rule of a class whose
-    definition ended the worker is ERROR.
+    its reach in either regime, as far as the class can be driven in its own call order.  Every rule of a
+    class whose definition ended the worker is ERROR.
     """
     source = worker.source
     known = known_of(source.package, source.version, found.model_class)
@@ -49,7 +49,7 @@ def judge_class(found: AuditedClass, worker: SourceWorker) -> Standing:
         cases += [one.judged for one in played if one.order in replayed]
     else:
         cases = [one.judged for one in played]
-    standing = sum_up(cases, source.label, found.model_class, known)
+    standing = sum_up_regimes(cases, source.label, found.model_class, known)
     return replace(standing, rows=tuple(_with_reach(row, found, worker, played) for row in standing.rows))
 
 
@@ -105,4 +105,6 @@ def _play(
 def _with_reach(row: Row, found: AuditedClass, worker: SourceWorker, played: Sequence[PlayedOrder]) -> Row:
     if row.verdict not in BROKEN:
         return row
-    return replace(row, reach=reach_in(row.rule, found, worker, played))
+    # An order of the other regime does not lead to this fault.
+    mine = [one for one in played if one.judged.case.regime is row.regime]
+    return replace(row, reach=reach_in(row.rule, found, worker, mine))

@@ -1,11 +1,13 @@
 """The standing of one class in both regimes, which are judged apart."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from deepstack_harness.auditing.standing import Standing, sum_up
+from deepstack_harness.auditing.causes import Effects, Replay, same_without_graphs
+from deepstack_harness.auditing.standing import Finding, Standing, by_cause, sum_up
 from deepstack_harness.contract.case import PlannedCase, Regime
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import BROKEN
 from deepstack_harness.oracles.judged_case import JudgedCase
 
 RULES = (Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8, Rule.R11)
@@ -24,9 +26,20 @@ WHO_IS_CAPTURED = (
 
 @dataclass(frozen=True)
 class Standings:
-    """Standing of every rule in each regime that was played."""
+    """Standing of every rule in each regime that was played.
+
+    `same_live` are rules that are broken under graphs, and by the same trace without graphs too.
+    """
 
     of: Mapping[Regime, Standing]
+    same_live: Effects = field(default_factory=dict)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Each cause once, over both regimes: its row, and the rows of what it explains."""
+        rows = [row for standing in self.of.values() for row in standing.rows]
+        within = {place: cause for standing in self.of.values() for place, cause in standing.effects.items()}
+        return by_cause(rows, {**within, **self.same_live})
 
     def chosen(self, regime: str) -> list[Standing]:
         """Return the standings that decide for `live`, `captured` or `both`."""
@@ -43,11 +56,19 @@ def only(plan: Iterable[PlannedCase], regime: str) -> list[PlannedCase]:
     return [planned for planned in plan if planned.case.regime in regimes_of(regime)]
 
 
-def stand_in_regimes(cases: Sequence[JudgedCase], source: str, model_class: str) -> Standings:
-    """Sum up the cases of each regime by themselves."""
+def stand_in_regimes(
+    cases: Sequence[JudgedCase], source: str, model_class: str, replay: Replay | None = None
+) -> Standings:
+    """Sum up the cases of each regime by themselves.
+
+    `replay` plays one more case, so that a fault that has nothing to do with graphs is told once.
+    """
     found = {}
     for regime in (Regime.LIVE, Regime.CAPTURED):
         mine = [judged for judged in cases if judged.case.regime is regime]
         if mine:
             found[regime] = sum_up(mine, source, model_class, rules=RULES)
-    return Standings(found)
+    if replay is None or Regime.CAPTURED not in found:
+        return Standings(found)
+    broken = {row.rule: row.trace for row in found[Regime.CAPTURED].rows if row.verdict in BROKEN}
+    return Standings(found, same_without_graphs(cases, broken, replay))

@@ -4,6 +4,8 @@ vLLM permutes its payload; engines reuse the memory at once; a Qwen3-VL has 3 le
 dtype of vision towers differs from that of buffers; a step has several spans.
 """
 
+from deepstack_harness.contract.trace import COUNTS
+
 LAYOUT_TRACES = (
     "cap 16: set 9 layout=permuted; get 16; set 9 layout=strided; get 16; set 9 layout=slice; get 16",
     "cap 16: set 9 layout=channels; get 16; set 9 layout=expanded; get 16; set 4 layout=expanded; get 16",
@@ -29,9 +31,12 @@ SIZE_TRACES = (
     "cap 1: get 1; set 1; get 1; get 0; clear 1; get 1; set 2; get 1",
     "cap 7: set 7; get 7; get 6; clear 7; get 7; set 6; get 7; clear 3; get 7",
     "cap 17: set 16; get 17; set 17; get 17; get 16; get 15; clear 17; get 17",
-    "cap 16: set 9; set 4 hidden=127; get 16; set 4 hidden=129; get 16; set 4 hidden=256; get 16",
-    "cap 16: set 9; set 4 levels=1; get 16; set 4 levels=6; get 16; set 4 levels=0; get 16",
-    "cap 16: set 9; get -7; clear -2; get 16; resize -5; get 16; get -16; get 16",
+    "cap 16 levels 1: set 1; get 1; get 16; set 2; get 2; get 1; clear 1; get 1",
+    "cap 131: set 131; get 131; set 65; get 131; set 127; get 128; clear 128; set 64; get 131; get 64",
+    "cap 8192 levels 1 hidden 4: set 5000; get 8192; set 1025; get 8192; clear 1032; get 2048",
+    "cap 16: set 9; get 16; set 4 hidden=127; get 16; set 4 hidden=129; get 16; set 4 hidden=256; get 16",
+    "cap 16: set 9; get 16; set 4 levels=1; get 16; set 4 levels=6; get 16; set 4 levels=0; get 16",
+    "cap 16: set 9; get 16; get -7; clear -2; get 16; resize -5; get 16; get -16; get 16",
 )
 
 HISTORY_TRACES = (
@@ -40,10 +45,16 @@ HISTORY_TRACES = (
     "cap 16: set 9; clear 30; get 16; set 9; get 9; clear 16; get 16",
     "cap 16: set 16; get 60; get 16; set 3; get 40; clear 60; get 16; set 40; get 40; resize 10; get 40",
     "cap 16: set 5; resize 3; get 5; resize 50; get 16; get 50; resize 5; get 5; resize 64; get 5",
+    "cap 4: set 3; resize 9; get 9; get 20; set 40; get 40; resize 90; get 90; set 130; get 300; get 130",
+    "cap 2 levels 1 hidden 2: " + "set 1; get 2; clear 1; get 1; " * 260 + "get 2",
+    "cap 16: set 9; get 16; set 9; get 16; set 9 layout=slice; get 16; set 9 layout=slice; get 16",
     "cap 16: set 9; get 9; set 20 fail=1; get 9; set 20 fail=2; get 9; set 20; get 20",
     "cap 16: set 9; get 9; get 24 fail=2; get 9; get 24; resize 40 fail=3; get 9; resize 40; get 9",
-    "cap 16 buffers 2: set 9; set 4 on=b; get 16; get 16 on=b; clear 16 on=b; get 16; get 16 on=b",
-    "cap 16 buffers 2: set 9 on=b; set 12; clear 16; get 16 on=b; set 3 on=b; get 16; get 16 on=b",
+    # Capacities that no other trace has: what buffers of equal sizes share shows here for sure.
+    "cap 19 buffers 2: set 9; set 4 on=b; get 16; get 16 on=b; clear 16 on=b; get 16; get 16 on=b",
+    "cap 18 buffers 2: set 9 on=b; set 12; clear 16; get 16 on=b; set 3 on=b; get 16; get 16 on=b",
+    "cap 16: set 9; get 16; set 0; get 16; set 5; clear 8; set 0; get 9; clear 0; get 9",
+    "cap 16: set 9; get 16; clear 9; get 16; resize 10; get 10; set 7; clear 7; resize 40; get 30; resize 9",
     "cap 16: "
     + "; ".join(f"set {n}; get 16; clear {n}" for n in (9, 1, 16, 3, 12, 7, 2, 15, 8, 4))
     + "; get 16",
@@ -61,6 +72,13 @@ GRAPH_TRACES = (
     "cap 16: capture 16; set 9; replay 16; resize 40; get 16; set 9; replay 16; set 30; get 30; clear 30",
     "cap 16: capture 16; replay 16; resize 20; get 16; resize 64; set 4; replay 16; get 16; replay 16",
 )
+
+ADVISORY_TRACES = tuple(
+    f"cap 16: set 1; {call} count={count}; get 16"
+    for count in COUNTS
+    for call in ("get 1", "clear 1", *(["resize 20"] if count != "bool" else []))
+)
+"""Counts that no promise covers: `check` says what becomes of them, and its exit code does not follow."""
 
 INPUT_TRACES = (*LAYOUT_TRACES, *VALUE_TRACES, *SIZE_TRACES, *HISTORY_TRACES, *GRAPH_TRACES)
 """Part of what `check` and the fixture `deepstack_contract` play."""

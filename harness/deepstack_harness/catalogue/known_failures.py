@@ -23,7 +23,7 @@ class KnownFailure:
 
     `regimes` are those in which they are broken, and `shape` is what goes wrong, by the unit of the figure:
     `rows` are wrong, `calls` raise or are accepted, `answers` lack a level.  Any other fault of the same
-    rule is new.  Empty stands for all.
+    rule is new.  Empty stands for all shapes, and for either regime or both.
     """
 
     package: str
@@ -63,6 +63,10 @@ class KnownRules(dict[Rule, str]):
             and unit in (entry.shape or (unit,))
             for entry in self._entries
         )
+
+    def states(self, rule: Rule, regime: Regime) -> bool:
+        """Tell whether an entry names this regime, so that a rule that is kept in it has been mended."""
+        return any(rule in entry.rules and regime in entry.regimes for entry in self._entries)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ parses: `cap 16: profile 16; set 9; forward 16`.  `set` takes what makes a paylo
 unusual as `key=value`: `set 4 levels=4`, `set 4 hidden=1`, `set 9 request=b`,
 `set 9 spans=0-3+6-9` (only these tokens are visual, the rows of the others zero),
 `set 9 layout=permuted dtype=float32 values=nan grad` (see `Step`).  Every call on the
-buffer takes `on=b` (the second buffer) and `fail=K` (its K-th allocation fails).
+buffer takes `on=b` (the second buffer) and `fail=K` (its K-th allocation fails); get, clear and
+resize take `count=numpy` (or torch, bool: the count is no Python int).
 What differs from the usual buffer stands before the colon:
 `cap 16 levels 4 hidden 1 dtype bfloat16 mode inference buffers 2: set 9; get 16`.
 A run of ten or more equal steps is written once: `get 16 times=300`.
@@ -45,6 +46,8 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 LAYOUTS = ("permuted", "strided", "expanded", "slice", "channels")
 VALUES = ("inf", "nan", "huge", "subnormal", "negzero", "constant", "zeros", "mixed")
 MODES = ("inference",)
+COUNTS = ("numpy", "torch", "bool")
+"""Integers that are no Python int: numpy.int64, a torch tensor without dimensions, and True or False."""
 SECOND = "b"
 """The second buffer of a trace with `buffers 2`."""
 
@@ -52,7 +55,7 @@ _STEP = re.compile(r"(?P<op>[a-z]+)(?:\s+(?P<tokens>-?\d+))?(?P<options>(?:\s+(?
 _TRACE = re.compile(r"cap\s+(?P<capacity>\d+)(?P<header>(?:\s+[a-z]+\s+\w+)*)\s*:\s*(?P<steps>.*)", re.DOTALL)
 _SPAN = re.compile(r"(\d+)-(\d+)")
 _OF_SET = ("levels", "hidden", "request", "spans", "layout", "dtype", "values")
-_OF_CALLS = ("on", "fail")
+_OF_CALLS = ("on", "fail", "count")
 _HEADER = ("levels", "hidden", "dtype", "mode", "buffers")
 _OFTEN = 10
 """Equal steps in a row from which on `times=` is written: shorter runs read better in full."""
@@ -81,7 +84,8 @@ class Step:
     `strided` with gaps between rows, `expanded` from one row, `slice` of a longer tensor, `channels` of a
     wider one), `dtype` its own, `values` what its rows hold instead of normal random numbers, `grad` True
     if it requires a gradient.  `on` is the buffer that is called, None for the first.  `fail` is the
-    number of the allocation inside this call that fails with `torch.OutOfMemoryError`.
+    number of the allocation inside this call that fails with `torch.OutOfMemoryError`, `count` the type of
+    the count that get, clear and resize are given.
     """
 
     op: Op
@@ -96,6 +100,7 @@ class Step:
     grad: bool = False
     on: str | None = None
     fail: int | None = None
+    count: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse counts and options that the operation cannot have."""
@@ -116,6 +121,11 @@ class Step:
         self._one_of("dtype", DTYPES)
         self._one_of("values", VALUES)
         self._one_of("on", (SECOND,))
+        self._one_of("count", COUNTS)
+        if self.count is not None and self.op not in CALLS_BUFFER - {Op.SET}:
+            raise TraceError(f"step '{self}': only get, clear and resize take count=")
+        if self.count == "bool" and self.tokens not in (0, 1):
+            raise TraceError(f"step '{self}': count=bool takes 0 or 1")
         if self.fail is not None and self.fail < 1:
             raise TraceError(f"step '{self}': fail= takes the number of an allocation, from 1")
 
@@ -251,6 +261,7 @@ def _parsed(text: str) -> tuple[Step, ...]:
         values=options.get("values"),
         on=options.get("on"),
         fail=_count(text, options, "fail"),
+        count=options.get("count"),
     )
     times = _count(text, options, "times")
     if times is not None and not 1 <= times <= MOST_STEPS:

@@ -122,7 +122,8 @@ class Effect(StrEnum):
 class Judgement:
     """An oracle's statement about one rule: a figure against a limit, not only yes or no.
 
-    `effect` is there for broken rules whose facts tell it, see `deepstack_harness.oracles.effect`.
+    `effect` is there for broken rules whose facts tell it, see `deepstack_harness.oracles.effect`.  `steps`
+    are the numbers (from 1) of the steps in which a rule of the buffer was seen broken.
     """
 
     rule: Rule
@@ -132,6 +133,7 @@ class Judgement:
     unit: str = ""
     detail: str = ""
     effect: Effect | None = None
+    steps: tuple[int, ...] = ()
 
 
 class RuleVerdicts:

@@ -28,7 +28,8 @@ def judge(observed: ObservedCase) -> Judgement:
     events = sorted(
         [*_moved(case, observation), *_went_back(case, observation), *_suffered(case, observation)]
     )
-    return against(Rule.R6, len(events), 0, "events", _tell(case, events))
+    steps = [number for number, _ in events]
+    return against(Rule.R6, len(events), 0, "events", _tell(case, events), steps)
 
 
 def _moved(case: Case, observation: Observation) -> Iterator[Event]:

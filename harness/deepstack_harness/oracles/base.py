@@ -1,6 +1,6 @@
 """Helpers of all oracles: numbered steps, and the ways to word a judgement."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation, StepFacts
@@ -25,7 +25,9 @@ def error(rule: Rule, why: str) -> Judgement:
     return Judgement(rule, Verdict.ERROR, detail=why)
 
 
-def against(rule: Rule, value: float, limit: float, unit: str, detail: str = "") -> Judgement:
-    """Return FAIL above the limit, PASS up to it."""
+def against(
+    rule: Rule, value: float, limit: float, unit: str, detail: str = "", steps: Iterable[int] = ()
+) -> Judgement:
+    """Return FAIL above the limit, PASS up to it; `steps` are those in which the rule was seen broken."""
     verdict = Verdict.FAIL if value > limit else Verdict.PASS
-    return Judgement(rule, verdict, value, limit, unit, detail)
+    return Judgement(rule, verdict, value, limit, unit, detail, steps=tuple(sorted(set(steps))))

@@ -41,7 +41,7 @@ def _judge(rule: Rule, observed: ObservedCase, why_skipped: str) -> Judgement:
         return skip(rule, "; ".join([why_skipped, *audit.unavailable]))
     unit = mine[0].unit if mine else "rows"
     amount = sum(deviation.amount for deviation in mine if deviation.unit == unit)
-    return against(rule, amount, 0, unit, _summary(mine))
+    return against(rule, amount, 0, unit, _summary(mine), [deviation.step for deviation in mine])
 
 
 def _summary(deviations: Sequence[Deviation]) -> str:

@@ -75,6 +75,7 @@ class _Follower:
         self._ledger = ledger
         self._dtype = dtype
         self._audit = audit
+        self._number = 0
         self._reported: set[tuple[int, int]] = set()
         self._suspect: Rule | None = None
         """The rule that a row newly wrong at the next read breaks: growth or a rejection came before."""
@@ -93,6 +94,7 @@ class _Follower:
         where = f"step {number} '{step}'"
         # Where no allocation failed, the call has no excuse.
         expected = self._ledger.expect(step if facts.failed_allocation else replace(step, fail=None))
+        self._number = number
         self._astray |= _detached(facts)
         if facts.raised is None or facts.raised.call != "make":
             self._test(step, expected)
@@ -133,9 +135,13 @@ class _Follower:
             rule = self._damaged or expected.rule if made else Rule.R2
             self._report(Deviation(rule, 1, "calls", said, raised=True))
         elif raised is not None and self._ledger.steps_done and facts.capacity != self._ledger.capacity:
-            change = f"changed the capacity from {self._ledger.capacity} to {facts.capacity}"
-            self._report(Deviation(expected.rule, 1, "calls", f"{where} raised {raised.type}, and {change}"))
             self._damaged = expected.rule
+            # Room that was made before an allocation failed may stay, if get can answer with it.
+            if not (facts.failed_allocation and facts.capacity > self._ledger.capacity):
+                change = f"changed the capacity from {self._ledger.capacity} to {facts.capacity}"
+                self._report(
+                    Deviation(expected.rule, 1, "calls", f"{where} raised {raised.type}, and {change}")
+                )
 
     def _compare_rows(self, where: str, step: Step, expected: Expected, answer: Answer) -> None:
         if len(answer.rows) != len(expected.levels):
@@ -237,7 +243,7 @@ class _Follower:
             self._suspect = expected.rule
 
     def _report(self, deviation: Deviation) -> None:
-        self._audit.deviations.append(deviation)
+        self._audit.deviations.append(replace(deviation, step=self._number))
 
 
 def _detached(facts: StepFacts) -> bool:

@@ -33,7 +33,7 @@ def _judge_answers(case: Case, observation: Observation) -> Judgement:
     """Count what guards look at and that differs from the first answer: container, requires_grad, strides."""
     # A negative count should not be answered at all (R8).
     seen = [
-        (f"step {number} '{step}'", key, said)
+        (number, f"step {number} '{step}'", key, said)
         for number, step, facts in numbered_steps(case, observation)
         if facts.answer is not None and step.tokens >= 0
         for key, said in _guarded(facts.answer, observation.hidden)
@@ -41,14 +41,14 @@ def _judge_answers(case: Case, observation: Observation) -> Judgement:
     levels = range(observation.levels)
     first = {f"gradient {level}": ("a buffer answers", "without requires_grad") for level in levels}
     wrong = [
-        f"{where} answered {said}, and {first[key][0]} {first[key][1]}"
-        for where, key, said in seen
+        (number, f"{where} answered {said}, and {first[key][0]} {first[key][1]}")
+        for number, where, key, said in seen
         if first.setdefault(key, (where, said))[1] != said
     ]
-    if len({where for where, *_ in seen}) < 2:
+    if len({number for number, *_ in seen}) < 2:
         return skip(Rule.R11, f"arm {case.arm.name} is not compiled, and no two answers can be compared")
-    detail = f"{wrong[0]}: a guard fails, and another graph is compiled" if wrong else ""
-    return against(Rule.R11, len(wrong), 0, "changes", detail)
+    detail = f"{wrong[0][1]}: a guard fails, and another graph is compiled" if wrong else ""
+    return against(Rule.R11, len(wrong), 0, "changes", detail, [number for number, _ in wrong])
 
 
 def _guarded(answer: Answer, hidden: int) -> Iterator[tuple[str, str]]:

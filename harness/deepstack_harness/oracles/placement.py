@@ -23,7 +23,7 @@ def judge(observed: ObservedCase) -> Judgement:
         return skip(Rule.R7, "no get answered with tensors")
     wrong = [answer for answer in answers if answer[2] != {wanted}]
     detail = _describe(wrong[0], wanted) + _mended(wrong[-1], answers) if wrong else ""
-    return against(Rule.R7, len(wrong), 0, "answers", detail)
+    return against(Rule.R7, len(wrong), 0, "answers", detail, [number for number, *_ in wrong])
 
 
 def _describe(answer: Answered, wanted: tuple[str, str]) -> str:

@@ -16,7 +16,7 @@ class Deviation:
 
     `first_row` is the lowest number of a wrong row in the step (None: no row is wrong), `real_rows` the
     number of rows that belong to real tokens; rows behind them are padding.  `raised`: a call raised that
-    had to answer.
+    had to answer.  `step` is the number of the step, from 1.
     """
 
     rule: Rule
@@ -26,6 +26,7 @@ class Deviation:
     first_row: int | None = None
     real_rows: int = 0
     raised: bool = False
+    step: int = 0
 
     @property
     def is_real(self) -> bool:

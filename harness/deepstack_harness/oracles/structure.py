@@ -25,4 +25,4 @@ def judge(observed: ObservedCase) -> Judgement:
         number, step, found = wrong[0]
         what = "None" if found == 0 else f"{found} levels"
         detail = f"step {number} '{step}' was answered with {what}, not with {wanted} tensors"
-    return against(Rule.R1, len(wrong), 0, "answers", detail)
+    return against(Rule.R1, len(wrong), 0, "answers", detail, [number for number, *_ in wrong])

@@ -1,7 +1,7 @@
 """A whole case: every step played, then stated as one observation."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -21,6 +21,7 @@ from deepstack_harness.play.attempt import Attempt, attempt
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.player import CasePlayer
 from deepstack_harness.probes.graphs import GraphProbe
+from deepstack_harness.torch_compat.uninitialized import filled_with_nan
 
 OnProgress = Callable[[Observation | StepFacts], None]
 """Is given the observation without steps before the first step, and then the facts of each step."""
@@ -91,9 +92,16 @@ class _NoDecoder(torch.nn.Module):
         return hidden
 
 
-def mode_of(case: Case) -> AbstractContextManager[object]:
-    """Return the mode that the whole life of the case's buffer is under."""
-    return torch.inference_mode() if case.trace.mode == "inference" else torch.no_grad()
+@contextmanager
+def mode_of(case: Case) -> Iterator[None]:
+    """Enter the mode that the whole life of the case's buffer is under.
+
+    A buffer alone also finds NaN wherever nobody has written; a decoder does as torch does by default.
+    """
+    alone = case.compare is Compare.NOTHING and not case.arm.compiled
+    mode = torch.inference_mode() if case.trace.mode == "inference" else torch.no_grad()
+    with mode, filled_with_nan() if alone else nullcontext():
+        yield
 
 
 def decoder_of(case: Case, model: Model) -> torch.nn.Module:

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,30 +38,49 @@ def values_of(step: Step, drawn: Tensor) -> Tensor:
     return made if step.spans is None else _only(made, step.spans)
 
 
-def laid_out(step: Step, payload: Tensor) -> CallersTensor:
-    """Return a copy of a payload (levels, N, hidden) that lies in memory as the step says."""
+def laid_out(step: Step, payload: Tensor, last: CallersTensor | None = None) -> CallersTensor:
+    """Return a copy of a payload (levels, N, hidden) that lies in memory as the step says.
+
+    It lies in the memory of the `last` one where that fits, as with engines that keep theirs: an address
+    says nothing about the content.
+    """
     levels, tokens, hidden = payload.shape
+    memory_of = partial(_memory, payload, last)
     match step.layout:
         case "permuted":  # vLLM: (N, levels, hidden).permute(1, 0, 2)
-            memory = payload.new_zeros(tokens, levels, hidden)
+            memory = memory_of(tokens, levels, hidden)
             view = memory.permute(1, 0, 2)
         case "strided":
-            memory = payload.new_zeros(levels, 2 * tokens, hidden)
+            memory = memory_of(levels, 2 * tokens, hidden)
             view = memory[:, ::2]
         case "slice":
-            memory = payload.new_zeros(levels, tokens + 5, hidden)
+            memory = memory_of(levels, tokens + 5, hidden)
             view = memory[:, 3 : 3 + tokens]
         case "channels":
-            memory = payload.new_zeros(levels, tokens, 2 * hidden + 1)
+            memory = memory_of(levels, tokens, 2 * hidden + 1)
             view = memory[:, :, 1 : 1 + hidden]
         case "expanded" if tokens and step.spans is None:
-            memory = payload[:, :1].clone()
+            memory = memory_of(levels, 1, hidden).copy_(payload[:, :1])
             view = memory.expand(levels, tokens, hidden)
         case _:
-            memory = view = payload.new_zeros(payload.shape)
+            memory = view = memory_of(levels, tokens, hidden)
     if 0 not in view.stride():  # an expanded tensor holds its row already
         view.copy_(payload)
     return CallersTensor(view.detach().requires_grad_() if step.grad else view, memory)
+
+
+def _memory(payload: Tensor, last: CallersTensor | None, *shape: int) -> Tensor:
+    """Return memory of a shape: that of the last tensor if it has this shape and dtype, else zeros."""
+    made = payload.new_zeros(shape)
+    if last is None or (last.memory.shape, last.memory.dtype) != (made.shape, made.dtype):
+        return made
+    return last.memory
+
+
+def count_of(step: Step) -> int:
+    """Return the count of a call as the step asks for it: a Python int, or an integer that is none."""
+    given = _COUNTS[step.count](step.tokens) if step.count else step.tokens
+    return cast(int, given)
 
 
 def same_bytes(one: Tensor, other: Tensor) -> bool:
@@ -123,6 +145,8 @@ def _mixed(drawn: Tensor, dtype: torch.dtype) -> Tensor:
     made[:, 3::4] = made[:, :1]
     return made
 
+
+_COUNTS: Mapping[str, Callable[[int], object]] = {"numpy": np.int64, "torch": torch.tensor, "bool": bool}
 
 _VALUES: Mapping[str, Callable[[Tensor, torch.dtype], Tensor]] = {
     "inf": _inf, "nan": _nan, "huge": _huge, "subnormal": _subnormal, "negzero": _negzero,

@@ -33,7 +33,7 @@ from deepstack_harness.errors import StepUnavailable
 from deepstack_harness.play.attempt import Attempt, attempt
 from deepstack_harness.play.lane import PlayedLane
 from deepstack_harness.play.model import Model
-from deepstack_harness.play.payloads import laid_out, same_bytes, values_of
+from deepstack_harness.play.payloads import CallersTensor, count_of, laid_out, same_bytes, values_of
 from deepstack_harness.probes.rows import RowOwners
 from deepstack_harness.probes.storage import StorageWatch
 from deepstack_harness.torch_compat import dynamo
@@ -76,6 +76,7 @@ class CasePlayer:
         self._watch = StorageWatch()
         self._captured_in: dict[int, int | None] = {}
         self._sets = 0
+        self._given: dict[int, CallersTensor] = {}
         self._failing: FailingAllocation | None = None
 
     @property
@@ -108,8 +109,8 @@ class CasePlayer:
         if step.op is Op.SET:
             return self._set(step)
         if step.op is Op.CLEAR:
-            return self._facts(step, self._change(step, "clear", lambda one: one.clear(step.tokens)))
-        return self._facts(step, self._change(step, "resize", lambda one: resize(one, step.tokens)))
+            return self._facts(step, self._change(step, "clear", lambda one: one.clear(count_of(step))))
+        return self._facts(step, self._change(step, "resize", lambda one: resize(one, count_of(step))))
 
     def _buffers(self) -> Sequence[tuple[Engine, Buffer]]:
         under_test = (self._caller, self._lane.buffer)
@@ -119,16 +120,16 @@ class CasePlayer:
         payload = self._payload(step)
         self._owners.remember(self._sets, payload)
         content = self._owners.content(payload, self._sizes.dtype)
-        attempts = [self._set_and_reuse(step, one, buffer, payload) for one, buffer in self._buffers()]
+        attempts = [self._set_and_reuse(step, lane, payload) for lane in range(len(self._buffers()))]
         self._owners.remember(-self._sets, torch.full_like(payload, _REUSED - self._sets))
         done, changed = attempts[0]
         plain = all(one == _all_different(self._sets, level, payload) for level, one in enumerate(content))
         return replace(self._facts(step, done), content=None if plain else content, caller_changed=changed)
 
-    def _set_and_reuse(
-        self, step: Step, caller: Engine, buffer: Buffer, payload: Tensor
-    ) -> tuple[Attempt[None], bool]:
-        given = laid_out(step, payload)
+    def _set_and_reuse(self, step: Step, lane: int, payload: Tensor) -> tuple[Attempt[None], bool]:
+        """Give the payload to the buffer of a lane: 0 under test, 1 beside it."""
+        caller, buffer = self._buffers()[lane]
+        given = self._given[lane] = laid_out(step, payload, self._given.get(lane))
         done = self._call(step, "set", lambda: caller.set(buffer, given.payload))
         changed = not same_bytes(given.payload, payload)
         given.reuse(_REUSED - self._sets)
@@ -162,7 +163,7 @@ class CasePlayer:
 
     def _get(self, step: Step) -> Attempt[tuple[Tensor, ...] | None]:
         # An answer is noted outside of the call, because noting allocates too.
-        done = self._call(step, "get", lambda: self._lane.ask(step.tokens))
+        done = self._call(step, "get", lambda: self._lane.ask(count_of(step)))
         if done.returned:
             done = attempt("get", lambda: self._lane.answered(done.value))
         self._read_beside(step.tokens)

@@ -156,7 +156,9 @@ def _finding(finding: ReportedFinding) -> Iterator[str]:
     yield _row(["---"] * 4)
     for row in finding.rows:
         seen = _cell_text(shortened(detail_of(row), 500))
-        yield _row([f"{row.rule} {row.rule.word}", row.verdict, _cell_text(figure_of(row)), seen])
+        regime = "" if finding.case else row.regime
+        rule = f"{row.rule} {row.rule.word} {regime}".strip()
+        yield _row([rule, row.verdict, _cell_text(figure_of(row)), seen])
     if finding.case and (command := again(finding.case)):
         yield f"\nrerun: {code(command)}"
     yield "\n</details>\n"

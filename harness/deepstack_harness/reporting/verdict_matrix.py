@@ -62,13 +62,11 @@ def run_matrix(run: RunData) -> Matrix:
 
 
 def release_matrix(run: RunData) -> Matrix | None:
-    """Return sources and their model classes against rules; None where no source was audited."""
+    """Return sources, their classes and both regimes against rules; None where no source was audited."""
     if run.audit is None:
         return None
-    return _matrix(
-        ("source", "class"),
-        (((row.source or row.revision, row.model_class or "-"), row) for row in run.audit),
-    )
+    rows = ((row.source or row.revision, row.model_class or "-", row.regime or "-") for row in run.audit)
+    return _matrix(("source", "class", "regime"), zip(rows, run.audit, strict=True))
 
 
 def _matrix(heads: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], Row]]) -> Matrix:

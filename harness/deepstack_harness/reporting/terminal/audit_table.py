@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
+from deepstack_harness.auditing.regimes import WHO_IS_CAPTURED
 from deepstack_harness.auditing.standing import Standing
+from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import BROKEN
@@ -49,6 +51,8 @@ class AuditTable:
         self._rules("broken and not known before", [(each, each.new) for each in standings])
         self._rules("known to break, and kept now", [(each, each.improved) for each in standings])
         self._rules("known to break, and not put to the test", [(each, each.missing) for each in standings])
+        if any(each.broken_in(Regime.CAPTURED) for each in standings):
+            self._output.line(f"captured: {WHO_IS_CAPTURED}")
         unjudged = {rule for standing in standings for rule in standing.unjudged}
         self._list("not judged", [_not_judged(one) for one in standings if one.unjudged])
         text = f"{len(standings)} classes and helpers judged, rules broken: {names_of(broken)}"
@@ -57,15 +61,16 @@ class AuditTable:
         self._output.verdict(text, good=not (broken or unjudged))
 
     def _overview(self, groups: dict[str, list[Standing]]) -> None:
-        broken = [Column(max([6, *(len(names_of(members[0].broken)) for members in groups.values())]))]
-        kept = [Column(max([4, *(len(names_of(members[0].kept)) for members in groups.values())]))]
-        columns = [Column(5), *broken, *kept, Column(0)]
-        self._output.row(columns, ["group", "broken", "kept", "classes"], "dim")
+        heads = ("broken live", "broken captured", "kept")
+        rules = {letter: _rules_of(members[0]) for letter, members in groups.items()}
+        widths = [max(map(len, column)) for column in zip(heads, *rules.values(), strict=True)]
+        columns = [Column(5), *map(Column, widths), Column(0)]
+        self._output.row(columns, ["group", *heads, "classes"], "dim")
         for letter, members in groups.items():
             first, *others = _by_source(members)
-            self._output.row(columns, [letter, names_of(members[0].broken), names_of(members[0].kept), first])
+            self._output.row(columns, [letter, *rules[letter], first])
             for other in others:
-                self._output.row(columns, ["", "", "", other])
+                self._output.row(columns, ["", "", "", "", other])
         self._output.line()
 
     def _differences(self, groups: dict[str, list[Standing]]) -> None:
@@ -81,13 +86,17 @@ class AuditTable:
         self._list("sources whose classes differ from each other", apart)
 
     def _findings(self, letter: str, members: Sequence[Standing]) -> None:
-        rows = [row for row in members[0].rows if row.verdict in BROKEN]
-        if not rows:
+        findings = members[0].findings
+        if not findings:
             return
         self._output.line(f"group {letter}, as seen in {members[0].source}, {members[0].model_class}", "bold")
-        columns = [Column(2), Column(3), Column(8), Column(12), Column(0)]
-        for row in rows:
-            self._output.row(columns, ["", row.rule, figure_of(row), row.reach or "", _words(row)])
+        columns = [Column(2), Column(3), Column(8), Column(8), Column(12), Column(0)]
+        for row, also in findings:
+            cells = ["", row.rule, row.regime, figure_of(row), row.reach or "", _words(row)]
+            self._output.row(columns, cells)
+            for effect in also:
+                cells = ["", f"also {effect.rule}", effect.regime, figure_of(effect), effect.reach or ""]
+                self._output.row(columns, [*cells, f"'{effect.trace}'"])
         self._output.line()
 
     def _rules(self, title: str, found: Iterable[tuple[Standing, Collection[Rule]]]) -> None:
@@ -108,6 +117,14 @@ def _groups(standings: Sequence[Standing]) -> dict[str, list[Standing]]:
     for standing in standings:
         alike.setdefault(standing.signature, []).append(standing)
     return {_letter(index): members for index, members in enumerate(alike.values())}
+
+
+def _rules_of(standing: Standing) -> tuple[str, str, str]:
+    """Return the rules broken in live use, those broken in captured use, and those that are kept."""
+    captured = standing.broken_in(Regime.CAPTURED)
+    # What plays no trace has no regime, and is broken in any use.
+    live = standing.broken_in(Regime.LIVE) | standing.broken_in(Regime.NONE)
+    return names_of(live), names_of(captured), names_of(standing.kept)
 
 
 def _letter(index: int) -> str:

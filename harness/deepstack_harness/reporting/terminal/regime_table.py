@@ -1,11 +1,14 @@
 """The table of `check`: rules against regimes, and what was seen of each broken rule."""
 
+from collections.abc import Iterable
+
 from deepstack_harness.auditing.regimes import RULES, WHO_IS_CAPTURED, Standings
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.contract_text import WHERE, quoted
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import BROKEN, Verdict, worst
+from deepstack_harness.contract.verdicts import Verdict, worst
+from deepstack_harness.oracles.judged_case import JudgedCase
 from deepstack_harness.reporting.terminal.audit_table import figure_of
 from deepstack_harness.reporting.terminal.output import Column, Output
 
@@ -20,12 +23,17 @@ def show_regimes(output: Output, standings: Standings) -> None:
         verdict = worst(row.verdict for row in rows)
         why = rows[0].detail if verdict is Verdict.SKIP else ""
         output.row(_COLUMNS, [rule, rule.word, *(row.verdict.word for row in rows), why], verdict.style)
-    told = [row for standing in standings.of.values() for row in standing.rows if _has_to_be_told(row)]
-    for rule in dict.fromkeys(row.rule for row in told):
+    rows = [row for standing in standings.of.values() for row in standing.rows]
+    told = [*standings.findings, *((row, ()) for row in rows if row.verdict is Verdict.ERROR)]
+    for rule in sorted({row.rule for row, _ in told}, key=list(Rule).index):
         output.line()
         output.line(quoted(rule), "bold")
-        for row in (row for row in told if row.rule is rule):
+        for row, also in (finding for finding in told if finding[0].rule is rule):
             output.line(f"  {row.regime}: {figure_of(row)} on '{row.trace}': {row.detail}")
+            for effect in also:
+                output.line(
+                    f"    also {effect.rule} {effect.regime}: {figure_of(effect)} on '{effect.trace}'"
+                )
     if told:
         output.line()
         output.line(WHERE)
@@ -34,8 +42,20 @@ def show_regimes(output: Output, standings: Standings) -> None:
         output.line(f"captured: {WHO_IS_CAPTURED}")
 
 
-def _has_to_be_told(row: Row) -> bool:
-    return row.verdict in BROKEN or row.verdict is Verdict.ERROR
+def show_advice(output: Output, standings: Standings, cases: Iterable[JudgedCase]) -> None:
+    """Print what became of counts that are no Python int; no rule is about them, and no row has them."""
+    known = {rule for standing in standings.of.values() for rule in standing.broken}
+    told = [
+        f"  {said.detail}"
+        for judged in cases
+        for said in judged.judgements
+        if said.verdict is Verdict.FAIL and said.rule not in known
+    ]
+    if told:
+        output.line()
+        output.line("advisory: counts that are no Python int; the contract lets a buffer refuse them")
+        for text in told:
+            output.line(text)
 
 
 def _row_of(standings: Standings, regime: Regime, rule: Rule) -> Row:
