@@ -30,7 +30,8 @@ class Buffer(Protocol):
 
     Counts are Python ints.  A negative count, a payload with another number of levels or with another hidden
     size raises any Exception and changes nothing.  A call above the capacity grows, or raises and changes
-    nothing; the same holds if an allocation fails in the middle of a growth.  Nothing else may raise.
+    nothing; the same holds if an allocation fails in the middle of a growth, but room that was made may stay.
+    Nothing else may raise.
 
     In the captured regime (CUDA graphs) an owner captures get(P), the decoder and clear(P) once for each
     size P, the largest first, with nothing set, and then replays the recorded tensor operations: their Python

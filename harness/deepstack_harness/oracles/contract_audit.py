@@ -132,6 +132,9 @@ class _Follower:
             said = f"{where}: {raised.call} raised {raised.type}: {raised.message}"
             rule = self._damaged or expected.rule if made else Rule.R2
             self._report(Deviation(rule, 1, "calls", said, raised=True))
+        elif raised is not None and facts.failed_allocation and facts.capacity > self._ledger.capacity:
+            # Room that was made before the failure, as for a copy of the answer, does no harm.
+            self._damaged = expected.rule
         elif raised is not None and self._ledger.steps_done and facts.capacity != self._ledger.capacity:
             change = f"changed the capacity from {self._ledger.capacity} to {facts.capacity}"
             self._report(Deviation(expected.rule, 1, "calls", f"{where} raised {raised.type}, and {change}"))
