@@ -95,6 +95,17 @@ def test_a_rejected_set_changes_nothing() -> None:
     assert ledger.payloads[2].fate is Fate.REJECTED
 
 
+@pytest.mark.parametrize(("tokens", "unsound"), [(12, True), (20, False)])
+def test_a_set_that_ran_out_of_memory_keeps_the_payload_only_where_it_had_to_grow(
+    tokens: int, unsound: bool
+) -> None:
+    ledger = after("cap 16: set 9")
+    ledger.commit(Step(Op.SET, tokens, fail=1), accepted=False, capacity=16)
+    assert ledger.unsound is unsound
+    ledger.commit(Step(Op.CLEAR, 16), accepted=True, capacity=16)
+    assert not ledger.unsound
+
+
 def test_a_clear_that_was_rejected_leaves_the_payload() -> None:
     ledger = after("cap 16: set 9")
     ledger.commit(Step(Op.CLEAR, -1), accepted=True, capacity=16)

@@ -1,6 +1,8 @@
 """Check a buffer as `check` does, in this process."""
 
-from deepstack_harness.catalogue.matrix import Where, plan_check
+from collections.abc import Sequence
+
+from deepstack_harness.catalogue.matrix import CHECK_TRACES, Where, plan_check
 from deepstack_harness.contract.buffer_ref import live_buffer
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.protocols import BufferFactory
@@ -10,12 +12,25 @@ from deepstack_harness.oracles.judged_case import judge_case
 from deepstack_harness.play.play_case import play_case
 
 
-def broken_in(make: BufferFactory, regime: Regime) -> dict[Rule, str]:
-    """Return the rules that the traces of one regime see broken, with a trace and what was seen."""
+def broken_in(
+    make: BufferFactory,
+    regime: Regime,
+    traces: Sequence[str] = CHECK_TRACES,
+    *,
+    until_first: bool = False,
+) -> dict[Rule, str]:
+    """Return the rules that the traces of one regime see broken, with a trace and what was seen.
+
+    With `until_first` the traces behind the first that breaks a rule are not played.
+    """
     buffer = live_buffer("checked")
-    plan = [planned for planned in plan_check(Where("qwen3_vl"), buffer) if planned.case.regime is regime]
+    plan = [
+        planned for planned in plan_check(Where("qwen3_vl"), buffer, traces) if planned.case.regime is regime
+    ]
     found: dict[Rule, str] = {}
     for planned in plan:
+        if found and until_first:
+            break
         for said in judge_case(planned, play_case(planned.case, {buffer: make})).judgements:
             if said.verdict in {Verdict.FAIL, Verdict.ERROR}:
                 found.setdefault(said.rule, f"{planned.case.trace}: {said.verdict} {said.detail}")

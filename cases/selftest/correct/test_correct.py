@@ -27,6 +27,19 @@ def test_one_that_is_right_live_alone_breaks_the_address_rule_under_graphs(name:
     assert Rule.R6 in broken_in(buffer_named(name), Regime.CAPTURED)
 
 
+LITTLE_MEMORY = (
+    "cap 16: set 9; get 24 fail={n}; get 9; get 16; resize 40 fail={n}; get 9; set 50 fail={n}; get 9",
+    "cap 16: set 9; set 12 fail={n} dtype=float64; set 3; get 16; set 16 fail={n}; clear 16; get 16",
+)
+"""Allocations that fail while a buffer grows, and where it has not to."""
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_one_that_runs_out_of_memory_is_not_refused(name: str) -> None:
+    traces = [trace.format(n=number) for trace in LITTLE_MEMORY for number in (1, 2, 3, 5, 8)]
+    assert broken_in(buffer_named(name), Regime.LIVE, traces) == {}
+
+
 def test_there_are_eight_designs_none_of_which_is_the_references() -> None:
     assert len(CORRECT) >= 8
     for one in CORRECT.values():

@@ -8,7 +8,8 @@ import pytest
 
 from cases.selftest.workers.misbehaving import ALWAYS
 from cases.selftest.workers.processes import Witness
-from deepstack_harness.catalogue.mutants import MUTANTS
+from deepstack_harness.catalogue.correct import CORRECT
+from deepstack_harness.catalogue.mutants import ALL_MUTANTS
 from deepstack_harness.cli import main
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Verdict
@@ -20,7 +21,7 @@ from deepstack_harness.selftest import trials
 from deepstack_harness.selftest.pool import prove
 from deepstack_harness.selftest.trials import EFFORTS, Effort, Proof, Trial, trials_for
 
-FEW = {"eager": Effort(examples=60, extra=2)}
+FEW = {"eager": Effort(examples=60, extra=2, on_right=5)}
 
 
 @pytest.fixture
@@ -43,6 +44,53 @@ def test_each_mutant_and_the_control_have_a_row(short: None, capsys: pytest.Capt
     ]
     assert rows[0]["examples"] >= 12
     assert all(row["examples"] >= 1 and row["trace"].startswith("cap ") for row in rows[1:])
+    assert [(row["fault"], row["caught_by"], row["check_found"]) for row in rows] == [
+        ("right buffer", [], []),
+        ("structure", ["check", "fuzz"], ["R1"]),
+        ("capacity", ["check", "fuzz"], ["R4"]),
+    ]
+    assert rows[0]["checked"] > rows[2]["checked"] > rows[1]["checked"] == 1
+
+
+def test_the_tables_fit_into_80_columns_and_tell_the_classes_of_faults(
+    short: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("none_when_empty", "growth_loses_payload", "replaces_nan") in {0, 1}
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "none_when_empty                  R1    structure             1      1" in lines[3]
+    classes = {line[:16].strip(): line[16:].split() for line in lines if line[16:24].strip().isdecimal()}
+    assert classes.keys() == {"structure", "capacity", "values"}
+    assert classes["structure"] == ["1", "1", "1", "1", "1"]
+
+
+def test_right_buffers_are_tried_in_the_regimes_in_which_they_are_right() -> None:
+    right = {(trial.subject, trial.arm) for trial in trials_for(ALL_MUTANTS, seed=0) if trial.rule is None}
+    live = {"reference", *CORRECT}
+    both = {"reference", *(name for name, one in CORRECT.items() if one.regimes == "both")}
+    assert {name for name, arm in right if arm == "eager"} == live
+    assert {name for name, arm in right if arm == "eager/full"} == both
+    assert both < live
+
+
+def test_a_right_buffer_that_is_refused_is_named(
+    short: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuses_copies(observed: ObservedCase, rules: Collection[Rule] | None = None) -> list[Judgement]:
+        said, name = judge_all(observed, rules), observed.case.buffer.name
+        return [replace(one, verdict=Verdict.FAIL) if name == "lazy" else one for one in said]
+
+    monkeypatch.setattr(judged_case, "judge_all", refuses_copies)
+    proof = next(prove([Trial("lazy", None, "eager", 3, 0, 0, "right buffer")], workers=0))
+    assert proof.check_found
+    assert not proof.holds
+
+
+def test_a_mutant_that_check_blames_on_another_rule_does_not_hold() -> None:
+    trial = Trial("any", "R6", "eager", examples=9, extra=1, seed=0)
+    proof = Proof(trial, ("R6",), examples=4, seconds=0.1, checked=3, check_found=("R2",))
+    assert not proof.holds
+    assert proof.caught_by_check == 3
 
 
 def test_without_its_oracle_a_mutant_is_missed_and_named(
@@ -53,7 +101,8 @@ def test_without_its_oracle_a_mutant_is_missed_and_named(
     assert run("none_when_empty", "growth_loses_payload") == 1
     said = capsys.readouterr().out
     assert "NOT CAUGHT" in said
-    assert "1 of 2 mutants caught, each by its rule alone; 0 false alarms" in said
+    assert "1 of 2 mutants caught, each by its rule alone; " in said
+    assert "0 false alarms on 1 right buffers in 60 examples" in said
     assert "not so: growth_loses_payload" in said
 
 
@@ -69,7 +118,8 @@ def test_an_oracle_that_always_speaks_gives_false_alarms_and_blames_the_wrong_ru
     said = capsys.readouterr().out
     assert "FALSE ALARM R7" in said
     assert "broke R7" in said.partition("none_when_empty")[2]
-    assert "0 of 1 mutants caught, each by its rule alone; 1 false alarms" in said
+    assert "0 of 1 mutants caught, each by its rule alone; " in said
+    assert "1 false alarms on 1 right buffers" in said
 
 
 @pytest.mark.parametrize(
@@ -127,9 +177,9 @@ def test_the_same_seed_proves_the_same() -> None:
 
 
 def test_the_control_is_hunted_under_every_arm_that_a_mutant_needs_at_least_as_long() -> None:
-    planned = trials_for(MUTANTS, seed=0)
-    assert {trial.subject for trial in planned} == {*MUTANTS, "reference"}
-    assert {mutant.arm for mutant in MUTANTS.values()} == set(EFFORTS)
+    planned = trials_for(ALL_MUTANTS, seed=0, right=False)
+    assert {trial.subject for trial in planned} == {*ALL_MUTANTS, "reference"}
+    assert {mutant.arm for mutant in ALL_MUTANTS.values()} == set(EFFORTS)
     for arm in EFFORTS:
         of_arm = [trial for trial in planned if trial.arm == arm]
         assert of_arm[0].rule is None
@@ -154,4 +204,4 @@ def test_a_wrong_call_is_one_sentence(
 @pytest.mark.timeout(900)
 def test_every_mutant_is_caught_with_no_hint(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["selftest"]) == 0
-    assert f"{len(MUTANTS)} of {len(MUTANTS)} mutants caught" in capsys.readouterr().out
+    assert f"{len(ALL_MUTANTS)} of {len(ALL_MUTANTS)} mutants caught" in capsys.readouterr().out

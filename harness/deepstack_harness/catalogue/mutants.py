@@ -1,8 +1,9 @@
 """The mutants by name, read from the files in `mutants/` without importing them, which would cost torch.
 
-Every class of `mutants/r*.py` is a mutant.  Its class attributes say which rule it breaks (`rule`) and
-under which arm the fault shows (`arm`, by default `eager`); the first line of its docstring says the
-fault.  The class `SomeFault` is the mutant `some_fault`, unless it has a `name`.
+Every class of `mutants/r*.py` is a mutant.  Its class attributes say which rule it breaks (`rule`), under
+which arm the fault shows (`arm`, by default `eager`) and to which class of faults it belongs (`fault`, by
+default the word for the rule); the first line of its docstring says the fault.  The class `SomeFault` is the
+mutant `some_fault`, unless it has a `name`.
 """
 
 import ast
@@ -22,10 +23,14 @@ _FOLDER = Path(__file__).resolve().parents[1] / "mutants"
 
 @dataclass(frozen=True)
 class Mutant(Entry):
-    """A buffer with one deliberate fault: the rule it breaks, and the arm under which that shows."""
+    """A buffer with one deliberate fault: the rule it breaks, and the arm under which that shows.
+
+    `fault` is the class of the fault, such as `layout` of a payload.
+    """
 
     rule: Rule = field(kw_only=True)
     arm: str = field(default="eager", kw_only=True)
+    fault: str = field(kw_only=True)
 
 
 def read_mutants(folder: Path) -> dict[str, Mutant]:
@@ -45,8 +50,9 @@ def _mutants_of(file: Path) -> Iterator[tuple[str, Mutant]]:
                 Mutant(
                     f"deepstack_harness.mutants.{inside}{file.stem}:{node.name}",
                     (ast.get_docstring(node) or "").partition("\n")[0],
-                    rule=Rule(stated["rule"]),
+                    rule=(rule := Rule(stated["rule"])),
                     arm=stated.get("arm", "eager"),
+                    fault=stated.get("fault", rule.word),
                 ),
             )
 
@@ -73,5 +79,8 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(read_mutants(_FOLDER))
 INPUT_MUTANTS: Mapping[str, Mutant] = MappingProxyType(read_mutants(_FOLDER / "inputs"))
 """Those whose fault shows only on unusual payloads and histories (`catalogue.input_traces`)."""
 
-BUFFERS = Names("revision", {**REVISIONS.own, **MUTANTS, **INPUT_MUTANTS, **CORRECT}, "revisions")
+ALL_MUTANTS: Mapping[str, Mutant] = MappingProxyType({**MUTANTS, **INPUT_MUTANTS})
+"""Every mutant: what `selftest` hunts for."""
+
+BUFFERS = Names("revision", {**REVISIONS.own, **ALL_MUTANTS, **CORRECT}, "revisions")
 """Every buffer that has a name: revisions of ours and of other packages, mutants and right buffers."""

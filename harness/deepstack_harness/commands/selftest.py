@@ -7,11 +7,11 @@ import time
 from argparse import ArgumentParser, Namespace
 
 from deepstack_harness.catalogue.data_files import hypothesis_storage
-from deepstack_harness.catalogue.mutants import MUTANTS
+from deepstack_harness.catalogue.mutants import ALL_MUTANTS
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 from deepstack_harness.reporting.terminal.output import Output
 
-SUMMARY = "check that each mutant is caught by its own rule alone, and that reference breaks none"
+SUMMARY = "check that each mutant is caught by its own rule alone, and that right buffers break none"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
-    """Exit 0 when all mutants are caught by exactly their rule and `reference` is clean, else 1."""
+    """Exit 0 when all mutants are caught by exactly their rule and right buffers are clean, else 1."""
     os.environ.update(hypothesis_storage())
     from deepstack_harness.reporting.terminal.selftest_table import SelftestTable
     from deepstack_harness.selftest.pool import prove
@@ -38,7 +38,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     _check(args)
     start = time.perf_counter()
     table = SelftestTable(output)
-    trials = trials_for(args.mutants or MUTANTS, args.seed)
+    trials = trials_for(args.mutants or ALL_MUTANTS, args.seed, right=not args.mutants)
     with output.progress(f"{len(trials)} hunts"):
         for proof in prove(trials, args.workers):
             table.show(proof)
@@ -47,7 +47,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
 def _check(args: Namespace) -> None:
     for name in args.mutants:
-        if name not in MUTANTS:
-            raise unknown_name("mutant", name, MUTANTS)
+        if name not in ALL_MUTANTS:
+            raise unknown_name("mutant", name, ALL_MUTANTS)
     if args.workers < 0:
         raise UsageError(f"--workers {args.workers}: the number of processes must be 0 or more")

@@ -11,6 +11,9 @@ from deepstack_harness.contract.trace import Trace
 
 ENGINE = "engine"
 """The name of the caller that does everything right."""
+LEVELS_ALONE, HIDDEN_ALONE = 3, 8
+"""Sizes of a buffer that is fuzzed alone: as many levels as released models have, and rows short enough to
+read them all often."""
 
 
 class Compare(StrEnum):

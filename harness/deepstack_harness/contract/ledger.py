@@ -88,7 +88,9 @@ class Ledger:
     payloads: dict[int, Payload] = field(default_factory=dict)
     steps_done: int = 0
     unsound: bool = False
-    """An invalid set was accepted: its rows are undefined until the next set or clear."""
+    """Rows are undefined until the next set or clear: an invalid set was accepted, or one ran out of memory
+    where it did not have to grow.
+    """
     promised: int = 0
     asked: int | None = None
     """Rows that the last get asked for; None after a set or a clear."""
@@ -178,7 +180,8 @@ class Ledger:
         return step.tokens < 0 or wrong_shape
 
     def _set(self, step: Step, accepted: bool, content: Rows | None) -> None:
-        self.unsound = accepted and self._invalid(step)
+        within = step.fail is not None and step.tokens <= self.capacity
+        self.unsound = self._invalid(step) if accepted else within or self.unsound
         if accepted:
             self._end_live(Fate.REPLACED)
             self.asked = None

@@ -142,3 +142,13 @@ class FitsExactly:
 
     def _zeros(self, rows: int) -> Tensor:
         return self._like.new_zeros(rows, self._like.size(1))
+
+
+class GrowsThenCopies(Reserve):
+    """Grows as `Reserve` does, and answers with copies: the copy may find no memory after the growth."""
+
+    regimes = "live"
+
+    def get(self, tokens: int) -> tuple[Tensor, ...]:
+        self._reserve(tokens)
+        return tuple(level[:tokens].clone() for level in self.store)

@@ -102,3 +102,17 @@ class ClearsByParts:
     def _refuse_unless(self, good: bool) -> None:
         if not good:
             raise RuntimeError("no such rows")
+
+
+class ZeroesThenConverts(OneTensor):
+    """Zeroes its rows before it converts the payload: if that finds no memory, the rows are gone."""
+
+    regimes = "both"
+
+    def set(self, payload: Tensor) -> None:
+        levels, tokens, hidden = payload.shape
+        if (levels, hidden) != (self._rows.size(0), self._rows.size(2)):
+            raise ValueError(f"payload of shape {tuple(payload.shape)} for {tuple(self._rows.shape)}")
+        self._fitting(tokens)
+        self._rows.zero_()
+        self._rows[:, :tokens] = payload.detach().to(self._rows.dtype, copy=True)

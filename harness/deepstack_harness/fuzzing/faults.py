@@ -20,7 +20,7 @@ _SAYS_NOTHING_OF_ROWS = frozenset({Rule.R1, Rule.R6, Rule.R7})
 """Rules that may be broken without a row being wrong: behind such a step the trace can be judged further."""
 
 _PLACE = re.compile(r"^step \d+ '[^']*': (?=\d+ rows)")
-_PAYLOAD_OPTIONS = re.compile(r" (?:spans|request)=[^ ']+")
+_PAYLOAD_OPTIONS = re.compile(r" (?:(?:spans|request|layout|dtype|values|on|fail)=[^ ']+|grad\b)")
 _MESSAGE = re.compile(r"(raised \w+): .*")
 _MORE = re.compile(r" \(and \d+ more\)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -116,7 +116,7 @@ def _read_everywhere(trace: Trace, seen: Sequence[StepFacts]) -> Trace:
     for step, facts in zip(trace, seen, strict=False):
         done.append(step)
         if step.op is not Op.GET and facts.capacity <= _MOST_READ * trace.capacity:
-            done.append(Step(Op.GET, facts.capacity))
+            done.append(Step(Op.GET, facts.capacity, on=step.on))
     return replace(trace, steps=tuple(done))
 
 

@@ -23,6 +23,7 @@ from deepstack_harness.fuzzing.faults import Fault, fault_of_death, faults_by_st
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.lifecycles import lifecycles
 from deepstack_harness.fuzzing.player import Death, FindingKind, Player
+from deepstack_harness.fuzzing.simpler import changes, without
 from deepstack_harness.fuzzing.target import Target
 from deepstack_harness.fuzzing.watch import Progress, Watch
 
@@ -102,7 +103,7 @@ class Hunt:
                 )  # fmt: skip
                 fault = search.seen[smallest]
                 assert fault is not None  # or it would not have been shown
-                self.tell(search.without_needless_steps(fault), search.example)
+                self.tell(search.simplest(fault), search.example)
 
     def ask(self, trace: Trace) -> None:
         """Play one example that need not be shrunk."""
@@ -251,7 +252,19 @@ class _Search:
         self._hunt.tell(fault, self._hunt.progress.examples, alone=False)
         return False
 
-    def without_needless_steps(self, fault: Fault) -> Fault:
+    def simplest(self, fault: Fault) -> Fault:
+        """Return the fault with a trace that has no needless step, setting or option, as far as tries last.
+
+        hypothesis shrinks the numbers that these were chosen by, where the next smaller number may stand for
+        a payload that shows nothing.
+        """
+        fault = self._without_needless_steps(fault)
+        for change in changes(fault.trace):
+            simpler = without(fault.trace, change)
+            fault = (simpler and self._again(simpler)) or fault
+        return fault
+
+    def _without_needless_steps(self, fault: Fault) -> Fault:
         """Return the fault with a trace from which no single step can be left out, as far as tries last.
 
         hypothesis shrinks the numbers that a trace was written from, where one number stands for several

@@ -79,6 +79,10 @@ class Player(Protocol):
         """Play a case on the session of the cases before it, or on a new one."""
         ...
 
+    def check(self, case: Case) -> Observation:
+        """Play a case as `check` does; raises `HarnessError` where the worker ended."""
+        ...
+
 
 class WorkerPlayer:
     """A worker that plays; after a death the next case starts another one.  To be closed."""
@@ -132,6 +136,12 @@ class WorkerPlayer:
         printed = result.output.strip() or "nothing"
         raise HarnessError(f"the worker ended outside a step: {result.sentence}; it printed: {printed}")
 
+    def check(self, case: Case) -> Observation:
+        """Play a case in the worker, with the sizes of its family."""
+        self._replace_if_ended()
+        result = self._worker.call(f"{_WORK}:play_on_its_own", {"case": msgspec.to_builtins(case)})
+        return msgspec.convert(value_of(result, f"checking '{case.trace}'"), Observation)
+
     def stop(self) -> None:
         """End the worker without waiting, and start no other one; from any thread."""
         with self._lock:
@@ -184,3 +194,9 @@ class InProcessPlayer:
             )
         except OutOfMemory as error:
             return Death(FindingKind.MEMORY, len(played), str(error))
+
+    def check(self, case: Case) -> Observation:
+        """Play a case in this process, with the sizes of its family."""
+        from deepstack_harness.play.shared_work import play_on_its_own
+
+        return msgspec.convert(play_on_its_own(msgspec.to_builtins(case)), Observation)

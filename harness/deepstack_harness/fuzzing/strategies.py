@@ -12,7 +12,8 @@ from functools import cache
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from deepstack_harness.contract.trace import Op, Step, Trace
+from deepstack_harness.contract.trace import MAY_BE_NEGATIVE, Op, Step, Trace
+from deepstack_harness.fuzzing.input_kinds import PAYLOADS
 from deepstack_harness.workload.padding import CAPTURE_SIZES, pad_to_capture, pad_to_multiple
 from deepstack_harness.workload.requests import Request
 from deepstack_harness.workload.schedule import ScheduledStep, schedule
@@ -20,11 +21,17 @@ from deepstack_harness.workload.schedule import ScheduledStep, schedule
 REPORTED_PAIRS = ((9, 16), (11, 16), (14, 16), (76, 80), (309, 320), (329, 336), (479, 480))
 """(N, P) of the crashes of vLLM 41485, 40932 and 41697: padding to the next capture size."""
 
-CAPACITIES = (16, 16, 16, 16, 16, 1, 2, 4, 20, 24, 80)
-"""Rows of buffers to draw from; small ones most of all, because every row is read after every step."""
+CAPACITIES = (16, 16, 16, 16, 16, 16, 1, 2, 4, 7, 13, 15, 17, 20, 24, 33, 80)
+"""Rows of buffers to draw from: 1, 2, primes, powers of two and their neighbours, those of reported crashes.
 
-SHAPE_FAULTS = ((2, None), (4, None), (0, None), (None, 1), (None, 7), (None, 129))
-"""(levels, hidden) of payloads that a buffer of 3 levels and another hidden size must refuse."""
+Small ones most of all, because every row is read after every step.
+"""
+
+SHAPE_FAULTS = (
+    (2, None), (4, None), (0, None), (1, None), (6, None),
+    (None, 1), (None, 7), (None, 127), (None, 129), (None, 256),
+)  # fmt: skip
+"""(levels, hidden) of payloads that a buffer of 3 levels and hidden size 8 or 128 must refuse."""
 
 
 @cache
@@ -44,6 +51,11 @@ def growing_counts(capacity: int, ranks: int = 2) -> tuple[int, ...]:
     """
     above = (capacity + 1, pad_to_capture(capacity + 1), pad_to_multiple(capacity + 1, ranks))
     return tuple(sorted({*above, capacity + 4, capacity * 3 // 2 + 1}))
+
+
+def refused_counts(capacity: int) -> tuple[int, ...]:
+    """Return negative counts, -1 first: those that Python would take for counts from the end, and lower."""
+    return (-1, *sorted({-2, -7, -capacity, -capacity - 1, -8 * capacity} - {-1}, reverse=True))
 
 
 def token_counts(capacity: int, ranks: int = 1) -> SearchStrategy[int]:
@@ -92,16 +104,19 @@ def spans(draw: DrawFn, tokens: int) -> tuple[tuple[int, int], ...]:
 
 @st.composite
 def sets(draw: DrawFn, capacity: int, ranks: int = 1, *, bad: bool = False) -> Step:
-    """Draw a `set`, sometimes with spans or above the capacity; with `bad` also of a wrong shape."""
+    """Draw a `set`, sometimes above the capacity, or with a payload as engines make them.
+
+    With `bad` also of a wrong shape.
+    """
     counts = st.one_of(
         token_counts(capacity, ranks), st.sampled_from(growing_counts(capacity, max(2, ranks)))
     )
     tokens = draw(counts)
     if bad and draw(st.integers(0, 3)) == 0:
         return Step(Op.SET, tokens, *draw(st.sampled_from(SHAPE_FAULTS)))
-    return Step(
-        Op.SET, tokens, spans=draw(spans(tokens)) if tokens and draw(st.integers(0, 4)) == 0 else None
-    )
+    made = draw(st.sampled_from(PAYLOADS)) if draw(st.integers(0, 2)) == 0 else {}
+    drawn_spans = draw(spans(tokens)) if tokens and draw(st.integers(0, 4)) == 0 else None
+    return Step(Op.SET, tokens, spans=drawn_spans, **made)
 
 
 def steps(capacity: int, ranks: int = 1, *, bad: bool = True) -> SearchStrategy[Step]:
@@ -111,7 +126,8 @@ def steps(capacity: int, ranks: int = 1, *, bad: bool = True) -> SearchStrategy[
     )
     plain = (Op.GET, Op.CLEAR, Op.RESIZE, Op.FORWARD, Op.PROFILE)
     drawn = st.builds(Step, st.sampled_from(plain), counts)
-    refused = [st.builds(Step, st.sampled_from((Op.GET, Op.CLEAR, Op.RESIZE)), st.just(-1))] if bad else []
+    refusing = st.sampled_from(sorted(MAY_BE_NEGATIVE))
+    refused = [st.builds(Step, refusing, st.sampled_from(refused_counts(capacity)))] if bad else []
     return st.one_of(sets(capacity, ranks, bad=bad), drawn, drawn, *refused)
 
 

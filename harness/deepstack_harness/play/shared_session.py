@@ -13,7 +13,7 @@ from deepstack_harness.arms.compile import CompiledSession
 from deepstack_harness.arms.eager import EagerSession
 from deepstack_harness.callers.by_name import caller_of
 from deepstack_harness.contract.arm_spec import Capture
-from deepstack_harness.contract.case import Case, Compare
+from deepstack_harness.contract.case import HIDDEN_ALONE, LEVELS_ALONE, Case, Compare
 from deepstack_harness.contract.observation import GraphFacts, Observation
 from deepstack_harness.contract.protocols import BufferFactory, Family, Profile, Session
 from deepstack_harness.contract.trace import Step
@@ -32,9 +32,6 @@ from deepstack_harness.play.player import CasePlayer
 from deepstack_harness.probes.graphs import GraphProbe
 from deepstack_harness.probes.numerics import NumericsProbe
 from deepstack_harness.torch_compat import dynamo
-
-LEVELS, HIDDEN = 3, 8
-"""Of a buffer alone: as many levels as released models have, rows short enough to read them all often."""
 
 
 class SharedSession:
@@ -114,8 +111,8 @@ def _capturing(case: Case, inner: EagerSession, model: Model) -> Session:
 class _Sizes:
     """Sizes of a buffer alone, in place of a family."""
 
-    levels = LEVELS
-    hidden = HIDDEN
+    levels = LEVELS_ALONE
+    hidden = HIDDEN_ALONE
     routed = False
 
     def __init__(self, name: str) -> None:
@@ -126,5 +123,5 @@ class _Sizes:
 def _sizes_alone(family: str) -> Model:
     """Return the sizes of a buffer alone, with a decoder that nobody calls."""
     nothing = nn.Linear(1, 1)
-    probe = NumericsProbe(nothing, LEVELS, HIDDEN)
+    probe = NumericsProbe(nothing, LEVELS_ALONE, HIDDEN_ALONE)
     return Model(cast(Family, _Sizes(family)), nothing, probe, torch.float32, torch.device("cpu"))

@@ -12,6 +12,7 @@ from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.trace import Step
 from deepstack_harness.play.in_process import factory_of
+from deepstack_harness.play.play_case import play_case
 from deepstack_harness.play.shared_session import SharedSession
 from deepstack_harness.workers.child import Channel
 
@@ -39,6 +40,11 @@ def bind(buffer: Mapping[str, Any] | None, source: str | None, family: str) -> d
     return {"buffer": msgspec.to_builtins(found), "torch": str(torch.__version__)}
 
 
+def bind_live(buffer: BufferRef, factory: BufferFactory) -> None:
+    """Have a reference stand for a class that is alive in this process."""
+    _bound[buffer] = factory
+
+
 def play_shared(case: Mapping[str, Any], new_session: bool, channel: Channel) -> dict[str, Any]:
     """Play a `Case` on the session of the cases before it, or on a new one; return the `Observation`.
 
@@ -50,6 +56,11 @@ def play_shared(case: Mapping[str, Any], new_session: bool, channel: Channel) ->
 
     seen = play_on_shared_session(msgspec.convert(case, Case), new_session=new_session, announce=announce)
     return msgspec.to_builtins(seen)  # type: ignore[no-any-return]
+
+
+def play_on_its_own(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Play a `Case` as `check` does, on a session of its own and with the sizes of its family."""
+    return msgspec.to_builtins(play_case(msgspec.convert(case, Case), _bound))  # type: ignore[no-any-return]
 
 
 def play_on_shared_session(case: Case, *, new_session: bool, **announce: Any) -> Observation:

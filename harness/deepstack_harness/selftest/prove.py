@@ -1,26 +1,35 @@
-"""Prove one trial: hunt on its buffer, and say what was found."""
+"""Prove one trial: hunt on its buffer, play the traces of `check` on it, and say what was found."""
 
 import time
 
 from typing_extensions import override
 
+from deepstack_harness.catalogue.matrix import Where, plan_check
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.buffer_ref import BufferRef, registered
+from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.hunt import hunt
 from deepstack_harness.fuzzing.player import Player
 from deepstack_harness.fuzzing.target import Target
 from deepstack_harness.fuzzing.watch import Progress, Watch
+from deepstack_harness.oracles.judged_case import judge_case
 from deepstack_harness.selftest.trials import Proof, Trial
 
 
 def prove_one(trial: Trial, player: Player) -> Proof:
-    """Hunt until a few examples after the first finding.  R0 is left out: other faults break it too."""
+    """Play the traces of `check` up to the first finding, and hunt until a few examples after the first.
+
+    R0 is left out: other faults break it too.
+    """
     watch, start = _StopsAfterFinding(trial.extra), time.perf_counter()
     buffer = player.bind(registered(trial.subject), None, Target.family)
     target = Target(buffer, ArmSpec.parse(trial.arm))
+    regime = Regime.CAPTURED if target.arm.captured else Regime.LIVE
+    checked = _check(buffer, regime, player)
     done = hunt(target, player, examples=trial.examples, seed=trial.seed, watch=watch, per_name=1)
     found = [finding for finding in done.findings if finding.rule is not Rule.R0]
     return Proof(
@@ -30,7 +39,23 @@ def prove_one(trial: Trial, player: Player) -> Proof:
         seconds=time.perf_counter() - start,
         trace=min((finding.trace for finding in found), key=len, default=""),
         detail=found[0].detail if found else "",
+        checked=checked[0],
+        check_found=checked[1],
     )
+
+
+def _check(buffer: BufferRef, regime: Regime, player: Player) -> tuple[int, tuple[str, ...]]:
+    """Play the traces of `check` of one regime up to the first bad one; return how many, and the rules."""
+    played = 0
+    for planned in plan_check(Where(Target.family), buffer):
+        if planned.case.regime is not regime:
+            continue
+        played += 1
+        said = judge_case(planned, player.check(planned.case)).judgements
+        broken = {one.rule for one in said if one.verdict in {Verdict.FAIL, Verdict.ERROR}} - {Rule.R0}
+        if broken:
+            return played, tuple(sorted(broken))
+    return played, ()
 
 
 class _StopsAfterFinding(Watch):

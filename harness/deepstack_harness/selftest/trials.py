@@ -1,25 +1,34 @@
-"""Hunts whose outcome is known: each mutant must be caught by its rule alone, `reference` by no rule."""
+"""Hunts whose outcome is known: each mutant must be caught by its rule alone, right buffers by no rule."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from deepstack_harness.catalogue.mutants import MUTANTS
+from deepstack_harness.catalogue.correct import CORRECT
+from deepstack_harness.catalogue.mutants import ALL_MUTANTS
 
 CONTROL = "reference"
 """The buffer in which no broken rule may be found."""
+_RIGHT = "right buffer"
+"""The class of a buffer that has no fault."""
+_LIVE_ARM, _CAPTURED_ARM = "eager", "eager/full"
 
 
 @dataclass(frozen=True)
 class Effort:
-    """Length of a hunt: examples in all, and how many of them at most after the first finding."""
+    """Length of a hunt: examples in all, how many of them after the first finding, and on a right buffer."""
 
     examples: int
     extra: int
+    on_right: int
 
 
 EFFORTS: Mapping[str, Effort] = MappingProxyType(
-    {"eager/stock": Effort(12, 0), "eager/full": Effort(100, 10), "eager": Effort(600, 15)}
+    {
+        "eager/stock": Effort(12, 0, 0),
+        _CAPTURED_ARM: Effort(100, 10, 25),
+        _LIVE_ARM: Effort(1200, 15, 200),
+    }
 )
 """Arms that mutants are hunted under, expensive arms first: the hunt that starts last must be a short one.
 
@@ -29,7 +38,10 @@ Every mutant is caught within so many examples; on the control all of them find 
 
 @dataclass(frozen=True)
 class Trial:
-    """A hunt: the buffer's name, the rule that it breaks (None for the control), the arm, and the effort."""
+    """A hunt: the buffer's name, the rule that it breaks (None for a right one), the arm, and the effort.
+
+    `fault` is the class of the mutant's fault.
+    """
 
     subject: str
     rule: str | None
@@ -37,6 +49,7 @@ class Trial:
     examples: int
     extra: int
     seed: int
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,26 +65,52 @@ class Proof:
     seconds: float
     trace: str = ""
     detail: str = ""
+    checked: int = 0
+    """Traces of `check` that were played: up to the first that breaks a rule, or all."""
+    check_found: tuple[str, ...] = ()
+    """Rules that this trace of `check` breaks, by the regime that the buffer is judged in."""
 
     @property
     def holds(self) -> bool:
-        """True if exactly the stated rule was found; for the control, none."""
-        return not self.failed and self.found == ((self.trial.rule,) if self.trial.rule else ())
+        """True if exactly the stated rule was found; for a right buffer, none, by `check` neither."""
+        stated = (self.trial.rule,) if self.trial.rule else ()
+        return not self.failed and self.found == stated and self.check_found in ((), stated)
 
     @property
     def failed(self) -> bool:
         """True if the worker gave no answer; `detail` says why."""
         return self.examples == 0
 
+    @property
+    def caught_by_check(self) -> int | None:
+        """Number of the trace of `check` that shows the fault, from 1; None if none does."""
+        return self.checked if self.check_found else None
 
-def trials_for(mutants: Iterable[str], seed: int) -> list[Trial]:
-    """Return a trial for each mutant, and one of the control for each arm that these take."""
-    named = [(name, str(MUTANTS[name].rule), MUTANTS[name].arm) for name in mutants]
-    arms = {arm for _, _, arm in named}
-    controls = [(CONTROL, None, arm) for arm in arms]
+
+def trials_for(mutants: Iterable[str], seed: int, *, right: bool = True) -> list[Trial]:
+    """Return a trial for each mutant, and one of the control for each arm that these take.
+
+    With `right` also one for each right buffer, under each arm in which it is right.
+    """
+    wanted = [*mutants]
+    arms = {ALL_MUTANTS[name].arm for name in wanted}
     return [
-        Trial(subject, rule, arm, effort.examples, effort.extra, seed)
+        trial
         for arm, effort in EFFORTS.items()
-        for subject, rule, its_arm in [*controls, *named]
-        if its_arm == arm
+        for trial in (
+            *(_controls(arm, effort, seed, right=right) if arm in arms else ()),
+            *(_of_mutant(name, effort, seed) for name in wanted if ALL_MUTANTS[name].arm == arm),
+        )
     ]
+
+
+def _controls(arm: str, effort: Effort, seed: int, *, right: bool) -> Iterator[Trial]:
+    yield Trial(CONTROL, None, arm, effort.examples, effort.extra, seed, _RIGHT)
+    for name, buffer in CORRECT.items() if right and effort.on_right else ():
+        if arm == _LIVE_ARM or buffer.regimes == "both":
+            yield Trial(name, None, arm, effort.on_right, effort.extra, seed, _RIGHT)
+
+
+def _of_mutant(name: str, effort: Effort, seed: int) -> Trial:
+    mutant = ALL_MUTANTS[name]
+    return Trial(name, str(mutant.rule), mutant.arm, effort.examples, effort.extra, seed, mutant.fault)

@@ -10,6 +10,7 @@ class EmptyExpanded(ReferenceBuffer):
     """Answers with one zero, expanded, while nothing is set: other strides."""
 
     rule = Rule.R11
+    fault = "strides"
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         answer = super().get(tokens)
@@ -22,6 +23,7 @@ class GradientFollowsPayload(ReferenceBuffer):
     """Answers with tensors that require a gradient if the payload did."""
 
     rule = Rule.R11
+    fault = "gradient"
     _gradient = False
 
     def set(self, payload: Tensor) -> None:

@@ -13,40 +13,45 @@ class ReplacesNan(ReferenceBuffer):
     """`set` stores zeros for NaN."""
 
     rule = Rule.R2
+    fault = "values"
 
     def set(self, payload: Tensor) -> None:
-        super().set(torch.where(payload.isnan(), 0.0, payload))
+        super().set(torch.where(payload.isnan(), 0.0, payload) if _fits(self, payload) else payload)
 
 
 class ClampsInfinity(ReferenceBuffer):
     """`set` stores the largest number of its dtype for infinity."""
 
     rule = Rule.R2
+    fault = "values"
 
     def set(self, payload: Tensor) -> None:
         most = torch.finfo(self._levels[0].dtype).max
-        super().set(payload.clamp(-most, most))
+        super().set(payload.clamp(-most, most) if _fits(self, payload) else payload)
 
 
 class FlushesSubnormals(ReferenceBuffer):
     """`set` stores zeros for subnormal numbers, as a flag of the processor does."""
 
     rule = Rule.R2
+    fault = "values"
 
     def set(self, payload: Tensor) -> None:
         tiny = torch.finfo(payload.dtype).tiny
-        super().set(torch.where(payload.abs() < tiny, torch.zeros_like(payload), payload))
+        flushed = torch.where(payload.abs() < tiny, torch.zeros_like(payload), payload)
+        super().set(flushed if _fits(self, payload) else payload)
 
 
 class ReadsMemoryInOrder(ReferenceBuffer):
     """`set` takes every payload for contiguous, and reads the memory from its first element on."""
 
     rule = Rule.R2
+    fault = "layout"
 
     def set(self, payload: Tensor) -> None:
         _, tokens, hidden = payload.shape
         memory = payload.untyped_storage().nbytes() // payload.element_size() - payload.storage_offset()
-        if payload.numel() <= memory:
+        if payload.numel() <= memory and _fits(self, payload):
             payload = payload.as_strided(payload.shape, (tokens * hidden, hidden, 1))
         super().set(payload)
 
@@ -55,19 +60,22 @@ class ForgetsTheOffset(ReferenceBuffer):
     """`set` reads a slice from the beginning of the tensor that it was cut from."""
 
     rule = Rule.R2
+    fault = "layout"
 
     def set(self, payload: Tensor) -> None:
-        super().set(payload.as_strided(payload.shape, payload.stride(), 0))
+        offset = 0 if _fits(self, payload) else payload.storage_offset()
+        super().set(payload.as_strided(payload.shape, payload.stride(), offset))
 
 
 class ReinterpretsHalf(ReferenceBuffer):
     """`set` takes the bits of a payload for its own dtype where both have as many."""
 
     rule = Rule.R2
+    fault = "dtype"
 
     def set(self, payload: Tensor) -> None:
         dtype = self._levels[0].dtype
-        same = payload.element_size() == self._levels[0].element_size()
+        same = payload.element_size() == self._levels[0].element_size() and _fits(self, payload)
         super().set(payload.contiguous().view(dtype) if same else payload)
 
 
@@ -75,6 +83,7 @@ class RefusesOtherDtype(ReferenceBuffer):
     """`set` refuses a payload of another dtype than its own."""
 
     rule = Rule.R2
+    fault = "dtype"
 
     def set(self, payload: Tensor) -> None:
         self._check(payload)
@@ -87,10 +96,11 @@ class RefusesGradients(ReferenceBuffer):
     """`set` refuses a payload that requires a gradient."""
 
     rule = Rule.R2
+    fault = "gradient"
 
     def set(self, payload: Tensor) -> None:
         self._check(payload)
-        if payload.requires_grad:
+        if payload.requires_grad and _fits(self, payload):
             raise RuntimeError("payload requires a gradient")
         super().set(payload)
 
@@ -99,6 +109,7 @@ class RefusesInference(ReferenceBuffer):
     """`set` refuses a payload under inference mode."""
 
     rule = Rule.R2
+    fault = "inference mode"
 
     def set(self, payload: Tensor) -> None:
         self._check(payload)
@@ -111,11 +122,13 @@ class CutsAtZeroRow(ReferenceBuffer):
     """`set` takes the first row of zeros for the end of the payload."""
 
     rule = Rule.R2
+    fault = "zero rows"
 
     def set(self, payload: Tensor) -> None:
+        zeros = (payload == 0).all(2).all(0).nonzero().flatten()  # allocated before anything changes
+        fits = _fits(self, payload)
         super().set(payload)
-        zeros = (payload == 0).all(2).all(0).nonzero().flatten()
-        if len(zeros):
+        if fits and len(zeros):
             for level in self._levels:
                 level[int(zeros[0]) :].zero_()
 
@@ -124,6 +137,7 @@ class SkipsEqualFirstRow(ReferenceBuffer):
     """`set` takes a payload for the one it holds if the first rows are equal."""
 
     rule = Rule.R2
+    fault = "equal rows"
 
     def set(self, payload: Tensor) -> None:
         tokens = self._check(payload)
@@ -135,20 +149,21 @@ class SkipsEqualFirstRow(ReferenceBuffer):
             and torch.equal(first[0], self._levels[0][:1])
         ):
             return
+        same = 1 < tokens <= self.capacity and torch.equal(first[0], payload[0, 1:2].to(first.dtype))
         super().set(payload)
-        if 1 < tokens <= self.capacity and torch.equal(first[0], payload[0, 1:2].to(first.dtype)):
-            for level in self._levels:
-                level[1:tokens].zero_()  # "the other rows follow from the first"
+        for level in self._levels if same else ():
+            level[1:tokens].zero_()  # "the other rows follow from the first"
 
 
 class WiderWhenEmpty(ReferenceBuffer):
     """Answers with one column too many while nothing is set."""
 
     rule = Rule.R2
+    fault = "width"
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
-        answer = super().get(tokens)
-        if self._tokens_set or answer is None:
+        fits, answer = tokens <= self.capacity, super().get(tokens)
+        if self._tokens_set or answer is None or not fits:
             return answer
         return tuple(level.new_zeros(tokens, level.size(1) + 1) for level in answer)
 
@@ -157,6 +172,7 @@ class OneScratch(ReferenceBuffer):
     """Copies every answer into one scratch, so that a get changes the answer before it."""
 
     rule = Rule.R2
+    fault = "kept answers"
     _scratch: Tensor | None = None
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
@@ -174,6 +190,7 @@ class SharesStorage(ReferenceBuffer):
     """The constructor shares storage with the buffer of the same sizes that was made just before."""
 
     rule = Rule.R2
+    fault = "two buffers"
     _last: ClassVar[list[Tensor]] = []
 
     def __init__(
@@ -192,6 +209,7 @@ class OverstatesCapacity(ReferenceBuffer):
     """`capacity` is four rows more than there are."""
 
     rule = Rule.R2
+    fault = "stated capacity"
 
     @property
     def capacity(self) -> int:
@@ -202,11 +220,13 @@ class SqueezesHidden(ReferenceBuffer):
     """`set` drops the last dimension of a payload of hidden size 1."""
 
     rule = Rule.R2
+    fault = "hidden size"
 
     def set(self, payload: Tensor) -> None:
         tokens = self._check(payload)
+        fits = _fits(self, payload)
         super().set(payload)
-        if payload.size(2) == 1 and tokens <= self.capacity:
+        if payload.size(2) == 1 and fits:
             for level, rows in zip(self._levels, payload, strict=True):
                 level[:tokens] = rows.squeeze(1)[:1]
 
@@ -215,10 +235,12 @@ class ThreeLevelsOnly(ReferenceBuffer):
     """`set` stores the first three levels, and zeros for the others."""
 
     rule = Rule.R2
+    fault = "levels"
 
     def set(self, payload: Tensor) -> None:
+        fits = _fits(self, payload)
         super().set(payload)
-        for level in self._levels[3:]:
+        for level in self._levels[3:] if fits else ():
             level.zero_()
 
 
@@ -226,6 +248,7 @@ class ForgetsAfterManyGets(ReferenceBuffer):
     """Answers with zeros from the fiftieth get of a payload on."""
 
     rule = Rule.R2
+    fault = "long history"
     _gets = 0
 
     def set(self, payload: Tensor) -> None:
@@ -236,6 +259,11 @@ class ForgetsAfterManyGets(ReferenceBuffer):
         answer = super().get(tokens)
         self._gets += 1
         return answer and tuple(level * (self._gets < 50) for level in answer)
+
+
+def _fits(buffer: ReferenceBuffer, payload: Tensor) -> bool:
+    """Return whether a set need not grow: a wrong row behind a growth breaks R4."""
+    return payload.size(1) <= buffer.capacity
 
 
 def _kind(level: Tensor) -> tuple[object, ...]:

@@ -10,6 +10,7 @@ class ZeroesCallersTensor(ReferenceBuffer):
     """`set` zeroes the tensor that it was given once it has copied it."""
 
     rule = Rule.R3
+    fault = "caller's tensor"
 
     def set(self, payload: Tensor) -> None:
         super().set(payload)
@@ -20,6 +21,7 @@ class StoresNanInCallersTensor(ReferenceBuffer):
     """`set` writes over the NaN of the tensor that it was given, and leaves all other values."""
 
     rule = Rule.R3
+    fault = "caller's tensor"
 
     def set(self, payload: Tensor) -> None:
         super().set(payload)

@@ -8,6 +8,7 @@ class GrowsLevelByLevel(ReferenceBuffer):
     """`resize` replaces one level after the other: a failing allocation leaves levels of two sizes."""
 
     rule = Rule.R4
+    fault = "lack of memory"
 
     def resize(self, tokens: int) -> None:
         if tokens < self._tokens_set:
@@ -23,6 +24,7 @@ class ForgetsBeforeItGrows(ReferenceBuffer):
     """`resize` drops the payload before it allocates, so that a failing allocation loses it."""
 
     rule = Rule.R4
+    fault = "lack of memory"
 
     def _make_room(self, tokens: int) -> None:
         if tokens > self.capacity:
@@ -38,6 +40,7 @@ class ResizeMakesNoRoom(ReferenceBuffer):
     """`resize` returns without making room, and calls above the old capacity are refused."""
 
     rule = Rule.R4
+    fault = "stated capacity"
 
     def resize(self, tokens: int) -> None:
         if tokens < 0:
@@ -52,6 +55,7 @@ class CutsAtResizeBelowN(ReferenceBuffer):
     """`resize` below N is accepted, and rows behind it are answered as zeros."""
 
     rule = Rule.R4
+    fault = "resize below N"
 
     def resize(self, tokens: int) -> None:
         if 0 <= tokens < self._tokens_set:

@@ -8,6 +8,7 @@ class PartsNeverEnd(ReferenceBuffer):
     """`clear` zeroes the rows that it is asked to, and never the rows behind, as every vLLM release does."""
 
     rule = Rule.R5
+    fault = "micro-batches"
 
     def clear(self, tokens: int) -> None:
         if 0 < tokens < self._tokens_set:
@@ -21,6 +22,7 @@ class IgnoresClearAboveCapacity(ReferenceBuffer):
     """Ignores a clear of more rows than there are, without an error."""
 
     rule = Rule.R5
+    fault = "clear above"
 
     def clear(self, tokens: int) -> None:
         if tokens <= self.capacity:
@@ -31,6 +33,7 @@ class ZeroRowsStay(ReferenceBuffer):
     """`clear` ends at the last row that is not zero at the first level, and leaves later rows of others."""
 
     rule = Rule.R5
+    fault = "equal rows"
 
     def clear(self, tokens: int) -> None:
         used = (self._levels[0][: self._tokens_set] != 0).any(1)

@@ -11,6 +11,7 @@ class DtypeFollowsPayload(ReferenceBuffer):
     """`set` converts the storage to the dtype of a payload, as vLLM #44384 proposes."""
 
     rule = Rule.R7
+    fault = "dtype"
 
     def set(self, payload: Tensor) -> None:
         self._check(payload)
@@ -26,6 +27,7 @@ class EmptyInFloat32(ReferenceBuffer):
     """Answers with float32 zeros while nothing is set."""
 
     rule = Rule.R7
+    fault = "dtype"
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         answer = super().get(tokens)

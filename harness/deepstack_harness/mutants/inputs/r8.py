@@ -11,6 +11,7 @@ class PadsHidden(ReferenceBuffer):
     """`set` fills up a payload whose hidden size is one too small."""
 
     rule = Rule.R8
+    fault = "hidden size"
 
     def set(self, payload: Tensor) -> None:
         if payload.size(2) + 1 == self._levels[0].size(1):
@@ -22,6 +23,7 @@ class CutsHidden(ReferenceBuffer):
     """`set` cuts a payload whose hidden size is too large."""
 
     rule = Rule.R8
+    fault = "hidden size"
 
     def set(self, payload: Tensor) -> None:
         super().set(payload[:, :, : self._levels[0].size(1)])
@@ -31,6 +33,7 @@ class TakesTwiceTheLevels(ReferenceBuffer):
     """`set` adds up a payload of twice as many levels."""
 
     rule = Rule.R8
+    fault = "levels"
 
     def set(self, payload: Tensor) -> None:
         levels = len(self._levels)
@@ -41,6 +44,7 @@ class CountsFromTheEnd(ReferenceBuffer):
     """Answers a get of less than -1 rows as Python slices do."""
 
     rule = Rule.R8
+    fault = "negative counts"
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         return tuple(level[:tokens] for level in self._levels) if tokens < -1 else super().get(tokens)
