@@ -99,11 +99,11 @@ def test_a_source_has_both_and_the_place_is_told(tmp_path: Path, capsys: Capture
     assert main(["repro", "40143", "--vllm", str(root)]) == ExitCode.BROKEN
     out = capsys.readouterr().out
     assert "kept as list; a scheduling step of geo3k takes " in out
-    assert f"where: {root / RANGES}:{line_of(WRAPS, '@dataclass') + 1}\n" in out
+    assert f"where: {RANGES}:{line_of(WRAPS, '@dataclass') + 1}\n" in out
     assert out.endswith("PlaceholderRange: HAS incident 40143, breaks R12\n")
     assert main(["repro", "36795", "--vllm", str(root)]) == ExitCode.BROKEN
     out = capsys.readouterr().out
-    assert f"where: {root / HELPERS}:{line_of(OUTSIDE, 'def maybe')}\n" in out
+    assert f"where: {HELPERS}:{line_of(OUTSIDE, 'def maybe')}\n" in out
     assert out.endswith("maybe_execute_in_parallel: HAS incident 36795, breaks R13\n")
 
 
