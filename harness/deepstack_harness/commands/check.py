@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from deepstack_harness.catalogue.matrix import Where, plan_check
 from deepstack_harness.contract.buffer_ref import user_buffer
+from deepstack_harness.contract.places import check_device, check_dtype
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.reporting.terminal.output import Output
@@ -37,16 +38,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when every rule that could be put to the test is kept in the regime asked for, 1 when not."""
+    ref = user_buffer(args.target)
+    check_dtype(args.dtype)
+    check_device(args.device)
     from deepstack_harness.auditing.judged_plan import judge_plan
     from deepstack_harness.auditing.regimes import stand_in_regimes
-    from deepstack_harness.devices import parse_device, parse_dtype
+    from deepstack_harness.devices import parse_device
     from deepstack_harness.play.case_worker import WORK, CaseWorker
     from deepstack_harness.reporting.terminal.regime_table import show_regimes
     from deepstack_harness.workers.foreign import CONTRACT_LIMITS, profile_for
     from deepstack_harness.workers.outcomes import value_of
 
-    parse_dtype(args.dtype), parse_device(args.device)
-    plan = plan_check(Where(_FAMILY, args.dtype, args.device), user_buffer(args.target))
+    parse_device(args.device)
+    plan = plan_check(Where(_FAMILY, args.dtype, args.device), ref)
     with CaseWorker(CONTRACT_LIMITS, sandbox=profile_for(args.device)) as worker:
         name = value_of(worker.call(f"{WORK}:load", {"target": args.target}), f"loading {args.target}")
         cases = judge_plan(plan, worker)

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from deepstack_harness.catalogue.mutants import BUFFERS
-from deepstack_harness.catalogue.registry import FAMILIES
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.buffer_ref import BufferRef, registered, user_buffer
 from deepstack_harness.contract.case import parse_subject
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import unknown_name
+from deepstack_harness.families.variants import check_family
 from deepstack_harness.fuzzing.hunt import Hunt
 from deepstack_harness.fuzzing.player import InProcessPlayer, Player
 from deepstack_harness.fuzzing.target import Target
@@ -36,8 +36,7 @@ class FuzzRequest:
         Raises `UsageError` for an unknown family, arm or revision, and for one that nothing can be
         hunted under.
         """
-        if self.family.partition(":")[0] not in FAMILIES:
-            raise unknown_name("family", self.family, FAMILIES)
+        check_family(self.family)
         arm = ArmSpec.parse(self.arm)
         if self.source or self.buffer:
             return Target(buffer or user_buffer(self.name), arm, self.family)
