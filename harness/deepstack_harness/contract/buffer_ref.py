@@ -57,9 +57,7 @@ def user_buffer(name: str) -> BufferRef:
     """Return the reference of a user's class; raises `UsageError` for a name that is no `MODULE:CLASS`."""
     module, _, class_name = name.partition(":")
     if not module or not class_name:
-        raise UsageError(
-            f"'{name}' is not MODULE:CLASS, as in deepstack_harness.revisions.reference:ReferenceBuffer"
-        )
+        raise UsageError(f"'{name}' is not MODULE:CLASS, as in my_package.buffers:MyBuffer")
     return BufferRef(BufferKind.USER, name)
 
 

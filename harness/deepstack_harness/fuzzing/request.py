@@ -53,8 +53,21 @@ def target_of(asked: FuzzRequest, player: Player) -> Target:
     return asked.target(found) if asked.source else target
 
 
-def rules_broken(asked: FuzzRequest, trace: str) -> frozenset[Rule]:
-    """Return the rules that one trace breaks first, on a session of its own; raises as `target_of` does."""
-    player = InProcessPlayer()
+def broken_rules(
+    trace: str,
+    *,
+    source: str | None = None,
+    buffer: str | None = None,
+    revision: str | None = None,
+    arm: str = "eager",
+    family: str = "qwen3_vl",
+) -> frozenset[Rule]:
+    """Return the rules that one trace breaks first, on a session of its own.
+
+    The buffer is the class of a `source` (`vllm==0.33.0`, a path), MODULE:CLASS (`buffer`), or a revision or
+    mutant of ours; its code runs in this process.  Raises `UsageError` for what does not exist,
+    `MachineError` for what cannot be fetched.
+    """
+    asked, player = FuzzRequest(source, buffer, revision, arm, family), InProcessPlayer()
     faults, _ = Hunt(target_of(asked, player), player).replay(Trace.parse(trace), new_session=True)
     return frozenset(fault.rule for fault in faults if fault.rule)
