@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from deepstack_harness.atomic import write_atomically
+from deepstack_harness.catalogue.decisive import decisive
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.matrix import Where, plan_incident
-from deepstack_harness.contract.arm_spec import ArmSpec, GuardPolicy
+from deepstack_harness.contract.arm_spec import ArmSpec, Backend, GuardPolicy
 from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.contract.rules import Rule
 
@@ -38,7 +39,10 @@ _TOKENS = 16
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure everything, or with `--bare` be the bare script that `repro` is compared with."""
+    """Measure everything, or with `--bare` be the bare script that `repro` is compared with.
+
+    That script compiles the pair under Inductor that `repro` ends with, or with `--full` all that it does.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m deepstack_harness.bench", description=(__doc__ or "").splitlines()[0]
     )
@@ -53,9 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="folder of nights: print the median of earlier figures too",
     )
     parser.add_argument("--bare", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--full", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.bare:
-        compile_bare()
+        compile_bare(full=args.full)
         return 0
     earlier = read_earlier(args.history, args.json) if args.history else {}
     found = []
@@ -110,9 +115,12 @@ def measure(source: str | None) -> Iterator[BenchFigure]:
     if source is not None:
         yield BenchFigure(f"binding {Path(source).name}", bind_seconds(source), 0.3, "s", "")
     yield from fuzzing()
-    bare = _cold(["-m", "deepstack_harness.bench", "--bare"])
-    repro = _cold(["-m", "deepstack_harness", "repro", _INCIDENT, "--quiet"])
-    yield _ratio(f"'repro {_INCIDENT}'", repro, "a bare script with the same compilations", bare, 1.3)
+    for words, limit in (([], 1.5), (["--full"], 1.3)):
+        bare = _cold(["-m", "deepstack_harness.bench", "--bare", *words])
+        repro = _cold(["-m", "deepstack_harness", "repro", _INCIDENT, "--quiet", *words])
+        name = f"'{' '.join(['repro', _INCIDENT, *words])}'"
+        compiled = "the same compilations" if words else "the same pair under Inductor"
+        yield _ratio(name, repro, f"a bare script that compiles {compiled}", bare, limit)
 
 
 def fuzzing() -> Iterator[BenchFigure]:
@@ -137,16 +145,22 @@ def bind_seconds(source: str) -> float:
     return _seconds(lambda: methods_of(open_source(source), _FAMILY))
 
 
-def compile_bare() -> None:
-    """Compile what `repro` compiles, with torch alone: no buffers, probes, oracles or tables."""
+def compile_bare(*, full: bool) -> None:
+    """Compile with torch alone what `repro` compiles under Inductor, or all that `repro --full` compiles.
+
+    There are no buffers, probes, oracles or tables.
+    """
     import torch
 
     from deepstack_harness.play.model import Model
 
     torch.set_num_threads(1)
     model = Model.build(_FAMILY)
+    incident = find(_INCIDENT)
+    every = plan_incident(incident, Where(_FAMILY))
+    pair = [each for each in decisive(incident, every) if each.case.arm.backend is Backend.INDUCTOR]
     with torch.no_grad():
-        for planned in plan_incident(find(_INCIDENT), Where(_FAMILY)):
+        for planned in every if full else pair:
             if planned.case.arm.compiled:
                 _compile_and_run(planned, model)
 

@@ -136,6 +136,7 @@ def _end() -> None:
 def _guarded(words: Sequence[str]) -> ExitCode:
     try:
         args = build_parser(words).parse_args(words)
+        _refuse_empty(args)
         output = Output(args.json, quiet=args.quiet)
         off = switched_off(off=args.no_sandbox)
         with _interruptible(), _notices(quiet=args.quiet), off, contextlib.closing(output):
@@ -157,6 +158,13 @@ def _guarded(words: Sequence[str]) -> ExitCode:
         say(traceback.format_exc())
         say("deepstack-harness: this is a bug of the harness; please report the lines above")
         return ExitCode.BUG
+
+
+def _refuse_empty(args: argparse.Namespace) -> None:
+    """Raise `UsageError` for a value of no characters, such as that of an unset variable in a shell."""
+    for name, value in vars(args).items():
+        if "" in (value if isinstance(value, list) else [value]):
+            raise UsageError(f"{name.replace('_', '-')} is empty: give a value, or leave the option out")
 
 
 @contextlib.contextmanager

@@ -2,21 +2,17 @@
 
 import torch
 
-from deepstack_harness.errors import MachineError, UsageError, unknown_name
+from deepstack_harness.contract.places import check_device, check_dtype
+from deepstack_harness.contract.trace import DTYPES
+from deepstack_harness.errors import MachineError
 
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+_TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
 
 
 def parse_dtype(name: str) -> torch.dtype:
     """Return the dtype of a name such as `float32`; raise `UsageError` with the known names."""
-    if name not in DTYPES:
-        raise unknown_name("dtype", name, DTYPES)
-    return DTYPES[name]
+    check_dtype(name)
+    return _TORCH_DTYPES[name]
 
 
 def parse_device(name: str) -> torch.device:
@@ -24,12 +20,8 @@ def parse_device(name: str) -> torch.device:
 
     Raises `UsageError` for a bad name, `MachineError` where there is no such device.
     """
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UsageError(f"unknown device '{name}'; known are cpu, cuda and cuda:N") from None
-    if device.type not in {"cpu", "cuda"}:
-        raise UsageError(f"device '{name}' is not supported; known are cpu, cuda and cuda:N")
+    check_device(name)
+    device = torch.device(name)
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
         raise MachineError(

@@ -15,7 +15,7 @@ from deepstack_harness.contract.verdicts import Effect, Judgement, Verdict
 PUBLIC = (
     "schema_version incident system engine family model_class revision source trace arm regime guard_policy "
     "shape_policy backend capture device dtype rule verdict value limit unit reach evidence effect detail "
-    "node_id torch case expected"
+    "node_id torch case where expected"
 )
 CASE = Case(
     "qwen3_vl",

@@ -1,5 +1,6 @@
 """What the fixtures of the pytest plugin say of buffers and modules: the fault, or why nothing was judged."""
 
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import deepstack_harness.pytest_plugin
 from cases.selftest.families.shallow import shallow
@@ -18,10 +19,12 @@ from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.mutants.by_name import buffer_named
+from deepstack_harness.pytest_plugin import JUDGED
 from deepstack_harness.pytest_plugin.arms_fixture import CompileArms
 from deepstack_harness.pytest_plugin.contract_fixture import DeepstackContract
 from deepstack_harness.pytest_plugin.graph_fixture import GraphBudget
 from deepstack_harness.pytest_plugin.kernel_fixture import KernelFactsOf
+from deepstack_harness.torch_compat import dynamo
 
 Failed, Skipped = pytest.fail.Exception, pytest.skip.Exception
 STALE = ["cap 16: set 9; set 3; get 9", "cap 16: get 4; set 9; get 9; set 3; get 4; get 9"]
@@ -137,6 +140,76 @@ def test_arms_are_observed_side_by_side(compile_arms: CompileArms) -> None:
     assert (dropped.arm, dropped.graphs, dropped.worst) == ("eager/drop_all", 1, 0)
     assert zero.worst == dropped.distances[1].effect > 0.1
     assert isinstance(dropped.observation, Observation)
+
+
+class Adds(nn.Module):
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden), requires_grad=False)
+
+    def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
+        return sum(payload or (), hidden) * self.weight
+
+
+class TakesNoPositions(nn.Module):
+    def forward(self, hidden: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
+        return hidden
+
+
+class ReturnsTwo(nn.Module):
+    def forward(self, hidden: Tensor, positions: Tensor, payload: object) -> tuple[Tensor, Tensor]:
+        return hidden, positions
+
+
+@pytest.mark.parametrize(
+    ("decoder", "hidden", "said"),
+    [
+        (TakesNoPositions(), 8, "not compiled, raised TypeError: .* takes 3 positional arguments but 4"),
+        (ReturnsTwo(), 8, "returned tuple, not a tensor"),
+        (Adds(8).to("meta"), 8, "not compiled, raised RuntimeError: .* device"),
+        (Adds(8), 16, r"hidden \(16, 16\) float32, positions \(3, 16\) int64, payload 2 tensors \(16, 16\)"),
+    ],
+)
+def test_a_wrong_decoder_is_no_verdict_about_the_compiler(
+    compile_arms: CompileArms, decoder: nn.Module, hidden: int, said: str
+) -> None:
+    with pytest.raises(Failed, match=said) as caught:
+        compile_arms(decoder, buffer_named("reference"), SERVED, hidden=hidden, levels=2)
+    assert type(decoder).__name__ in str(caught.value)
+    assert "broken" not in str(caught.value)
+    assert caught.value.__suppress_context__, "pytest would print the sentence twice"
+
+
+def test_results_stand_under_the_file_and_line_of_their_test(
+    compile_arms: CompileArms, request: pytest.FixtureRequest
+) -> None:
+    compile_arms(Adds(8), buffer_named("reference"), SERVED, arms=["eager/drop_all"], hidden=8, levels=2)
+    (stored, *_) = request.node.stash[JUDGED]
+    file, line, _ = request.node.location
+    assert {row["where"] for row in stored["rows"]} == {f"{file}:{line + 1}"}
+    assert {row["node_id"] for row in stored["rows"]} == {request.node.nodeid}
+
+
+def test_torchs_debug_records_are_not_captured(
+    graph_budget: GraphBudget, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("torch.__trace").warning("told")
+    logging.getLogger("torch.__trace").debug("flood")
+    logging.getLogger("mine").debug("mine")
+    assert [record.getMessage() for record in caplog.records] == ["told", "mine"]
+
+
+def test_a_fixture_is_shown_with_signature_options_and_example(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "--fixtures", "-v", "-p", "no:cacheprovider",
+         "-p", "deepstack_harness.pytest_plugin"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    for name in ("deepstack_contract", "compile_arms", "graph_budget", "kernel_facts"):
+        text = ran.stdout.partition(f"\n{name} -- ")[2].partition("\n\n\n")[0]
+        assert f"{name}(" in text.partition("def test_")[0], text
+        assert f"({name})" in text.partition("def test_")[2], text
 
 
 def test_arms_come_from_the_run_and_what_was_not_judged_fails(
@@ -258,11 +331,33 @@ def test_breaks_count_and_may_be_allowed(graph_budget: GraphBudget) -> None:
 def test_a_budget_of_nothing_fails(graph_budget: GraphBudget) -> None:
     with pytest.raises(Failed, match="no graph was built: nothing in here was compiled"), graph_budget(1):
         doubled(torch.ones(3))
+    with pytest.raises(Failed, match="a budget is 0 graphs or more"), graph_budget(-1):
+        pass
+
+
+def test_a_budget_of_0_is_for_code_that_is_warm(graph_budget: GraphBudget) -> None:
+    step = compiled(doubled, dynamic=False)
+    torch.compiler.reset()
+    dynamo.start_counting()
+    with pytest.raises(Failed, match="nothing is compiled yet: .* warm it up"), graph_budget(0):
+        called(step, 3)
+    called(step, 3)
+    with graph_budget(0) as counter:
+        called(step, 3)
+    assert counter.so_far.graphs == 0
     with (
-        pytest.raises(Failed, match="a budget must be 1 graph or more: 0 means nothing is compiled"),
+        pytest.raises(Failed, match="over the budget: graphs 1, at most 0: 1 graph, 1 recompile, 0 breaks"),
         graph_budget(0),
     ):
-        pass
+        called(step, 3, 4)
+
+
+def test_a_block_of_a_budget_is_the_warm_up_of_the_next(graph_budget: GraphBudget) -> None:
+    step = compiled(doubled)
+    with graph_budget(1):
+        called(step, 3)
+    with graph_budget(0):
+        called(step, 3, 3)
 
 
 def test_going_on_eagerly_fails(graph_budget: GraphBudget) -> None:
@@ -278,8 +373,10 @@ def test_an_exception_of_the_block_comes_through(graph_budget: GraphBudget) -> N
 
 
 def test_kernels_of_nothing_fail(kernel_facts: KernelFactsOf) -> None:
-    with pytest.raises(Failed, match="0 graphs were compiled and none called"):
+    with pytest.raises(Failed, match="no graph that Inductor compiled: .* with backend eager, and need"):
         kernel_facts(lambda: compiled(doubled)(torch.ones(3)), tokens=3, capacity=9)
+    with pytest.raises(Failed, match="it compiled nothing at all"):
+        kernel_facts(lambda: doubled(torch.ones(3)), tokens=3, capacity=9)
     with pytest.raises(Failed, match="tokens and capacity are both 3"):
         kernel_facts(lambda: None, tokens=3, capacity=3)
 

@@ -14,7 +14,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
 from deepstack_harness.reporting.terminal.output import Output
-from deepstack_harness.reporting.terminal.repro_table import ReproTable
+from deepstack_harness.reporting.terminal.repro_table import IncidentTitle, ReproTable
 
 TRACE = Trace.parse("cap 16: capture 16; set 16; replay 16; replay 16")
 PLANNED = PlannedCase(
@@ -33,7 +33,8 @@ def judged(text_only: Distances) -> JudgedCase:
 
 
 def cells(case: JudgedCase, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    ReproTable(Output(None, quiet=False), find("replayed-clear"), [PLANNED]).add(case)
+    title = IncidentTitle(Output(None, quiet=False), find("replayed-clear"))
+    ReproTable(title, [PLANNED], "qwen3_vl").add(case)
     return capsys.readouterr().out.splitlines()[-1].split()
 
 

@@ -100,7 +100,9 @@ class Standing(RuleVerdicts):
     def signature(self) -> tuple[Row, ...]:
         """The rows without names, files and lines: equal for two classes that stand alike."""
         return tuple(
-            replace(row, model_class=None, revision="", source=None, detail="", family="", case="")
+            replace(
+                row, model_class=None, revision="", source=None, detail="", family="", case="", where=None
+            )
             for row in self.rows
         )
 

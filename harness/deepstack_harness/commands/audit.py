@@ -3,92 +3,109 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from deepstack_harness.auditing.gates import Gate, GateResult, judge_gate, keys_of
 from deepstack_harness.commands.source_arguments import SOURCE_HELP, add_sources
+from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.reporting.json_lines import write_text
 from deepstack_harness.reporting.terminal.output import Output
 
 if TYPE_CHECKING:
-    from deepstack_harness.auditing.source_systems import SourceSystems
-    from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
-    from deepstack_harness.auditing.standing import Standing
+    from deepstack_harness.auditing.audited_source import AuditedSource
+    from deepstack_harness.auditing.gates import FindingKey
 
 SUMMARY = "judge the deepstack classes of one or more sources by all rules, and the systems around them"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the sources, in the order they are shown."""
+    """Add the sources, in the order they are shown, and what turns the exit code to 1."""
     add_sources(parser, "a source to judge")
+    parser.add_argument(
+        "--fail-on",
+        default=Gate.ANY.value,
+        choices=[gate.value for gate in Gate],
+        help="exit with 1 on any fault (default), on those that no catalogue knows (new), on those that "
+        "default settings or a flag lead to (flag), or default settings alone (default); a fault of unknown "
+        "reach counts as default; under --bisect any fault counts",
+    )
+    parser.add_argument(
+        "--base",
+        metavar="SOURCE|REV",
+        help="exit with 1 only on faults that this source does not have, or this commit of the --source",
+    )
+    parser.add_argument(
+        "--sarif", metavar="FILE", help="also write the findings as SARIF 2.1.0, with file and lines"
+    )
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
-    """Exit 0 when no rule is broken and nothing is unexpected, 1 otherwise."""
+    """Exit 0 when nothing fails that --fail-on and --base let count, and all could be judged; 1 otherwise."""
     if not args.source:
         raise UsageError(f"audit needs a source, --source {SOURCE_HELP}")
+    for text in args.source:
+        open_source(text)  # misspelt ones cost no import of torch
+    from deepstack_harness.auditing.audited_source import audit_source
+
+    with output.progress("starting") as say:
+        base = None if args.base is None else _base(args.base, args.source, say)
+        audited = [audit_source(text, say) for text in args.source]
+    if not any(one.classes for one in audited):
+        raise UsageError(_all_refused(audited))
+    _show(audited, output)
+    gate = Gate.ANY if args.bisect else Gate(args.fail_on)
+    standings = [standing for one in audited for standing in one.standings]
+    result = judge_gate(standings, gate, base)
+    _close(args, output, audited, result, base)
+    return ExitCode.HOLDS if result.holds else ExitCode.BROKEN
+
+
+def _show(audited: Sequence[AuditedSource], output: Output) -> None:
     from deepstack_harness.reporting.terminal.audit_table import AuditTable
     from deepstack_harness.reporting.terminal.source_systems_table import show_beside
 
-    judged = _judge(args.source, output)
-    if not judged.standings:
-        raise UsageError(_all_refused(judged.refused))
     table = AuditTable(output)
-    for label, found in judged.refused:
-        table.refuse(label, found.model_class, found.refusals[-1])
-    table.show(judged.standings)
-    show_beside(output, judged.beside)
-    standings = [*judged.standings, *(standing for one in judged.beside for standing in one.standings)]
-    table.close(standings)
-    return ExitCode.BROKEN if any(one.broken or one.unexpected for one in standings) else ExitCode.HOLDS
+    for one in audited:
+        for refused in one.refused:
+            table.refuse(one.label, refused.model_class, refused.refusals[-1])
+    table.show([standing for one in audited for standing in one.classes])
+    show_beside(output, [one.beside for one in audited])
+    table.close([standing for one in audited for standing in one.standings])
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """The classes of all sources, those that could not be driven, and the systems beside them."""
+def _close(
+    args: Namespace,
+    output: Output,
+    audited: Sequence[AuditedSource],
+    result: GateResult,
+    base: frozenset[FindingKey] | None,
+) -> None:
+    """Write the SARIF file, and print the last lines."""
+    from deepstack_harness.reporting.sarif import sarif_text
+    from deepstack_harness.reporting.terminal.audit_summary import show_gate, show_summary
 
-    standings: list[Standing] = field(default_factory=list)
-    refused: list[tuple[str, AuditedClass]] = field(default_factory=list)
-    beside: list[SourceSystems] = field(default_factory=list)
-
-
-def _judge(texts: Sequence[str], output: Output) -> _Judged:
-    from deepstack_harness.auditing.classes import judge_class
-    from deepstack_harness.auditing.controls import unjudged
-    from deepstack_harness.auditing.source_systems import judge_systems
-    from deepstack_harness.auditing.source_worker import SourceWorker
-
-    judged = _Judged()
-    for text in texts:
-        with SourceWorker(text) as worker, output.progress(f"judging {worker.source.label}"):
-            standings = []
-            for found in _classes(worker):
-                if found.can_be_judged:
-                    standings.append(judge_class(found, worker))
-                else:
-                    judged.refused.append((worker.source.label, found))
-            beside = judge_systems(worker)
-            why = worker.failed_control()
-        judged.standings.extend(standings if why is None else (unjudged(one, why) for one in standings))
-        judged.beside.append(beside if why is None else beside.unjudged(why))
-    return judged
+    if args.sarif:
+        write_text(args.sarif, sarif_text(audited, base))
+        output.line(f"wrote {args.sarif}")
+    if args.bisect and args.fail_on != Gate.ANY:
+        output.line(f"under --bisect every fault counts: --fail-on {args.fail_on} is not used", "yellow")
+    if result.gate is not Gate.ANY or base is not None:
+        show_gate(output, result, args.base)
+    show_summary(output, audited, result)
 
 
-def _classes(worker: SourceWorker) -> list[AuditedClass]:
-    from deepstack_harness.engines.known import engine_of
+def _base(text: str, sources: list[str], say: Callable[[str], None]) -> frozenset[FindingKey]:
+    from deepstack_harness.auditing.audited_source import audit_source, base_of
 
-    found = worker.classes()
-    if not found:
-        engine = engine_of(worker.source)
-        raise UsageError(
-            f"{worker.source.label} has no class with a deepstack buffer; "
-            f"{engine.package.title} has had one since {engine.since}"
-        )
-    return found
+    with base_of(text, sources) as base:
+        return keys_of(audit_source(base, say, may_lack_classes=True).standings)
 
 
-def _all_refused(refused: Sequence[tuple[str, AuditedClass]]) -> str:
+def _all_refused(audited: Sequence[AuditedSource]) -> str:
     """Name every class with the reason why it cannot be driven."""
-    reasons = [f"{found.model_class} ({label}): {found.refusals[-1]}" for label, found in refused]
+    reasons = [
+        f"{found.model_class} ({one.label}): {found.refusals[-1]}" for one in audited for found in one.refused
+    ]
     return f"no deepstack class can be judged: {'; '.join(reasons)}"

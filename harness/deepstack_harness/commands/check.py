@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.matrix import CHECK_TRACES, Where, plan_check
 from deepstack_harness.contract.buffer_ref import user_buffer
+from deepstack_harness.contract.places import check_device, check_dtype
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.reporting.terminal.output import Output
@@ -51,10 +52,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when every rule that could be put to the test is kept in the regime asked for, 1 when not."""
-    from deepstack_harness.devices import parse_device, parse_dtype
+    user_buffer(args.target)
+    check_dtype(args.dtype)
+    check_device(args.device)
+    from deepstack_harness.devices import parse_device
     from deepstack_harness.reporting.terminal.regime_table import show_advice, show_regimes
 
-    parse_dtype(args.dtype), parse_device(args.device)
+    parse_device(args.device)
     standings, advised = _judge(args)
     for standing in standings.of.values():
         for row in standing.rows:

@@ -12,6 +12,7 @@ from deepstack_harness.catalogue.data_files import hypothesis_storage
 from deepstack_harness.commands.arguments import finite
 from deepstack_harness.commands.source_arguments import add_source
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Output
 
@@ -87,10 +88,12 @@ def _campaign(args: Namespace) -> Campaign:
     from deepstack_harness.fuzzing.request import FuzzRequest
 
     asked = FuzzRequest(args.source, args.buffer, args.revision, _arm(args), args.family)
-    asked.target()  # refuses what is wrong before a worker starts
+    asked.target()  # refuses what is wrong before a worker starts and a folder is made
+    if asked.source:
+        open_source(asked.source)
     played = args.examples if args.examples is not None else (_NO_END if args.minutes else EXAMPLES)
     if played < 1 or (args.minutes is not None and args.minutes <= 0):
-        raise UsageError(f"--examples {played}, --minutes {args.minutes}: both must be above 0")
+        raise UsageError(f"{_limit(args)} must be above 0")
     compiled = ArmSpec.parse(asked.arm).compiled
     limits = HuntLimits(
         step_s=300.0 if compiled else 20.0, seconds=None if args.minutes is None else 60 * args.minutes
@@ -98,6 +101,15 @@ def _campaign(args: Namespace) -> Campaign:
     examples = questions() if args.boundary else played
     folder = Path(args.out or _folder(asked.name, asked.arm, args))
     return Campaign(asked, folder, examples, args.seed, args.boundary, limits)
+
+
+def _limit(args: Namespace) -> str:
+    """Return the option that is not above 0, with its value."""
+    return (
+        f"--examples {args.examples}"
+        if args.examples is not None and args.examples < 1
+        else f"--minutes {args.minutes:g}"
+    )
 
 
 def _arm(args: Namespace) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from deepstack_harness.commands.arguments import finite
 from deepstack_harness.commands.source_arguments import add_sources
+from deepstack_harness.contract.places import check_device
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.reporting.terminal.output import Column, Output
 
@@ -71,8 +72,12 @@ def run(args: Namespace, output: Output) -> ExitCode:
 def _planned(args: Namespace) -> tuple[Path, list[Stage]]:
     from deepstack_harness.nightly.stages import NightRequest, stages
 
-    if args.minutes <= 0 or args.workers < 1:
-        raise UsageError(f"--minutes {args.minutes:g} and -n {args.workers}: both must be above 0")
+    if args.minutes <= 0:
+        raise UsageError(f"--minutes {args.minutes:g} must be above 0")
+    if args.workers < 1:
+        raise UsageError(f"-n {args.workers} must be above 0")
+    for device in args.device or ():
+        check_device(device)
     history = Path(args.history).resolve()
     folder = Path(args.out).resolve() if args.out else history / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
     wanted = NightRequest(folder, history, args.device or ["cpu"], args.minutes, args.workers, args.source)

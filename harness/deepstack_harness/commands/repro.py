@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from deepstack_harness.auditing.places import inside_package
+from deepstack_harness.catalogue.decisive import decisive, decisive_of_source
 from deepstack_harness.catalogue.incidents import DEEPSTACK, Incident, find
 from deepstack_harness.catalogue.matrix import Where, narrow, plan_incident, plan_source
 from deepstack_harness.commands.repro_files import write_files
 from deepstack_harness.commands.repro_systems import reproduce
 from deepstack_harness.commands.repro_workload import evaluate_workload
 from deepstack_harness.commands.source_arguments import add_source
-from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.arm_spec import ArmSpec, Backend
 from deepstack_harness.contract.case import PlannedCase
+from deepstack_harness.contract.places import check_device, check_dtype
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.families.variants import check_family
+from deepstack_harness.reporting.terminal.case_clock import CaseClock
 from deepstack_harness.reporting.terminal.output import Output
-from deepstack_harness.reporting.terminal.repro_table import ReproTable
+from deepstack_harness.reporting.terminal.repro_table import IncidentTitle, ReproTable
 
 if TYPE_CHECKING:
     from deepstack_harness.auditing.family_worker import FamilyWorker
@@ -37,6 +45,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("incident", help="id, short name or any reference of an incident, such as 43602")
     add_source(parser.add_mutually_exclusive_group(), "judge this source instead of our revisions")
     parser.add_argument(
+        "--full",
+        action="store_true",
+        help="play every trace, arm, revision and family of the incident, instead of the few that decide",
+    )
+    parser.add_argument(
         "--trace",
         metavar="T",
         help="play this trace instead, such as 'cap 16: profile 16; set 9; forward 16'",
@@ -46,7 +59,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--workload",
         nargs="?",
-        const="",
+        const=True,
         metavar="FILE",
         help="serve a workload instead, and report leaks and how often greedy tokens agree with eager; "
         "FILE is a Parquet file or hub dataset with Geometry3K's columns (default: a workload of ours)",
@@ -64,45 +77,65 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
-    """Exit 0: shown on every faulty revision, absent from every fixed one (or from the vLLM); 1: not so."""
+    """Exit 0: shown on the faulty revisions, absent from the fixed ones (or from the source); 1: not so."""
     incident = find(args.incident)
     if incident.system != DEEPSTACK:
         return reproduce(incident, args, output)
     families = _families(incident, args.family)
     _refuse_mixtures(incident, args)
+    asked = ReproOptions(
+        trace=None if args.trace is None else Trace.parse(args.trace),
+        arm=None if args.arm is None else ArmSpec.parse(args.arm),
+        source=args.source,
+        full=args.full,
+    )
+    check_dtype(args.dtype)
+    check_device(args.device)
     if args.source:
         families = _families_of_sources(incident, families, open_source(args.source))
     if args.script or args.pytest:
         return write_files(incident, families[0], args, output)
-    asked = ReproOptions(
-        trace=Trace.parse(args.trace) if args.trace else None,
-        arm=ArmSpec.parse(args.arm) if args.arm else None,
-        source=args.source,
-    )
     _prepare_torch(args)
     places = [Where(family, args.dtype, args.device) for family in families]
-    held = []
-    for where in places:
-        if args.workload is not None:
-            held.append(evaluate_workload(incident, where, args.workload or None, asked.source, output))
-        elif asked.source:
-            held.append(_theirs(incident, where, asked, asked.source, output))
-        else:
-            held.append(_ours(incident, where, asked, output))
-    return ExitCode.HOLDS if all(held) else ExitCode.BROKEN
+    if args.workload is not None:
+        return _exit_code(evaluate_workload(incident, where, args, output) for where in places)
+    title = IncidentTitle(output, incident)
+    if asked.source is not None:
+        return _exit_code(_theirs(title, where, asked, asked.source) for where in places)
+    chosen = places if asked.chooses_cases else places[:1]
+    held = [_ours(title, where, asked) for where in chosen]
+    if not asked.chooses_cases:
+        _name_the_rest(incident, places, output)
+    return _exit_code(held)
+
+
+def _exit_code(held: Iterable[bool]) -> ExitCode:
+    """Return HOLDS where all of them held; all are judged first."""
+    return ExitCode.HOLDS if all(list(held)) else ExitCode.BROKEN
+
+
+def _name_the_rest(incident: Incident, places: Sequence[Where], output: Output) -> None:
+    """Print the command that plays everything, and how much that is."""
+    every = sum(len(plan_incident(incident, where)) for where in places)
+    revisions, families = len(incident.revisions), len(places)
+    what = f"{plural(every, 'case')} of {plural(revisions, 'revision')}"
+    what += f" and {plural(families, 'family')}" if families > 1 else ""
+    output.line(f"all of it, {what}: deepstack-harness repro {incident.id} --full")
 
 
 def _refuse_mixtures(incident: Incident, args: Namespace) -> None:
     """Raise `UsageError` for options that exclude each other, so that none is ignored silently."""
-    if (args.script or args.pytest) and (args.source or args.trace or args.arm or args.workload is not None):
+    if (args.script or args.pytest) and (
+        args.full or any(given is not None for given in (args.source, args.trace, args.arm, args.workload))
+    ):
         raise UsageError(
             "--script and --pytest show the catalogue's own trace: "
-            "leave --source, --trace, --arm and --workload out"
+            "leave --full, --source, --trace, --arm and --workload out"
         )
     if args.workload is None:
         return
-    if args.trace or args.arm:
-        raise UsageError("--workload brings its own trace and arms: leave --trace and --arm out")
+    if args.full or args.trace is not None or args.arm is not None:
+        raise UsageError("--workload brings its own trace and arms: leave --full, --trace and --arm out")
     if Rule.R0 not in incident.rules:
         raise UsageError(
             f"incident {incident.id} does not change outputs (rule R0): leave --workload out, it cannot show"
@@ -110,23 +143,29 @@ def _refuse_mixtures(incident: Incident, args: Namespace) -> None:
 
 
 def _prepare_torch(args: Namespace) -> None:
-    """Refuse a wrong dtype or device before anything is printed, and pin torch to one thread."""
+    """Refuse a device that is not here before anything is printed, and pin torch to one thread."""
     import torch
 
-    from deepstack_harness.devices import parse_device, parse_dtype
+    from deepstack_harness.devices import parse_device
 
-    parse_dtype(args.dtype), parse_device(args.device)
+    parse_device(args.device)
     # A tiny decoder runs 20 times slower on a busy machine with more threads.
     torch.set_num_threads(1)
 
 
 @dataclass(frozen=True)
 class ReproOptions:
-    """Options that narrow the runs of an incident, or replace them."""
+    """Options that narrow the runs of an incident, or replace them; `full` asks for all of its cases."""
 
     trace: Trace | None
     arm: ArmSpec | None
     source: str | None
+    full: bool = False
+
+    @property
+    def chooses_cases(self) -> bool:
+        """Say whether the options say which cases to play, in place of the decisive ones."""
+        return self.full or self.trace is not None or self.arm is not None
 
 
 def _families(incident: Incident, wanted: str | None) -> Sequence[str]:
@@ -136,6 +175,7 @@ def _families(incident: Incident, wanted: str | None) -> Sequence[str]:
         raise UsageError(
             f"incident {incident.id} has no family '{wanted}'; it has {', '.join(incident.families)}"
         )
+    check_family(wanted)
     return [wanted]
 
 
@@ -155,14 +195,15 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
     return known
 
 
-def _ours(incident: Incident, where: Where, asked: ReproOptions, output: Output) -> bool:
+def _ours(title: IncidentTitle, where: Where, asked: ReproOptions) -> bool:
     from deepstack_harness.play.play_case import play_case
 
-    plan = narrow(plan_incident(incident, where), asked.trace, asked.arm)
-    table = ReproTable(output, incident, plan)
-    cases = _play(play_case, plan, table)
+    incident = title.incident
+    every = plan_incident(incident, where)
+    plan = narrow(every, asked.trace, asked.arm) if asked.chooses_cases else decisive(incident, every)
+    table = ReproTable(title, plan, where.family)
+    cases = _play(play_case, plan, table, table.so_far)
     wrong = [judged for judged in cases if not _shown(incident, judged)]
-    table.diagnose(cases)
     if wrong:
         table.unexpected(wrong)
     else:
@@ -178,24 +219,31 @@ def _shown(incident: Incident, judged: JudgedCase) -> bool:
     return not judged.unjudged and faulty == bool(judged.broken & set(incident.rules))
 
 
-def _theirs(incident: Incident, where: Where, asked: ReproOptions, text: str, output: Output) -> bool:
+def _theirs(title: IncidentTitle, where: Where, asked: ReproOptions, text: str) -> bool:
     from deepstack_harness.auditing.family_worker import FamilyWorker
 
+    incident = title.incident
     with FamilyWorker(text, where.family) as worker:
-        plan = narrow(plan_source(incident, where, worker.buffer), asked.trace, asked.arm)
-        table = ReproTable(output, incident, plan)
-        cases = _play(worker.play, plan, table)
+        every = plan_source(incident, where, worker.buffer)
+        plan = narrow(every, asked.trace, asked.arm) if asked.chooses_cases else decisive_of_source(every)
+        table = ReproTable(title, plan, where.family)
+        what = f"{worker.source.label}, {worker.model_class}"
+        cases = _play(worker.play, plan, table, partial(table.source_so_far, what))
         broken = [each for each in cases if each.broken & set(incident.rules)]
         faulty = [each for each in broken if each.case.buffer == worker.buffer]
         site = _site(worker, faulty)
     unjudged = [each for each in cases if each.unjudged]
-    table.diagnose(cases)
-    table.source_verdict(f"{worker.source.label}, {worker.model_class}", site, faulty, unjudged)
+    table.source_verdict(what, site, faulty, unjudged)
     return not faulty and not unjudged
 
 
 def _site(worker: FamilyWorker, faulty: list[JudgedCase]) -> str:
-    """Return file and line of the first exception or None answer in the source."""
+    """Return file (inside the package) and line of the first exception or None answer in the source."""
+    module = engine_of(worker.source).package.module
+    return inside_package(_first_fault(worker, faulty), module)
+
+
+def _first_fault(worker: FamilyWorker, faulty: list[JudgedCase]) -> str:
     for judged in faulty:
         for step, facts in zip(judged.case.trace, judged.observation.steps, strict=True):
             if facts.raised and facts.raised.call != "decoder":
@@ -206,15 +254,29 @@ def _site(worker: FamilyWorker, faulty: list[JudgedCase]) -> str:
 
 
 def _play(
-    play: Callable[[Case], Observation], plan: list[PlannedCase], table: ReproTable
+    play: Callable[[Case], Observation],
+    plan: list[PlannedCase],
+    table: ReproTable,
+    so_far: Callable[[Sequence[JudgedCase], float], None],
 ) -> list[JudgedCase]:
+    """Play and judge a plan in order.
+
+    `so_far` is told what was judged before Inductor starts, and the seconds that it will take.
+    """
     from deepstack_harness.oracles.judged_case import judge_case
 
-    cases = []
-    for number, planned in enumerate(plan, 1):
-        case = planned.case
-        with table.output.progress(f"{case.buffer.name} under {case.arm.name} ({number} of {len(plan)})"):
+    cases: list[JudgedCase] = []
+    clock = CaseClock([planned.case for planned in plan])
+    with table.output.progress("starting") as say:
+        for planned, after in zip_longest(plan, plan[1:]):
+            case = planned.case
+            say(f"{case.buffer.name} under {case.arm.name} ({clock.begin()})")
             judged = judge_case(planned, play(case))
-        table.add(judged)
-        cases.append(judged)
+            clock.end()
+            table.add(judged)
+            cases.append(judged)
+            if after is None or table.block_of(after) != table.block_of(planned):
+                table.end_block()
+            if after and after.case.arm.backend is Backend.INDUCTOR is not case.arm.backend:
+                so_far(cases, clock.seconds_left())
     return cases

@@ -4,6 +4,7 @@ from argparse import Namespace
 
 from deepstack_harness.catalogue.incidents import Incident
 from deepstack_harness.commands.repro_files import write_files
+from deepstack_harness.engines.known import engine_of
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Output
 
@@ -63,5 +64,5 @@ def _theirs(incident: Incident, text: str, output: Output) -> bool:
     table = SystemTable(output, incident, max(len(one.subject) for one in found))
     for judged in found:
         table.add(judged)
-    table.close_source(worker.source.label, found)
+    table.close_source(worker.source.label, engine_of(worker.source).package.module, found)
     return not any(one.broken or one.unjudged for one in found)

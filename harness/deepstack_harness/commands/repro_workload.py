@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,12 @@ REQUESTS = 200
 """How many rows of the workload are served: enough for 400 steps and 100 token counts."""
 
 
-def evaluate_workload(
-    incident: Incident, where: Where, workload: str | None, source: str | None, output: Output
-) -> bool:
-    """Return True if every fixed revision (or the source) agrees with eager, and no faulty one does."""
-    trace = _trace(workload, output)
+def evaluate_workload(incident: Incident, where: Where, args: Namespace, output: Output) -> bool:
+    """Return True if every fixed revision (or the source) agrees with eager, and no faulty one does.
+
+    `args.workload` is True for the workload of ours.
+    """
+    trace, source = _trace(None if args.workload is True else args.workload, output), args.source
     if source is None:
         from deepstack_harness.play.play_case import play_case
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from deepstack_harness.errors import UsageError
+
 
 class BufferKind(StrEnum):
     """The place that a buffer's code comes from.
@@ -52,7 +54,10 @@ def registered(name: str) -> BufferRef:
 
 
 def user_buffer(name: str) -> BufferRef:
-    """Return the reference of a user's class, `MODULE:CLASS`."""
+    """Return the reference of a user's class; raises `UsageError` for a name that is no `MODULE:CLASS`."""
+    module, _, class_name = name.partition(":")
+    if not module or not class_name:
+        raise UsageError(f"'{name}' is not MODULE:CLASS, as in my_package.buffers:MyBuffer")
     return BufferRef(BufferKind.USER, name)
 
 

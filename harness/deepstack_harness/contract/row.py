@@ -37,7 +37,7 @@ class Row:
     `trace`, `arm` and what follows from the arm are empty for systems that play no trace.  `case` is the id
     of the case (`Case.id`, or one of its own in a test), empty where there is none.  `expected`: True where
     a failure of the rule is known, None where no catalogue was asked.  `node_id` is the pytest node id, in
-    tests only.
+    tests only.  `where` is a file of the package that was judged, with lines: `vllm/a.py:12-40`.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -69,6 +69,7 @@ class Row:
     node_id: str | None = None
     torch: str = ""
     case: str = ""
+    where: str | None = None
     expected: bool | None = None
 
     @property

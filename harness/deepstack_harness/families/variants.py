@@ -7,6 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from deepstack_harness.catalogue.registry import FAMILIES
+from deepstack_harness.errors import unknown_name
+
+
+def check_family(text: str) -> None:
+    """Raise `UsageError` for an unknown `FAMILY` or `FAMILY:VARIANT+VARIANT`.
+
+    The variants of another package's family are known only after its import, and are not checked.
+    """
+    base, _, variants = text.partition(":")
+    if base not in FAMILIES:
+        raise unknown_name("family", base, FAMILIES)
+    for variant in variants.split("+") if variants and base in VARIANTS else ():
+        if variant not in VARIANTS[base]:
+            raise unknown_name(f"variant of family '{base}'", variant, VARIANTS[base])
+
 
 @dataclass(frozen=True)
 class Variant:

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from deepstack_harness.catalogue.mutants import BUFFERS
-from deepstack_harness.catalogue.registry import FAMILIES
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.buffer_ref import BufferRef, registered, user_buffer
 from deepstack_harness.contract.case import parse_subject
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import unknown_name
+from deepstack_harness.families.variants import check_family
 from deepstack_harness.fuzzing.hunt import Hunt
 from deepstack_harness.fuzzing.player import InProcessPlayer, Player
 from deepstack_harness.fuzzing.target import Target
@@ -36,8 +36,7 @@ class FuzzRequest:
         Raises `UsageError` for an unknown family, arm or revision, and for one that nothing can be
         hunted under.
         """
-        if self.family.partition(":")[0] not in FAMILIES:
-            raise unknown_name("family", self.family, FAMILIES)
+        check_family(self.family)
         arm = ArmSpec.parse(self.arm)
         if self.source or self.buffer:
             return Target(buffer or user_buffer(self.name), arm, self.family)
@@ -54,8 +53,21 @@ def target_of(asked: FuzzRequest, player: Player) -> Target:
     return asked.target(found) if asked.source else target
 
 
-def rules_broken(asked: FuzzRequest, trace: str) -> frozenset[Rule]:
-    """Return the rules that one trace breaks first, on a session of its own; raises as `target_of` does."""
-    player = InProcessPlayer()
+def broken_rules(
+    trace: str,
+    *,
+    source: str | None = None,
+    buffer: str | None = None,
+    revision: str | None = None,
+    arm: str = "eager",
+    family: str = "qwen3_vl",
+) -> frozenset[Rule]:
+    """Return the rules that one trace breaks first, on a session of its own.
+
+    The buffer is the class of a `source` (`vllm==0.33.0`, a path), MODULE:CLASS (`buffer`), or a revision or
+    mutant of ours; its code runs in this process.  Raises `UsageError` for what does not exist,
+    `MachineError` for what cannot be fetched.
+    """
+    asked, player = FuzzRequest(source, buffer, revision, arm, family), InProcessPlayer()
     faults, _ = Hunt(target_of(asked, player), player).replay(Trace.parse(trace), new_session=True)
     return frozenset(fault.rule for fault in faults if fault.rule)

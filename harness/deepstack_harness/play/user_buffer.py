@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from deepstack_harness.contract.buffer_ref import user_buffer
 from deepstack_harness.contract.contract_text import WHERE
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.errors import UsageError, passes_through
@@ -28,11 +29,7 @@ def load_buffer(text: str) -> BufferFactory:
 
     Raises `UsageError` that says what is missing.
     """
-    module, separator, name = text.partition(":")
-    if not separator or not module or not name:
-        raise UsageError(
-            f"'{text}' is not MODULE:CLASS, as in deepstack_harness.revisions.reference:ReferenceBuffer"
-        )
+    module, _, name = user_buffer(text).name.partition(":")
     found = getattr(_module(module), name, None)
     if not isinstance(found, type):
         what = "no" if found is None else "no class, but another object,"

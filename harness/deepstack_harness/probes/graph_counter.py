@@ -22,17 +22,27 @@ class GraphCounts:
 class GraphCounter:
     """A `protocols.Probe`; whatever was compiled before is dropped, so that every graph counts.
 
-    While it is open, reaching the recompile limit raises, where torch's default is to go on eagerly.
+    With `warm` it stays, and only what is built on top of it counts.  While the counter is open, reaching the
+    recompile limit raises, where torch's default is to go on eagerly.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, warm: bool = False) -> None:
         """Start without a count."""
         self._cleanup = ExitStack()
         self._counts: GraphCounts | None = None
+        self._warm = warm
+        self._graphs_before = 0
+        self._breaks_before = 0
 
     def __enter__(self) -> Self:
-        """Start cold, at zero."""
-        dynamo.start_counting()
+        """Start cold, at zero, or from what is compiled; raise `NotMeasured` where `warm` finds nothing."""
+        if self._warm:
+            self._graphs_before, self._breaks_before = dynamo.graphs_built(), dynamo.graph_breaks()
+            if self._graphs_before < 1:
+                raise NotMeasured("nothing is compiled yet: call what is measured once before, to warm it up")
+            dynamo.forget_metrics()
+        else:
+            dynamo.start_counting()
         self._cleanup.enter_context(dynamo.refuse_silent_fallback())
         return self
 
@@ -49,12 +59,13 @@ class GraphCounter:
         if self._counts is not None:
             return self._counts
         reasons = tuple(dynamo.recompile_reasons())
-        return GraphCounts(dynamo.graphs_built(), len(reasons), dynamo.graph_breaks(), reasons)
+        graphs = dynamo.graphs_built() - self._graphs_before
+        return GraphCounts(graphs, len(reasons), dynamo.graph_breaks() - self._breaks_before, reasons)
 
     def facts(self) -> GraphCounts:
-        """Return the counts; raise `NotMeasured` when no graph was built."""
+        """Return the counts; raise `NotMeasured` when no graph was built, unless `warm`."""
         found = self.so_far
-        if found.graphs < 1:
+        if found.graphs < 1 and not self._warm:
             raise NotMeasured(
                 "no graph was built: nothing in here was compiled, so there is nothing to count"
             )

@@ -28,7 +28,8 @@ class NumericsProbe:
         self._exact = copy.deepcopy(decoder).double() if thorough else decoder
         self._levels = levels
         head = torch.randn(hidden, _WORDS, generator=torch.Generator().manual_seed(0))
-        self._head = head.to(next(decoder.parameters()).device)
+        held = next(decoder.parameters(), head)
+        self._head = head.to(held.device)
 
     def eager(self, parts: Sequence[Inputs]) -> Tensor:
         """Return the reference output (n, hidden) of a step whose sequences are `parts`."""

@@ -106,16 +106,53 @@ def _contract_fixture(request: pytest.FixtureRequest) -> DeepstackContract:
     return DeepstackContract(request)
 
 
-_contract_fixture.__doc__ = """Hold a buffer to the contract: `deepstack_contract(MyBuffer)`.
+_contract_fixture.__doc__ = """Hold a buffer class to the contract, R1 to R8.
 
-With `regime='captured'` it is held to what graphs need as well.
+`deepstack_contract(make, *, rules=None, traces=None, dtype="float32", device=None, regime=None)`
+
+make     a class or function, called as make(capacity, hidden, levels, *, dtype, device), or "module:Class",
+         which is imported and played in a worker: there an exit, a crash or a hang is a broken rule too
+rules    names of the rules that count, such as ["R2", "R5"] (default: all)
+traces   traces to play, such as ["cap 16: set 9; get 16"] (default: those of `deepstack-harness check`)
+dtype    float32, bfloat16, float16 or float64
+device   cpu, cuda or cuda:N (default: --deepstack-device)
+regime   live (default), captured (graphs replay what get and clear recorded) or both
+
+Returns where every rule stands; fails with the rules that are broken, each with the shortest trace.
+
+    def test_buffer(deepstack_contract):
+        deepstack_contract(MyBuffer, regime="both")
 """
 deepstack_contract = pytest.fixture(name="deepstack_contract")(_contract_fixture)
 
 
 @pytest.fixture
 def compile_arms(request: pytest.FixtureRequest) -> CompileArms:
-    """Run a module eagerly and under arms: `compile_arms(decoder, MyBuffer, traces, hidden=64, levels=2)`."""
+    """Run a decoder eagerly and compiled, and compare: the output (R0), and the graphs that are built (R11).
+
+    `compile_arms(decoder, buffer, traces, *, hidden, levels, positions=.., **options)`
+
+    decoder    nn.Module, called as decoder(hidden (n, h), positions (3, n) int64, payload), returns (n, h);
+               the payload is a tuple with one (n, h) per level, or None
+    buffer     class or function of the buffer, as for `deepstack_contract`
+    traces     such as ["cap 16: profile 16; set 9; forward 16"]
+    hidden     h, the width of hidden states and payload
+    levels     number of payload tensors
+    positions  function (tokens, device) -> (3, tokens) int64 (default: M-RoPE positions of text)
+
+    Options: arms=["inductor/drop_all"] (default: --deepstack-arms; `deepstack-harness list arms`),
+    rules=["R0", "R11"], graphs=1 (most graphs of an arm), dtype="bfloat16", device="cuda", routed=True
+    (tokens go to experts), thorough=False (compare with eager and a zero payload only).
+
+    `compile_arms.calls(function, inputs, sizes, **options)` compares any function instead: it is called as
+    function(hidden, positions, payload) with inputs(tokens) (`deepstack_harness.Inputs`) for each size.
+
+    Both return one run per arm and trace, with `arm`, `worst` (distance to eager) and `graphs`.
+
+        def test_decoder(compile_arms):
+            traces = ["cap 16: profile 16; set 9; forward 16"]
+            compile_arms(MyDecoder(), MyBuffer, traces, hidden=64, levels=2)
+    """
     from deepstack_harness.pytest_plugin.arms_fixture import CompileArms
 
     return CompileArms(request)
@@ -123,7 +160,22 @@ def compile_arms(request: pytest.FixtureRequest) -> CompileArms:
 
 @pytest.fixture
 def graph_budget(request: pytest.FixtureRequest) -> GraphBudget:
-    """Fail when a block builds more graphs than stated: `with` the fixture, called with their number."""
+    """Fail when a block builds more graphs than stated, whoever calls `torch.compile` in it.
+
+    `graph_budget(graphs, *, breaks=0, recompiles=None)` is used with `with`.
+
+    graphs      most graphs, counted from a cold start; 0: nothing more than was compiled before the block
+    breaks      most graph breaks
+    recompiles  most recompiles (default: as many as the graphs allow)
+
+    Gives a counter; its `so_far` has graphs, recompiles, breaks and the reasons of torch.
+
+        def test_serving_compiles_once(graph_budget):
+            with graph_budget(1):
+                serve()
+            with graph_budget(0):
+                serve()
+    """
     from deepstack_harness.pytest_plugin.graph_fixture import GraphBudget
 
     return GraphBudget(request)
@@ -131,7 +183,23 @@ def graph_budget(request: pytest.FixtureRequest) -> GraphBudget:
 
 @pytest.fixture
 def kernel_facts(request: pytest.FixtureRequest) -> KernelFactsOf:
-    """Measure the kernels that Inductor makes of a call: `kernel_facts(call, tokens=77, capacity=8192)`."""
+    """Measure the kernels that a call runs, compiled with backend inductor: rows, points and bytes of each.
+
+    `kernel_facts(call, *, tokens, capacity, profile=None, arguments=("hidden", "positions"), run=True)`
+
+    call       function without arguments that calls something compiled with backend inductor
+    tokens     rows of the step; capacity: rows of the buffer, another number
+    profile    called before, as an engine's first run
+    arguments  names of the parameters of the compiled function whose sizes are tokens
+    run        False generates code without compiling it, and ends where the first graph would run
+
+    Returns `calls`, one for each graph that was called, with its `kernels`, `rows`, `points` and `bytes`.
+
+        def test_kernels(kernel_facts):
+            step = torch.compile(decode, dynamic=True)
+            found = kernel_facts(lambda: step(hidden, positions, rows), tokens=77, capacity=8192)
+            assert found.calls[-1].rows == 77
+    """
     from deepstack_harness.pytest_plugin.kernel_fixture import KernelFactsOf
 
     return KernelFactsOf(request)

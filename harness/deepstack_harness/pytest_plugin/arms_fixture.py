@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 import pytest
+import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
@@ -19,7 +20,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.devices import parse_device, parse_dtype
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import UsageError, passes_through
 from deepstack_harness.families.positions import mrope_positions
 from deepstack_harness.oracles.all_rules import ORACLES
 from deepstack_harness.oracles.distances import case_distances
@@ -29,7 +30,14 @@ from deepstack_harness.play.observe import play
 from deepstack_harness.play.user_buffer import check_fit
 from deepstack_harness.probes.numerics import NumericsProbe
 from deepstack_harness.pytest_plugin.fixture_base import Fixture, name_of, rules_of, told
-from deepstack_harness.pytest_plugin.user_model import Given, GivenBuffers, OwnFamily, as_module
+from deepstack_harness.pytest_plugin.user_model import (
+    Given,
+    GivenBuffers,
+    OwnFamily,
+    as_module,
+    described,
+    drawn_inputs,
+)
 
 
 class Options(TypedDict, total=False):
@@ -106,6 +114,7 @@ class CompileArms(Fixture):
             )
             model = self._model(family, decoder, options)
             played = [Trace.parse(str(one)) for one in traces]
+            _try_eagerly(model, name_of(type(decoder)), drawn_inputs(model, played[0]))
             cases = self._cases(model, name_of(buffer), lambda _: played, options)
             runs = [self._run(case, model, buffer, Engine(), options) for case in cases]
         return _judged(runs)
@@ -136,6 +145,7 @@ class CompileArms(Fixture):
             options = {"thorough": False, **options}
             device = parse_device(self.device(options.get("device")))
             model = self._model(family, as_module(function, len(payload), device), options)
+            _try_eagerly(model, name_of(function), inputs(sizes[0]))
             cases = self._cases(model, "inputs", lambda arm: [_trace_of(sizes, arm)], options)
             make, caller = GivenBuffers(inputs), Given(inputs)
             runs = [self._run(case, model, make, caller, options) for case in cases]
@@ -171,6 +181,29 @@ class CompileArms(Fixture):
         judged = judge_case(PlannedCase(case, None), play(case, model, make, caller), wanted)
         self.store(judged)
         return ArmRun(judged.planned, judged.observation, judged.judgements)
+
+
+def _try_eagerly(model: Model, name: str, inputs: Inputs) -> None:
+    """Call the decoder once, uncompiled; raises `UsageError` that names what is called and with what.
+
+    A wrong signature, hidden size or device is no verdict about the compiler.
+    """
+    call = f"{name} called as decoder({described(inputs)})"
+    try:
+        with torch.no_grad():
+            out = model.decoder(inputs.hidden, inputs.positions, inputs.payload)
+    except Exception as error:
+        if passes_through(error):
+            raise
+        said = (str(error).strip().splitlines() or [""])[0]
+        raise UsageError(f"{call}, not compiled, raised {type(error).__name__}: {said}") from None
+    if not isinstance(out, Tensor):
+        raise UsageError(f"{call} returned {type(out).__name__}, not a tensor (tokens, hidden)")
+    if out.device.type != model.device.type:
+        raise UsageError(
+            f"{call} returned a tensor on {out.device}, but device is {model.device}: move the module there, "
+            f"or pass device='{out.device}'"
+        )
 
 
 def _judged(runs: list[ArmRun]) -> list[ArmRun]:

@@ -11,6 +11,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.errors import HarnessError, MachineError, UsageError
 from deepstack_harness.oracles.judged_case import JudgedCase
 from deepstack_harness.pytest_plugin import JUDGED, setting, without_gpu
+from deepstack_harness.pytest_plugin.torch_log import quiet_torch
 from deepstack_harness.reporting.terminal.audit_table import figure_of
 from deepstack_harness.results.case_result import in_test, result_of
 
@@ -25,6 +26,7 @@ class Fixture:
         """Take the settings of the run; nothing is played yet."""
         self._config = request.config
         self._node: pytest.Item = request.node
+        request.addfinalizer(quiet_torch(request.config))
 
     def device(self, given: str | None) -> str:
         """Return the device that was given, else that of the run."""
@@ -44,15 +46,17 @@ class Fixture:
             found = error
         else:
             return
-        # Behind the handler: pytest would show what was being handled as well.
         if isinstance(found, MachineError):
             without_gpu(self._config, str(found))
-        pytest.fail(str(found), pytrace=False)
+        # pytest shows what was being handled as well, and a block of a generator is left by its exception.
+        raise pytest.fail.Exception(str(found), pytrace=False) from None
 
     def store(self, judged: JudgedCase) -> None:
         """Store a judged case for the report, as plain data, which xdist carries between processes."""
         stored = self._node.stash.setdefault(JUDGED, [])
-        result = in_test(result_of(judged, 0.0), self._node.nodeid, len(stored) + 1)
+        file, line, _ = self._node.location
+        where = file if line is None else f"{file}:{line + 1}"
+        result = in_test(result_of(judged, 0.0), self._node.nodeid, len(stored) + 1, where)
         stored.append(msgspec.to_builtins(result))
 
 

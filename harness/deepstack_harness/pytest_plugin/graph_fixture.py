@@ -1,10 +1,11 @@
 """`graph_budget`: how many graphs a piece of a test may build."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.errors import UsageError
 from deepstack_harness.probes.graph_counter import GraphCounter, GraphCounts
 from deepstack_harness.pytest_plugin.fixture_base import Fixture
@@ -20,18 +21,19 @@ class GraphBudget(Fixture):
     ) -> Iterator[GraphCounter]:
         """Fail when the block builds more graphs than `graphs`, or none; what was compiled before is dropped.
 
-        `breaks` are graph breaks that are accepted, `recompiles` recompiles (None: as
+        A budget of 0 is for code that is warm: what was compiled before stays, and the block builds nothing
+        more.  `breaks` are graph breaks that are accepted, `recompiles` recompiles (None: as
         many as the graphs allow).  Gives the counter, to look at in the block and behind it.
         """
         __tracebackhide__ = True
         with self.one_sentence():
-            if graphs < 1:
-                raise UsageError(
-                    f"graph_budget({graphs}): a budget must be 1 graph or more: 0 means nothing is compiled"
-                )
-        counter = GraphCounter()
+            if graphs < 0:
+                raise UsageError(f"graph_budget({graphs}): a budget is 0 graphs or more")
+        opened = ExitStack()
+        with self.one_sentence():
+            counter = opened.enter_context(GraphCounter(warm=graphs == 0))
         try:
-            with counter:
+            with opened:
                 yield counter
         except Exception as error:
             if not dynamo.is_recompile_limit(error):
@@ -51,5 +53,11 @@ class GraphBudget(Fixture):
 
 
 def _described(found: GraphCounts) -> str:
-    told = f"{found.graphs} graphs, {found.recompiles} recompiles, {found.breaks} breaks"
+    told = ", ".join(
+        [
+            plural(found.graphs, "graph"),
+            plural(found.recompiles, "recompile"),
+            plural(found.breaks, "break"),
+        ]
+    )
     return f"{told}; recompiled because {found.reasons[0]}" if found.reasons else told

@@ -48,10 +48,18 @@ class KernelFactsOf(Fixture):
             ):
                 before = _called(profile, probe)
                 _called(call, probe)
+            if not probe.watched.calls[before:]:
+                raise NotMeasured(_nothing_of_inductor(dynamo.backends_used()))
             found = probe.facts()
-            if not found.calls[before:]:
-                raise NotMeasured("the call ran no graph that Inductor compiled")
             return replace(found, calls=found.calls[before:])
+
+
+def _nothing_of_inductor(backends: Sequence[str]) -> str:
+    """Return why there are no kernels: what was compiled, and with which backends."""
+    said = "the call ran no graph that Inductor compiled"
+    if not backends:
+        return f"{said}: it compiled nothing at all; is torch.compile in the way that it takes?"
+    return f"{said}: its graphs were compiled with backend {', '.join(backends)}, and need backend inductor"
 
 
 def _called(call: Callable[[], object] | None, probe: KernelProbe) -> int:

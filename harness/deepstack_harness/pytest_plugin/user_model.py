@@ -8,9 +8,11 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from deepstack_harness.callers.engine import Engine
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.protocols import Inputs
-from deepstack_harness.contract.trace import Step
+from deepstack_harness.contract.trace import RUNS_DECODER, Step, Trace
 from deepstack_harness.families.positions import mrope_positions
+from deepstack_harness.play.model import Model
 
 
 @dataclass
@@ -26,6 +28,28 @@ class OwnFamily:
     def build(self, *, dtype: torch.dtype, device: torch.device, seed: int) -> nn.Module:
         """Refuse to build: the user's module is there already."""
         raise NotImplementedError(self.name)
+
+
+def drawn_inputs(model: Model, trace: Trace) -> Inputs:
+    """Return inputs of the first step that runs the decoder: (n, h), (3, n) and one (n, h) per level."""
+    runs = (step.tokens for step in trace if step.op in RUNS_DECODER and step.tokens > 0)
+    tokens, family = next(runs, 1), model.family
+    drawn = torch.randn(
+        family.levels + 1, tokens, family.hidden, generator=torch.Generator().manual_seed(0)
+    ).to(dtype=model.dtype, device=model.device)
+    return Inputs(drawn[0], family.positions(tokens, model.device), tuple(drawn[1:]))
+
+
+def described(inputs: Inputs) -> str:
+    """Return the shapes of a call in words, as for an error; the tensors are as in `Inputs`, of any shape."""
+    hidden, positions = (
+        f"{tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}"
+        for one in (inputs.hidden, inputs.positions)
+    )
+    payload = inputs.payload
+    levels = "None" if payload is None else f"{plural(len(payload), 'tensor')}"
+    shape = f" {tuple(payload[0].shape)}" if payload else ""
+    return f"hidden {hidden}, positions {positions}, payload {levels}{shape}"
 
 
 class Given(Engine):

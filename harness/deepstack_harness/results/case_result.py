@@ -52,14 +52,14 @@ def lost_result(
     return _result(unjudged_case(planned, detail), ending, seconds, output=output)
 
 
-def in_test(result: CaseResult, node_id: str, number: int) -> CaseResult:
+def in_test(result: CaseResult, node_id: str, number: int, where: str | None = None) -> CaseResult:
     """Return the result with the id of a test: tests may judge the same case many times.
 
-    `node_id` is pytest's, `number` counts the results of one test from 1.
+    `node_id` is pytest's, `number` counts the results of one test from 1, `where` is the test's FILE:LINE.
     """
     place = f"{node_id} #{number}"
     own = hashlib.sha256(f"{place}|{result.case.case}".encode()).hexdigest()[:12]
-    rows = tuple(replace(row, case=own, node_id=node_id) for row in result.rows)
+    rows = tuple(replace(row, case=own, node_id=node_id, where=where) for row in result.rows)
     return CaseResult(rows, replace(result.case, case=own, note=place))
 
 

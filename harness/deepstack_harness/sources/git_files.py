@@ -29,6 +29,16 @@ class GitFiles:
         """True where there is a `.git`, be it a folder or the file of a worktree."""
         return self._folder is not None
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder of this work tree's own files, `HEAD` among them; None where there is no `.git`."""
+        return self._folder
+
+    @property
+    def shared(self) -> Path | None:
+        """The folder that has objects and refs, which worktrees share; None where there is no `.git`."""
+        return self._shared
+
     def head(self) -> str | None:
         """Return the commit that is checked out, as hexadecimal digits; None where there is none."""
         return self._follow(_text(self._folder / "HEAD")) if self._folder else None

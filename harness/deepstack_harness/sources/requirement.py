@@ -6,6 +6,7 @@ Only syntax is checked here, for any package name; `locate` knows which packages
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -62,6 +63,18 @@ def parse_source(text: str) -> SourceRequest:
             f"'{text}' names no package: write PACKAGE=={text}, or ./{text} for a path of that name"
         )
     return _parse_release(text) if _COMPARES.match(text) else PathRequest(text)
+
+
+def names_source(text: str) -> bool:
+    """Return True for a release, an installation, and for a path that begins as one or exists.
+
+    Everything else may be the name of a commit, a number as well: tags are named so.
+    """
+    if text.startswith((".", "~", os.sep)):
+        return True
+    if _is_version(text):
+        return False
+    return not isinstance(parse_source(text), PathRequest) or Path(text).exists()
 
 
 def expand_shorthand(package: str, text: str) -> str:

@@ -25,6 +25,27 @@ def start_counting() -> None:
     clear_compilation_metrics()
 
 
+def forget_metrics() -> None:
+    """Drop the recompiles that were recorded; compiled graphs and the counts of graphs and breaks stay."""
+    from torch._dynamo.utils import clear_compilation_metrics
+
+    clear_compilation_metrics()
+
+
+def backends_used() -> tuple[str, ...]:
+    """Return the names of the backends of all graphs that are compiled now, sorted.
+
+    A callable that was given as a backend is named as it names itself.  Read in torch 2.13:
+    `torch._TorchCompileWrapper.compiler_name`.
+    """
+    from torch._dynamo.convert_frame import input_codes
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    codes = [code for reference in input_codes.seen if (code := reference()) is not None]
+    backends = [entry.backend for code in codes for entry in _debug_get_cache_entry_list(code)]
+    return tuple(sorted({str(getattr(one, "compiler_name", one)) for one in backends}))
+
+
 def mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
     """Compile with a symbol for the size of `dim` of a tensor of any shape, instead of its first value."""
     from torch._dynamo import decorators

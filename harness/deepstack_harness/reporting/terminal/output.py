@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,9 +12,14 @@ from typing import TYPE_CHECKING
 from deepstack_harness.clean_text import cell, printable
 from deepstack_harness.reporting.json_lines import JsonLines
 from deepstack_harness.reporting.output_lost import OutputLost
+from deepstack_harness.reporting.terminal.standard_streams import say
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.live import Live
+
+_EVERY_S = 10.0
+"""Seconds between two lines of progress where no terminal is."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,20 @@ class Column:
         return text.rjust(self.width) if self.right else text.ljust(self.width)
 
 
+class _Lines:
+    """Progress as lines, the first of them when the work has taken a while."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Write `text`, unless a line was written just before."""
+        now = time.monotonic()
+        if now - self._last >= _EVERY_S:
+            self._last = now
+            say(f"deepstack-harness: {cell(text)}")
+
+
 class Output:
     """The terminal, as far as `--json` and `--quiet` leave it, and the JSON sink.
 
@@ -40,6 +60,7 @@ class Output:
         self._silent = quiet or json == "-"
         self._console: Console | None = None
         self._lost: OutputLost | None = None
+        self._live: Live | None = None
 
     def line(self, text: str = "", style: str = "") -> None:
         """Print one line for people, never wrapped.
@@ -50,9 +71,10 @@ class Output:
         if self._silent:
             return
         try:
-            self._terminal().print(
-                printable(text), style=style or None, markup=False, highlight=False, soft_wrap=True
-            )
+            with self._without_spinner():
+                self._terminal().print(
+                    printable(text), style=style or None, markup=False, highlight=False, soft_wrap=True
+                )
         except OSError as error:
             self._lost, self._silent = OutputLost(error), True
             if self._json is None:
@@ -74,15 +96,33 @@ class Output:
 
     @contextmanager
     def progress(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show a progress text on a terminal's stderr; the function that is yielded changes the text."""
-        if self._silent or not sys.stderr.isatty():
+        """Show a progress text on stderr; the function that is yielded changes the text.
+
+        A terminal gets a spinner, a pipe or a file a line now and then.
+        """
+        if self._silent:
             yield lambda _: None
             return
+        if not sys.stderr.isatty():
+            yield _Lines().say
+            return
         from rich.console import Console
-        from rich.markup import escape
+        from rich.live import Live
+        from rich.spinner import Spinner
+        from rich.text import Text
 
-        with Console(stderr=True).status(escape(cell(text))) as status:
-            yield lambda text: status.update(escape(cell(text)))
+        spinner = Spinner("dots", Text(cell(text)))
+        # rich would redirect stdout, and with it rows that go to a file, to its own console.
+        live = Live(
+            spinner, console=Console(stderr=True), refresh_per_second=12.5, transient=True,
+            redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
+        with live:
+            self._live = live
+            try:
+                yield lambda text: spinner.update(text=Text(cell(text)))
+            finally:
+                self._live = None
 
     def close(self) -> None:
         """Close the JSON file; raises `OutputLost` where a line could not be printed."""
@@ -90,6 +130,19 @@ class Output:
             self._json.close()
         if self._lost is not None:
             raise self._lost
+
+    @contextmanager
+    def _without_spinner(self) -> Iterator[None]:
+        """Take the spinner away while a line is printed: both may go to the same terminal."""
+        live = self._live
+        if live is None:
+            yield
+            return
+        live.stop()
+        try:
+            yield
+        finally:
+            live.start()
 
     def _terminal(self) -> Console:
         if self._console is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from deepstack_harness.auditing.places import inside_package
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.rules import names_of
 from deepstack_harness.reporting.terminal.audit_table import figure_of
 from deepstack_harness.reporting.terminal.output import Column, Output
@@ -54,18 +56,18 @@ class SystemTable:
             wanted = names_of(one.must_break or ())
             self._output.line(f"not as expected: {one.subject} broke {_seen(one)}, expected {wanted}")
         if wrong:
-            self._output.verdict(f"not as the catalogue expects: {len(wrong)} subjects differ", good=False)
+            self._output.verdict(f"not as the catalogue expects: {plural(len(wrong), 'subject')}", good=False)
             return
         rules, faulty, fixed = self._incident.rules, self._incident.faulty, self._incident.fixed
         said = f"shown: rule {names_of(rules)} broken by {', '.join(faulty)}, kept by {', '.join(fixed)}"
         self._output.verdict(said, good=True)
 
-    def close_source(self, label: str, found: Sequence[JudgedSubject]) -> None:
-        """Print whether a source has the fault, and where (file:line)."""
+    def close_source(self, label: str, module: str, found: Sequence[JudgedSubject]) -> None:
+        """Print whether a source has the fault, and where (file inside its top-level `module`, and line)."""
         wrong = [one for one in found if one.broken or one.unjudged]
         self._output.line()
         for one in wrong:
-            self._output.line(f"where: {one.where}")
+            self._output.line(f"where: {inside_package(one.where, module)}")
         for one in wrong:
             has = "HAS" if one.broken else "may have"
             said = f"{label}, {one.subject}: {has} incident {self._incident.id}, breaks {_seen(one)}"

@@ -1,0 +1,154 @@
+"""`audit --fail-on` and `--base`: which findings turn a CI red, and the last line that says why."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.auditing.written_standings import MEMBER, audited, row, standing
+from cases.selftest.binding.synthetic_vllm import HANDS_ON, ModelFile, Vllm
+from deepstack_harness.auditing.gates import Gate, judge_gate, keys_of
+from deepstack_harness.auditing.places import inside_package
+from deepstack_harness.cli import main
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Effect, Verdict
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.reporting.terminal.audit_summary import show_summary
+from deepstack_harness.reporting.terminal.output import Output
+from deepstack_harness.sources.git_revision import revision_of
+
+Capture = pytest.CaptureFixture[str]
+BY_DEFAULT = row(Rule.R1, Verdict.XFAIL, "default", effect=Effect.OUTPUT)
+BY_FLAG = row(Rule.R5, Verdict.XFAIL, "flag: --enable-dbo")
+NOT_REACHED = row(Rule.R8, Verdict.XFAIL, "latent", unit="calls")
+NEW = row(Rule.R3, Verdict.FAIL, "latent")
+NOT_READ = row(Rule.R4, Verdict.XFAIL, "unknown")
+MENDED = row(Rule.R2, Verdict.IMPROVED)
+KEPT = row(Rule.R7, Verdict.PASS)
+ALL = standing(BY_DEFAULT, MENDED, NEW, NOT_READ, BY_FLAG, KEPT, NOT_REACHED)
+
+
+@pytest.mark.parametrize(
+    ("gate", "rules"),
+    [
+        (Gate.ANY, {Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R8}),
+        (Gate.NEW, {Rule.R3}),
+        (Gate.FLAG, {Rule.R1, Rule.R4, Rule.R5}),
+        (Gate.DEFAULT, {Rule.R1, Rule.R4}),
+    ],
+)
+def test_each_gate_lets_its_findings_count(gate: Gate, rules: set[Rule]) -> None:
+    result = judge_gate([ALL], gate)
+    assert {one.rule for one in result.failing} == rules
+    assert not result.holds
+
+
+@pytest.mark.parametrize("gate", list(Gate))
+def test_what_was_not_judged_fails_every_gate(gate: Gate) -> None:
+    assert judge_gate([standing(KEPT)], gate).holds
+    assert not judge_gate([standing(KEPT, row(Rule.R6, Verdict.ERROR))], gate).holds
+    assert not judge_gate([standing(row(Rule.R6, Verdict.ERROR))], gate, keys_of([ALL])).holds
+
+
+def test_beside_a_base_only_what_it_lacks_counts() -> None:
+    base = keys_of([standing(BY_DEFAULT, NEW)])
+    assert judge_gate([standing(BY_DEFAULT, MENDED, NEW)], Gate.ANY, base).holds
+    (added,) = judge_gate([ALL], Gate.DEFAULT, base).failing
+    assert added.rule is Rule.R4
+    other_shape = row(Rule.R3, Verdict.FAIL, "latent", unit="calls")
+    assert judge_gate([standing(other_shape)], Gate.ANY, base).failing == (other_shape,)
+
+
+def test_the_last_line_says_what_matters(capsys: Capture) -> None:
+    found = audited(BY_DEFAULT, NEW, NOT_REACHED)
+    show_summary(Output(None, quiet=False), [found], judge_gate(found.standings, Gate.ANY))
+    line = capsys.readouterr().out
+    assert line == "reached by default: R1 (43602). New: R3. Effect: output.\n"
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("/cache/packages/vllm/0.22.1/vllm/models/a.py:7", "vllm/models/a.py:7"),
+        ("/src/vllm/vllm/models/a.py:7", "vllm/models/a.py:7"),
+        ("/src/other/a.py:7", "/src/other/a.py:7"),
+        ("", ""),
+    ],
+)
+def test_a_place_is_told_inside_the_package(where: str, told: str) -> None:
+    assert inside_package(where, "vllm") == told
+
+
+SLICED = """\
+def _get_deepstack_input_embeds(self, num_tokens):
+    if num_tokens < 0:
+        raise ValueError("negative")
+    return IntermediateTensors(
+        {f"deepstack_input_embeds_{i}": x[:num_tokens] for i, x in enumerate(self.deepstack_input_embeds)}
+    )
+"""
+
+
+def repository(folder: Path) -> Path:
+    """A tree whose commit answers with tensors, and whose files answer None: the fault of vLLM 43602."""
+    root = Vllm("0.10.0", str(ModelFile(get=SLICED, more=HANDS_ON))).tree(folder)
+    git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q", "-b", "main"], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "before"], check=True)
+    Vllm("0.10.0", str(ModelFile(more=HANDS_ON))).tree(folder)
+    hook = root / "ran.sh"
+    hook.write_text(f"#!/bin/sh\ntouch {folder / 'executed'}\n")
+    hook.chmod(0o755)
+    for key in ("core.fsmonitor", "core.hooksPath", "core.pager", "core.sshCommand"):
+        subprocess.run([*git, "config", key, str(hook)], check=True)
+    return root
+
+
+def test_a_commit_is_read_with_no_configuration_of_its_repository(tmp_path: Path) -> None:
+    root = repository(tmp_path)
+    with revision_of(root, "main") as folder:
+        assert (folder / MEMBER).read_text() == str(ModelFile(get=SLICED, more=HANDS_ON))
+        assert (root / MEMBER).read_text() != (folder / MEMBER).read_text()
+        assert not list(folder.rglob("*.sh"))
+    assert not folder.exists()
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_worktree_shares_the_commits_of_its_repository(tmp_path: Path) -> None:
+    root, other = repository(tmp_path), tmp_path / "other"
+    subprocess.run(["git", "-C", str(root), "worktree", "add", "-q", str(other)], check=True)
+    with revision_of(other, "HEAD") as folder:
+        assert (folder / MEMBER).is_file()
+
+
+@pytest.mark.slow  # 8 s for two audits: their parts are tested above
+def test_a_change_that_adds_a_fault_is_refused_beside_its_commit(tmp_path: Path, capsys: Capture) -> None:
+    root = repository(tmp_path)
+    assert main(["audit", "--source", str(root), "--base", "main"]) == ExitCode.BROKEN
+    out = capsys.readouterr().out
+    assert "all faults count, where 'main' does not have them: 1 finding\n" in out
+    assert "  R1 Qwen3VLForConditionalGeneration vllm/model_executor/models/qwen3_vl.py:" in out
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.slow  # three audits, 12 s
+def test_a_change_that_adds_nothing_passes_beside_its_commit(tmp_path: Path, capsys: Capture) -> None:
+    root = repository(tmp_path)
+    Vllm("0.10.0", str(ModelFile(get=SLICED, more=HANDS_ON))).tree(tmp_path)
+    assert main(["audit", "--source", str(root), "--base", "HEAD"]) == ExitCode.HOLDS
+    assert "0 findings" in capsys.readouterr().out
+    assert main(["audit", "--source", str(root), "--base", "HEAD", "--bisect"]) == ExitCode.HOLDS
+
+
+@pytest.mark.parametrize("base", ["no-such-branch", "--upload-pack=x", "HEAD~1"])
+def test_a_base_that_is_no_commit_is_quoted(base: str, tmp_path: Path, capsys: Capture) -> None:
+    root = repository(tmp_path)
+    assert main(["audit", "--source", str(root), f"--base={base}"]) == ExitCode.USAGE
+    assert f"'{base}' is neither a source nor a commit of '{root}'" in capsys.readouterr().err
+
+
+def test_a_commit_of_no_repository(tmp_path: Path, capsys: Capture) -> None:
+    root = Vllm().tree(tmp_path)
+    assert main(["audit", "--source", str(root), "--base", "main"]) == ExitCode.USAGE
+    assert f"'{root}' is no git repository, so 'main' names no commit of it" in capsys.readouterr().err

@@ -1,0 +1,103 @@
+"""One source, audited: its classes, those that cannot be driven, and the systems beside them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from deepstack_harness.auditing.classes import judge_class
+from deepstack_harness.auditing.controls import unjudged
+from deepstack_harness.auditing.places import inside_package, located
+from deepstack_harness.auditing.source_systems import SourceSystems, judge_systems
+from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
+from deepstack_harness.auditing.standing import Standing
+from deepstack_harness.catalogue.known_failures import known_of
+from deepstack_harness.contract.plural import plural
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.engines.known import engine_of
+from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.git_revision import revision_of
+from deepstack_harness.sources.requirement import names_source
+
+
+@dataclass(frozen=True)
+class AuditedSource:
+    """The judged classes and systems of one source.
+
+    `references` are the issues that known failures wait for, by class or subject and rule.
+    """
+
+    label: str
+    classes: tuple[Standing, ...]
+    refused: tuple[AuditedClass, ...]
+    beside: SourceSystems
+    references: Mapping[tuple[str, Rule], str] = field(default_factory=dict)
+
+    @property
+    def standings(self) -> tuple[Standing, ...]:
+        """The classes, then the subjects of the systems beside them."""
+        return (*self.classes, *self.beside.standings)
+
+
+def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: bool = False) -> AuditedSource:
+    """Judge everything in the source that `text` names; `say` is told how far it is.
+
+    Raises `UsageError` for what is no source or has no deepstack class, unless it may lack them, and
+    `MachineError` where a file cannot be fetched.
+    """
+    with SourceWorker(text) as worker:
+        source, label = worker.source, worker.source.label
+        say(f"looking for classes in {label}")
+        found = worker.classes()
+        if not found and not may_lack_classes:
+            engine = engine_of(source)
+            raise UsageError(
+                f"{label} has no class with a deepstack buffer; "
+                f"{engine.package.title} has had one since {engine.since}"
+            )
+        judged = [one for one in found if one.can_be_judged]
+        standings = []
+        for number, one in enumerate(judged, 1):
+            say(f"judging {one.model_class} of {label} ({number} of {plural(len(judged), 'class')})")
+            standings.append(located(judge_class(one, worker), source, one))
+        say(f"judging placeholder ranges and dual streams of {label}")
+        beside = _placed(judge_systems(worker), engine_of(source).package.module)
+        why = worker.failed_control()
+    if why is not None:
+        standings = [unjudged(one, why) for one in standings]
+        beside = beside.unjudged(why)
+    names = [one.model_class for one in (*standings, *beside.standings)]
+    references = {
+        (name, rule): reference
+        for name in names
+        for rule, reference in known_of(source.package, source.version, name).items()
+    }
+    refused = tuple(one for one in found if not one.can_be_judged)
+    return AuditedSource(label, tuple(standings), refused, beside, references)
+
+
+@contextmanager
+def base_of(text: str, sources: list[str]) -> Iterator[str]:
+    """Yield the source that `--base` names: a source, or the files of a commit of the only source.
+
+    Raises `UsageError` for a commit of what is no git repository.
+    """
+    if names_source(text):
+        yield text
+        return
+    if len(sources) != 1:
+        raise UsageError(f"'{text}' would be a commit of one --source, and there are {len(sources)}")
+    root = Path(sources[0]).expanduser()
+    if not root.is_dir():
+        raise UsageError(f"'{text}' is no source, and '{sources[0]}' is no repository that could have it")
+    with revision_of(root, text) as folder:
+        yield str(folder)
+
+
+def _placed(beside: SourceSystems, module: str) -> SourceSystems:
+    """Return the systems with the place of each subject in its rows."""
+    judged = []
+    for one in beside.judged:
+        where = inside_package(one.where, module) or None
+        judged.append(replace(one, rows=tuple(replace(row, where=where) for row in one.rows)))
+    return replace(beside, judged=tuple(judged))
