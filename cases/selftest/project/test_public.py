@@ -29,14 +29,14 @@ OPTIONS = {
         "incident --source --vllm --full --trace --arm --device --workload --script --pytest --family --dtype"
     ),
     "audit": "--source --vllm --fail-on --base --sarif",
-    "check": "target --device --dtype --regime",
+    "check": "target --device --dtype --regime --thorough",
     "fuzz": (
         "--source --vllm --buffer --revision --family --arm --backend --examples --minutes --seed "
         "--boundary --out"
     ),
     "kernels": (
-        "--family --revision --compare --dtype --layers --hidden --tokens --capacity --profile- "
-        "tokens --static --target --cubin --run --cost"
+        "--family --revision --compare --dtype --layers --hidden --tokens --capacity --profile-tokens "
+        "--static --target --cubin --run --cost"
     ),
     "selftest": "mutants --seed --workers",
     "run": (

@@ -74,7 +74,7 @@ def test_every_name_is_listed_without_an_import_of_the_package(target: Path, tmp
 
 
 def test_an_incident_of_its_own_is_reproduced_by_its_short_name(target: Path, tmp_path: Path) -> None:
-    done = harness(tmp_path, "repro", "part-of-a-block-kept", beside=target)
+    done = harness(tmp_path, "repro", "part-of-a-block-kept", "--full", beside=target)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "shown: rules R5 broken by blocks_1_0, blocks_1_0@scaled_inputs, kept by blocks," in done.stdout
 
@@ -110,15 +110,15 @@ def test_without_it_the_same_incident_is_unknown(tmp_path: Path) -> None:
 def test_a_broken_package_is_listed_and_refused_where_it_is_used(tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     packages.mkdir()
-    revisions = {"ring": "acme:Ring", "copies_on_get": "acme:Ring"}
+    revisions = {"acme_ring": "acme:Ring", "copies_on_get": "acme:Ring"}
     declare(packages, "acme-one", {"revisions": revisions, "incidents": {"acme": "acme:i.toml"}})
     listed = harness(tmp_path, "list", "extensions", beside=packages)
-    said = "revision 'ring' of acme-one 1.0 cannot be loaded: module 'acme' is not installed"
+    said = "revision 'acme_ring' of acme-one 1.0 cannot be loaded: module 'acme' is not installed"
     assert listed.returncode == 0
     assert f"broken: {said}" in listed.stdout
     assert "broken: revision 'copies_on_get' is declared by deepstack-harness and by acme" in listed.stdout
     assert "broken: incidents 'acme' of acme-one 1.0 cannot be read: module 'acme' is not" in listed.stdout
-    fuzzed = harness(tmp_path, "fuzz", "--revision", "ring", beside=packages)
+    fuzzed = harness(tmp_path, "fuzz", "--revision", "acme_ring", beside=packages)
     assert fuzzed.returncode == 2
     assert said in fuzzed.stderr
     assert len(fuzzed.stderr.strip().splitlines()) == 1

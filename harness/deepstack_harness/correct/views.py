@@ -105,7 +105,7 @@ class ClearsByParts:
 
 
 class ZeroesThenConverts(OneTensor):
-    """Zeroes its rows before it converts the payload: if that finds no memory, the rows are gone."""
+    """Rows are zeroed before the payload is converted: if that finds no memory, the rows are gone."""
 
     regimes = "both"
 

@@ -13,7 +13,7 @@ from deepstack_harness.results.records import About, CaseRecord
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes against the run before this one in the history, named `since`; the worst kind first."""
+    """Differences from the run before this one in the history, named `since`; the worst kind first."""
 
     since: str
     found: tuple[Change, ...]
