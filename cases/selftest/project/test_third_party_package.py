@@ -76,7 +76,7 @@ def test_every_name_is_listed_without_an_import_of_the_package(target: Path, tmp
 def test_an_incident_of_its_own_is_reproduced_by_its_short_name(target: Path, tmp_path: Path) -> None:
     done = harness(tmp_path, "repro", "part-of-a-block-kept", "--full", beside=target)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "shown: rules R5 broken by blocks_1_0, blocks_1_0@scaled_inputs, kept by blocks," in done.stdout
+    assert "shown: rule R5 broken by blocks_1_0, blocks_1_0@scaled_inputs, kept by blocks," in done.stdout
 
 
 def test_its_oracle_judges_and_its_figure_is_in_the_report(target: Path, tmp_path: Path) -> None:
