@@ -18,7 +18,7 @@ R = Rule
 LATER = {R.R3, R.R4, R.R5, R.R6, R.R8}
 BROKEN = {
     "0.19.1": LATER,
-    "0.20.1": {R.R1, R.R2, R.R6, R.R8},
+    "0.20.1": {R.R1, R.R2, R.R5, R.R6, R.R8},
     "0.22.1": {R.R1, *LATER},
     "0.23.0": LATER,
     "0.33.0": LATER,

@@ -46,6 +46,7 @@ def shard(rank: int, *rows: RowRange, stray: float | None = 1e-6) -> ShardFacts:
     return ShardFacts(rank, 2, (rows,), stray)
 
 
+WHOLE_ROWS = (*(RowRange(1, 0, row, 1) for row in range(5)), RowRange(0, 0, 0, 1))
 RIGHT = (shard(0, *FIRST), shard(1, *SECOND))
 
 
@@ -86,6 +87,61 @@ def test_rows_that_are_not_the_ranks_own_are_counted(
     said = judge(observed((shard(0, *first), shard(1, *second))))
     assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, wrong, "rows")
     assert words in said.detail
+
+
+STRIPED = (((0, 1), (2, 3), (4, 5)), ((1, 2), (3, 4), (5, 6)))
+EVEN = tuple(RowRange(1, 0, row, 1) for row in (0, 2, 4))
+ODD = (*(RowRange(1, 0, row, 1) for row in (1, 3)), RowRange(0, 0, 0, 1))
+
+
+def striped(
+    *rows: tuple[RowRange, ...], owns: tuple[tuple[tuple[int, int], ...], ...] = STRIPED
+) -> tuple[ShardFacts, ...]:
+    """Return what each rank was given under a partition of its own."""
+    return tuple(replace(shard(rank, *mine), owns=owns[rank]) for rank, mine in enumerate(rows))
+
+
+def test_an_engine_may_state_another_partition() -> None:
+    assert judge(observed(striped(EVEN, ODD))).verdict is Verdict.PASS
+    assert judge(observed((shard(0, *EVEN), shard(1, *ODD)))).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("shards", "wrong", "words"),
+    [
+        (striped(EVEN, EVEN), 3, "first row 1 of level 0: it holds row 0 (rank 0's), level 0 of payload 1"),
+        (striped(FIRST, ODD), 2, "first row 2 of level 0: it holds row 1 (rank 1's), level 0 of payload 1"),
+        (striped((*EVEN, ODD[0]), ODD), 1, "first row 5 of level 0: it holds row 1 (rank 1's)"),
+        (striped(EVEN, ODD[:2]), 1, "first row 5 of level 0: it is missing and should hold zeros"),
+    ],
+)
+def test_rows_are_compared_by_the_stated_partition(
+    shards: tuple[ShardFacts, ...], wrong: int, words: str
+) -> None:
+    said = judge(observed(shards))
+    assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, wrong, "rows")
+    assert words in said.detail
+
+
+@pytest.mark.parametrize(
+    ("owns", "wrong", "words"),
+    [
+        ((((0, 3),), ((2, 6),)), 1, "step 2 'forward 6' of 6 rows: 2 ranks own row 2, not one"),
+        ((((0, 2),), ((3, 6),)), 1, "0 ranks own row 2, not one"),
+        ((((0, 3),), ((3, 8),)), 2, "'forward 6' of 6 rows: a rank owns row 6"),
+    ],
+)
+def test_a_stated_partition_has_to_be_one(
+    owns: tuple[tuple[tuple[int, int], ...], ...], wrong: int, words: str
+) -> None:
+    rows = [[WHOLE_ROWS[row] for start, end in mine for row in range(start, min(end, 6))] for mine in owns]
+    said = judge(observed(striped(*map(tuple, rows), owns=owns)))
+    assert (said.verdict, said.value, said.unit) == (Verdict.FAIL, wrong, "rows")
+    assert words in said.detail
+
+
+def test_of_some_ranks_alone_rows_may_be_another_ones() -> None:
+    assert judge(observed(striped(EVEN))).verdict is Verdict.PASS
 
 
 def test_an_output_that_strays_is_counted_where_no_row_is_wrong() -> None:

@@ -35,6 +35,10 @@ class Engine:
         """Return the token ranges of a step that are sequences of their own: micro-batches."""
         return (slice(0, tokens),)
 
+    def owns(self, tokens: int) -> tuple[tuple[int, int], ...] | None:
+        """Return this rank's rows of a step as half-open ranges; None for the contiguous share."""
+        return None
+
     def set(self, buffer: Buffer, payload: Tensor) -> None:
         """Set a payload (levels, N, hidden)."""
         buffer.set(payload)

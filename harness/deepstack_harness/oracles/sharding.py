@@ -5,9 +5,10 @@ buffer answered it is right too: where the buffer is wrong, another rule says so
 Outputs are compared under arms that are not compiled; under the others R0 does it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, count, zip_longest
 
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.ledger import Ledger
@@ -66,8 +67,7 @@ def deviations(observed: ObservedCase) -> list[Deviation]:
 
 def rows_of_rank(ranges: Iterable[RowRange], rank: int, ranks: int, tokens: int) -> list[RowOrigin]:
     """Return the origins of rows [rank * tokens / ranks, (rank + 1) * tokens / ranks)."""
-    share = tokens // ranks
-    return origins_of(ranges)[rank * share : (rank + 1) * share]
+    return _at(ranges, _owned(ShardFacts(rank, ranks, ()), tokens))
 
 
 def _shared_steps(case: Case, observation: Observation) -> Iterator[_Shared]:
@@ -86,6 +86,7 @@ def _deviations(case: Case, observation: Observation) -> Iterator[Deviation]:
     # In half precision another expert may be chosen, as for R0.
     rounding_reroutes = observation.routed and case.dtype in HALF
     for shared in _shared_steps(case, observation):
+        yield from _not_a_partition(shared)
         for shard in shared.facts.shards:
             yield from _wrong_rows(shared, shard)
             if not (case.arm.compiled or rounding_reroutes):
@@ -101,7 +102,7 @@ def _wrong_rows(shared: _Shared, shard: ShardFacts) -> Iterator[Deviation]:
     level, row, given, due = wrong[0]
     levels = len({level for level, *_ in wrong})
     found = f"was given {len(wrong)} wrong rows over {levels} levels, first row {row} of level {level}"
-    told = _told(given, due, shared, shard.ranks)
+    told = _told(given, due, shared)
     said, first = f"{shared.where(shard)} {found}: {told}", min(row for _, row, *_ in wrong)
     yield Deviation(Rule.R9, len(wrong), "rows", said, first, shared.real_rows)
 
@@ -110,15 +111,45 @@ def _compare(
     shared: _Shared, shard: ShardFacts
 ) -> Iterator[tuple[int, int, RowOrigin | None, RowOrigin | None]]:
     """Iterate over (level, row of the step, its origin, the right one) where the two differ."""
-    start = shard.rank * (shared.step.tokens // shard.ranks)
+    owned = _owned(shard, shared.step.tokens)
     answer = shared.facts.answer.rows if shared.facts.answer else ()
     columns = zip_longest(shard.rows, answer, shared.due, fillvalue=())
     for level, (given, answered, due) in enumerate(columns):
-        mine = (shard.rank, shard.ranks, shared.step.tokens)
-        rows = zip_longest(origins_of(given), rows_of_rank(answered, *mine), rows_of_rank(due, *mine))
-        for row, (origin, read, right) in enumerate(rows, start):
+        rows = zip_longest(origins_of(given), _at(answered, owned), _at(due, owned))
+        # Rows too many are counted on behind the last row that is due.
+        numbers = chain(owned, count(owned[-1] + 1 if owned else 0))
+        for row, (origin, read, right) in zip(numbers, rows, strict=False):
             if origin not in (read, right):
                 yield level, row, origin, right
+
+
+def _not_a_partition(shared: _Shared) -> Iterator[Deviation]:
+    """Iterate over the fault of a stated partition: rows of the step that no rank owns, or more than one."""
+    shards, tokens = shared.facts.shards, shared.step.tokens
+    if all(shard.owns is None for shard in shards):
+        return  # the contiguous share is a partition
+    owners = Counter(row for shard in shards for row in _owned(shard, tokens))
+    all_ranks = len({shard.rank for shard in shards}) == shards[0].ranks  # else some were not played
+    wrong = [row for row in range(tokens) if owners[row] > 1 or (all_ranks and not owners[row])]
+    wrong += sorted(row for row in owners if not 0 <= row < tokens)
+    if wrong:
+        row = wrong[0]
+        found = f"{owners[row]} ranks own row {row}, not one" if row < tokens else f"a rank owns row {row}"
+        said = f"step {shared.number} '{shared.step}' of {tokens} rows: {found}"
+        yield Deviation(Rule.R9, len(wrong), "rows", said, wrong[0], shared.real_rows)
+
+
+def _owned(shard: ShardFacts, tokens: int) -> list[int]:
+    """Return the rows of a step that a rank owns: those that the engine states, else the contiguous share."""
+    share = tokens // shard.ranks
+    stated = ((shard.rank * share, (shard.rank + 1) * share),) if shard.owns is None else shard.owns
+    return [row for start, end in stated for row in range(start, end)]
+
+
+def _at(ranges: Iterable[RowRange], rows: Iterable[int]) -> list[RowOrigin]:
+    """Return the origins of some rows, as far as there are so many."""
+    origins = origins_of(ranges)
+    return [origins[row] for row in rows if 0 <= row < len(origins)]
 
 
 def _straying(case: Case, shared: _Shared, shard: ShardFacts) -> Iterator[Deviation]:
@@ -156,19 +187,26 @@ def _why_not(observation: Observation) -> str:
     return next(refused, "no ranks shared a step with a payload")
 
 
-def _told(given: RowOrigin | None, due: RowOrigin | None, shared: _Shared, ranks: int) -> str:
-    found = "is missing" if given is None else f"holds {_origin(given, shared, ranks)}"
-    wanted = "is one too many" if due is None else f"should hold {_origin(due, shared, ranks)}"
+def _told(given: RowOrigin | None, due: RowOrigin | None, shared: _Shared) -> str:
+    found = "is missing" if given is None else f"holds {_origin(given, shared)}"
+    wanted = "is one too many" if due is None else f"should hold {_origin(due, shared)}"
     return f"it {found} and {wanted}"
 
 
-def _origin(origin: RowOrigin, shared: _Shared, ranks: int) -> str:
+def _origin(origin: RowOrigin, shared: _Shared) -> str:
     """Return what a row holds, and whose it is: of which rank in this step, and of which request."""
     payload, level, row = origin
     if payload is None:
         return "a value that was never set"
     if payload == 0:
         return "zeros"
-    rank = row // max(1, shared.step.tokens // ranks)
     request = shared.requests[abs(payload)]
-    return f"row {row} (rank {rank}'s), level {level} of payload {payload} (request {request})"
+    return f"row {row} ({_rank_of(row, shared)}'s), level {level} of payload {payload} (request {request})"
+
+
+def _rank_of(row: int, shared: _Shared) -> str:
+    shards, tokens = shared.facts.shards, shared.step.tokens
+    if any(shard.owns is not None for shard in shards):
+        mine = (str(shard.rank) for shard in shards if row in _owned(shard, tokens))
+        return f"rank {next(mine, 'unknown')}"
+    return f"rank {row // max(1, tokens // shards[0].ranks)}"

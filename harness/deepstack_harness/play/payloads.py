@@ -70,11 +70,11 @@ def laid_out(step: Step, payload: Tensor, last: CallersTensor | None = None) -> 
 
 
 def _memory(payload: Tensor, last: CallersTensor | None, *shape: int) -> Tensor:
-    """Return memory of a shape: that of the last tensor if it has this shape and dtype, else zeros."""
+    """Return zeros of a shape, in the memory of the last tensor if that has this shape and dtype."""
     made = payload.new_zeros(shape)
     if last is None or (last.memory.shape, last.memory.dtype) != (made.shape, made.dtype):
         return made
-    return last.memory
+    return last.memory.zero_()  # gaps between rows do not look like an earlier payload
 
 
 def count_of(step: Step) -> int:

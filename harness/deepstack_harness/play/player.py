@@ -326,17 +326,18 @@ class CasePlayer:
             graphs=dynamo.graphs_built() if self._case.arm.compiled else 0,
             attended=lane.attended,
             graph_use=graph_use or self._watch.use(beside, lane.allocated),
-            shards=self._shards(distances),
+            shards=self._shards(step, distances),
             earlier_changed=lane.earlier_changed,
             failed_allocation=self._failing is not None and self._failing.failed,
         )
 
-    def _shards(self, distances: Distances | None) -> tuple[ShardFacts, ...]:
+    def _shards(self, step: Step, distances: Distances | None) -> tuple[ShardFacts, ...]:
         """Return the payload rows that this rank's decoder was given, where ranks share a step."""
         if not self._lane.given:
             return ()
         stray = distances.eager if distances else None
-        return (ShardFacts(self._caller.rank, self._caller.ranks, self._lane.given, stray),)
+        caller = self._caller
+        return (ShardFacts(caller.rank, caller.ranks, self._lane.given, stray, caller.owns(step.tokens)),)
 
 
 def _parts(inputs: Inputs, payload: tuple[Tensor, ...] | None, ranges: Sequence[slice]) -> list[Inputs]:

@@ -8,7 +8,7 @@ import pytest
 from deepstack_harness.auditing.judged_here import judge_here
 from deepstack_harness.auditing.judged_plan import judge_plan
 from deepstack_harness.auditing.regimes import BOTH, CHOICES, RULES, WHO_IS_CAPTURED, only
-from deepstack_harness.auditing.standing import Standing, sum_up
+from deepstack_harness.auditing.standing import Standing, by_cause, sum_up
 from deepstack_harness.catalogue.matrix import CHECK_TRACES, Where, plan_check
 from deepstack_harness.contract.buffer_ref import BufferRef, live_buffer, user_buffer
 from deepstack_harness.contract.case import PlannedCase
@@ -120,11 +120,12 @@ def _of_rules(judged: JudgedCase, wanted: Sequence[Rule]) -> JudgedCase:
 
 def _complaints(standing: Standing, wanted: Sequence[Rule], *, named: bool) -> Iterator[str]:
     rows = [row for row in standing.rows if row.rule in wanted]
+    for row, also in by_cause(rows, standing.effects):
+        yield f"  broken: {told(row)}"
+        yield f"    {quoted(row.rule)}"
+        yield from (f"    also {told(effect)}" for effect in also)
     for row in rows:
-        if row.verdict is Verdict.FAIL:
-            yield f"  broken: {told(row)}"
-            yield f"    {quoted(row.rule)}"
-        elif row.verdict is Verdict.ERROR:
+        if row.verdict is Verdict.ERROR:
             yield f"  not judged: {row.rule} {row.rule.word}: {row.detail}"
         elif row.verdict is Verdict.SKIP and named:
             yield f"  not put to the test: {row.rule} {row.rule.word}: {row.detail}"
