@@ -46,9 +46,9 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
         (["repro", "43602", "--script", "/nowhere/f.py"], "cannot write to '/nowhere/f.py': No such file"),
         (
             ["repro", "43602", "--script", "f.py", "--vllm", "0.22.1"],
-            "leave --source, --trace, --arm and --workload out",
+            "leave --full, --source, --trace, --arm and --workload out",
         ),
-        (["repro", "43602", "--workload", "--arm", "eager"], "leave --trace and --arm out"),
+        (["repro", "43602", "--workload", "--arm", "eager"], "leave --full, --trace and --arm out"),
         (["repro", "41485", "--workload"], "incident 41485 does not change outputs"),
         (["repro", "43602", "--workload", "none.parquet"], "'none.parquet'"),
         (["repro"], "the following arguments are required: incident"),

@@ -35,8 +35,8 @@ OPTIONS = {
         "--boundary --out"
     ),
     "kernels": (
-        "--family --revision --compare --dtype --layers --hidden --tokens --capacity --profile-tokens "
-        "--static --target --cubin --run --cost"
+        "--family --revision --compare --dtype --layers --hidden --tokens --capacity "
+        "--profile-tokens --static --target --cubin --run --cost"
     ),
     "selftest": "mutants --seed --workers",
     "run": (
