@@ -17,10 +17,11 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "harness" / "deepstack_harness"
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _DATA = {".toml", ".html", ".css", ".js", ".jinja"}
-# pytest, ast, logging and hypothesis call these by their names; the catalogue finds mutants by their module.
+# pytest, ast, logging and hypothesis call these by their names; the catalogue finds
+# mutants and right buffers by their modules.
 _CALLED_BY_NAME = ("pytest_", "visit_", "emit")
 _BY_DECORATOR = {"rule", "impl", "register_fake", "fixture", "hookimpl"}
-_FOUND_BY_MODULE = "mutants/"
+_FOUND_BY_MODULE = ("mutants/", "correct/")
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -36,7 +37,7 @@ def unused() -> list[str]:
             used |= set(_WORD.findall(path.read_text()))
     found = []
     for path, tree in trees.items():
-        where = path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else _FOUND_BY_MODULE
+        where = path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else _FOUND_BY_MODULE[0]
         if where.startswith(_FOUND_BY_MODULE):
             continue
         found += [f"{where} {node.name}" for node in _definitions(tree) if node.name not in used]

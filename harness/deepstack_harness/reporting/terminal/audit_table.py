@@ -1,4 +1,4 @@
-"""The tables of `check` and `audit`: rules broken and kept, with figures, traces and reach."""
+"""The table of `audit`: rules broken and kept in both regimes, with figures, traces and reach."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -9,14 +9,6 @@ from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import BROKEN
 from deepstack_harness.reporting.terminal.output import Column, Output
-
-
-def show_standing(output: Output, standing: Standing) -> None:
-    """Print one line per rule; for a broken one the figure, the trace and what was seen."""
-    columns = [Column(3), Column(9), Column(10), Column(10), Column(0)]
-    for row in standing.rows:
-        cells = [row.rule, row.rule.word, row.verdict.word, figure_of(row), _words(row)]
-        output.row(columns, cells, row.verdict.style)
 
 
 class AuditTable:
