@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "harness" / "deepstack_harness"
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _DATA = {".toml", ".html", ".css", ".js", ".jinja"}
-# pytest, ast, logging and hypothesis call these by their names; the catalogue finds mutants and right buffers
-# by their module.
+# pytest, ast, logging and hypothesis call these by their names; the catalogue finds
+# mutants and right buffers by their modules.
 _CALLED_BY_NAME = ("pytest_", "visit_", "emit")
 _BY_DECORATOR = {"rule", "impl", "register_fake", "fixture", "hookimpl"}
 _FOUND_BY_MODULE = ("mutants/", "correct/")

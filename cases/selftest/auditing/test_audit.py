@@ -141,6 +141,8 @@ def test_audit_tells_rules_classes_and_differences(source: Path, capsys: pytest.
     assert "'cap 16: get 4': step 1 'get 4' was answered with None" in out
     assert "not driven" in out
     assert "Methodless (vllm at " in out
+    # The class answers None live, and so do its graphs.
+    assert re.search(r"^ +also R1  captured ", out, re.MULTILINE)
 
 
 def test_audit_rows(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -217,7 +217,7 @@ def test_the_rows_of_all_ranks_are_those_of_the_ledger(ranks: int, tokens: int, 
     ledger.commit(Step(Op.SET, tokens), accepted=True, capacity=2048)
     share = pad_to_multiple(tokens + ranks * padded, ranks)
     runs = ledger.rows(1, share)
-    parts = [sharding.rows_of_rank(runs, rank, ranks, share) for rank in range(ranks)]
+    parts = [sharding.rows_of_rank(runs, ShardFacts(rank, ranks, ()), share) for rank in range(ranks)]
     assert [len(part) for part in parts] == [share // ranks] * ranks
     assert list(chain.from_iterable(parts)) == origins_of(runs)
     held = [origin for part in parts for origin in part if origin[0]]

@@ -189,7 +189,7 @@ def test_a_cell_of_a_release_opens_too(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     chromium.run("document.querySelector('#release-matrix td.FAIL a').click()")
     said = str(chromium.run(f"return {DIALOG}.innerText"))
-    assert said.startswith("vllm 0.20.0 Qwen3VLForConditionalGeneration, R0 output")
+    assert said.startswith("vllm 0.20.0 Qwen3VLForConditionalGeneration live, R0 output")
     assert "(default)" in said
 
 

@@ -48,6 +48,8 @@ def same_without_graphs(
 ) -> dict[Place, Place]:
     """Return rules broken under graphs (rule -> shortest trace) that the trace breaks without graphs too."""
     found: dict[Place, Place] = {}
+    if any(judged.observation.ended for judged in cases):
+        return found  # a class that ends its process, or hangs, is not called again
     live = {rule for judged in cases if judged.case.regime is Regime.LIVE for rule in judged.broken}
     for judged in cases:
         mine = {rule for rule, trace in broken.items() if trace == str(judged.case.trace)} & live
@@ -66,4 +68,6 @@ def _without_graphs(planned: PlannedCase) -> PlannedCase:
     trace = planned.case.trace
     steps = (Step(Op.FORWARD, step.tokens) if step.op is Op.REPLAY else step for step in trace)
     live = tuple(step for step in steps if step.op is not Op.CAPTURE)
-    return replace(planned, case=replace(planned.case, trace=replace(trace, steps=live), arm=EAGER))
+    buffer = replace(planned.case.buffer, replayed=False)
+    case = replace(planned.case, buffer=buffer, trace=replace(trace, steps=live), arm=EAGER)
+    return replace(planned, case=case)

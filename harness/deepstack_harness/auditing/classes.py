@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+from deepstack_harness.auditing.causes import same_without_graphs
 from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
 from deepstack_harness.auditing.standing import Standing, sum_up, sum_up_regimes
 from deepstack_harness.catalogue.known_failures import known_of
 from deepstack_harness.catalogue.matrix import Where, plan_audit
 from deepstack_harness.catalogue.orders import Order, orders_of
 from deepstack_harness.catalogue.reach import LATENT, UNKNOWN, reach_of
+from deepstack_harness.contract.case import PlannedCase, Regime
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
@@ -50,7 +53,20 @@ def judge_class(found: AuditedClass, worker: SourceWorker) -> Standing:
     else:
         cases = [one.judged for one in played]
     standing = sum_up_regimes(cases, source.label, found.model_class, known)
-    return replace(standing, rows=tuple(_with_reach(row, found, worker, played) for row in standing.rows))
+    rows = tuple(_with_reach(row, found, worker, played) for row in standing.rows)
+    same = same_without_graphs(cases, _broken_by_graphs(rows), partial(_again, found, worker))
+    return replace(standing, rows=rows, effects={**standing.effects, **same})
+
+
+def _broken_by_graphs(rows: Iterable[Row]) -> dict[Rule, str]:
+    broken = (row for row in rows if row.regime is Regime.CAPTURED and row.verdict in BROKEN)
+    return {row.rule: row.trace for row in broken}
+
+
+def _again(found: AuditedClass, worker: SourceWorker, planned: PlannedCase) -> JudgedCase:
+    """Play one more case, in the way that shows more of the class."""
+    (judged,) = worker.judge([planned], found.model_class, "methods" if found.methods else "forward")
+    return judged
 
 
 def play_orders(found: AuditedClass, worker: SourceWorker) -> list[PlayedOrder]:

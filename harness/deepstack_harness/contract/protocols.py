@@ -28,11 +28,10 @@ class Buffer(Protocol):
     They are called by one thread, under `torch.no_grad()` or under `torch.inference_mode()`, one of the two
     for the whole life of a buffer, its construction included.  Two buffers never share state.
 
-    Counts are Python ints; other integers (bool, numpy, torch) may be refused.  A negative count, a payload
-    with another number of levels or with another hidden size raises any Exception and changes nothing.  A
-    call above the capacity grows, or raises and changes nothing.  If an allocation fails, the exception
-    comes out, and the payload is as before; the capacity may have grown if get then answers that many
-    rows.  Nothing else may raise.
+    Counts are Python ints.  A negative count, a payload with another number of levels or with another hidden
+    size raises any Exception and changes nothing.  A call above the capacity grows, or raises and changes
+    nothing; the same holds if an allocation fails in the middle of a growth, but room that was made may stay.
+    Nothing else may raise.
 
     In the captured regime (CUDA graphs) an owner captures get(P), the decoder and clear(P) once for each
     size P, the largest first, with nothing set, and then replays the recorded tensor operations: their Python
@@ -41,6 +40,8 @@ class Buffer(Protocol):
     they are captured; set writes into the storage that get answered from; and the recorded clear(P)
     zeroes P rows whatever Python counters said at capture.  A buffer that keeps all but this paragraph is
     right in live use, and only there.
+
+    Counts that are bool, numpy or torch integers may be refused; `check` says so, and does not fail.
     """
 
     @property

@@ -65,9 +65,10 @@ def deviations(observed: ObservedCase) -> list[Deviation]:
     return sorted(found, key=lambda deviation: _UNITS.index(deviation.unit))
 
 
-def rows_of_rank(ranges: Iterable[RowRange], rank: int, ranks: int, tokens: int) -> list[RowOrigin]:
-    """Return the origins of rows [rank * tokens / ranks, (rank + 1) * tokens / ranks)."""
-    return _at(ranges, _owned(ShardFacts(rank, ranks, ()), tokens))
+def rows_of_rank(ranges: Iterable[RowRange], shard: ShardFacts, tokens: int) -> list[RowOrigin]:
+    """Return the origins of the rows of a step that a rank owns, as far as there are so many."""
+    origins = origins_of(ranges)
+    return [origins[row] for row in _owned(shard, tokens) if 0 <= row < len(origins)]
 
 
 def _shared_steps(case: Case, observation: Observation) -> Iterator[_Shared]:
@@ -111,11 +112,13 @@ def _compare(
     shared: _Shared, shard: ShardFacts
 ) -> Iterator[tuple[int, int, RowOrigin | None, RowOrigin | None]]:
     """Iterate over (level, row of the step, its origin, the right one) where the two differ."""
-    owned = _owned(shard, shared.step.tokens)
+    tokens = shared.step.tokens
+    owned = _owned(shard, tokens)
     answer = shared.facts.answer.rows if shared.facts.answer else ()
     columns = zip_longest(shard.rows, answer, shared.due, fillvalue=())
     for level, (given, answered, due) in enumerate(columns):
-        rows = zip_longest(origins_of(given), _at(answered, owned), _at(due, owned))
+        mine = rows_of_rank(answered, shard, tokens), rows_of_rank(due, shard, tokens)
+        rows = zip_longest(origins_of(given), *mine)
         # Rows too many are counted on behind the last row that is due.
         numbers = chain(owned, count(owned[-1] + 1 if owned else 0))
         for row, (origin, read, right) in zip(numbers, rows, strict=False):
@@ -144,12 +147,6 @@ def _owned(shard: ShardFacts, tokens: int) -> list[int]:
     share = tokens // shard.ranks
     stated = ((shard.rank * share, (shard.rank + 1) * share),) if shard.owns is None else shard.owns
     return [row for start, end in stated for row in range(start, end)]
-
-
-def _at(ranges: Iterable[RowRange], rows: Iterable[int]) -> list[RowOrigin]:
-    """Return the origins of some rows, as far as there are so many."""
-    origins = origins_of(ranges)
-    return [origins[row] for row in rows if 0 <= row < len(origins)]
 
 
 def _straying(case: Case, shared: _Shared, shard: ShardFacts) -> Iterator[Deviation]:

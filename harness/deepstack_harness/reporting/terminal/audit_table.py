@@ -1,4 +1,4 @@
-"""The table of `audit`: rules broken and kept, with figures, traces and reach."""
+"""The table of `audit`: rules broken and kept in both regimes, with figures, traces and reach."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -82,7 +82,7 @@ class AuditTable:
         if not findings:
             return
         self._output.line(f"group {letter}, as seen in {members[0].source}, {members[0].model_class}", "bold")
-        columns = [Column(2), Column(3), Column(8), Column(8), Column(12), Column(0)]
+        columns = [Column(2), Column(7), Column(8), Column(8), Column(12), Column(0)]
         for row, also in findings:
             cells = ["", row.rule, row.regime, figure_of(row), row.reach or "", _words(row)]
             self._output.row(columns, cells)
