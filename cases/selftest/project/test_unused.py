@@ -21,10 +21,11 @@ PUBLIC = {
     "contract/protocols.py WrapsSession",
 }  # fmt: skip
 # Called by cases/ alone, and needed there: baselines of our own suite, the processes that a
-# test kills, every class of an untrusted source bound at once (`audit` binds them in a worker).
+# test kills, every class of an untrusted source bound at once (`audit` binds them in a worker), hunts for
+# mutants that were generated.
 OF_CASES = {
     "kernels/baselines.py file_name", "kernels/baselines.py differences", "play/ranks/pool.py pids",
-    "engines/classes.py classes_of",
+    "engines/classes.py classes_of", "play/shared_work.py bind_live",
 }  # fmt: skip
 # Dead for users: no command reaches them. To be wired to a command or deleted; this set may only shrink.
 DEAD = {"ranges/scheduling_cost.py observe_costs", "streams/on_gpu.py observe_on_gpu"}

@@ -17,7 +17,7 @@ Options = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class BufferKind:
+class BufferSettings:
     """Settings of a trace that stand before its colon; None stands for the usual setting."""
 
     levels: int | None = None
@@ -28,21 +28,21 @@ class BufferKind:
 
 
 _INFERENCE = "inference"
-USUAL = BufferKind()
+USUAL = BufferSettings()
 KINDS_ALONE = (
     *[USUAL] * 12,
-    *(BufferKind(levels=levels) for levels in (1, 2, 4)),
-    *(BufferKind(hidden=hidden) for hidden in (1, 1, HIDDEN - 1, HIDDEN + 1)),
-    *(BufferKind(dtype=dtype) for dtype in ("bfloat16", "float16", "bfloat16", "float64")),
-    *[BufferKind(mode=_INFERENCE)] * 2,
-    *[BufferKind(buffers=2)] * 3,
-    BufferKind(levels=1, hidden=1, mode=_INFERENCE),
-    BufferKind(levels=4, hidden=2 * HIDDEN, dtype="bfloat16"),
-    BufferKind(levels=2, dtype="float16", mode=_INFERENCE),
-    BufferKind(hidden=1, buffers=2, mode=_INFERENCE),
+    *(BufferSettings(levels=levels) for levels in (1, 2, 4)),
+    *(BufferSettings(hidden=hidden) for hidden in (1, 1, HIDDEN - 1, HIDDEN + 1)),
+    *(BufferSettings(dtype=dtype) for dtype in ("bfloat16", "float16", "bfloat16", "float64")),
+    *[BufferSettings(mode=_INFERENCE)] * 2,
+    *[BufferSettings(buffers=2)] * 3,
+    BufferSettings(levels=1, hidden=1, mode=_INFERENCE),
+    BufferSettings(levels=4, hidden=2 * HIDDEN, dtype="bfloat16"),
+    BufferSettings(levels=2, dtype="float16", mode=_INFERENCE),
+    BufferSettings(hidden=1, buffers=2, mode=_INFERENCE),
 )  # fmt: skip
 """Buffers beside which no decoder runs, the usual one first."""
-KINDS_BESIDE_DECODER = (*[USUAL] * 3, BufferKind(mode=_INFERENCE))
+KINDS_BESIDE_DECODER = (*[USUAL] * 3, BufferSettings(mode=_INFERENCE))
 """Buffers beside a decoder that is not compiled: its sizes are those of the family."""
 KINDS_COMPILED = (USUAL,)
 """A compiled decoder guards on the mode, so that another one would build graphs of its own."""

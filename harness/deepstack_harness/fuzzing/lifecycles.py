@@ -18,7 +18,7 @@ from deepstack_harness.fuzzing.input_kinds import (
     KINDS_COMPILED,
     PAYLOADS,
     PAYLOADS_BESIDE_DECODER,
-    BufferKind,
+    BufferSettings,
 )
 from deepstack_harness.fuzzing.strategies import CAPACITIES, breaking_counts, refused_counts
 from deepstack_harness.fuzzing.target import Target
@@ -65,7 +65,7 @@ def lifecycles(target: Target) -> SearchStrategy[Trace]:
     return drawn.map(lambda parts: _written(target, *parts))
 
 
-def _buffer_kinds(target: Target) -> tuple[BufferKind, ...]:
+def _buffer_kinds(target: Target) -> tuple[BufferSettings, ...]:
     if target.alone:
         return KINDS_ALONE
     return KINDS_COMPILED if target.arm.compiled else KINDS_BESIDE_DECODER
@@ -79,7 +79,7 @@ def _phrase(kind: str) -> SearchStrategy[_Phrase]:
 
 
 def _written(
-    target: Target, capacity: int, kind: BufferKind, begun: bool, phrases: Iterable[_Phrase]
+    target: Target, capacity: int, kind: BufferSettings, begun: bool, phrases: Iterable[_Phrase]
 ) -> Trace:
     writer = TraceWriter(target, capacity, kind)
     writer.write(_beginning(target, capacity, begun))

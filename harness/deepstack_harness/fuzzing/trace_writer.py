@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from deepstack_harness.contract.case import HIDDEN_ALONE, LEVELS_ALONE
 from deepstack_harness.contract.trace import CALLS_BUFFER, SECOND, Op, Step, Trace
-from deepstack_harness.fuzzing.input_kinds import USUAL, BufferKind, wrong_shapes
+from deepstack_harness.fuzzing.input_kinds import USUAL, BufferSettings, wrong_shapes
 from deepstack_harness.fuzzing.strategies import SHAPE_FAULTS, breaking_counts, growing_counts, paddings
 from deepstack_harness.fuzzing.target import Target
 
@@ -53,7 +53,7 @@ class TraceWriter:
 
     target: Target
     made: int
-    kind: BufferKind = USUAL
+    kind: BufferSettings = USUAL
     on: str | None = None
     steps: list[Step] = field(default_factory=list)
     captured: set[int] = field(default_factory=set)
