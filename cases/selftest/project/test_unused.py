@@ -20,9 +20,9 @@ PUBLIC = {
     "contract/protocols.py FollowsTensors", "contract/protocols.py WorksInGraph",
     "contract/protocols.py WrapsSession",
 }  # fmt: skip
-# Called by cases/ alone, and needed there: baselines of our own suite, the processes that a test kills,
-# classes that a test generates, every class of an untrusted source bound at once (`audit` binds them in a
-# worker).
+# Called by cases/ alone, and needed there: baselines of our own suite, the processes that a
+# test kills, every class of an untrusted source bound at once (`audit` binds them in a worker), hunts for
+# mutants that were generated.
 OF_CASES = {
     "kernels/baselines.py file_name", "kernels/baselines.py differences", "play/ranks/pool.py pids",
     "engines/classes.py classes_of", "play/shared_work.py bind_live",

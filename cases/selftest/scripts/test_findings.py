@@ -46,6 +46,12 @@ def ended(folder: Path, text: str, *arguments: object) -> tuple[int, str]:
         ("pr40145", "cap 16: set 9; forward 16", Rule.R2, "get 16 raised ValueError"),
         ("pr43617", "cap 16: set 4 levels=4", Rule.R8, "set 4 was accepted"),
         ("keeps_callers_tensor", "cap 16: set 9; get 9", Rule.R3, "get 9: wrong rows, or None"),
+        (
+            "three_levels_only",
+            "cap 16 levels 4 hidden 9: set 9; get 9",
+            Rule.R2,
+            "get 9: wrong rows, or None",
+        ),
         ("reference", HEALTHY, Rule.R3, "no fault"),
     ],
 )
@@ -87,3 +93,16 @@ def test_what_was_seen_is_told_on_one_line() -> None:
 def test_graphs_cannot_be_written_out() -> None:
     with pytest.raises(UsageError, match="a script cannot play 'capture 16'"):
         program("cap 16: capture 16; set 9; replay 16", Rule.R5, Whose("pr43617"))
+
+
+@pytest.mark.parametrize(
+    ("trace", "said"),
+    [
+        ("cap 16: set 9 layout=strided values=nan grad; get 9", "it has no layout=, values=, grad="),
+        ("cap 16 dtype bfloat16 mode inference buffers 2: get 9 on=b", "it has no dtype, mode, buffers"),
+        ("cap 16: set 9; get 24 fail=1; get 9", "it has no fail="),
+    ],
+)
+def test_inputs_that_a_program_does_not_make_are_not_written_out(trace: str, said: str) -> None:
+    with pytest.raises(UsageError, match=f"a script cannot play '{trace}': {said}"):
+        program(trace, Rule.R2, Whose("replaces_nan"))

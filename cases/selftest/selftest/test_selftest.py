@@ -201,7 +201,7 @@ def test_a_wrong_call_is_one_sentence(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_every_mutant_is_caught_with_no_hint(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["selftest"]) == 0
     assert f"{len(ALL_MUTANTS)} of {len(ALL_MUTANTS)} mutants caught" in capsys.readouterr().out

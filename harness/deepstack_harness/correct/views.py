@@ -105,7 +105,7 @@ class ClearsByParts:
 
 
 class ZeroesThenConverts(OneTensor):
-    """Rows are zeroed before the payload is converted: if that finds no memory, the rows are gone."""
+    """Buffer that zeroes its rows before it converts the payload; without memory for that, rows are gone."""
 
     regimes = "both"
 

@@ -30,6 +30,8 @@ _COMPILED_CAPACITIES = (2, 16, 16, 16)
 """Rows beside a compiled decoder: one that sees a single row first is compiled for one row."""
 _LONGEST = 16
 _REFUSING = sorted(MAY_BE_NEGATIVE)
+_ALONE = frozenset({"clear above", "gets", "out of memory"})
+"""Kinds of calls that a decoder adds nothing to: played where the buffer is alone, and steps cost little."""
 _GETS = (2, 4, 9, 64)
 """Lengths of runs of gets; few are long, because every answer is compared."""
 
@@ -48,7 +50,7 @@ class _Phrase(NamedTuple):
 
 def lifecycles(target: Target) -> SearchStrategy[Trace]:
     """Return the strategy of traces for a target.  The simplest one is a read of one row."""
-    kinds = [*_LENGTHS][:-2]
+    kinds = [kind for kind in [*_LENGTHS][:-2] if target.alone or kind not in _ALONE]
     kinds += ["unusual"] if target.alone else ["steps"] * 2
     kinds += ["capture", *["replays"] * 5] if target.arm.captured else []
     phrases = st.one_of([_phrase(kind) for kind in kinds])

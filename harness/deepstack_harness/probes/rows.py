@@ -5,7 +5,7 @@ is named after the first row that had it, as (payload, level, row), so that equa
 tensor that its caller reused after `set` is known as such; zeros are zeros; anything else was never set.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
 
@@ -37,14 +37,23 @@ class RowOwners:
 
     def content(self, payload: Tensor, dtype: torch.dtype) -> tuple[tuple[RowRange, ...], ...]:
         """Return the names of a payload's rows (levels, N, hidden) after the cast to the buffer's dtype."""
-        return tuple(self.runs(level.to(dtype)) for level in payload.detach())
+        return self.runs_of([level.to(dtype) for level in payload.detach()])
+
+    def runs_of(self, levels: Sequence[Tensor]) -> tuple[tuple[RowRange, ...], ...]:
+        """Return the rows of several levels, each (P, hidden), as `runs` does."""
+        first = levels[0] if levels else None
+        if first is None or first.device.type == "meta" or any(map(_differs(first), levels)):
+            return tuple(map(self.runs, levels))
+        # Together: one level of few rows costs as many operations of torch as all.
+        known, rows = self._lookup(first.dtype), _row_bytes(torch.cat(tuple(levels)))
+        count = first.size(0)
+        return tuple(_named(rows[start * count : (start + 1) * count], known) for start in range(len(levels)))
 
     def runs(self, level: Tensor) -> tuple[RowRange, ...]:
         """Return the rows of one level (P, hidden) as runs of neighbours of one origin."""
         if level.device.type == "meta":
             return (_UNKNOWN._replace(rows=level.size(0)),)
-        known = self._lookup(level.dtype)
-        return merge(_ZERO if _is_zero(row) else known.get(hash(row), _UNKNOWN) for row in _row_bytes(level))
+        return _named(_row_bytes(level), self._lookup(level.dtype))
 
     def _lookup(self, dtype: torch.dtype) -> dict[int, RowRange]:
         if dtype not in self._known:
@@ -54,15 +63,24 @@ class RowOwners:
         return self._known[dtype]
 
 
+def _differs(first: Tensor) -> Callable[[Tensor], bool]:
+    kind = (first.shape, first.dtype, first.device)
+    return lambda other: (other.shape, other.dtype, other.device) != kind
+
+
+def _named(rows: Iterable[bytes], known: Mapping[int, RowRange]) -> tuple[RowRange, ...]:
+    return merge(_ZERO if _is_zero(row) else known.get(hash(row), _UNKNOWN) for row in rows)
+
+
 def _learn(known: dict[int, RowRange], number: int, payload: Tensor) -> None:
     for key, origin in _rows_of(number, payload):
         known.setdefault(key, origin)  # the first row with this content names it
 
 
 def _rows_of(number: int, payload: Tensor) -> Iterator[tuple[int, RowRange]]:
-    for level, rows in enumerate(payload):
-        for index, row in enumerate(_row_bytes(rows)):
-            yield hash(row), RowRange(number, level, index, 1) if number > 0 else RowRange(number, 0, 0, 1)
+    for position, row in enumerate(_row_bytes(payload.flatten(0, 1))):
+        level, index = divmod(position, payload.size(1))
+        yield hash(row), RowRange(number, level, index, 1) if number > 0 else RowRange(number, 0, 0, 1)
 
 
 def _is_zero(row: bytes) -> bool:
@@ -133,7 +151,7 @@ def answer_facts(answer: tuple[Tensor, ...] | None, owners: RowOwners) -> Answer
     levels = [level for level in given if isinstance(level, Tensor) and level.dim() == 2]  # else one lacks
     return Answer(
         structure="tensors",
-        rows=tuple(owners.runs(level) for level in levels),
+        rows=owners.runs_of(levels),
         hidden=tuple(level.size(1) for level in levels),
         dtypes=tuple(str(level.dtype).removeprefix("torch.") for level in levels),
         devices=tuple(str(level.device) for level in levels),

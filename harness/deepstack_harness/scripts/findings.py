@@ -19,6 +19,7 @@ from deepstack_harness.scripts.inline import inlined
 from deepstack_harness.scripts.standalone import environment
 
 _WIDTH = 110
+_OPTIONS = ("layout", "dtype", "values", "grad", "fail")
 _NO_GRAPHS = frozenset({Op.CAPTURE, Op.REPLAY, Op.RELOAD})
 
 
@@ -46,10 +47,14 @@ class Whose:
 def render_finding(
     trace: Trace, rule: Rule, detail: str, whose: Whose, *, levels: int = 3, hidden: int = 8
 ) -> str:
-    """Return the text of the program; `levels` and `hidden` are the sizes of the buffer it makes.
+    """Return the text of the program; `levels` and `hidden` are the usual sizes of the buffer that it makes.
 
-    Raises `UsageError` for a trace with graphs, which a buffer alone does not have.
+    Raises `UsageError` for a trace with graphs, which a buffer alone does not have, and for payloads and
+    settings of buffers that the program does not have.
     """
+    levels, hidden = trace.levels or levels, trace.hidden or hidden
+    if unusual := [*_unusual(trace)]:
+        raise UsageError(f"a script cannot play '{trace}': it has no {', '.join(unusual)}")
     if whole := [str(step) for step in trace if step.op in _NO_GRAPHS]:
         raise UsageError(f"a script cannot play '{whole[0]}': it has only a buffer, and no graphs")
     text = environment().get_template("finding.py.jinja").render(
@@ -59,6 +64,14 @@ def render_finding(
         made=whose.target.partition(":")[::2],
     )  # fmt: skip
     return text.strip() + "\n"
+
+
+def _unusual(trace: Trace) -> Iterator[str]:
+    """Iterate over what the program does not have: settings of the trace, options of its steps."""
+    settings = {"dtype": trace.dtype, "mode": trace.mode, "buffers": trace.buffers > 1}
+    yield from (key for key, value in settings.items() if value)
+    for step in trace:
+        yield from (f"{key}=" for key in _OPTIONS if getattr(step, key))
 
 
 def _said(trace: Trace, rule: Rule, detail: str, whose: Whose) -> str:
