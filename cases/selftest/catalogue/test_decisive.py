@@ -1,13 +1,16 @@
 """The decisive cases of an incident: few, cheap first, and enough to show each of its rules."""
 
+from dataclasses import replace
+
 import pytest
 
 from deepstack_harness.catalogue.decisive import decisive, decisive_of_source
 from deepstack_harness.catalogue.incidents import DEEPSTACK, Incident, catalogue, find
 from deepstack_harness.catalogue.matrix import Where, plan_incident, plan_source
-from deepstack_harness.contract.arm_spec import Backend
+from deepstack_harness.contract.arm_spec import ArmSpec, Backend
 from deepstack_harness.contract.buffer_ref import source_buffer
 from deepstack_harness.contract.case import PlannedCase
+from deepstack_harness.contract.trace import Trace
 
 INCIDENTS = [incident for incident in catalogue() if incident.system == DEEPSTACK]
 
@@ -46,6 +49,16 @@ def test_the_fix_that_a_reference_names_stands_beside_the_fault() -> None:
         ("pr40932", "eager/drop_all"), ("pr43617", "eager/drop_all"),
         ("pr40932", "inductor/drop_all"), ("pr43617", "inductor/drop_all"),
     ]  # fmt: skip
+
+
+def test_a_trace_that_inductor_alone_plays_is_kept() -> None:
+    buffer = source_buffer("vllm", "0.22.1", "vllm 0.22.1", "Qwen3VLForConditionalGeneration")
+    (first, *_) = plan_source(find("43602"), Where("qwen3_vl"), buffer)[2:]
+    arms = [ArmSpec.parse(name) for name in ("inductor/drop_all", "inductor/stock")]
+    traces = [Trace.parse(f"cap 16: profile 16; set {n}; forward 16") for n in (16, 9)]
+    plan = [replace(first, case=replace(first.case, trace=t, arm=arm)) for t in traces for arm in arms]
+    assert {each.case.trace for each in decisive_of_source(plan)} == set(traces)
+    assert len(decisive_of_source(plan)) < len(plan)
 
 
 @pytest.mark.parametrize("incident", [one for one in INCIDENTS if one.about_sources], ids=lambda one: one.id)

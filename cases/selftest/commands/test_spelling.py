@@ -48,6 +48,13 @@ def test_it_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_source_is_a_target_before_its_class_is_known() -> None:
+    from deepstack_harness.fuzzing.request import FuzzRequest
+
+    assert FuzzRequest(source="vllm==0.33.0").target().buffer.name == "vllm==0.33.0"
+    assert FuzzRequest(buffer="mine:Buffer").target().buffer.name == "mine:Buffer"
+
+
 @pytest.mark.parametrize("number", ["0", "-1"])
 def test_the_limit_that_is_wrong_is_named(number: str, capsys: pytest.CaptureFixture[str]) -> None:
     from deepstack_harness.cli import main

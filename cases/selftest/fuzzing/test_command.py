@@ -58,7 +58,7 @@ def test_a_compiled_decoder_is_named_by_backend_and_arm(
     assert main(["fuzz", "--revision", "reference", *words]) == ExitCode.HOLDS
     said = capsys.readouterr().out
     assert "6 of 6 examples" in said
-    assert "1 graphs of 1" in said
+    assert "1 graph of 1" in said
     assert "reference [eager/drop_all]: nothing found" in said
 
 

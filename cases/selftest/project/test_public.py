@@ -26,7 +26,8 @@ OPTIONS = {
     "list": "kind",
     "show": "incident",
     "repro": (
-        "incident --source --vllm --full --trace --arm --device --workload --script --pytest --family --dtype"
+        "incident --source --vllm --full --trace --arm --device --workload --script --pytest "
+        "--upstream-test --family --dtype"
     ),
     "audit": "--source --vllm --fail-on --base --sarif",
     "check": "target --device --dtype --regime --thorough",

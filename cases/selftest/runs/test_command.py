@@ -82,7 +82,7 @@ def test_a_run_that_is_there_is_refused_and_resumed_without_playing(
     assert "continue with --resume" in capsys.readouterr().err
     assert run("arm == 'eager'", "--out", str(folder), "--resume") == ExitCode.USAGE
     assert main(["run", SELECTION, "--out", str(folder), "--resume"]) == ExitCode.HOLDS
-    assert f"{len(read_run(folder).cases)} cases are there already" in capsys.readouterr().out
+    assert f"{len(read_run(folder).cases)} cases there already" in capsys.readouterr().out
     assert (folder / "rows.jsonl").read_bytes() == before
 
 

@@ -13,6 +13,7 @@ from deepstack_harness.catalogue.incidents import Incident
 from deepstack_harness.contract.facts.ordering import OrderingObservation
 from deepstack_harness.contract.facts.ranges import RangeObservation, SchedulingCost
 from deepstack_harness.contract.facts.systems import System, SystemSubject
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement
@@ -137,7 +138,7 @@ def _played(seen: OrderingObservation) -> str:
     times = ", ".join(f"{one.seconds:.2f}" for one in seen.subgraphs)
     orders = sum(recording.orders for recording in seen.recordings)
     return _joined(
-        f"{orders} orders played",
+        f"{plural(orders, 'order')} played",
         f"layers -> distinct subgraphs {counts} (cold compile {times} s)" if counts else "",
     )
 

@@ -41,9 +41,10 @@ def decisive_of_source(plan: Sequence[PlannedCase]) -> list[PlannedCase]:
     """
     cheap = [each for each in plan if each.case.arm.backend is not Backend.INDUCTOR and not each.is_control]
     dear = [each for each in plan if each.case.arm.backend is Backend.INDUCTOR]
-    traces = {each.case.trace for each in cheap}
-    kept = [each for number, each in enumerate(dear) if number == 0 or each.case.trace not in traces]
-    return [*cheap, *kept]
+    played = {each.case.trace for each in cheap}
+    first_of = {each.case.trace: each for each in reversed(dear)}
+    alone = [each for trace, each in first_of.items() if trace not in played]
+    return [*cheap, *(each for each in dear if each is dear[0] or each in alone)]
 
 
 def _pairs(incident: Incident, plan: Iterable[PlannedCase]) -> Iterator[Pair]:

@@ -12,6 +12,7 @@ from deepstack_harness.catalogue.data_files import hypothesis_storage
 from deepstack_harness.commands.arguments import finite
 from deepstack_harness.commands.source_arguments import add_source
 from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Output
@@ -128,7 +129,7 @@ def _say_where(output: Output, campaign: Campaign, hunted: Hunted) -> None:
         f"findings are kept in {campaign.folder}; the same command continues a run that was interrupted"
     )
     if hunted.progress.examples:
-        done = f"{hunted.progress.examples} examples and {hunted.resumed} findings"
+        done = f"{plural(hunted.progress.examples, 'example')} and {plural(hunted.resumed, 'finding')}"
         output.line(f"continuing an interrupted run after {done}")
 
 

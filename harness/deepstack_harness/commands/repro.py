@@ -70,6 +70,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="only write a standalone program that shows the fault (needs torch alone)",
     )
     parser.add_argument("--pytest", metavar="FILE", help="only write a pytest file that fails on the fault")
+    parser.add_argument(
+        "--upstream-test",
+        metavar="FILE",
+        help="only write a test for the engine's own suite, which imports the engine and nothing of ours",
+    )
     parser.add_argument("--family", metavar="F", help="use only this model family, see 'list families'")
     parser.add_argument(
         "--dtype", default="float32", metavar="D", help="float32 (default), bfloat16, float16 or float64"
@@ -93,7 +98,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     check_device(args.device)
     if args.source:
         families = _families_of_sources(incident, families, open_source(args.source))
-    if args.script or args.pytest:
+    if args.script or args.pytest or args.upstream_test:
         return write_files(incident, families[0], args, output)
     _prepare_torch(args)
     places = [Where(family, args.dtype, args.device) for family in families]
@@ -125,11 +130,11 @@ def _name_the_rest(incident: Incident, places: Sequence[Where], output: Output) 
 
 def _refuse_mixtures(incident: Incident, args: Namespace) -> None:
     """Raise `UsageError` for options that exclude each other, so that none is ignored silently."""
-    if (args.script or args.pytest) and (
+    if (args.script or args.pytest or args.upstream_test) and (
         args.full or any(given is not None for given in (args.source, args.trace, args.arm, args.workload))
     ):
         raise UsageError(
-            "--script and --pytest show the catalogue's own trace: "
+            "--script, --pytest and --upstream-test show the catalogue's own trace: "
             "leave --full, --source, --trace, --arm and --workload out"
         )
     if args.workload is None:

@@ -22,7 +22,7 @@ _OF_TRACES = {
 def reproduce(incident: Incident, args: Namespace, output: Output) -> ExitCode:
     """Exit 0: every faulty variant shows it and no other (or the vLLM is free of it); 1: not so."""
     _refuse(incident, args)
-    if args.script or args.pytest:
+    if args.script or args.pytest or args.upstream_test:
         return write_files(incident, "", args, output)
     holds = _theirs(incident, args.source, output) if args.source else _ours(incident, output)
     return ExitCode.HOLDS if holds else ExitCode.BROKEN
@@ -35,8 +35,8 @@ def _refuse(incident: Incident, args: Namespace) -> None:
             f"incident {incident.id} plays no trace over a decoder (system {incident.system}): "
             f"leave {', '.join(given)} out"
         )
-    if args.source and (args.script or args.pytest):
-        raise UsageError("--script and --pytest show a variant of ours: leave --source out")
+    if args.source and (args.script or args.pytest or args.upstream_test):
+        raise UsageError("--script, --pytest and --upstream-test show a variant of ours: leave --source out")
 
 
 def _ours(incident: Incident, output: Output) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepstack_harness.commands.arguments import finite, whole
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 from deepstack_harness.reporting.terminal.output import Output
 
@@ -112,10 +113,10 @@ def _known(option: str, value: str, known: list[str] | tuple[str, ...]) -> None:
 def _announce(execution: Execution, folder: Path, output: Output, *, resume: bool) -> None:
     part, groups = execution.writer.part, execution.groups
     left = sum(len(group.cases) for group in groups)
-    before = f", {len(part.cases) or 'no'} cases are there already" if resume else ""
-    output.line(f"{left} cases in {len(groups)} groups into {folder}{before}")
+    before = f", {plural(len(part.cases), 'case')} there already" if resume else ""
+    output.line(f"{plural(left, 'case')} in {plural(len(groups), 'group')} into {folder}{before}")
     for group in execution.left_out:
-        output.line(f"left out: {group.name}, which needs {group.ranks} GPUs", "yellow")
+        output.line(f"left out: {group.name}, which needs {plural(group.ranks, 'GPU')}", "yellow")
     for row in part.rows:
         output.record(row)
 

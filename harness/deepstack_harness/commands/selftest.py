@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 
 from deepstack_harness.catalogue.data_files import hypothesis_storage
 from deepstack_harness.catalogue.mutants import ALL_MUTANTS
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 from deepstack_harness.reporting.terminal.output import Output
 
@@ -39,9 +40,10 @@ def run(args: Namespace, output: Output) -> ExitCode:
     start = time.perf_counter()
     table = SelftestTable(output)
     trials = trials_for(args.mutants or ALL_MUTANTS, args.seed, right=not args.mutants)
-    with output.progress(f"{len(trials)} hunts"):
-        for proof in prove(trials, args.workers):
+    with output.progress(f"0 of {len(trials)} hunts") as say:
+        for number, proof in enumerate(prove(trials, args.workers), 1):
             table.show(proof)
+            say(f"{number} of {plural(len(trials), 'hunt')}")
     return ExitCode.HOLDS if table.close(time.perf_counter() - start) else ExitCode.BROKEN
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from deepstack_harness.catalogue.mutants import BUFFERS
 from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import BufferRef, registered, user_buffer
+from deepstack_harness.contract.buffer_ref import BufferKind, BufferRef, registered, user_buffer
 from deepstack_harness.contract.case import parse_subject
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
@@ -38,8 +38,11 @@ class FuzzRequest:
         """
         check_family(self.family)
         arm = ArmSpec.parse(self.arm)
-        if self.source or self.buffer:
-            return Target(buffer or user_buffer(self.name), arm, self.family)
+        if self.source:
+            # The class is known only when a worker has bound it.
+            return Target(buffer or BufferRef(BufferKind.SOURCE, self.source), arm, self.family)
+        if self.buffer:
+            return Target(user_buffer(self.buffer), arm, self.family)
         revision, caller = parse_subject(self.name)
         if revision not in BUFFERS:
             raise unknown_name("revision", revision, BUFFERS)

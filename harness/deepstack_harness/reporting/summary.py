@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Verdict
 from deepstack_harness.reporting.run_data import RunData
 
@@ -45,7 +46,7 @@ class Summary:
     def progress(self) -> str:
         """The number of cases that were played, in words."""
         if self.finished:
-            return f"{self.cases} cases"
+            return plural(self.cases, "case")
         return f"stopped before its end, {self.cases} of {self.planned} cases were played"
 
     @property

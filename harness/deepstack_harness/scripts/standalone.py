@@ -50,6 +50,24 @@ def render_pytest(incident: Incident, family: str) -> str:
     return _render("test", incident, family)
 
 
+def render_upstream_test(incident: Incident) -> str:
+    """Return a test for the engine's own suite, which imports the engine and nothing of the harness.
+
+    Raises `UsageError` for an incident that has none.
+    """
+    made = environment()
+    name = f"{incident.id}/upstream.py.jinja"
+    having = sorted(
+        one.partition("/")[0] for one in made.list_templates() if one.endswith("/upstream.py.jinja")
+    )
+    if name.partition("/")[0] not in having:
+        raise UsageError(
+            f"incident {incident.id} has no test for an engine's own suite, only {', '.join(having)} has: "
+            "--pytest writes one that needs torch and pytest alone"
+        )
+    return _tidy(made.get_template(name).render(references=", ".join(incident.references)))
+
+
 def _render(kind: str, incident: Incident, family: str) -> str:
     script = _script_of(incident)
     template = _template(incident, kind)

@@ -6,6 +6,7 @@ from typing import Any
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.facts.systems import System
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.row import SCHEMA_VERSION
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Verdict
@@ -19,10 +20,11 @@ _HEADS = ("broken", "example", "seconds", "reach", "trace")
 
 def status(progress: Progress, examples: int, findings: int) -> str:
     """Return one line about the progress of a hunt."""
-    graphs = f", {progress.graphs} graphs of {progress.budget}" if progress.budget else ""
+    graphs = f", {plural(progress.graphs, 'graph')} of {progress.budget}" if progress.budget else ""
     return (
         f"{progress.examples} of {examples} examples, {progress.steps} steps, "
-        f"{progress.steps_per_second:.0f} steps/s, {progress.states} states{graphs}, {findings} findings"
+        f"{progress.steps_per_second:.0f} steps/s, {plural(progress.states, 'state')}{graphs}, "
+        f"{plural(findings, 'finding')}"
     )
 
 
@@ -55,6 +57,7 @@ def row_of(finding: Finding, torch: str) -> dict[str, Any]:
         "dtype": "float32", "rule": finding.rule, "verdict": Verdict.FAIL, "value": finding.value,
         "limit": finding.limit, "unit": finding.unit, "reach": finding.reach, "evidence": None,
         "effect": finding.effect, "detail": finding.detail, "node_id": None, "torch": torch, "case": "",
-        "expected": None, "kind": finding.kind, "shape": finding.shape, "examples": finding.examples,
+        "where": None, "expected": None, "kind": finding.kind, "shape": finding.shape,
+        "examples": finding.examples,
         "seconds": round(finding.seconds, 3), "seed": finding.seed, "alone": finding.alone,
     }  # fmt: skip

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Verdict
 from deepstack_harness.reporting.terminal.output import Column, Output
@@ -35,7 +36,7 @@ class LiveTable:
         name = result.case.group
         self._ended[name].append(result)
         self._left[name] -= 1
-        self._say(f"{sum(self._left.values())} cases left, the last one was {name}")
+        self._say(f"{plural(sum(self._left.values()), 'case')} left, the last one was {name}")
         for row in result.rows:
             self._output.record(row)
         if not self._left[name]:
@@ -77,5 +78,5 @@ def close(output: Output, rows: Sequence[Row], cases: Sequence[CaseRecord], fold
     lost = sum(not case.steps for case in cases)
     note = f"; {lost} did not come to their end" if lost else ""
     output.line()
-    output.verdict(f"{len(cases)} cases{note}: {counted(rows)}; see {folder}", good=good)
+    output.verdict(f"{plural(len(cases), 'case')}{note}: {counted(rows)}; see {folder}", good=good)
     return good
