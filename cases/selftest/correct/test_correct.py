@@ -29,7 +29,7 @@ def test_one_that_is_right_live_alone_breaks_the_address_rule_under_graphs(name:
 
 LITTLE_MEMORY = (
     "cap 16: set 9; get 24 fail={n}; get 9; get 16; resize 40 fail={n}; get 9; set 50 fail={n}; get 9",
-    "cap 16: set 9; set 12 fail={n} dtype=float64; set 3; get 16; set 16 fail={n}; clear 16; get 16",
+    "cap 16: set 9; set 12 fail={n} dtype=float64; get 16; set 3; get 16; set 16 fail={n}; clear 16; get 16",
 )
 """Allocations that fail while a buffer grows, and where it has not to."""
 

@@ -23,7 +23,8 @@ class RejectsAfterClearing(ReferenceBuffer):
     rule = Rule.R8
 
     def set(self, payload: Tensor) -> None:
-        self.clear(0)
+        if (len(payload), payload.size(2)) != (len(self._levels), self._levels[0].size(1)):
+            self.clear(0)
         super().set(payload)
 
 
@@ -34,7 +35,8 @@ class RejectsAfterCopying(ReferenceBuffer):
 
     def set(self, payload: Tensor) -> None:
         for level, rows in zip(self._levels, payload, strict=False):
-            if rows.size(1) == level.size(1):
+            # As many levels as there are may fail to grow, which is R4.
+            if rows.size(1) == level.size(1) and len(payload) != len(self._levels):
                 level[: len(rows)] = rows[: self.capacity]
         super().set(payload)
 

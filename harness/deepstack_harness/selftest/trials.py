@@ -66,9 +66,9 @@ class Proof:
     trace: str = ""
     detail: str = ""
     checked: int = 0
-    """Traces of `check` that were played: up to the first that breaks a rule, or all."""
+    """Traces of `check` that were played: up to the first that breaks the stated rule, or all."""
     check_found: tuple[str, ...] = ()
-    """Rules that this trace of `check` breaks, by the regime that the buffer is judged in."""
+    """The stated rule if a trace of `check` in the regime of the arm breaks it; for a right buffer any."""
 
     @property
     def holds(self) -> bool:

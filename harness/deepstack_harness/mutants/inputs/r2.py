@@ -134,25 +134,17 @@ class CutsAtZeroRow(ReferenceBuffer):
 
 
 class SkipsEqualFirstRow(ReferenceBuffer):
-    """`set` takes a payload for the one it holds if the first rows are equal."""
+    """`set` stores zeros behind the first row if the second row equals it."""
 
     rule = Rule.R2
     fault = "equal rows"
 
     def set(self, payload: Tensor) -> None:
         tokens = self._check(payload)
-        first = payload[:, :1].to(self._levels[0].dtype)
-        if (
-            tokens
-            and self._tokens_set == tokens
-            and tokens > 1
-            and torch.equal(first[0], self._levels[0][:1])
-        ):
-            return
-        same = 1 < tokens <= self.capacity and torch.equal(first[0], payload[0, 1:2].to(first.dtype))
+        same = 1 < tokens <= self.capacity and torch.equal(payload[0, :1], payload[0, 1:2])
         super().set(payload)
         for level in self._levels if same else ():
-            level[1:tokens].zero_()  # "the other rows follow from the first"
+            level[1:tokens].zero_()
 
 
 class WiderWhenEmpty(ReferenceBuffer):
