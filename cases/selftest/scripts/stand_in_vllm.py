@@ -60,8 +60,13 @@ FILES = {
             backend: str
 
         @dataclass
+        class DeviceConfig:
+            device: str
+
+        @dataclass
         class VllmConfig:
             compilation_config: CompilationConfig
+            device_config: DeviceConfig
 
         def set_current_vllm_config(config):
             return nullcontext()
