@@ -176,6 +176,38 @@ def test_a_disk_that_fills_is_told_and_the_run_goes_on_when_there_is_room(
     assert judged(folder) == judged(whole)
 
 
+ON_A_SMALL_DISK = """
+mount -t tmpfs -o size=96k none "$1" || exit 77
+"$PYTHON" -m deepstack_harness run "$SELECTION" -n 2 --out "$1/run" --quiet 2>"$2.said"
+code=$?
+mount -o remount,size=64m "$1"
+"$PYTHON" -m deepstack_harness run "$SELECTION" -n 2 --out "$1/run" --resume --quiet 2>>"$2.said" || exit 78
+cp -r "$1/run" "$2"
+exit $code
+"""
+
+
+def test_a_full_file_system_is_told_and_the_run_goes_on_when_there_is_room(
+    whole: Path, tmp_path: Path
+) -> None:
+    """A tmpfs of 96 KiB, which nobody else sees, and which is made larger for the second try."""
+    (tmp_path / "disk").mkdir()
+    words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", ON_A_SMALL_DISK, "sh"]
+    ended = subprocess.run(
+        [*words, str(tmp_path / "disk"), str(tmp_path / "run")],
+        env={**os.environ, "PYTHON": sys.executable, "SELECTION": SELECTION},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode == 77 or "unshare" in ended.stderr:
+        pytest.skip(f"no file system can be mounted here: {ended.stderr.strip()}")
+    said = (tmp_path / "run.said").read_text()
+    assert ended.returncode == ExitCode.MACHINE, said
+    assert "No space left on device" in said
+    assert judged(tmp_path / "run") == judged(whole)
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """A file stands for the folder: root may write into a read-only one."""
     (tmp_path / "file").write_text("here")
