@@ -16,7 +16,9 @@ def forget_payloads() -> None:
 
 def see_zeros() -> None:
     rows = _of("probes.rows")
-    rows.RowOwners.runs = lambda _, level: (rows._ZERO._replace(rows=level.size(0)),)
+    rows.RowOwners.runs_of = lambda _, levels: tuple(
+        (rows._ZERO._replace(rows=one.size(0)),) for one in levels
+    )
 
 
 def answer_none() -> None:
