@@ -94,7 +94,7 @@ def test_the_real_size_of_qwen3_vl_can_be_built_and_run() -> None:
     [
         (
             "qwen2_vl",
-            "unknown family 'qwen2_vl'; did you mean 'qwen3_vl'. known are qwen3_vl, qwen3_omni_moe_thinker, ",
+            "unknown family 'qwen2_vl'; did you mean 'qwen3_vl'. known are qwen3_vl, qwen3_omni_",
         ),
         ("qwen2_vl:opaque", "unknown family 'qwen2_vl'"),
         ("", "unknown family ''"),
