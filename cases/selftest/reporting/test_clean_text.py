@@ -80,7 +80,7 @@ def test_progress_is_clean_and_no_markup(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("rich.spinner.Spinner", Recorded)
     with Output(None, quiet=False).progress("judging [red]a\x1b[2J") as say:
         say("b\n[/]\u202e")
-    drawn = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    drawn = sys.stderr.getvalue()  # type: ignore[union-attr]
     assert shown == ["b [/]\N{REPLACEMENT CHARACTER}"]  # a Text: no markup is read in it
     assert "judging [red]a\N{REPLACEMENT CHARACTER}[2J" in drawn
     assert "\x1b[2J" not in drawn
