@@ -39,6 +39,8 @@ class Project:
     """A folder in which pytest runs, in a process of its own that knows nothing of ours."""
 
     def __init__(self, folder: Path, path: str) -> None:
+        if not (folder / "pyproject.toml").exists():  # else a checkout above TMPDIR is taken for its root
+            (folder / "pytest.ini").write_text("[pytest]\n")
         self.folder = folder
         self._path = path
 

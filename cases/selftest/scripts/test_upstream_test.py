@@ -51,6 +51,7 @@ FIXED = CLASS.format(none="")
 def outcome(folder: Path, text: str) -> tuple[int, str]:
     """Write the test beside a package with the class of `text`, and run it as that project would."""
     write_package(folder, text)
+    (folder / "pytest.ini").write_text("[pytest]\n")  # else a checkout above TMPDIR is taken for its root
     path = folder / "test_deepstack_compile.py"
     assert main(["repro", "43602", "--upstream-test", str(path), "--quiet"]) == ExitCode.HOLDS
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:deepstack_harness"]
