@@ -47,9 +47,11 @@ class StorageWatch:
 
         A graph that was captured with None reads no storage, so it is not detached
         from any; nor is one whose buffer said, with this very get, that it moves.
+        An address alone says too little: an allocator may hand out freed memory again.
         """
         graph, now = self._graphs[tokens], _addresses(payload)
-        moved = bool(graph.addresses and now and graph.addresses != now)
+        left = graph.addresses != now or any(ref.expired() for ref in graph.storages)  # type: ignore[no-untyped-call]
+        moved = bool(graph.addresses and now and left)
         return GraphUse(detached=moved and graph.generation == generation, freed=self._freed(generation))
 
     def _freed(self, generation: int | None) -> int:
