@@ -41,8 +41,16 @@ def together(release: str) -> pytest.MarkDecorator:
     return pytest.mark.xdist_group(f"vllm {release}")
 
 
+DAILY = {"0.20.1", "0.22.1", "0.33.0"}
+"""A fault each that the others have not; an audit of the others, 5 s each, is nightly."""
+
+
 def each(releases: Iterable[str]) -> list[object]:
-    return [pytest.param(one, marks=together(one)) for one in releases]
+    return [pytest.param(one, marks=marks(one)) for one in releases]
+
+
+def marks(release: str) -> list[pytest.MarkDecorator]:
+    return [together(release), *([] if release in DAILY else [pytest.mark.slow])]
 
 
 class Audit(NamedTuple):
@@ -110,7 +118,7 @@ REACH = [
 
 @pytest.mark.parametrize(
     ("release", "name", "rule", "regime", "reach"),
-    [pytest.param(*one, marks=together(one[0])) for one in REACH],
+    [pytest.param(*one, marks=marks(one[0])) for one in REACH],
 )
 def test_how_the_engine_comes_to_it(release: str, name: str, rule: Rule, regime: Regime, reach: str) -> None:
     judged = audit(release).standings[name]

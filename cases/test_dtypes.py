@@ -53,9 +53,9 @@ def test_a_replay_that_reads_cleared_rows_shows_in_every_dtype(dtype: str) -> No
     ("family", "dtype"),
     [
         ("qwen3_vl", "bfloat16"),
-        ("qwen3_vl", "float64"),
+        pytest.param("qwen3_vl", "float64", marks=pytest.mark.slow),
         ("granite4_vision", "float16"),
-        ("qwen3_omni_moe_thinker", "bfloat16"),
+        pytest.param("qwen3_omni_moe_thinker", "bfloat16", marks=pytest.mark.slow),
     ],
 )
 def test_none_while_profiling_shows_in_every_dtype(family: str, dtype: str) -> None:

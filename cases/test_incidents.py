@@ -1,7 +1,7 @@
 """Every incident of the catalogue: each revision breaks exactly the rules it is known to break.
 
-Every day an incident is played whole on its first family; on its other families compiled cases
-are nightly, and so are with Inductor all but its first faulty and its last fixed revision.
+Every day all uncompiled cases are played, and the compiled ones that decide each incident, on its first
+family; the others, 1 s to 6 s each, are nightly.
 """
 
 from collections.abc import Iterator
@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from cases.played import observed
+from deepstack_harness.catalogue.decisive import decisive
 from deepstack_harness.catalogue.incidents import catalogue
-from deepstack_harness.catalogue.matrix import Where, daily, plan_incident
+from deepstack_harness.catalogue.matrix import Where, plan_incident
 from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.oracles.judged_case import judge_case
 
@@ -18,12 +19,14 @@ from deepstack_harness.oracles.judged_case import judge_case
 def cases() -> Iterator[object]:
     for incident in catalogue():
         for family in incident.families:
-            for planned in plan_incident(incident, Where(family)):
+            plan = plan_incident(incident, Where(family))
+            decides = decisive(incident, plan) if family == incident.families[0] else ()
+            for planned in plan:
                 # One process per backend: the first Inductor compile of a process costs 20 s.
                 arm = planned.case.arm
                 # So do ranks: one worker starts them.
                 group = pytest.mark.xdist_group("ranks" if arm.ranks > 1 else str(arm.backend))
-                slow = [] if daily(incident, planned.case) else [pytest.mark.slow]
+                slow = [pytest.mark.slow] if arm.compiled and planned not in decides else []
                 yield pytest.param(planned, id=f"{incident.id}-{_name(planned)}", marks=[group, *slow])
 
 

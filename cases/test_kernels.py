@@ -26,7 +26,8 @@ from deepstack_harness.oracles.kernels import judge
 TOKENS, CAPACITY = 77, 8192
 WHY_NOT = why_not()
 TARGETS = [
-    pytest.param(CPU, marks=pytest.mark.xdist_group("kernels-cpu")),
+    # The same counts as the other target's, 44 s: nightly.
+    pytest.param(CPU, marks=[pytest.mark.slow, pytest.mark.xdist_group("kernels-cpu")]),
     pytest.param(
         "h200",
         marks=[

@@ -134,7 +134,11 @@ def test_a_step_that_cannot_be_shared_says_how_to_pad_it() -> None:
 
 @pytest.mark.parametrize(
     ("caller", "backend"),
-    [("engine", "aot_eager"), ("wrong_ranks_rows", "aot_eager"), ("payload_sharded_unpadded", "eager")],
+    [
+        pytest.param("engine", "aot_eager", marks=pytest.mark.slow),
+        pytest.param("wrong_ranks_rows", "aot_eager", marks=pytest.mark.slow),
+        ("payload_sharded_unpadded", "eager"),
+    ],
 )
 def test_compiled_ranks(caller: str, backend: str) -> None:
     # The output is judged by R0 here; every rank builds one graph for all sizes.
@@ -215,6 +219,7 @@ def test_a_split_that_would_lose_levels_is_reported() -> None:
     assert refused.startswith("the first stage has 2 layers and the payload 3 levels")
 
 
+@pytest.mark.slow  # 20 s
 def test_a_rank_that_dies_or_hangs_ends_the_case_and_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
     # Last of all: these ranks have played the cases above, and are not needed any more.
     # What they printed in an earlier case is no part of this one's output.

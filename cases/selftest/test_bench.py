@@ -51,6 +51,7 @@ def test_what_was_measured_is_written_and_printed(
     assert "earlier" not in second
 
 
+@pytest.mark.slow  # 11 s
 def test_the_rate_of_a_hunt_and_its_cost_are_really_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     from deepstack_harness.fuzzing import throughput
 

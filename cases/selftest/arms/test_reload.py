@@ -41,7 +41,9 @@ SAVES_AOT_EAGER = pytest.mark.skipif(
 )
 BACKENDS = [
     pytest.param("eager", marks=pytest.mark.xdist_group("eager")),
-    pytest.param("aot_eager", marks=[SAVES_AOT_EAGER, pytest.mark.xdist_group("aot_eager")]),
+    pytest.param(
+        "aot_eager", marks=[SAVES_AOT_EAGER, pytest.mark.slow, pytest.mark.xdist_group("aot_eager")]
+    ),
     pytest.param("inductor", marks=[pytest.mark.slow, pytest.mark.xdist_group("inductor")]),
 ]
 pytestmark = pytest.mark.xdist_group("eager")

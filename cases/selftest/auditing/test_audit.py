@@ -181,6 +181,7 @@ class Second(First):
 """
 
 
+@pytest.mark.slow  # 14 s
 def test_where_every_class_is_refused_one_sentence_lists_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,7 +242,12 @@ def test_the_reach_of_a_class_whose_forward_cannot_be_driven_is_never_latent(sou
 
 @pytest.mark.parametrize(
     ("version", "known"),
-    [("0.22.1", True), ("0.22.1+cpu", True), ("0.22.2.dev5+g1a2b3c4", True), ("99.1.dev5", False)],
+    [
+        pytest.param("0.22.1", True, marks=pytest.mark.slow),
+        ("0.22.1+cpu", True),
+        pytest.param("0.22.2.dev5+g1a2b3c4", True, marks=pytest.mark.slow),
+        ("99.1.dev5", False),
+    ],
 )
 def test_what_is_known_of_a_release_is_known_of_its_tree(tmp_path: Path, version: str, known: bool) -> None:
     with SourceWorker(str(write(tmp_path, version))) as worker:

@@ -24,7 +24,16 @@ def test_a_worker_that_measures_passes() -> None:
         assert failed_control(worker) is None  # again: the controls leave nothing behind
 
 
-@pytest.mark.parametrize("forgery", [forgery.__name__ for forgery in forging.FORGERIES])
+DAILY = {"see_zeros", "play_reference_instead"}
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        pytest.param(one, marks=() if one in DAILY else pytest.mark.slow)
+        for one in (forgery.__name__ for forgery in forging.FORGERIES)
+    ],
+)
 def test_a_worker_whose_measuring_was_replaced_is_found_out(forgery: str) -> None:
     with CaseWorker(CONTRACT_LIMITS) as worker:
         assert failed_control(worker) is None  # it has imported all that can be replaced

@@ -46,7 +46,11 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (["repro", "43602", "--arm", "eager", "--vllm", VERSION], ExitCode.BROKEN),
         (["repro", "40143", "--vllm", VERSION], ExitCode.HOLDS),
         (["repro", "36795", "--vllm", VERSION], ExitCode.HOLDS),
-        (["fuzz", "--vllm", VERSION, "--examples", "3", "--seed", "1"], ExitCode.BROKEN),
+        pytest.param(
+            ["fuzz", "--vllm", VERSION, "--examples", "3", "--seed", "1"],
+            ExitCode.BROKEN,
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda value: "-".join(value[:2]) if isinstance(value, list) else "",
 )

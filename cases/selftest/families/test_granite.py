@@ -116,8 +116,8 @@ INDUCTOR = pytest.mark.xdist_group("inductor")
         pytest.param("aot_eager/drop_all", "payload", CAPACITY, ALL_ROWS, marks=AOT_EAGER),
         pytest.param("aot_eager/drop_all", "hidden", CAPACITY - 1, ONE_ROW, marks=AOT_EAGER),
         pytest.param(NO_ASSERTS, "payload", CAPACITY, ALL_ROWS, marks=INDUCTOR),
-        pytest.param(NO_ASSERTS, "hidden", CAPACITY, ONE_ROW, marks=INDUCTOR),
-        pytest.param(NO_ASSERTS, "payload", CAPACITY - 1, ONE_ROW, marks=INDUCTOR),
+        pytest.param(NO_ASSERTS, "hidden", CAPACITY, ONE_ROW, marks=[INDUCTOR, pytest.mark.slow]),
+        pytest.param(NO_ASSERTS, "payload", CAPACITY - 1, ONE_ROW, marks=[INDUCTOR, pytest.mark.slow]),
     ],
 )
 def test_rows_that_one_token_costs(arm: str, first: First, profiled: int, expected: Outcome) -> None:

@@ -54,6 +54,7 @@ def test_a_hang_is_shrunk_like_any_other_finding(tmp_path: Path) -> None:
     assert len(Trace.parse(done.findings[0].trace).steps) <= 3
 
 
+@pytest.mark.slow  # 13 s
 def test_a_run_that_is_killed_keeps_its_findings_and_goes_on(tmp_path: Path) -> None:
     one = Campaign(PR43617, tmp_path, 60)
 

@@ -13,6 +13,8 @@ from deepstack_harness.contract.row import Row
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.fuzzing.campaign import read_journal
 
+pytestmark = pytest.mark.xdist_group("fuzz command")  # its fixtures are played once
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

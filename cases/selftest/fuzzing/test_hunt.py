@@ -20,6 +20,8 @@ from deepstack_harness.fuzzing.watch import Progress, Watch
 from deepstack_harness.play import shared_work as work
 from deepstack_harness.play.model import Model
 
+pytestmark = pytest.mark.xdist_group("hunts")  # its fixtures are played once
+
 FAULTY = "pr43617"
 
 
@@ -60,6 +62,7 @@ class Traces(Watch):
         self.played.append(str(trace))
 
 
+@pytest.mark.slow  # 16 s
 def test_the_same_seed_finds_the_same() -> None:
     one, other = hunted(FAULTY, 25).findings, hunted(FAULTY, 25).findings
     assert [(each.examples, each.line) for each in one] == [(each.examples, each.line) for each in other]

@@ -13,6 +13,8 @@ from cases.selftest.fuzzing.hunting import target
 from deepstack_harness.contract.trace import DTYPES, LAYOUTS, VALUES, Op, Trace
 from deepstack_harness.fuzzing.lifecycles import lifecycles
 
+pytestmark = pytest.mark.xdist_group("lifecycles")  # its fixtures are played once
+
 
 def drawn(arm: str, examples: int = 200, number: int = 0) -> list[Trace]:
     found: list[Trace] = []

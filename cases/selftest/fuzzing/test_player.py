@@ -32,8 +32,8 @@ def play(player: WorkerPlayer, buffer: str, trace: str) -> Observation | Death:
     ("buffer", "kind"),
     [
         ("Crashes", FindingKind.CRASH),
-        ("Hangs", FindingKind.HANG),
-        ("EatsMemory", FindingKind.MEMORY),
+        pytest.param("Hangs", FindingKind.HANG, marks=pytest.mark.slow),
+        pytest.param("EatsMemory", FindingKind.MEMORY, marks=pytest.mark.slow),
         ("Floods", FindingKind.OUTPUT),
     ],
 )

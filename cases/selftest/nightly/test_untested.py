@@ -36,6 +36,7 @@ def test_without_a_folder_it_says_how_it_is_called() -> None:
         main([])
 
 
+@pytest.mark.slow  # 12 s
 @NEEDS_COVERAGE
 def test_a_child_process_is_measured_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     probe = tmp_path / "test_probe.py"

@@ -96,6 +96,7 @@ def test_eagers_own_kernels_give_eagers_own_answer(family: str, dtype: torch.dty
     assert all(one.effect > 1 for one in found)
 
 
+@pytest.mark.slow  # 13 s; aot_eager is judged daily
 @ON_INDUCTOR
 @pytest.mark.parametrize(
     "arm", ["inductor/drop_all", pytest.param("inductor/drop_all/emulate_casts", marks=pytest.mark.slow)]

@@ -105,6 +105,7 @@ def test_ranks_whose_buffers_differ_cannot_be_judged() -> None:
     assert "the buffer of rank 1 was another than that of rank 0 in step 2 'forward 10'" in found.error
 
 
+@pytest.mark.slow  # 7 s
 def test_processes_are_shared_by_worlds_of_any_size() -> None:
     assert ranks_of_the_last_step("eager/tp2") == [0, 1]
     two = rank_pool().pids

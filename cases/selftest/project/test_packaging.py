@@ -99,7 +99,7 @@ def test_the_script_starts(target: Path, empty: Path) -> None:
 
 
 def test_an_incident_is_reproduced(target: Path, empty: Path) -> None:
-    use(target, empty, "-m", "deepstack_harness", "repro", "41485", "--arm", "eager/drop_all")
+    use(target, empty, "-m", "deepstack_harness", "repro", "41485", "--arm", "eager")
 
 
 def test_the_cases_run_from_the_wheel_with_their_settings(target: Path, empty: Path) -> None:

@@ -62,6 +62,7 @@ def project(tmp_path: Path, installed: str) -> Project:
     return Project(tmp_path, installed)
 
 
+@pytest.mark.slow  # 11 s
 @pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}")
 def test_with_four_other_plugins_at_once(project: Project) -> None:
     """`--import-mode importlib` alone allows two files of one name outside of packages."""

@@ -40,6 +40,7 @@ def test_the_command_is_one_that_the_parser_takes() -> None:
     assert (parsed.device, parsed.selection) == (["cpu"], selection_of(case))
 
 
+@pytest.mark.slow  # 9 s; the command itself is parsed daily
 def test_a_case_of_ones_own_buffer_is_played_again(tmp_path: Path) -> None:
     words = ["--buffer", OWN, "--quiet"]
     assert main(["run", "trace == 'cap 16: set 9; get 16'", *words, "--out", str(tmp_path / "one")]) == 0

@@ -30,7 +30,9 @@ in_groups = pytest.mark.parametrize(
     "numbers",
     [
         pytest.param(TOGETHER, id="together", marks=pytest.mark.xdist_group("eager")),
-        pytest.param([INDUCTOR], id="inductor", marks=pytest.mark.xdist_group("inductor")),
+        pytest.param(
+            [INDUCTOR], id="inductor", marks=[pytest.mark.xdist_group("inductor"), pytest.mark.slow]
+        ),
         # Two real processes, which a busy machine may tear down in another order: nightly.
         pytest.param([RANKS], id="ranks", marks=[pytest.mark.xdist_group("ranks"), pytest.mark.slow]),
     ],

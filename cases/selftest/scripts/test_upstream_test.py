@@ -88,6 +88,7 @@ def test_it_is_green_where_zeros_are(tmp_path: Path) -> None:
     assert (code, "2 passed" in said) == (0, True), said
 
 
+@pytest.mark.slow  # 6 s each
 @pytest.mark.network
 @pytest.mark.parametrize(("release", "code"), [("0.22.1", 1), ("0.23.0", 0)])
 def test_releases(release: str, code: int, tmp_path: Path) -> None:

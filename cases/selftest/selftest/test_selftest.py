@@ -170,6 +170,7 @@ def test_a_selftest_that_is_given_up_ends_its_workers(
     assert witness.is_closed()
 
 
+@pytest.mark.slow  # 7 s
 def test_the_same_seed_proves_the_same() -> None:
     trial = Trial("set_cut_to_capacity", "R4", "eager", examples=300, extra=0, seed=7)
     first, second = (replace(proof, seconds=0.0) for proof in prove([trial, trial], workers=0))

@@ -80,6 +80,7 @@ def released(version: Version) -> Iterator[Sources]:
         yield Sources(members, lambda member: cached(member, lambda: wheel().read(member)))
 
 
+@pytest.mark.slow  # 5 s each; the installed torch is asked daily
 @pytest.mark.network
 @pytest.mark.parametrize("which", ["newest", "oldest"])
 def test_released_torches_have_every_name(used: dict[Name, str], which: str) -> None:
