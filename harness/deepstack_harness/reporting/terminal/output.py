@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 _EVERY_S = 10.0
 """Seconds between two lines of progress where no terminal is."""
+
+_NARROW = 24
+"""Columns below which a cell is not wrapped: a word a line is harder to read than a broken line."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +89,26 @@ class Output:
         self.line(text, "bold green" if good else "bold red")
 
     def row(self, columns: Sequence[Column], cells: Sequence[str], style: str = "") -> None:
-        """Print one row of a table that grows as results come."""
-        padded = (column.cell(cell(text)) for column, text in zip(columns, cells, strict=True))
-        self.line("  ".join(padded).rstrip(), style)
+        """Print one row of a table that grows as results come.
+
+        On a terminal the last cell is wrapped below itself; in a file or pipe a row is one line, for `grep`.
+        """
+        if self._silent:
+            return
+        *front, last = (column.cell(cell(text)) for column, text in zip(columns, cells, strict=True))
+        lead = "".join(f"{each}  " for each in front)
+        first, *more = self._wrapped(last.rstrip(), len(lead))
+        self.line((lead + first).rstrip(), style)
+        for text in more:
+            self.line(" " * len(lead) + text, style)
+
+    def _wrapped(self, text: str, indent: int) -> list[str]:
+        """Return the lines of a cell that begins in column `indent`."""
+        terminal = self._terminal()
+        room = terminal.width - indent
+        if not terminal.is_terminal or room < _NARROW or len(text) <= room:
+            return [text]
+        return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
 
     def record(self, row: object) -> None:
         """Write one object for programs."""
