@@ -97,18 +97,22 @@ class Output:
             return
         *front, last = (column.cell(cell(text)) for column, text in zip(columns, cells, strict=True))
         lead = "".join(f"{each}  " for each in front)
-        first, *more = self._wrapped(last.rstrip(), len(lead))
-        self.line((lead + first).rstrip(), style)
-        for text in more:
-            self.line(" " * len(lead) + text, style)
+        for text in self._wrapped(lead, last.rstrip(), sum(column.width + 2 for column in columns[:-1])):
+            self.line(text, style)
 
-    def _wrapped(self, text: str, indent: int) -> list[str]:
-        """Return the lines of a cell that begins in column `indent`."""
+    def _wrapped(self, lead: str, text: str, indent: int) -> list[str]:
+        """Return the lines of a row: `lead`, then `text`, which goes on in column `indent` on a terminal."""
         terminal = self._terminal()
-        room = terminal.width - indent
-        if not terminal.is_terminal or room < _NARROW or len(text) <= room:
-            return [text]
-        return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+        width = terminal.width
+        if not terminal.is_terminal or len(lead) + len(text) <= width or width - indent < _NARROW:
+            return [(lead + text).rstrip()]
+        begun = [lead.rstrip()] if width - len(lead) < _NARROW else []
+        first = " " * (indent if begun else len(lead))
+        lines = textwrap.wrap(
+            text, width, initial_indent=first, subsequent_indent=" " * indent,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        return [*begun, *lines] if begun else [lead + lines[0][len(lead) :], *lines[1:]]
 
     def record(self, row: object) -> None:
         """Write one object for programs."""
