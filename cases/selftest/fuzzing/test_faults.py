@@ -38,8 +38,16 @@ def test_r0_is_not_told_beside_the_rule_that_it_follows_from() -> None:
     ("one", "other"),
     [
         (
-            "step 3 'get 16': 2 rows over 1 levels, first row 9 of level 0 holds zeros",
-            "step 12 'forward 4': 30 rows over 3 levels, first row 0 of level 2 holds zeros",
+            "step 3 'get 16': 2 rows over 1 level, first row 9 of level 0 holds zeros",
+            "step 12 'forward 4': 1,030 rows over 3 levels, first row 0 of level 2 holds zeros",
+        ),
+        (
+            "step 3 'get 16': 1 row over 1 level, first row 9 of level 0 holds zeros",
+            "step 3 'get 16': 2 rows over 2 levels, first row 9 of level 0 holds zeros",
+        ),
+        (
+            "step 1 'capture 16' allocated 1 tensor in get or clear while they were captured",
+            "step 1 'capture 16' allocated 3 tensors in get or clear while they were captured",
         ),
         (
             "step 1 'set 4 spans=0-2': set raised ValueError: no room for 4 (and 3 more)",
@@ -62,8 +70,8 @@ def test_faults_that_differ_in_numbers_and_messages_alone_have_one_shape(one: st
             "step 1 'set 4 hidden=7' was accepted",
         ),
         (
-            "step 3 'get 16': 2 rows over 1 levels, first row 9 of level 0 holds zeros",
-            "step 3 'get 16': 2 rows over 1 levels, first row 9 of level 0 is missing or one too many",
+            "step 3 'get 16': 2 rows over 1 level, first row 9 of level 0 holds zeros",
+            "step 3 'get 16': 2 rows over 1 level, first row 9 of level 0 is missing or one too many",
         ),
     ],
 )

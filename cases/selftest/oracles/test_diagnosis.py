@@ -38,7 +38,7 @@ def after_profile(profile: dict[str, object], **last: object) -> Observation:
 def test_another_structure_than_the_graph_was_compiled_with() -> None:
     assert diagnosed(after_profile({"graphs": 1}, graphs=1)) == (
         "the argument 'payload' was None in step 1 'profile 16', which compiled the graph, and 1 of 1 "
-        "guards on it were dropped; step 3 'forward 16' passed 1 tensors and reused that graph: "
+        "guards on it were dropped; step 3 'forward 16' passed 1 tensor and reused that graph: "
         "off from eager by 3, and 0 from a model without deepstack"
     )
 
@@ -46,7 +46,7 @@ def test_another_structure_than_the_graph_was_compiled_with() -> None:
 def test_the_same_structure_is_not_blamed() -> None:
     assert diagnosed(after_profile({"graphs": 1, "answer": answer()}, graphs=1)) == (
         "step 3 'forward 16' is off from eager by 3, and 0 from a model without deepstack, on the graph that "
-        "step 1 'profile 16' compiled, with 1 tensors as 'payload' there and here: the graph kept something "
+        "step 1 'profile 16' compiled, with 1 tensor as 'payload' there and here: the graph kept something "
         "else of that step, or the caller passed something else"
     )
 

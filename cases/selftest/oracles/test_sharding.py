@@ -70,7 +70,7 @@ def test_each_rank_with_its_own_rows_passes() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "wrong", "words"),
     [
-        (FIRST, FIRST, 3, "rank 1 of 2 was given 3 wrong rows over 1 levels, first row 3 of level 0: "),
+        (FIRST, FIRST, 3, "rank 1 of 2 was given 3 wrong rows over 1 level, first row 3 of level 0: "),
         (FIRST, FIRST, 3, "it holds row 0 (rank 0's), level 0 of payload 1 (request a) and should hold"),
         (WHOLE, SECOND, 3, "it holds row 3 (rank 1's), level 0 of payload 1 (request a) and is one too many"),
         (FIRST, SECOND[:1], 1, "first row 5 of level 0: it is missing and should hold zeros"),

@@ -19,11 +19,12 @@ Budget = Callable[[Sequence[Step]], int]
 _SAYS_NOTHING_OF_ROWS = frozenset({Rule.R1, Rule.R6, Rule.R7})
 """Rules that may be broken without a row being wrong: behind such a step the trace can be judged further."""
 
-_PLACE = re.compile(r"^step \d+ '[^']*': (?=\d+ rows)")
+_PLACE = re.compile(r"^step \d+ '[^']*': (?=[\d,]+ rows?)")
 _PAYLOAD_OPTIONS = re.compile(r" (?:(?:spans|request|layout|dtype|values|on|fail)=[^ ']+|grad\b)")
 _MESSAGE = re.compile(r"(raised \w+): .*")
 _MORE = re.compile(r" \(and \d+ more\)")
-_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
+_PLURAL = re.compile(r"(# (?:wrong )?\w+?)s\b")
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,8 @@ _MOST_READ = 8
 def shape_of(detail: str) -> str:
     """Return a description without its numbers, and an exception without its message.
 
-    "step 3 'get 16': 2 rows over 1 levels, first row 9 of level 0 holds zeros" and the same with other
+    "step 3 'get 16': 2 rows over 1 level, first row 9 of level 0 holds zeros" and the same with other
     numbers behind another step are one shape.
     """
     text = _MORE.sub("", _MESSAGE.sub(r"\1", _PAYLOAD_OPTIONS.sub("", _PLACE.sub("", detail))))
-    return _NUMBER.sub("#", text)
+    return _PLURAL.sub(r"\1", _NUMBER.sub("#", text))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from deepstack_harness.contract.case import Case, Regime
 from deepstack_harness.contract.observation import Answer, GraphUse, Observation
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op
 from deepstack_harness.contract.verdicts import Judgement
@@ -65,11 +66,12 @@ def _suffered(case: Case, observation: Observation) -> Iterator[Event]:
     for number, _, facts in numbered_steps(case, observation):
         use = facts.graph_use or GraphUse()
         if use.allocated:
-            yield number, f"allocated {use.allocated} tensors in get or clear while they were captured"
+            made = plural(use.allocated, "tensor")
+            yield number, f"allocated {made} in get or clear while they were captured"
         if use.detached:
             yield number, "replayed a graph on storage that get no longer answers from, unannounced"
         if use.freed > before.freed:
-            yield number, f"found {use.freed} storages freed that captured graphs still read"
+            yield number, f"found {plural(use.freed, 'storage')} freed that captured graphs still read"
         before = use
 
 

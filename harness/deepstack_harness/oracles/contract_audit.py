@@ -13,6 +13,7 @@ from dataclasses import replace
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.ledger import CallOutcome, Expected, Fate, Ledger
 from deepstack_harness.contract.observation import Answer, Observation, RowRange, StepFacts
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, SECOND, Op, Step
 from deepstack_harness.oracles.row_origins import Deviation, RowOrigin, origins_of
@@ -205,7 +206,7 @@ class _Follower:
         level, row, origin = rows[0]
         levels = len({level for level, _, _ in rows})
         first = f"first row {row} of level {level} {self._told(origin)}"
-        return f"{len(rows)} rows over {levels} levels, {first}"
+        return f"{plural(len(rows), 'row')} over {plural(levels, 'level')}, {first}"
 
     def _told(self, origin: RowOrigin | None) -> str:
         if origin is None:

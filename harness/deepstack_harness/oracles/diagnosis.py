@@ -3,6 +3,7 @@
 from deepstack_harness.contract.arm_spec import Capture, GuardPolicy, ShapePolicy
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Answer, GraphFacts, Observation, Raised, StepFacts
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step
 from deepstack_harness.oracles.base import numbered_steps
 from deepstack_harness.oracles.distances import explained, tolerance
@@ -134,4 +135,4 @@ def _distance(wrong: Played) -> str:
 def _shape(answer: Answer | None) -> str:
     if answer is None or answer.structure == "none":
         return "None"
-    return f"{len(answer.rows)} tensors"
+    return plural(len(answer.rows), "tensor")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Answer, GraphFacts, Observation
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.oracles.base import against, error, numbered_steps, skip
@@ -69,7 +70,8 @@ def _guarded(answer: Answer, hidden: int) -> Iterator[tuple[str, str]]:
 
 
 def _describe(found: GraphFacts) -> str:
-    parts = [f"{found.graphs} graphs, {found.recompiles} recompiles, {found.breaks} breaks"]
+    again, breaks = plural(found.recompiles, "recompile"), plural(found.breaks, "break")
+    parts = [f"{plural(found.graphs, 'graph')}, {again}, {breaks}"]
     if found.limit_hit:
         parts.append(
             "the recompile limit was reached: without fullgraph torch runs eager from here on, in silence"

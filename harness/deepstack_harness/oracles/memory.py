@@ -1,6 +1,7 @@
 """R14: no kernel touches memory outside its tensors, and nothing that was never written is put out."""
 
 from deepstack_harness.contract.facts.accesses import AccessFacts
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.oracles.base import against, error
@@ -22,7 +23,7 @@ def judge(facts: AccessFacts) -> Judgement:
         )
         return against(Rule.R14, sum(access.outside for access in wild), 0, "bytes", said)
     kernels = {access.kernel for access in facts.accesses}
-    said = f"{len(facts.accesses)} accesses of {len(kernels)} kernels were inside their tensors"
+    said = f"{len(facts.accesses)} accesses of {plural(len(kernels), 'kernel')} were inside their tensors"
     if facts.unwritten_rows:
         read = sum(access.unwritten for access in facts.accesses)
         said = f"{facts.unwritten_rows} rows depend on {read} bytes that nothing had written"

@@ -13,6 +13,7 @@ from itertools import chain, count, zip_longest
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.ledger import Ledger
 from deepstack_harness.contract.observation import Observation, RowRange, ShardFacts, StepFacts
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Step
 from deepstack_harness.contract.verdicts import Judgement
@@ -102,7 +103,8 @@ def _wrong_rows(shared: _Shared, shard: ShardFacts) -> Iterator[Deviation]:
         return
     level, row, given, due = wrong[0]
     levels = len({level for level, *_ in wrong})
-    found = f"was given {len(wrong)} wrong rows over {levels} levels, first row {row} of level {level}"
+    count = f"{plural(len(wrong), 'wrong row')} over {plural(levels, 'level')}"
+    found = f"was given {count}, first row {row} of level {level}"
     told = _told(given, due, shared)
     said, first = f"{shared.where(shard)} {found}: {told}", min(row for _, row, *_ in wrong)
     yield Deviation(Rule.R9, len(wrong), "rows", said, first, shared.real_rows)

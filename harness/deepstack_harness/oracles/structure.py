@@ -1,5 +1,6 @@
 """R1: every get answers with all levels, always tensors, never None."""
 
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement
 from deepstack_harness.oracles.base import against, numbered_steps, skip
@@ -23,6 +24,6 @@ def judge(observed: ObservedCase) -> Judgement:
     detail = ""
     if wrong:
         number, step, found = wrong[0]
-        what = "None" if found == 0 else f"{found} levels"
-        detail = f"step {number} '{step}' was answered with {what}, not with {wanted} tensors"
+        what = "None" if found == 0 else plural(found, "level")
+        detail = f"step {number} '{step}' was answered with {what}, not with {plural(wanted, 'tensor')}"
     return against(Rule.R1, len(wrong), 0, "answers", detail, [number for number, *_ in wrong])
