@@ -250,6 +250,7 @@ def test_a_helper_that_cannot_be_supplied_is_refused_only_where_it_is_used(
             "cannot tell the levels in .* apart by their names: level0, level1",
         ),
         ("return IntermediateTensors(", "return list(", "is a list, not named tensors"),
+        ("return IntermediateTensors(", "return IntermediateTensors(1, 2, 3, ", r"py:\d+: .* takes .* but 5"),
         ("config.text_config.hidden_size", "config.text_config.width", "has no .*text_config.width"),
         ("self.width = ", "self.wide = ", r"py:\d+: Qwen3VL\w+\.\w+ needs self\.width"),
         ("get_pp_group().is_first_rank", "get_pp_group().size()", r"py:\d+: .*'FirstRank' .* 'size'"),
@@ -388,3 +389,13 @@ def test_what_the_engine_reaches(qwen: Model, release: str, model: str, reaches:
             if said.verdict is Verdict.FAIL:
                 broken.setdefault(rule, []).append(order)
     assert {str(rule): reach_of(orders, source.version) for rule, orders in broken.items()} == reaches
+
+
+def test_options_of_the_base_class_are_taken(tmp_path: Path) -> None:
+    """`handle_oov_mm_token` of vLLM 0.17.1: refused by our base class, it was told as a fault of theirs."""
+    options = "is_multimodal=is_multimodal, handle_oov_mm_token=True)"
+    text = COUNTED.replace("main, is_multimodal=is_multimodal)", f"main, {options}")
+    assert options in text
+    buffer = made(driven(tmp_path, qwen=text))
+    buffer.set(payload(9))
+    assert torch.equal(torch.stack(read(buffer, 9)), payload(9))

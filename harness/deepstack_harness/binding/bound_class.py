@@ -10,6 +10,7 @@ import torch
 
 from deepstack_harness.binding.cut_model import ModelCut
 from deepstack_harness.binding.define import place_of
+from deepstack_harness.binding.forward_buffer import ForwardHost
 from deepstack_harness.binding.recording_model import RecordingModel
 from deepstack_harness.binding.stand_ins import (
     FirstRank,
@@ -26,6 +27,8 @@ from deepstack_harness.sources.source import buffer_of
 H = TypeVar("H", bound=Host)
 
 _STAND_INS = (Host, Settings, VisionTower, StageMissingLayer, IntermediateTensors, RecordingModel, FirstRank)
+_NAMES = frozenset(kind.__qualname__ for kind in (*_STAND_INS, ForwardHost))
+"""Python's "Kind.method() got an unexpected keyword argument" begins with one where a stand-in takes less."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ def misses_package(error: Exception) -> bool:
         isinstance(error, UsageError)
         or type(error) is NameError
         or (isinstance(error, AttributeError) and isinstance(error.obj, _STAND_INS))
+        or (type(error) is TypeError and str(error).partition(".")[0] in _NAMES)
     )
 
 

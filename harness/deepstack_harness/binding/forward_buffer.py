@@ -43,10 +43,12 @@ class ForwardHost(Host):
         multimodal_embeddings: "list[Tensor] | tuple[Tensor, ...] | None" = None,
         *,
         is_multimodal: Tensor | None = None,
+        **_: object,
     ) -> Tensor:
         """Return embeddings (n, hidden) of token ids (n,), the marked rows replaced by visual ones.
 
-        `super().embed_input_ids` does this in vLLM (SupportsMultiModal in interfaces.py).
+        `super().embed_input_ids` does this in vLLM (SupportsMultiModal in interfaces.py).  What else releases
+        pass, such as `handle_oov_mm_token` up to 0.17.1, says how ids outside the vocabulary are masked.
         """
         embeddings = self.language_model.embed_input_ids(input_ids)
         if multimodal_embeddings:
