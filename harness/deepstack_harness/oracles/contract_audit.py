@@ -99,7 +99,7 @@ class _Follower:
         self._astray |= _detached(facts)
         if facts.raised is None or facts.raised.call != "make":
             self._test(step, expected)
-        self._compare_outcome(where, expected, facts)
+        self._compare_outcome(where, step, expected, facts)
         self._compare_tensors(where, expected, facts)
         if facts.answer is not None and expected.levels and not (self._ledger.unsound or self._astray):
             self._compare_rows(where, step, expected, facts.answer)
@@ -125,7 +125,7 @@ class _Follower:
             rule = self._suspect or expected.rule  # a call in between may have been rejected too late
             self._report(Deviation(rule, facts.earlier_changed, "levels", said))
 
-    def _compare_outcome(self, where: str, expected: Expected, facts: StepFacts) -> None:
+    def _compare_outcome(self, where: str, step: Step, expected: Expected, facts: StepFacts) -> None:
         raised = facts.raised if facts.raised and facts.raised.call != "decoder" else None
         if raised is None and expected.outcome is CallOutcome.RAISES and facts.raised is None:
             self._report(Deviation(expected.rule, 1, "calls", f"{where} was accepted"))
@@ -142,6 +142,18 @@ class _Follower:
             change = f"changed the capacity from {self._ledger.capacity} to {facts.capacity}"
             self._report(Deviation(expected.rule, 1, "calls", f"{where} raised {raised.type}, and {change}"))
             self._damaged = expected.rule
+        elif facts.raised is None and expected.outcome is not CallOutcome.RAISES:
+            self._compare_capacity(where, step, facts.capacity)
+
+    def _compare_capacity(self, where: str, step: Step, capacity: int) -> None:
+        """Hold the reported capacity against what a call that returned has to leave."""
+        least = step.tokens if step.op in {Op.SET, Op.RESIZE} else 0
+        if capacity < least:
+            said = f"{where} was accepted, and the capacity is {capacity}"
+            self._report(Deviation(Rule.R4, 1, "calls", said))
+        elif capacity < self._ledger.capacity and step.op is not Op.RESIZE:
+            said = f"{where}: the capacity shrank from {self._ledger.capacity} to {capacity}"
+            self._report(Deviation(Rule.R4, 1, "calls", said))
 
     def _compare_rows(self, where: str, step: Step, expected: Expected, answer: Answer) -> None:
         if len(answer.rows) != len(expected.levels):

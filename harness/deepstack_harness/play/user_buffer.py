@@ -25,14 +25,14 @@ _LOADING_S = 120.0
 
 
 def load_buffer(text: str) -> BufferFactory:
-    """Import a class, from the current folder too, and make one instance to see that it fits.
+    """Import a class or a function, from the current folder too, and make one buffer to see that it fits.
 
     Raises `UsageError` that says what is missing.
     """
     module, _, name = user_buffer(text).name.partition(":")
     found = getattr(_module(module), name, None)
-    if not isinstance(found, type):
-        what = "no" if found is None else "no class, but another object,"
+    if not callable(found):
+        what = "no" if found is None else "no class or function, but another object,"
         raise UsageError(f"module '{module}' has {what} '{name}'")
     check_fit(cast(BufferFactory, found), text)
     return cast(BufferFactory, found)
