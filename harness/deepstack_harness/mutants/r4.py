@@ -1,5 +1,6 @@
 """Mutants that break R4 capacity: rows lost or short where a call grows, resizes or refuses to."""
 
+import torch
 from torch import Tensor
 
 from deepstack_harness.contract.rules import Rule
@@ -112,3 +113,39 @@ class RefusesGrowthAfterClearing(ReferenceBuffer):
             self.clear(0)
             raise ValueError(f"get of {tokens} tokens, but there are {self.capacity} rows")
         return super().get(tokens)
+
+
+class SaysItsFirstCapacity(ReferenceBuffer):
+    """Grows, and goes on to report the capacity that it was made with."""
+
+    rule = Rule.R4
+    fault = "stated capacity"
+
+    def __init__(
+        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        super().__init__(capacity, hidden, levels, dtype=dtype, device=device)
+        self._made_with = capacity
+
+    @property
+    def capacity(self) -> int:
+        return self._made_with
+
+    def _make_room(self, tokens: int) -> None:
+        if tokens > self._levels[0].size(0):
+            self.resize(tokens)
+
+
+class SaysRowsInUse(ReferenceBuffer):
+    """Reports the rows of its payload as capacity as soon as one was set."""
+
+    rule = Rule.R4
+    fault = "stated capacity"
+
+    @property
+    def capacity(self) -> int:
+        return self._tokens_set or self._levels[0].size(0)
+
+    def _make_room(self, tokens: int) -> None:
+        if tokens > self._levels[0].size(0):
+            self.resize(tokens)

@@ -1,8 +1,5 @@
 """Mutants that break R4 capacity where memory runs out, and after several moves."""
 
-import torch
-from typing_extensions import override
-
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.revisions.reference import ReferenceBuffer
 
@@ -52,46 +49,6 @@ class ResizeMakesNoRoom(ReferenceBuffer):
     def _make_room(self, tokens: int) -> None:
         if tokens > self.capacity:
             raise ValueError(f"{tokens} rows of {self.capacity}")
-
-
-class SaysItsFirstCapacity(ReferenceBuffer):
-    """Grows, and goes on to report the capacity that it was made with."""
-
-    rule = Rule.R4
-    fault = "stated capacity"
-
-    def __init__(
-        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        super().__init__(capacity, hidden, levels, dtype=dtype, device=device)
-        self._made_with = capacity
-
-    @property
-    @override
-    def capacity(self) -> int:
-        return self._made_with
-
-    @override
-    def _make_room(self, tokens: int) -> None:
-        if tokens > self._levels[0].size(0):
-            self.resize(tokens)
-
-
-class SaysRowsInUse(ReferenceBuffer):
-    """Reports the rows of its payload as capacity as soon as one was set."""
-
-    rule = Rule.R4
-    fault = "stated capacity"
-
-    @property
-    @override
-    def capacity(self) -> int:
-        return self._tokens_set or self._levels[0].size(0)
-
-    @override
-    def _make_room(self, tokens: int) -> None:
-        if tokens > self._levels[0].size(0):
-            self.resize(tokens)
 
 
 class CutsAtResizeBelowN(ReferenceBuffer):
