@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from deepstack_harness.catalogue.registry import FAMILIES, REVISIONS
 from deepstack_harness.errors import UsageError, unknown_name
-from deepstack_harness.kernels.targets import GPUS
+from deepstack_harness.torch_compat.targets import GPUS
 
 CPU = "cpu"
 CUDA = "cuda"
@@ -23,6 +23,8 @@ class Subject:
     compiles sizes in, so that the profile run does not matter.  `layers` and
     `hidden` replace the family's; `run` compiles and runs what was generated, as a
     real GPU always does.  `cubin` also compiles Triton kernels for their target.
+    `execute` interprets what was generated for a GPU that need not be here, and
+    records what every launch touches; `configurations` does so twice.
     Raises `UsageError` for what does not go together.
     """
 
@@ -39,15 +41,19 @@ class Subject:
     cubin: bool = False
     run: bool = False
     compile_threads: int = 1
+    execute: bool = False
+    configurations: bool = False
 
     @property
     def runs(self) -> bool:
-        """True if generated code is compiled and run."""
-        return self.run or self.target == CUDA
+        """True if generated code is compiled or interpreted, and run."""
+        return self.run or self.execute or self.target == CUDA
 
     @property
     def arm(self) -> str:
         """Its name: as engines compile, sizes not asserted (they were not before torch 2.12); or static."""
+        if self.execute:
+            return "h200/drop_all/static" if self.static else "h200/drop_all/no_size_asserts"
         return "inductor/stock/static" if self.static else "inductor/drop_all/no_size_asserts"
 
     def __post_init__(self) -> None:
@@ -68,6 +74,18 @@ class Subject:
             raise UsageError(
                 f"--run cannot run code for '{self.target}', which is not here; use it with --target cpu"
             )
+
+        if self.execute and self.target not in GPUS:
+            raise UsageError(
+                f"--execute interprets code for a GPU that need not be here ({', '.join(GPUS)}), "
+                f"not '{self.target}'"
+            )
+        if self.execute and self.cubin:
+            raise UsageError(
+                "--execute interprets the source, and --cubin compiles it: leave one of them out"
+            )
+        if self.configurations and not self.execute:
+            raise UsageError("--configurations compares what --execute runs: add --execute")
 
     def _check_sizes(self) -> None:
         counts = {"tokens": self.tokens, "capacity": self.capacity, "profile-tokens": self.profile_tokens}

@@ -1,0 +1,77 @@
+"""The arm `h200`: decoders whose Triton source for an H200 is interpreted, by output and by row.
+
+Every day one decoder is played; nightly all families, dtypes and shapes, and the incidents that kernels show.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from cases.played import observed
+from deepstack_harness.catalogue.matrix import graph_budget
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case, PlannedCase
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
+from deepstack_harness.torch_compat.target_support import check_interpreter, why_not
+
+WHY_NOT = why_not(check_interpreter)
+pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.xdist_group("h200")]
+TRACE = "cap 16: profile 16; set 9; forward 16; set 7; forward 9"
+
+
+def judged(
+    family: str,
+    revision: str = "pr43617",
+    *,
+    arm: str = "h200/drop_all",
+    trace: str = TRACE,
+    dtype: str = "float32",
+) -> JudgedCase:
+    """Play a case in the worker that interprets, and judge it by every rule."""
+    spec, parsed = ArmSpec.parse(arm), Trace.parse(trace)
+    case = Case(family, registered(revision), parsed, spec, dtype, graph_budget=graph_budget(parsed, spec))
+    return judge_case(PlannedCase(case, None), observed(case))
+
+
+def verdicts(found: JudgedCase, *rules: Rule) -> list[Verdict]:
+    return [said.verdict for rule in rules for said in found.judgements if said.rule is rule]
+
+
+MEASURED = (Rule.R0, Rule.R10, Rule.R11, Rule.R14)
+
+
+def test_a_right_buffer_keeps_every_rule_and_no_kernel_reads_more_than_the_step() -> None:
+    found = judged("qwen3_vl:opaque")
+    assert not found.broken, found.judgements
+    assert verdicts(found, *MEASURED) == [Verdict.PASS] * len(MEASURED)
+    facts = [step.accesses for step in found.observation.steps if step.accesses is not None]
+    assert [one.launches > 5 and 0 < one.share < 1 for one in facts] == [True] * 3
+
+
+def others() -> Iterator[object]:
+    for family in ("qwen3_vl:opaque", "qwen3_omni_moe_thinker:opaque", "granite4_vision:opaque"):
+        revision = "granite_sliced" if family.startswith("granite") else "pr43617"
+        for dtype in ("float32", "bfloat16", "float16"):
+            yield pytest.param(family, revision, "h200/drop_all", dtype, id=f"{family}-{dtype}")
+    for arm in ("h200/drop_all/mark_unbacked",):
+        yield pytest.param("qwen3_vl:written_out", "pr43617", arm, "float32", id=arm)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "revision", "arm", "dtype"), list(others()))
+def test_families_dtypes_and_shapes(family: str, revision: str, arm: str, dtype: str) -> None:
+    found = judged(family, revision, arm=arm, dtype=dtype)
+    assert not found.broken | found.unjudged, found.judgements
+    assert verdicts(found, Rule.R14) == [Verdict.PASS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("revision", ["pr40145", "pr40932"])
+def test_43602_shows_in_the_output_and_in_the_accesses(revision: str) -> None:
+    """A graph that was traced without a payload goes on without one, and no kernel reads a row of it."""
+    found = judged("qwen3_vl", revision)
+    assert Rule.R0 in found.broken
