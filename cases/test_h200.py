@@ -16,6 +16,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
+from deepstack_harness.oracles.work import payload_rows
 from deepstack_harness.torch_compat.target_support import check_interpreter, why_not
 
 WHY_NOT = why_not(check_interpreter)
@@ -73,5 +74,11 @@ def test_families_dtypes_and_shapes(family: str, revision: str, arm: str, dtype:
 @pytest.mark.parametrize("revision", ["pr40145", "pr40932"])
 def test_43602_shows_in_the_output_and_in_the_accesses(revision: str) -> None:
     """A graph that was traced without a payload goes on without one, and no kernel reads a row of it."""
-    found = judged("qwen3_vl", revision)
-    assert Rule.R0 in found.broken
+    found = judged("qwen3_vl", revision, trace="cap 16: profile 16; set 16; forward 16")
+    (step,) = [one for one in found.observation.steps if one.distances and one.distances.effect > 0]
+    assert step.distances is not None
+    assert step.accesses is not None
+    assert found.broken == {Rule.R0, Rule.R1}
+    assert step.distances.no_deepstack is not None
+    assert step.distances.eager > 1000 * step.distances.no_deepstack
+    assert payload_rows(step.accesses) == (0, None)

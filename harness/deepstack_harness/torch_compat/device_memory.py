@@ -143,7 +143,7 @@ class DeviceMemory:
     """All storages of one call of a compiled decoder, and what its kernels and its library calls did."""
 
     def __init__(self, known: Mapping[str, Tensor]) -> None:
-        """`known` names weights and inputs, of any shape, in whose names accesses are told."""
+        """Begin with `known` weights and inputs, of any shape, in whose names accesses are told."""
         self._storages: dict[int, DeviceStorage] = {}
         self._names: dict[tuple[int, int], str] = {}
         self._owners: dict[int, str] = {}
@@ -164,7 +164,7 @@ class DeviceMemory:
     # Storage
 
     def allocate(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a new tensor (`size`), of which nothing is written yet."""
+        """Return a new tensor, of shape `size`, of which nothing is written yet."""
         tensor = torch.empty_strided(tuple(size), tuple(stride), dtype=dtype)
         self.storage(tensor, written=False).data.fill(_UNWRITTEN)
         self._owners[tensor.untyped_storage().data_ptr()] = f"buffer {self._allocated}"
@@ -182,7 +182,7 @@ class DeviceMemory:
         return self._storages[address]
 
     def name(self, tensor: Tensor) -> str:
-        """Return the name of an input or a weight, or the number of a buffer by its allocation."""
+        """Return the name of an input or a weight of any shape, or the number of a buffer."""
         whole = tensor.untyped_storage().data_ptr()
         exact = self._names.get((whole, _offset(tensor)))
         return exact or self._owners.get(whole, "a result of torch")
@@ -258,7 +258,7 @@ class DeviceMemory:
         return bool(torch.from_numpy(marks).as_strided(tensor.shape, tensor.stride()).all())
 
     def facts(self, out: Tensor | None, tokens: int) -> AccessFacts:
-        """Return the facts of the call with output (at least `tokens`, hidden), None where it raised."""
+        """Return the facts of the call; its output has shape (rows, hidden), and is None where it raised."""
         unwritten = any(access.unwritten for access in self._accesses)
         unwritten |= any(call.unwritten for call in self._calls)
         rows = int(out[:tokens].isnan().flatten(1).any(1).sum()) if unwritten and out is not None else 0

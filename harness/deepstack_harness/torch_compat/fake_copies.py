@@ -19,14 +19,17 @@ class FakeCopies:
         self._bases: dict[tuple[int, torch.dtype], Tensor] = {}
 
     def of(self, tensor: Tensor) -> Tensor:
-        """Return the copy of a tensor of any shape; a view stays a view."""
+        """Return the copy of a tensor of any shape, which shares storage and is no view.
+
+        Dynamo would trace a view by way of its base, whose size no mark makes symbolic.
+        """
         storage = tensor.untyped_storage()
         key = (storage.data_ptr(), tensor.dtype)
         if key not in self._bases:
             elements = storage.nbytes() // tensor.element_size()
             self._bases[key] = torch.empty(elements, dtype=tensor.dtype, device="cuda")
         copy = self._bases[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-        return copy if tensor._is_view() else copy.data
+        return copy.data
 
 
 @contextmanager

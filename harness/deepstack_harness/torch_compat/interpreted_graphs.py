@@ -57,7 +57,7 @@ class InterpretedGraphs:
         return self.memory
 
     def allocate(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a new tensor (`size`) that nothing has written, in place of one on the GPU."""
+        """Return a new tensor, of shape `size`, that nothing has written, in place of one on the GPU."""
         with _disable_current_modes():  # else it would count as written by torch
             return self.memory.allocate(size, stride, dtype)
 
