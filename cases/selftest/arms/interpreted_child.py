@@ -14,7 +14,8 @@ from cases.selftest.kernels.toys import HIDDEN, ROWS, Body, Toy, cut, gathered, 
 from deepstack_harness.arms.interpreted import InterpretedSession
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.protocols import Inputs, Profile
-from deepstack_harness.torch_compat import dynamo
+from deepstack_harness.errors import HarnessError, StepUnavailable
+from deepstack_harness.torch_compat import dynamo, interpreted_graphs
 
 CPU = torch.device("cpu")
 
@@ -76,6 +77,32 @@ def _eager(toy: Toy, given: Inputs) -> Tensor | None:
 def right() -> dict[str, Any]:
     """One graph, traced with 64 rows, for three token counts."""
     return run(cut, [drawn(ROWS, rows(ROWS)), drawn(5, rows(ROWS)), drawn(17, rows(ROWS))])
+
+
+def unavailable() -> str:
+    """Return what is said of a kernel that cannot be interpreted, through all of torch around it."""
+
+    def refuse(_: object, name: str) -> None:
+        raise StepUnavailable(f"kernel {name} is a template")
+
+    with patch.object(interpreted_graphs, "_check", refuse):
+        try:
+            run(cut, [drawn(ROWS, rows(ROWS))])
+        except StepUnavailable as error:
+            return str(error)
+    return "nothing was refused"
+
+
+def two_sessions() -> str:
+    """Return what is said to a second session beside one that is open."""
+    toy, profile = Toy(cut), Profile(ROWS, HIDDEN, 1, torch.float32, CPU)
+    spec = ArmSpec.parse("h200/drop_all")
+    with closing(InterpretedSession(spec, toy, profile)):
+        try:
+            InterpretedSession(spec, toy, profile).close()
+        except HarnessError as error:
+            return str(error)
+    return "nothing was refused"
 
 
 def faults() -> dict[str, dict[str, Any]]:

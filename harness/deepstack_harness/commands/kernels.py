@@ -29,7 +29,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="model family (default: qwen3_vl); opaque and payload_first apply unless it names others",
     )
     what.add_argument(
-        "--revision", default="pr43617", help="buffer that gives the payload (default: pr43617)"
+        "--revision",
+        default="pr43617",
+        help="buffer that gives the payload, a revision or a mutant (default: pr43617)",
     )
     what.add_argument("--compare", metavar="R2", help="show this revision beside the first one")
     what.add_argument(

@@ -154,6 +154,12 @@ class ArmSpec:
                 f"arm '{self.name}': the interpreter of {self.backend} code has no graphs to capture, "
                 "and no ranks"
             )
+        if self.shapes is ShapePolicy.MARK_UNBACKED:
+            # Seen on torch 2.13: the mark is read, and the size is compiled in all the same.
+            raise UsageError(
+                f"arm '{self.name}': the decoder is traced with tensors that have no storage, whose unbacked "
+                f"sizes torch compiles in; use {self.backend}/{GuardPolicy.DROP_ALL}"
+            )
         if self.guards is not GuardPolicy.DROP_ALL:
             raise UsageError(
                 f"arm '{self.name}': {self.backend} code is called with tensors of the CPU, which only "

@@ -42,6 +42,8 @@ def measure_step(asked: Subject) -> MeasuredKernels:
         if not asked.runs:
             stack.enter_context(without_storage())
         decode = Decode.open(asked)
+        if asked.execute:  # it replaces parts of the interpreter while it is open
+            stack.callback(decode.session.close)
         probe = KernelProbe(asked.tokens, asked.capacity, run=asked.runs)
         with probe:
             before = _traced(decode, probe) if asked.execute else _run(decode, probe)

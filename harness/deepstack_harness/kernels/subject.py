@@ -5,6 +5,7 @@ No torch: a wrong subject is refused before anything is imported.
 
 from dataclasses import dataclass
 
+from deepstack_harness.catalogue.mutants import BUFFERS
 from deepstack_harness.catalogue.registry import FAMILIES, REVISIONS
 from deepstack_harness.errors import UsageError, unknown_name
 from deepstack_harness.torch_compat.targets import GPUS
@@ -63,8 +64,8 @@ class Subject:
         base = self.family.partition(":")[0]
         if base not in FAMILIES:
             raise unknown_name("family", base, FAMILIES)
-        if self.revision not in REVISIONS:
-            raise unknown_name("revision", self.revision, REVISIONS)
+        if self.revision not in BUFFERS:
+            raise unknown_name("revision", self.revision, BUFFERS, f"{', '.join(REVISIONS)}, and mutants")
         self._check_sizes()
         if self.cubin and self.target not in GPUS:
             raise UsageError(

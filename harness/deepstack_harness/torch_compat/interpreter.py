@@ -22,7 +22,7 @@ from torch._inductor.runtime import triton_helpers
 from triton.language.extra import libdevice
 from triton.runtime import interpreter
 
-from deepstack_harness.errors import MachineError
+from deepstack_harness.errors import HarnessError, MachineError
 from deepstack_harness.torch_compat.device_memory import DeviceMemory
 
 _OVERRIDDEN = (
@@ -172,6 +172,8 @@ def interpreting() -> Iterator[Callable[[DeviceMemory], None]]:
         )
     check_names()
     builder = interpreter.interpreter_builder
+    if isinstance(builder, InterpretedMemoryBuilder):
+        raise HarnessError("close the session that interprets before another is opened: they share triton")
 
     def use(memory: DeviceMemory) -> None:
         builder.memory = memory

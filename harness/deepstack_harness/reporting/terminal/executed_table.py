@@ -9,6 +9,10 @@ from deepstack_harness.kernels.executed import ExecutedLaunch, ExecutedStep
 from deepstack_harness.reporting.terminal.output import Column, Output
 
 _NAME = 60
+_GATHERS = (
+    "the static count takes a gather for as many elements as its index expression has; "
+    "which ones it reads is known only here"
+)
 _NOT_SEEN = (
     "interpreted on the CPU: the source with one configuration, programs one after the other; races, PTX, "
     "layouts and CUDA graphs are not seen, matrix products and attention are torch's"
@@ -106,6 +110,8 @@ def _totals(output: Output, step: ExecutedStep) -> None:
         f"{name}: {len(step.launches)} launches of {facts.programs:,} programs, rows touched {rows}; "
         f"{step.bytes:,} bytes, counted statically {step.counted_bytes:,} ({ratio:.2f}x)"
     )
+    if step.counted_bytes != step.bytes:
+        output.line(_GATHERS, "dim")
     output.line(
         f"{name}: {facts.share:.0%} of the bytes of the step were measured, {len(facts.calls)} operations "
         f"were left to torch; the step took {step.measured.step_seconds:.2f} s of processor time, with its "
