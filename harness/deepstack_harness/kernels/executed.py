@@ -70,6 +70,22 @@ class ExecutedRow:
 
 
 @dataclass(frozen=True)
+class LibraryRow:
+    """Row that `kernels --execute --json` writes for each operation that was left to torch."""
+
+    system: str
+    kind: str
+    family: str
+    revision: str
+    target: str
+    operation: str
+    operands: tuple[str, ...]
+    bytes: int
+    unwritten: tuple[str, ...]
+    schema_version: int = 1
+
+
+@dataclass(frozen=True)
 class ExecutedStep:
     """The step of a subject, launch by launch."""
 
@@ -88,8 +104,8 @@ class ExecutedStep:
         """Bytes that were counted from the scheduler's sizes."""
         return sum(launch.counted.bytes for launch in self.launches)
 
-    def rows(self) -> Iterator[ExecutedRow]:
-        """Yield a row for each launch."""
+    def rows(self) -> Iterator[ExecutedRow | LibraryRow]:
+        """Yield a row for each launch, and then one for each operation that was left to torch."""
         subject, measured = self.subject, self.measured
         for launch in self.launches:
             yield ExecutedRow(
@@ -99,6 +115,11 @@ class ExecutedStep:
                 rows=launch.rows, payload_rows=launch.payload_rows, bytes=launch.bytes,
                 static_bytes=launch.counted.bytes, accesses=launch.accesses, share=self.accesses.share,
                 step_processor_seconds=measured.step_seconds, torch=measured.torch, triton=measured.triton,
+            )  # fmt: skip
+        for call in self.accesses.calls:
+            yield LibraryRow(
+                "deepstack", "library", measured.family, subject.revision, subject.target, call.operation,
+                call.operands, call.bytes, call.unwritten,
             )  # fmt: skip
 
 
