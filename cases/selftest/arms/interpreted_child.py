@@ -79,6 +79,36 @@ def right() -> dict[str, Any]:
     return run(cut, [drawn(ROWS, rows(ROWS)), drawn(5, rows(ROWS)), drawn(17, rows(ROWS))])
 
 
+class KeepsLevel(Toy):
+    """A decoder that has its payload as a buffer of its own, which an engine writes between steps."""
+
+    def __init__(self) -> None:
+        super().__init__(cut)
+        self.register_buffer("level", torch.zeros(ROWS, HIDDEN))
+        self.level: Tensor
+
+    def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
+        return (hidden + self.level[: hidden.size(0)]) * self.weight[0]
+
+
+def kept_in_the_module() -> dict[str, Any]:
+    """Two steps, with the buffer of the module written in place between them."""
+    toy, profile = KeepsLevel(), Profile(ROWS, HIDDEN, 1, torch.float32, CPU)
+    with (
+        torch.no_grad(),
+        closing(InterpretedSession(ArmSpec.parse("h200/drop_all"), toy, profile)) as session,
+    ):
+        for tokens in (ROWS, 17):
+            given = Inputs(torch.ones(tokens, HIDDEN), torch.zeros(3, tokens, dtype=torch.int64), None)
+            toy.level.copy_(rows(ROWS) + tokens)
+            out, eager = session.forward(given), toy(given.hidden, given.positions, None)
+            facts = session.take_accesses()
+        return {
+            "facts": msgspec.to_builtins(facts), "apart": (out - eager).abs().max().item(),
+            "effect": (out - given.hidden).abs().max().item(), "graphs": dynamo.graphs_built(),
+        }  # fmt: skip
+
+
 def unavailable() -> str:
     """Return what is said of a kernel that cannot be interpreted, through all of torch around it."""
 

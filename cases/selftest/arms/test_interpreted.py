@@ -58,6 +58,14 @@ def test_one_graph_serves_every_count_and_touches_its_rows_alone(worker: Worker)
 
 
 @pytest.mark.slow
+def test_a_payload_that_the_module_keeps_is_read_where_it_was_written_last(worker: Worker) -> None:
+    found = value_of(worker.call(f"{CHILD}:kept_in_the_module"), "interpreting")
+    facts = msgspec.convert(found["facts"], AccessFacts)
+    assert (found["graphs"], found["apart"] < 1e-5, found["effect"] > 1) == (1, True, True)
+    assert {access.read for access in facts.accesses if access.tensor == "level"} == {((0, 17),)}
+
+
+@pytest.mark.slow
 def test_what_cannot_be_interpreted_makes_the_step_unavailable(worker: Worker) -> None:
     said = value_of(worker.call(f"{CHILD}:unavailable"), "interpreting")
     assert said.startswith("kernel triton_poi_fused_")
