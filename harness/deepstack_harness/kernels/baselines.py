@@ -15,6 +15,7 @@ import msgspec
 
 from deepstack_harness.atomic import write_atomically
 from deepstack_harness.catalogue.versioned import load_json
+from deepstack_harness.contract.facts.accesses import AccessFacts
 from deepstack_harness.kernels.measurement import Measurement
 from deepstack_harness.kernels.subject import CUDA, Subject
 from deepstack_harness.oracles.work import payload_rows
@@ -58,7 +59,7 @@ class BaselineEntry:
     @classmethod
     def of(cls, asked: Subject, found: Measurement, agreement: float | None = None) -> "BaselineEntry":
         """Return the entry of a measurement; bytes and kernels are sums over its calls."""
-        seen = found.accesses
+        touched = {} if found.accesses is None else _touched(found.accesses)
         largest = max((call.largest for call in found.calls), key=lambda kernel: kernel.points or 0)
         return cls(
             family=asked.family, revision=asked.revision, arm=asked.arm, dtype=asked.dtype,
@@ -67,15 +68,22 @@ class BaselineEntry:
             kernels=sum(len(call.generated) for call in found.calls),
             largest=largest.symbolic_points or "", points=largest.points or 0,
             bytes=sum(call.bytes for call in found.calls), agreement=agreement,
-            launches=seen and seen.launches, touched_rows=seen and payload_rows(seen)[0],
-            touched_bytes=seen and sum(access.bytes for access in seen.accesses),
-            outside_bytes=seen and sum(access.outside for access in seen.accesses),
+            **touched,
         )  # fmt: skip
 
     @property
     def name(self) -> str:
         """The subject, as `name_of` says it."""
         return name_of(self)
+
+
+def _touched(seen: AccessFacts) -> dict[str, int]:
+    return {
+        "launches": seen.launches,
+        "touched_rows": payload_rows(seen)[0],
+        "touched_bytes": sum(access.bytes for access in seen.accesses),
+        "outside_bytes": sum(access.outside for access in seen.accesses),
+    }
 
 
 def name_of(asked: Subject | BaselineEntry) -> str:
