@@ -20,8 +20,8 @@ from deepstack_harness.kernels.compare import agreement
 from deepstack_harness.kernels.in_worker import measure
 from deepstack_harness.kernels.measurement import Measurement
 from deepstack_harness.kernels.subject import CPU, CUDA, Subject
-from deepstack_harness.kernels.target_support import why_not
 from deepstack_harness.oracles.kernels import judge
+from deepstack_harness.torch_compat.target_support import why_not
 
 TOKENS, CAPACITY = 77, 8192
 WHY_NOT = why_not()

@@ -176,7 +176,7 @@ def _compile_and_run(planned: PlannedCase, model: Model) -> None:
         model.decoder.forward,
         fullgraph=True,
         dynamic=False,
-        backend=str(arm.backend),
+        backend=arm.backend.compiler,
         options={"guard_filter_fn": _guard_filter(arm.guards)},
     )
     for payload in _payloads(planned, model):

@@ -56,6 +56,13 @@ def test_a_trace_of_ones_own_is_planned_once_per_revision_and_arm() -> None:
     }
 
 
+def test_an_interpreted_arm_plays_what_is_played_with_inductor() -> None:
+    plan = narrow(plan_incident(find("43602"), WHERE), None, ArmSpec.parse("h200/drop_all"))
+    assert [planned.case.buffer.name for planned in plan] == list(find("43602").revisions)
+    assert {str(planned.case.trace) for planned in plan} == {"cap 16: profile 16; set 16; forward 16"}
+    assert {planned.must_break for planned in plan} == {None}
+
+
 def test_of_a_source_nothing_is_expected() -> None:
     plan = plan_source(find("43602"), WHERE, source_buffer("vllm", "1.2.3", "vllm 1.2.3", "SomeModel"))
     of_source = [planned for planned in plan if not planned.is_control]

@@ -57,6 +57,10 @@ def test_the_usual_arms_are_distinct_and_described() -> None:
         ("no-deepstack/full", "unknown arm 'no-deepstack/full'"),
         ("aot_eager/drop_all/no_size_asserts", "no_size_asserts is an option of backend inductor"),
         ("eager/drop_all/reduce_overhead", "reduce_overhead is a mode of backend inductor"),
+        ("h200/stock", "only guards that are dropped let through; use h200/drop_all"),
+        ("h200/drop_all/full", "has no graphs to capture, and no ranks"),
+        ("h200/drop_all/mark_unbacked", "whose unbacked sizes torch compiles in"),
+        ("h200/drop_all/tp2", "has no graphs to capture, and no ranks"),
     ],
 )
 def test_what_is_no_arm_is_refused(name: str, words: str) -> None:

@@ -47,6 +47,9 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
         (["--tokens", "many"], "invalid int value: 'many'"),
         (["--cubin"], "--cubin compiles for a GPU that is not here (h200), not 'cpu'"),
         (["--target", "h200", "--run"], "--run cannot run code for 'h200'"),
+        (["--execute"], "--execute interprets code for a GPU that need not be here (h200), not 'cpu'"),
+        (["--target", "h200", "--execute", "--cubin"], "leave one of them out"),
+        (["--target", "h200", "--configurations"], "--configurations compares what --execute runs"),
         (["--cost", "--static"], "brings its own decoder and sizes: leave --layers, --static out"),
     ],
 )

@@ -23,7 +23,7 @@ def test_memory_outside_and_memory_never_written(
     accesses = (KernelAccess("add_0", "buffer", 64, 0, 64), KernelAccess("add_1", "x", 64, first, end, 8))
     said = judge(AccessFacts(accesses, unwritten_rows=rows))
     assert (said.verdict, said.value) == (verdict, value)
-    assert ("add_1" in said.detail) is (value in (4, 8, 12))
+    assert ("add_1" in said.detail) is (value > 0)
 
 
 def test_nothing_measured_is_no_pass() -> None:

@@ -37,7 +37,7 @@ OPTIONS = {
     ),
     "kernels": (
         "--family --revision --compare --dtype --layers --hidden --tokens --capacity "
-        "--profile-tokens --static --target --cubin --run --cost"
+        "--profile-tokens --static --target --cubin --run --execute --configurations --cost"
     ),
     "selftest": "mutants --seed --workers",
     "run": (

@@ -18,7 +18,7 @@ PUBLIC = {
     "contract/protocols.py AnnouncesMoves", "contract/protocols.py ReleasesStorage",
     "contract/protocols.py StatesVision", "contract/protocols.py BeginsSteps",
     "contract/protocols.py FollowsTensors", "contract/protocols.py WorksInGraph",
-    "contract/protocols.py WrapsSession",
+    "contract/protocols.py WrapsSession", "contract/protocols.py KnowsAccesses",
 }  # fmt: skip
 # Called by cases/ alone, and needed there: baselines of our own suite, the processes that a
 # test kills, every class of an untrusted source bound at once (`audit` binds them in a worker), hunts for

@@ -11,10 +11,10 @@ import torch
 
 from cases.selftest.kernels.toys import TOKENS, inputs, opened, written_back
 from deepstack_harness.errors import MachineError
-from deepstack_harness.kernels.targets import H200
 from deepstack_harness.torch_compat.fake_gpu import pretend
 from deepstack_harness.torch_compat.fake_tensors import without_storage
 from deepstack_harness.torch_compat.lowering import Lowered, NotRun, cold, watch
+from deepstack_harness.torch_compat.targets import H200
 
 
 def find() -> dict[str, Any]:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from cases.selftest.kernels.toys import HIDDEN, ROWS, TOKENS, Body, cut, inputs, opened, over_positions
-from deepstack_harness.kernels.target_support import why_not
 from deepstack_harness.torch_compat.fake_tensors import without_storage
 from deepstack_harness.torch_compat.lowering import Lowered, NotRun, Watched, cold, watch
+from deepstack_harness.torch_compat.target_support import why_not
 from deepstack_harness.workers.outcomes import Answered
 from deepstack_harness.workers.worker import call_once
 

@@ -79,7 +79,7 @@ class CompiledSession(EagerSession):
             decoder.forward,  # type: ignore[attr-defined]
             fullgraph=True,
             dynamic=False,
-            backend=str(spec.backend),
+            backend=spec.backend.compiler,
             options=self._options(self.guards),  # never reused: torch.compile empties it
         )
 
@@ -114,7 +114,7 @@ class CompiledSession(EagerSession):
         self._reloaded = ReloadedDecoder(
             self._decoder,
             self.first,
-            backend=str(self._spec.backend),
+            backend=self._spec.backend.compiler,
             options=self._options(GuardRecorder(self._spec.guards)),
         )
 

@@ -8,7 +8,7 @@ from deepstack_harness.contract.arm_spec import Backend
 from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.contract.rules import Rule
 
-_STAGES = ({Backend.NONE}, {Backend.EAGER, Backend.AOT_EAGER}, {Backend.INDUCTOR})
+_STAGES = ({Backend.NONE}, {Backend.EAGER, Backend.AOT_EAGER}, {Backend.INDUCTOR, Backend.H200})
 """Uncompiled; Dynamo without code generation; Inductor, whose first compile in a process costs 6 to 20 s."""
 
 Pair = tuple[PlannedCase, PlannedCase]

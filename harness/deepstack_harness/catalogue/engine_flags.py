@@ -39,7 +39,7 @@ def _engine_has(arm: ArmSpec) -> bool:
 def _config(arm: ArmSpec) -> dict[str, object]:
     config: dict[str, object] = {"mode": _mode(arm)}
     if arm.compiled:
-        config["backend"] = str(arm.backend)
+        config["backend"] = arm.backend.compiler
     if arm.guards is GuardPolicy.SHAPE_ENV_ONLY:
         # A debugging mode, whose docstring asks for the two variables of `_environment`.
         config["dynamic_shapes_config"] = {"evaluate_guards": True}

@@ -20,7 +20,7 @@ from deepstack_harness.contract.trace import RUNS_DECODER, Op, Trace
 
 CONTROL_REVISION = "reference"
 """The revision of the controls, which do not depend on the buffer and are played once."""
-_COST = [Backend.NONE, Backend.EAGER, Backend.AOT_EAGER, Backend.INDUCTOR]
+_COST = [Backend.NONE, Backend.EAGER, Backend.AOT_EAGER, Backend.INDUCTOR, Backend.H200]
 _GENERAL = {ShapePolicy.MARK_DYNAMIC: 2, ShapePolicy.MARK_UNBACKED: 1}
 """The number of tokens from which on one graph serves all sizes; each smaller size has its own."""
 
@@ -184,12 +184,16 @@ def plan_workload(
 def narrow(plan: Iterable[PlannedCase], trace: Trace | None, arm: ArmSpec | None) -> list[PlannedCase]:
     """Return the part of a plan with this arm; with a trace or arm of a user's own, the plan rebuilt on it.
 
-    A case that the catalogue does not cover has no expectation.
+    A case that the catalogue does not cover has no expectation.  Of an arm that is interpreted the cases
+    are those of the same arm with Inductor, where there are any.
     """
     plan = list(plan)
     covered = arm is None or any(planned.case.arm == arm for planned in plan)
     if trace is None and covered:
         return [planned for planned in plan if arm in (None, planned.case.arm) or planned.is_control]
+    if arm is not None and arm.interpreted and trace is None:
+        alike = replace(arm, backend=Backend.INDUCTOR)
+        plan = [planned for planned in plan if planned.case.arm == alike] or plan
     rebuilt = (
         _rebuilt(planned, trace or planned.case.trace, arm) for planned in plan if not planned.is_control
     )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.kernels.subject import CPU, TARGETS, Subject
 from deepstack_harness.reporting.terminal.output import Output
 
+if TYPE_CHECKING:
+    from deepstack_harness.kernels.measurement import Measurement
+
 _OF_SIZES = (
     "family", "revision", "compare", "dtype", "layers", "hidden", "tokens", "capacity", "profile_tokens",
-    "static", "target", "cubin", "run",
+    "static", "target", "cubin", "run", "execute", "configurations",
 )  # fmt: skip
 SUMMARY = "show the generated kernels and their sizes, also for a GPU that is not here"
 
@@ -24,7 +29,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="model family (default: qwen3_vl); opaque and payload_first apply unless it names others",
     )
     what.add_argument(
-        "--revision", default="pr43617", help="buffer that gives the payload (default: pr43617)"
+        "--revision",
+        default="pr43617",
+        help="buffer that gives the payload, a revision or a mutant (default: pr43617)",
     )
     what.add_argument("--compare", metavar="R2", help="show this revision beside the first one")
     what.add_argument(
@@ -61,6 +68,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--run", action="store_true", help="compile and run the generated code (target cpu only)"
     )
     how.add_argument(
+        "--execute",
+        action="store_true",
+        help="interpret the Triton source on the CPU, and show which rows and bytes each launch touches "
+        "(target h200; no races, PTX, layouts or graphs; matrix products and attention are torch's)",
+    )
+    how.add_argument(
+        "--configurations",
+        action="store_true",
+        help="with --execute, run each launch with the first and the largest configuration of autotuning",
+    )
+    how.add_argument(
         "--cost",
         action="store_true",
         help="instead, time decode steps with whole buffers, with slices and without a payload, as ratios",
@@ -86,6 +104,8 @@ def run(args: Namespace, output: Output) -> ExitCode:
     subjects = [_subject(args, revision) for revision in revisions]
     with output.progress(f"compiling {args.family} for {args.target}"):
         measured = measure(subjects)
+    if args.execute:
+        return _executed(output, subjects, measured)
     for subject, one in zip(subjects, measured, strict=True):
         for row in rows_of(subject, one):
             output.record(row)
@@ -98,12 +118,33 @@ def run(args: Namespace, output: Output) -> ExitCode:
     return ExitCode.HOLDS
 
 
+def _executed(output: Output, subjects: Sequence[Subject], measured: Sequence[Measurement]) -> ExitCode:
+    """Exit 0 when the launches were measured, whatever is said of R10 and R14."""
+    from deepstack_harness.kernels.executed import executed
+    from deepstack_harness.oracles.executed import judge_step
+    from deepstack_harness.reporting.terminal.executed_table import show_executed, show_executed_beside
+    from deepstack_harness.reporting.terminal.kernel_table import show_judgement
+
+    steps = [executed(subject, one) for subject, one in zip(subjects, measured, strict=True)]
+    for step in steps:
+        for row in step.rows():
+            output.record(row)
+    if len(steps) > 1:
+        show_executed_beside(output, steps)
+    else:
+        show_executed(output, steps[0])
+    for step in steps:
+        for said in judge_step(step.accesses, step.subject.tokens):
+            show_judgement(output, step.subject, said)
+    return ExitCode.HOLDS
+
+
 def _subject(args: Namespace, revision: str) -> Subject:
     return Subject(
         family=args.family, revision=revision, tokens=args.tokens, capacity=args.capacity,
         profile_tokens=args.capacity if args.profile_tokens is None else args.profile_tokens,
         target=args.target, static=args.static, dtype=args.dtype, layers=args.layers, hidden=args.hidden,
-        cubin=args.cubin, run=args.run,
+        cubin=args.cubin, run=args.run, execute=args.execute, configurations=args.configurations,
     )  # fmt: skip
 
 

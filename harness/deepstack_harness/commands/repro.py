@@ -220,7 +220,7 @@ def _shown(incident: Incident, judged: JudgedCase) -> bool:
     """Say whether a case is as the catalogue has it, or, on a user's own trace, as its revision promises."""
     if judged.planned.must_break is not None:
         return judged.as_expected
-    faulty = judged.case.buffer.name in incident.faulty
+    faulty = judged.case.subject in incident.faulty
     return not judged.unjudged and faulty == bool(judged.broken & set(incident.rules))
 
 

@@ -42,12 +42,22 @@ class ShapePolicy(StrEnum):
 
 
 class Backend(StrEnum):
-    """The torch.compile backend."""
+    """The torch.compile backend, or in place of it a device whose code of Inductor is interpreted.
+
+    H200: the Triton source that Inductor generates for an H200, which need not be here, interpreted on the
+    CPU.  Races, PTX, layouts and CUDA graphs are not seen, matrix products and attention are torch's.
+    """
 
     NONE = "none"
     EAGER = "eager"
     AOT_EAGER = "aot_eager"
     INDUCTOR = "inductor"
+    H200 = "h200"
+
+    @property
+    def compiler(self) -> str:
+        """The name of the torch.compile backend that takes part."""
+        return str(Backend.INDUCTOR if self is Backend.H200 else self)
 
 
 class Capture(StrEnum):
@@ -107,6 +117,7 @@ _OPTIONS = {
     InductorOption.NO_SIZE_ASSERTS: "input sizes not asserted",
     InductorOption.EMULATE_CASTS: "rounding as eager does",
 }
+_HOW = {Backend.H200: "Triton source for an H200, interpreted on the CPU (no races, PTX, layouts or graphs)"}
 _CAPTURES = {
     Capture.FULL: "graph of get, decode and clear",
     Capture.PIECEWISE: "graphs of the pieces between attention calls",
@@ -130,10 +141,30 @@ class ArmSpec:
 
     def __post_init__(self) -> None:
         """Refuse what does not go together."""
-        if self.options and self.backend is not Backend.INDUCTOR:
+        if self.options and not self.by_inductor:
             raise UsageError(f"arm '{self.name}': {self.options[0]} is an option of backend inductor")
         if self.capture is Capture.REDUCE_OVERHEAD and self.backend is not Backend.INDUCTOR:
             raise UsageError(f"arm '{self.name}': reduce_overhead is a mode of backend inductor")
+        if self.interpreted:
+            self._check_interpreted()
+
+    def _check_interpreted(self) -> None:
+        if self.captured or self.ranks > 1:
+            raise UsageError(
+                f"arm '{self.name}': the interpreter of {self.backend} code has no graphs to capture, "
+                "and no ranks"
+            )
+        if self.shapes is ShapePolicy.MARK_UNBACKED:
+            # Seen on torch 2.13: the mark is read, and the size is compiled in all the same.
+            raise UsageError(
+                f"arm '{self.name}': the decoder is traced with tensors that have no storage, whose unbacked "
+                f"sizes torch compiles in; use {self.backend}/{GuardPolicy.DROP_ALL}"
+            )
+        if self.guards is not GuardPolicy.DROP_ALL:
+            raise UsageError(
+                f"arm '{self.name}': {self.backend} code is called with tensors of the CPU, which only "
+                f"guards that are dropped let through; use {self.backend}/{GuardPolicy.DROP_ALL}"
+            )
 
     @property
     def name(self) -> str:
@@ -155,6 +186,16 @@ class ArmSpec:
         return self.backend is not Backend.NONE
 
     @property
+    def by_inductor(self) -> bool:
+        """Say whether Inductor generates the code."""
+        return self.backend in {Backend.INDUCTOR, Backend.H200}
+
+    @property
+    def interpreted(self) -> bool:
+        """Say whether code for a GPU that need not be here is interpreted, and its accesses are known."""
+        return self.backend is Backend.H200
+
+    @property
     def captured(self) -> bool:
         """Say whether graphs are captured and replayed."""
         return self.capture is not Capture.NONE
@@ -165,7 +206,7 @@ class ArmSpec:
         if not self.compiled and not self.captured and self.ranks == 1:
             return _CONTROLS[self.name][1]
         how = (
-            f"torch.compile, backend {self.backend}, {_GUARDS[self.guards]}"
+            f"{_HOW.get(self.backend, f'torch.compile, backend {self.backend}')}, {_GUARDS[self.guards]}"
             if self.compiled
             else "not compiled"
         )
@@ -230,6 +271,7 @@ def every_arm() -> Sequence[ArmSpec]:
 _UNUSUAL = (
     "eager/stock/static", "eager/drop_all/mark_unbacked", "inductor/drop_all/mark_unbacked",
     "inductor/drop_all/no_size_asserts", "inductor/drop_all/emulate_casts",
+    "h200/drop_all", "h200/drop_all/no_size_asserts",
     "eager/full", "eager/piecewise", "eager/breakable",
     "eager/drop_all/full", "eager/drop_all/piecewise", "eager/drop_all/breakable",
     "inductor/drop_all/full", "inductor/drop_all/piecewise", "inductor/drop_all/breakable",

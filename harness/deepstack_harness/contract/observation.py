@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from deepstack_harness.contract.facts.accesses import AccessFacts
+
 NOT_FINITE = sys.float_info.max
 """Stands for a distance that is NaN or infinite, which JSON cannot carry."""
 
@@ -150,6 +152,8 @@ class StepFacts:
     `caller_changed`: set changed the tensor that it was given.  `earlier_changed`: levels of earlier
     answers that this get changed, though no set, clear or resize came between.  `failed_allocation`: an
     allocation was made to fail, as the step asks for with `fail=`.
+
+    `accesses` is what the kernels of the step touched, for arms whose code is interpreted.
     """
 
     step: str
@@ -167,6 +171,7 @@ class StepFacts:
     caller_changed: bool = False
     earlier_changed: int = 0
     failed_allocation: bool = False
+    accesses: AccessFacts | None = None
 
 
 @dataclass(frozen=True)

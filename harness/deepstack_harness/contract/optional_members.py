@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from deepstack_harness.contract.facts.accesses import AccessFacts
     from deepstack_harness.contract.protocols import Buffer, BufferFactory, Session
 
 
@@ -70,6 +71,12 @@ def in_graph(make: BufferFactory, decoder: nn.Module) -> nn.Module:
     """
     wrap: Callable[[nn.Module], nn.Module] | None = getattr(make, "in_graph", None)
     return decoder if wrap is None else wrap(decoder)
+
+
+def take_accesses(session: Session) -> AccessFacts | None:
+    """Return what the kernels of a `protocols.KnowsAccesses` touched since the last call, None for others."""
+    take: Callable[[], AccessFacts | None] | None = getattr(session, "take_accesses", None)
+    return None if take is None else take()
 
 
 def innermost(session: Session) -> Session:

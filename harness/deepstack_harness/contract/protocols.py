@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from deepstack_harness.contract.facts.accesses import AccessFacts
+
 Facts_co = TypeVar("Facts_co", covariant=True)
 
 
@@ -288,6 +290,14 @@ class WrapsSession(Protocol):
     """A session that captures or replays around another one, which compiles."""
 
     inner: Session
+
+
+class KnowsAccesses(Protocol):
+    """A session whose kernels are interpreted, so that every access of theirs is known."""
+
+    def take_accesses(self) -> AccessFacts | None:
+        """Return what kernels touched since the last call, None where none ran."""
+        ...
 
 
 class Probe(Protocol[Facts_co]):

@@ -6,9 +6,10 @@ A run that was killed goes on when the same command is given again with the same
 
 import json
 import os
+import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from deepstack_harness.fuzzing.lifecycles import lifecycles
 from deepstack_harness.fuzzing.player import MEMORY_BYTES, WorkerPlayer
 from deepstack_harness.fuzzing.request import FuzzRequest, target_of
 from deepstack_harness.fuzzing.watch import Progress, Watch
+from deepstack_harness.play.interpreted_cases import environment_in
+from deepstack_harness.torch_compat.target_support import check_interpreter
 from deepstack_harness.workers.profiles import COMPILE, CONTRACT, SandboxProfile
 
 RUN = "run.json"
@@ -135,10 +138,12 @@ def _forget(folder: Path) -> None:
 def carry_on(campaign: Campaign, hunted: Hunted, tell: Tell) -> Hunted:
     """Play what is left of the examples, and return `hunted`; raises as `request.target_of` does."""
     limits = campaign.limits
-    player = WorkerPlayer(
-        step_s=limits.step_s, memory_bytes=limits.memory_bytes, sandbox=_sandbox(campaign.asked)
-    )
-    with closing(player):
+    with ExitStack() as stack:
+        player = WorkerPlayer(
+            step_s=limits.step_s, memory_bytes=limits.memory_bytes, sandbox=_sandbox(campaign.asked),
+            environment=_environment(campaign.asked, stack),
+        )  # fmt: skip
+        stack.callback(player.close)
         target = target_of(campaign.asked, player)
         hunted.torch = player.torch
         hunt = Hunt(
@@ -152,6 +157,15 @@ def carry_on(campaign: Campaign, hunted: Hunted, tell: Tell) -> Hunted:
     hunted.complete = hunted.progress.examples >= campaign.examples
     keep(campaign, hunted, finished=hunted.complete or hunted.progress.deaths >= MOST_DEATHS)
     return hunted
+
+
+def _environment(asked: FuzzRequest, stack: ExitStack) -> dict[str, str] | None:
+    """Return the environment of a worker that interprets; its caches are removed when `stack` closes."""
+    if not ArmSpec.parse(asked.arm).interpreted:
+        return None
+    check_interpreter()
+    folder = tempfile.TemporaryDirectory(prefix="deepstack-h200-", ignore_cleanup_errors=True)
+    return environment_in(stack.enter_context(folder))
 
 
 def _sandbox(asked: FuzzRequest) -> SandboxProfile | None:

@@ -90,20 +90,26 @@ class WorkerPlayer:
     torch = ""
 
     def __init__(
-        self, *, step_s: float = 20.0, memory_bytes: int = MEMORY_BYTES, sandbox: SandboxProfile | None = None
+        self,
+        *,
+        step_s: float = 20.0,
+        memory_bytes: int = MEMORY_BYTES,
+        sandbox: SandboxProfile | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Start the worker without waiting; `step_s` are the seconds that one step may take.
 
-        Code under test needs a `sandbox`.
+        Code under test needs a `sandbox`, and code that is interpreted an `environment`.
         """
         self._sandbox = sandbox
+        self._environment = environment
         self._limits = replace(
             FOREIGN_LIMITS, call_s=None, step_s=step_s, memory=memory_bytes, output=_STEP_BYTES
         )
         self._request: Mapping[str, Any] | None = None
         self._lock = Lock()
         self._stopped = False
-        self._worker = Worker(self._limits, preload=_WORK, sandbox=self._sandbox)
+        self._worker = self._start()
 
     def bind(self, buffer: BufferRef | None, source: str | None, family: str) -> BufferRef:
         """Find a buffer in the worker, and again in each worker that replaces it."""
@@ -152,11 +158,14 @@ class WorkerPlayer:
         """End the worker."""
         self._worker.close()
 
+    def _start(self) -> Worker:
+        return Worker(self._limits, preload=_WORK, environment=self._environment, sandbox=self._sandbox)
+
     def _replace_if_ended(self) -> None:
         with self._lock:
             if self._worker.ended is None or self._stopped:
                 return
-            self._worker = Worker(self._limits, preload=_WORK, sandbox=self._sandbox)
+            self._worker = self._start()
         if self._request is not None:
             self._bind(self._request)
 

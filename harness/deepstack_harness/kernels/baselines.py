@@ -15,11 +15,16 @@ import msgspec
 
 from deepstack_harness.atomic import write_atomically
 from deepstack_harness.catalogue.versioned import load_json
+from deepstack_harness.contract.facts.accesses import AccessFacts
 from deepstack_harness.kernels.measurement import Measurement
 from deepstack_harness.kernels.subject import CUDA, Subject
+from deepstack_harness.oracles.work import payload_rows
 
 SCHEMA_VERSION = 1
-_FACTS = ("graphs", "kernels", "points", "largest", "bytes", "agreement")
+_FACTS = (
+    "graphs", "kernels", "points", "largest", "bytes", "agreement", "launches", "touched_rows",
+    "touched_bytes", "outside_bytes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,8 @@ class BaselineEntry:
 
     `largest` is the size of the largest kernel in symbols, `points` the same as
     called.  `agreement` is the share of kernels, of a real GPU, that were predicted.
+    The last four are those of an interpreted step: its launches, one more than the last
+    row of a payload, the bytes that launches touched, and those outside of their tensors.
     """
 
     family: str
@@ -44,10 +51,15 @@ class BaselineEntry:
     points: int
     bytes: int
     agreement: float | None = None
+    launches: int | None = None
+    touched_rows: int | None = None
+    touched_bytes: int | None = None
+    outside_bytes: int | None = None
 
     @classmethod
     def of(cls, asked: Subject, found: Measurement, agreement: float | None = None) -> "BaselineEntry":
         """Return the entry of a measurement; bytes and kernels are sums over its calls."""
+        touched = {} if found.accesses is None else _touched(found.accesses)
         largest = max((call.largest for call in found.calls), key=lambda kernel: kernel.points or 0)
         return cls(
             family=asked.family, revision=asked.revision, arm=asked.arm, dtype=asked.dtype,
@@ -56,12 +68,22 @@ class BaselineEntry:
             kernels=sum(len(call.generated) for call in found.calls),
             largest=largest.symbolic_points or "", points=largest.points or 0,
             bytes=sum(call.bytes for call in found.calls), agreement=agreement,
+            **touched,
         )  # fmt: skip
 
     @property
     def name(self) -> str:
         """The subject, as `name_of` says it."""
         return name_of(self)
+
+
+def _touched(seen: AccessFacts) -> dict[str, int]:
+    return {
+        "launches": seen.launches,
+        "touched_rows": payload_rows(seen)[0],
+        "touched_bytes": sum(access.bytes for access in seen.accesses),
+        "outside_bytes": sum(access.outside for access in seen.accesses),
+    }
 
 
 def name_of(asked: Subject | BaselineEntry) -> str:

@@ -43,7 +43,7 @@ class Decode:
         Raises `UsageError` for an unknown family, `MachineError` for a device that is not here.
         """
         family, dtype = sized_family(asked), parse_dtype(asked.dtype)
-        device = parse_device("cpu" if asked.target == CPU else "cuda")
+        device = parse_device("cpu" if asked.target == CPU or asked.execute else "cuda")
         decoder = (
             family.build(dtype=dtype, device=device, seed=0)
             if asked.runs

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from deepstack_harness.arms.interpreted import ENVIRONMENT
 from deepstack_harness.kernels.measurement import Measurement
 from deepstack_harness.kernels.subject import Subject
-from deepstack_harness.kernels.target_support import check_support
-from deepstack_harness.kernels.targets import GPUS
+from deepstack_harness.torch_compat.target_support import check_interpreter, check_support
+from deepstack_harness.torch_compat.targets import GPUS
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import value_of
-from deepstack_harness.workers.worker import call_once
+from deepstack_harness.workers.worker import Worker
 
 _WORK = "deepstack_harness.kernels.worker:measure_here"
 _SUBJECT_S = 600.0
@@ -24,9 +25,11 @@ def measure(subjects: Sequence[Subject]) -> list[Measurement]:
     worker ended, `NotMeasured` where no kernels were seen, and `HarnessError` for any other exception.
     """
     (target,) = {subject.target for subject in subjects}
+    (executes,) = {subject.execute for subject in subjects}
     if target in GPUS:
-        check_support()
+        check_interpreter() if executes else check_support()
     limits = Limits(call_s=_SUBJECT_S * len(subjects))
-    result = call_once(_WORK, {"subjects": msgspec.to_builtins(subjects)}, limits)
+    with Worker(limits, environment=ENVIRONMENT if executes else None) as worker:
+        result = worker.call(_WORK, {"subjects": msgspec.to_builtins(subjects)})
     found = value_of(result, f"measuring kernels for target '{target}'")
     return msgspec.convert(found, list[Measurement])

@@ -1,12 +1,17 @@
 """Measures one subject in this process, which was prepared for its target (`kernels.worker`)."""
 
+import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 import torch
 
+from deepstack_harness.arms.interpreted import InterpretedSession
+from deepstack_harness.contract.facts.accesses import AccessFacts
 from deepstack_harness.contract.facts.kernels import Candidate, GraphCall, Kernel, KernelFacts
+from deepstack_harness.contract.optional_members import take_accesses
 from deepstack_harness.kernels.decode import Decode
 from deepstack_harness.kernels.subject import CUDA, Subject
 from deepstack_harness.probes.kernels import KernelProbe
@@ -15,8 +20,17 @@ from deepstack_harness.torch_compat.fake_tensors import without_storage
 from deepstack_harness.torch_compat.lowering import Lowered, NotRun, cold
 
 
-def measure_step(asked: Subject) -> tuple[str, KernelFacts]:
-    """Return the family's full name, and the calls of the step.
+class MeasuredKernels(NamedTuple):
+    """The family's full name, the calls of the step, and accesses and processor time of interpreted ones."""
+
+    family: str
+    facts: KernelFacts
+    accesses: AccessFacts | None = None
+    seconds: float = 0.0
+
+
+def measure_step(asked: Subject) -> MeasuredKernels:
+    """Measure the step of a subject.
 
     Its graphs are all that were compiled until then.
 
@@ -28,16 +42,32 @@ def measure_step(asked: Subject) -> tuple[str, KernelFacts]:
         if not asked.runs:
             stack.enter_context(without_storage())
         decode = Decode.open(asked)
+        if asked.execute:  # it replaces parts of the interpreter while it is open
+            stack.callback(decode.session.close)
         probe = KernelProbe(asked.tokens, asked.capacity, run=asked.runs)
         with probe:
-            before = _run(decode, probe)
+            before = _traced(decode, probe) if asked.execute else _run(decode, probe)
+            started = time.process_time()
+            if asked.execute:
+                decode.step()
+            spent = time.process_time() - started
         facts = probe.facts()
         calls = facts.calls[before:]
         if asked.target == CUDA:
             calls = with_grids(calls, launched(decode.step))
     if asked.cubin:
         calls = tuple(_compiled(call, probe.watched.graphs[call.graph]) for call in calls)
-    return decode.family.name, replace(facts, calls=calls)
+    found = replace(facts, calls=calls)
+    return MeasuredKernels(decode.family.name, found, take_accesses(decode.session), spent)
+
+
+def _traced(decode: Decode, probe: KernelProbe) -> int:
+    """Generate the graph of the profile run, or of the step; return the number of calls so far."""
+    session, asked = decode.session, decode.asked
+    assert isinstance(session, InterpretedSession), "a subject that is executed names an interpreted arm"
+    session.graphs.compares = asked.configurations
+    session.trace(decode.inputs(asked.tokens if asked.static else asked.profile_tokens))
+    return len(probe.watched.calls)
 
 
 def _run(decode: Decode, probe: KernelProbe) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from deepstack_harness.contract.facts.accesses import AccessFacts
 from deepstack_harness.contract.facts.kernels import GraphCall
 
 
@@ -19,7 +20,8 @@ class Measurement:
     """The calls of one step, one for each graph called; `graphs` were compiled until then.
 
     `family` is its full name, with the variants that were chosen for it.  `triton` is
-    None where none took part.
+    None where none took part.  `accesses` is what the step's launches touched, where they
+    were interpreted, and `step_seconds` the processor time of that.
     """
 
     family: str
@@ -29,3 +31,5 @@ class Measurement:
     triton: str | None
     device: str
     cost: Cost
+    accesses: AccessFacts | None = None
+    step_seconds: float = 0.0

@@ -5,9 +5,10 @@ No torch: a wrong subject is refused before anything is imported.
 
 from dataclasses import dataclass
 
+from deepstack_harness.catalogue.mutants import BUFFERS
 from deepstack_harness.catalogue.registry import FAMILIES, REVISIONS
 from deepstack_harness.errors import UsageError, unknown_name
-from deepstack_harness.kernels.targets import GPUS
+from deepstack_harness.torch_compat.targets import GPUS
 
 CPU = "cpu"
 CUDA = "cuda"
@@ -23,6 +24,8 @@ class Subject:
     compiles sizes in, so that the profile run does not matter.  `layers` and
     `hidden` replace the family's; `run` compiles and runs what was generated, as a
     real GPU always does.  `cubin` also compiles Triton kernels for their target.
+    `execute` interprets what was generated for a GPU that need not be here, and
+    records what every launch touches; `configurations` does so twice.
     Raises `UsageError` for what does not go together.
     """
 
@@ -39,15 +42,19 @@ class Subject:
     cubin: bool = False
     run: bool = False
     compile_threads: int = 1
+    execute: bool = False
+    configurations: bool = False
 
     @property
     def runs(self) -> bool:
-        """True if generated code is compiled and run."""
-        return self.run or self.target == CUDA
+        """True if generated code is compiled or interpreted, and run."""
+        return self.run or self.execute or self.target == CUDA
 
     @property
     def arm(self) -> str:
         """Its name: as engines compile, sizes not asserted (they were not before torch 2.12); or static."""
+        if self.execute:
+            return "h200/drop_all/static" if self.static else "h200/drop_all/no_size_asserts"
         return "inductor/stock/static" if self.static else "inductor/drop_all/no_size_asserts"
 
     def __post_init__(self) -> None:
@@ -57,8 +64,8 @@ class Subject:
         base = self.family.partition(":")[0]
         if base not in FAMILIES:
             raise unknown_name("family", base, FAMILIES)
-        if self.revision not in REVISIONS:
-            raise unknown_name("revision", self.revision, REVISIONS)
+        if self.revision not in BUFFERS:
+            raise unknown_name("revision", self.revision, BUFFERS, f"{', '.join(REVISIONS)}, and mutants")
         self._check_sizes()
         if self.cubin and self.target not in GPUS:
             raise UsageError(
@@ -68,6 +75,18 @@ class Subject:
             raise UsageError(
                 f"--run cannot run code for '{self.target}', which is not here; use it with --target cpu"
             )
+
+        if self.execute and self.target not in GPUS:
+            raise UsageError(
+                f"--execute interprets code for a GPU that need not be here ({', '.join(GPUS)}), "
+                f"not '{self.target}'"
+            )
+        if self.execute and self.cubin:
+            raise UsageError(
+                "--execute interprets the source, and --cubin compiles it: leave one of them out"
+            )
+        if self.configurations and not self.execute:
+            raise UsageError("--configurations compares what --execute runs: add --execute")
 
     def _check_sizes(self) -> None:
         counts = {"tokens": self.tokens, "capacity": self.capacity, "profile-tokens": self.profile_tokens}

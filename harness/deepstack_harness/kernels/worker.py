@@ -15,26 +15,26 @@ import msgspec
 
 from deepstack_harness.kernels.measurement import Cost, Measurement
 from deepstack_harness.kernels.subject import CPU, CUDA, Subject
-from deepstack_harness.kernels.targets import GPUS
+from deepstack_harness.torch_compat.targets import GPUS
 
 
 def measure_here(subjects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the `Measurement` of each of these `Subject`s, which have one target; both as JSON."""
     asked = msgspec.convert(subjects, list[Subject])
     with tempfile.TemporaryDirectory(prefix="deepstack-kernels-", ignore_cleanup_errors=True) as folder:
-        _prepare(asked[0].target, folder)
+        _prepare(asked[0], folder)
         return [msgspec.to_builtins(_measure(one)) for one in asked]
 
 
-def _prepare(target: str, folder: str) -> None:
+def _prepare(asked: Subject, folder: str) -> None:
     # Caches of its own: Inductor does not generate code again that an earlier run left in a cache.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/inductor"
     os.environ["TRITON_CACHE_DIR"] = f"{folder}/triton"
-    if target in GPUS:
+    if asked.target in GPUS and not asked.execute:  # what is interpreted prepares by itself
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         from deepstack_harness.torch_compat.fake_gpu import pretend
 
-        pretend(GPUS[target])
+        pretend(GPUS[asked.target])
 
 
 def _measure(asked: Subject) -> Measurement:
@@ -44,11 +44,11 @@ def _measure(asked: Subject) -> Measurement:
 
     torch.set_num_threads(1)
     started, used = time.monotonic(), _processor_seconds()
-    family, facts = measure_step(asked)
+    step = measure_step(asked)
     return Measurement(
-        family=family,
-        calls=facts.calls,
-        graphs=facts.graphs,
+        family=step.family,
+        calls=step.facts.calls,
+        graphs=step.facts.graphs,
         torch=str(torch.__version__),
         triton=None if asked.target == CPU else version("triton"),
         device=_device(asked.target),
@@ -57,6 +57,8 @@ def _measure(asked: Subject) -> Measurement:
             processor_seconds=_processor_seconds() - used,
             peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         ),
+        accesses=step.accesses,
+        step_seconds=step.seconds,
     )
 
 

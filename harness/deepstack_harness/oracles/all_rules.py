@@ -10,6 +10,7 @@ from deepstack_harness.oracles import (
     address,
     contract,
     graphs,
+    memory,
     output,
     placement,
     sharding,
@@ -43,15 +44,24 @@ ORACLES: tuple[RuleOracle, ...] = (
     RuleOracle(Rule.R7, placement.judge, "levels in another dtype or on another device"),
     RuleOracle(Rule.R8, contract.rejection, "bad calls accepted, or rejected with the state changed"),
     RuleOracle(Rule.R9, sharding.judge, "rows of another rank, outputs off the unsharded run"),
-    RuleOracle(Rule.R10, work.judge, "rows that opaque attention processed, against those asked for"),
+    RuleOracle(
+        Rule.R10,
+        work.judge,
+        "rows that opaque attention and kernels on a payload processed, against those asked for",
+    ),
     RuleOracle(Rule.R11, graphs.judge, "graphs built against the budget, breaks, fall-back"),
 )
 """The oracles of the buffer, in the order of the rules; other packages may refine one (`extensions`)."""
+OF_ACCESSES = (
+    RuleOracle(Rule.R14, memory.judge_case, "bytes touched outside of tensors, rows of unwritten memory"),
+)
+"""Oracles of arms whose code is interpreted: no other arm knows what its kernels touch."""
 
 
 def judge_all(observed: ObservedCase, rules: Collection[Rule] | None = None) -> list[Judgement]:
     """Return one judgement per rule (or of `rules` alone), in the order of the oracles."""
-    wanted = (one for one in ORACLES if rules is None or one.rule in rules)
+    oracles = (*ORACLES, *OF_ACCESSES) if observed.case.arm.interpreted else ORACLES
+    wanted = (one for one in oracles if rules is None or one.rule in rules)
     return [_with_effect(refined(one.judge(observed), observed), observed) for one in wanted]
 
 

@@ -27,7 +27,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from deepstack_harness.contract.arm_spec import Backend
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Distances, Observation
 from deepstack_harness.contract.trace import Op, Step
@@ -60,7 +59,7 @@ def explained(case: Case, distances: Distances) -> float:
 
 def rounds_as_eager(case: Case) -> bool:
     """Say whether the arm calls eager's kernels in eager's order; ranks add up parts of a sum."""
-    return case.arm.backend is not Backend.INDUCTOR and case.arm.ranks == 1
+    return not case.arm.by_inductor and case.arm.ranks == 1
 
 
 def measured_steps(case: Case, observation: Observation) -> list[MeasuredStep]:

@@ -26,6 +26,7 @@ from deepstack_harness.contract.optional_members import (
     has_vision,
     release,
     resize,
+    take_accesses,
 )
 from deepstack_harness.contract.protocols import Buffer, BufferFactory, Inputs, Session
 from deepstack_harness.contract.trace import CALLS_BUFFER, SECOND, Op, Step
@@ -329,6 +330,7 @@ class CasePlayer:
             shards=self._shards(step, distances),
             earlier_changed=lane.earlier_changed,
             failed_allocation=self._failing is not None and self._failing.failed,
+            accesses=take_accesses(self._session),
         )
 
     def _shards(self, step: Step, distances: Distances | None) -> tuple[ShardFacts, ...]:

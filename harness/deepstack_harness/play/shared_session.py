@@ -11,8 +11,9 @@ from torch import nn
 from deepstack_harness.arms.capture import capturing
 from deepstack_harness.arms.compile import CompiledSession
 from deepstack_harness.arms.eager import EagerSession
+from deepstack_harness.arms.interpreted import InterpretedSession
 from deepstack_harness.callers.by_name import caller_of
-from deepstack_harness.contract.arm_spec import Capture
+from deepstack_harness.contract.arm_spec import ArmSpec, Capture
 from deepstack_harness.contract.case import HIDDEN_ALONE, LEVELS_ALONE, Case, Compare
 from deepstack_harness.contract.observation import GraphFacts, Observation
 from deepstack_harness.contract.protocols import BufferFactory, Family, Profile, Session
@@ -83,8 +84,7 @@ class SharedSession:
         wanted = f"{case.group} {case.caller} {case.dtype}"
         if self._session is None or wanted != self._opened_for:
             self.close()
-            kind = CompiledSession if case.arm.compiled else EagerSession
-            self._session, self._opened_for = kind(case.arm, decoder, profile), wanted
+            self._session, self._opened_for = _kind(case.arm)(case.arm, decoder, profile), wanted
         return self._session
 
     def _graph_facts(self, case: Case, session: EagerSession) -> tuple[GraphFacts | None, str | None]:
@@ -100,6 +100,12 @@ class SharedSession:
             except NotMeasured as error:
                 return None, str(error)
         return self._facts, None
+
+
+def _kind(arm: ArmSpec) -> type[EagerSession]:
+    if arm.interpreted:
+        return InterpretedSession
+    return CompiledSession if arm.compiled else EagerSession
 
 
 def _capturing(case: Case, inner: EagerSession, model: Model) -> Session:

@@ -8,7 +8,13 @@ from deepstack_harness.contract.arm_spec import Backend
 from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.results.files import Shard
 
-_SECONDS = {Backend.NONE: 0.05, Backend.EAGER: 0.5, Backend.AOT_EAGER: 1.5, Backend.INDUCTOR: 8.0}
+_SECONDS = {
+    Backend.NONE: 0.05,
+    Backend.EAGER: 0.5,
+    Backend.AOT_EAGER: 1.5,
+    Backend.INDUCTOR: 8.0,
+    Backend.H200: 20.0,
+}
 """Rough seconds of a case on one core: long groups begin first, so that no worker is left alone with one."""
 
 

@@ -99,7 +99,7 @@ def _played(incident: Incident, script: Script, family: str) -> dict[str, object
     trace, spec = _trace(incident, script, family), ArmSpec.parse(script.arm)
     model = _family(incident, family)
     return {
-        "family": family, "flags": engine_flags(spec), "backend": spec.backend, "trace": trace,
+        "family": family, "flags": engine_flags(spec), "backend": spec.backend.compiler, "trace": trace,
         "padded": _padded(trace), "levels": model.levels, "hidden": model.hidden,
     }  # fmt: skip
 

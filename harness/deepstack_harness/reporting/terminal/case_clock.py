@@ -6,9 +6,21 @@ from collections.abc import Sequence
 from deepstack_harness.contract.arm_spec import Backend
 from deepstack_harness.contract.case import Case
 
-_FIRST_S = {Backend.NONE: 0.5, Backend.EAGER: 1.5, Backend.AOT_EAGER: 3.0, Backend.INDUCTOR: 12.0}
+_FIRST_S = {
+    Backend.NONE: 0.5,
+    Backend.EAGER: 1.5,
+    Backend.AOT_EAGER: 3.0,
+    Backend.INDUCTOR: 12.0,
+    Backend.H200: 40.0,
+}
 """Seconds of the first case of a backend in a process, imports included, on two idle cores."""
-_NEXT_S = {Backend.NONE: 0.05, Backend.EAGER: 0.3, Backend.AOT_EAGER: 1.0, Backend.INDUCTOR: 4.0}
+_NEXT_S = {
+    Backend.NONE: 0.05,
+    Backend.EAGER: 0.3,
+    Backend.AOT_EAGER: 1.0,
+    Backend.INDUCTOR: 4.0,
+    Backend.H200: 20.0,
+}
 _RANKS_S = 6.0
 """Added for an arm with ranks: processes start and meet."""
 _TRUSTED_S = 3.0

@@ -14,6 +14,7 @@ from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.oracles.diagnosis import diagnose
 from deepstack_harness.oracles.distances import case_distances
+from deepstack_harness.reporting.terminal.access_lines import access_lines
 from deepstack_harness.reporting.terminal.output import Column, Output
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ _BACKENDS = {
     Backend.EAGER: "torch.compile, backend eager",
     Backend.AOT_EAGER: "torch.compile, backend aot_eager",
     Backend.INDUCTOR: "torch.compile, backend inductor",
+    Backend.H200: "Triton source for an H200, interpreted: no races, PTX, layouts or graphs, torch's matrix "
+    "products and attention",
 }
 
 
@@ -102,6 +105,9 @@ class ReproTable:
                 sentence := diagnose(judged.case, judged.observation)
             ):
                 causes.setdefault(sentence, set()).add(judged.case.buffer.name)
+        for judged in self._undiagnosed:
+            for line in access_lines(judged):
+                self.output.line(line)
         self._undiagnosed.clear()
         for sentence, revisions in list(causes.items())[: 0 if self._diagnosed else 1]:
             self._diagnosed = True

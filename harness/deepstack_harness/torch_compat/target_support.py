@@ -1,7 +1,7 @@
 """With which torch and triton code is generated for a GPU that is not here."""
 
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from deepstack_harness.errors import MachineError
 
@@ -11,6 +11,20 @@ SUPPORTED: Mapping[str, str] = {"2.11": "3.6", "2.13": "3.7", "2.15": "3.9"}
 These pairs were run; what is generated rests on private parts of both, so others
 are refused until they were.
 """
+
+INTERPRETED: Mapping[str, str] = {"2.13": "3.7"}
+"""The pairs with which generated code was interpreted, too: the interpreter's private parts are others."""
+
+
+def check_interpreter() -> None:
+    """Raise `MachineError` unless code was interpreted with this torch and triton; import neither."""
+    check_support()
+    torch = _minor(_version("torch") or "")
+    if torch not in INTERPRETED:
+        known = ", ".join(f"torch {one} with triton {other}" for one, other in INTERPRETED.items())
+        raise MachineError(
+            f"code for a GPU that is not here was never interpreted with torch {torch}; known is {known}"
+        )
 
 
 def check_support() -> None:
@@ -29,10 +43,10 @@ def check_support() -> None:
         raise MachineError(f"torch {torch} needs triton {wanted}, here is {triton}; known are {known}")
 
 
-def why_not() -> str:
-    """Return the sentence that `check_support` raises; empty where it raises nothing."""
+def why_not(check: Callable[[], None] = check_support) -> str:
+    """Return the sentence that `check` raises; empty where it raises nothing."""
     try:
-        check_support()
+        check()
     except MachineError as error:
         return str(error)
     return ""

@@ -1,0 +1,115 @@
+"""Decoders whose Triton source for an H200 is interpreted: no GPU takes part, and every access is known.
+
+The decoder is traced with fake tensors on `cuda`, so that Inductor generates what an H200 would run, and the
+result is called with the decoder's own tensors in host memory, which only dropped guards let through.  This
+is the source with one configuration, programs one after the other; matrix products and attention are
+torch's.  Races, PTX, layouts and CUDA graphs are not seen.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from deepstack_harness.arms.compile import CompiledSession
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.facts.accesses import AccessFacts, joined
+from deepstack_harness.contract.protocols import Decoder, Inputs, Profile
+from deepstack_harness.errors import MachineError, StepUnavailable
+
+ENVIRONMENT = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+"""Environment of a worker with such sessions: triton reads the first when it is imported."""
+
+
+def interprets_here() -> bool:
+    """Return True in a process that was started with `ENVIRONMENT`."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+class InterpretedSession(CompiledSession):
+    """A compiled session whose kernels run in Triton's interpreter."""
+
+    def __init__(self, spec: ArmSpec, decoder: Decoder, profile: Profile) -> None:
+        """Prepare; the first forward traces.
+
+        From now on this process pretends an H200.  Raises `MachineError` for a process that was started
+        without `ENVIRONMENT`, and for a torch or triton that is not known.
+        """
+        _check(spec, profile)
+        _pretend()
+        from deepstack_harness.torch_compat.interpreted_graphs import interpreted_graphs
+        from deepstack_harness.torch_compat.lowering import cold
+
+        super().__init__(spec, decoder, profile)
+        self._cleanup.enter_context(cold(run=False))
+        self.graphs = self._cleanup.enter_context(interpreted_graphs())
+        self._module: nn.Module = decoder  # type: ignore[assignment]
+        self._traced = False
+        self._facts: list[AccessFacts] = []
+
+    @override
+    def forward(self, inputs: Inputs) -> Tensor:
+        """Run the interpreted decoder on the CPU; answers (n, h).
+
+        Raises `StepUnavailable`, with the kernel's name, for code that cannot be interpreted.
+        """
+        if not self._traced:
+            self.trace(inputs)
+        memory, out = self.graphs.begin(dict(self._named(inputs))), None
+        try:
+            out = super().forward(inputs)
+        finally:
+            self._facts.append(memory.facts(out, inputs.positions.size(-1)))
+        return out
+
+    def trace(self, inputs: Inputs) -> None:
+        """Generate the graph for inputs of this structure, hidden (n, h), without running it."""
+        from deepstack_harness.torch_compat.fake_copies import on_fake_gpu
+        from deepstack_harness.torch_compat.lowering import NotRun
+
+        with on_fake_gpu(self._module) as copies, suppress(NotRun):
+            payload = inputs.payload and tuple(map(copies.of, inputs.payload))
+            super().forward(Inputs(copies.of(inputs.hidden), copies.of(inputs.positions), payload))
+        self._traced = True
+
+    def take_accesses(self) -> AccessFacts | None:
+        """Return what the kernels touched since the last call, None where none ran."""
+        found, self._facts = joined(self._facts), []
+        return found
+
+    @override
+    def reload(self) -> None:
+        raise StepUnavailable(f"arm {self._spec.name}: torch saves no code that is interpreted")
+
+    def _named(self, inputs: Inputs) -> Iterator[tuple[str, Tensor]]:
+        yield from (("hidden", inputs.hidden), ("positions", inputs.positions))
+        yield from ((f"payload[{index}]", level) for index, level in enumerate(inputs.payload or ()))
+        yield from self._module.named_parameters()
+        yield from self._module.named_buffers()
+
+
+@cache
+def _pretend() -> None:
+    """Pretend an H200 for the rest of this process."""
+    from deepstack_harness.torch_compat.fake_gpu import pretend
+    from deepstack_harness.torch_compat.targets import H200
+
+    pretend(H200)
+
+
+def _check(spec: ArmSpec, profile: Profile) -> None:
+    from deepstack_harness.torch_compat.target_support import check_interpreter
+
+    check_interpreter()
+    if not interprets_here():
+        raise MachineError(
+            f"arm {spec.name} needs a worker that was started for it: TRITON_INTERPRET=1 is read when triton "
+            "is imported (play_case starts one)"
+        )
+    if profile.device.type != "cpu":
+        raise MachineError(
+            f"arm {spec.name} interprets on the CPU, whatever GPU is here, not on '{profile.device}'"
+        )
