@@ -1,0 +1,146 @@
+"""The child half in a process of its own, on a stand-in engine that it imports; judged by the parent."""
+
+import sys
+import venv
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Effect, Verdict
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.live_engine.environment import EngineHome
+from deepstack_harness.live_engine.models import model_of
+from deepstack_harness.live_engine.play import OneEngine
+from deepstack_harness.live_engine.played import EngineResult
+from deepstack_harness.live_engine.schedules import SCHEDULES
+from deepstack_harness.live_engine.session import EngineFailed, EngineSession, StartOrder
+
+STAND_IN = Path(__file__).parent / "stand_in"
+ONE_TOKEN = SCHEDULES["one_token_chunks"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> EngineHome:
+    """An environment that has the stand-in, and the torch of this one."""
+    folder = tmp_path_factory.mktemp("engine")
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    paths = [str(STAND_IN), *(path for path in sys.path if path.endswith("site-packages"))]
+    (packages / "stand_in.pth").write_text("\n".join(paths))
+    return EngineHome(folder / "bin" / "python", "a stand-in")
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> StartOrder:
+    return StartOrder(model_of("qwen3_vl"), tmp_path)
+
+
+@pytest.fixture(scope="module")
+def engine(home: EngineHome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneEngine]:
+    """One stand-in without a fault, for all schedules that leave it as it is."""
+    order = StartOrder(model_of("qwen3_vl"), tmp_path_factory.mktemp("model"))
+    with OneEngine(home, "a stand-in", order, lambda _: None) as found:
+        yield found
+
+
+def broken(result: EngineResult) -> set[Rule]:
+    return {row.rule for row in result.broken}
+
+
+def test_a_start_tells_what_runs(engine: OneEngine) -> None:
+    facts = engine.session.facts
+    assert (facts.vllm, facts.levels, facts.capacity) == ("0.99.0", 2, 64)
+    assert [call for call, _ in facts.start_calls] == ["get", "clear"]
+    assert [step.tokens for step in facts.start_steps] == [None]
+
+
+@pytest.mark.parametrize("name", ["all_at_once", "chunked_5", "aborted"])
+def test_a_right_engine_keeps_every_rule(engine: OneEngine, name: str) -> None:
+    (result,) = engine.results(SCHEDULES[name])
+    assert broken(result) == set()
+    assert {row.rule for row in result.rows} == {Rule.R0, Rule.R1, Rule.R2, Rule.R3, Rule.R5}
+    assert {row.verdict for row in result.rows} == {Verdict.PASS}
+    assert result.steps > 2
+
+
+def test_a_replayed_one_token_chunk_leaves_its_row(engine: OneEngine) -> None:
+    found = {result.replay.name if result.replay else "": result for result in engine.results(ONE_TOKEN)}
+    assert broken(found[""]) == set()
+    assert found[""].visual_decodes > 0
+    by_default = found["full_and_piecewise"]
+    assert broken(by_default) == {Rule.R0, Rule.R5}
+    assert by_default.replayed > 0
+    for row in by_default.broken:
+        assert (row.regime, row.evidence, row.effect) == (Regime.CAPTURED, "emulated", Effect.OUTPUT)
+        assert row.reach == "flag: max_num_batched_tokens = running decodes + 1"
+
+
+def test_the_effect_of_a_payload_is_far_above_the_tolerance(engine: OneEngine) -> None:
+    request = ONE_TOKEN.requests[-1]
+    assert engine.alone(request) != engine.alone(request, zero=True)
+    assert engine.alone(ONE_TOKEN.requests[0]) == engine.alone(ONE_TOKEN.requests[0], zero=True)
+
+
+def test_it_is_gone_where_clear_zeroes_whatever_its_counter_says(
+    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "clears_always")
+    with OneEngine(home, "a stand-in", order, lambda _: None) as engine:
+        results = list(engine.results(ONE_TOKEN))
+    assert [broken(result) for result in results] == [set()] * len(results)
+    assert any(result.replayed for result in results)
+
+
+def test_a_clear_that_does_nothing_is_seen_live(
+    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "keeps_rows")
+    with OneEngine(home, "a stand-in", order, lambda _: None) as engine:
+        (result,) = engine.results(SCHEDULES["staggered"])
+    assert {Rule.R0, Rule.R5} <= broken(result)
+    assert {row.evidence for row in result.broken} == {"engine"}
+
+
+def test_none_while_profiling_is_r1(
+    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "none_first")
+    with OneEngine(home, "a stand-in", order, lambda _: None) as engine:
+        (result,) = engine.results(SCHEDULES["all_at_once"])
+    assert Rule.R1 in broken(result)
+
+
+def test_an_engine_that_does_not_start_says_why(
+    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "no_start")
+    with pytest.raises(EngineFailed, match=r"ValueError: No common block size for 16\.") as said:
+        EngineSession(home, order)
+    assert "it is no model" in str(said.value)
+    assert said.value.exit_code is ExitCode.MACHINE
+
+
+def test_an_engine_without_the_class_is_named(home: EngineHome, tmp_path: Path) -> None:
+    lacking = StartOrder(model_of("granite4_vision"), tmp_path)
+    with pytest.raises(EngineFailed, match="No module named 'vllm.model_executor.models.granite4_vision'"):
+        EngineSession(home, lacking)
+
+
+@pytest.mark.parametrize(("fault", "said"), [("dies", "exited with 7"), ("hangs", "no answer within 1 s")])
+def test_an_engine_that_dies_or_hangs_is_a_crash(
+    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch, fault: str, said: str
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", fault)
+    with OneEngine(home, "a stand-in", order, lambda _: None) as engine:
+        monkeypatch.delenv("STAND_IN_FAULT")
+        worker = engine.session._worker
+        worker.limits = replace(worker.limits, step_s=1.0)
+        (crashed,) = engine.results(SCHEDULES["text_after_image"])
+        assert [(row.rule, row.effect) for row in crashed.broken] == [(Rule.R2, Effect.CRASH)]
+        assert said in crashed.broken[0].detail
+        (after,) = engine.results(SCHEDULES["all_at_once"])
+        assert not broken(after)
