@@ -33,9 +33,9 @@ VERBS = frozenset(
         "lower make mark mask measure merge mix move multiply name note observe open order parse",
         "pause place plan play print project prove put question raise read rebuild recognise record",
         "refuse register reload remember remove rename render repeat replace replay report reset resize",
-        "resolve resume return roll run save say scale scatter schedule see select send serve set settle share",
-        "show shrink skip sort split stand start stop store sum switch take tell test time train transform",
-        "treat turn unpack update use verify wait walk warm warn watch wrap write yield zero",
+        "resolve resume return roll run save say scale scatter schedule see select send serve set settle",
+        "share show shrink skip sort split stand start stop store sum switch take tell test time train",
+        "transform treat turn unpack update use verify wait walk warm warn watch wrap write yield zero",
     )
     for word in line.split()
 )

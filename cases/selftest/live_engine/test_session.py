@@ -16,7 +16,8 @@ from deepstack_harness.live_engine.environment import EngineHome
 from deepstack_harness.live_engine.models import model_of
 from deepstack_harness.live_engine.play import OneEngine
 from deepstack_harness.live_engine.played import EngineResult
-from deepstack_harness.live_engine.schedules import SCHEDULES
+from deepstack_harness.live_engine.schedules import REPLAY_MODES, SCHEDULES
+from deepstack_harness.live_engine.search import Search, searched
 from deepstack_harness.live_engine.session import EngineFailed, EngineSession, StartOrder
 
 STAND_IN = Path(__file__).parent / "stand_in"
@@ -76,7 +77,7 @@ def test_a_replayed_one_token_chunk_leaves_its_row(engine: OneEngine) -> None:
     assert by_default.replayed > 0
     for row in by_default.broken:
         assert (row.regime, row.evidence, row.effect) == (Regime.CAPTURED, "emulated", Effect.OUTPUT)
-        assert row.reach == "flag: max_num_batched_tokens = running decodes + 1"
+        assert row.reach == "flag: --max-num-batched-tokens of running decodes + 1"
 
 
 def test_the_effect_of_a_payload_is_far_above_the_tolerance(engine: OneEngine) -> None:
@@ -93,6 +94,22 @@ def test_it_is_gone_where_clear_zeroes_whatever_its_counter_says(
         results = list(engine.results(ONE_TOKEN))
     assert [broken(result) for result in results] == [set()] * len(results)
     assert any(result.replayed for result in results)
+
+
+def test_a_search_finds_the_chunk_and_makes_it_small(engine: OneEngine) -> None:
+    search = Search(engine.judge, REPLAY_MODES["full_and_piecewise"], 60.0, lambda _: None)
+    result = searched(engine, search, most=200)
+    assert Rule.R0 in broken(result)
+    assert search.found is not None
+    assert len(search.found.requests) <= 3
+    assert sum(request.is_visual for request in search.found.requests) == 1
+    assert result.met
+
+
+def test_a_search_finds_nothing_without_a_fault(engine: OneEngine) -> None:
+    result = searched(engine, Search(engine.judge, None, 60.0, lambda _: None), most=15)
+    assert broken(result) == set()
+    assert result.rows[0].detail == "15 schedules drawn"
 
 
 def test_a_clear_that_does_nothing_is_seen_live(

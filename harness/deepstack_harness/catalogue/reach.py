@@ -6,6 +6,7 @@ from packaging.version import Version
 
 from deepstack_harness.catalogue.orders import Order
 from deepstack_harness.catalogue.releases import covers
+from deepstack_harness.contract.row import Evidence
 
 DEFAULT = "default"
 """Default settings lead there."""
@@ -29,9 +30,25 @@ def reach_of(orders: Iterable[Order], version: Version | None) -> str:
     taken = [order for order in orders if order.taken and _has(order, version)]
     if any(order.setting is None for order in taken):
         return DEFAULT
-    settings = dict.fromkeys(order.setting for order in taken if order.setting)
+    settings = dict.fromkeys(text for order in taken for text in _settings(order, version))
     return f"{FLAG}{' or '.join(settings)}" if settings else LATENT
 
 
+def evidence_of(orders: Iterable[Order], version: Version | None) -> Evidence:
+    """Return what the reach by these orders rests on: the best of what was seen in this version."""
+    taken = [order for order in orders if order.taken and _has(order, version)]
+    found = {order.evidence for order in taken if order.seen and version and covers(order.seen, version)}
+    return next(one for one in Evidence if one in found | {Evidence.READ})
+
+
+def _settings(order: Order, version: Version | None) -> list[str]:
+    others = [one.text for one in order.others if _in(one.releases, version)]
+    return [*([order.setting] if order.setting else []), *others]
+
+
 def _has(order: Order, version: Version | None) -> bool:
-    return not order.releases or version is None or covers(order.releases, version)
+    return _in(order.releases, version)
+
+
+def _in(releases: str, version: Version | None) -> bool:
+    return not releases or version is None or covers(releases, version)

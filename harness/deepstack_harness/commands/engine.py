@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deepstack_harness.commands.arguments import finite, whole
 from deepstack_harness.commands.source_arguments import add_source
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.reporting.terminal.output import Output
 
@@ -53,6 +56,16 @@ def add_arguments(parser: ArgumentParser) -> None:
         "(captured), or both; all are played and printed",
     )  # fmt: skip
     parser.add_argument(
+        "--search", type=finite, metavar="MINUTES",
+        help="instead, draw schedules for so many minutes a family, and shrink one that breaks a rule",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="seed of the search (default 0)")
+    parser.add_argument(
+        "--record",
+        metavar="FILE",
+        help="also write the distinct orders of calls that were seen, for fixtures/orders",
+    )
+    parser.add_argument(
         "--dry-run",
         action="store_true",
         help="only say which environment and engines would be made and started",
@@ -63,6 +76,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when every rule that was judged is kept in the regime asked for, 1 when not."""
     from deepstack_harness.live_engine.homes import find_home, plan_home
     from deepstack_harness.live_engine.play import play_engine
+    from deepstack_harness.live_engine.search import search_engine
     from deepstack_harness.reporting.terminal.engine_table import EngineTable
 
     methods = _methods(args)
@@ -77,8 +91,13 @@ def run(args: Namespace, output: Output) -> ExitCode:
     work = _work(args, home, label, models, methods)
     table = EngineTable(output)
     with output.progress(f"starting {label}") as say:
-        for result in play_engine(work, say):
+        minutes = args.search
+        results = search_engine(work, 60 * minutes, args.seed, say) if minutes else play_engine(work, say)
+        for result in results:
             table.show(result)
+    if args.record:
+        count = work.recorder.write(Path(args.record))
+        output.line(f"wrote {plural(count, 'order')} to {args.record}")
     good = table.close(args.regime, time.monotonic() - begun)
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 

@@ -24,16 +24,17 @@ class LiveStep:
     """One read of the buffer.
 
     `asked` rows were asked for, `tokens` were embedded in this step (None: nothing was, as in a profile
-    run), `visual` rows of them have a payload.  `rows` came, `wrong` of them belong to tokens and are not
-    this step's, `padding` lie behind them and are no zeros.  `origins` has (row, step whose payload it is)
-    of the first wrong ones.  `requests` has (name, tokens in this step, in prefill).  `mode` is what the
-    emulated dispatcher said, `padded` its number of rows.
+    run), `visual` rows of them, in `spans`, have a payload.  `rows` came; `wrong` of them belong to tokens
+    and are not this step's, and `padding` rows lie behind them and are no zeros.  `origins` has (row, step
+    whose payload it is) of the first wrong ones, `requests` has (name, tokens in this step, in prefill).
+    `mode` is the answer of the emulated dispatcher, `padded` its number of rows.
     """
 
     asked: int
     answered: bool
     tokens: int | None = None
     visual: int = 0
+    spans: tuple[tuple[int, int], ...] = ()
     rows: int = 0
     wrong: int = 0
     padding: int = 0
@@ -62,7 +63,10 @@ class ServedSchedule:
 
 @dataclass(frozen=True)
 class StartFacts:
-    """A running engine: versions, settings, the number of payload levels, and the calls of its start."""
+    """A running engine: versions, settings, the number of payload levels, and the calls of its start.
+
+    `deciding` has the SHA-256 of each function that dispatches a step.
+    """
 
     vllm: str
     torch: str = ""
@@ -74,6 +78,7 @@ class StartFacts:
     levels: int = 0
     start_calls: tuple[tuple[str, int], ...] = ()
     start_steps: tuple[LiveStep, ...] = ()
+    deciding: Mapping[str, str] = field(default_factory=dict)
     missing: str | None = None
 
 

@@ -183,7 +183,7 @@ def _granite4_vision() -> TinyModel:
         spreads={".query": 0.3, ".image_positions": 0.3, "image_newline": 0.5},
         # transformers 5.19 has no level `vision_model` in these names; vLLM 0.32 loads only names with it.
         renamed=("model.vision_tower.", "model.vision_tower.vision_model."),
-        main_features=False, driven="forward", logprobs=300,
+        main_features=False, driven="forward",
     )  # fmt: skip
 
 

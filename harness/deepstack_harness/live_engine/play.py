@@ -20,6 +20,7 @@ from deepstack_harness.live_engine.facts import EngineAnswer, LiveStep, ServedSc
 from deepstack_harness.live_engine.model_folders import PROBES, FirstToken, ModelFolder, model_folder
 from deepstack_harness.live_engine.models import TinyModel
 from deepstack_harness.live_engine.played import EngineResult, RowMaker, pairs_met
+from deepstack_harness.live_engine.recording import OrderRecorder
 from deepstack_harness.live_engine.rows_read import judge_rows, judge_structure
 from deepstack_harness.live_engine.schedules import (
     REPLAY_MODES,
@@ -40,7 +41,7 @@ _ALONE = Schedule("alone", "one request by itself", ())
 class EngineWork:
     """An engine and the work for it: families, schedules by name (none: all), and the ways to run.
 
-    `methods` are put into the class of a family, and named in `label`.
+    `methods` are put into the class of a family, and named in `label`; `recorder` takes all steps.
     """
 
     home: EngineHome
@@ -49,6 +50,7 @@ class EngineWork:
     schedules: Sequence[str] = ()
     compiled: Sequence[bool] = (False, True)
     methods: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    recorder: OrderRecorder = field(default_factory=OrderRecorder)
 
 
 def play_engine(work: EngineWork, say: Say) -> Iterator[EngineResult]:
@@ -85,6 +87,7 @@ class _FamilyPlay:
     def _play(self, order: StartOrder, schedules: Sequence[Schedule]) -> Iterator[EngineResult]:
         self._say(f"starting {order.arm} ({order.start}) of {self._work.label}, {self._model.family}")
         with OneEngine(self._work.home, self._work.label, order, self._say) as engine:
+            engine.recorder = self._work.recorder
             if order.start is Start.PLAIN:
                 yield from self._compare(engine)
             for schedule in schedules:
@@ -118,6 +121,9 @@ class OneEngine:
         self.session = self._stack.enter_context(EngineSession(home, order))
         self._rows = RowMaker(label, order, self.session.facts)
         self._alone: dict[tuple[EngineRequest, bool], EngineAnswer] = {}
+        self._last_limit: tuple[Schedule, float] | None = None
+        self.recorder = OrderRecorder()
+        """It takes the steps of all schedules."""
         self.steps_alone: list[LiveStep] = []
         """The steps of all requests that were alone."""
 
@@ -140,14 +146,22 @@ class OneEngine:
 
     def results(self, schedule: Schedule) -> Iterator[EngineResult]:
         """Play a schedule as it is, then under each graph mode that it is about."""
+        # The Python of the class is the same when the model is compiled: its replays are played once.
+        modes = () if self.order.compiled else schedule.replays
+        for replay in (None, *(REPLAY_MODES[name] for name in modes)):
+            result = self.judge(schedule, replay)
+            yield result
+            if any(row.effect is Effect.CRASH for row in result.rows):
+                return
+
+    def judge(self, schedule: Schedule, replay: ReplayMode | None = None) -> EngineResult:
+        """Play a schedule in one way; an engine that raises, ends or hangs is a crash, and started again."""
         try:
-            limit = tolerance(self._distances(schedule, zero=True)[1])
-            for replay in (None, *(REPLAY_MODES[name] for name in schedule.replays)):
-                yield self._judged(schedule, replay, limit)
+            return self._judged(schedule, replay, self._limit(schedule))
         except EngineFailed as error:
             said = Judgement(Rule.R2, Verdict.FAIL, detail=str(error), effect=Effect.CRASH)
-            yield self.result(schedule.name, [said], time.monotonic(), schedule)
             self._start_again()
+            return self.result(schedule.name, [said], time.monotonic(), schedule, replay)
 
     def result(
         self, name: str, judgements: Sequence[Judgement], begun: float, schedule: Schedule | None = None,
@@ -163,11 +177,18 @@ class OneEngine:
             counts=dict(served.counts) if served else {}, met=pairs_met(steps),
         )  # fmt: skip
 
+    def _limit(self, schedule: Schedule) -> float:
+        """Return the tolerance of a schedule: the last one's is kept, for its graph modes."""
+        if self._last_limit is None or self._last_limit[0] != schedule:
+            self._last_limit = (schedule, tolerance(self._distances(schedule, zero=True)[1]))
+        return self._last_limit[1]
+
     def _judged(self, schedule: Schedule, replay: ReplayMode | None, limit: float) -> EngineResult:
         begun = time.monotonic()
         name = f"{schedule.name} under {replay.name}" if replay else schedule.name
         self._say(f"{self.order.model.family} {self.order.arm}: {name}")
         served, found = self._distances(schedule, replay=replay)
+        self.recorder.add(self.session.facts, schedule, replay, served.steps)
         judgements = [judge_equal(found, limit, "alone beside busy"), *judge_rows(served.steps)]
         if replay is None:
             judgements.append(judge_structure(self.session.facts, served.steps))

@@ -42,6 +42,13 @@ class EngineRequest:
     arrives: int = 0
     aborted: int | None = None
 
+    def __str__(self) -> str:
+        """Return what is asked, in a few words."""
+        seen = f" {len(self.images)} images" if self.images else " video" if self.frames else ""
+        gone = "" if self.aborted is None else f", aborted {self.aborted}"
+        text = len(self.before) + len(self.after)
+        return f"{self.name}{seen} {text} letters, {self.answers} answers, step {self.arrives}{gone}"
+
     @property
     def is_visual(self) -> bool:
         """True where it has an image or a video."""
@@ -75,6 +82,11 @@ class Schedule:
     setting: str = ""
     replays: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """Return the budget and the requests in one line."""
+        budget = "" if self.budget is None else f"budget {self.budget}: "
+        return budget + "; ".join(map(str, self.requests))
+
     def fits(self, model: TinyModel) -> bool:
         """Tell whether the family takes all requests."""
         return model.video is not None or not any(request.frames for request in self.requests)
@@ -100,17 +112,19 @@ class ReplayMode:
         return {"mode": self.mode, "outer": self.outer, "most": self.most}
 
 
+_MODE = "--compilation-config.cudagraph_mode"
+
 REPLAY_MODES: Mapping[str, ReplayMode] = MappingProxyType(
     {
         mode.name: mode
         for mode in (
             ReplayMode("full_and_piecewise", "FULL_AND_PIECEWISE", ""),
-            ReplayMode("full_decode_only", "FULL_DECODE_ONLY", "cudagraph_mode=FULL_DECODE_ONLY"),
-            ReplayMode("full", "FULL", "cudagraph_mode=FULL"),
-            ReplayMode("full_32", "FULL", "cudagraph_mode=FULL, max_cudagraph_capture_size=32", most=32),
+            ReplayMode("full_decode_only", "FULL_DECODE_ONLY", f"{_MODE}=FULL_DECODE_ONLY"),
+            ReplayMode("full", "FULL", f"{_MODE}=FULL"),
+            ReplayMode("full_32", "FULL", f"{_MODE}=FULL, --max-cudagraph-capture-size=32", most=32),
             ReplayMode(
                 "breakable", "PIECEWISE",
-                "VLLM_USE_BREAKABLE_CUDAGRAPH=1 (VLLM_BATCH_INVARIANT=1 turns it on too)", outer=True,
+                "VLLM_USE_BREAKABLE_CUDAGRAPH=1", outer=True,
             ),
         )
     }
@@ -152,16 +166,16 @@ _ALL = (
     Schedule("staggered", "a request every second step", _arriving(_MIXED, 2)),
     Schedule(
         "chunked_16", "prefill in chunks of 16 tokens", _arriving(_MIXED, 1), 16,
-        setting="max_num_batched_tokens=16",
+        setting="--max-num-batched-tokens=16",
     ),
     Schedule(
         "chunked_5", "prefill in chunks of 5 tokens: an image is split over steps", _arriving(_MIXED, 1), 5,
-        setting="max_num_batched_tokens=5",
+        setting="--max-num-batched-tokens=5",
     ),
     Schedule(
         "one_token_chunks", "one visual token a step beside three decodes",
         (*_DECODES, EngineRequest("i0", images=(0,), after=" what is it", answers=12, arrives=2)), 4,
-        setting="max_num_batched_tokens = running decodes + 1", replays=tuple(REPLAY_MODES),
+        setting="--max-num-batched-tokens of running decodes + 1", replays=tuple(REPLAY_MODES),
     ),
     Schedule(
         "text_after_image", "a text request after an image request has ended its prefill",
@@ -190,7 +204,7 @@ _ALL = (
             EngineRequest("i4", images=(4,), arrives=3),
             _text("t4", 2, 10, arrives=6),
         ),
-        20, setting="max_num_batched_tokens=20",
+        20, setting="--max-num-batched-tokens=20",
     ),
     Schedule(
         "several_images", "two images in one request, beside text",
@@ -207,7 +221,7 @@ _ALL = (
     Schedule(
         "cached_and_preempted", "prefix caching, n-gram speculation, and too few blocks for all",
         (*_arriving(_MIXED, 1), EngineRequest("i9", images=(0,), answers=10, arrives=16)), 40, Start.PRESSED,
-        setting="max_num_batched_tokens=40, enable_prefix_caching, speculative_config (ngram), few KV blocks",
+        setting="--max-num-batched-tokens=40, --enable-prefix-caching, n-gram speculation, few KV blocks",
     ),
 )  # fmt: skip
 

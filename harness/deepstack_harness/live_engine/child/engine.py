@@ -6,9 +6,11 @@ and nothing of the harness.  Nothing is judged here.
 
 from __future__ import annotations
 
+import inspect
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from importlib import import_module, util
 from pathlib import Path
 from typing import Any
@@ -80,8 +82,19 @@ class _Engine:
             "cudagraph_mode": str(compilation.cudagraph_mode),
             "capacity": config.scheduler_config.max_num_batched_tokens,
             "levels": len(_sibling("ledger").buffers_of(self._model)),
+            "deciding": self._deciding(),
             "start_calls": self._ledger.calls, "start_steps": self._ledger.steps,
         }  # fmt: skip
+
+    def _deciding(self) -> dict[str, str]:
+        """Return the SHA-256 of the source of each function that decides how a step is dispatched."""
+        runner = type(self._runner)
+        dispatcher = import_module("vllm.v1.cudagraph_dispatcher").CudagraphDispatcher
+        functions = [runner._is_uniform_decode, dispatcher.initialize_cudagraph_keys, dispatcher.dispatch]  # noqa: SLF001
+        return {
+            f"{one.__module__}.{one.__qualname__}": sha256(inspect.getsource(one).encode()).hexdigest()
+            for one in functions
+        }
 
     def settle(self) -> None:
         """Note the state at capture: what a start leaves, with nothing set."""

@@ -67,6 +67,7 @@ class LiveLedger:
         fact: dict[str, Any] = {
             **self.pending, "asked": rows, "tokens": self._tokens, "answered": levels is not None,
             "visual": 0 if self._expected is None else _count(self._expected),
+            "spans": [] if self._expected is None else _spans(self._expected),
         }  # fmt: skip
         if levels is not None:
             got = torch.stack([level.detach().float().cpu() for level in levels])
@@ -237,6 +238,17 @@ def _zeroed(rows: torch.Tensor, skipped: int) -> torch.Tensor:
     copied = rows.clone()
     copied[:, skipped:] = 0
     return copied
+
+
+def _spans(payload: torch.Tensor) -> list[list[int]]:
+    """Return the half-open ranges of rows of a payload (levels, tokens, hidden) that are not zero."""
+    spans: list[list[int]] = []
+    for row in (payload != 0).any(2).any(0).nonzero().flatten().tolist():
+        if spans and spans[-1][1] == row:
+            spans[-1][1] = row + 1
+        else:
+            spans.append([row, row + 1])
+    return spans
 
 
 def _count(payload: torch.Tensor) -> int:
