@@ -133,7 +133,7 @@ def test_a_failed_installation_says_why_and_leaves_no_environment(planned: None)
 
 def test_a_full_disk_is_told_before_anything_is_made(planned: None, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage("/")._replace(free=10**9)
-    monkeypatch.setattr(environment.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(MachineError, match=r"has 1\.0 GB free, an engine's environment needs 5\.0 GB"):
         make_environment(RELEASE, print)
     assert not folder_for(RELEASE).exists()
