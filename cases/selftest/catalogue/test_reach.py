@@ -1,12 +1,15 @@
 """How an engine comes to break a rule: the nearest of the orders on which it breaks."""
 
+import re
 from itertools import pairwise
 
 import pytest
 from packaging.version import Version
 
+from deepstack_harness.catalogue.latent import latent_argument
 from deepstack_harness.catalogue.orders import VLLM_ORDERS, Order, Orders, orders_of
 from deepstack_harness.catalogue.reach import evidence_of, reach_of
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op
 
 NORMAL, *_, LATER = VLLM_ORDERS.live
@@ -90,6 +93,13 @@ def test_evidence_holds_for_the_releases_that_were_seen(
     orders: list[Order], version: str | None, evidence: str
 ) -> None:
     assert evidence_of(orders, Version(version) if version else None) == evidence
+
+
+def test_an_argument_for_latent_has_a_file_and_a_line() -> None:
+    argued = {rule: text for rule in Rule if (text := latent_argument("vllm", rule))}
+    assert set(argued) == {Rule.R3, Rule.R4, Rule.R6, Rule.R8}
+    assert all(re.search(r"\w+\.py:\d+", text) for text in argued.values())
+    assert latent_argument("sglang", Rule.R4) is None
 
 
 def test_an_engine_that_nobody_has_read_has_no_orders() -> None:

@@ -8,6 +8,7 @@ from deepstack_harness.auditing.causes import same_without_graphs
 from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
 from deepstack_harness.auditing.standing import Standing, sum_up, sum_up_regimes
 from deepstack_harness.catalogue.known_failures import known_of
+from deepstack_harness.catalogue.latent import latent_argument
 from deepstack_harness.catalogue.matrix import Where, plan_audit
 from deepstack_harness.catalogue.orders import Order, orders_of
 from deepstack_harness.catalogue.reach import LATENT, UNKNOWN, evidence_of, reach_of
@@ -90,8 +91,9 @@ def reach_in(
 ) -> tuple[str, Evidence | None]:
     """Return how the engine comes to break `rule`, by the orders that were played, and what that rests on.
 
-    `latent` is said only of a class that was driven in the engine's own call order, `unknown`
-    otherwise: its `embed_input_ids` and `forward` may do more than to call the methods.
+    `latent` is said only of a class that was driven in the engine's own call order, and of a rule with a
+    written argument (`catalogue.latent`), `unknown` otherwise: its `embed_input_ids` and `forward` may do
+    more than to call the methods.
     """
     source = worker.source
     orders = [one.order for one in played if rule in one.judged.broken]
@@ -99,7 +101,8 @@ def reach_in(
     if reach != LATENT:
         return reach, evidence_of(orders, source.version)
     driven = found.forward and orders_of(source.package).live
-    return (LATENT, Evidence.READ) if driven else (UNKNOWN, None)
+    argued = latent_argument(source.package, rule) is not None
+    return (LATENT, Evidence.READ) if driven and argued else (UNKNOWN, None)
 
 
 def _play_orders(

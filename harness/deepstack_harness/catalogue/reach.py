@@ -15,10 +15,10 @@ FLAG = "flag: "
 """What follows has to be set."""
 
 LATENT = "latent"
-"""No order that an engine takes leads there."""
+"""No order that an engine takes leads there: there is a written argument (`catalogue.latent`)."""
 
 UNKNOWN = "unknown"
-"""The orders could not be played, or nobody has read them."""
+"""No order that was tried leads there and nobody has argued that none does, or none could be played."""
 
 
 def reach_of(orders: Iterable[Order], version: Version | None) -> str:
