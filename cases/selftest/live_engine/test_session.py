@@ -96,6 +96,22 @@ def test_it_is_gone_where_clear_zeroes_whatever_its_counter_says(
     assert any(result.replayed for result in results)
 
 
+METHODS = {
+    "_clear_deepstack_input_embeds": """def _clear_deepstack_input_embeds(self, rows: NoSuchType) -> None:
+    for level in self.deepstack_input_embeds:
+        level[:rows].zero_()
+    self.deepstack_input_embeds_num_tokens = 0
+"""
+}
+
+
+def test_other_methods_are_put_into_the_class(home: EngineHome, order: StartOrder) -> None:
+    with OneEngine(home, "a stand-in", replace(order, methods=METHODS), lambda _: None) as engine:
+        result = engine.judge(ONE_TOKEN, REPLAY_MODES["full"])
+    assert result.replayed == result.steps > 0
+    assert broken(result) == set()
+
+
 def test_a_search_finds_the_chunk_and_makes_it_small(engine: OneEngine) -> None:
     search = Search(engine.judge, REPLAY_MODES["full_and_piecewise"], 60.0, lambda _: None)
     result = searched(engine, search, most=200)

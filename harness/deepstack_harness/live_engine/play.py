@@ -189,7 +189,10 @@ class OneEngine:
         self._say(f"{self.order.model.family} {self.order.arm}: {name}")
         served, found = self._distances(schedule, replay=replay)
         self.recorder.add(self.session.facts, schedule, replay, served.steps)
-        judgements = [judge_equal(found, limit, "alone beside busy"), *judge_rows(served.steps)]
+        judgements = [
+            judge_equal(found, limit, f"alone beside busy{_told(served)}"),
+            *judge_rows(served.steps),
+        ]
         if replay is None:
             judgements.append(judge_structure(self.session.facts, served.steps))
         return self.result(schedule.name, judgements, begun, schedule, replay, served)
@@ -207,6 +210,11 @@ class OneEngine:
         """Start a new engine: one that raised may be left in any state."""
         self._stack.close()
         self.session = self._stack.enter_context(EngineSession(self._home, self.order))
+
+
+def _told(served: ServedSchedule) -> str:
+    """Return what was counted while a schedule was served, such as preemptions."""
+    return "".join(f", {count} {name}" for name, count in sorted(served.counts.items()))
 
 
 def _between(one: Answers, other: Answers) -> dict[str, float]:
