@@ -74,9 +74,11 @@ def _recorded(one: RecordedOrder) -> Order:
     settings = [" and ".join(flags) for flags in one.settings if flags]
     default = len(settings) < len(one.settings)
     settings += [text.replace(*_TURNED_ON_BY) for text in settings if _TURNED_ON_BY[0] in text]
+    first = None if default else settings[0]
     return Order(
-        Trace.parse(one.trace), one.how, None if default else settings[0], others=_also(settings[1:]),
-        seen=_SEEN, evidence=Evidence.EMULATED if one.replayed else Evidence.ENGINE,
+        Trace.parse(one.trace), one.how, first, releases=_SINCE.get(first or "", ""),
+        others=_also(settings[1:]), seen=_SEEN,
+        evidence=Evidence.EMULATED if one.replayed else Evidence.ENGINE,
     )  # fmt: skip
 
 
@@ -154,10 +156,10 @@ _AS_FULL = (
     OrderSetting("VLLM_USE_BREAKABLE_CUDAGRAPH=1", ">=0.22"),
     OrderSetting("VLLM_BATCH_INVARIANT=1", ">=0.32"),
 )
-_ONE_TOKEN = "--max-num-batched-tokens of running decodes + 1"
+_CHUNKS = OrderSetting("--max-num-batched-tokens of running decodes + 1", ">=0.19.1")
 _TURNED_ON_BY = ("VLLM_USE_BREAKABLE_CUDAGRAPH=1", "VLLM_BATCH_INVARIANT=1")
 """A setting, and one that turns it on."""
-_SINCE: Mapping[str, str] = {one.text: one.releases for one in _AS_FULL}
+_SINCE: Mapping[str, str] = {one.text: one.releases for one in (*_AS_FULL, _CHUNKS)}
 _SEEN = ">=0.32.0,<=0.33.0"
 """Releases in which the dispatch of a batch equals that of 0.32.0, which was run."""
 _REPLAYED = (
@@ -178,8 +180,8 @@ _REPLAYED = (
     _order(
         "cap 16: profile 16; profile 4; set 4 spans=3-4; forward 4; forward 4",
         "decode graphs: a prefill chunk of one visual token beside three decodes, then decodes alone",
-        setting=_ONE_TOKEN,
-        others=(OrderSetting(_FULL), *_AS_FULL),
+        setting=_FULL,
+        others=(*_AS_FULL, _CHUNKS),
         seen=_SEEN,
     ),
     _order(

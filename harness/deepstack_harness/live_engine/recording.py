@@ -36,7 +36,8 @@ class OrderRecorder:
     ) -> None:
         """Take the steps of one schedule as it was served."""
         self.facts = self.facts or facts
-        needed = frozenset(flag for flag in (schedule.setting, replay.flag if replay else "") if flag)
+        told = f"{schedule.setting}, {replay.flag if replay else ''}"
+        needed = frozenset(flag for flag in told.split(", ") if flag)
         for window in _windows(steps):
             trace = _trace(window, facts.capacity)
             if trace is None:
