@@ -28,6 +28,9 @@ _LIMITS = Limits(call_s=3600.0)
 _NEEDED = int((SIZE_GB + 1.5) * 1e9)
 """Bytes on the disk: the environment, and what the installer unpacks beside it."""
 
+_ERROR_LINES = 4
+"""Lines of an installer's output that a message quotes: uv explains a conflict in two or three."""
+
 # torchvision from an index without CPU builds is one for CUDA: its library does not load, so its operators
 # have no schema, and `import torchvision` fails at the first one.  No model of ours calls them.
 _SHIM = """import torch as _torch  # deepstack-harness: declares operators that a CPU torch lacks
@@ -181,10 +184,10 @@ def _locked(folder: Path, say: Say) -> Iterator[None]:
 
 
 def _last_error(output: str) -> str:
-    """Return the last lines of an installer's output that say what is wrong."""
+    """Return what an installer says is wrong: from its first error on, the last lines where it names none."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line.lower() or "no solution" in line.lower()]
-    told = (errors or lines)[-2:]
+    errors = [number for number, line in enumerate(lines) if "error" in line.lower()]
+    told = lines[errors[0] :][:_ERROR_LINES] if errors else lines[-_ERROR_LINES:]
     return f": {' '.join(told)}" if told else ""
 
 
