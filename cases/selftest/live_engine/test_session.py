@@ -16,6 +16,7 @@ from deepstack_harness.live_engine.environment import EngineHome
 from deepstack_harness.live_engine.models import model_of
 from deepstack_harness.live_engine.play import OneEngine
 from deepstack_harness.live_engine.played import EngineResult
+from deepstack_harness.live_engine.recording import OrderRecorder
 from deepstack_harness.live_engine.schedules import REPLAY_MODES, SCHEDULES
 from deepstack_harness.live_engine.search import Search, searched
 from deepstack_harness.live_engine.session import EngineFailed, EngineSession, StartOrder
@@ -94,6 +95,22 @@ def test_it_is_gone_where_clear_zeroes_whatever_its_counter_says(
         results = list(engine.results(ONE_TOKEN))
     assert [broken(result) for result in results] == [set()] * len(results)
     assert any(result.replayed for result in results)
+
+
+def test_recording_again_gives_the_same(engine: OneEngine) -> None:
+    recorded = []
+    for _ in range(2):
+        engine.recorder = OrderRecorder()
+        for schedule in (SCHEDULES["text_after_image"], SCHEDULES["chunked_5"]):
+            list(engine.results(schedule))
+        recorded.append(engine.recorder.recording())
+    assert recorded[0] == recorded[1]
+    assert any(order.replayed for order in recorded[0].orders)
+    assert set(recorded[0].deciding) == {
+        "vllm.v1.runner.Runner._is_uniform_decode",
+        "vllm.v1.cudagraph_dispatcher.CudagraphDispatcher.initialize_cudagraph_keys",
+        "vllm.v1.cudagraph_dispatcher.CudagraphDispatcher.dispatch",
+    }
 
 
 METHODS = {
