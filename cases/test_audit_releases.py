@@ -97,7 +97,7 @@ LIVE, CAPTURED = Regime.LIVE, Regime.CAPTURED
 DBO, FULL = "--enable-dbo (V1 runner)", "--compilation-config.cudagraph_mode=FULL"
 ONE_TOKEN = "--max-num-batched-tokens of running decodes + 1"
 GRAPHS = f"{FULL} or VLLM_USE_BREAKABLE_CUDAGRAPH=1 or VLLM_BATCH_INVARIANT=1"
-REPLAYS = f"flag: {GRAPHS} or {ONE_TOKEN}"
+REPLAYS = f"flag: {ONE_TOKEN} or {GRAPHS}"
 REACH = [
     ("0.22.1", "Qwen3VLForConditionalGeneration", R.R1, LIVE, "default"),
     ("0.20.1", "Qwen3OmniMoeThinkerForConditionalGeneration", R.R2, LIVE, "default"),

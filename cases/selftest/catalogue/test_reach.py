@@ -1,6 +1,7 @@
 """How an engine comes to break a rule: the nearest of the orders on which it breaks."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -95,6 +96,12 @@ def test_evidence_holds_for_the_releases_that_were_seen(
     orders: list[Order], version: str | None, evidence: str
 ) -> None:
     assert evidence_of(orders, Version(version) if version else None) == evidence
+
+
+def test_a_setting_that_needs_more_flags_than_another_is_left_out() -> None:
+    orders = [replace(CHUNK, setting="a and b", others=()), replace(CHUNK, setting="b", others=())]
+    assert reach_of(orders, RELEASE) == "flag: b"
+    assert reach_of(orders[:1], RELEASE) == "flag: a and b"
 
 
 def test_an_argument_for_latent_has_a_file_and_a_line() -> None:

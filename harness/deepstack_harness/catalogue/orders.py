@@ -15,6 +15,9 @@ from deepstack_harness.catalogue.recorded import RecordedOrder, recordings
 from deepstack_harness.contract.row import Evidence
 from deepstack_harness.contract.trace import Trace
 
+AND = " and "
+"""Between flags that are needed together; alternatives are joined by "or"."""
+
 
 @dataclass(frozen=True)
 class OrderSetting:
@@ -71,7 +74,7 @@ def orders_of(package: str) -> Orders:
 
 def _recorded(one: RecordedOrder) -> Order:
     """Return an order that was seen: in a running engine, or with its graphs emulated."""
-    settings = [" and ".join(flags) for flags in one.settings if flags]
+    settings = [AND.join(flags) for flags in one.settings if flags]
     default = len(settings) < len(one.settings)
     settings += [text.replace(*_TURNED_ON_BY) for text in settings if _TURNED_ON_BY[0] in text]
     first = None if default else settings[0]

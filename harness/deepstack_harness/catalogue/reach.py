@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from packaging.version import Version
 
-from deepstack_harness.catalogue.orders import Order
+from deepstack_harness.catalogue.orders import AND, Order
 from deepstack_harness.catalogue.releases import covers
 from deepstack_harness.contract.row import Evidence
 
@@ -30,7 +30,7 @@ def reach_of(orders: Iterable[Order], version: Version | None) -> str:
     taken = [order for order in orders if order.taken and _has(order, version)]
     if any(order.setting is None for order in taken):
         return DEFAULT
-    settings = dict.fromkeys(text for order in taken for text in _settings(order, version))
+    settings = _fewest(dict.fromkeys(text for order in taken for text in _settings(order, version)))
     return f"{FLAG}{' or '.join(settings)}" if settings else LATENT
 
 
@@ -44,6 +44,12 @@ def evidence_of(orders: Iterable[Order], version: Version | None) -> Evidence:
 def _settings(order: Order, version: Version | None) -> list[str]:
     others = [one.text for one in order.others if _in(one.releases, version)]
     return [*([order.setting] if order.setting else []), *others]
+
+
+def _fewest(settings: Iterable[str]) -> list[str]:
+    """Leave out a setting that needs all flags of another one, and more."""
+    flags = {text: frozenset(text.split(AND)) for text in settings}
+    return [text for text, mine in flags.items() if not any(other < mine for other in flags.values())]
 
 
 def _has(order: Order, version: Version | None) -> bool:
