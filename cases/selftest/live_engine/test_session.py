@@ -137,6 +137,7 @@ def test_a_search_finds_the_chunk_and_makes_it_small(engine: OneEngine) -> None:
     assert len(search.found.requests) <= 3
     assert sum(request.is_visual for request in search.found.requests) == 1
     assert result.met
+    assert {row.reach for row in result.broken} == {f"flag: --max-num-batched-tokens={search.found.budget}"}
 
 
 def test_a_search_finds_nothing_without_a_fault(engine: OneEngine) -> None:
