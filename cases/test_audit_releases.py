@@ -102,16 +102,19 @@ def test_no_class_of_the_newest_release_is_skipped_without_a_sentence() -> None:
 
 
 LIVE, CAPTURED = Regime.LIVE, Regime.CAPTURED
-DBO, FULL = "--enable-dbo", "--compilation-config.cudagraph_mode=FULL"
+DBO, FULL = "--enable-dbo (V1 runner)", "--compilation-config.cudagraph_mode=FULL"
+ONE_TOKEN = "--max-num-batched-tokens of running decodes + 1"
+GRAPHS = f"{FULL} or VLLM_USE_BREAKABLE_CUDAGRAPH=1 or VLLM_BATCH_INVARIANT=1"
+REPLAYS = f"flag: {ONE_TOKEN} or {GRAPHS}"
 REACH = [
     ("0.22.1", "Qwen3VLForConditionalGeneration", R.R1, LIVE, "default"),
     ("0.20.1", "Qwen3OmniMoeThinkerForConditionalGeneration", R.R2, LIVE, "default"),
     ("0.19.1", "Qwen3VLForConditionalGeneration", R.R5, LIVE, f"flag: {DBO}"),
     ("0.33.0", "Qwen3VLForConditionalGeneration", R.R5, LIVE, f"flag: {DBO}"),
-    ("0.33.0", "Qwen3VLForConditionalGeneration", R.R5, CAPTURED, f"flag: {FULL}"),
+    ("0.33.0", "Qwen3VLForConditionalGeneration", R.R5, CAPTURED, REPLAYS),
     ("0.33.0", "Qwen3VLForConditionalGeneration", R.R4, LIVE, "latent"),
     ("0.33.0", "Granite4VisionForConditionalGeneration", R.R3, LIVE, "latent"),
-    ("0.33.0", "Granite4VisionForConditionalGeneration", R.R5, CAPTURED, f"flag: {FULL}"),
+    ("0.33.0", "Granite4VisionForConditionalGeneration", R.R5, CAPTURED, REPLAYS),
     ("0.20.1", "Granite4VisionForConditionalGeneration", R.R2, LIVE, "default"),
 ]
 

@@ -29,6 +29,7 @@ COMMANDS = (
     "check",
     "fuzz",
     "kernels",
+    "engine",
     "selftest",
     "run",
     "compare",

@@ -308,7 +308,10 @@ def test_check_names_the_rule_that_is_broken(capsys: pytest.CaptureFixture[str])
         ("reference", "'reference' is not MODULE:CLASS"),
         ("no.such.module:Buffer", "module 'no.such.module' cannot be imported"),
         ("deepstack_harness.contract.trace:Nothing", "has no 'Nothing'"),
-        ("deepstack_harness.contract.trace:RUNS_DECODER", "no class or function, but another object, 'RUNS_DECODER'"),
+        (
+            "deepstack_harness.contract.trace:RUNS_DECODER",
+            "no class or function, but another object, 'RUNS_DECODER'",
+        ),
         (
             "deepstack_harness.contract.trace:Trace",
             "cannot be made with (capacity, hidden, levels, *, dtype, device)",

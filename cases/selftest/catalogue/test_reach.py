@@ -1,18 +1,23 @@
 """How an engine comes to break a rule: the nearest of the orders on which it breaks."""
 
+import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from packaging.version import Version
 
+from deepstack_harness.catalogue.latent import latent_argument
 from deepstack_harness.catalogue.orders import VLLM_ORDERS, Order, Orders, orders_of
-from deepstack_harness.catalogue.reach import reach_of
+from deepstack_harness.catalogue.reach import evidence_of, reach_of
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op
 
 NORMAL, *_, LATER = VLLM_ORDERS.live
-MICRO_BATCHES = next(order for order in VLLM_ORDERS.live if order.setting == "--enable-dbo")
+MICRO_BATCHES = next(order for order in VLLM_ORDERS.live if order.setting == "--enable-dbo (V1 runner)")
 PARALLEL = next(order for order in VLLM_ORDERS.live if order.releases)
-ENABLE_SP = "flag: --compilation-config.pass_config.enable_sp"
+ENABLE_SP = "flag: --compilation-config.pass_config.enable_sp and a budget that is no multiple of the ranks"
+DBO = "flag: --enable-dbo (V1 runner)"
 RELEASE = Version("0.22.1")
 
 
@@ -20,10 +25,10 @@ RELEASE = Version("0.22.1")
     ("orders", "reach"),
     [
         ([LATER, MICRO_BATCHES, NORMAL], "default"),
-        ([LATER, MICRO_BATCHES], "flag: --enable-dbo"),
+        ([LATER, MICRO_BATCHES], DBO),
         (
             [MICRO_BATCHES, PARALLEL, MICRO_BATCHES],
-            f"flag: --enable-dbo or {ENABLE_SP.removeprefix('flag: ')}",
+            f"{DBO} or {ENABLE_SP.removeprefix('flag: ')}",
         ),
         ([LATER], "latent"),
         ([], "latent"),
@@ -50,8 +55,64 @@ def test_a_setting_that_a_release_no_longer_has_reaches_nothing(version: str | N
     assert reach_of([PARALLEL], Version(version) if version else None) == reach
 
 
+FULL = "flag: --compilation-config.cudagraph_mode=FULL"
+CHUNK = next(order for order in VLLM_ORDERS.replayed if "one visual token" in order.how)
+
+
+@pytest.mark.parametrize(
+    ("version", "settings"),
+    [
+        ("0.21.0", []),
+        ("0.22.1", ["VLLM_USE_BREAKABLE_CUDAGRAPH=1"]),
+        ("0.33.0", ["VLLM_USE_BREAKABLE_CUDAGRAPH=1", "VLLM_BATCH_INVARIANT=1"]),
+    ],
+)
+def test_a_setting_counts_from_the_release_that_has_it(version: str, settings: list[str]) -> None:
+    first, *others = (order for order in VLLM_ORDERS.replayed if order.taken)
+    assert reach_of([first, *others], Version(version)).split(" or ") == [
+        FULL, *settings, "--max-num-batched-tokens of running decodes + 1"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("version", "named"), [("0.22.1", True), ("0.19.0", False)])
+def test_one_visual_token_needs_no_graph_mode(version: str, named: bool) -> None:
+    settings = reach_of([CHUNK], Version(version)).split(" or ")
+    assert ("--max-num-batched-tokens of running decodes + 1" in settings) == named
+
+
+@pytest.mark.parametrize(
+    ("orders", "version", "evidence"),
+    [
+        ([CHUNK], "0.32.0", "emulated"),
+        ([NORMAL, CHUNK], "0.33.0", "emulated"),
+        ([CHUNK], "0.31.0", "read"),
+        ([CHUNK], "0.34.0", "read"),
+        ([CHUNK], None, "read"),
+        ([NORMAL], "0.32.0", "read"),
+        ([VLLM_ORDERS.replayed[-1]], "0.32.0", "read"),
+    ],
+)
+def test_evidence_holds_for_the_releases_that_were_seen(
+    orders: list[Order], version: str | None, evidence: str
+) -> None:
+    assert evidence_of(orders, Version(version) if version else None) == evidence
+
+
+def test_a_setting_that_needs_more_flags_than_another_is_left_out() -> None:
+    orders = [replace(CHUNK, setting="a and b", others=()), replace(CHUNK, setting="b", others=())]
+    assert reach_of(orders, RELEASE) == "flag: b"
+    assert reach_of(orders[:1], RELEASE) == "flag: a and b"
+
+
+def test_an_argument_for_latent_has_a_file_and_a_line() -> None:
+    argued = {rule: text for rule in Rule if (text := latent_argument("vllm", rule))}
+    assert set(argued) == {Rule.R3, Rule.R4, Rule.R6, Rule.R8}
+    assert all(re.search(r"\w+\.py:\d+", text) for text in argued.values())
+    assert latent_argument("sglang", Rule.R4) is None
+
+
 def test_an_engine_that_nobody_has_read_has_no_orders() -> None:
-    assert orders_of("vllm") is VLLM_ORDERS
+    assert orders_of("vllm").live[-len(VLLM_ORDERS.live) :] == VLLM_ORDERS.live
     assert orders_of("sglang") == Orders()
 
 

@@ -39,6 +39,9 @@ OPTIONS = {
         "--family --revision --compare --dtype --layers --hidden --tokens --capacity "
         "--profile-tokens --static --target --cubin --run --execute --configurations --cost"
     ),
+    "engine": (
+        "--source --vllm --family --schedule --mode --methods --regime --search --seed --record --dry-run"
+    ),
     "selftest": "mutants --seed --workers",
     "run": (
         "selection --tier --device --buffer -n --shard --executor --out --resume --case-seconds --memory"

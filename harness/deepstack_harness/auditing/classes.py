@@ -8,11 +8,12 @@ from deepstack_harness.auditing.causes import same_without_graphs
 from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
 from deepstack_harness.auditing.standing import Standing, sum_up, sum_up_regimes
 from deepstack_harness.catalogue.known_failures import known_of
+from deepstack_harness.catalogue.latent import latent_argument
 from deepstack_harness.catalogue.matrix import Where, plan_audit
 from deepstack_harness.catalogue.orders import Order, orders_of
-from deepstack_harness.catalogue.reach import LATENT, UNKNOWN, reach_of
+from deepstack_harness.catalogue.reach import LATENT, UNKNOWN, evidence_of, reach_of
 from deepstack_harness.contract.case import PlannedCase, Regime
-from deepstack_harness.contract.row import Row
+from deepstack_harness.contract.row import Evidence, Row
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import BROKEN
@@ -85,16 +86,23 @@ def play_orders(found: AuditedClass, worker: SourceWorker) -> list[PlayedOrder]:
     ]
 
 
-def reach_in(rule: Rule, found: AuditedClass, worker: SourceWorker, played: Iterable[PlayedOrder]) -> str:
-    """Return how the engine comes to break `rule`, by the orders that were played.
+def reach_in(
+    rule: Rule, found: AuditedClass, worker: SourceWorker, played: Iterable[PlayedOrder]
+) -> tuple[str, Evidence | None]:
+    """Return how the engine comes to break `rule`, by the orders that were played, and what that rests on.
 
-    `latent` is said only of a class that was driven in the engine's own call order, `unknown`
-    otherwise: its `embed_input_ids` and `forward` may do more than to call the methods.
+    `latent` is said only of a class that was driven in the engine's own call order, and of a rule with a
+    written argument (`catalogue.latent`), `unknown` otherwise: its `embed_input_ids` and `forward` may do
+    more than to call the methods.
     """
     source = worker.source
-    reach = reach_of((one.order for one in played if rule in one.judged.broken), source.version)
+    orders = [one.order for one in played if rule in one.judged.broken]
+    reach = reach_of(orders, source.version)
+    if reach != LATENT:
+        return reach, evidence_of(orders, source.version)
     driven = found.forward and orders_of(source.package).live
-    return reach if driven or reach != LATENT else UNKNOWN
+    argued = latent_argument(source.package, rule) is not None
+    return (LATENT, Evidence.READ) if driven and argued else (UNKNOWN, None)
 
 
 def _play_orders(
@@ -123,4 +131,5 @@ def _with_reach(row: Row, found: AuditedClass, worker: SourceWorker, played: Seq
         return row
     # An order of the other regime does not lead to this fault.
     mine = [one for one in played if one.judged.case.regime is row.regime]
-    return replace(row, reach=reach_in(row.rule, found, worker, mine))
+    reach, evidence = reach_in(row.rule, found, worker, mine)
+    return replace(row, reach=reach, evidence=evidence)

@@ -4,21 +4,37 @@ An order is a trace for a class that is driven through its own `embed_input_ids`
 (`deepstack_harness.binding.forward_buffer`): `set N` embeds a step with N visual tokens, `set 0`
 one without, `forward P` embeds text where nothing was embedded and runs the outer forward over P
 padded tokens, `profile P` runs that alone, and `get P; clear P` is one micro-batch of a step.
-Read in vllm/v1/worker/gpu_model_runner.py and gpu_ubatch_wrapper.py.
+Read in vllm/v1/worker/gpu_model_runner.py and gpu_ubatch_wrapper.py (V1), and in vllm/v1/worker/gpu/ (V2),
+which is the default of 0.32 where Triton is there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from deepstack_harness.catalogue.recorded import RecordedOrder, recordings
+from deepstack_harness.contract.row import Evidence
 from deepstack_harness.contract.trace import Trace
+
+AND = " and "
+"""Between flags that are needed together; alternatives are joined by "or"."""
+
+
+@dataclass(frozen=True)
+class OrderSetting:
+    """A setting that leads to an order, and the range of releases that have it (all where it is empty)."""
+
+    text: str
+    releases: str = ""
 
 
 @dataclass(frozen=True)
 class Order:
     """One order of calls, and what an engine needs to come to it.
 
-    `setting` is what has to be switched on; `releases` the range that has the order (all where it
-    is empty); `taken` is False for an order that no release takes.
+    `setting` is what has to be switched on, each of `others` leads there as well; `releases` is the range
+    that has the order (all where it is empty); `taken` is False for an order that no release takes.
+    `seen` is the range whose engine was seen to take it, or whose deciding functions equal that one's, and
+    `evidence` the way it was seen there; elsewhere it was read.
     """
 
     trace: Trace
@@ -26,6 +42,9 @@ class Order:
     setting: str | None = None
     releases: str = ""
     taken: bool = True
+    others: tuple[OrderSetting, ...] = ()
+    seen: str = ""
+    evidence: Evidence = Evidence.READ
 
 
 @dataclass(frozen=True)
@@ -41,14 +60,46 @@ class Orders:
 
 
 def orders_of(package: str) -> Orders:
-    """Return the orders of an engine by its package; none for an engine whose runner nobody has read."""
-    return _ORDERS.get(package, Orders())
+    """Return the orders of an engine by its package; none for an engine whose runner nobody has read.
+
+    Those that were recorded come first.
+    """
+    read = _ORDERS.get(package, Orders())
+    recorded = [one for recording in recordings(package) for one in recording.orders]
+    return Orders(
+        (*(_recorded(one) for one in recorded if not one.replayed), *read.live),
+        (*(_recorded(one) for one in recorded if one.replayed), *read.replayed),
+    )
+
+
+def _recorded(one: RecordedOrder) -> Order:
+    """Return an order that was seen: in a running engine, or with its graphs emulated."""
+    settings = [AND.join(flags) for flags in one.settings if flags]
+    default = len(settings) < len(one.settings)
+    settings += [text.replace(*_TURNED_ON_BY) for text in settings if _TURNED_ON_BY[0] in text]
+    first = None if default else settings[0]
+    return Order(
+        Trace.parse(one.trace), one.how, first, releases=_SINCE.get(first or "", ""),
+        others=_also(settings[1:]), seen=_SEEN,
+        evidence=Evidence.EMULATED if one.replayed else Evidence.ENGINE,
+    )  # fmt: skip
+
+
+def _also(settings: Sequence[str]) -> tuple[OrderSetting, ...]:
+    return tuple(OrderSetting(text, _SINCE.get(text, "")) for text in settings)
 
 
 def _order(
-    trace: str, how: str, *, setting: str | None = None, releases: str = "", taken: bool = True
+    trace: str,
+    how: str,
+    *,
+    setting: str | None = None,
+    releases: str = "",
+    taken: bool = True,
+    others: tuple[OrderSetting, ...] = (),
+    seen: str = "",
 ) -> Order:
-    return Order(Trace.parse(trace), how, setting, releases, taken)
+    return Order(Trace.parse(trace), how, setting, releases, taken, others, seen, Evidence.EMULATED)
 
 
 _LIVE = (
@@ -71,12 +122,14 @@ _LIVE = (
     _order(
         "cap 16: profile 16; set 8; get 4; clear 4; get 4; clear 4; forward 8",
         "two micro-batches of one visual step, then a text-only step",
-        setting="--enable-dbo",
+        # The V2 runner of 0.32 refuses DBO with multimodal models; the flag falls back to V1.
+        setting="--enable-dbo (V1 runner)",
     ),
     _order(
         "cap 16: profile 16; set 16; forward 20",
         "a full step padded to a multiple of the tensor-parallel size, above the token budget",
-        setting="--compilation-config.pass_config.enable_sp",
+        # Padding above the budget needs a remainder: 8192 is a multiple of every usual number of ranks.
+        setting="--compilation-config.pass_config.enable_sp and a budget that is no multiple of the ranks",
         releases="<0.32",
     ),
     _order(
@@ -96,20 +149,50 @@ _LIVE = (
     ),
 )
 
-# Only FULL replays visual steps of any size.  Breakable graphs (0.22 on) replay prefill as FULL
-# does.  The default mode, FULL_AND_PIECEWISE, replays steps in which every request has one token
-# (`_is_uniform_decode` counts tokens only): decoding, and a prefill chunk of one visual token.
+# FULL replays visual steps of any captured size.  Breakable graphs are taken around the outer model, so
+# that they replay prefill as FULL does; from 0.32 on VLLM_BATCH_INVARIANT turns them on (config/vllm.py:824).
+# The default mode, FULL_AND_PIECEWISE, replays what `_is_uniform_decode` calls a decode
+# (gpu_model_runner.py:3654 in 0.32.0): every request has one token.  It counts tokens alone, and its text is
+# the same from 0.19.1 to 0.33.0, so a prefill chunk of one visual token is replayed too.
 _FULL = "--compilation-config.cudagraph_mode=FULL"
+_AS_FULL = (
+    OrderSetting("VLLM_USE_BREAKABLE_CUDAGRAPH=1", ">=0.22"),
+    OrderSetting("VLLM_BATCH_INVARIANT=1", ">=0.32"),
+)
+_CHUNKS = OrderSetting("--max-num-batched-tokens of running decodes + 1", ">=0.19.1")
+_TURNED_ON_BY = ("VLLM_USE_BREAKABLE_CUDAGRAPH=1", "VLLM_BATCH_INVARIANT=1")
+"""A setting, and one that turns it on."""
+_SINCE: Mapping[str, str] = {one.text: one.releases for one in (*_AS_FULL, _CHUNKS)}
+_SEEN = ">=0.32.0,<=0.33.0"
+"""Releases in which the dispatch of a batch equals that of 0.32.0, which was run."""
 _REPLAYED = (
     _order(
         "cap 16: profile 16; set 12; forward 16; forward 16",
         "FULL graphs: captured with nothing set, replayed for a visual step and for a text-only one",
         setting=_FULL,
+        others=_AS_FULL,
+        seen=_SEEN,
     ),
     _order(
         "cap 16: profile 16; set 12; forward 16; set 5; forward 16",
         "FULL graphs: replayed for a long visual step and for a short one",
         setting=_FULL,
+        others=_AS_FULL,
+        seen=_SEEN,
+    ),
+    _order(
+        "cap 16: profile 16; profile 4; set 4 spans=3-4; forward 4; forward 4",
+        "decode graphs: a prefill chunk of one visual token beside three decodes, then decodes alone",
+        setting=_FULL,
+        others=(*_AS_FULL, _CHUNKS),
+        seen=_SEEN,
+    ),
+    _order(
+        "cap 16: profile 8; set 6; forward 8; set 0; forward 12; set 0; forward 10",
+        "FULL graphs: a visual step is replayed, then texts above the largest capture size run in Python",
+        setting=_FULL,
+        others=_AS_FULL,
+        seen=_SEEN,
     ),
     _order(
         "cap 16: profile 16; set 12; forward 16; set 20; forward 16",

@@ -50,7 +50,7 @@ def with_reach(findings: Iterable[Finding], asked: FuzzRequest) -> list[Finding]
             name = finding.model_class or ""
             if finding.rule is None:
                 return None
-            return reach_in(finding.rule, found[name], worker, played[name]) if name in found else UNKNOWN
+            return reach_in(finding.rule, found[name], worker, played[name])[0] if name in found else UNKNOWN
 
         return [replace(one, reach=reach(one)) for one in findings]
 

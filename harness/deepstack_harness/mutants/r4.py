@@ -137,7 +137,7 @@ class SaysItsFirstCapacity(ReferenceBuffer):
 
 
 class SaysRowsInUse(ReferenceBuffer):
-    """Reports the rows of its payload as capacity as soon as one was set."""
+    """The capacity is stated as the rows of the payload as soon as one was set."""
 
     rule = Rule.R4
     fault = "stated capacity"

@@ -1,0 +1,80 @@
+"""Schedules are data: names, what a family takes, and what the child is told."""
+
+import base64
+
+import pytest
+
+from deepstack_harness.errors import UsageError
+from deepstack_harness.live_engine.models import BYTES, MODELS, VOCABULARY, model_of
+from deepstack_harness.live_engine.schedules import (
+    REPLAY_MODES,
+    SCHEDULES,
+    EngineRequest,
+    picture,
+    schedules_of,
+)
+
+QWEN, GRANITE = model_of("qwen3_vl"), model_of("granite4_vision")
+
+
+def test_requests_of_a_schedule_have_names_of_their_own() -> None:
+    for schedule in SCHEDULES.values():
+        names = [request.name for request in schedule.requests]
+        assert len(set(names)) == len(names) > 0, schedule.name
+        assert any(request.is_visual for request in schedule.requests), schedule.name
+        assert all(name in REPLAY_MODES for name in schedule.replays)
+
+
+def test_a_budget_is_a_setting_that_is_told() -> None:
+    for schedule in SCHEDULES.values():
+        assert (schedule.budget is None) == ("--max-num-batched-tokens" not in schedule.setting)
+
+
+def test_one_visual_token_a_step_is_the_budget_of_the_decodes_and_one() -> None:
+    schedule = SCHEDULES["one_token_chunks"]
+    decodes = [request for request in schedule.requests if not request.is_visual]
+    assert schedule.budget == len(decodes) + 1
+    assert "full_and_piecewise" in schedule.replays
+    # They go on decoding until the image, of at most 9 tokens and a text, has been read token by token.
+    assert all(request.answers >= 40 for request in decodes)
+
+
+def test_a_family_without_a_video_gets_no_video() -> None:
+    assert {each.name for each in schedules_of(QWEN)} - {each.name for each in schedules_of(GRANITE)} == {
+        "video"
+    }
+
+
+def test_an_unknown_schedule_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"unknown schedule 'stagered'; did you mean 'staggered'\?"):
+        schedules_of(QWEN, ["stagered"])
+
+
+def test_an_unknown_family_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown family of an engine 'llama'"):
+        model_of("llama")
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=str)
+def test_the_vocabulary_has_room_for_the_special_tokens(model: object) -> None:
+    assert isinstance(model, type(QWEN))
+    assert BYTES + len(model.special) <= VOCABULARY
+    config = model.files["config.json"]
+    assert config["text_config"]["vocab_size"] == VOCABULARY
+    assert model.image.replace("<|vision_start|>", "").replace("<|vision_end|>", "") in model.special
+
+
+def test_a_request_as_the_child_takes_it() -> None:
+    told = EngineRequest("a", images=(3, 4), pixels=32, arrives=2).job(QWEN)
+    assert told["text"] == (
+        "hi <|vision_start|><|image_pad|><|vision_end|> <|vision_start|><|image_pad|><|vision_end|> ok"
+    )
+    assert (told["arrives"], told["aborted"], told["frames"]) == (2, None, [])
+    assert [len(base64.b64decode(image["rgb"])) for image in told["images"]] == [32 * 32 * 3] * 2
+    assert told["images"][0] != told["images"][1]
+    assert EngineRequest("a", images=(3,)).job(GRANITE)["text"] == "hi <image> ok"
+
+
+def test_an_image_is_the_same_every_time() -> None:
+    assert picture(3, 16) == picture(3, 16)
+    assert picture(3, 16) != picture(4, 16)

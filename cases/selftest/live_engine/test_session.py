@@ -1,0 +1,197 @@
+"""The child half in a process of its own, on a stand-in engine that it imports; judged by the parent."""
+
+import sys
+import venv
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Effect, Verdict
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.live_engine.environment import EngineHome
+from deepstack_harness.live_engine.models import model_of
+from deepstack_harness.live_engine.play import OneEngine
+from deepstack_harness.live_engine.played import EngineResult
+from deepstack_harness.live_engine.recording import OrderRecorder
+from deepstack_harness.live_engine.schedules import REPLAY_MODES, SCHEDULES
+from deepstack_harness.live_engine.search import Search, searched
+from deepstack_harness.live_engine.session import EngineFailed, EngineSession, StartOrder
+
+STAND_IN = Path(__file__).parent / "stand_in"
+ONE_TOKEN = SCHEDULES["one_token_chunks"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> EngineHome:
+    """An environment that has the stand-in, and the torch of this one."""
+    folder = tmp_path_factory.mktemp("engine")
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    paths = [str(STAND_IN), *(path for path in sys.path if path.endswith("site-packages"))]
+    (packages / "stand_in.pth").write_text("\n".join(paths))
+    return EngineHome(folder / "bin" / "python", "a stand-in")
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> StartOrder:
+    return StartOrder(model_of("qwen3_vl"), tmp_path)
+
+
+@pytest.fixture(scope="module")
+def engine(home: EngineHome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneEngine]:
+    """One stand-in without a fault, for all schedules that leave it as it is."""
+    order = StartOrder(model_of("qwen3_vl"), tmp_path_factory.mktemp("model"))
+    with OneEngine(home, "a stand-in", order, lambda _: None) as found:
+        yield found
+
+
+def broken(result: EngineResult) -> set[Rule]:
+    return {row.rule for row in result.broken}
+
+
+def test_a_start_tells_what_runs(engine: OneEngine) -> None:
+    facts = engine.session.facts
+    assert (facts.vllm, facts.levels, facts.capacity) == ("0.99.0", 2, 64)
+    assert [call for call, _ in facts.start_calls] == ["get", "clear"]
+    assert [step.tokens for step in facts.start_steps] == [None]
+
+
+@pytest.mark.parametrize("name", ["all_at_once", "chunked_5", "aborted"])
+def test_a_right_engine_keeps_every_rule(engine: OneEngine, name: str) -> None:
+    (result,) = engine.results(SCHEDULES[name])
+    assert broken(result) == set()
+    assert {row.rule for row in result.rows} == {Rule.R0, Rule.R1, Rule.R2, Rule.R3, Rule.R5}
+    assert {row.verdict for row in result.rows} == {Verdict.PASS}
+    assert result.steps > 2
+
+
+def test_a_replayed_one_token_chunk_leaves_its_row(engine: OneEngine) -> None:
+    found = {result.replay.name if result.replay else "": result for result in engine.results(ONE_TOKEN)}
+    assert broken(found[""]) == set()
+    assert found[""].visual_decodes > 0
+    by_default = found["full_and_piecewise"]
+    assert broken(by_default) == {Rule.R0, Rule.R5}
+    assert by_default.replayed > 0
+    for row in by_default.broken:
+        assert (row.regime, row.evidence, row.effect) == (Regime.CAPTURED, "emulated", Effect.OUTPUT)
+        assert row.reach == "flag: --max-num-batched-tokens of running decodes + 1"
+
+
+def test_the_effect_of_a_payload_is_far_above_the_tolerance(engine: OneEngine) -> None:
+    request = ONE_TOKEN.requests[-1]
+    assert engine.alone(request) != engine.alone(request, zero=True)
+    assert engine.alone(ONE_TOKEN.requests[0]) == engine.alone(ONE_TOKEN.requests[0], zero=True)
+
+
+def test_it_is_gone_where_clear_zeroes_whatever_its_counter_says(
+    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "clears_always")
+    with OneEngine(home, "a stand-in", order, lambda _: None) as engine:
+        results = list(engine.results(ONE_TOKEN))
+    assert [broken(result) for result in results] == [set()] * len(results)
+    assert any(result.replayed for result in results)
+
+
+def test_recording_again_gives_the_same(engine: OneEngine) -> None:
+    recorded = []
+    for _ in range(2):
+        engine.recorder = OrderRecorder()
+        for schedule in (SCHEDULES["text_after_image"], SCHEDULES["chunked_5"]):
+            list(engine.results(schedule))
+        recorded.append(engine.recorder.recording())
+    assert recorded[0] == recorded[1]
+    assert any(order.replayed for order in recorded[0].orders)
+    assert set(recorded[0].deciding) == {
+        "vllm.v1.runner.Runner._is_uniform_decode",
+        "vllm.v1.cudagraph_dispatcher.CudagraphDispatcher.initialize_cudagraph_keys",
+        "vllm.v1.cudagraph_dispatcher.CudagraphDispatcher.dispatch",
+    }
+
+
+METHODS = {
+    "_clear_deepstack_input_embeds": """def _clear_deepstack_input_embeds(self, rows: NoSuchType) -> None:
+    for level in self.deepstack_input_embeds:
+        level[:rows].zero_()
+    self.deepstack_input_embeds_num_tokens = 0
+"""
+}
+
+
+def test_other_methods_are_put_into_the_class(home: EngineHome, order: StartOrder) -> None:
+    with OneEngine(home, "a stand-in", replace(order, methods=METHODS), lambda _: None) as engine:
+        result = engine.judge(ONE_TOKEN, REPLAY_MODES["full"])
+    assert result.replayed == result.steps > 0
+    assert broken(result) == set()
+
+
+def test_a_search_finds_the_chunk_and_makes_it_small(engine: OneEngine) -> None:
+    search = Search(engine.judge, REPLAY_MODES["full_and_piecewise"], 60.0, lambda _: None)
+    result = searched(engine, search, most=200)
+    assert Rule.R0 in broken(result)
+    assert search.found is not None
+    assert len(search.found.requests) <= 3
+    assert sum(request.is_visual for request in search.found.requests) == 1
+    assert result.met
+    assert {row.reach for row in result.broken} == {f"flag: --max-num-batched-tokens={search.found.budget}"}
+
+
+def test_a_search_finds_nothing_without_a_fault(engine: OneEngine) -> None:
+    result = searched(engine, Search(engine.judge, None, 60.0, lambda _: None), most=15)
+    assert broken(result) == set()
+    assert result.rows[0].detail == "15 schedules drawn"
+
+
+def test_a_clear_that_does_nothing_is_seen_live(
+    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "keeps_rows")
+    with OneEngine(home, "a stand-in", order, lambda _: None) as engine:
+        (result,) = engine.results(SCHEDULES["staggered"])
+    assert {Rule.R0, Rule.R5} <= broken(result)
+    assert {row.evidence for row in result.broken} == {"engine"}
+
+
+def test_none_while_profiling_is_r1(
+    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "none_first")
+    with OneEngine(home, "a stand-in", order, lambda _: None) as engine:
+        (result,) = engine.results(SCHEDULES["all_at_once"])
+    assert Rule.R1 in broken(result)
+
+
+def test_an_engine_that_does_not_start_says_why(
+    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "no_start")
+    with pytest.raises(EngineFailed, match=r"ValueError: No common block size for 16\.") as said:
+        EngineSession(home, order)
+    assert "it is no model" in str(said.value)
+    assert said.value.exit_code is ExitCode.MACHINE
+
+
+def test_an_engine_without_the_class_is_named(home: EngineHome, tmp_path: Path) -> None:
+    lacking = StartOrder(model_of("granite4_vision"), tmp_path)
+    with pytest.raises(EngineFailed, match="No module named 'vllm.model_executor.models.granite4_vision'"):
+        EngineSession(home, lacking)
+
+
+@pytest.mark.parametrize(("fault", "said"), [("dies", "exited with 7"), ("hangs", "no answer within 1 s")])
+def test_an_engine_that_dies_or_hangs_is_a_crash(
+    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch, fault: str, said: str
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", fault)
+    with OneEngine(home, "a stand-in", order, lambda _: None) as engine:
+        monkeypatch.delenv("STAND_IN_FAULT")
+        worker = engine.session._worker
+        worker.limits = replace(worker.limits, step_s=1.0)
+        (crashed,) = engine.results(SCHEDULES["text_after_image"])
+        assert [(row.rule, row.effect) for row in crashed.broken] == [(Rule.R2, Effect.CRASH)]
+        assert said in crashed.broken[0].detail
+        (after,) = engine.results(SCHEDULES["all_at_once"])
+        assert not broken(after)

@@ -1,0 +1,50 @@
+"""Orders of calls that were recorded in a running engine, read from `fixtures/orders/`.
+
+`deepstack-harness engine --record FILE` writes such a file; recording again gives an equal one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from deepstack_harness.catalogue.data_files import data
+from deepstack_harness.catalogue.versioned import load_json
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class RecordedOrder:
+    """One distinct order: its trace, the schedule that showed it first, and the settings that lead there.
+
+    `settings` are alternatives, each a set of flags that are needed together; an empty one is the default.
+    `replayed` is True where steps of it are replays of a graph, which were emulated.
+    """
+
+    trace: str
+    how: str
+    settings: tuple[tuple[str, ...], ...]
+    replayed: bool
+
+
+@dataclass(frozen=True)
+class EngineRecording:
+    """The distinct orders of one engine; `deciding` has the SHA-256 of what dispatches a step."""
+
+    package: str
+    version: str
+    runner: str
+    deciding: Mapping[str, str]
+    orders: tuple[RecordedOrder, ...]
+    schema_version: int = SCHEMA_VERSION
+
+
+@cache
+def recordings(package: str) -> tuple[EngineRecording, ...]:
+    """Return the recordings of a package, in the order of their file names.
+
+    Raises `UsageError` for a file that is no recording.
+    """
+    files = sorted(data("fixtures/orders").glob("*.json"))
+    found = [load_json(file, EngineRecording, "a recording of orders", SCHEMA_VERSION) for file in files]
+    return tuple(one for one in found if one.package == package)

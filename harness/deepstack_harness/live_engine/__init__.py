@@ -1,0 +1,1 @@
+"""A real engine end to end: its environment, tiny models, schedules of requests, oracles."""

@@ -1,0 +1,233 @@
+"""Start a real vLLM in this process, serve schedules of requests, and tell what was seen.
+
+This file runs under the interpreter of an engine: it imports vLLM, torch and the standard library,
+and nothing of the harness.  Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from importlib import import_module, util
+from pathlib import Path
+from typing import Any
+
+# Before vLLM is imported: its caches go where this process may write.
+os.environ.setdefault("VLLM_CACHE_ROOT", str(Path(tempfile.gettempdir(), "vllm")))
+
+_MOST_STEPS = 3000
+_STARTED: dict[str, Any] = {}
+
+
+def start(job: Mapping[str, Any], channel: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Start the engine of a job; return versions, settings and the calls that its start made."""
+    channel.phase("the import of vllm")
+    vllm = import_module("vllm")
+    module = import_module(f"vllm.model_executor.models.{job['module']}")
+    if not hasattr(module, job["model_class"]):
+        return {"missing": job["model_class"], "vllm": vllm.__version__}
+    model_class = getattr(module, job["model_class"])
+    _replace_methods(model_class, vars(module), job["methods"])
+    ledger_module = _sibling("ledger")
+    ledger = ledger_module.LiveLedger(levels_first=not job["main_features"])
+    watch = ledger_module.ClassWatch(model_class, ledger, job["driven"])
+    channel.phase("the start of the engine")
+    llm = vllm.LLM(**job["settings"])
+    engine = _Engine(vllm, llm, ledger, watch, job["logprobs"])
+    _STARTED["engine"] = engine
+    facts = engine.facts()
+    engine.settle()
+    return facts
+
+
+def serve(schedule: Mapping[str, Any], channel: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Serve one schedule on the engine that `start` started; see `_Engine.serve`."""
+    served: dict[str, Any] = _STARTED["engine"].serve(schedule, channel)
+    return served
+
+
+class _Engine:
+    """A running engine in this process, with everything that is watched in it."""
+
+    def __init__(self, vllm: Any, llm: Any, ledger: Any, watch: Any, logprobs: int) -> None:  # noqa: ANN401
+        self._vllm, self._llm, self._ledger, self._watch = vllm, llm, ledger, watch
+        self._logprobs = logprobs
+        self._engine = llm.llm_engine
+        self._core = self._engine.engine_core.engine_core
+        self._scheduler = self._core.scheduler
+        self._runner = self._core.model_executor.driver_worker.worker.model_runner
+        self._budget = self._scheduler.max_num_scheduled_tokens
+        self._counts: dict[str, int] = {}
+        self._names: list[str] = []
+        self._replay = _sibling("replay").Replay(self._runner)
+        watch.replayed = self._replay.is_replayed
+        self._observe_batches()
+        self._count_calls(self._scheduler, "_preempt_request", "preemptions")
+
+    @property
+    def _model(self) -> Any:  # noqa: ANN401
+        return self._runner.get_model()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what runs, and what the start called."""
+        config = self._engine.vllm_config
+        compilation = config.compilation_config
+        return {
+            "vllm": self._vllm.__version__, "torch": import_module("torch").__version__,
+            "runner": f"{type(self._runner).__module__}.{type(self._runner).__name__}",
+            "compile_mode": str(compilation.mode), "backend": str(compilation.backend),
+            "cudagraph_mode": str(compilation.cudagraph_mode),
+            "capacity": config.scheduler_config.max_num_batched_tokens,
+            "levels": len(_sibling("ledger").buffers_of(self._model)),
+            "deciding": self._deciding(),
+            "start_calls": self._ledger.calls, "start_steps": self._ledger.steps,
+        }  # fmt: skip
+
+    def _deciding(self) -> dict[str, str]:
+        """Return the SHA-256 of the source of each function that decides how a step is dispatched."""
+        runner = type(self._runner)
+        dispatcher = import_module("vllm.v1.cudagraph_dispatcher").CudagraphDispatcher
+        functions = [runner._is_uniform_decode, dispatcher.initialize_cudagraph_keys, dispatcher.dispatch]  # noqa: SLF001
+        return {
+            f"{one.__module__}.{one.__qualname__}": sha256(inspect.getsource(one).encode()).hexdigest()
+            for one in functions
+        }
+
+    def settle(self) -> None:
+        """Note the state at capture: what a start leaves, with nothing set."""
+        self._watch.capture(self._model)
+        self._ledger.reset()
+
+    def serve(self, schedule: Mapping[str, Any], channel: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Serve requests to their end; return the answers by name, the steps, and the calls.
+
+        The buffer begins clean and the prefix cache empty, so that no schedule depends on an earlier one.
+        """
+        self._watch.clean(self._model)
+        self._llm.reset_prefix_cache()
+        self._ledger.reset()
+        self._counts.clear()
+        self._ledger.zero_payload = schedule["zero_payload"]
+        self._replay.use(schedule["replay"])
+        self._scheduler.max_num_scheduled_tokens = schedule["budget"] or self._budget
+        try:
+            answers = self._run(schedule["requests"], channel)
+        finally:
+            self._replay.use(None)
+        return {"answers": answers, "steps": self._ledger.steps, "calls": self._ledger.calls,
+                "counts": dict(self._counts)}  # fmt: skip
+
+    def _run(self, requests: Sequence[Mapping[str, Any]], channel: Any) -> dict[str, Any]:  # noqa: ANN401
+        answers: dict[str, Any] = {}
+        self._names = [each["name"] for each in requests]
+        waiting = list(requests)
+        for step in range(_MOST_STEPS):
+            if not waiting and not self._engine.has_unfinished_requests():
+                return answers
+            channel.phase(f"engine step {step}")
+            for request in [each for each in waiting if each["arrives"] <= step]:
+                waiting.remove(request)
+                self._add(request)
+            gone = [each["name"] for each in requests if each["aborted"] == step]
+            if gone:
+                self._engine.abort_request(gone)
+            for output in self._engine.step():
+                if output.finished:
+                    answers[output.request_id] = self._answer(output.outputs[0])
+        raise RuntimeError(f"requests are left after {_MOST_STEPS} steps")
+
+    def _add(self, request: Mapping[str, Any]) -> None:
+        prompt: dict[str, Any] = {"prompt": request["text"]}
+        data: dict[str, Any] = {}
+        picture = _sibling("model_folder").picture
+        if request["images"]:
+            data["image"] = [picture(image) for image in request["images"]]
+        if request["frames"]:
+            numpy = import_module("numpy")
+            frames = numpy.stack([numpy.asarray(picture(image)) for image in request["frames"]])
+            data["video"] = [(frames, _video_metadata(len(frames)))]
+        if data:
+            prompt["multi_modal_data"] = data
+        wanted = self._vllm.SamplingParams(
+            temperature=0, max_tokens=request["answers"], logprobs=self._logprobs, ignore_eos=True
+        )
+        self._engine.add_request(request["name"], prompt, wanted)
+
+    def _answer(self, output: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Return the tokens of an answer, and its log-probabilities by token id, None for no figure."""
+        rows = []
+        for told in output.logprobs or []:
+            figures = {token: one.logprob for token, one in told.items()}
+            rows.append([figures.get(token) for token in range(self._logprobs)])
+        return {"tokens": list(output.token_ids), "logprobs": rows}
+
+    def _observe_batches(self) -> None:
+        """Note before each step which rows are whose, and what the dispatcher would do with it."""
+        inner = self._runner._determine_batch_execution_and_padding  # noqa: SLF001  # the only place that knows
+
+        def observed(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            answer = inner(*args, **kwargs)
+            self._ledger.pending = {**self._batch(kwargs), **self._replay.observe(kwargs)}
+            return answer
+
+        self._runner._determine_batch_execution_and_padding = observed  # noqa: SLF001
+
+    def _batch(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        scheduled = told.get("num_scheduled_tokens_np")
+        count = told.get("num_reqs")
+        if scheduled is None or count is None:
+            return {"requests": []}
+        batch = self._runner.input_batch
+        computed, prompt = batch.num_computed_tokens_cpu, batch.num_prompt_tokens
+        return {"requests": [
+            [self._name_of(batch.req_ids[i]), int(scheduled[i]), bool(computed[i] < prompt[i])]
+            for i in range(count)
+        ]}  # fmt: skip
+
+    def _name_of(self, inner: str) -> str:
+        """Return the name of a request: inside, the engine adds a random ending to it."""
+        return next((name for name in self._names if inner in {name, f"{name}-{inner[-8:]}"}), inner)
+
+    def _count_calls(self, owner: Any, name: str, counted: str) -> None:  # noqa: ANN401
+        inner = getattr(owner, name, None)
+        if inner is None:
+            return
+
+        def counting(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            self._counts[counted] = self._counts.get(counted, 0) + 1
+            return inner(*args, **kwargs)
+
+        setattr(owner, name, counting)
+
+
+def _video_metadata(frames: int) -> dict[str, Any]:
+    return {
+        "fps": 2.0, "duration": frames / 2, "total_num_frames": frames, "video_backend": "opencv",
+        "frames_indices": list(range(frames)), "do_sample_frames": False,
+    }  # fmt: skip
+
+
+def _replace_methods(model_class: type, names: Mapping[str, Any], methods: Mapping[str, str]) -> None:
+    """Give a class other methods: the text of each function by its name, compiled in the class's module."""
+    for name, text in methods.items():
+        place: dict[str, Any] = dict(names)
+        place.setdefault("IntermediateTensors", import_module("vllm.sequence").IntermediateTensors)
+        exec(compile(f"from __future__ import annotations\n{text}", f"<{name}>", "exec"), place)
+        setattr(model_class, name, place[name])
+
+
+def _sibling(name: str) -> Any:  # noqa: ANN401
+    """Load another file of this folder, once; no `sys.path` leads to it."""
+    if name not in _STARTED:
+        spec = util.spec_from_file_location(
+            f"deepstack_engine_{name}", Path(__file__).with_name(f"{name}.py")
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        module = util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        _STARTED[name] = module
+    return _STARTED[name]
