@@ -8,7 +8,8 @@ import msgspec
 import pytest
 import torch
 
-from deepstack_harness.arms.interpreted import ENVIRONMENT, InterpretedSession
+from deepstack_harness.arms.interpreted import InterpretedSession
+from deepstack_harness.arms.interpreter_environment import ENVIRONMENT
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.case import Case

@@ -301,7 +301,8 @@ import torch
     assert torch.equal(torch.stack(read(buffer, 4)), payload(4))
 
 
-DBO, SP = "flag: --enable-dbo", "flag: --compilation-config.pass_config.enable_sp"
+DBO = "flag: --enable-dbo (V1 runner)"
+SP = "flag: --compilation-config.pass_config.enable_sp and a budget that is no multiple of the ranks"
 RELEASES = ["0.19.1", "0.20.1", "0.22.1", "0.23.0", "0.33.0"]
 
 

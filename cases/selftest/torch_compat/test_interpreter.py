@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deepstack_harness.arms.interpreted import ENVIRONMENT
+from deepstack_harness.arms.interpreter_environment import ENVIRONMENT
 from deepstack_harness.torch_compat.target_support import check_interpreter, why_not
 from deepstack_harness.workers.outcomes import value_of
 from deepstack_harness.workers.worker import Worker

@@ -6,7 +6,6 @@ is the source with one configuration, programs one after the other; matrix produ
 torch's.  Races, PTX, layouts and CUDA graphs are not seen.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -15,18 +14,11 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from deepstack_harness.arms.compile import CompiledSession
+from deepstack_harness.arms.interpreter_environment import interprets_here
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.facts.accesses import AccessFacts, joined
 from deepstack_harness.contract.protocols import Decoder, Inputs, Profile
 from deepstack_harness.errors import MachineError, StepUnavailable
-
-ENVIRONMENT = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-"""Environment of a worker with such sessions: triton reads the first when it is imported."""
-
-
-def interprets_here() -> bool:
-    """Return True in a process that was started with `ENVIRONMENT`."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 class InterpretedSession(CompiledSession):

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 from typing_extensions import override
 
+from deepstack_harness.arms.interpreter_environment import environment_in
 from deepstack_harness.atomic import write_atomically
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.trace import Trace
@@ -29,7 +30,6 @@ from deepstack_harness.fuzzing.lifecycles import lifecycles
 from deepstack_harness.fuzzing.player import MEMORY_BYTES, WorkerPlayer
 from deepstack_harness.fuzzing.request import FuzzRequest, target_of
 from deepstack_harness.fuzzing.watch import Progress, Watch
-from deepstack_harness.play.interpreted_cases import environment_in
 from deepstack_harness.torch_compat.target_support import check_interpreter
 from deepstack_harness.workers.profiles import COMPILE, CONTRACT, SandboxProfile
 

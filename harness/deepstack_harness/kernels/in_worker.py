@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from deepstack_harness.arms.interpreted import ENVIRONMENT
+from deepstack_harness.arms.interpreter_environment import ENVIRONMENT
 from deepstack_harness.kernels.measurement import Measurement
 from deepstack_harness.kernels.subject import Subject
 from deepstack_harness.torch_compat.target_support import check_interpreter, check_support

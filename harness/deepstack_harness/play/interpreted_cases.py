@@ -4,7 +4,7 @@ import atexit
 import tempfile
 from functools import cache
 
-from deepstack_harness.arms.interpreted import ENVIRONMENT
+from deepstack_harness.arms.interpreter_environment import environment_in
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.errors import UsageError
@@ -41,9 +41,3 @@ def _worker() -> CaseWorker:
     atexit.register(folder.cleanup)
     atexit.register(worker.close)  # before the folder goes: the last one registered runs first
     return worker
-
-
-def environment_in(folder: str) -> dict[str, str]:
-    """Return the environment of a worker that interprets, with compile caches of its own in `folder`."""
-    caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
-    return {**ENVIRONMENT, **caches}

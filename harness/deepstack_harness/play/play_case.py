@@ -1,6 +1,6 @@
 """Play a case in this process, among ranks where its arm has more than one, or where code is interpreted."""
 
-from deepstack_harness.arms.interpreted import interprets_here
+from deepstack_harness.arms.interpreter_environment import interprets_here
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.play.in_process import NOTHING_BOUND, Bound, factory_of, shared_model
