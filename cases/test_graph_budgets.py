@@ -39,10 +39,16 @@ def sizes(*counts: int, first: int = 33) -> Trace:
 EVERY = (9, 2, 1, 0, 17, 1, 0)
 
 
+def marks(family: str, arm: str) -> list[pytest.MarkDecorator]:
+    """Play other families where their sizes are unbacked, the hardest for them; all of it, 15 s, at night."""
+    group = pytest.mark.xdist_group(arm.partition("/")[0])
+    return [group] if family == "qwen3_vl" or "unbacked" in arm else [group, pytest.mark.slow]
+
+
 @pytest.mark.parametrize(
     ("family", "arm", "counts", "graphs"),
     [
-        pytest.param(family, arm, counts, graphs, marks=pytest.mark.xdist_group(arm.split("/")[0]))
+        pytest.param(family, arm, counts, graphs, marks=marks(family, arm))
         for family, arm, counts, graphs in [
             ("qwen3_vl", "eager/stock", EVERY, 3),
             ("qwen3_omni_moe_thinker", "eager/stock", EVERY, 3),
