@@ -4,15 +4,15 @@ Uses `torch.utils._python_dispatch.TorchDispatchMode`: an operation allocates if
 that none of its arguments has.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from typing_extensions import override
+
+from deepstack_harness.torch_compat.dispatched import allocated
 
 
 class FailingAllocation(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -33,18 +33,9 @@ class FailingAllocation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        given = set(map(_storage, _tensors((args, kwargs))))
-        for result in _tensors(out):
-            self._left -= _storage(result) not in given
+        for is_new in allocated((args, kwargs), out):
+            self._left -= is_new
             if self._left <= 0 and not self.failed:
                 self.failed = True
                 raise torch.OutOfMemoryError(f"{func} found no memory: this allocation was made to fail")
         return out
-
-
-def _tensors(tree: object) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
-
-
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)

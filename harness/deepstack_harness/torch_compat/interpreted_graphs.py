@@ -21,13 +21,13 @@ from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._ops import OpOverload
 from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
 from triton.runtime.errors import InterpreterError
 from typing_extensions import override
 
 from deepstack_harness.contract.facts.accesses import Disagreement
 from deepstack_harness.errors import MachineError, StepUnavailable
 from deepstack_harness.torch_compat.device_memory import DeviceMemory
+from deepstack_harness.torch_compat.dispatched import tensors_in
 from deepstack_harness.torch_compat.fake_gpu_interface import NoDevice, always
 from deepstack_harness.torch_compat.interpreter import interpreting
 from deepstack_harness.torch_compat.lowering import NotRun
@@ -169,7 +169,7 @@ class _LibraryCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read = {name: one for name, one in tensors.items() if name not in changed}
         out = func(*args, **(kwargs or {}))
         if not func.is_view:
-            results = [one for one in tree_leaves(out) if isinstance(one, Tensor)]
+            results = list(tensors_in(out))
             written = [one for name, one in tensors.items() if name in changed]
             fresh = [one for one in results if not any(one is other for other in written)]
             self._memory.called(str(func), read, [*written, *fresh])

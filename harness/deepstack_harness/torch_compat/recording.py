@@ -6,16 +6,16 @@ are copied into the tensors that the first run gave out, which torch leaves out
 for a view: it is the same data.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from typing_extensions import override
+
+from deepstack_harness.torch_compat.dispatched import allocated, tensors_in
 
 _NEEDS_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
@@ -46,8 +46,7 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise RuntimeError(f"{func} is not permitted while a graph is captured: it depends on data")
         out = func(*args, **(kwargs or {}))
         self._tape.append(partial(_again, func, args, kwargs or {}, out))
-        given = set(map(_storage, _tensors((args, kwargs))))
-        self.allocated += sum(_storage(result) not in given for result in _tensors(out))
+        self.allocated += sum(allocated((args, kwargs), out))
         return out
 
     def append(self, work: Callable[[], object]) -> None:
@@ -62,13 +61,5 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _again(func: OpOverload[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], out: object) -> None:
     again = func(*args, **kwargs)
-    for first, now in zip(_tensors(out), _tensors(again), strict=True):
+    for first, now in zip(tensors_in(out), tensors_in(again), strict=True):
         first.copy_(now)
-
-
-def _tensors(tree: object) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
-
-
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
