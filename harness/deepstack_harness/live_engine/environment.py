@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from deepstack_harness.atomic import write_atomically
 from deepstack_harness.errors import MachineError
-from deepstack_harness.live_engine.installer import OF_THIS_PYTHON, Installer, find_installer, python_of
+from deepstack_harness.live_engine.installer import Installer, find_installer, python_of
 from deepstack_harness.live_engine.plan import SIZE_GB, EnvironmentPlan, folder_for, plan_environment
 from deepstack_harness.workers.command import Command, run_command
 from deepstack_harness.workers.limits import Limits
@@ -143,22 +143,13 @@ class _Making:
         return beside(self._plan.folder, "log")
 
 
-def clean_environment() -> dict[str, str | None]:
-    """Return the variables that a worker under another interpreter must not inherit, each as None."""
-    return dict.fromkeys(OF_THIS_PYTHON)
-
-
 def shimmed(text: str) -> str:
     """Return the source of torchvision's `__init__` with its operators declared, once however often."""
     return _SHIM + text.partition(_SHIM_END)[2] if _SHIM_END in text else _SHIM + text
 
 
 def _check_room(folder: Path) -> None:
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(folder.parent).free
-    except OSError as error:
-        raise MachineError(f"cannot make '{folder.parent}': {error.strerror}") from None
+    free = shutil.disk_usage(folder.parent).free  # the lock lies there already
     if free < _NEEDED:
         raise MachineError(
             f"'{folder.parent}' has {free / 1e9:.1f} GB free, an engine's environment needs "

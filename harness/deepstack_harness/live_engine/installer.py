@@ -8,9 +8,6 @@ from pathlib import Path
 
 from deepstack_harness.sources import pip_settings
 
-# Variables of this process that would lead another Python to our packages.
-OF_THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-
 
 @dataclass(frozen=True)
 class Installer:
@@ -38,8 +35,12 @@ class Installer:
 
     def environment(self) -> Mapping[str, str | None]:
         """Return the variables by which the indexes are known; addresses may carry passwords."""
-        cleared: dict[str, str | None] = dict.fromkeys(OF_THIS_PYTHON)
-        return {**cleared, **(_uv_settings() if self.uv else {})}
+        return {**clean_environment(), **(_uv_settings() if self.uv else {})}
+
+
+def clean_environment() -> dict[str, str | None]:
+    """Return the variables that would lead another interpreter to our packages, each as None."""
+    return dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"))
 
 
 def find_installer() -> Installer:

@@ -8,7 +8,7 @@ from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.row import Evidence, Row
 from deepstack_harness.contract.verdicts import BROKEN, Judgement
 from deepstack_harness.live_engine.facts import LiveStep, StartFacts
-from deepstack_harness.live_engine.schedules import ReplayMode, Schedule
+from deepstack_harness.live_engine.schedules import ReplayMode, Schedule, flags_of
 from deepstack_harness.live_engine.session import StartOrder
 
 
@@ -68,9 +68,8 @@ class RowMaker:
 
 def _reach(schedule: Schedule | None, replay: ReplayMode | None) -> str:
     """Return what a user has to set for a schedule under a graph mode: both, or nothing."""
-    flags = [schedule.setting if schedule else "", replay.flag if replay else ""]
-    told = ", ".join(flag for flag in flags if flag)
-    return f"{FLAG}{told}" if told else DEFAULT
+    flags = flags_of(schedule, replay)
+    return f"{FLAG}{', '.join(flags)}" if flags else DEFAULT
 
 
 def pairs_met(steps: Sequence[LiveStep]) -> frozenset[tuple[str, str]]:

@@ -15,7 +15,7 @@ from deepstack_harness.catalogue.recorded import EngineRecording, RecordedOrder
 from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.errors import UsageError
 from deepstack_harness.live_engine.facts import LiveStep, StartFacts
-from deepstack_harness.live_engine.schedules import ReplayMode, Schedule
+from deepstack_harness.live_engine.schedules import ReplayMode, Schedule, flags_of
 
 _LENGTH = 4
 """Steps of a window: a visual one, and three behind it, which is how long a stale row has to show."""
@@ -36,8 +36,7 @@ class OrderRecorder:
     ) -> None:
         """Take the steps of one schedule as it was served."""
         self.facts = self.facts or facts
-        told = f"{schedule.setting}, {replay.flag if replay else ''}"
-        needed = frozenset(flag for flag in told.split(", ") if flag)
+        needed = frozenset(flags_of(schedule, replay))
         for window in _windows(steps):
             trace = _trace(window, facts.capacity)
             if trace is None:

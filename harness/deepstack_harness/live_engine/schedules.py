@@ -112,6 +112,12 @@ class ReplayMode:
         return {"mode": self.mode, "outer": self.outer, "most": self.most}
 
 
+def flags_of(schedule: Schedule | None, replay: ReplayMode | None) -> tuple[str, ...]:
+    """Return what a user sets for a schedule under a graph mode, flag by flag."""
+    told = (schedule.setting if schedule else "", replay.flag if replay else "")
+    return tuple(flag for one in told for flag in one.split(", ") if flag)
+
+
 _MODE = "--compilation-config.cudagraph_mode"
 
 REPLAY_MODES: Mapping[str, ReplayMode] = MappingProxyType(

@@ -7,8 +7,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from deepstack_harness.errors import MachineError
-from deepstack_harness.live_engine.environment import EngineHome, clean_environment
+from deepstack_harness.live_engine.environment import EngineHome
 from deepstack_harness.live_engine.facts import ServedSchedule, StartFacts, checked
+from deepstack_harness.live_engine.installer import clean_environment
 from deepstack_harness.live_engine.models import TinyModel
 from deepstack_harness.live_engine.schedules import ReplayMode, Schedule, Start
 from deepstack_harness.workers.limits import BY_VARIABLE, MIB, Limits
