@@ -86,5 +86,5 @@ def _as_known(incident: Incident, planned: PlannedCase, found: Evaluation) -> bo
     outputs are right.
     """
     right = found.agreement == 1 and not found.died
-    faulty = planned.case.buffer.name in incident.faulty and planned.case.arm.guards == "drop_all"
+    faulty = planned.case.subject in incident.faulty and planned.case.arm.guards == "drop_all"
     return right != faulty
