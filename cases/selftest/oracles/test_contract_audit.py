@@ -66,3 +66,20 @@ def test_a_step_is_followed_once(played: tuple[Case, Observation]) -> None:
     once = ContractAudit()
     once.follow(*played)
     assert audit.deviations == once.deviations
+
+
+def test_rows_that_a_buffer_states_when_it_is_made_are_no_growth(qwen: Model) -> None:
+    """A row that is missing below the capacity stated before the first step is R2, not R4."""
+    case = case_of("cap 1: get 2", "overstates_capacity")
+    audit = ContractAudit()
+    audit.follow(case, observe(qwen, str(case.trace), "overstates_capacity"))
+    assert {deviation.rule for deviation in audit.deviations} == {Rule.R2}
+
+
+def test_fewer_rows_than_asked_for_are_promised_all_the_same(qwen: Model) -> None:
+    """A capacity of one row less than the constructor was given is a broken R4."""
+    case, seen = case_of("cap 4: get 4", "reference"), observe(qwen, "cap 4: get 4", "reference")
+    (facts,) = seen.steps
+    audit = ContractAudit()
+    audit.follow(case, replace(seen, capacity=3, steps=(replace(facts, capacity=3),)))
+    assert {deviation.rule for deviation in audit.deviations} == {Rule.R4}

@@ -202,6 +202,8 @@ class Observation:
     family that routes tokens to experts, where rounding may choose another expert.
     `error` says why something could not be measured.  `ended` says how the process that
     played the case ended before the last step; the steps from there on are unavailable.
+    `capacity` is the number of token rows that the buffer stated before the first step; None where there
+    is no buffer, or it could not say.
     """
 
     dtype: str
@@ -215,6 +217,7 @@ class Observation:
     routed: bool = False
     error: str | None = None
     ended: str | None = None
+    capacity: int | None = None
 
     def to_json(self) -> bytes:
         """Return one line of JSON."""

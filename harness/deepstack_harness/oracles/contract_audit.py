@@ -52,7 +52,9 @@ class ContractAudit:
         if not observation.vision:
             return  # a model without a vision tower always answers None: that is R1
         if not self._followers:
-            sizes = (case.trace.capacity, observation.levels, observation.hidden)
+            # A buffer may have more room than it was asked for, and says so before the first step.
+            capacity = max(case.trace.capacity, observation.capacity or 0)
+            sizes = (capacity, observation.levels, observation.hidden)
             names = (None, SECOND)[: case.trace.buffers]
             self._followers = {name: _Follower(Ledger(*sizes), self, observation.dtype) for name in names}
         pairs = zip(case.trace.steps[done:], facts[done:], strict=True)

@@ -80,7 +80,7 @@ def without_steps(case: Case, model: Model, player: CasePlayer | None) -> Observ
     return Observation(
         dtype=str(sizes.dtype).removeprefix("torch."), device=str(model.device), levels=sizes.levels,
         hidden=sizes.hidden, torch=str(torch.__version__), steps=(), vision=vision,
-        routed=model.family.routed,
+        routed=model.family.routed, capacity=player.first_capacity if player else None,
     )  # fmt: skip
 
 

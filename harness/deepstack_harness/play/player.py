@@ -79,6 +79,8 @@ class CasePlayer:
         self._sets = 0
         self._given: dict[int, CallersTensor] = {}
         self._failing: FailingAllocation | None = None
+        self.first_capacity = self._stated_capacity().value
+        """Token rows that the buffer stated before the first step; None where it raised."""
 
     @property
     def vision(self) -> bool:
@@ -314,7 +316,7 @@ class CasePlayer:
         first: bool = False,
     ) -> StepFacts:
         lane = self._lane
-        capacity = attempt("capacity", lambda: operator.index(lane.buffer.capacity))
+        capacity = self._stated_capacity()
         beside = self._generation if self._beside is None else generation_of(self._beside)
         return StepFacts(
             step=str(step),
@@ -332,6 +334,9 @@ class CasePlayer:
             failed_allocation=self._failing is not None and self._failing.failed,
             accesses=take_accesses(self._session),
         )
+
+    def _stated_capacity(self) -> Attempt[int]:
+        return attempt("capacity", lambda: operator.index(self._lane.buffer.capacity))
 
     def _shards(self, step: Step, distances: Distances | None) -> tuple[ShardFacts, ...]:
         """Return the payload rows that this rank's decoder was given, where ranks share a step."""
