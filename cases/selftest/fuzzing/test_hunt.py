@@ -75,6 +75,34 @@ def test_another_seed_plays_other_traces() -> None:
     assert one.played != other.played
 
 
+def test_no_trace_is_drawn_behind_the_end() -> None:
+    """What a watcher has enough of is neither played nor drawn."""
+    drawn: list[Trace] = []
+
+    def noted(trace: Trace) -> Trace:
+        drawn.append(trace)
+        return trace
+
+    going = Hunt(target("reference"), InProcessPlayer(), watch=_AtOnce())
+    going.search(lifecycles(going.target).map(noted), 100)
+    assert (going.progress.examples, len(drawn)) == (1, 2)
+
+
+class _AtOnce(Watch):
+    """Has enough after one example."""
+
+    def __init__(self) -> None:
+        self._played = False
+
+    @override
+    def example(self, progress: Progress, trace: Trace) -> None:
+        self._played = True
+
+    @override
+    def enough(self) -> bool:
+        return self._played
+
+
 def test_what_is_known_is_not_told_again(found: list[Finding]) -> None:
     buffer = target(FAULTY)
     again = Hunt(buffer, InProcessPlayer(), known=found)

@@ -28,7 +28,7 @@ from deepstack_harness.fuzzing.target import Target
 from deepstack_harness.fuzzing.watch import Progress, Watch
 
 SEARCH = 250
-"""Examples of one search: what is drawn after the time is over is drawn for nothing."""
+"""Examples of one search; hypothesis shrinks the first fault of a search, and the next one begins anew."""
 PER_NAME = 5
 """Findings of one rule or kind with different shapes; further ones are not told."""
 CAPACITY = 16
@@ -96,7 +96,7 @@ class Hunt:
         while self.progress.examples < examples and not self.is_over:
             self.progress.searches += 1
             search = _Search(self, min(examples, self.progress.examples + SEARCH))
-            with suppress(NoSuchExample):
+            with suppress(NoSuchExample, _SearchIsOver):
                 smallest = find(
                     traces, search.shows, settings=_settings(search.until - self.progress.examples),
                     random=Random(f"{self.seed} {self.progress.searches}"),
@@ -209,6 +209,13 @@ class Hunt:
         )  # fmt: skip
 
 
+class _SearchIsOver(BaseException):
+    """Signal that ends a search at once: hypothesis would draw the examples that are left, for nothing.
+
+    hypothesis passes on what is no `Exception`, as it does with KeyboardInterrupt.
+    """
+
+
 class _Search:
     """The test function of one search: true for a trace with a new fault, and then for that fault alone.
 
@@ -232,7 +239,7 @@ class _Search:
     def _first(self, trace: Trace) -> Fault | None:
         hunt = self._hunt
         if hunt.is_over or hunt.progress.examples >= self.until:
-            return None
+            raise _SearchIsOver
         new = hunt.confirmed(hunt.new_faults(hunt.play_example(trace)))
         if not new or not self._is_shown_again(new[0]):
             return None
