@@ -25,16 +25,11 @@ from deepstack_harness.torch_compat.target_support import why_not
 
 TOKENS, CAPACITY = 77, 8192
 WHY_NOT = why_not()
+ON_H200 = [pytest.mark.xdist_group("kernels-h200"), pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
 TARGETS = [
-    # The same counts as the other target's, 44 s: nightly.
+    # All subjects, 44 s and 26 s: nightly; the test of the incident is for every day.
     pytest.param(CPU, marks=[pytest.mark.slow, pytest.mark.xdist_group("kernels-cpu")]),
-    pytest.param(
-        "h200",
-        marks=[
-            pytest.mark.xdist_group("kernels-h200"),
-            pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT),
-        ],
-    ),
+    pytest.param("h200", marks=[pytest.mark.slow, *ON_H200]),
 ]
 SUBJECTS: Mapping[str, dict[str, Any]] = {
     "sliced": {"revision": "granite_sliced"},
@@ -80,6 +75,17 @@ def _measured(target: str) -> Mapping[str, Measurement]:
 def calls(measured: Mapping[str, Measurement]) -> Calls:
     """The one call of each subject's step."""
     return {name: measurement.calls[0] for name, measurement in measured.items()}
+
+
+@pytest.mark.parametrize("target", [pytest.param("h200", marks=ON_H200)])
+def test_the_incident_has_the_kernels_of_its_baseline(target: str, request: pytest.FixtureRequest) -> None:
+    names = ("sliced", "full", "rows")
+    asked = [subject(target, **SUBJECTS[name]) for name in names]
+    found = measure(asked)
+    said = {name: judge(one.calls, TOKENS).verdict for name, one in zip(names, found, strict=True)}
+    assert said == {"sliced": Verdict.PASS, "full": Verdict.FAIL, "rows": Verdict.FAIL}
+    entries = [BaselineEntry.of(one, measured) for one, measured in zip(asked, found, strict=True)]
+    hold_against_baseline(request, target, found[0], entries, all_of_it=False)
 
 
 def test_a_full_buffer_runs_its_capacity_where_its_size_is_read_first(calls: Calls) -> None:
@@ -181,9 +187,14 @@ def test_facts_are_those_of_the_baseline(
 
 
 def hold_against_baseline(
-    request: pytest.FixtureRequest, target: str, made_by: Measurement, entries: Sequence[BaselineEntry]
+    request: pytest.FixtureRequest,
+    target: str,
+    made_by: Measurement,
+    entries: Sequence[BaselineEntry],
+    *,
+    all_of_it: bool = True,
 ) -> None:
-    """Whatever differs fails, improvements included.
+    """Whatever differs fails, improvements included; without `all_of_it` other entries of the file stay.
 
     Another torch minor than those with a file is no failure: skipped, with the command that makes the file.
     """
@@ -191,6 +202,8 @@ def hold_against_baseline(
     node = request.node.nodeid.partition("@")[0]  # pytest-xdist puts the group behind it
     command = f"python -m pytest '{node}' --deepstack-update-baselines"
     names = {entry.name for entry in entries}
+    if not all_of_it and path.exists():
+        names |= {entry.name for entry in load(path)}
     wanted = request.config.getoption("--deepstack-update-baselines")
     if wanted:
         update(path, entries, names, only_new=wanted == "new")

@@ -17,8 +17,10 @@ OTHERS = ("original", "pr49397", "reference")
 CLOSE = 1e-4
 FAR = 0.1
 BACKENDS = [
-    pytest.param(backend, marks=pytest.mark.xdist_group(backend))
-    for backend in ("eager", "aot_eager", "inductor")
+    pytest.param("eager", marks=pytest.mark.xdist_group("eager")),
+    # Between the two others: nightly.
+    pytest.param("aot_eager", marks=[pytest.mark.slow, pytest.mark.xdist_group("aot_eager")]),
+    pytest.param("inductor", marks=pytest.mark.xdist_group("inductor")),
 ]
 
 

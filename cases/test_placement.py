@@ -56,7 +56,10 @@ def test_a_buffer_stays_where_it_was_made(models: dict[str, Model], revision: st
 
 
 @EAGER_BACKEND
-@pytest.mark.parametrize("revision", ["original", "pr43617", "pr49397"])
+@pytest.mark.parametrize(
+    "revision",
+    ["original", *(pytest.param(one, marks=pytest.mark.slow) for one in ("pr43617", "pr49397"))],
+)
 def test_and_the_compiled_decoder_raises(models: dict[str, Model], revision: str) -> None:
     run = played(models["bfloat16"], f"{revision}@{ELSEWHERE}", STEPS, "eager/drop_all")
     assert run.broken == {R.R0, R.R7}
@@ -70,7 +73,7 @@ def test_the_none_answer_hides_it_until_the_first_set(models: dict[str, Model]) 
 
 
 @EAGER_BACKEND
-@pytest.mark.parametrize("arm", ["eager", "eager/drop_all"])
+@pytest.mark.parametrize("arm", ["eager", pytest.param("eager/drop_all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("caller", "dtype"),
     [
@@ -150,7 +153,7 @@ def test_of_rows_on_meta_the_number_counts(
 
 
 @EAGER_BACKEND
-@pytest.mark.parametrize("arm", ["eager", "eager/drop_all"])
+@pytest.mark.parametrize("arm", ["eager", pytest.param("eager/drop_all", marks=pytest.mark.slow)])
 def test_a_skipped_tower_leaves_the_buffer_on_meta_unless_none_is_made(
     models: dict[str, Model], arm: str
 ) -> None:

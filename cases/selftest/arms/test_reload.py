@@ -150,6 +150,7 @@ def test_operators_of_the_decoder_are_there_before_the_artifact() -> None:
         assert torch.equal(call(decoder, inputs), eager(model, inputs))
 
 
+@pytest.mark.slow
 def test_half_precision_is_as_exact() -> None:
     model = Model.build("qwen3_vl", "bfloat16")
     inputs = inputs_of(model, 9, 3)
@@ -174,7 +175,10 @@ def test_kept_guards_refuse_the_other_structure_and_only_that(qwen: Model, reloa
 
 @pytest.mark.parametrize(
     ("guards", "tokens", "dtype"),
-    [(GuardPolicy.KEEP_TENSOR, 9, torch.float64), (GuardPolicy.SHAPE_ENV_ONLY, 1, torch.float32)],
+    [
+        (GuardPolicy.KEEP_TENSOR, 9, torch.float64),
+        pytest.param(GuardPolicy.SHAPE_ENV_ONLY, 1, torch.float32, marks=pytest.mark.slow),
+    ],
 )
 def test_guards_on_tensors_and_shapes_miss_it(
     qwen: Model, reloaded: Reloaded, guards: GuardPolicy, tokens: int, dtype: torch.dtype
@@ -373,6 +377,7 @@ def test_a_flood_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         process.ask("flood_always", {}, limit_s=60)
 
 
+@pytest.mark.slow
 def test_closing_what_has_died_is_no_error() -> None:
     decoder = reload_small()
     process = fresh_process()
@@ -406,8 +411,8 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "how",
     [
-        "os.kill(os.getpid(), signal.SIGKILL)",
-        "os.kill(fresh_process().pid, signal.SIGSTOP)",
+        pytest.param("os.kill(os.getpid(), signal.SIGKILL)", marks=pytest.mark.slow),
+        pytest.param("os.kill(fresh_process().pid, signal.SIGSTOP)", marks=pytest.mark.slow),
         "os.kill(fresh_process().pid, signal.SIGSTOP); os.kill(os.getpid(), signal.SIGKILL)",
     ],
     ids=["killed", "returning while it hangs", "killed while it hangs"],

@@ -44,8 +44,8 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         (["audit", "--vllm", VERSION], ExitCode.BROKEN),
         (["repro", "43602", "--arm", "eager", "--vllm", VERSION], ExitCode.BROKEN),
-        (["repro", "40143", "--vllm", VERSION], ExitCode.HOLDS),
-        (["repro", "36795", "--vllm", VERSION], ExitCode.HOLDS),
+        pytest.param(["repro", "40143", "--vllm", VERSION], ExitCode.HOLDS, marks=pytest.mark.slow),
+        pytest.param(["repro", "36795", "--vllm", VERSION], ExitCode.HOLDS, marks=pytest.mark.slow),
         pytest.param(
             ["fuzz", "--vllm", VERSION, "--examples", "3", "--seed", "1"],
             ExitCode.BROKEN,

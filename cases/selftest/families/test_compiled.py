@@ -42,9 +42,9 @@ def opened(arm: str, name: str, decoder: torch.nn.Module) -> Session:
 @pytest.mark.parametrize(
     ("arm", "name", "kind"),
     [
-        pytest.param("aot_eager/drop_all", "qwen3_vl", ":written_out", marks=AOT_EAGER),
+        pytest.param("aot_eager/drop_all", "qwen3_vl", ":written_out", marks=[AOT_EAGER, pytest.mark.slow]),
         pytest.param("aot_eager/drop_all", "qwen3_omni_moe_thinker", "", marks=AOT_EAGER),
-        pytest.param("aot_eager/drop_all", "granite4_vision", "", marks=AOT_EAGER),
+        pytest.param("aot_eager/drop_all", "granite4_vision", "", marks=[AOT_EAGER, pytest.mark.slow]),
         pytest.param("inductor/drop_all", "qwen3_vl", "", marks=NIGHTLY),
         pytest.param("inductor/drop_all", "qwen3_omni_moe_thinker", ":opaque", marks=NIGHTLY),
         pytest.param("inductor/drop_all", "granite4_vision", ":opaque", marks=NIGHTLY),
@@ -65,7 +65,7 @@ def test_one_graph_traced_at_16_equals_transformers_at_every_count(arm: str, nam
 @pytest.mark.parametrize(
     ("backend", "name"),
     [
-        pytest.param("eager", "qwen3_vl:written_out", marks=AOT_EAGER),
+        pytest.param("eager", "qwen3_vl:written_out", marks=[AOT_EAGER, pytest.mark.slow]),
         pytest.param("eager", "qwen3_omni_moe_thinker:opaque", marks=AOT_EAGER),
         pytest.param("inductor", "qwen3_vl:written_out", marks=NIGHTLY),
         pytest.param("inductor", "qwen3_omni_moe_thinker:opaque", marks=NIGHTLY),

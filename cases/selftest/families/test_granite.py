@@ -115,7 +115,8 @@ INDUCTOR = pytest.mark.xdist_group("inductor")
         pytest.param("eager/drop_all", "payload", CAPACITY, ALL_ROWS, marks=AOT_EAGER),
         pytest.param("aot_eager/drop_all", "payload", CAPACITY, ALL_ROWS, marks=AOT_EAGER),
         pytest.param("aot_eager/drop_all", "hidden", CAPACITY - 1, ONE_ROW, marks=AOT_EAGER),
-        pytest.param(NO_ASSERTS, "payload", CAPACITY, ALL_ROWS, marks=INDUCTOR),
+        # The incident 40917 has the same with Inductor, every day.
+        pytest.param(NO_ASSERTS, "payload", CAPACITY, ALL_ROWS, marks=[INDUCTOR, pytest.mark.slow]),
         pytest.param(NO_ASSERTS, "hidden", CAPACITY, ONE_ROW, marks=[INDUCTOR, pytest.mark.slow]),
         pytest.param(NO_ASSERTS, "payload", CAPACITY - 1, ONE_ROW, marks=[INDUCTOR, pytest.mark.slow]),
     ],
@@ -132,7 +133,9 @@ def test_rows_that_one_token_costs(arm: str, first: First, profiled: int, expect
         pytest.param("aot_eager/drop_all", "hidden", 1, "shape '.1, 4, 32.' is invalid", marks=AOT_EAGER),
         pytest.param("aot_eager/drop_all", "payload", 2, "must match the size", marks=AOT_EAGER),
         pytest.param("inductor/drop_all", "payload", 1, "expected size 1==64", marks=INDUCTOR),
-        pytest.param("inductor/drop_all", "hidden", 1, "expected size 64==1", marks=INDUCTOR),
+        pytest.param(
+            "inductor/drop_all", "hidden", 1, "expected size 64==1", marks=[INDUCTOR, pytest.mark.slow]
+        ),
     ],
 )
 def test_sizes_that_share_a_symbol_and_differ_raise(arm: str, first: First, tokens: int, says: str) -> None:

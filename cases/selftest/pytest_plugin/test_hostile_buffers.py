@@ -19,7 +19,7 @@ TRACES = ["cap 16: set 9; get 9"]
         ("BlamesTheMachine", "MachineError"), ("SaysNotMeasured", "NotMeasured"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("in_worker", [False, True])
+@pytest.mark.parametrize("in_worker", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_end_of_a_method_is_a_broken_rule(
     deepstack_contract: DeepstackContract, name: str, said: str, in_worker: bool
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.binding.synthetic_vllm import ModelFile, Vllm
+from cases.selftest.scripts.written_scripts import run_scripts
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import UsageError
@@ -38,28 +39,30 @@ def ended(folder: Path, text: str, *arguments: object) -> tuple[int, str]:
     return done.returncode, done.stdout.strip()
 
 
-@pytest.mark.parametrize(
-    ("name", "trace", "rule", "said"),
-    [
-        ("pr43617", "cap 16: set 9; set 3; get 9", Rule.R3, "get 9: wrong rows, or None"),
-        ("pr43617", "cap 16: get 9; set 20; get 9", Rule.R6, "get 9 answered from other storage"),
-        ("pr40145", "cap 16: set 9; forward 16", Rule.R2, "get 16 raised ValueError"),
-        ("pr43617", "cap 16: set 4 levels=4", Rule.R8, "set 4 was accepted"),
-        ("keeps_callers_tensor", "cap 16: set 9; get 9", Rule.R3, "get 9: wrong rows, or None"),
-        (
-            "three_levels_only",
-            "cap 16 levels 4 hidden 9: set 9; get 9",
-            Rule.R2,
-            "get 9: wrong rows, or None",
-        ),
-        ("reference", HEALTHY, Rule.R3, "no fault"),
-    ],
-)
-def test_our_buffers_are_inlined(tmp_path: Path, name: str, trace: str, rule: Rule, said: str) -> None:
-    text = program(trace, rule, Whose(name))
-    code, printed = ended(tmp_path, text)
-    assert (code, printed.partition("\n")[0][: len(said)]) == (int(said != "no fault"), said)
-    assert "harness" not in text
+INLINED = [
+    ("pr43617", "cap 16: set 9; set 3; get 9", Rule.R3, "get 9: wrong rows, or None"),
+    ("pr43617", "cap 16: get 9; set 20; get 9", Rule.R6, "get 9 answered from other storage"),
+    ("pr40145", "cap 16: set 9; forward 16", Rule.R2, "get 16 raised ValueError"),
+    ("pr43617", "cap 16: set 4 levels=4", Rule.R8, "set 4 was accepted"),
+    ("keeps_callers_tensor", "cap 16: set 9; get 9", Rule.R3, "get 9: wrong rows, or None"),
+    ("three_levels_only", "cap 16 levels 4 hidden 9: set 9; get 9", Rule.R2, "get 9: wrong rows, or None"),
+    ("reference", HEALTHY, Rule.R3, "no fault"),
+]
+
+
+def test_our_buffers_are_inlined(tmp_path: Path) -> None:
+    texts = {
+        f"program_{number}": program(trace, rule, Whose(name))
+        for number, (name, trace, rule, _) in enumerate(INLINED)
+    }
+    printed = run_scripts(tmp_path, texts)
+    seen = [(code, out.partition("\n")[0]) for code, out in printed.values()]
+    assert [
+        (one, wanted)
+        for one, (*_, wanted) in zip(seen, INLINED, strict=True)
+        if one[0] != int(wanted != "no fault") or not one[1].startswith(wanted)
+    ] == []
+    assert [text for text in texts.values() if "harness" in text] == []
 
 
 def test_an_upstream_class_is_read_from_the_users_copy(tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ def test_every_test_of_the_pytest_files_is_green_with_the_fix(numbers: list[str]
 
 
 @pytest.mark.xdist_group("eager")
+@pytest.mark.slow  # 5 s
 def test_what_the_scripts_measure(tmp_path: Path) -> None:
     none, refused = render_script(find("43602"), FAMILY), render_script(find("41485"), FAMILY)
     texts = {"none": none, "none_fixed": fixed(none), "nothing": MARK.sub(r"\1return None", none)}
@@ -113,6 +114,7 @@ def test_what_the_scripts_measure(tmp_path: Path) -> None:
 
 
 @pytest.mark.xdist_group("eager")
+@pytest.mark.slow  # 7 s
 def test_the_pytest_files_judge_each_revision_as_the_catalogue_does(tmp_path: Path) -> None:
     expected = {}
     for number in WITH_FIXTURES:

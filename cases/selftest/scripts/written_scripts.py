@@ -30,7 +30,7 @@ for name in sys.argv[1:]:
         except SystemExit as end:
             code = end.code
     said = printed.getvalue() + (code if isinstance(code, str) else "")
-    ended[name] = [1 if isinstance(code, str) else code, said]
+    ended[name] = [1 if isinstance(code, str) else int(code or 0), said]
 print(json.dumps(ended))
 """
 _PYTEST = "import pytest, sys; sys.modules['deepstack_harness'] = None; sys.exit(pytest.main(sys.argv[1:]))"
