@@ -50,6 +50,6 @@ def run(args: Namespace, output: Output) -> ExitCode:
 def _check(args: Namespace) -> None:
     for name in args.mutants:
         if name not in ALL_MUTANTS:
-            raise unknown_name("mutant", name, ALL_MUTANTS)
+            raise unknown_name("mutant", name, ALL_MUTANTS, f"the {len(ALL_MUTANTS)} of 'list mutants'")
     if args.workers < 0:
         raise UsageError(f"--workers {args.workers}: the number of processes must be 0 or more")

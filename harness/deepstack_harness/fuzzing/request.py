@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from deepstack_harness.catalogue.mutants import BUFFERS
+from deepstack_harness.catalogue.registry import REVISIONS
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.buffer_ref import BufferKind, BufferRef, registered, user_buffer
 from deepstack_harness.contract.case import parse_subject
@@ -45,7 +46,7 @@ class FuzzRequest:
             return Target(user_buffer(self.buffer), arm, self.family)
         revision, caller = parse_subject(self.name)
         if revision not in BUFFERS:
-            raise unknown_name("revision", revision, BUFFERS)
+            raise unknown_name("revision", revision, BUFFERS, f"{', '.join(REVISIONS)}, and mutants")
         return Target(registered(revision), arm, self.family, caller)
 
 

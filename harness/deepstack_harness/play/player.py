@@ -15,7 +15,6 @@ from deepstack_harness.contract.observation import (
     CallName,
     Distances,
     GraphUse,
-    RowRange,
     ShardFacts,
     StepFacts,
 )
@@ -34,16 +33,14 @@ from deepstack_harness.errors import StepUnavailable
 from deepstack_harness.play.attempt import Attempt, attempt
 from deepstack_harness.play.lane import PlayedLane
 from deepstack_harness.play.model import Model
-from deepstack_harness.play.payloads import CallersTensor, count_of, laid_out, same_bytes, values_of
-from deepstack_harness.probes.rows import RowOwners
+from deepstack_harness.play.payloads import count_of
+from deepstack_harness.play.reference_lane import ReferenceLane
+from deepstack_harness.play.step_tensors import StepTensors
 from deepstack_harness.probes.storage import StorageWatch
 from deepstack_harness.torch_compat import dynamo
 from deepstack_harness.torch_compat.failing_allocation import FailingAllocation
 
 T = TypeVar("T")
-_REUSED = -1000.0
-"""What a caller writes over its tensor after `set` returned: a buffer must have copied."""
-
 _DUMMY = 1_000_000
 """Hidden states of dummy runs are drawn apart from those of steps."""
 
@@ -61,10 +58,10 @@ class CasePlayer:
         self._caller = caller
         self._correct = Engine()
         self._sizes = sizes = model.sizes(case.trace)
-        self._owners = RowOwners()
+        self._tensors = StepTensors(case, model)
         self._lanes = {
             name: PlayedLane(
-                caller.buffer(make_buffer, sizes), session, self._owners, notes_given=caller.ranks > 1
+                caller.buffer(make_buffer, sizes), session, self._tensors.owners, notes_given=caller.ranks > 1
             )
             for name in (None, SECOND)[: case.trace.buffers]
         }
@@ -72,12 +69,10 @@ class CasePlayer:
         self._alone = case.compare is Compare.NOTHING
         # Graphs need the second buffer: freed storage shows only where nobody keeps answers.
         alone = self._alone and not case.arm.captured
-        self._first_beside = None if alone else self._correct.buffer(make_buffer, sizes)
-        self._beside = self._first_beside
+        beside = None if alone else ReferenceLane(self._correct.buffer(make_buffer, sizes), model)
+        self._first_beside = self._beside = beside
         self._watch = StorageWatch()
         self._captured_in: dict[int, int | None] = {}
-        self._sets = 0
-        self._given: dict[int, CallersTensor] = {}
         self._failing: FailingAllocation | None = None
         self.first_capacity = self._stated_capacity().value
         """Token rows that the buffer stated before the first step; None where it raised."""
@@ -117,26 +112,24 @@ class CasePlayer:
 
     def _buffers(self) -> Sequence[tuple[Engine, Buffer]]:
         under_test = (self._caller, self._lane.buffer)
-        return [under_test] if self._beside is None else [under_test, (self._correct, self._beside)]
+        return [under_test] if self._beside is None else [under_test, (self._correct, self._beside.buffer)]
 
     def _set(self, step: Step) -> StepFacts:
-        payload = self._payload(step)
-        self._owners.remember(self._sets, payload)
-        content = self._owners.content(payload, self._sizes.dtype)
-        attempts = [self._set_and_reuse(step, lane, payload) for lane in range(len(self._buffers()))]
-        self._owners.remember(-self._sets, torch.full_like(payload, _REUSED - self._sets))
+        payload = self._tensors.payload(step)
+        content = self._tensors.content(payload)
+        attempts = [self._give(step, lane, payload) for lane in range(len(self._buffers()))]
+        self._tensors.reused(payload)
         done, changed = attempts[0]
-        plain = all(one == _all_different(self._sets, level, payload) for level, one in enumerate(content))
-        return replace(self._facts(step, done), content=None if plain else content, caller_changed=changed)
+        return replace(self._facts(step, done), content=content, caller_changed=changed)
 
-    def _set_and_reuse(self, step: Step, lane: int, payload: Tensor) -> tuple[Attempt[None], bool]:
+    def _give(self, step: Step, lane: int, payload: Tensor) -> tuple[Attempt[None], bool]:
         """Give the payload to the buffer of a lane: 0 under test, 1 beside it."""
         caller, buffer = self._buffers()[lane]
-        given = self._given[lane] = laid_out(step, payload, self._given.get(lane))
-        done = self._call(step, "set", lambda: caller.set(buffer, given.payload))
-        changed = not same_bytes(given.payload, payload)
-        given.reuse(_REUSED - self._sets)
-        return done, changed
+
+        def set_payload(given: Tensor) -> Attempt[None]:
+            return self._call(step, "set", lambda: caller.set(buffer, given))
+
+        return self._tensors.give(lane, step, payload, set_payload)
 
     def _call(self, step: Step, call: CallName, function: Callable[[], T]) -> Attempt[T]:
         """Call a method of a buffer, with the failure that the step asks for."""
@@ -148,18 +141,6 @@ class CasePlayer:
         self._failing = self._failing or failing
         return done
 
-    def _payload(self, step: Step) -> Tensor:
-        self._sets += 1
-        levels = self._sizes.levels if step.levels is None else step.levels
-        hidden = self._sizes.hidden if step.hidden is None else step.hidden
-        return values_of(step, self._random((levels, step.tokens, hidden), salt=self._sets))
-
-    def _random(self, shape: tuple[int, ...], salt: int) -> Tensor:
-        # Drawn on the CPU, so that every device gets the same numbers.
-        generator = torch.Generator().manual_seed(self._case.seed * 1_000_003 + salt)
-        drawn = torch.randn(shape, generator=generator)
-        return drawn.to(dtype=self._sizes.dtype, device=self._model.device)
-
     def _change(self, step: Step, call: CallName, change: Callable[[Buffer], None]) -> Attempt[None]:
         under_test, *_ = [self._call(step, call, partial(change, buffer)) for _, buffer in self._buffers()]
         return under_test
@@ -169,21 +150,17 @@ class CasePlayer:
         done = self._call(step, "get", lambda: self._lane.ask(count_of(step)))
         if done.returned:
             done = attempt("get", lambda: self._lane.answered(done.value))
-        self._read_beside(step.tokens)
+        if self._beside is not None:
+            self._beside.read(step.tokens)
         return done
-
-    def _read_beside(self, tokens: int) -> tuple[Tensor, ...] | None:
-        """Return the answer of the reference lane's get, or None where it raised or there is no such lane."""
-        beside = self._beside
-        return None if beside is None else attempt("get", lambda: beside.get(tokens)).value
 
     def _forward(self, index: int, step: Step) -> StepFacts:
         for _, buffer in self._buffers():
             begin_step(buffer, step.tokens, profile=step.op is Op.PROFILE)
         if self._alone:
             done = attempt("get", lambda: self._read_and_clear(step))
-            self._read_beside(step.tokens)
-            self._clear_beside(step.tokens)
+            if self._beside is not None:
+                self._beside.follow(step.tokens)
             return self._facts(step, done)
         inputs = self._inputs(index, step)
         ran = attempt("caller", lambda: self._caller.forward(self._lane, inputs, step))
@@ -191,11 +168,6 @@ class CasePlayer:
             return self._facts(step, ran)
         _, distances = self._compare(step, inputs, self._output(ran))
         return self._facts(step, ran, distances)
-
-    def _clear_beside(self, tokens: int) -> None:
-        beside = self._beside
-        if beside is not None:
-            attempt("clear", lambda: beside.clear(tokens))
 
     def _read_and_clear(self, step: Step) -> None:
         self._lane.get(step.tokens)
@@ -209,11 +181,8 @@ class CasePlayer:
 
     def _inputs(self, index: int, step: Step) -> Inputs:
         if self._alone:
-            shape, device = (step.tokens, 1), self._model.device
-            return Inputs(torch.zeros(shape, device=device), torch.zeros(3, step.tokens, device=device), None)
-        hidden = self._random((step.tokens, self._model.family.hidden), salt=-1 - index)
-        positions = self._model.family.positions(step.tokens, self._model.device)
-        return self._caller.inputs(step, Inputs(hidden, positions, None))
+            return self._tensors.no_inputs(step.tokens)
+        return self._caller.inputs(step, self._tensors.inputs(step.tokens, index))
 
     def _compare(
         self, step: Step, inputs: Inputs, out: Tensor | None
@@ -221,18 +190,10 @@ class CasePlayer:
         """Do the step in the reference lane; its payload, and how far `out` is from its output."""
         beside = self._beside
         assert beside is not None  # nobody compares where there is no reference lane
-        reference = attempt("get", lambda: beside.get(step.tokens))
         if self._alone:
-            self._clear_beside(step.tokens)
-            return reference.value, None
-        parts = _parts(inputs, reference.value, self._caller.parts(step.tokens))
-        eager = attempt("decoder", lambda: self._model.numerics.eager(parts))
-        distances = None
-        if reference.returned and eager.value is not None and out is not None and step.tokens > 0:
-            thorough = self._case.compare is Compare.ALL
-            distances = self._model.numerics.distances(out, parts, eager.value, thorough=thorough)
-        self._clear_beside(step.tokens)
-        return reference.value, distances
+            return beside.follow(step.tokens), None
+        ranges, thorough = self._caller.parts(step.tokens), self._case.compare is Compare.ALL
+        return beside.compare(step.tokens, inputs, ranges, out, thorough=thorough)
 
     def _capture(self, step: Step) -> StepFacts:
         done = attempt("capture", lambda: self._capture_size(step.tokens))
@@ -245,12 +206,12 @@ class CasePlayer:
         with self._lane.watched():
             self._session.capture(dummy, self._lane)
         for _ in range(2):
-            self._watch.note_capture(tokens, self._read_beside(tokens), generation_of(beside))
-            attempt("clear", partial(beside.clear, tokens))
+            self._watch.note_capture(tokens, beside.read(tokens), generation_of(beside.buffer))
+            beside.clear(tokens)
         self._captured_in[tokens] = self._generation
 
-    def _capturable(self) -> Buffer:
-        """Return the reference lane's buffer.
+    def _capturable(self) -> ReferenceLane:
+        """Return the reference lane.
 
         Raises `StepUnavailable` where a graph would not record the step as the case says.
         """
@@ -272,7 +233,7 @@ class CasePlayer:
         if ran.unavailable:
             return self._facts(step, ran)
         # A replay runs no get: what only the next get would announce is not announced yet.
-        generation = None if self._beside is None else generation_of(self._beside)
+        generation = None if self._beside is None else generation_of(self._beside.buffer)
         payload, distances = self._compare(step, inputs, ran.value)
         use = self._watch.replayed(step.tokens, payload, generation)
         return self._facts(step, ran, distances, use)
@@ -317,7 +278,7 @@ class CasePlayer:
     ) -> StepFacts:
         lane = self._lane
         capacity = self._stated_capacity()
-        beside = self._generation if self._beside is None else generation_of(self._beside)
+        beside = self._generation if self._beside is None else generation_of(self._beside.buffer)
         return StepFacts(
             step=str(step),
             capacity=self._sizes.capacity if capacity.value is None else capacity.value,
@@ -345,23 +306,3 @@ class CasePlayer:
         stray = distances.eager if distances else None
         caller = self._caller
         return (ShardFacts(caller.rank, caller.ranks, self._lane.given, stray, caller.owns(step.tokens)),)
-
-
-def _parts(inputs: Inputs, payload: tuple[Tensor, ...] | None, ranges: Sequence[slice]) -> list[Inputs]:
-    """Return one `Inputs` per sequence of a step: its rows of every argument.
-
-    A step of one sequence is left as it is.
-    """
-    if len(ranges) == 1:
-        return [replace(inputs, payload=payload)]
-    return [_part(inputs, payload, rows) for rows in ranges]
-
-
-def _part(inputs: Inputs, payload: tuple[Tensor, ...] | None, rows: slice) -> Inputs:
-    cut = None if payload is None else tuple(level[rows] for level in payload)
-    return Inputs(inputs.hidden[rows], inputs.positions[:, rows], cut)
-
-
-def _all_different(number: int, level: int, payload: Tensor) -> tuple[RowRange, ...]:
-    """Return the names of a level's rows where no two rows of a payload are equal, and none is known."""
-    return (RowRange(number, level, 0, payload.size(1)),) if payload.size(1) else ()
