@@ -31,7 +31,7 @@ class ReferenceLane:
         attempt("clear", lambda: self.buffer.clear(tokens))
 
     def follow(self, tokens: int) -> tuple[Tensor, ...] | None:
-        """Do a step in which no decoder runs: read and clear; return what was read."""
+        """Read and clear, where no decoder runs; return what was read, levels of (tokens, hidden)."""
         payload = self.read(tokens)
         self.clear(tokens)
         return payload
