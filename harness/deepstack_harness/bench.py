@@ -131,7 +131,7 @@ def fuzzing() -> Iterator[BenchFigure]:
     for arm in ("eager/drop_all", "inductor/drop_all"):
         rate, ratio = beside_bare_loop(ArmSpec.parse(arm))
         against = f"{rate:.0f} steps/s, against a bare loop of eager, compiled and control"
-        yield BenchFigure(f"fuzzing {arm}", ratio, 1.5, "times", against)
+        yield BenchFigure(f"fuzzing {arm}", ratio, 1.3, "times", against)
 
 
 def bind_seconds(source: str) -> float:

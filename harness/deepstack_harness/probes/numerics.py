@@ -10,6 +10,7 @@ from torch import Tensor
 from deepstack_harness.contract.observation import NOT_FINITE, Distances
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.errors import NotMeasured
+from deepstack_harness.probes.output_cache import OutputCache
 
 _WORDS = 512
 
@@ -27,6 +28,7 @@ class NumericsProbe:
         self._decoder = decoder
         self._exact = copy.deepcopy(decoder).double() if thorough else decoder
         self._levels = levels
+        self._zeroed = OutputCache()
         head = torch.randn(hidden, _WORDS, generator=torch.Generator().manual_seed(0))
         held = next(decoder.parameters(), head)
         self._head = head.to(held.device)
@@ -42,7 +44,7 @@ class NumericsProbe:
 
         Without `thorough` the model without deepstack and the one in fp64 are not run.
         """
-        zeroed = torch.cat([self._run(part, self._zeros(part)) for part in parts])
+        zeroed = torch.cat([self._zeroed.get(part, self._without_values) for part in parts])
         without = torch.cat([self._run(part, None) for part in parts]) if thorough else None
         return Distances(
             eager=distance(out, eager),
@@ -60,8 +62,8 @@ class NumericsProbe:
         chosen, wanted = ((hidden.float() @ self._head).argmax(-1) for hidden in (out, eager))
         return (chosen == wanted).double().mean().item()
 
-    def _zeros(self, part: Inputs) -> tuple[Tensor, ...]:
-        return tuple(torch.zeros_like(part.hidden) for _ in range(self._levels))
+    def _without_values(self, part: Inputs) -> Tensor:
+        return self._run(part, tuple(torch.zeros_like(part.hidden) for _ in range(self._levels)))
 
     def _run(self, part: Inputs, payload: tuple[Tensor, ...] | None) -> Tensor:
         out: Tensor = self._decoder(part.hidden, part.positions, payload)
