@@ -7,7 +7,6 @@ Trainers cut both for the ranks of a step.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +32,7 @@ class TakesPacked(nn.Module):
     def forward(self, hidden: Tensor, positions: Tensor, payload: Payload) -> Tensor:
         """Decode (n, h * (1 + levels)), or (n, h) without a payload, positions (3, n) int64 -> (n, h)."""
         if hidden.size(1) > self.hidden:
-            hidden, *levels = hidden.split(self.hidden, dim=1)
+            hidden, *levels = torch.split(hidden, self.hidden, dim=1)
             payload = tuple(levels)
         out: Tensor = self.decoder(hidden, positions, payload)
         return out
@@ -89,14 +88,16 @@ class SplitsLevels(Engine):
         return CutsLevels(decoder)
 
 
-Scatter = Callable[[Tensor, Tensor], Tensor]
+Levels = tuple[Tensor, ...]
+Scatter = Callable[[Tensor, Levels], Levels]
+"""Function of a mask (n,) bool and features, per level (n, h) with visual tokens first, to rows (n, h)."""
 
 
 class TakesMask(nn.Module):
     """Decoder that is given a mask of visual tokens, and per level their features at the front."""
 
     def __init__(self, decoder: nn.Module, scatter: Scatter) -> None:
-        """Wrap `decoder`; `scatter` makes rows (n, h) of a mask (n,) bool and features (n, h)."""
+        """Wrap `decoder`, whose levels `scatter` makes."""
         super().__init__()
         self.decoder = decoder
         self.scatter = scatter
@@ -104,35 +105,33 @@ class TakesMask(nn.Module):
     @override
     def forward(self, hidden: Tensor, positions: Tensor, payload: Payload) -> Tensor:
         """Decode hidden (n, h), positions (3, n), a mask (n,) and one (n, h) per level, or None -> (n, h)."""
-        if payload is not None:
-            mask, *features = payload
-            payload = tuple(self.scatter(mask, feature) for feature in features)
-        out: Tensor = self.decoder(hidden, positions, payload)
+        levels = None if payload is None else self.scatter(payload[0], payload[1:])
+        out: Tensor = self.decoder(hidden, positions, levels)
         return out
 
 
-def _by_mask(mask: Tensor, feature: Tensor) -> Tensor:
+def _by_mask(mask: Tensor, features: Levels) -> Levels:
     """Return rows (n, h) with the features (n, h) at the places of a mask (n,), in order, zeros elsewhere."""
-    return torch.zeros_like(feature).masked_scatter(mask.unsqueeze(1), feature)
+    return tuple(torch.zeros_like(one).masked_scatter(mask.unsqueeze(1), one) for one in features)
 
 
-def _by_index(mask: Tensor, feature: Tensor) -> Tensor:
-    """Return the rows (n, h) of `_by_mask`; as many rows are indexed as values of the mask say."""
-    level = torch.zeros_like(feature)
-    rows = level[mask]
-    level[mask] = rows + feature[: rows.size(0)]
-    return level
+def _by_index(mask: Tensor, features: Levels) -> Levels:
+    """Return the rows (n, h) of `_by_mask`; as many rows are indexed as values of the mask (n,) say."""
+    # All levels (n, levels, h) in one index, because Dynamo compiles no frame whose loop breaks.
+    stacked = torch.stack(features, dim=1)
+    levels = torch.zeros_like(stacked)
+    rows = levels[mask]
+    levels[mask] = rows + stacked[: rows.size(0)]
+    return levels.unbind(1)
 
 
 class MaskedScatter(Engine):
     """An engine that passes a mask and features, which its decoder scatters (lmdeploy's addition)."""
 
-    scatter: ClassVar[Scatter] = staticmethod(_by_mask)
-
     @override
     def decoder(self, decoder: nn.Module) -> nn.Module:
         """Return the decoder that scatters."""
-        return TakesMask(decoder, self.scatter)
+        return TakesMask(decoder, _by_mask)
 
     @override
     def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
@@ -146,10 +145,13 @@ class MaskedScatter(Engine):
 class BooleanIndex(MaskedScatter):
     """An engine whose decoder reads and writes visual rows by a boolean index (transformers' addition)."""
 
-    scatter = staticmethod(_by_index)
+    @override
+    def decoder(self, decoder: nn.Module) -> nn.Module:
+        """Return the decoder that indexes."""
+        return TakesMask(decoder, _by_index)
 
 
-def _masked(levels: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _masked(levels: Levels) -> Levels:
     """Return a mask (P,) of rows that are not zero, and each level (P, h) with these rows at the front."""
     mask = torch.stack(levels).ne(0).any(0).any(1)
     order = mask.logical_not().to(torch.uint8).argsort(stable=True)

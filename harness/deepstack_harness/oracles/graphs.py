@@ -1,13 +1,12 @@
 """R11: the stated number of graphs, no break, no fall-back to eager.
 
-Arms compile with fullgraph, as engines do, so that a break is an exception of the decoder.
 Without a compiler the answers alone are judged: what guards look at has to stay the same.
 """
 
 from collections.abc import Iterator
 
 from deepstack_harness.contract.case import Case
-from deepstack_harness.contract.observation import Answer, GraphFacts, Observation, Raised
+from deepstack_harness.contract.observation import Answer, GraphFacts, Observation
 from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement
@@ -22,25 +21,13 @@ def judge(observed: ObservedCase) -> Judgement:
         return _judge_answers(case, observation)
     if observation.error:
         return error(Rule.R11, observation.error)
-    found, refused = observation.graphs, break_refused(observation)
-    if refused is not None:
-        told = f"the graph breaks, which fullgraph refuses: {refused.message} ({refused.where})"
-        return against(Rule.R11, case.graph_budget + 1, case.graph_budget, "graphs", told)
+    found = observation.graphs
     if found is None:
         return skip(Rule.R11, _why_nothing(case, observation))
     surplus = found.breaks + found.limit_hit
     # At the limit fewer graphs exist than sizes were asked for: what is missing would run eager.
     graphs = max(found.graphs, case.graph_budget) + surplus if surplus else found.graphs
     return against(Rule.R11, graphs, case.graph_budget, "graphs", _describe(found))
-
-
-def break_refused(observation: Observation) -> Raised | None:
-    """Return the exception of a decoder whose graph would break: Dynamo's `Unsupported` under fullgraph.
-
-    Without fullgraph torch would compile two graphs there, and run the operation between them uncompiled.
-    """
-    raised = (facts.raised for facts in observation.steps if facts.raised)
-    return next((one for one in raised if one.call == "decoder" and one.type == "Unsupported"), None)
 
 
 def _judge_answers(case: Case, observation: Observation) -> Judgement:

@@ -17,7 +17,6 @@ from deepstack_harness.oracles.distances import (
     tolerance,
     worst_step,
 )
-from deepstack_harness.oracles.graphs import break_refused
 from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.oracles.row_origins import Deviation
 
@@ -40,9 +39,9 @@ def judge(observed: ObservedCase) -> Judgement:
 
 
 def crashes(observed: ObservedCase) -> list[Deviation]:
-    """Return the decoder's exceptions; R11 tells of the recompile limit and of a graph that breaks."""
+    """Return the decoder's exceptions; at the recompile limit they are ours, and R11 tells it."""
     case, observation = observed.case, observed.observation
-    if (observation.graphs and observation.graphs.limit_hit) or break_refused(observation):
+    if observation.graphs and observation.graphs.limit_hit:
         return []
     return [
         Deviation(
