@@ -48,7 +48,7 @@ class Run:
     @property
     def about_sources(self) -> bool:
         """True if a class of an engine can be played in place of the revisions: no caller is at fault."""
-        return not any("@" in subject for subject in self.broken)
+        return not any("@" in subject for subject in (*self.broken, *self.revisions))
 
     def __post_init__(self) -> None:
         """Refuse a trace or an arm that cannot be parsed; msgspec adds where in the file it stands."""

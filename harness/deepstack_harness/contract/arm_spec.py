@@ -2,8 +2,8 @@
 
 An arm is `eager`, a control (`no-deepstack`, `zero-deepstack`: eager with the
 payload taken away or zeroed), or `BACKEND/GUARDS`, such as `inductor/drop_all`.
-Behind these stands what is unusual, in this order: a shape policy, options of Inductor, `breaks` where
-fullgraph is left out, how graphs are captured, and how many ranks share a step:
+Behind these stands what is unusual, in this order: a shape policy, options of Inductor, `breaks`,
+how graphs are captured, and how many ranks share a step:
 `eager/full`, `inductor/drop_all/no_size_asserts`, `aot_eager/drop_all/tp2`.
 """
 
@@ -106,8 +106,6 @@ _CONTROLS = {
     "no-deepstack": (PayloadPolicy.NONE, "control: not compiled, payload None"),
     "zero-deepstack": (PayloadPolicy.ZERO, "control: not compiled, payload all zeros"),
 }
-
-
 _RANKS = re.compile(r"tp([1-9]\d*)")
 _SHAPES = {
     ShapePolicy.STATIC: "sizes compiled for themselves",
@@ -132,7 +130,7 @@ _GRAMMAR = "BACKEND/GUARDS[/SHAPES][/OPTION][/breaks][/CAPTURE][/tpN]"
 class ArmSpec:
     """One way to run: guards, shapes, backend, capture mode, payload, ranks that share a step.
 
-    `breaks`: without fullgraph, torch runs what it cannot compile between graphs.  Engines compile with it.
+    `breaks`: fullgraph, with which engines compile, is left out.
     """
 
     guards: GuardPolicy = GuardPolicy.NONE

@@ -45,8 +45,8 @@ def _recompiled(case: Case, observation: Observation) -> str | None:
     graphs = observation.graphs
     if graphs and graphs.breaks:
         return (
-            f"torch broke the graph {plural(graphs.breaks, 'time')} and compiled {graphs.graphs} graphs, and not "
-            f"{case.graph_budget}: an operation, such as an index by values, is in no graph"
+            f"torch broke the graph {plural(graphs.breaks, 'time')} and compiled {graphs.graphs} graphs, and "
+            f"not {case.graph_budget}: an operation, such as an index by values, is in no graph"
         )
     if graphs is None or not graphs.reasons or graphs.graphs <= case.graph_budget:
         return None
