@@ -1,7 +1,7 @@
 """Every incident of the catalogue: each revision breaks exactly the rules it is known to break.
 
 Every day all uncompiled cases are played, and the compiled ones that decide each incident, on its first
-family; the others, 1 s to 6 s each, are nightly.
+family; the others, 1 s to 6 s each, are nightly, and so are all compiled ones of a `nightly` incident.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,8 @@ def cases() -> Iterator[object]:
                 arm = planned.case.arm
                 # So do ranks: one worker starts them.
                 group = pytest.mark.xdist_group("ranks" if arm.ranks > 1 else str(arm.backend))
-                slow = [pytest.mark.slow] if arm.compiled and planned not in decides else []
+                daily = planned in decides and not incident.nightly
+                slow = [pytest.mark.slow] if arm.compiled and not daily else []
                 yield pytest.param(planned, id=f"{incident.id}-{_name(planned)}", marks=[group, *slow])
 
 

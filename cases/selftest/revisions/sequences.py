@@ -23,13 +23,17 @@ class Sequence:
     contract: list[Read]
     granite_full: list[Read]
     granite_sliced: list[Read]
+    omni_0_22: list[Read] | None = None
 
     def of(self, revision: str) -> list[Read]:
         """What a revision answers that has no column of its own: those behave as another one here.
 
         #49397 differs only in a model without a vision tower, #44384 where the buffer was
-        made elsewhere, `granite_rows` inside the graph; the reference keeps the contract.
+        made elsewhere, `granite_rows` inside the graph; the reference keeps the contract, and so does
+        `omni_0_22` where it has no column.
         """
+        if revision == "omni_0_22":
+            return self.omni_0_22 or self.contract
         name = _AS.get(revision, revision)
         reads: list[Read] = getattr(self, name)
         return reads
@@ -79,6 +83,7 @@ SEQUENCES = {
         [(20, 16)],
         [(16, 16)],
         [(16, 16)],
+        omni_0_22=[(20, 0)],
     ),
     "S7": Sequence(
         "cap 16: set 9; get 9; set 20; get 20",
@@ -115,6 +120,7 @@ REVISIONS = (
     "pr43617",
     "pr49397",
     "pr44384",
+    "omni_0_22",
     "granite_full",
     "granite_rows",
     "granite_sliced",

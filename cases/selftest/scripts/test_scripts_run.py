@@ -21,15 +21,19 @@ from cases.selftest.scripts.written_scripts import (
 )
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.registry import REVISIONS
+from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.scripts.standalone import render_pytest, render_script
 
 INDUCTOR, RANKS = "40917", "18098"
-TOGETHER = [incident.id for incident in WRITTEN if incident.id not in (INDUCTOR, RANKS)]
+# Those of a nightly incident compile too: 0.3 s and more each, four times over.
+NIGHTLY = [one.id for one in WRITTEN if one.nightly and one.script and ArmSpec.parse(one.script.arm).compiled]
+TOGETHER = [incident.id for incident in WRITTEN if incident.id not in (INDUCTOR, RANKS, *NIGHTLY)]
 # Few child processes: whatever needs none of its own shares one.
 in_groups = pytest.mark.parametrize(
     "numbers",
     [
         pytest.param(TOGETHER, id="together", marks=pytest.mark.xdist_group("eager")),
+        pytest.param(NIGHTLY, id="nightly", marks=[pytest.mark.xdist_group("eager"), pytest.mark.slow]),
         pytest.param(
             [INDUCTOR], id="inductor", marks=[pytest.mark.xdist_group("inductor"), pytest.mark.slow]
         ),
@@ -42,6 +46,7 @@ pytest_files_in_groups = pytest.mark.parametrize(
     "numbers",
     [
         pytest.param(TOGETHER, id="together", marks=pytest.mark.xdist_group("eager")),
+        pytest.param(NIGHTLY, id="nightly", marks=[pytest.mark.xdist_group("eager"), pytest.mark.slow]),
         pytest.param(
             [INDUCTOR], id="inductor", marks=[pytest.mark.xdist_group("inductor"), pytest.mark.slow]
         ),

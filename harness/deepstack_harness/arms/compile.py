@@ -16,7 +16,13 @@ from torch import Tensor
 
 from deepstack_harness.arms.eager import EagerSession
 from deepstack_harness.arms.reload import ReloadedDecoder
-from deepstack_harness.contract.arm_spec import ArmSpec, Capture, GuardPolicy, InductorOption, ShapePolicy
+from deepstack_harness.contract.arm_spec import (
+    ArmSpec,
+    Capture,
+    GuardPolicy,
+    InductorOption,
+    ShapePolicy,
+)
 from deepstack_harness.contract.protocols import Decoder, Inputs, Profile
 from deepstack_harness.errors import StepUnavailable
 from deepstack_harness.torch_compat import dynamo
@@ -77,7 +83,7 @@ class CompiledSession(EagerSession):
         self._code = decoder.forward.__code__  # type: ignore[attr-defined]
         self._compiled = torch.compile(
             decoder.forward,  # type: ignore[attr-defined]
-            fullgraph=True,
+            fullgraph=not spec.breaks,
             dynamic=False,
             backend=spec.backend.compiler,
             options=self._options(self.guards),  # never reused: torch.compile empties it

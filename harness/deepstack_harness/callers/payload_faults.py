@@ -1,6 +1,7 @@
 """Callers that lose the payload on its way to the decoder, or read and write the wrong rows of it."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -57,3 +58,32 @@ class TakesOneSpan(Engine):
             first = int(visual[0])
             mixed[:, visual] = payload[:, first : first + len(visual)]
         buffer.set(mixed)
+
+
+class NeverClears(Engine):
+    """An engine that ends no payload: a step without visual tokens reads that of the step before it.
+
+    Nothing erases the tensors that tpu-inference stores on Qwen3-Omni.
+    """
+
+    @override
+    def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
+        """Run get and decode over P tokens, and no clear, hidden (P, h) -> (P, h)."""
+        return lane.run(replace(inputs, payload=lane.get(step.tokens)))
+
+
+class FixedLevelRange(Engine):
+    """An engine that adds a fixed number of levels, whatever the model has (`range(3)` in sglang)."""
+
+    levels: ClassVar[int] = 3
+
+    @override
+    def forward(self, lane: Lane, inputs: Inputs, step: Step) -> Tensor:
+        """Decode P tokens with zeros in place of the levels behind the range, hidden (P, h) -> (P, h)."""
+        levels = lane.get(step.tokens) or ()
+        kept = tuple(
+            level if index < self.levels else torch.zeros_like(level) for index, level in enumerate(levels)
+        )
+        out = lane.run(replace(inputs, payload=kept or None))
+        lane.clear(step.tokens)
+        return out

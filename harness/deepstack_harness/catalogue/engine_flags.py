@@ -32,6 +32,7 @@ def _engine_has(arm: ArmSpec) -> bool:
         arm.guards is GuardPolicy.KEEP_TENSOR,
         arm.shapes is ShapePolicy.STATIC,
         arm.capture is Capture.REDUCE_OVERHEAD,
+        arm.breaks,
     )
     return not any(unknown)
 

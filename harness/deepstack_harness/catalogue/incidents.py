@@ -15,6 +15,7 @@ from pathlib import Path
 
 from deepstack_harness.catalogue.data_files import data
 from deepstack_harness.catalogue.extensions import OURS, Extension, declared
+from deepstack_harness.catalogue.upstream import reports
 from deepstack_harness.catalogue.versioned import load_toml
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.facts.systems import System
@@ -47,7 +48,7 @@ class Run:
     @property
     def about_sources(self) -> bool:
         """True if a class of an engine can be played in place of the revisions: no caller is at fault."""
-        return not any("@" in subject for subject in self.broken)
+        return not any("@" in subject for subject in (*self.broken, *self.revisions))
 
     def __post_init__(self) -> None:
         """Refuse a trace or an arm that cannot be parsed; msgspec adds where in the file it stands."""
@@ -83,7 +84,8 @@ class Incident:
     `references` are `project number`; `rules` are those that name the fault; `faulty` and `fixed` are
     revisions or mutants, with `@CALLER` after the name where the fault, or its absence, is the
     caller's.  Incidents of another `system` (`deepstack_harness.catalogue.registry.SYSTEMS`) name
-    variants of that system, and have neither families nor runs.
+    variants of that system, and have neither families nor runs.  Of a `nightly` one CI plays daily what
+    is not compiled alone.
     """
 
     id: str
@@ -99,6 +101,7 @@ class Incident:
     run: tuple[Run, ...] = ()
     system: str = DEEPSTACK
     script: Script | None = None
+    nightly: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a buffer's incident without runs, runs of another system, and a script without a fault."""
@@ -269,6 +272,8 @@ def find(text: str) -> Incident:
             if reference.endswith(f" {wanted}")
         ]
         raise UsageError(f"incident '{text}' is ambiguous: write one of {', '.join(full)}")
+    if report := next((one for one in reports().values() if one.reason and one.reference == wanted), None):
+        raise UsageError(f"'{text}' is no incident: {report.reason}")
     unread = "".join(f"; {file.broken}" for file in incident_files() if file.broken)
     listed = ", ".join(f"{incident.id} ({incident.name})" for incident in known)
     names = sorted({name for incident in known for name in _names(incident)})

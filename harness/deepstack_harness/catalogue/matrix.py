@@ -126,8 +126,11 @@ def daily(incident: Incident, case: Case) -> bool:
     """Return whether CI plays a case of an incident every day.
 
     A cold compile takes 1 s to 6 s, so that CI cannot play all.  Compiled cases are daily on the
-    incident's first family, and with Inductor on its first faulty and its last fixed revision.
+    incident's first family, and with Inductor on its first faulty and its last fixed revision; those of a
+    `nightly` incident never are.
     """
+    if incident.nightly and case.arm.compiled:
+        return False
     if case.arm.backend is Backend.INDUCTOR and case.subject not in (incident.faulty[0], incident.fixed[-1]):
         return False
     return case.arm.backend is Backend.NONE or case.family == incident.families[0]

@@ -64,6 +64,10 @@ REVISIONS = Names(
         "pr44384": Entry(
             f"{_REVISIONS}.qwen:Pr44384Buffer", "not merged: levels made anew beside the hidden states"
         ),
+        "omni_0_22": Entry(
+            f"{_REVISIONS}.omni:OmniBuffer",
+            "vllm-omni 0.22.0 .. 0.30.0: get zeroes the rows behind the count",
+        ),
         "granite_full": Entry(
             f"{_REVISIONS}.granite:GraniteFullBuffer",
             "Granite of vLLM 0.20.0 .. 0.20.2: whole buffers reach the compiled model",
@@ -102,6 +106,23 @@ CALLERS = Names(
             f"{_CALLERS}.payload_faults:TakesOneSpan",
             "fault: visual tokens with gaps between get wrong rows",
         ),
+        "never_clears": Entry(f"{_CALLERS}.payload_faults:NeverClears", "fault: no step ends a payload"),
+        "fixed_level_range": Entry(
+            f"{_CALLERS}.payload_faults:FixedLevelRange", "fault: three levels are added, whatever there are"
+        ),
+        "packs_levels": Entry(
+            f"{_CALLERS}.other_layouts:PacksLevels", "the levels are packed behind the embeddings, if any"
+        ),
+        "splits_levels": Entry(
+            f"{_CALLERS}.other_layouts:SplitsLevels", "the decoder cuts every level for ranks, and joins them"
+        ),
+        "masked_scatter": Entry(
+            f"{_CALLERS}.other_layouts:MaskedScatter", "a mask and features, scattered by the decoder"
+        ),
+        "boolean_index": Entry(
+            f"{_CALLERS}.other_layouts:BooleanIndex",
+            "fault: a mask and features, which the decoder adds by a boolean index",
+        ),
         "ids_while_profiling": Entry(
             f"{_CALLERS}.ids_while_profiling:IdsWhileProfiling",
             "fault: token ids in the profile run, embeddings afterwards",
@@ -138,6 +159,10 @@ CALLERS = Names(
             f"{_CALLERS}.sharding_faults:PayloadShardedUnpadded",
             "fault: the payload is split by its own size, hidden states by the padded one",
         ),
+        "payload_chunked_unpadded": Entry(
+            f"{_CALLERS}.sharding_faults:PayloadChunkedUnpadded",
+            "fault: the payload is cut by torch.chunk, whose last part is short or missing",
+        ),
         "wrong_ranks_rows": Entry(
             f"{_CALLERS}.sharding_faults:WrongRanksRows", "fault: each rank adds its neighbour's payload"
         ),
@@ -158,6 +183,10 @@ CALLERS = Names(
         "state_in_trace": Entry(
             f"{_CALLERS}.state_in_trace:StateInTrace",
             "fault: the compiled decoder reads the count of tokens from an attribute",
+        ),
+        "payload_on_model": Entry(
+            f"{_CALLERS}.payload_on_model:PayloadOnModel",
+            "fault: the compiled decoder reads the payload from an attribute",
         ),
     },
     "callers",

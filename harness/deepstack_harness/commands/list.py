@@ -2,12 +2,14 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from itertools import chain
 from types import MappingProxyType
 
 from deepstack_harness.catalogue.engine_flags import engine_flags
 from deepstack_harness.catalogue.extensions import GROUPS, Extension, declared
 from deepstack_harness.catalogue.incidents import Incident, clashes, incident_files
+from deepstack_harness.catalogue.live_faults import live_faults
 from deepstack_harness.catalogue.mutants import BUFFERS, MUTANTS
 from deepstack_harness.catalogue.names import Entry, Names
 from deepstack_harness.catalogue.registry import (
@@ -27,7 +29,9 @@ from deepstack_harness.oracles.all_rules import ORACLES
 from deepstack_harness.oracles.extensions import misnamed
 from deepstack_harness.reporting.terminal.output import Column, Output
 
-SUMMARY = "list incidents, families, revisions, mutants, variants, callers, arms, rules and extensions"
+SUMMARY = (
+    "list incidents, live faults, families, revisions, mutants, variants, callers, arms, rules and extensions"
+)
 Item = dict[str, object]
 
 
@@ -74,6 +78,13 @@ def _incident(incident: Incident) -> Item:
         "faulty": incident.faulty,
         "fixed": incident.fixed,
     }
+
+
+def _faults() -> Iterable[Item]:
+    """Yield the faults of the newest engines, with what became of each."""
+    for fault in live_faults():
+        where = f"{fault.package} {fault.versions}, {fault.seen}"
+        yield {**asdict(fault), "name": fault.id, "summary": f"{fault.title} ({where}); {fault.outcome}"}
 
 
 def _entries(entries: Mapping[str, Entry]) -> Iterable[Item]:
@@ -153,6 +164,7 @@ EXTENSIBLE: Mapping[str, Names] = MappingProxyType(
 KINDS: Mapping[str, Callable[[], Iterable[Item]]] = MappingProxyType(
     {
         "incidents": _incidents,
+        "faults": _faults,
         "families": _families,
         "revisions": lambda: _entries(REVISIONS),
         "mutants": _mutants,

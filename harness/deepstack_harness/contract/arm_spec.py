@@ -2,8 +2,8 @@
 
 An arm is `eager`, a control (`no-deepstack`, `zero-deepstack`: eager with the
 payload taken away or zeroed), or `BACKEND/GUARDS`, such as `inductor/drop_all`.
-Behind these stands what is unusual, in this order: a shape policy, options of
-Inductor, how graphs are captured, and how many ranks share a step:
+Behind these stands what is unusual, in this order: a shape policy, options of Inductor, `breaks`,
+how graphs are captured, and how many ranks share a step:
 `eager/full`, `inductor/drop_all/no_size_asserts`, `aot_eager/drop_all/tp2`.
 """
 
@@ -106,8 +106,6 @@ _CONTROLS = {
     "no-deepstack": (PayloadPolicy.NONE, "control: not compiled, payload None"),
     "zero-deepstack": (PayloadPolicy.ZERO, "control: not compiled, payload all zeros"),
 }
-
-
 _RANKS = re.compile(r"tp([1-9]\d*)")
 _SHAPES = {
     ShapePolicy.STATIC: "sizes compiled for themselves",
@@ -124,12 +122,16 @@ _CAPTURES = {
     Capture.BREAKABLE: "graph of get, decode and clear, broken at attention",
     Capture.REDUCE_OVERHEAD: "CUDA graphs by torch's own mode reduce-overhead",
 }
-_GRAMMAR = "BACKEND/GUARDS[/SHAPES][/OPTION][/CAPTURE][/tpN]"
+_BREAKS = "breaks"
+_GRAMMAR = "BACKEND/GUARDS[/SHAPES][/OPTION][/breaks][/CAPTURE][/tpN]"
 
 
 @dataclass(frozen=True)
 class ArmSpec:
-    """One way to run: guard policy, shape policy, backend, capture mode, payload, ranks that share a step."""
+    """One way to run: guards, shapes, backend, capture mode, payload, ranks that share a step.
+
+    `breaks`: fullgraph, with which engines compile, is left out.
+    """
 
     guards: GuardPolicy = GuardPolicy.NONE
     shapes: ShapePolicy = ShapePolicy.NONE
@@ -138,6 +140,7 @@ class ArmSpec:
     payload: PayloadPolicy = PayloadPolicy.BUFFER
     options: tuple[InductorOption, ...] = ()
     ranks: int = 1
+    breaks: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what does not go together."""
@@ -145,6 +148,8 @@ class ArmSpec:
             raise UsageError(f"arm '{self.name}': {self.options[0]} is an option of backend inductor")
         if self.capture is Capture.REDUCE_OVERHEAD and self.backend is not Backend.INDUCTOR:
             raise UsageError(f"arm '{self.name}': reduce_overhead is a mode of backend inductor")
+        if self.breaks and (not self.compiled or self.captured or self.interpreted):
+            raise UsageError(f"arm '{self.name}': breaks are those of graphs of torch.compile alone")
         if self.interpreted:
             self._check_interpreted()
 
@@ -172,6 +177,7 @@ class ArmSpec:
         parts = [f"{self.backend}/{self.guards}" if self.compiled else self._control]
         parts += [str(self.shapes)] if self.shapes in _SHAPES else []
         parts += map(str, self.options)
+        parts += [_BREAKS] if self.breaks else []
         parts += [str(self.capture)] if self.captured else []
         parts += [f"tp{self.ranks}"] if self.ranks > 1 else []
         return "/".join(parts)
@@ -211,6 +217,7 @@ class ArmSpec:
             else "not compiled"
         )
         parts = [how, _SHAPES.get(self.shapes), *map(_OPTIONS.get, self.options), _CAPTURES.get(self.capture)]
+        parts += ["graph breaks allowed"] if self.breaks else []
         parts += [f"{self.ranks} ranks share a step"] if self.ranks > 1 else []
         return ", ".join(part for part in parts if part)
 
@@ -228,7 +235,7 @@ class ArmSpec:
         return spec
 
 
-_Part = GuardPolicy | ShapePolicy | InductorOption | Capture | int
+_Part = GuardPolicy | ShapePolicy | InductorOption | Capture | int | str
 
 
 def _meanings(part: str) -> Iterator[_Part]:
@@ -238,6 +245,8 @@ def _meanings(part: str) -> Iterator[_Part]:
             yield kind(part)
     if ranks := _RANKS.fullmatch(part):
         yield int(ranks[1])
+    if part == _BREAKS:
+        yield part
 
 
 def _compose(first: str, parts: Sequence[_Part]) -> ArmSpec | None:
@@ -254,6 +263,7 @@ def _compose(first: str, parts: Sequence[_Part]) -> ArmSpec | None:
         next((part for part in parts if isinstance(part, Capture)), Capture.NONE),
         options=tuple(part for part in parts if isinstance(part, InductorOption)),
         ranks=next((part for part in parts if isinstance(part, int)), 1),
+        breaks=_BREAKS in parts,
     )
 
 
@@ -269,7 +279,8 @@ def every_arm() -> Sequence[ArmSpec]:
 
 
 _UNUSUAL = (
-    "eager/stock/static", "eager/drop_all/mark_unbacked", "inductor/drop_all/mark_unbacked",
+    "eager/stock/static", "eager/stock/static/breaks",
+    "eager/drop_all/mark_unbacked", "inductor/drop_all/mark_unbacked",
     "inductor/drop_all/no_size_asserts", "inductor/drop_all/emulate_casts",
     "h200/drop_all", "h200/drop_all/no_size_asserts",
     "eager/full", "eager/piecewise", "eager/breakable",

@@ -43,6 +43,11 @@ def _why_raised(case: Case, observation: Observation, step: Step, said: Raised) 
 def _recompiled(case: Case, observation: Observation) -> str | None:
     """Return why right outputs cost more graphs than the budget; None where they do not."""
     graphs = observation.graphs
+    if graphs and graphs.breaks:
+        return (
+            f"torch broke the graph {plural(graphs.breaks, 'time')} and compiled {graphs.graphs} graphs, and "
+            f"not {case.graph_budget}: an operation, such as an index by values, is in no graph"
+        )
     if graphs is None or not graphs.reasons or graphs.graphs <= case.graph_budget:
         return None
     compiled = f"torch compiled {graphs.graphs} graphs, and not {case.graph_budget}"

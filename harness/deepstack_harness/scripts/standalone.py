@@ -111,7 +111,10 @@ def _summary(system: str, subject: str) -> str:
         return f"{variant.summary}; fault: {variant.fault}"
     revision, caller = parse_subject(subject)
     if caller != ENGINE:
-        return "an engine around a buffer that keeps every rule; " + CALLERS[caller].summary
+        rules = (
+            "every rule" if revision == "reference" else f"every rule but this: {BUFFERS[revision].summary}"
+        )
+        return f"an engine around a buffer that keeps {rules}; {CALLERS[caller].summary}"
     return f"the buffer of {BUFFERS[revision].summary}"
 
 

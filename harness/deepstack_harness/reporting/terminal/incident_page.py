@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from deepstack_harness.catalogue.incidents import Incident, Run
 from deepstack_harness.catalogue.known_failures import KnownFailure
-from deepstack_harness.catalogue.upstream import link_of
+from deepstack_harness.catalogue.live_faults import LiveFault
+from deepstack_harness.catalogue.upstream import link_of, state_of
 from deepstack_harness.reporting.terminal.output import Output
 
 _LABEL = 10
@@ -15,8 +16,10 @@ _WIDEST = 100
 """Longer lines are hard to read."""
 
 
-def show_page(output: Output, incident: Incident, failures: Sequence[KnownFailure]) -> None:
-    """Print an incident, the released classes that are known to have it, and how to see it."""
+def show_page(
+    output: Output, incident: Incident, failures: Sequence[KnownFailure], faults: Sequence[LiveFault]
+) -> None:
+    """Print an incident, the released classes and live faults that are known of it, and how to see it."""
     output.line(f"incident {incident.id} ({incident.name})", "bold")
     for line in _wrapped(incident.title, 0):
         output.line(line)
@@ -28,6 +31,7 @@ def show_page(output: Output, incident: Incident, failures: Sequence[KnownFailur
     _list(
         output, "releases", [_release(one) for one in failures] or ["no released class is known to have it"]
     )
+    _list(output, "live", [_live(one) for one in faults])
     _paragraph(output, "faulty", ", ".join(incident.faulty))
     _paragraph(output, "right", ", ".join(incident.fixed))
     if incident.families:
@@ -64,8 +68,12 @@ def _commands(incident: Incident) -> Iterator[str]:
 
 
 def _report(reference: str) -> str:
-    link = link_of(reference)
-    return f"{reference}: {link}" if link else reference
+    link, state = link_of(reference), state_of(reference)
+    return (f"{reference}: {link}" if link else reference) + (f" ({state})" if state else "")
+
+
+def _live(fault: LiveFault) -> str:
+    return f"{fault.id}, {fault.package} {fault.versions} ({fault.seen}): {fault.title}; reach {fault.reach}"
 
 
 def _release(failure: KnownFailure) -> str:
