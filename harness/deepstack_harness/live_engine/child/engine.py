@@ -18,6 +18,18 @@ from typing import Any
 # Before vLLM is imported: its caches go where this process may write.
 os.environ.setdefault("VLLM_CACHE_ROOT", str(Path(tempfile.gettempdir(), "vllm")))
 
+# Functions of vLLM's runner: a step, what it embeds and which rows are visual, its padding, and what is
+# taken for a batch of decodes.  Its base class for GPUs has them all, the one for CPUs inherits them.
+_DECIDE_CALLS = (
+    "execute_model", "_preprocess", "_gather_mm_embeddings", "_determine_batch_execution_and_padding",
+    "_is_uniform_decode",
+)  # fmt: skip
+# Functions of its dispatcher, which says what is replayed.
+_DECIDE_REPLAYS = (
+    "__init__", "initialize_cudagraph_keys", "add_cudagraph_key", "_create_padded_batch_descriptor",
+    "_compute_bs_to_padded_graph_size", "dispatch",
+)  # fmt: skip
+
 _MOST_STEPS = 3000
 _STARTED: dict[str, Any] = {}
 
@@ -87,13 +99,13 @@ class _Engine:
         }  # fmt: skip
 
     def _deciding(self) -> dict[str, str]:
-        """Return the SHA-256 of the source of each function that decides how a step is dispatched."""
-        runner = type(self._runner)
+        """Return the SHA-256 of the source of each function that decides what a step calls and replays."""
         dispatcher = import_module("vllm.v1.cudagraph_dispatcher").CudagraphDispatcher
-        functions = [runner._is_uniform_decode, dispatcher.initialize_cudagraph_keys, dispatcher.dispatch]  # noqa: SLF001
+        found = [inspect.unwrap(getattr(type(self._runner), name)) for name in _DECIDE_CALLS]
+        found += [inspect.unwrap(getattr(dispatcher, name)) for name in _DECIDE_REPLAYS]
         return {
             f"{one.__module__}.{one.__qualname__}": sha256(inspect.getsource(one).encode()).hexdigest()
-            for one in functions
+            for one in found
         }
 
     def settle(self) -> None:
