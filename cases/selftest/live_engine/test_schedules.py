@@ -27,7 +27,9 @@ def test_requests_of_a_schedule_have_names_of_their_own() -> None:
 
 def test_a_budget_is_a_setting_that_is_told() -> None:
     for schedule in SCHEDULES.values():
-        assert (schedule.budget is None) == ("--max-num-batched-tokens" not in schedule.setting)
+        told = [flag for flag in schedule.settings if flag.startswith("--max-num-batched-tokens")]
+        assert len(told) == (schedule.budget is not None), schedule.name
+        assert all("," not in flag for flag in schedule.settings)
 
 
 def test_one_visual_token_a_step_is_the_budget_of_the_decodes_and_one() -> None:

@@ -60,6 +60,13 @@ def test_a_start_tells_what_runs(engine: OneEngine) -> None:
     assert [step.tokens for step in facts.start_steps] == [None]
 
 
+def test_a_schedule_that_does_not_preempt_has_measured_nothing(engine: OneEngine) -> None:
+    """The stand-in has no prefix cache, drafts nothing, and has room for all."""
+    (result,) = engine.results(SCHEDULES["cached_and_preempted"])
+    assert {row.verdict for row in result.rows} == {Verdict.ERROR}
+    assert all("no request was preempted" in row.detail for row in result.rows)
+
+
 @pytest.mark.parametrize("name", ["all_at_once", "chunked_5", "aborted"])
 def test_a_right_engine_keeps_every_rule(engine: OneEngine, name: str) -> None:
     (result,) = engine.results(SCHEDULES[name])
@@ -108,6 +115,8 @@ def test_recording_again_gives_the_same(engine: OneEngine) -> None:
     assert any(order.replayed for order in recorded[0].orders)
     assert set(recorded[0].deciding) == {
         "vllm.v1.runner.Runner._is_uniform_decode",
+        "vllm.v1.runner.Runner._determine_batch_execution_and_padding",
+        "vllm.v1.cudagraph_dispatcher.CudagraphDispatcher.__init__",
         "vllm.v1.cudagraph_dispatcher.CudagraphDispatcher.initialize_cudagraph_keys",
         "vllm.v1.cudagraph_dispatcher.CudagraphDispatcher.dispatch",
     }

@@ -152,8 +152,8 @@ def _settings(model: TinyModel, start: Start) -> dict[str, Any]:
     if start is Start.PRESSED:
         # CPU attention has blocks of multiples of 32 tokens only (16: "No common block size").
         settings |= {
-            "enable_prefix_caching": True, "block_size": 32, "num_gpu_blocks_override": 10,
-            "max_model_len": 256,  # one request has to fit into the blocks
+            "enable_prefix_caching": True, "block_size": 32, "num_gpu_blocks_override": 7,
+            "max_model_len": 128,  # one request has to fit into the blocks
             "speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2,
                                    "prompt_lookup_min": 1},
         }  # fmt: skip
