@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from deepstack_harness.errors import UsageError
-from deepstack_harness.live_engine.models import BYTES, MODELS, VOCABULARY, model_of
+from deepstack_harness.live_engine.models.known import model_of
 from deepstack_harness.live_engine.schedules import (
     REPLAY_MODES,
     SCHEDULES,
@@ -55,15 +55,6 @@ def test_an_unknown_schedule_is_refused() -> None:
 def test_an_unknown_family_is_refused() -> None:
     with pytest.raises(UsageError, match="unknown family of an engine 'llama'"):
         model_of("llama")
-
-
-@pytest.mark.parametrize("model", MODELS.values(), ids=str)
-def test_the_vocabulary_has_room_for_the_special_tokens(model: object) -> None:
-    assert isinstance(model, type(QWEN))
-    assert BYTES + len(model.special) <= VOCABULARY
-    config = model.files["config.json"]
-    assert config["text_config"]["vocab_size"] == VOCABULARY
-    assert model.image.replace("<|vision_start|>", "").replace("<|vision_end|>", "") in model.special
 
 
 def test_a_request_as_the_child_takes_it() -> None:

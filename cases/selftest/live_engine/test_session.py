@@ -13,7 +13,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Effect, Verdict
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.live_engine.environment import EngineHome
-from deepstack_harness.live_engine.models import model_of
+from deepstack_harness.live_engine.models.known import model_of
 from deepstack_harness.live_engine.play import OneEngine
 from deepstack_harness.live_engine.played import EngineResult
 from deepstack_harness.live_engine.recording import OrderRecorder
@@ -86,6 +86,17 @@ def test_a_replayed_one_token_chunk_leaves_its_row(engine: OneEngine) -> None:
     for row in by_default.broken:
         assert (row.regime, row.evidence, row.effect) == (Regime.CAPTURED, "emulated", Effect.OUTPUT)
         assert row.reach == "flag: --max-num-batched-tokens of running decodes + 1"
+
+
+def test_a_counter_that_comes_with_the_first_set_is_not_there_at_capture(
+    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "counts_later")
+    with OneEngine(home, "a stand-in", order, lambda _: None) as engine:
+        live = engine.judge(ONE_TOKEN)
+        replayed = engine.judge(ONE_TOKEN, REPLAY_MODES["full_and_piecewise"])
+    assert broken(live) == set()
+    assert broken(replayed) == {Rule.R0, Rule.R5}
 
 
 def test_the_effect_of_a_payload_is_far_above_the_tolerance(engine: OneEngine) -> None:

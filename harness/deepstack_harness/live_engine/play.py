@@ -18,7 +18,7 @@ from deepstack_harness.live_engine.answers import (
 from deepstack_harness.live_engine.environment import EngineHome, Say
 from deepstack_harness.live_engine.facts import EngineAnswer, LiveStep, ServedSchedule
 from deepstack_harness.live_engine.model_folders import PROBES, FirstToken, ModelFolder, model_folder
-from deepstack_harness.live_engine.models import TinyModel
+from deepstack_harness.live_engine.models.tiny import TinyModel
 from deepstack_harness.live_engine.played import EngineResult, RowMaker, pairs_met
 from deepstack_harness.live_engine.proofs import missing_proofs, proved
 from deepstack_harness.live_engine.recording import OrderRecorder

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from deepstack_harness.errors import unknown_name
-from deepstack_harness.live_engine.models import TinyModel
+from deepstack_harness.live_engine.models.tiny import TinyModel
 
 
 class Start(StrEnum):
