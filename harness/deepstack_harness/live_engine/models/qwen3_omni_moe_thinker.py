@@ -11,11 +11,18 @@ _AUDIO = {
     "encoder_attention_heads": 2, "encoder_ffn_dim": 64, "num_mel_bins": 128, "output_dim": qwen.HIDDEN,
     "downsample_hidden_size": 16, "n_window": 50, "n_window_infer": 800, "max_source_positions": 1500,
 }  # fmt: skip
+# 8 x 8 positions of patches of 16 pixels; transformers takes them from `num_position_embeddings`.
+_VISION = {
+    "model_type": "qwen3_omni_moe_vision_encoder",
+    **qwen.VISION,
+    "image_size": 128,
+    "apply_vit_abs_pos_embed": True,
+}
 _THINKER = {
     "model_type": "qwen3_omni_moe_thinker", "dtype": "float32", "torch_dtype": "float32",
     **qwen.visual_ids(_SPECIAL), "audio_token_id": _IDS["<|audio_pad|>"],
     "audio_start_token_id": _IDS["<|audio_start|>"], "audio_end_token_id": _IDS["<|audio_end|>"],
-    "audio_config": _AUDIO, "vision_config": {"model_type": "qwen3_omni_moe_vision_encoder", **qwen.VISION},
+    "audio_config": _AUDIO, "vision_config": _VISION,
     "text_config": {"model_type": "qwen3_omni_moe_text", **qwen.TEXT, **qwen.MIXTURE},
     "tie_word_embeddings": False, "position_id_per_seconds": 13,
 }  # fmt: skip
