@@ -10,8 +10,10 @@ from packaging.version import Version
 from deepstack_harness.catalogue.latent import latent_argument
 from deepstack_harness.catalogue.orders import VLLM_ORDERS, Order, Orders, orders_of
 from deepstack_harness.catalogue.reach import evidence_of, reach_of
+from deepstack_harness.catalogue.recorded import deciding_functions, recordings
+from deepstack_harness.contract.row import Evidence
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import Op
+from deepstack_harness.contract.trace import Op, Trace
 
 NORMAL, *_, LATER = VLLM_ORDERS.live
 MICRO_BATCHES = next(order for order in VLLM_ORDERS.live if order.setting == "--enable-dbo (V1 runner)")
@@ -55,6 +57,8 @@ def test_a_setting_that_a_release_no_longer_has_reaches_nothing(version: str | N
     assert reach_of([PARALLEL], Version(version) if version else None) == reach
 
 
+(RECORDING,) = recordings("vllm")
+RECORDED = orders_of("vllm", RECORDING.deciding)
 FULL = "flag: --compilation-config.cudagraph_mode=FULL"
 CHUNK = next(order for order in VLLM_ORDERS.replayed if "one visual token" in order.how)
 
@@ -83,16 +87,15 @@ def test_one_visual_token_needs_no_graph_mode(version: str, named: bool) -> None
 @pytest.mark.parametrize(
     ("orders", "version", "evidence"),
     [
-        ([CHUNK], "0.32.0", "emulated"),
-        ([NORMAL, CHUNK], "0.33.0", "emulated"),
-        ([CHUNK], "0.31.0", "read"),
-        ([CHUNK], "0.34.0", "read"),
-        ([CHUNK], None, "read"),
-        ([NORMAL], "0.32.0", "read"),
-        ([VLLM_ORDERS.replayed[-1]], "0.32.0", "read"),
+        ([CHUNK, NORMAL], "0.32.0", "read"),
+        ([RECORDED.replayed[0]], "0.32.0", "emulated"),
+        ([RECORDED.replayed[0], CHUNK], None, "emulated"),
+        ([RECORDED.live[0], RECORDED.replayed[0]], "0.32.0", "engine"),
+        ([replace(RECORDED.live[0], releases="<0.32"), NORMAL], "0.32.0", "read"),
+        ([replace(RECORDED.live[0], taken=False)], "0.32.0", "read"),
     ],
 )
-def test_evidence_holds_for_the_releases_that_were_seen(
+def test_the_best_evidence_of_this_version_counts(
     orders: list[Order], version: str | None, evidence: str
 ) -> None:
     assert evidence_of(orders, Version(version) if version else None) == evidence
@@ -112,8 +115,52 @@ def test_an_argument_for_latent_has_a_file_and_a_line() -> None:
 
 
 def test_an_engine_that_nobody_has_read_has_no_orders() -> None:
-    assert orders_of("vllm").live[-len(VLLM_ORDERS.live) :] == VLLM_ORDERS.live
-    assert orders_of("sglang") == Orders()
+    assert orders_of("vllm") == VLLM_ORDERS
+    assert orders_of("sglang", RECORDING.deciding) == Orders()
+    assert deciding_functions("sglang") == frozenset()
+
+
+def test_a_source_inherits_a_recording_where_all_that_decides_is_equal() -> None:
+    found = orders_of("vllm", {**RECORDING.deciding, "another": "function"})
+    seen = [one for one in (*found.live, *found.replayed) if one.evidence is not Evidence.READ]
+    assert len(seen) == len(RECORDING.orders) > 0
+    assert {str(one.trace) for one in seen} == {one.trace for one in RECORDING.orders}
+
+
+@pytest.mark.parametrize("name", sorted(RECORDING.deciding))
+@pytest.mark.parametrize("other", ["0" * 64, None])
+def test_one_function_that_differs_or_is_missing_leaves_what_was_read(name: str, other: str | None) -> None:
+    hashes = {**RECORDING.deciding, name: other or ""}
+    if other is None:
+        del hashes[name]
+    assert orders_of("vllm", hashes) == VLLM_ORDERS
+
+
+def test_a_recording_that_names_no_function_speaks_of_no_source() -> None:
+    assert not replace(RECORDING, deciding={}).speaks_of(RECORDING.deciding)
+
+
+def test_an_order_that_was_read_gives_way_to_a_recorded_one_that_is_like_it() -> None:
+    read = (*VLLM_ORDERS.live, *VLLM_ORDERS.replayed)
+    both = (*RECORDED.live, *RECORDED.replayed)
+    covered = [one for one in read if one.covered]
+    assert [one for one in read if one not in both] == covered
+    assert len(covered) == 2
+    seen = [(one.setting, shape_of(one.trace)) for one in both if one.evidence is not Evidence.READ]
+    for one in covered:
+        settings = {one.setting, *(other.text for other in one.others)}
+        assert any(setting in settings and shape[:2] == shape_of(one.trace)[:2] for setting, shape in seen)
+
+
+def shape_of(trace: Trace) -> list[tuple[bool, bool]]:
+    """Return for each step behind the profile runs: is it visual, and does it fill the budget."""
+    calls = [step for step in trace.steps if step.op in {Op.SET, Op.FORWARD}]
+    pairs = zip([None, *calls], calls, strict=False)
+    return [
+        (before is not None and before.op is Op.SET and before.tokens > 0, step.tokens == trace.capacity)
+        for before, step in pairs
+        if step.op is Op.FORWARD
+    ]
 
 
 def test_every_clear_of_an_order_follows_a_get_of_as_many_tokens() -> None:

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from deepstack_harness.errors import UsageError
-from deepstack_harness.live_engine.models import BYTES, MODELS, VOCABULARY, model_of
+from deepstack_harness.live_engine.models.known import model_of
 from deepstack_harness.live_engine.schedules import (
     REPLAY_MODES,
     SCHEDULES,
@@ -27,7 +27,9 @@ def test_requests_of_a_schedule_have_names_of_their_own() -> None:
 
 def test_a_budget_is_a_setting_that_is_told() -> None:
     for schedule in SCHEDULES.values():
-        assert (schedule.budget is None) == ("--max-num-batched-tokens" not in schedule.setting)
+        told = [flag for flag in schedule.settings if flag.startswith("--max-num-batched-tokens")]
+        assert len(told) == (schedule.budget is not None), schedule.name
+        assert all("," not in flag for flag in schedule.settings)
 
 
 def test_one_visual_token_a_step_is_the_budget_of_the_decodes_and_one() -> None:
@@ -53,15 +55,6 @@ def test_an_unknown_schedule_is_refused() -> None:
 def test_an_unknown_family_is_refused() -> None:
     with pytest.raises(UsageError, match="unknown family of an engine 'llama'"):
         model_of("llama")
-
-
-@pytest.mark.parametrize("model", MODELS.values(), ids=str)
-def test_the_vocabulary_has_room_for_the_special_tokens(model: object) -> None:
-    assert isinstance(model, type(QWEN))
-    assert BYTES + len(model.special) <= VOCABULARY
-    config = model.files["config.json"]
-    assert config["text_config"]["vocab_size"] == VOCABULARY
-    assert model.image.replace("<|vision_start|>", "").replace("<|vision_end|>", "") in model.special
 
 
 def test_a_request_as_the_child_takes_it() -> None:

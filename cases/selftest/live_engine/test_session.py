@@ -13,7 +13,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Effect, Verdict
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.live_engine.environment import EngineHome
-from deepstack_harness.live_engine.models import model_of
+from deepstack_harness.live_engine.models.known import model_of
 from deepstack_harness.live_engine.play import OneEngine
 from deepstack_harness.live_engine.played import EngineResult
 from deepstack_harness.live_engine.recording import OrderRecorder
@@ -60,6 +60,13 @@ def test_a_start_tells_what_runs(engine: OneEngine) -> None:
     assert [step.tokens for step in facts.start_steps] == [None]
 
 
+def test_a_schedule_that_does_not_preempt_has_measured_nothing(engine: OneEngine) -> None:
+    """The stand-in has no prefix cache, drafts nothing, and has room for all."""
+    (result,) = engine.results(SCHEDULES["cached_and_preempted"])
+    assert {row.verdict for row in result.rows} == {Verdict.ERROR}
+    assert all("no request was preempted" in row.detail for row in result.rows)
+
+
 @pytest.mark.parametrize("name", ["all_at_once", "chunked_5", "aborted"])
 def test_a_right_engine_keeps_every_rule(engine: OneEngine, name: str) -> None:
     (result,) = engine.results(SCHEDULES[name])
@@ -79,6 +86,17 @@ def test_a_replayed_one_token_chunk_leaves_its_row(engine: OneEngine) -> None:
     for row in by_default.broken:
         assert (row.regime, row.evidence, row.effect) == (Regime.CAPTURED, "emulated", Effect.OUTPUT)
         assert row.reach == "flag: --max-num-batched-tokens of running decodes + 1"
+
+
+def test_a_counter_that_comes_with_the_first_set_is_not_there_at_capture(
+    home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "counts_later")
+    with OneEngine(home, "a stand-in", order, lambda _: None) as engine:
+        live = engine.judge(ONE_TOKEN)
+        replayed = engine.judge(ONE_TOKEN, REPLAY_MODES["full_and_piecewise"])
+    assert broken(live) == set()
+    assert broken(replayed) == {Rule.R0, Rule.R5}
 
 
 def test_the_effect_of_a_payload_is_far_above_the_tolerance(engine: OneEngine) -> None:
@@ -108,6 +126,8 @@ def test_recording_again_gives_the_same(engine: OneEngine) -> None:
     assert any(order.replayed for order in recorded[0].orders)
     assert set(recorded[0].deciding) == {
         "vllm.v1.runner.Runner._is_uniform_decode",
+        "vllm.v1.runner.Runner._determine_batch_execution_and_padding",
+        "vllm.v1.cudagraph_dispatcher.CudagraphDispatcher.__init__",
         "vllm.v1.cudagraph_dispatcher.CudagraphDispatcher.initialize_cudagraph_keys",
         "vllm.v1.cudagraph_dispatcher.CudagraphDispatcher.dispatch",
     }

@@ -7,14 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from cases.selftest.workers.misbehaving import ALWAYS
 from cases.selftest.workers.processes import Witness, has_ended
+from deepstack_harness.catalogue import data_files
 from deepstack_harness.cli import COMMANDS, build_parser, main
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.live_engine.environment import STAMP
+from deepstack_harness.live_engine.installer import python_of
+from deepstack_harness.live_engine.plan import folder_for
 from deepstack_harness.nightly import night as night_module
 from deepstack_harness.nightly.night import (
     Ended,
@@ -168,7 +173,40 @@ def wanted(folder: Path, *devices: str, sources: tuple[str, ...] = ()) -> NightR
     return NightRequest(folder / "new", folder, devices, 5, 2, sources)
 
 
-def test_every_command_of_a_night_is_one_that_the_parser_takes(tmp_path: Path) -> None:
+@pytest.fixture
+def environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two whole environments of an engine, and one that is half made."""
+    monkeypatch.setattr(data_files, "cache", lambda: tmp_path / "cache")
+    for version, whole in (("0.9.1", True), ("0.32.0", True), ("0.33.0", False)):
+        folder = folder_for(Version(version))
+        python_of(folder).parent.mkdir(parents=True)
+        python_of(folder).touch()
+        if whole:
+            (folder / STAMP).write_text(f'{{"version": "{version}"}}')
+
+
+@pytest.mark.usefixtures("environments")
+def test_a_night_with_an_engine_plays_and_searches_it(tmp_path: Path) -> None:
+    planned = {one.name: one for one in stages(wanted(tmp_path, "cpu"), ["engine", "search"])}
+    assert list(planned) == ["engine", "search"]
+    for one in planned.values():
+        words = one.command[3:]
+        parsed = build_parser(words).parse_args(words)
+        assert (parsed.command, parsed.source) == ("engine", "vllm==0.32.0")
+        assert (parsed.search == 5) == (one.name == "search")
+        assert parsed.json == str(tmp_path / "new" / f"{one.name}.jsonl")
+    assert planned["search"].seconds > 5 * 60 * 4
+
+
+def test_a_night_without_an_engine_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "cache", lambda: tmp_path / "cache")
+    assert {"engine", "search"}.isdisjoint(one.name for one in stages(wanted(tmp_path, "cpu")))
+
+
+def test_every_command_of_a_night_is_one_that_the_parser_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_files, "cache", lambda: tmp_path / "cache")
     for name, finished in (("1", '"t"'), ("2", '"t"'), ("3", "null")):
         about = (tmp_path / name).joinpath
         about().mkdir()

@@ -10,9 +10,10 @@ from deepstack_harness.auditing.standing import Standing, sum_up, sum_up_regimes
 from deepstack_harness.catalogue.known_failures import known_of
 from deepstack_harness.catalogue.latent import latent_argument
 from deepstack_harness.catalogue.matrix import Where, plan_audit
-from deepstack_harness.catalogue.orders import Order, orders_of
+from deepstack_harness.catalogue.orders import Order
 from deepstack_harness.catalogue.reach import LATENT, UNKNOWN, evidence_of, reach_of
 from deepstack_harness.contract.case import PlannedCase, Regime
+from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.row import Evidence, Row
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
@@ -48,9 +49,8 @@ def judge_class(found: AuditedClass, worker: SourceWorker) -> Standing:
         return sum_up([unjudged_case(planned, found.ended)], source.label, found.model_class, known)
     played = play_orders(found, worker)
     if found.methods:
-        replayed = orders_of(source.package).replayed
         cases = _play(found, worker, "methods", None)
-        cases += [one.judged for one in played if one.order in replayed]
+        cases += [one.judged for one in played if one.order in worker.orders.replayed]
     else:
         cases = [one.judged for one in played]
     standing = sum_up_regimes(cases, source.label, found.model_class, known)
@@ -79,10 +79,9 @@ def play_orders(found: AuditedClass, worker: SourceWorker) -> list[PlayedOrder]:
     """
     if not found.can_be_judged:
         return []
-    orders = orders_of(worker.source.package)
     return [
-        *_play_orders(found, worker, orders.live, replayed=False),
-        *_play_orders(found, worker, orders.replayed, replayed=True),
+        *_play_orders(found, worker, worker.orders.live, replayed=False),
+        *_play_orders(found, worker, worker.orders.replayed, replayed=True),
     ]
 
 
@@ -100,7 +99,7 @@ def reach_in(
     reach = reach_of(orders, source.version)
     if reach != LATENT:
         return reach, evidence_of(orders, source.version)
-    driven = found.forward and orders_of(source.package).live
+    driven = found.forward and worker.orders.live
     argued = latent_argument(source.package, rule) is not None
     return (LATENT, Evidence.READ) if driven and argued else (UNKNOWN, None)
 
@@ -132,4 +131,14 @@ def _with_reach(row: Row, found: AuditedClass, worker: SourceWorker, played: Seq
     # An order of the other regime does not lead to this fault.
     mine = [one for one in played if one.judged.case.regime is row.regime]
     reach, evidence = reach_in(row.rule, found, worker, mine)
-    return replace(row, reach=reach, evidence=evidence)
+    detail = f"{row.detail}{_tried(mine)}" if reach == UNKNOWN else row.detail
+    return replace(row, reach=reach, evidence=evidence, detail=detail)
+
+
+def _tried(played: Sequence[PlayedOrder]) -> str:
+    """Return how many orders did not lead to a fault whose reach is unknown."""
+    return (
+        f"; {plural(len(played), 'order')} of the engine tried"
+        if played
+        else "; no order of the engine is known"
+    )

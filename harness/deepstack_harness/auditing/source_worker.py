@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
@@ -9,6 +10,9 @@ from deepstack_harness.auditing.controls import failed_control
 from deepstack_harness.auditing.judged_plan import judge_plan
 from deepstack_harness.auditing.source_process import SourceProcess
 from deepstack_harness.binding.discover import FoundCut, find_cuts
+from deepstack_harness.binding.function_hashes import function_hashes
+from deepstack_harness.catalogue.orders import Orders, orders_of
+from deepstack_harness.catalogue.recorded import deciding_functions
 from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.oracles.judged_case import JudgedCase
@@ -48,6 +52,16 @@ class SourceWorker(SourceProcess):
     def __init__(self, text: str, limits: Limits = CONTRACT_LIMITS) -> None:
         """Raise `UsageError` for what is no source, `MachineError` where it cannot be fetched."""
         super().__init__(text, limits, CONTRACT)
+
+    @cached_property
+    def orders(self) -> Orders:
+        """The orders in which the engine of this source calls its classes.
+
+        Those that were recorded are among them where this source decides as the recorded one did.  Raises
+        `MachineError` where a file that decides cannot be fetched.
+        """
+        hashes = function_hashes(self.source, deciding_functions(self.source.package))
+        return orders_of(self.source.package, hashes)
 
     def classes(self) -> list[AuditedClass]:
         """Find all deepstack classes, and define each in the worker; raise what `find_cuts` raises."""

@@ -4,12 +4,15 @@ An order is a trace for a class that is driven through its own `embed_input_ids`
 (`deepstack_harness.binding.forward_buffer`): `set N` embeds a step with N visual tokens, `set 0`
 one without, `forward P` embeds text where nothing was embedded and runs the outer forward over P
 padded tokens, `profile P` runs that alone, and `get P; clear P` is one micro-batch of a step.
-Read in vllm/v1/worker/gpu_model_runner.py and gpu_ubatch_wrapper.py (V1), and in vllm/v1/worker/gpu/ (V2),
-which is the default of 0.32 where Triton is there.
+Orders that a running engine made are recorded (`catalogue.recorded`).  Those of this file were read, in
+vllm/v1/worker/gpu_model_runner.py and gpu_ubatch_wrapper.py (V1), and in vllm/v1/worker/gpu/ (V2), which is
+the default of 0.32 where Triton is there: for releases without a recording, and for padding, which an engine
+on a CPU has not.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from deepstack_harness.catalogue.recorded import RecordedOrder, recordings
 from deepstack_harness.contract.row import Evidence
@@ -33,8 +36,8 @@ class Order:
 
     `setting` is what has to be switched on, each of `others` leads there as well; `releases` is the range
     that has the order (all where it is empty); `taken` is False for an order that no release takes.
-    `seen` is the range whose engine was seen to take it, or whose deciding functions equal that one's, and
-    `evidence` the way it was seen there; elsewhere it was read.
+    `evidence` is the way it was seen.  `covered` is True for an order that was read and that a recording
+    has too: it is for sources that no recording speaks of.
     """
 
     trace: Trace
@@ -43,8 +46,8 @@ class Order:
     releases: str = ""
     taken: bool = True
     others: tuple[OrderSetting, ...] = ()
-    seen: str = ""
     evidence: Evidence = Evidence.READ
+    covered: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,22 @@ class Orders:
     replayed: tuple[Order, ...] = ()
 
 
-def orders_of(package: str) -> Orders:
+def orders_of(package: str, hashes: Mapping[str, str] = MappingProxyType({})) -> Orders:
     """Return the orders of an engine by its package; none for an engine whose runner nobody has read.
 
-    Those that were recorded come first.
+    `hashes` has the SHA-256 of functions of the source that is asked about, by their names.  A recording
+    speaks of that source where all functions that decide it are equal (`EngineRecording.speaks_of`); its
+    orders come first, in place of those that were read and that it covers.
     """
     read = _ORDERS.get(package, Orders())
-    recorded = [one for recording in recordings(package) for one in recording.orders]
+    recorded = [one for each in recordings(package) if each.speaks_of(hashes) for one in each.orders]
+    kept = [
+        [one for one in orders if not (recorded and one.covered)] for orders in (read.live, read.replayed)
+    ]
+    live, replayed = kept
     return Orders(
-        (*(_recorded(one) for one in recorded if not one.replayed), *read.live),
-        (*(_recorded(one) for one in recorded if one.replayed), *read.replayed),
+        (*(_recorded(one) for one in recorded if not one.replayed), *live),
+        (*(_recorded(one) for one in recorded if one.replayed), *replayed),
     )
 
 
@@ -80,7 +89,7 @@ def _recorded(one: RecordedOrder) -> Order:
     first = None if default else settings[0]
     return Order(
         Trace.parse(one.trace), one.how, first, releases=_SINCE.get(first or "", ""),
-        others=_also(settings[1:]), seen=_SEEN,
+        others=_also(settings[1:]),
         evidence=Evidence.EMULATED if one.replayed else Evidence.ENGINE,
     )  # fmt: skip
 
@@ -97,9 +106,9 @@ def _order(
     releases: str = "",
     taken: bool = True,
     others: tuple[OrderSetting, ...] = (),
-    seen: str = "",
+    covered: bool = False,
 ) -> Order:
-    return Order(Trace.parse(trace), how, setting, releases, taken, others, seen, Evidence.EMULATED)
+    return Order(Trace.parse(trace), how, setting, releases, taken, others, covered=covered)
 
 
 _LIVE = (
@@ -110,6 +119,7 @@ _LIVE = (
     _order(
         "cap 16: profile 16; set 16; forward 16; forward 1; forward 1",
         "a visual step that fills the token budget, then decode steps",
+        covered=True,
     ),
     _order(
         "cap 16: profile 16; forward 8; set 9; forward 16; set 3; forward 4; forward 16",
@@ -163,36 +173,31 @@ _CHUNKS = OrderSetting("--max-num-batched-tokens of running decodes + 1", ">=0.1
 _TURNED_ON_BY = ("VLLM_USE_BREAKABLE_CUDAGRAPH=1", "VLLM_BATCH_INVARIANT=1")
 """A setting, and one that turns it on."""
 _SINCE: Mapping[str, str] = {one.text: one.releases for one in (*_AS_FULL, _CHUNKS)}
-_SEEN = ">=0.32.0,<=0.33.0"
-"""Releases in which the dispatch of a batch equals that of 0.32.0, which was run."""
 _REPLAYED = (
     _order(
         "cap 16: profile 16; set 12; forward 16; forward 16",
         "FULL graphs: captured with nothing set, replayed for a visual step and for a text-only one",
         setting=_FULL,
         others=_AS_FULL,
-        seen=_SEEN,
     ),
     _order(
         "cap 16: profile 16; set 12; forward 16; set 5; forward 16",
         "FULL graphs: replayed for a long visual step and for a short one",
         setting=_FULL,
         others=_AS_FULL,
-        seen=_SEEN,
     ),
     _order(
         "cap 16: profile 16; profile 4; set 4 spans=3-4; forward 4; forward 4",
         "decode graphs: a prefill chunk of one visual token beside three decodes, then decodes alone",
         setting=_FULL,
         others=(*_AS_FULL, _CHUNKS),
-        seen=_SEEN,
+        covered=True,
     ),
     _order(
         "cap 16: profile 8; set 6; forward 8; set 0; forward 12; set 0; forward 10",
         "FULL graphs: a visual step is replayed, then texts above the largest capture size run in Python",
         setting=_FULL,
         others=_AS_FULL,
-        seen=_SEEN,
     ),
     _order(
         "cap 16: profile 16; set 12; forward 16; set 20; forward 16",

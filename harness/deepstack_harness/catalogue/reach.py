@@ -35,9 +35,8 @@ def reach_of(orders: Iterable[Order], version: Version | None) -> str:
 
 
 def evidence_of(orders: Iterable[Order], version: Version | None) -> Evidence:
-    """Return what the reach by these orders rests on: the best of what was seen in this version."""
-    taken = [order for order in orders if order.taken and _has(order, version)]
-    found = {order.evidence for order in taken if order.seen and version and covers(order.seen, version)}
+    """Return what the reach by these orders rests on: the best evidence among those of this version."""
+    found = {order.evidence for order in orders if order.taken and _has(order, version)}
     return next(one for one in Evidence if one in found | {Evidence.READ})
 
 

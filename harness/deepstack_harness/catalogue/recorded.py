@@ -29,7 +29,12 @@ class RecordedOrder:
 
 @dataclass(frozen=True)
 class EngineRecording:
-    """The distinct orders of one engine; `deciding` has the SHA-256 of what dispatches a step."""
+    """The distinct orders of one engine.
+
+    `deciding` has the SHA-256 of the text of each function that decides which calls a step makes, with which
+    counts, and whether it is replayed, by its name `module.Class.method`.  The scheduler is not among them:
+    it decides which batches come when, and every batch of a recording is one that some requests lead to.
+    """
 
     package: str
     version: str
@@ -37,6 +42,10 @@ class EngineRecording:
     deciding: Mapping[str, str]
     orders: tuple[RecordedOrder, ...]
     schema_version: int = SCHEMA_VERSION
+
+    def speaks_of(self, hashes: Mapping[str, str]) -> bool:
+        """Tell whether a source with these functions has the same orders: all that decide are equal."""
+        return bool(self.deciding) and all(hashes.get(name) == one for name, one in self.deciding.items())
 
 
 @cache
@@ -48,3 +57,8 @@ def recordings(package: str) -> tuple[EngineRecording, ...]:
     files = sorted(data("fixtures/orders").glob("*.json"))
     found = [load_json(file, EngineRecording, "a recording of orders", SCHEMA_VERSION) for file in files]
     return tuple(one for one in found if one.package == package)
+
+
+def deciding_functions(package: str) -> frozenset[str]:
+    """Return the names of all functions by which a recording is inherited; none without a recording."""
+    return frozenset(name for recording in recordings(package) for name in recording.deciding)

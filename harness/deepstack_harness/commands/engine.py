@@ -15,7 +15,7 @@ from deepstack_harness.reporting.terminal.output import Output
 
 if TYPE_CHECKING:
     from deepstack_harness.live_engine.environment import EngineHome
-    from deepstack_harness.live_engine.models import TinyModel
+    from deepstack_harness.live_engine.models.tiny import TinyModel
     from deepstack_harness.live_engine.play import EngineWork
     from deepstack_harness.sources.source import Source
 
@@ -80,7 +80,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     from deepstack_harness.reporting.terminal.engine_table import EngineTable
 
     methods = _methods(args)
-    models = _models(args)
+    models = _models(args, methods)
     if args.dry_run:
         for line in plan_home(args.source):
             output.line(line)
@@ -102,12 +102,14 @@ def run(args: Namespace, output: Output) -> ExitCode:
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
-def _models(args: Namespace) -> list[TinyModel]:
-    from deepstack_harness.live_engine.models import MODELS, model_of
+def _models(args: Namespace, methods: Source | None) -> list[TinyModel]:
+    from deepstack_harness.engines.known import engine_of
+    from deepstack_harness.live_engine.models.known import MODELS, model_of
     from deepstack_harness.live_engine.schedules import schedules_of
 
-    # Methods can be put into a class that has them; others keep theirs in one function.
-    every = [model for model in MODELS.values() if not args.methods or model.driven == "methods"]
+    # Methods can be put into a class that has them itself; others inherit them, or have one function.
+    having = MODELS if methods is None else engine_of(methods).by_methods
+    every = [model for model in MODELS.values() if model.family in having]
     models = [model_of(name) for name in args.family] or every
     for model in models:
         schedules_of(model, args.schedule)

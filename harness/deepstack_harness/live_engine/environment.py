@@ -13,7 +13,13 @@ from packaging.version import Version
 from deepstack_harness.atomic import write_atomically
 from deepstack_harness.errors import MachineError
 from deepstack_harness.live_engine.installer import Installer, find_installer, python_of
-from deepstack_harness.live_engine.plan import SIZE_GB, EnvironmentPlan, folder_for, plan_environment
+from deepstack_harness.live_engine.plan import (
+    SIZE_GB,
+    EnvironmentPlan,
+    folder_for,
+    plan_environment,
+    planned_versions,
+)
 from deepstack_harness.workers.command import Command, run_command
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Exited, WorkerEnd
@@ -61,6 +67,13 @@ def made_environment(version: Version) -> EngineHome | None:
         return None
     whole = stamp.get("version") == str(version) and python_of(folder).exists()
     return EngineHome(python_of(folder), f"vllm {version}", version) if whole else None
+
+
+def newest_environment() -> EngineHome | None:
+    """Return the whole environment of the newest release for this Python; None where none was made."""
+    found = [made_environment(version) for version in planned_versions()]
+    whole = [home for home in found if home is not None and home.version is not None]
+    return max(whole, key=lambda home: home.version or Version("0"), default=None)
 
 
 def make_environment(version: Version, say: Say) -> EngineHome:

@@ -14,7 +14,7 @@ from deepstack_harness.catalogue import data_files
 from deepstack_harness.errors import MachineError
 from deepstack_harness.live_engine.environment import EngineHome
 from deepstack_harness.live_engine.facts import checked, prompts_of
-from deepstack_harness.live_engine.models import TinyModel
+from deepstack_harness.live_engine.models.tiny import TinyModel
 from deepstack_harness.live_engine.schedules import EngineRequest
 from deepstack_harness.live_engine.session import CHILD, answer_of, child_worker
 

@@ -2,6 +2,7 @@
 
 import platform
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from functools import cached_property
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from deepstack_harness.catalogue import data_files
 from deepstack_harness.errors import UsageError
@@ -70,6 +71,22 @@ class EnvironmentPlan:
 
 def folder_for(version: Version) -> Path:
     """Return the folder of a release's environment, which may not exist yet."""
+    return _folder(str(version))
+
+
+def planned_versions() -> list[Version]:
+    """Return the releases that have such a folder, whole or not."""
+    pattern = _folder("*")
+    before, _, after = pattern.name.partition("*")
+    names = [path.name.removeprefix(before).removesuffix(after) for path in pattern.parent.glob(pattern.name)]
+    found = []
+    for name in names:
+        with suppress(InvalidVersion):  # a folder that is not ours
+            found.append(Version(name))
+    return found
+
+
+def _folder(version: str) -> Path:
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return data_files.cache() / "engines" / f"vllm-{version}-cpu-{python}"
 

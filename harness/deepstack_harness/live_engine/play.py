@@ -18,8 +18,9 @@ from deepstack_harness.live_engine.answers import (
 from deepstack_harness.live_engine.environment import EngineHome, Say
 from deepstack_harness.live_engine.facts import EngineAnswer, LiveStep, ServedSchedule
 from deepstack_harness.live_engine.model_folders import PROBES, FirstToken, ModelFolder, model_folder
-from deepstack_harness.live_engine.models import TinyModel
+from deepstack_harness.live_engine.models.tiny import TinyModel
 from deepstack_harness.live_engine.played import EngineResult, RowMaker, pairs_met
+from deepstack_harness.live_engine.proofs import missing_proofs, proved
 from deepstack_harness.live_engine.recording import OrderRecorder
 from deepstack_harness.live_engine.rows_read import judge_rows, judge_structure
 from deepstack_harness.live_engine.schedules import (
@@ -195,6 +196,7 @@ class OneEngine:
         ]
         if replay is None:
             judgements.append(judge_structure(self.session.facts, served.steps))
+        judgements = proved(judgements, missing_proofs(schedule, replay, served))
         return self.result(schedule.name, judgements, begun, schedule, replay, served)
 
     def _distances(

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from deepstack_harness.errors import unknown_name
-from deepstack_harness.live_engine.models import TinyModel
+from deepstack_harness.live_engine.models.tiny import TinyModel
 
 
 class Start(StrEnum):
@@ -22,6 +22,25 @@ class Start(StrEnum):
 
     PLAIN = "plain"
     PRESSED = "pressed"
+
+
+class Proof(StrEnum):
+    """An event that a schedule is for; the value says that it did not happen (`live_engine.proofs`)."""
+
+    TOGETHER = "no two requests began in one step"
+    BESIDE_DECODES = "no request began beside a decode"
+    CHUNKED = "no prompt was split over steps"
+    SPLIT = "no image was split over steps"
+    ONE_TOKEN = "no visual step counted as a decode"
+    TEXT_AFTER = "no text began behind the last visual step"
+    LIVE_AFTER = "no prefill ran in Python behind a visual step"
+    SEVERAL = "no request had two images in one step"
+    VIDEO = "no frame of a video was read"
+    REPLAYED = "no visual step was replayed"
+    PREEMPTED = "no request was preempted"
+    CACHED = "no token came from the prefix cache"
+    DRAFTED = "no draft was verified"
+    ABORTED = "no request was aborted in its prefill"
 
 
 @dataclass(frozen=True)
@@ -69,9 +88,9 @@ class EngineRequest:
 class Schedule:
     """Requests that share an engine.
 
-    `budget` is the most tokens of a step (`max_num_batched_tokens`), None for that of the start.  `setting`
-    says what a user has to set to come there; "" for nothing.  `replays` are the graph modes under which
-    it shows something.
+    `budget` is the most tokens of a step (`max_num_batched_tokens`), None for that of the start.  `settings`
+    are the flags that a user has to set to come there.  `replays` are the graph modes under which it shows
+    something, `proofs` what has to happen, or nothing was measured.
     """
 
     name: str
@@ -79,8 +98,9 @@ class Schedule:
     requests: tuple[EngineRequest, ...]
     budget: int | None = None
     start: Start = Start.PLAIN
-    setting: str = ""
+    settings: tuple[str, ...] = ()
     replays: tuple[str, ...] = ()
+    proofs: tuple[Proof, ...] = ()
 
     def __str__(self) -> str:
         """Return the budget and the requests in one line."""
@@ -98,12 +118,12 @@ class ReplayMode:
 
     `mode` is vLLM's `cudagraph_mode`, `most` the largest capture size.  `outer` is True where the graph is
     taken around the whole model, so that pieces of any batch replay without the Python of the class.
-    `flag` says what a user sets; "" for the default.
+    `flags` are what a user sets; none for the default.
     """
 
     name: str
     mode: str
-    flag: str
+    flags: tuple[str, ...] = ()
     outer: bool = False
     most: int = 512
 
@@ -114,8 +134,7 @@ class ReplayMode:
 
 def flags_of(schedule: Schedule | None, replay: ReplayMode | None) -> tuple[str, ...]:
     """Return what a user sets for a schedule under a graph mode, flag by flag."""
-    told = (schedule.setting if schedule else "", replay.flag if replay else "")
-    return tuple(flag for one in told for flag in one.split(", ") if flag)
+    return (*(schedule.settings if schedule else ()), *(replay.flags if replay else ()))
 
 
 _MODE = "--compilation-config.cudagraph_mode"
@@ -124,14 +143,11 @@ REPLAY_MODES: Mapping[str, ReplayMode] = MappingProxyType(
     {
         mode.name: mode
         for mode in (
-            ReplayMode("full_and_piecewise", "FULL_AND_PIECEWISE", ""),
-            ReplayMode("full_decode_only", "FULL_DECODE_ONLY", f"{_MODE}=FULL_DECODE_ONLY"),
-            ReplayMode("full", "FULL", f"{_MODE}=FULL"),
-            ReplayMode("full_32", "FULL", f"{_MODE}=FULL, --max-cudagraph-capture-size=32", most=32),
-            ReplayMode(
-                "breakable", "PIECEWISE",
-                "VLLM_USE_BREAKABLE_CUDAGRAPH=1", outer=True,
-            ),
+            ReplayMode("full_and_piecewise", "FULL_AND_PIECEWISE"),
+            ReplayMode("full_decode_only", "FULL_DECODE_ONLY", (f"{_MODE}=FULL_DECODE_ONLY",)),
+            ReplayMode("full", "FULL", (f"{_MODE}=FULL",)),
+            ReplayMode("full_32", "FULL", (f"{_MODE}=FULL", "--max-cudagraph-capture-size=32"), most=32),
+            ReplayMode("breakable", "PIECEWISE", ("VLLM_USE_BREAKABLE_CUDAGRAPH=1",), outer=True),
         )
     }
 )  # fmt: skip
@@ -167,26 +183,43 @@ _DECODES = tuple(
     EngineRequest(f"d{n}", before=letter, after="", answers=50) for n, letter in enumerate("abc")
 )
 
+# A whole block (32 tokens) of the first prompt comes from the cache for the second.  Each of the others grows
+# over the end of a block while it answers, all in the same steps, and there are too few blocks for that.
+_LONG = EngineRequest("c0", before="more text than a block of the cache has ", images=(3,), answers=3)
+_CROWDED = (
+    _LONG,
+    replace(_LONG, name="c1", arrives=6),
+    *(EngineRequest(f"i{n}", images=(n,), answers=40, arrives=10) for n in (0, 1)),
+    EngineRequest("i2", images=(2,), pixels=160, answers=40, arrives=10),
+    _text("t0", 1, 40, arrives=10),
+    EngineRequest("i3", images=(0,), answers=40, arrives=11),
+)
+
+_PRESSED = ("--enable-prefix-caching", "n-gram speculation", "few KV blocks")
+
 _ALL = (
-    Schedule("all_at_once", "seven requests in the same step", _MIXED),
-    Schedule("staggered", "a request every second step", _arriving(_MIXED, 2)),
+    Schedule("all_at_once", "seven requests in the same step", _MIXED, proofs=(Proof.TOGETHER,)),
+    Schedule(
+        "staggered", "a request every second step", _arriving(_MIXED, 2), proofs=(Proof.BESIDE_DECODES,)
+    ),
     Schedule(
         "chunked_16", "prefill in chunks of 16 tokens", _arriving(_MIXED, 1), 16,
-        setting="--max-num-batched-tokens=16",
+        settings=("--max-num-batched-tokens=16",), proofs=(Proof.CHUNKED,),
     ),
     Schedule(
         "chunked_5", "prefill in chunks of 5 tokens: an image is split over steps", _arriving(_MIXED, 1), 5,
-        setting="--max-num-batched-tokens=5",
+        settings=("--max-num-batched-tokens=5",), proofs=(Proof.CHUNKED, Proof.SPLIT),
     ),
     Schedule(
         "one_token_chunks", "one visual token a step beside three decodes",
         (*_DECODES, EngineRequest("i0", images=(0,), after=" what is it", answers=12, arrives=2)), 4,
-        setting="--max-num-batched-tokens of running decodes + 1", replays=tuple(REPLAY_MODES),
+        settings=("--max-num-batched-tokens of running decodes + 1",), replays=tuple(REPLAY_MODES),
+        proofs=(Proof.ONE_TOKEN,),
     ),
     Schedule(
         "text_after_image", "a text request after an image request has ended its prefill",
         (EngineRequest("i0", images=(0,), answers=6), _text("t0", 1, 6, arrives=3)),
-        replays=("full", "breakable"),
+        replays=("full", "breakable"), proofs=(Proof.TEXT_AFTER,),
     ),
     Schedule(
         "long_texts_after_image", "an image in a captured size, then texts above it",
@@ -197,7 +230,7 @@ _ALL = (
                 for n, letter in enumerate("xyz")
             ),
         ),
-        replays=("full_32",),
+        replays=("full_32",), proofs=(Proof.TEXT_AFTER, Proof.LIVE_AFTER),
     ),
     Schedule(
         "aborted", "an image request is aborted in the middle of its prefill",
@@ -210,11 +243,12 @@ _ALL = (
             EngineRequest("i4", images=(4,), arrives=3),
             _text("t4", 2, 10, arrives=6),
         ),
-        20, setting="--max-num-batched-tokens=20",
+        20, settings=("--max-num-batched-tokens=20",), proofs=(Proof.CHUNKED, Proof.ABORTED),
     ),
     Schedule(
         "several_images", "two images in one request, beside text",
         (EngineRequest("i0", images=(0, 5), answers=6), _text("t0", 2, 8), EngineRequest("i1", images=(6,))),
+        proofs=(Proof.SEVERAL,),
     ),
     Schedule(
         "video", "a video of four frames beside an image and a text",
@@ -223,11 +257,13 @@ _ALL = (
             EngineRequest("i0", images=(0,), answers=6, arrives=1),
             _text("t0", 1, 8),
         ),
+        proofs=(Proof.VIDEO,),
     ),
     Schedule(
         "cached_and_preempted", "prefix caching, n-gram speculation, and too few blocks for all",
-        (*_arriving(_MIXED, 1), EngineRequest("i9", images=(0,), answers=10, arrives=16)), 40, Start.PRESSED,
-        setting="--max-num-batched-tokens=40, --enable-prefix-caching, n-gram speculation, few KV blocks",
+        _CROWDED, 40, Start.PRESSED,
+        settings=("--max-num-batched-tokens=40", *_PRESSED),
+        proofs=(Proof.CACHED, Proof.DRAFTED, Proof.PREEMPTED),
     ),
 )  # fmt: skip
 

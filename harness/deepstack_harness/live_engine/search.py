@@ -56,8 +56,8 @@ def schedules_drawn() -> st.SearchStrategy[Schedule]:
 
 
 def _schedule(requests: tuple[EngineRequest, ...], budget: int | None) -> Schedule:
-    setting = "" if budget is None else f"--max-num-batched-tokens={budget}"
-    return Schedule("drawn", "drawn at random", requests, budget, setting=setting)
+    settings = () if budget is None else (f"--max-num-batched-tokens={budget}",)
+    return Schedule("drawn", "drawn at random", requests, budget, settings=settings)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from deepstack_harness.errors import MachineError
 from deepstack_harness.live_engine.environment import EngineHome
 from deepstack_harness.live_engine.facts import ServedSchedule, StartFacts, checked
 from deepstack_harness.live_engine.installer import clean_environment
-from deepstack_harness.live_engine.models import TinyModel
+from deepstack_harness.live_engine.models.tiny import TinyModel
 from deepstack_harness.live_engine.schedules import ReplayMode, Schedule, Start
 from deepstack_harness.workers.limits import BY_VARIABLE, MIB, Limits
 from deepstack_harness.workers.outcomes import Answered, CallResult, FinishedCall, RaisedInWorker, WorkerEnd
@@ -143,17 +143,16 @@ def _end_of_log(result: FinishedCall) -> str:
 
 
 def _settings(model: TinyModel, start: Start) -> dict[str, Any]:
-    limits = {"image": 4} if model.video is None else {"image": 4, "video": 1}
     settings: dict[str, Any] = {
         "dtype": "float32", "max_model_len": 512, "max_num_batched_tokens": 64, "max_num_seqs": 8, "seed": 0,
         "max_logprobs": 400, "mm_processor_cache_gb": 0.1, "async_scheduling": False,
-        "limit_mm_per_prompt": limits, "enable_prefix_caching": False,
+        "limit_mm_per_prompt": dict(model.limits), "enable_prefix_caching": False,
     }  # fmt: skip
     if start is Start.PRESSED:
         # CPU attention has blocks of multiples of 32 tokens only (16: "No common block size").
         settings |= {
-            "enable_prefix_caching": True, "block_size": 32, "num_gpu_blocks_override": 10,
-            "max_model_len": 256,  # one request has to fit into the blocks
+            "enable_prefix_caching": True, "block_size": 32, "num_gpu_blocks_override": 7,
+            "max_model_len": 128,  # one request has to fit into the blocks
             "speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2,
                                    "prompt_lookup_min": 1},
         }  # fmt: skip

@@ -1,14 +1,18 @@
-"""Plan the stages of a night: tests, the matrix, kernels, sources, fuzzing, comparison, report."""
+"""Plan the stages of a night: tests, matrix, kernels, sources, engine, fuzzing, comparison, report."""
 
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 
 from deepstack_harness.catalogue.data_files import data
 from deepstack_harness.contract.verdicts import UNEXPECTED
 from deepstack_harness.errors import UsageError
+from deepstack_harness.live_engine.environment import newest_environment
+from deepstack_harness.live_engine.models.known import MODELS
+from deepstack_harness.live_engine.search import SHRINK_S
 from deepstack_harness.nightly.night import Stage
 from deepstack_harness.results.files import found_in
 from deepstack_harness.results.read import read_about, read_rows
@@ -52,6 +56,7 @@ def _every(wanted: NightRequest) -> Iterator[Stage]:
         rows = folder / "audit.jsonl"
         told = [word for source in wanted.sources for word in ("--source", source)]
         yield Stage("audit", _harness("audit", *told, "--json", rows), _HOUR, judged=lambda: unexpected(rows))
+    yield from _engine(wanted)
     fuzz = ("--revision", "reference", "--arm", "inductor/drop_all", "--minutes", f"{wanted.minutes:g}")
     yield Stage("fuzz", _harness("fuzz", *fuzz, "--out", folder / "fuzz"), wanted.minutes * 60 + _HOUR)
     bench = (sys.executable, "-m", "deepstack_harness.bench", "--json", str(folder / "bench.jsonl"))
@@ -66,6 +71,22 @@ def _every(wanted: NightRequest) -> Iterator[Stage]:
     files = [word if word.startswith("--") else folder / word for word in pages]
     report = _harness("report", folder, *files, "--history", wanted.history)
     yield Stage("report", report, _HOUR, last=True)
+
+
+def _engine(wanted: NightRequest) -> Iterator[Stage]:
+    """Yield the real engine, all its schedules and a search for more, where a release was made to run.
+
+    No environment is made at night: it takes minutes and 3.5 GB, and CI has none.
+    """
+    home = newest_environment()
+    if home is None:
+        return
+    told = ("engine", "--source", f"vllm=={home.version}", "--json")
+    yield Stage("engine", _harness(*told, wanted.folder / "engine.jsonl"), 2 * _HOUR)
+    # Another seed each night: a finding prints its schedule, so that the seed is not needed again.
+    search = ("--search", f"{wanted.minutes:g}", "--seed", str(date.today().toordinal()))  # noqa: DTZ011
+    longest = len(MODELS) * (wanted.minutes * 60 + SHRINK_S) + _HOUR
+    yield Stage("search", _harness(*told, wanted.folder / "search.jsonl", *search), longest)
 
 
 def _harness(*words: str | Path) -> tuple[str, ...]:

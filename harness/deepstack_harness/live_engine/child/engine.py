@@ -18,6 +18,18 @@ from typing import Any
 # Before vLLM is imported: its caches go where this process may write.
 os.environ.setdefault("VLLM_CACHE_ROOT", str(Path(tempfile.gettempdir(), "vllm")))
 
+# Functions of vLLM's runner: a step, what it embeds and which rows are visual, its padding, and what is
+# taken for a batch of decodes.  Its base class for GPUs has them all, the one for CPUs inherits them.
+_DECIDE_CALLS = (
+    "execute_model", "_preprocess", "_gather_mm_embeddings", "_determine_batch_execution_and_padding",
+    "_is_uniform_decode",
+)  # fmt: skip
+# Functions of its dispatcher, which says what is replayed.
+_DECIDE_REPLAYS = (
+    "__init__", "initialize_cudagraph_keys", "add_cudagraph_key", "_create_padded_batch_descriptor",
+    "_compute_bs_to_padded_graph_size", "dispatch",
+)  # fmt: skip
+
 _MOST_STEPS = 3000
 _STARTED: dict[str, Any] = {}
 
@@ -65,7 +77,10 @@ class _Engine:
         self._replay = _sibling("replay").Replay(self._runner)
         watch.replayed = self._replay.is_replayed
         self._observe_batches()
-        self._count_calls(self._scheduler, "_preempt_request", "preemptions")
+        self._count_calls(self._scheduler, "_preempt_request", {"preemptions": None})
+        # Its arguments are called so since speculation came to the scheduler (0.8).
+        drafts = {"drafted tokens": "num_draft_tokens", "accepted drafts": "num_accepted_tokens"}
+        self._count_calls(self._scheduler, "make_spec_decoding_stats", drafts)
 
     @property
     def _model(self) -> Any:  # noqa: ANN401
@@ -87,13 +102,14 @@ class _Engine:
         }  # fmt: skip
 
     def _deciding(self) -> dict[str, str]:
-        """Return the SHA-256 of the source of each function that decides how a step is dispatched."""
-        runner = type(self._runner)
+        """Return the SHA-256 of the source of each function that decides what a step calls and replays."""
         dispatcher = import_module("vllm.v1.cudagraph_dispatcher").CudagraphDispatcher
-        functions = [runner._is_uniform_decode, dispatcher.initialize_cudagraph_keys, dispatcher.dispatch]  # noqa: SLF001
+        owners = [(type(self._runner), _DECIDE_CALLS), (dispatcher, _DECIDE_REPLAYS)]
+        there = [getattr(owner, name, None) for owner, names in owners for name in names]
+        found = [inspect.unwrap(one) for one in there if one is not None]
         return {
             f"{one.__module__}.{one.__qualname__}": sha256(inspect.getsource(one).encode()).hexdigest()
-            for one in functions
+            for one in found
         }
 
     def settle(self) -> None:
@@ -133,10 +149,12 @@ class _Engine:
                 self._add(request)
             gone = [each["name"] for each in requests if each["aborted"] == step]
             if gone:
+                self._note("aborts in prefill", sum(map(self._is_in_prefill, gone)))
                 self._engine.abort_request(gone)
             for output in self._engine.step():
                 if output.finished:
                     answers[output.request_id] = self._answer(output.outputs[0])
+                    self._note("cached tokens", getattr(output, "num_cached_tokens", None) or 0)
         raise RuntimeError(f"requests are left after {_MOST_STEPS} steps")
 
     def _add(self, request: Mapping[str, Any]) -> None:
@@ -191,13 +209,24 @@ class _Engine:
         """Return the name of a request: inside, the engine adds a random ending to it."""
         return next((name for name in self._names if inner in {name, f"{name}-{inner[-8:]}"}), inner)
 
-    def _count_calls(self, owner: Any, name: str, counted: str) -> None:  # noqa: ANN401
+    def _is_in_prefill(self, name: str) -> bool:
+        """Tell whether the scheduler has computed a part of a request's prompt, and not all of it."""
+        found = [one for inner, one in self._scheduler.requests.items() if self._name_of(inner) == name]
+        return any(0 < one.num_computed_tokens < one.num_prompt_tokens for one in found)
+
+    def _note(self, counted: str, number: int) -> None:
+        if number:
+            self._counts[counted] = self._counts.get(counted, 0) + number
+
+    def _count_calls(self, owner: Any, name: str, counted: Mapping[str, str | None]) -> None:  # noqa: ANN401
+        """Count the calls of a method under each name, or sum up its argument of that name."""
         inner = getattr(owner, name, None)
         if inner is None:
             return
 
         def counting(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-            self._counts[counted] = self._counts.get(counted, 0) + 1
+            for words, argument in counted.items():
+                self._note(words, 1 if argument is None else kwargs.get(argument, 0))
             return inner(*args, **kwargs)
 
         setattr(owner, name, counting)

@@ -128,7 +128,7 @@ class ClassWatch:
     def clean(self, model: Any) -> None:  # noqa: ANN401
         """Give a model the state it had at capture, with a buffer of zeros."""
         if self._captured is not None:
-            vars(model).update(_copied(self._captured))
+            _restore(model, self._captured)
         for buffer in buffers_of(model):
             buffer.zero_()
 
@@ -187,11 +187,11 @@ class ClassWatch:
             yield ""
             return
         now = _state_of(model)
-        vars(model).update(_copied(self._captured))
+        _restore(model, self._captured)
         try:
             yield "replayed "
         finally:
-            vars(model).update(now)
+            _restore(model, now)
 
 
 def hidden_of(model: Any) -> int:  # noqa: ANN401
@@ -218,6 +218,16 @@ def _levels(answer: Any) -> list[torch.Tensor]:  # noqa: ANN401
 def _state_of(model: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return the attributes that Python code changes: numbers, flags, and lists of tensors."""
     return _copied({name: value for name, value in vars(model).items() if _is_state(name, value)})
+
+
+def _restore(model: Any, state: Mapping[str, Any]) -> None:  # noqa: ANN401
+    """Give a model this state; an attribute that it has since then is taken away.
+
+    Qwen3VLMoeForConditionalGeneration of vLLM 0.32.0 has no counter before its first set.
+    """
+    for name in _state_of(model).keys() - state.keys():
+        del vars(model)[name]
+    vars(model).update(_copied(state))
 
 
 def _is_state(name: str, value: object) -> bool:

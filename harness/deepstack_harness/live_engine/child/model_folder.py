@@ -28,7 +28,9 @@ def make(folder: str, job: Mapping[str, Any]) -> dict[str, Any]:
         (partial / name).write_text(json.dumps(content, indent=1), "utf-8")
     _write_tokenizer(partial, job["special"])
     model = _random_model(transformers, partial, job)
-    state = {_renamed(name, job["renamed"]): value.clone() for name, value in model.state_dict().items()}
+    found = _as_released(model.state_dict(), job["experts"])
+    # Contiguous copies: safetensors refuses views and shared storage.
+    state = {_renamed(name, job["renamed"]): value.clone().contiguous() for name, value in found.items()}
     save = import_module("safetensors.torch").save_file
     save(state, str(partial / "model.safetensors"), metadata={"format": "pt"})
     partial.rename(there)
@@ -73,6 +75,8 @@ def _write_tokenizer(folder: Path, special: Iterable[str]) -> None:
 
 def _random_model(transformers: Any, folder: Path, job: Mapping[str, Any]) -> Any:  # noqa: ANN401
     config = transformers.AutoConfig.from_pretrained(str(folder))
+    if job["nested"]:
+        config = getattr(config, job["nested"])
     config._attn_implementation = "eager"  # noqa: SLF001  # the documented way to choose it is an argument of from_pretrained
     torch.manual_seed(0)
     model = getattr(transformers, job["model_class"])(config).float().eval()
@@ -104,6 +108,32 @@ def _zero(model: Any, part: str) -> None:  # noqa: ANN401
     with torch.no_grad():
         for parameter in found:
             parameter.zero_()
+
+
+def _as_released(state: Mapping[str, torch.Tensor], experts: str | None) -> dict[str, torch.Tensor]:
+    """Return weights with the experts of a mixture as checkpoints have them.
+
+    transformers holds all experts in two tensors: `gate_up_proj` of (experts, 2 * inner, hidden), and
+    `down_proj` of (experts, hidden, inner).
+    """
+    found: dict[str, torch.Tensor] = {}
+    for name, value in state.items():
+        base, _, last = name.rpartition(".")
+        if experts is None or not base.endswith(".experts"):
+            found[name] = value
+        elif experts == "transposed":
+            found[name] = value.transpose(1, 2)
+        else:
+            gate_up = last == "gate_up_proj"
+            parts = (
+                zip(("gate_proj", "up_proj"), value.chunk(2, 1), strict=True) if gate_up else [(last, value)]
+            )
+            found |= {
+                f"{base}.{number}.{part}.weight": one
+                for part, all_of in parts
+                for number, one in enumerate(all_of)
+            }
+    return found
 
 
 def _renamed(name: str, renamed: Sequence[str] | None) -> str:

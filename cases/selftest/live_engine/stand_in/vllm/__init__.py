@@ -3,7 +3,8 @@
 What is generated follows from a running sum of hidden states, so a stale payload row changes the answers
 behind it.  `STAND_IN_FAULT` puts one fault in: `none_first` (vLLM 43602: get answers None while nothing is
 set, and a "compiled" model never adds again), `keeps_rows` (clear does nothing), `no_start`, `dies`, `hangs`.
-`clears_always` is right under graphs too: clear zeroes whatever its counter says.
+`clears_always` is right under graphs too: clear zeroes whatever its counter says.  `counts_later` has no
+counter before the first set, as the mixture of experts of Qwen3-VL.
 """
 
 from __future__ import annotations

@@ -65,6 +65,14 @@ class Scheduler:
         """Take a request."""
         self.running.append(Running(name, prompt, wanted))
 
+    @property
+    def requests(self) -> dict[str, SimpleNamespace]:
+        """All requests by name, as far as their prompts are computed."""
+        return {
+            one.name: SimpleNamespace(num_computed_tokens=one.computed, num_prompt_tokens=one.prompt)
+            for one in self.running
+        }
+
     def schedule(self) -> list[tuple[Running, int]]:
         """Return the requests of the next step, each with its tokens."""
         left, chosen = self.max_num_scheduled_tokens, []

@@ -19,7 +19,8 @@ class Qwen3VLForConditionalGeneration(torch.nn.Module):
         super().__init__()
         self.config = config
         self.deepstack_input_embeds = [torch.zeros(capacity, HIDDEN) for _ in range(LEVELS)]
-        self.deepstack_input_embeds_num_tokens = 0
+        if os.environ.get("STAND_IN_FAULT") != "counts_later":
+            self.deepstack_input_embeds_num_tokens = 0
         generator = torch.Generator().manual_seed(1)
         self._table = torch.randn(VOCABULARY, HIDDEN, generator=generator)
         self._head = torch.randn(HIDDEN, VOCABULARY, generator=generator)
@@ -62,16 +63,19 @@ class Qwen3VLForConditionalGeneration(torch.nn.Module):
         self.deepstack_input_embeds_num_tokens = rows
 
     def _get_deepstack_input_embeds(self, rows: int) -> IntermediateTensors | None:
-        if os.environ.get("STAND_IN_FAULT") == "none_first" and not self.deepstack_input_embeds_num_tokens:
+        if os.environ.get("STAND_IN_FAULT") == "none_first" and not self._count():
             return None
         return IntermediateTensors({
             f"deepstack_input_embeds_{number}": level[:rows]
             for number, level in enumerate(self.deepstack_input_embeds)
         })  # fmt: skip
 
+    def _count(self) -> int:
+        return getattr(self, "deepstack_input_embeds_num_tokens", 0)
+
     def _clear_deepstack_input_embeds(self, rows: int) -> None:
         fault = os.environ.get("STAND_IN_FAULT")
-        skipped = not self.deepstack_input_embeds_num_tokens and fault != "clears_always"
+        skipped = not self._count() and fault != "clears_always"
         if fault == "keeps_rows" or skipped:
             return
         for level in self.deepstack_input_embeds:
