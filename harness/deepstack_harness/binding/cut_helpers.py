@@ -4,7 +4,7 @@ Nothing is executed here: the result says, for every imported name, where its ob
 """
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -57,13 +57,17 @@ class Helpers:
         self._stand_ins = stand_ins
         self._found: dict[tuple[str, str], Supply] = {}
 
-    def supply(self, member: str, file: SourceFile, wanted: Iterable[str]) -> dict[str, Supply]:
-        """Return what the code of `file`, which is `member`, finds under each of the bound names `wanted`.
+    def supply(self, member: str, file: SourceFile, wanted: Mapping[str, str]) -> dict[str, Supply]:
+        """Return what the code of `file`, which is `member`, finds under the bound names of `wanted`.
 
-        Raises `MachineError` when a file cannot be fetched.
+        `wanted` maps them to imported names.  Raises `MachineError` when a file cannot be fetched.
         """
         origins = package_imports(file, member)
-        return {bound: self._resolve(*origins[bound]) for bound in wanted}
+        # What has a stand-in may come from another package, which this source does not have.
+        return {
+            bound: StandIn(name) if name in self._stand_ins else self._resolve(*origins[bound])
+            for bound, name in wanted.items()
+        }
 
     def _resolve(self, module: str, name: str) -> Supply:
         if name in self._stand_ins:
@@ -88,7 +92,8 @@ class Helpers:
         """Look up a name that its module imports from yet another one."""
         if name not in package_imports(file, member):
             raise UsageError(f"{file.filename} defines no function {name}")
-        return self.supply(member, file, [name])[name]
+        _, imported = package_imports(file, member)[name]
+        return self.supply(member, file, {name: imported})[name]
 
     def _read(self, module: str) -> tuple[str, SourceFile]:
         path = module.replace(".", "/")

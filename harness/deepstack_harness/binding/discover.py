@@ -12,7 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from deepstack_harness.binding.cut_class import STORAGE
-from deepstack_harness.binding.cut_model import BY_FORWARD, BY_METHODS, ModelClass, ModelCut, cut_model
+from deepstack_harness.binding.cut_model import (
+    BY_FORWARD,
+    BY_METHODS,
+    PLAIN_PARTS,
+    EngineParts,
+    ModelClass,
+    ModelCut,
+    cut_model,
+)
 from deepstack_harness.binding.syntax import parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.limits import DEPTH, MOST_DEPTH
@@ -23,12 +31,13 @@ from deepstack_harness.sources.source import Source, SourceFile
 class ModelFiles:
     """The place of a package's model files: a folder, and a word that all files of interest have.
 
-    `known` are the classes of which more is known than their names.
+    `known` are the classes of which more is known than their names; `parts` are those of the engine.
     """
 
     folder: str
     word: str
     known: Sequence[ModelClass] = ()
+    parts: EngineParts = PLAIN_PARTS
 
 
 @dataclass(frozen=True)
@@ -164,7 +173,7 @@ class _Finder:
     def _model(self, one: _Class) -> ModelClass:
         known = (model for model in self._files.known if model.class_name == one.node.name)
         model = next(known, ModelClass(one.member, one.node.name, since="this release"))
-        return replace(model, member=one.member)
+        return replace(model, member=one.member, parts=self._files.parts)
 
 
 def _cut_or_why(cut: Callable[[], ModelCut]) -> ModelCut | str:

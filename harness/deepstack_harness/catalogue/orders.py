@@ -9,7 +9,7 @@ which is the default of 0.32 where Triton is there.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deepstack_harness.catalogue.recorded import RecordedOrder, recordings
 from deepstack_harness.contract.row import Evidence
@@ -202,4 +202,12 @@ _REPLAYED = (
 )
 
 VLLM_ORDERS = Orders(_LIVE, _REPLAYED)
-_ORDERS: Mapping[str, Orders] = {"vllm": VLLM_ORDERS}
+
+# vLLM-Omni's runner is derived from vLLM's, embeds every scheduled step before its forward and dispatches
+# graphs by vLLM's modes (vllm_omni/worker/gpu_model_runner.py:83 and :1647, gpu_ar_model_runner.py:1097 and
+# :1134 in 0.30.0).  Nobody has seen one of its releases run, and vLLM's other settings were not read there.
+_OMNI = Orders(
+    _LIVE[:4],
+    tuple(replace(order, others=(), seen="") for order in _REPLAYED if order.setting == _FULL),
+)
+_ORDERS: Mapping[str, Orders] = {"vllm": VLLM_ORDERS, "vllm-omni": _OMNI}
