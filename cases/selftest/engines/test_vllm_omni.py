@@ -103,6 +103,7 @@ def test_released_classes(release: str, live: set[Rule], captured: set[Rule]) ->
     with SourceWorker(f"vllm-omni=={release}") as worker:
         (found,) = worker.classes()
         standing = judge_class(found, worker)
-    assert (found.model_class, standing.broken_in(Regime.LIVE)) == (OMNI, live)
-    assert standing.broken_in(Regime.CAPTURED) == captured
+    assert found.model_class == OMNI
+    assert set(standing.broken_in(Regime.LIVE)) == live
+    assert set(standing.broken_in(Regime.CAPTURED)) == captured
     assert not standing.new

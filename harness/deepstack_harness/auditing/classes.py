@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from deepstack_harness.auditing.argument_classes import LIVE_TRACES, told
 from deepstack_harness.auditing.causes import same_without_graphs
 from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
 from deepstack_harness.auditing.standing import Standing, sum_up, sum_up_regimes
@@ -17,6 +18,7 @@ from deepstack_harness.contract.row import Evidence, Row
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import BROKEN
+from deepstack_harness.engines.known import engine_of
 from deepstack_harness.oracles.judged_case import JudgedCase, unjudged_case
 from deepstack_harness.play.source_class import Way
 from deepstack_harness.sources.source import buffer_of
@@ -47,13 +49,17 @@ def judge_class(found: AuditedClass, worker: SourceWorker) -> Standing:
         planned, *_ = plan_audit(WHERE, buffer_of(source, found.model_class))
         return sum_up([unjudged_case(planned, found.ended)], source.label, found.model_class, known)
     played = play_orders(found, worker)
-    if found.methods:
+    if found.argument:
+        cases = _play(found, worker, "methods", LIVE_TRACES)
+        cases += [one.judged for one in played if one.judged.case.buffer.replayed]
+    elif found.methods:
         replayed = orders_of(source.package).replayed
         cases = _play(found, worker, "methods", None)
         cases += [one.judged for one in played if one.order in replayed]
     else:
         cases = [one.judged for one in played]
     standing = sum_up_regimes(cases, source.label, found.model_class, known)
+    standing = told(standing, found, engine_of(source).cannot_ask)
     rows = tuple(_with_reach(row, found, worker, played) for row in standing.rows)
     same = same_without_graphs(cases, _broken_by_graphs(rows), partial(_again, found, worker))
     return replace(standing, rows=rows, effects={**standing.effects, **same})
@@ -80,9 +86,10 @@ def play_orders(found: AuditedClass, worker: SourceWorker) -> list[PlayedOrder]:
     if not found.can_be_judged:
         return []
     orders = orders_of(worker.source.package)
+    replayed = () if found.argument and not found.replayed_at else orders.replayed
     return [
         *_play_orders(found, worker, orders.live, replayed=False),
-        *_play_orders(found, worker, orders.replayed, replayed=True),
+        *_play_orders(found, worker, replayed, replayed=True),
     ]
 
 

@@ -1,16 +1,17 @@
 """A worker that defines and drives the classes of one source; this process only cuts them and judges."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from deepstack_harness.auditing.controls import failed_control
 from deepstack_harness.auditing.judged_plan import judge_plan
 from deepstack_harness.auditing.source_process import SourceProcess
-from deepstack_harness.binding.discover import FoundCut, find_cuts
+from deepstack_harness.binding.argument_files import ArgumentCut
+from deepstack_harness.binding.discover import FoundCut
 from deepstack_harness.contract.case import PlannedCase
-from deepstack_harness.engines.known import engine_of
+from deepstack_harness.engines.cuts import cuts_of
 from deepstack_harness.oracles.judged_case import JudgedCase
 from deepstack_harness.play.case_worker import WORK
 from deepstack_harness.play.source_class import SourceClass, Way
@@ -26,6 +27,9 @@ class AuditedClass:
 
     `refusals` say why a way cannot be taken, `note` what the class shares with another one.  `ended` says
     how the worker ended that defined the class; then nothing else is known.
+
+    `argument` is True for an engine whose payload is an argument.  Then `replayed_at` is the place of the
+    replay of its graphs, empty where they cannot be driven, and `lost` says what they lose, or why.
     """
 
     model_class: str
@@ -35,6 +39,9 @@ class AuditedClass:
     refusals: tuple[str, ...] = ()
     note: str = ""
     ended: str | None = None
+    argument: bool = False
+    replayed_at: str = ""
+    lost: str = ""
 
     @property
     def can_be_judged(self) -> bool:
@@ -50,8 +57,8 @@ class SourceWorker(SourceProcess):
         super().__init__(text, limits, CONTRACT)
 
     def classes(self) -> list[AuditedClass]:
-        """Find all deepstack classes, and define each in the worker; raise what `find_cuts` raises."""
-        return [self._define(cut) for cut in find_cuts(self.source, engine_of(self.source).files)]
+        """Find all deepstack classes, and define each in the worker; raise what `cuts_of` raises."""
+        return [self._define(cut) for cut in cuts_of(self.source)]
 
     def judge(self, plan: Iterable[PlannedCase], model_class: str, way: Way) -> list[JudgedCase]:
         """Play a plan on a class and judge it, as `judge_plan` does."""
@@ -67,10 +74,16 @@ class SourceWorker(SourceProcess):
             return AuditedClass(cut.model_class, cut.member, note=cut.note, ended=result.sentence)
         defined = value_of(result, f"the definition of {cut.model_class}")
         ways = msgspec.convert(defined, _Defined)
-        return AuditedClass(cut.model_class, cut.member, ways.methods, ways.forward, ways.refusals, cut.note)
+        found = AuditedClass(cut.model_class, cut.member, ways.methods, ways.forward, ways.refusals, cut.note)
+        if not isinstance(cut.methods, ArgumentCut):
+            return found
+        place = cut.methods.replayed_at if ways.replays else ""
+        return replace(found, argument=True, replayed_at=place, lost=ways.lost)
 
 
 class _Defined(msgspec.Struct):
     methods: bool
     forward: bool
     refusals: tuple[str, ...]
+    replays: bool
+    lost: str

@@ -105,6 +105,23 @@ class Helpers:
             raise
 
 
+def cut_function(
+    source: Source, member: str, name: str, *, stand_ins: Collection[str], given: Collection[str]
+) -> HelperCut:
+    """Cut a function at the top level of `member`; `given` are names that it is to find instead of its own.
+
+    Raises `NoSuchMember` and another `UsageError`, with file and line, for what cannot be had.
+    """
+    file = source.read(member)
+    root = function_named(file, name)
+    if root is None:
+        raise UsageError(f"{file.filename} defines no function {name}")
+    known = importable(file, member) | set(stand_ins)
+    extracted = extract(file, root, stand_ins=known, given=given)
+    supplies = Helpers(source, stand_ins).supply(member, file, extracted.replaced)
+    return HelperCut(name, file, extracted, supplies)
+
+
 def importable(file: SourceFile, member: str) -> frozenset[str]:
     """Return the real names that `file`, which is `member`, imports from its package at its top level."""
     return frozenset(name for _, name in package_imports(file, member).values())

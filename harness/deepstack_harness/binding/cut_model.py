@@ -56,13 +56,14 @@ class Way:
 
     `verbs` is None for get, set and clear, which are found by their names.  With `helpers` the
     functions that the file imports from its package are cut too; else such an import is refused,
-    unless it is among `stand_ins`.
+    unless it is among `stand_ins`.  Without `init` nothing of the class's `__init__` is kept.
     """
 
     verbs: Mapping[str, str] | None
     stand_ins: frozenset[str]
     given: frozenset[str]
     helpers: bool
+    init: bool = True
 
 
 BY_METHODS = Way(
@@ -150,6 +151,7 @@ def _cut_with_helpers(
         stand_ins=importable(file, model.member) | stand_ins,
         inherited=base.inherited() if base else None,
         verbs=way.verbs,
+        init=way.init,
     )
     return ModelCut(source, model, file, done, helpers.supply(model.member, file, done.replaced), base)
 

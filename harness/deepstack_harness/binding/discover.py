@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from deepstack_harness.binding.argument_files import ArgumentCut
 from deepstack_harness.binding.cut_class import STORAGE
 from deepstack_harness.binding.cut_model import (
     BY_FORWARD,
@@ -44,12 +45,13 @@ class ModelFiles:
 class FoundCut:
     """One class that was found, cut in both ways: `BY_METHODS` and `BY_FORWARD`.
 
-    A sentence stands where a way cannot be taken; `note` says what the class shares with another one.
+    An engine whose payload is an argument is cut as a whole in place of methods.  A sentence stands where a
+    way cannot be taken; `note` says what the class shares with another one.
     """
 
     model_class: str
     member: str
-    methods: ModelCut | str
+    methods: ModelCut | ArgumentCut | str
     forward: ModelCut | str
     note: str = ""
 

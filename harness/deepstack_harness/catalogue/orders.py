@@ -10,6 +10,7 @@ which is the default of 0.32 where Triton is there.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from deepstack_harness.catalogue.recorded import RecordedOrder, recordings
 from deepstack_harness.contract.row import Evidence
@@ -210,4 +211,30 @@ _OMNI = Orders(
     _LIVE[:4],
     tuple(replace(order, others=(), seen="") for order in _REPLAYED if order.setting == _FULL),
 )
-_ORDERS: Mapping[str, Orders] = {"vllm": VLLM_ORDERS, "vllm-omni": _OMNI}
+
+# SGLang writes the payload while it runs a step, so that nothing stands between set and forward.  Its rules
+# turn prefill graphs off for multimodal models outside an allowlist, but an explicit backend locks it and
+# skips the rules (arg_groups/cuda_graph_hook.py:70, :143 and :261 in 0.5.23).
+_PREFILL_GRAPHS: Any = {
+    "setting": "--cuda-graph-backend-prefill full",
+    "others": (OrderSetting("--cuda-graph-backend-prefill breakable"),),
+}
+_SGLANG = Orders(
+    (
+        _order("cap 16: set 9; forward 16; forward 16", "a padded visual step, then a text-only one"),
+        _order("cap 16: set 16; forward 16; set 3; forward 4; forward 1", "two visual steps, then a decode"),
+    ),
+    (
+        _order(
+            "cap 16: profile 16; set 12; forward 16; forward 16",
+            "prefill graphs: replayed for a visual step and for a text-only one",
+            **_PREFILL_GRAPHS,
+        ),
+        _order(
+            "cap 16: profile 16; profile 4; set 4; forward 4; set 9; forward 12; set 3; forward 4",
+            "prefill graphs of two sizes: visual steps of either",
+            **_PREFILL_GRAPHS,
+        ),
+    ),
+)
+_ORDERS: Mapping[str, Orders] = {"vllm": VLLM_ORDERS, "vllm-omni": _OMNI, "sglang": _SGLANG}

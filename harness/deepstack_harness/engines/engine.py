@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from deepstack_harness.binding.argument_files import ArgumentFiles
 from deepstack_harness.binding.cut_model import PLAIN_PARTS, EngineParts, ModelClass
 from deepstack_harness.binding.discover import ModelFiles
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.sources.known_package import KnownPackage
 
 
@@ -17,6 +19,9 @@ class KnownEngine:
     family.  `how` says how a payload is set, read and cleared, for `list engines`.  `since` is the first
     release that has a deepstack class.  `parts` are the names and settings
     that its classes need.  With `systems` a source has placeholder ranges and dual-stream helpers too.
+
+    `argument` is there for an engine whose payload is an argument; then `by_argument` names the text
+    model of each family.  `cannot_ask` says why a rule cannot be asked of the engine's classes.
     """
 
     package: KnownPackage
@@ -28,6 +33,9 @@ class KnownEngine:
     by_forward: Mapping[str, ModelClass] = field(default_factory=dict)
     parts: EngineParts = PLAIN_PARTS
     systems: bool = False
+    argument: ArgumentFiles | None = None
+    by_argument: Mapping[str, str] = field(default_factory=dict)
+    cannot_ask: Mapping[Rule, str] = field(default_factory=dict)
 
     @property
     def files(self) -> ModelFiles:

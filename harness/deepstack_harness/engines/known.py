@@ -2,6 +2,7 @@
 
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.not_driven import NOT_DRIVEN
+from deepstack_harness.engines.sglang import SGLANG
 from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.engines.vllm_omni import VLLM_OMNI
 from deepstack_harness.errors import UsageError
@@ -9,7 +10,7 @@ from deepstack_harness.sources.locate import locate
 from deepstack_harness.sources.requirement import PathRequest, parse_source
 from deepstack_harness.sources.source import Source
 
-ENGINES: tuple[KnownEngine, ...] = (VLLM, VLLM_OMNI)
+ENGINES: tuple[KnownEngine, ...] = (VLLM, VLLM_OMNI, SGLANG)
 
 
 def open_source(text: str) -> Source:
