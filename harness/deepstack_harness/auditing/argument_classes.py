@@ -3,17 +3,27 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from deepstack_harness.auditing.source_worker import AuditedClass
+from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
 from deepstack_harness.auditing.standing import Standing
-from deepstack_harness.catalogue.matrix import AUDIT_TRACES
+from deepstack_harness.catalogue.matrix import AUDIT_TRACES, Where, plan_audit
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import BROKEN, Verdict
+from deepstack_harness.oracles.judged_case import JudgedCase
+from deepstack_harness.sources.source import buffer_of
 
+WHERE = Where("qwen3_vl")
+"""Its hidden size and levels are those that buffers are made with; no decoder runs."""
 LIVE_TRACES = tuple(map(Trace.parse, AUDIT_TRACES))
 """The audit traces without those that record calls of a buffer: the engine's own runner captures."""
+
+
+def judge_replayed(found: AuditedClass, traces: Iterable[str], worker: SourceWorker) -> list[JudgedCase]:
+    """Play traces under the graphs of the engine's own runner, and judge them."""
+    buffer = replace(buffer_of(worker.source, found.model_class), replayed=True)
+    return worker.judge(plan_audit(WHERE, buffer, map(Trace.parse, traces)), found.model_class, "methods")
 
 
 def told(standing: Standing, found: AuditedClass, cannot_ask: Mapping[Rule, str]) -> Standing:

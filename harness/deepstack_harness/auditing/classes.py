@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from deepstack_harness.auditing.argument_classes import LIVE_TRACES, told
+from deepstack_harness.auditing.argument_classes import LIVE_TRACES, WHERE, told
 from deepstack_harness.auditing.causes import same_without_graphs
 from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
 from deepstack_harness.auditing.standing import Standing, sum_up, sum_up_regimes
 from deepstack_harness.catalogue.known_failures import known_of
 from deepstack_harness.catalogue.latent import latent_argument
-from deepstack_harness.catalogue.matrix import Where, plan_audit
+from deepstack_harness.catalogue.matrix import plan_audit
 from deepstack_harness.catalogue.orders import Order, orders_of
 from deepstack_harness.catalogue.reach import LATENT, UNKNOWN, evidence_of, reach_of
 from deepstack_harness.contract.case import PlannedCase, Regime
@@ -22,9 +22,6 @@ from deepstack_harness.engines.known import engine_of
 from deepstack_harness.oracles.judged_case import JudgedCase, unjudged_case
 from deepstack_harness.play.source_class import Way
 from deepstack_harness.sources.source import buffer_of
-
-WHERE = Where("qwen3_vl")
-"""Its hidden size and levels are those that buffers are made with; no decoder runs."""
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,27 @@ class Run:
 
 
 @dataclass(frozen=True)
+class EngineRun:
+    """Traces that show an incident in sources of an engine whose payload is an argument of its text model.
+
+    They are played under the graphs of the engine's own runner.  There is neither an answer with an address
+    nor a decoder of ours, so that `rules` are those that the fault breaks there.
+    """
+
+    package: str
+    traces: tuple[str, ...]
+    rules: tuple[Rule, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a trace that cannot be parsed; msgspec adds where in the file it stands."""
+        try:
+            for trace in self.traces:
+                Trace.parse(trace)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+
+@dataclass(frozen=True)
 class Script:
     """The standalone program of an incident.
 
@@ -83,7 +104,8 @@ class Incident:
     `references` are `project number`; `rules` are those that name the fault; `faulty` and `fixed` are
     revisions or mutants, with `@CALLER` after the name where the fault, or its absence, is the
     caller's.  Incidents of another `system` (`deepstack_harness.catalogue.registry.SYSTEMS`) name
-    variants of that system, and have neither families nor runs.
+    variants of that system, and have neither families nor runs.  `engine` has runs of engines whose
+    payload is an argument.
     """
 
     id: str
@@ -99,6 +121,7 @@ class Incident:
     run: tuple[Run, ...] = ()
     system: str = DEEPSTACK
     script: Script | None = None
+    engine: tuple[EngineRun, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a buffer's incident without runs, runs of another system, and a script without a fault."""
