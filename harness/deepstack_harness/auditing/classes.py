@@ -4,12 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from deepstack_harness.auditing.argument_classes import LIVE_TRACES, WHERE, told
 from deepstack_harness.auditing.causes import same_without_graphs
 from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
 from deepstack_harness.auditing.standing import Standing, sum_up, sum_up_regimes
 from deepstack_harness.catalogue.known_failures import known_of
 from deepstack_harness.catalogue.latent import latent_argument
-from deepstack_harness.catalogue.matrix import Where, plan_audit
+from deepstack_harness.catalogue.matrix import plan_audit
 from deepstack_harness.catalogue.orders import Order
 from deepstack_harness.catalogue.reach import LATENT, UNKNOWN, evidence_of, reach_of
 from deepstack_harness.contract.case import PlannedCase, Regime
@@ -18,12 +19,10 @@ from deepstack_harness.contract.row import Evidence, Row
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import BROKEN
+from deepstack_harness.engines.known import engine_of
 from deepstack_harness.oracles.judged_case import JudgedCase, unjudged_case
 from deepstack_harness.play.source_class import Way
 from deepstack_harness.sources.source import buffer_of
-
-WHERE = Where("qwen3_vl")
-"""Its hidden size and levels are those that buffers are made with; no decoder runs."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,16 @@ def judge_class(found: AuditedClass, worker: SourceWorker) -> Standing:
         planned, *_ = plan_audit(WHERE, buffer_of(source, found.model_class))
         return sum_up([unjudged_case(planned, found.ended)], source.label, found.model_class, known)
     played = play_orders(found, worker)
-    if found.methods:
+    if found.argument:
+        cases = _play(found, worker, "methods", LIVE_TRACES)
+        cases += [one.judged for one in played if one.judged.case.buffer.replayed]
+    elif found.methods:
         cases = _play(found, worker, "methods", None)
         cases += [one.judged for one in played if one.order in worker.orders.replayed]
     else:
         cases = [one.judged for one in played]
     standing = sum_up_regimes(cases, source.label, found.model_class, known)
+    standing = told(standing, found, engine_of(source).cannot_ask)
     rows = tuple(_with_reach(row, found, worker, played) for row in standing.rows)
     same = same_without_graphs(cases, _broken_by_graphs(rows), partial(_again, found, worker))
     return replace(standing, rows=rows, effects={**standing.effects, **same})
@@ -79,9 +82,11 @@ def play_orders(found: AuditedClass, worker: SourceWorker) -> list[PlayedOrder]:
     """
     if not found.can_be_judged:
         return []
+    orders = worker.orders
+    replayed = () if found.argument and not found.replayed_at else orders.replayed
     return [
-        *_play_orders(found, worker, worker.orders.live, replayed=False),
-        *_play_orders(found, worker, worker.orders.replayed, replayed=True),
+        *_play_orders(found, worker, orders.live, replayed=False),
+        *_play_orders(found, worker, replayed, replayed=True),
     ]
 
 

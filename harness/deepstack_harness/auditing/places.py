@@ -6,6 +6,7 @@ from dataclasses import replace
 from deepstack_harness.auditing.source_worker import AuditedClass
 from deepstack_harness.auditing.standing import Standing
 from deepstack_harness.binding.syntax import parse
+from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import BROKEN
@@ -24,8 +25,14 @@ def located(standing: Standing, source: Source, found: AuditedClass) -> Standing
     are those of the class.
     """
     statement = _statement(source, found)
-    rows = (_placed(row, found.member, statement) if row.verdict in BROKEN else row for row in standing.rows)
+    rows = (_row_placed(row, found, statement) if row.verdict in BROKEN else row for row in standing.rows)
     return replace(standing, rows=tuple(rows))
+
+
+def _row_placed(row: Row, found: AuditedClass, statement: ast.ClassDef | None) -> Row:
+    if row.regime is Regime.CAPTURED and found.replayed_at:
+        return replace(row, where=found.replayed_at)
+    return _placed(row, found.member, statement)
 
 
 def inside_package(where: str, module: str) -> str:

@@ -19,7 +19,8 @@ CHOICES = (*(regime for regime in Regime if regime), BOTH)
 WHO_IS_CAPTURED = (
     "graphs replay what get and clear recorded, without their Python: vLLM with cudagraph_mode FULL, "
     "decode-only steps of its default FULL_AND_PIECEWISE, breakable graphs (0.22 on); also FastDeploy, "
-    "TensorRT-LLM and vLLM's plugins, whose graphs read static storage. Eager and PIECEWISE runs are live"
+    "TensorRT-LLM and vLLM's plugins, whose graphs read static storage, and SGLang's prefill graphs. Eager "
+    "and PIECEWISE runs are live"
 )
 """The engines and modes in which the captured regime matters."""
 

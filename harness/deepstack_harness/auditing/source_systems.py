@@ -11,6 +11,7 @@ from deepstack_harness.auditing.systems import JudgedSubject, system_of
 from deepstack_harness.catalogue.incidents import Incident, catalogue
 from deepstack_harness.catalogue.known_failures import known_of
 from deepstack_harness.catalogue.registry import SYSTEMS_OF_SOURCES
+from deepstack_harness.engines.known import engine_of
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source
 
@@ -42,6 +43,8 @@ def judge_systems(worker: SourceWorker) -> SourceSystems:
     """
     judged: list[JudgedSubject] = []
     refusals: list[str] = []
+    if not engine_of(worker.source).systems:
+        return SourceSystems(worker.source.label, (), ())
     for incident in catalogue():
         if incident.system in SYSTEMS_OF_SOURCES:
             try:

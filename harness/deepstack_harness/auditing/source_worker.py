@@ -1,7 +1,7 @@
 """A worker that defines and drives the classes of one source; this process only cuts them and judges."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import msgspec
@@ -9,12 +9,13 @@ import msgspec
 from deepstack_harness.auditing.controls import failed_control
 from deepstack_harness.auditing.judged_plan import judge_plan
 from deepstack_harness.auditing.source_process import SourceProcess
-from deepstack_harness.binding.discover import FoundCut, find_cuts
+from deepstack_harness.binding.argument_files import ArgumentCut
+from deepstack_harness.binding.discover import FoundCut
 from deepstack_harness.binding.function_hashes import function_hashes
 from deepstack_harness.catalogue.orders import Orders, orders_of
 from deepstack_harness.catalogue.recorded import deciding_functions
 from deepstack_harness.contract.case import PlannedCase
-from deepstack_harness.engines.known import engine_of
+from deepstack_harness.engines.cuts import cuts_of
 from deepstack_harness.oracles.judged_case import JudgedCase
 from deepstack_harness.play.case_worker import WORK
 from deepstack_harness.play.source_class import SourceClass, Way
@@ -30,6 +31,9 @@ class AuditedClass:
 
     `refusals` say why a way cannot be taken, `note` what the class shares with another one.  `ended` says
     how the worker ended that defined the class; then nothing else is known.
+
+    `argument` is True for an engine whose payload is an argument.  Then `replayed_at` is the place of the
+    replay of its graphs, empty where they cannot be driven, and `lost` says what they lose, or why.
     """
 
     model_class: str
@@ -39,6 +43,9 @@ class AuditedClass:
     refusals: tuple[str, ...] = ()
     note: str = ""
     ended: str | None = None
+    argument: bool = False
+    replayed_at: str = ""
+    lost: str = ""
 
     @property
     def can_be_judged(self) -> bool:
@@ -64,8 +71,8 @@ class SourceWorker(SourceProcess):
         return orders_of(self.source.package, hashes)
 
     def classes(self) -> list[AuditedClass]:
-        """Find all deepstack classes, and define each in the worker; raise what `find_cuts` raises."""
-        return [self._define(cut) for cut in find_cuts(self.source, engine_of(self.source).files)]
+        """Find all deepstack classes, and define each in the worker; raise what `cuts_of` raises."""
+        return [self._define(cut) for cut in cuts_of(self.source)]
 
     def judge(self, plan: Iterable[PlannedCase], model_class: str, way: Way) -> list[JudgedCase]:
         """Play a plan on a class and judge it, as `judge_plan` does."""
@@ -81,10 +88,16 @@ class SourceWorker(SourceProcess):
             return AuditedClass(cut.model_class, cut.member, note=cut.note, ended=result.sentence)
         defined = value_of(result, f"the definition of {cut.model_class}")
         ways = msgspec.convert(defined, _Defined)
-        return AuditedClass(cut.model_class, cut.member, ways.methods, ways.forward, ways.refusals, cut.note)
+        found = AuditedClass(cut.model_class, cut.member, ways.methods, ways.forward, ways.refusals, cut.note)
+        if not isinstance(cut.methods, ArgumentCut):
+            return found
+        place = cut.methods.replayed_at if ways.replays else ""
+        return replace(found, argument=True, replayed_at=place, lost=ways.lost)
 
 
 class _Defined(msgspec.Struct):
     methods: bool
     forward: bool
     refusals: tuple[str, ...]
+    replays: bool
+    lost: str

@@ -71,18 +71,20 @@ def cut_class(
     stand_ins: Collection[str],
     inherited: Inherited | None = None,
     verbs: Mapping[str, str] | None = None,
+    init: bool = True,
 ) -> ClassCut:
     """Cut the buffer of `class_name` out of `file`.
 
     `given` names the attributes that instances have before `__init__` runs, `stand_ins` the
     imported names that can be replaced, `inherited` a base class that was cut from another file.
-    `verbs` names the methods to cut, where they are not get, set and clear.  Raises `NoBuffer`
+    `verbs` names the methods to cut, where they are not get, set and clear.  Without `init` nothing of the
+    class's `__init__` is kept, and what the methods read has to be given.  Raises `NoBuffer`
     when there is nothing to cut, and another `UsageError`, with file and line, for what does not
     parse or cannot be supplied.
     """
     definition = class_named(file, class_name)
     own = members_of(definition, file)
-    buffer = _BufferMembers(definition, own, file.filename, given, inherited, verbs)
+    buffer = _BufferMembers(definition, own, file.filename, given, inherited, verbs, init=init)
     reduced = buffer.reduced()
     extracted = extract(file, reduced, stand_ins=stand_ins, given={HOST})
     lines = {
@@ -108,6 +110,8 @@ class _BufferMembers:
         given: Collection[str],
         inherited: Inherited | None,
         verbs: Mapping[str, str] | None,
+        *,
+        init: bool,
     ) -> None:
         self._definition = definition
         self._own = {id(node) for nodes in members.values() for node in nodes}
@@ -118,7 +122,7 @@ class _BufferMembers:
         self._filename = filename
         self._given = {f"self.{name}" for name in given}
         self.verbs = self._find_verbs() if verbs is None else self._named(verbs)
-        self._init = self._find_init()
+        self._init = self._find_init() if init else self._no_init()
         self._body = self._needed_members()
         self.of_host = self._unset_attributes()
 
@@ -161,6 +165,14 @@ class _BufferMembers:
             f"{self._where}: class {self._definition.name} has no __init__ that allocates the buffer"
         )
 
+    def _no_init(self) -> Function:
+        """Return an `__init__` that does nothing, at the place of the class."""
+        made = ast.parse("def __init__(self): pass").body[0]
+        assert isinstance(made, ast.FunctionDef)
+        for node in ast.walk(made):
+            ast.copy_location(node, self._definition)
+        return made
+
     def _needed_members(self) -> list[ast.stmt]:
         """Return the buffer's methods, what they call and read, and last the slice of `__init__`."""
         names = set(self.verbs.values())
@@ -168,7 +180,8 @@ class _BufferMembers:
             nodes = [node for name in sorted(names) for node in self._members[name]]
             init = self._slice({name for node in nodes for name in reads(node)})
             used = {name for node in (*nodes, init) for name in reads(node)}
-            more = {name for name in self._members if f"self.{name}" in used} - names - {"__init__"}
+            of_class = {name for name in self._members if f"self.{name}" in used - self._given}
+            more = of_class - names - {"__init__"}
             if not more:
                 return [*nodes, init]
             names |= more

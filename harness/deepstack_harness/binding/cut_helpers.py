@@ -4,7 +4,7 @@ Nothing is executed here: the result says, for every imported name, where its ob
 """
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -57,13 +57,17 @@ class Helpers:
         self._stand_ins = stand_ins
         self._found: dict[tuple[str, str], Supply] = {}
 
-    def supply(self, member: str, file: SourceFile, wanted: Iterable[str]) -> dict[str, Supply]:
-        """Return what the code of `file`, which is `member`, finds under each of the bound names `wanted`.
+    def supply(self, member: str, file: SourceFile, wanted: Mapping[str, str]) -> dict[str, Supply]:
+        """Return what the code of `file`, which is `member`, finds under the bound names of `wanted`.
 
-        Raises `MachineError` when a file cannot be fetched.
+        `wanted` maps them to imported names.  Raises `MachineError` when a file cannot be fetched.
         """
         origins = package_imports(file, member)
-        return {bound: self._resolve(*origins[bound]) for bound in wanted}
+        # What has a stand-in may come from another package, which this source does not have.
+        return {
+            bound: StandIn(name) if name in self._stand_ins else self._resolve(*origins[bound])
+            for bound, name in wanted.items()
+        }
 
     def _resolve(self, module: str, name: str) -> Supply:
         if name in self._stand_ins:
@@ -88,7 +92,8 @@ class Helpers:
         """Look up a name that its module imports from yet another one."""
         if name not in package_imports(file, member):
             raise UsageError(f"{file.filename} defines no function {name}")
-        return self.supply(member, file, [name])[name]
+        _, imported = package_imports(file, member)[name]
+        return self.supply(member, file, {name: imported})[name]
 
     def _read(self, module: str) -> tuple[str, SourceFile]:
         path = module.replace(".", "/")
@@ -98,6 +103,23 @@ class Helpers:
             with suppress(NoSuchMember):
                 return f"{path}/__init__.py", self._source.read(f"{path}/__init__.py")
             raise
+
+
+def cut_function(
+    source: Source, member: str, name: str, *, stand_ins: Collection[str], given: Collection[str]
+) -> HelperCut:
+    """Cut a function at the top level of `member`; `given` are names that it is to find instead of its own.
+
+    Raises `NoSuchMember` and another `UsageError`, with file and line, for what cannot be had.
+    """
+    file = source.read(member)
+    root = function_named(file, name)
+    if root is None:
+        raise UsageError(f"{file.filename} defines no function {name}")
+    known = importable(file, member) | set(stand_ins)
+    extracted = extract(file, root, stand_ins=known, given=given)
+    supplies = Helpers(source, stand_ins).supply(member, file, extracted.replaced)
+    return HelperCut(name, file, extracted, supplies)
 
 
 def importable(file: SourceFile, member: str) -> frozenset[str]:

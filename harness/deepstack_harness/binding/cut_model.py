@@ -1,15 +1,36 @@
 """Cut one model class of a source, in one of the two ways in which it can be driven."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from deepstack_harness.binding.cut_class import ClassCut, Inherited, cut_class
 from deepstack_harness.binding.cut_helpers import Helpers, Supply, importable, stand_ins_of
 from deepstack_harness.binding.syntax import NoBuffer, class_named, members_of, package_imports
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import NoSuchMember, Source, SourceFile
+
+
+def _as_it_is(hidden: object) -> object:
+    return hidden
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """The parts of one engine that its classes name, beside those that every engine of vLLM's kind has.
+
+    `stand_ins` has objects by the names that files import, `settings` values by their place below
+    `vllm_config`, such as `model_config.multimodal_config`.  `answer` makes the answer of the language
+    model out of its hidden states (n, hidden).
+    """
+
+    stand_ins: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
+    answer: Callable[[object], object] = _as_it_is
+
+
+PLAIN_PARTS = EngineParts()
 
 
 @dataclass(frozen=True)
@@ -26,6 +47,7 @@ class ModelClass:
     since: str
     nested: str | None = None
     main_features: bool = True
+    parts: EngineParts = field(default=PLAIN_PARTS, compare=False)
 
 
 @dataclass(frozen=True)
@@ -34,13 +56,14 @@ class Way:
 
     `verbs` is None for get, set and clear, which are found by their names.  With `helpers` the
     functions that the file imports from its package are cut too; else such an import is refused,
-    unless it is among `stand_ins`.
+    unless it is among `stand_ins`.  Without `init` nothing of the class's `__init__` is kept.
     """
 
     verbs: Mapping[str, str] | None
     stand_ins: frozenset[str]
     given: frozenset[str]
     helpers: bool
+    init: bool = True
 
 
 BY_METHODS = Way(
@@ -104,7 +127,7 @@ def cut_known(source: Source, model: ModelClass, way: Way) -> ModelCut:
 
 
 def _cut(source: Source, file: SourceFile, model: ModelClass, way: Way, base: ModelCut | None) -> ModelCut:
-    stand_ins = way.stand_ins | ({base.cut.class_name} if base else set())
+    stand_ins = _stand_ins(model, way, base)
     inherited = base.inherited() if base else None
     done = cut_class(file, model.class_name, given=way.given, stand_ins=stand_ins, inherited=inherited)
     return ModelCut(source, model, file, done, stand_ins_of(done.replaced), base)
@@ -119,16 +142,23 @@ def _cut_with_helpers(
 ) -> ModelCut:
     """Cut a class, and before it the class in another file that it has its methods from."""
     base = _imported_base(source, file, model, way, derived)
-    helpers = Helpers(source, way.stand_ins | ({base.cut.class_name} if base else set()))
+    stand_ins = _stand_ins(model, way, base)
+    helpers = Helpers(source, stand_ins)
     done = cut_class(
         file,
         model.class_name,
         given=way.given,
-        stand_ins=importable(file, model.member),
+        stand_ins=importable(file, model.member) | stand_ins,
         inherited=base.inherited() if base else None,
         verbs=way.verbs,
+        init=way.init,
     )
     return ModelCut(source, model, file, done, helpers.supply(model.member, file, done.replaced), base)
+
+
+def _stand_ins(model: ModelClass, way: Way, base: ModelCut | None) -> frozenset[str]:
+    """Return the imported names that are never looked up in the source."""
+    return way.stand_ins | model.parts.stand_ins.keys() | ({base.cut.class_name} if base else set())
 
 
 def _imported_base(

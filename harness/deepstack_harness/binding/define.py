@@ -55,6 +55,16 @@ def define_model(model: ModelCut, host: type[H], stand_ins: Mapping[str, object]
     return defined
 
 
+def define_function(function: HelperCut, stand_ins: Mapping[str, object], **given: object) -> Any:  # noqa: ANN401
+    """Define a function that was cut out of a file; `given` are further names that its code finds.
+
+    Raises `UsageError` with file and line when that needs the whole package.
+    """
+    show_in_tracebacks(function.file)
+    names = _objects(function.supplies, stand_ins, {})
+    return define_name(function.extract.code, function.name, **{**names, **given})
+
+
 def define_name(code: CodeType, name: str, /, **names: object) -> Any:  # noqa: ANN401  # its user knows its type
     """Execute `code`, where `names` are known, and return what it binds to `name`.
 

@@ -11,8 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from deepstack_harness.binding.argument_files import ArgumentCut
 from deepstack_harness.binding.cut_class import STORAGE
-from deepstack_harness.binding.cut_model import BY_FORWARD, BY_METHODS, ModelClass, ModelCut, cut_model
+from deepstack_harness.binding.cut_model import (
+    BY_FORWARD,
+    BY_METHODS,
+    PLAIN_PARTS,
+    EngineParts,
+    ModelClass,
+    ModelCut,
+    cut_model,
+)
 from deepstack_harness.binding.syntax import parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.limits import DEPTH, MOST_DEPTH
@@ -23,24 +32,26 @@ from deepstack_harness.sources.source import Source, SourceFile
 class ModelFiles:
     """The place of a package's model files: a folder, and a word that all files of interest have.
 
-    `known` are the classes of which more is known than their names.
+    `known` are the classes of which more is known than their names; `parts` are those of the engine.
     """
 
     folder: str
     word: str
     known: Sequence[ModelClass] = ()
+    parts: EngineParts = PLAIN_PARTS
 
 
 @dataclass(frozen=True)
 class FoundCut:
     """One class that was found, cut in both ways: `BY_METHODS` and `BY_FORWARD`.
 
-    A sentence stands where a way cannot be taken; `note` says what the class shares with another one.
+    An engine whose payload is an argument is cut as a whole in place of methods.  A sentence stands where a
+    way cannot be taken; `note` says what the class shares with another one.
     """
 
     model_class: str
     member: str
-    methods: ModelCut | str
+    methods: ModelCut | ArgumentCut | str
     forward: ModelCut | str
     note: str = ""
 
@@ -164,7 +175,7 @@ class _Finder:
     def _model(self, one: _Class) -> ModelClass:
         known = (model for model in self._files.known if model.class_name == one.node.name)
         model = next(known, ModelClass(one.member, one.node.name, since="this release"))
-        return replace(model, member=one.member)
+        return replace(model, member=one.member, parts=self._files.parts)
 
 
 def _cut_or_why(cut: Callable[[], ModelCut]) -> ModelCut | str:

@@ -33,7 +33,7 @@ class ForwardClass(BoundClass[ForwardHost]):
 
         def prepare(host: ForwardHost) -> None:
             host.surround(Surroundings().tower, DeepstackTower(levels))
-            host.accompany(RecordingModel(hidden, dtype, device))
+            host.accompany(RecordingModel(hidden, dtype, device, self.of.model.parts.answer))
 
         config = _config(self.of.model, capacity, hidden, levels, dtype, device)
         instance = self._instance(config, dtype, device, prepare)
@@ -68,7 +68,8 @@ def define_forward(cut: ModelCut) -> ForwardClass:
 
     Raises `UsageError` where the class cannot be run without the package.
     """
-    bound = ForwardClass(cut, define_model(cut, ForwardHost, FORWARD_STAND_INS))
+    stand_ins = {**FORWARD_STAND_INS, **cut.model.parts.stand_ins}
+    bound = ForwardClass(cut, define_model(cut, ForwardHost, stand_ins))
     bound.rehearse()
     return bound
 
@@ -90,6 +91,7 @@ def _config(
         nested=model.nested,
         dtype=dtype,
         device=device,
+        settings=model.parts.settings,
         deepstack_layer_map=[[level, level] for level in range(last)],
         spatial_target_layers=[last],
         **TOKEN_IDS,

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from deepstack_harness.binding.argument_class import ArgumentClass, Rehearsal
+from deepstack_harness.binding.argument_files import ArgumentCut
 from deepstack_harness.binding.cut_model import ModelCut
-from deepstack_harness.binding.discover import FoundCut, ModelFiles, find_cuts
+from deepstack_harness.binding.discover import FoundCut
 from deepstack_harness.binding.forward_class import ForwardClass, define_forward
 from deepstack_harness.binding.methods_class import MethodsClass, define_methods
 from deepstack_harness.contract.buffer_ref import BufferRef
@@ -13,24 +15,26 @@ from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source, buffer_of
 
 T = TypeVar("T")
+NOT_REHEARSED = Rehearsal()
 
 
 @dataclass(frozen=True)
 class Found:
     """One class of `source`.
 
-    `methods` drives its get, set and clear, `forward` its `embed_input_ids` and `forward`.
-    `refusals` say why the first, or the second, or both are None.  `note` says what the class
-    shares with another one.
+    `methods` drives its get, set and clear, or an engine whose payload is an argument, and `forward` its
+    `embed_input_ids` and `forward`.  `refusals` say why the first, or the second, or both are None.
+    `note` says what the class shares with another one, and `graphs` what graphs of an engine lose.
     """
 
     source: Source
     model_class: str
     member: str
-    methods: MethodsClass | None = None
+    methods: MethodsClass | ArgumentClass | None = None
     forward: ForwardClass | None = None
     refusals: tuple[str, ...] = ()
     note: str = ""
+    graphs: Rehearsal = NOT_REHEARSED
 
     @property
     def buffer(self) -> BufferRef:
@@ -38,13 +42,9 @@ class Found:
         return buffer_of(self.source, self.model_class)
 
 
-def find_classes(source: Source, files: ModelFiles) -> list[Found]:
-    """Find, cut and define all deepstack classes of a source; raise what `find_cuts` raises."""
-    return [define_found(source, found) for found in find_cuts(source, files)]
-
-
 def define_found(source: Source, found: FoundCut) -> Found:
-    """Define a class in each way in which it was cut."""
+    """Define a class in each way in which it was cut; an engine around it is left out."""
+    assert not isinstance(found.methods, ArgumentCut)
     methods = _defined_or_why(define_methods, found.methods)
     forward = _defined_or_why(define_forward, found.forward)
     return Found(

@@ -37,9 +37,11 @@ class MethodsClass(BoundClass[Host]):
 
         Raises `UsageError` that names file and line when its `__init__` cannot be run.
         """
+        model = self.of.model
         config = vllm_config(
-            capacity, hidden, levels, nested=self.of.model.nested, dtype=dtype, device=device
-        )
+            capacity, hidden, levels, nested=model.nested, dtype=dtype, device=device,
+            settings=model.parts.settings,
+        )  # fmt: skip
         instance = self._instance(
             config, dtype, device, lambda host: host.surround(self.surroundings.tower, self._visual())
         )
@@ -87,6 +89,7 @@ def define_methods(cut: ModelCut) -> MethodsClass:
 
     Raises `UsageError` for one that cannot be run without its package.
     """
-    bound = MethodsClass(cut, define_model(cut, Host, METHODS_STAND_INS))
+    stand_ins = {**METHODS_STAND_INS, **cut.model.parts.stand_ins}
+    bound = MethodsClass(cut, define_model(cut, Host, stand_ins))
     bound.rehearse()
     return bound

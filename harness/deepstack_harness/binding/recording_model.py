@@ -1,6 +1,6 @@
 """A language model that computes nothing and keeps what it is given."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import torch
@@ -46,8 +46,18 @@ class RecordingModel:
     It embeds every token to zeros (n, hidden), and keeps a copy of the payload of the last call.
     """
 
-    def __init__(self, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Make embeddings with `hidden` columns, of `dtype` on `device`."""
+    def __init__(
+        self,
+        hidden: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        answer: Callable[[object], object] = lambda hidden: hidden,
+    ) -> None:
+        """Make embeddings with `hidden` columns, of `dtype` on `device`.
+
+        `answer` makes the answer of a call out of hidden states (1, hidden).
+        """
+        self._answer = answer
         self.config = Settings("language_model.model.config", embedding_multiplier=_EMBEDDING_MULTIPLIER)
         self.hidden = hidden
         self.device = device
@@ -64,12 +74,12 @@ class RecordingModel:
         """Return zeros (n, hidden) for ids (n,), new ones at every call: a class may write into them."""
         return self._embedding.repeat(input_ids.size(0), 1)
 
-    def __call__(self, *_: object, **named: object) -> Tensor:
-        """Keep the payload and return hidden states (1, hidden), all zero."""
+    def __call__(self, *_: object, **named: object) -> object:
+        """Keep the payload and return hidden states (1, hidden), all zero, as the engine's models do."""
         if PAYLOAD not in named:
             raise UsageError(f"the language model is called without {PAYLOAD}=")
         self._given = self._copied(named[PAYLOAD])
-        return self._embedding
+        return self._answer(self._embedding)
 
     def take(self) -> tuple[Tensor, ...] | None:
         """Return the payload of the last call in level order, each level (P, hidden), or None."""

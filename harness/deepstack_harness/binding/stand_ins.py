@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, ItemsView, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from operator import attrgetter
+from types import MappingProxyType
 from typing import NoReturn
 
 import torch
@@ -78,31 +80,38 @@ def vllm_config(
     nested: str | None,
     dtype: torch.dtype,
     device: torch.device,
+    settings: Mapping[str, object] = MappingProxyType({}),
     **own: object,
 ) -> Settings:
     """Return the settings of an engine with `capacity` tokens a step.
 
     As in vllm/config: a model's Hugging Face configuration is `model_config.hf_config`, for
     Qwen3-Omni with the thinker's inside (`nested`).  The levels come from layers 0, 1, ... of the
-    tower, since nothing here depends on them.  `own` are further settings of the model's
-    configuration.
+    tower, since nothing here depends on them.  `settings` are further ones by their place, such as
+    `model_config.multimodal_config`, `own` those of the model's configuration.
     """
     root = "vllm_config.model_config.hf_config"
     text = Settings(f"{root}.text_config", hidden_size=hidden)
     vision = Settings(
         f"{root}.vision_config", deepstack_visual_indexes=list(range(levels)), out_hidden_size=hidden
     )
-    model = Settings(root, text_config=text, vision_config=vision, **own)
-    return Settings(
+    parts: dict[str, object] = {"text_config": text, "vision_config": vision, **own}
+    # Qwen3-Omni's thinker is given the whole configuration, and in vLLM-Omni up to 0.20 its own part alone.
+    hf_config = Settings(root, **({nested: Settings(root, **parts)} if nested else {}), **parts)
+    whole = Settings(
         "vllm_config",
         model_config=Settings(
             "vllm_config.model_config",
             dtype=dtype,
-            hf_config=Settings(root, **{nested: model}) if nested else model,
+            hf_config=hf_config,
         ),
         scheduler_config=Settings("vllm_config.scheduler_config", max_num_batched_tokens=capacity),
         device_config=Settings("vllm_config.device_config", device=device),
     )
+    for place, value in settings.items():
+        path, _, name = place.rpartition(".")
+        setattr(attrgetter(path)(whole) if path else whole, name, value)
+    return whole
 
 
 @dataclass(frozen=True)

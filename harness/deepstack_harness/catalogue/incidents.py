@@ -61,6 +61,27 @@ class Run:
 
 
 @dataclass(frozen=True)
+class EngineRun:
+    """Traces that show an incident in sources of an engine whose payload is an argument of its text model.
+
+    They are played under the graphs of the engine's own runner.  There is neither an answer with an address
+    nor a decoder of ours, so that `rules` are those that the fault breaks there.
+    """
+
+    package: str
+    traces: tuple[str, ...]
+    rules: tuple[Rule, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a trace that cannot be parsed; msgspec adds where in the file it stands."""
+        try:
+            for trace in self.traces:
+                Trace.parse(trace)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+
+@dataclass(frozen=True)
 class Script:
     """The standalone program of an incident.
 
@@ -85,7 +106,7 @@ class Incident:
     revisions or mutants, with `@CALLER` after the name where the fault, or its absence, is the
     caller's.  Incidents of another `system` (`deepstack_harness.catalogue.registry.SYSTEMS`) name
     variants of that system, and have neither families nor runs.  Of a `nightly` one CI plays daily what
-    is not compiled alone.
+    is not compiled alone.  `engine` has runs of engines whose payload is an argument.
     """
 
     id: str
@@ -102,6 +123,7 @@ class Incident:
     system: str = DEEPSTACK
     script: Script | None = None
     nightly: bool = False
+    engine: tuple[EngineRun, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a buffer's incident without runs, runs of another system, and a script without a fault."""

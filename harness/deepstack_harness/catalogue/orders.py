@@ -11,8 +11,9 @@ on a CPU has not.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from deepstack_harness.catalogue.recorded import RecordedOrder, recordings
 from deepstack_harness.contract.row import Evidence
@@ -207,4 +208,38 @@ _REPLAYED = (
 )
 
 VLLM_ORDERS = Orders(_LIVE, _REPLAYED)
-_ORDERS: Mapping[str, Orders] = {"vllm": VLLM_ORDERS}
+
+# vLLM-Omni's runner is derived from vLLM's, embeds every scheduled step before its forward and dispatches
+# graphs by vLLM's modes (vllm_omni/worker/gpu_model_runner.py:83 and :1647, gpu_ar_model_runner.py:1097 and
+# :1134 in 0.30.0).  Nobody has seen one of its releases run, and vLLM's other settings were not read there.
+_OMNI = Orders(
+    _LIVE[:4],
+    tuple(replace(order, others=(), covered=False) for order in _REPLAYED if order.setting == _FULL),
+)
+
+# SGLang writes the payload while it runs a step, so that nothing stands between set and forward.  Its rules
+# turn prefill graphs off for multimodal models outside an allowlist, but an explicit backend locks it and
+# skips the rules (arg_groups/cuda_graph_hook.py:70, :143 and :261 in 0.5.23).
+_PREFILL_GRAPHS: Any = {
+    "setting": "--cuda-graph-backend-prefill full",
+    "others": (OrderSetting("--cuda-graph-backend-prefill breakable"),),
+}
+_SGLANG = Orders(
+    (
+        _order("cap 16: set 9; forward 16; forward 16", "a padded visual step, then a text-only one"),
+        _order("cap 16: set 16; forward 16; set 3; forward 4; forward 1", "two visual steps, then a decode"),
+    ),
+    (
+        _order(
+            "cap 16: profile 16; set 12; forward 16; forward 16",
+            "prefill graphs: replayed for a visual step and for a text-only one",
+            **_PREFILL_GRAPHS,
+        ),
+        _order(
+            "cap 16: profile 16; profile 4; set 4; forward 4; set 9; forward 12; set 3; forward 4",
+            "prefill graphs of two sizes: visual steps of either",
+            **_PREFILL_GRAPHS,
+        ),
+    ),
+)
+_ORDERS: Mapping[str, Orders] = {"vllm": VLLM_ORDERS, "vllm-omni": _OMNI, "sglang": _SGLANG}

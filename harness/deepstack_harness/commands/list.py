@@ -23,6 +23,8 @@ from deepstack_harness.catalogue.registry import (
 from deepstack_harness.catalogue.variants import VARIANTS
 from deepstack_harness.contract.arm_spec import every_arm
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.engines.known import ENGINES
+from deepstack_harness.engines.not_driven import NOT_DRIVEN
 from deepstack_harness.errors import ExitCode, unknown_name
 from deepstack_harness.families.variants import VARIANTS as FAMILY_VARIANTS
 from deepstack_harness.oracles.all_rules import ORACLES
@@ -30,7 +32,8 @@ from deepstack_harness.oracles.extensions import misnamed
 from deepstack_harness.reporting.terminal.output import Column, Output
 
 SUMMARY = (
-    "list incidents, live faults, families, revisions, mutants, variants, callers, arms, rules and extensions"
+    "list incidents, live faults, families, revisions, mutants, variants, callers, arms, rules, engines and "
+    "extensions"
 )
 Item = dict[str, object]
 
@@ -128,6 +131,15 @@ def _rules() -> Iterable[Item]:
         yield {"name": rule, "summary": f"{rule.word}: {rule.promise} (figure: {figure})", "figure": figure}
 
 
+def _engines() -> Iterable[Item]:
+    """Yield every engine that carries deepstack; `driven` says that its sources can be judged."""
+    for engine in ENGINES:
+        name = engine.package.name
+        yield {"name": name, "summary": f"{engine.how}; since {engine.since}", "driven": True}
+    for name, why in NOT_DRIVEN.items():
+        yield {"name": name, "summary": f"not driven: {why}", "driven": False}
+
+
 def _extensions() -> Iterable[Item]:
     """Yield what other installed packages declare; `refused` says why a name of theirs cannot be used."""
     for extension in chain.from_iterable(map(declared, GROUPS)):
@@ -172,6 +184,7 @@ KINDS: Mapping[str, Callable[[], Iterable[Item]]] = MappingProxyType(
         "callers": lambda: _entries(CALLERS),
         "arms": _arms,
         "rules": _rules,
+        "engines": _engines,
         "extensions": _extensions,
     }
 )

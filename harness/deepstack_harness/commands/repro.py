@@ -13,6 +13,7 @@ from deepstack_harness.auditing.places import inside_package
 from deepstack_harness.catalogue.decisive import decisive, decisive_of_source
 from deepstack_harness.catalogue.incidents import DEEPSTACK, Incident, find
 from deepstack_harness.catalogue.matrix import Where, narrow, plan_incident, plan_source
+from deepstack_harness.commands.repro_argument import reproduce_in_engine
 from deepstack_harness.commands.repro_files import write_files
 from deepstack_harness.commands.repro_systems import reproduce
 from deepstack_harness.commands.repro_workload import evaluate_workload
@@ -97,7 +98,10 @@ def run(args: Namespace, output: Output) -> ExitCode:
     check_dtype(args.dtype)
     check_device(args.device)
     if args.source:
-        families = _families_of_sources(incident, families, open_source(args.source))
+        source = open_source(args.source)
+        if engine_of(source).argument is not None:
+            return _exit_code([reproduce_in_engine(incident, families, source, args, output)])
+        families = _families_of_sources(incident, families, source)
     if args.script or args.pytest or args.upstream_test:
         return write_files(incident, families[0], args, output)
     _prepare_torch(args)
@@ -191,7 +195,13 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
             f"incident {incident.id} is a fault of the code around the model class, "
             "which is in no class of a source: leave --source out"
         )
-    known = [family for family in families if family.partition(":")[0] in engine_of(source).by_methods]
+    engine = engine_of(source)
+    known = [family for family in families if family.partition(":")[0] in engine.by_methods]
+    if not known and not engine.by_forward:
+        raise UsageError(
+            f"incident {incident.id} is about {', '.join(families)}, and {source.label} has a class of "
+            f"{', '.join(engine.by_methods)} alone: 'audit --source SOURCE' judges it by every rule"
+        )
     if not known:
         raise UsageError(
             f"incident {incident.id} is about {', '.join(families)}, whose class has no get, set "

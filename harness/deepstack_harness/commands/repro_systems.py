@@ -4,7 +4,7 @@ from argparse import Namespace
 
 from deepstack_harness.catalogue.incidents import Incident
 from deepstack_harness.commands.repro_files import write_files
-from deepstack_harness.engines.known import engine_of
+from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Output
 
@@ -59,6 +59,11 @@ def _theirs(incident: Incident, text: str, output: Output) -> bool:
     from deepstack_harness.auditing.systems import system_of
     from deepstack_harness.reporting.terminal.system_table import SystemTable
 
+    source = open_source(text)
+    if not engine_of(source).systems:
+        raise UsageError(
+            f"{source.label} has nothing of incident {incident.id}: no engine but vLLM is judged by it"
+        )
     with SourceWorker(text) as worker:
         found = list(system_of(incident).theirs(incident, worker))
     table = SystemTable(output, incident, max(len(one.subject) for one in found))

@@ -1,9 +1,16 @@
 """The deepstack classes of a source, bound as its engine says."""
 
-from deepstack_harness.binding.found_classes import Found, find_classes
+from collections.abc import Mapping
+
+from deepstack_harness.binding.argument_class import ArgumentClass, MakeEngine
+from deepstack_harness.binding.argument_files import ArgumentCut
+from deepstack_harness.binding.discover import FoundCut
+from deepstack_harness.binding.found_classes import Found, define_found
 from deepstack_harness.binding.methods_class import MethodsClass, define_methods
-from deepstack_harness.engines.cuts import cut_methods_of
-from deepstack_harness.engines.known import engine_of
+from deepstack_harness.engines.cuts import cut_methods_of, cuts_of
+from deepstack_harness.engines.sglang_model import SglangEngine
+from deepstack_harness.engines.sglang_stand_ins import KINDS
+from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source
 
 
@@ -16,5 +23,24 @@ def methods_of(source: Source, family: str = "qwen3_vl") -> MethodsClass:
 
 
 def classes_of(source: Source) -> list[Found]:
-    """Find and bind every deepstack class of a source; raise what `find_cuts` raises."""
-    return find_classes(source, engine_of(source).files)
+    """Find and bind every deepstack class of a source; raise what `cuts_of` raises."""
+    return [define_class(source, found) for found in cuts_of(source)]
+
+
+def define_class(source: Source, found: FoundCut) -> Found:
+    """Define a class in each way in which it was cut, with the engine around it where there is one."""
+    cut = found.methods
+    if not isinstance(cut, ArgumentCut):
+        return define_found(source, found)
+    make, kinds = _ARGUMENT_ENGINES[source.package]
+    bound = ArgumentClass(cut, make, kinds)
+    why = found.forward if isinstance(found.forward, str) else ""
+    try:
+        graphs = bound.rehearse()
+    except UsageError as error:
+        return Found(source, found.model_class, found.member, refusals=(why, str(error)))
+    return Found(source, found.model_class, found.member, bound, refusals=(why,), graphs=graphs)
+
+
+_ARGUMENT_ENGINES: Mapping[str, tuple[MakeEngine, tuple[type, ...]]] = {"sglang": (SglangEngine, KINDS)}
+"""Package -> what makes an engine of it, and its stand-ins."""

@@ -1,10 +1,19 @@
 """The deepstack class of a family in a source, read and cut as its engine says; none of it runs."""
 
+from deepstack_harness.binding.argument_cut import find_argument_cuts
 from deepstack_harness.binding.cut_model import BY_METHODS, ModelCut, cut_known
-from deepstack_harness.binding.discover import depth_limited
+from deepstack_harness.binding.discover import FoundCut, depth_limited, find_cuts
 from deepstack_harness.engines.known import engine_of
-from deepstack_harness.errors import unknown_name
+from deepstack_harness.errors import UsageError, unknown_name
 from deepstack_harness.sources.source import Source
+
+
+def cuts_of(source: Source) -> list[FoundCut]:
+    """Find and cut every deepstack class of a source; raise what `find_cuts` raises."""
+    engine = engine_of(source)
+    if engine.argument is not None:
+        return find_argument_cuts(source, engine.argument)
+    return find_cuts(source, engine.files)
 
 
 def cut_methods_of(source: Source, family: str = "qwen3_vl") -> ModelCut:
@@ -13,7 +22,13 @@ def cut_methods_of(source: Source, family: str = "qwen3_vl") -> ModelCut:
     Raises `UsageError` that says what is missing when this source has no such buffer, `MachineError` when
     the source cannot be fetched.
     """
-    models = engine_of(source).by_methods
+    engine = engine_of(source)
+    if engine.argument is not None:
+        raise UsageError(
+            f"{source.label} has no get, set and clear to call, its payload is an argument: "
+            "'audit --source SOURCE' judges it"
+        )
+    models = engine.by_methods
     # A variant such as `qwen3_vl:2b` changes our decoder and not the engine's class.
     name = family.partition(":")[0]
     if name not in models:

@@ -1,10 +1,12 @@
 """The facts of one engine: how its sources are recognised, and where its deepstack classes lie."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from deepstack_harness.binding.cut_model import ModelClass
+from deepstack_harness.binding.argument_files import ArgumentFiles
+from deepstack_harness.binding.cut_model import PLAIN_PARTS, EngineParts, ModelClass
 from deepstack_harness.binding.discover import ModelFiles
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.sources.known_package import KnownPackage
 
 
@@ -14,17 +16,29 @@ class KnownEngine:
 
     `by_methods` has the model classes that are driven by their get, set and clear, and
     `by_forward` those that are driven by `embed_input_ids` and `forward`, by the name of their
-    family.  `since` is the first release that has a deepstack class.
+    family.  `how` says how a payload is set, read and cleared, for `list engines`.  `since` is the first
+    release that has a deepstack class.  `parts` are the names and settings
+    that its classes need.  With `systems` a source has placeholder ranges and dual-stream helpers too.
+
+    `argument` is there for an engine whose payload is an argument; then `by_argument` names the text
+    model of each family.  `cannot_ask` says why a rule cannot be asked of the engine's classes.
     """
 
     package: KnownPackage
     folder: str
     word: str
     since: str
-    by_methods: Mapping[str, ModelClass]
-    by_forward: Mapping[str, ModelClass]
+    how: str
+    by_methods: Mapping[str, ModelClass] = field(default_factory=dict)
+    by_forward: Mapping[str, ModelClass] = field(default_factory=dict)
+    parts: EngineParts = PLAIN_PARTS
+    systems: bool = False
+    argument: ArgumentFiles | None = None
+    by_argument: Mapping[str, str] = field(default_factory=dict)
+    cannot_ask: Mapping[Rule, str] = field(default_factory=dict)
 
     @property
     def files(self) -> ModelFiles:
         """The place of the model files, for `discover`."""
-        return ModelFiles(self.folder, self.word, tuple(self.by_forward.values()))
+        known = {**self.by_methods, **self.by_forward}
+        return ModelFiles(self.folder, self.word, tuple(known.values()), self.parts)

@@ -1,11 +1,16 @@
 """The list of engines: open a source of one of them, and find its engine again."""
 
 from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.not_driven import NOT_DRIVEN
+from deepstack_harness.engines.sglang import SGLANG
 from deepstack_harness.engines.vllm import VLLM
+from deepstack_harness.engines.vllm_omni import VLLM_OMNI
+from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.locate import locate
+from deepstack_harness.sources.requirement import PathRequest, parse_source
 from deepstack_harness.sources.source import Source
 
-ENGINES: tuple[KnownEngine, ...] = (VLLM,)
+ENGINES: tuple[KnownEngine, ...] = (VLLM, VLLM_OMNI, SGLANG)
 
 
 def open_source(text: str) -> Source:
@@ -13,6 +18,9 @@ def open_source(text: str) -> Source:
 
     Raises `UsageError` for what is no source, and for a package that is not among `ENGINES`.
     """
+    request = parse_source(text)
+    if not isinstance(request, PathRequest) and request.package in NOT_DRIVEN:
+        raise UsageError(f"'{text}': {request.package} is not driven: {NOT_DRIVEN[request.package]}")
     return locate(text, [engine.package for engine in ENGINES])
 
 

@@ -26,6 +26,8 @@ VLLM = KnownEngine(
     folder=_MODELS,
     word="deepstack",
     since="0.11",
+    how="a buffer on the model: embed_input_ids sets it, forward gets and clears it",
     by_methods=_BY_METHODS,
     by_forward={**_BY_METHODS, "granite4_vision": _GRANITE},
+    systems=True,
 )

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import torch
 
-from deepstack_harness.binding.discover import FoundCut, find_cuts
+from deepstack_harness.binding.argument_class import ArgumentClass
+from deepstack_harness.binding.discover import FoundCut
 from deepstack_harness.binding.forward_class import ForwardClass
-from deepstack_harness.binding.found_classes import Found, define_found
+from deepstack_harness.binding.found_classes import Found
 from deepstack_harness.binding.methods_class import MethodsClass
 from deepstack_harness.binding.replayed import ReplayedClass
 from deepstack_harness.contract.buffer_ref import BufferKind
@@ -19,8 +20,9 @@ from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.devices import parse_device, parse_dtype
-from deepstack_harness.engines.classes import methods_of
-from deepstack_harness.engines.known import engine_of, open_source
+from deepstack_harness.engines.classes import define_class, methods_of
+from deepstack_harness.engines.cuts import cuts_of
+from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import HarnessError
 from deepstack_harness.play.attempt import announcing
 from deepstack_harness.play.in_process import NOTHING_BOUND, Bound
@@ -71,6 +73,8 @@ def define(channel: Channel, text: str, model_class: str) -> dict[str, Any]:
         "methods": found.methods is not None,
         "forward": found.forward is not None,
         "refusals": list(found.refusals),
+        "replays": found.graphs.replays,
+        "lost": found.graphs.said,
     }
 
 
@@ -115,12 +119,21 @@ def load(channel: Channel, target: str) -> str:
 def _bound(case: Case, source: SourceClass) -> Bound:
     if case.buffer.kind is not BufferKind.SOURCE:
         raise HarnessError(f"'{case.buffer.name}' is not a buffer of a source")
-    factory: BufferFactory = _factory(source)
-    return {case.buffer: ReplayedClass(factory) if case.buffer.replayed else factory}
+    factory = _factory(source)
+    if case.buffer.replayed:
+        return {case.buffer: _replayed(factory)}
+    return {case.buffer: factory}
+
+
+def _replayed(factory: MethodsClass | ForwardClass | ArgumentClass) -> BufferFactory:
+    """Return what makes the same buffers under graphs; an engine with a runner replays its own."""
+    if isinstance(factory, ArgumentClass):
+        return replace(factory, replays=True)
+    return ReplayedClass(factory)
 
 
 @cache
-def _factory(source: SourceClass) -> MethodsClass | ForwardClass:
+def _factory(source: SourceClass) -> MethodsClass | ForwardClass | ArgumentClass:
     """Return the class, bound; raises `UsageError` where it cannot be driven in this way."""
     if source.family is not None:
         return methods_of(_opened(source.text), source.family)
@@ -133,13 +146,12 @@ def _factory(source: SourceClass) -> MethodsClass | ForwardClass:
 
 @cache
 def _found(text: str, model_class: str) -> Found:
-    return define_found(_opened(text), _cuts(text)[model_class])
+    return define_class(_opened(text), _cuts(text)[model_class])
 
 
 @cache
 def _cuts(text: str) -> dict[str, FoundCut]:
-    source = _opened(text)
-    return {cut.model_class: cut for cut in find_cuts(source, engine_of(source).files)}
+    return {cut.model_class: cut for cut in cuts_of(_opened(text))}
 
 
 @cache

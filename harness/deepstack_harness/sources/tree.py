@@ -104,6 +104,8 @@ def open_tree(path: Path, packages: Sequence[KnownPackage]) -> Tree:
     """Recognise the package that a folder holds; raise `UsageError` when it is none or several."""
     files = TreeFiles(path.absolute())
     found = [package for package in packages if holds(package, files)]
+    if len(found) > 1:  # a package folder, whose own folders may be named as those of another package
+        found = [package for package in found if package.module == files.root.name] or found
     if len(found) == 1:
         return Tree(found[0], path)
     if found:

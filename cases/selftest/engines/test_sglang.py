@@ -1,0 +1,158 @@
+"""SGLang: a payload that is an argument is read by its effect, and lost by graphs without a slot for it."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.engines.synthetic_omni import write
+from cases.selftest.engines.synthetic_sglang import (
+    MODEL,
+    MODEL_FILE,
+    RUNNER,
+    RUNNER_FILE,
+    WRITER_FILE,
+    sglang_files,
+    with_slot,
+)
+from deepstack_harness.auditing.classes import judge_class
+from deepstack_harness.auditing.places import located
+from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
+from deepstack_harness.auditing.standing import Standing
+from deepstack_harness.cli import main
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.row import Row
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.errors import ExitCode
+
+R = Rule
+ASKED = {R.R2, R.R3, R.R5, R.R7, R.R8}
+
+
+def audited(root: Path, files: Mapping[str, str]) -> tuple[AuditedClass, Standing]:
+    """Return the only class of a source, and its standing."""
+    with SourceWorker(str(write(root, files))) as worker:
+        (found,) = worker.classes()
+        assert found.methods, found.refusals
+        return found, located(judge_class(found, worker), worker.source, found)
+
+
+def row_of(standing: Standing, rule: Rule, regime: Regime) -> Row:
+    """Return the row of a rule in a regime."""
+    return next(row for row in standing.rows if row.rule is rule and row.regime is regime)
+
+
+@pytest.fixture(scope="module")
+def without_slot(tmp_path_factory: pytest.TempPathFactory) -> Standing:
+    """A source whose graphs are captured without the payload."""
+    return audited(tmp_path_factory.mktemp("without"), sglang_files())[1]
+
+
+def test_a_payload_without_a_slot_is_lost_at_replay(without_slot: Standing) -> None:
+    assert without_slot.broken_in(Regime.CAPTURED) == {R.R2}
+    assert not without_slot.broken_in(Regime.LIVE)
+    row = row_of(without_slot, R.R2, Regime.CAPTURED)
+    assert "input_deepstack_embeds has no static slot" in row.detail
+    assert "holds zeros" in row.detail
+    closure = RUNNER_FILE.splitlines().index("        def replays(*given, **named):") + 1
+    assert row.where == f"{RUNNER}:{closure}-{closure + 2}"
+    assert str(row.where) in row.detail
+
+
+def test_its_reach_names_the_options(without_slot: Standing) -> None:
+    row = row_of(without_slot, R.R2, Regime.CAPTURED)
+    assert row.reach == ("flag: --cuda-graph-backend-prefill full or --cuda-graph-backend-prefill breakable")
+
+
+def test_what_cannot_be_asked_says_why(without_slot: Standing) -> None:
+    assert without_slot.kept >= ASKED - {R.R2}
+    for rule in (R.R1, R.R4, R.R6):
+        row = row_of(without_slot, rule, Regime.LIVE)
+        assert row.verdict is Verdict.SKIP
+        assert "argument" in row.detail or "effect" in row.detail
+
+
+def test_a_slot_that_is_filled_keeps_every_rule(tmp_path: Path) -> None:
+    _, standing = audited(tmp_path, with_slot())
+    assert not standing.broken
+    assert standing.kept >= ASKED
+
+
+@pytest.mark.slow
+def test_a_slot_that_a_text_step_leaves_filled_is_told(tmp_path: Path) -> None:
+    _, standing = audited(tmp_path, with_slot(zeroes=False))
+    assert standing.broken_in(Regime.CAPTURED) == {R.R5}
+    assert not standing.broken_in(Regime.LIVE)
+
+
+@cache
+def _changed(before: str, after: str) -> str:
+    assert MODEL_FILE.count(before) == 1
+    return MODEL_FILE.replace(before, after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("first = self.width * index", "first = self.width * (self.depth - 1 - index)"),
+        ("index < self.depth", "index < self.depth - 1"),
+        ("index < self.depth", "index <= 0"),
+    ],
+)
+def test_a_level_at_another_layer_is_told_in_live_use(tmp_path: Path, before: str, after: str) -> None:
+    _, standing = audited(tmp_path, sglang_files(model=_changed(before, after)))
+    assert R.R2 in standing.broken_in(Regime.LIVE)
+
+
+@pytest.mark.slow
+def test_a_writer_that_forgets_a_row_is_told_in_live_use(tmp_path: Path) -> None:
+    writer = WRITER_FILE.replace(
+        "        _put(found", "        marks[0] = False\n        levels = levels[1:]\n        _put(found"
+    )
+    _, standing = audited(tmp_path, sglang_files(writer=writer))
+    assert R.R2 in standing.broken_in(Regime.LIVE)
+
+
+@pytest.mark.slow
+def test_a_runner_that_moved_leaves_live_use_judged(tmp_path: Path) -> None:
+    runner = RUNNER_FILE.replace("_execute_body_capture", "_execute_elsewhere")
+    found, standing = audited(tmp_path, sglang_files(runner=runner))
+    assert "its graphs are not driven" in found.lost
+    assert f"{RUNNER}:" in found.lost
+    assert not standing.broken
+    assert all(row.regime is Regime.LIVE for row in standing.rows)
+
+
+def test_a_writer_that_moved_is_not_driven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write(tmp_path, sglang_files(writer=WRITER_FILE.replace("def embed_mm", "def place_mm")))
+    assert main(["audit", "--source", str(root)]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "no deepstack class can be judged: Qwen3LLMModel" in said
+    assert "mm_utils.py defines no function embed_mm_inputs" in said
+
+
+def test_a_name_that_moved_is_told_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = _changed("stream.start(forward_batch)", "stream.open(forward_batch)")
+    assert main(["audit", "--source", str(write(tmp_path, sglang_files(model=model)))]) == ExitCode.USAGE
+    line = MODEL_FILE.splitlines().index("        stream.start(forward_batch)") + 1
+    assert f"{MODEL}:{line}: Qwen3LLMModel cannot be run" in capsys.readouterr().err
+
+
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.parametrize("release", ["0.5.16", "0.5.19", "0.5.21", "0.5.23"])
+def test_released_text_models(release: str) -> None:
+    with SourceWorker(f"sglang=={release}") as worker:
+        found = {one.model_class: one for one in worker.classes()}
+        for name in ("Qwen3LLMModel", "Qwen3MoeLLMModel"):
+            assert "input_deepstack_embeds has no static slot" in found[name].lost
+            standing = judge_class(found[name], worker)
+            assert not standing.broken_in(Regime.LIVE)
+            assert standing.broken_in(Regime.CAPTURED) == {R.R2}
+            assert standing.kept == ASKED - {R.R2}
+            assert not standing.new
+        undriven = [one for one in found.values() if not one.methods]
+        assert all(".py:" in one.refusals[-1] for one in undriven)

@@ -1,0 +1,109 @@
+"""vLLM-Omni: recognised by its folders, judged by every rule, and its erasing get told by R2 under graphs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.engines.synthetic_omni import ERASES, READS_ONLY, REST, THINKER, omni_files, write
+from deepstack_harness.auditing.classes import judge_class
+from deepstack_harness.auditing.places import located
+from deepstack_harness.auditing.source_worker import SourceWorker
+from deepstack_harness.auditing.standing import Standing
+from deepstack_harness.cli import main
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.engines.known import engine_of, open_source
+from deepstack_harness.errors import ExitCode, UsageError
+
+R = Rule
+OMNI = "Qwen3OmniMoeThinkerForConditionalGeneration"
+
+
+def judged(root: Path, files: Mapping[str, str]) -> Standing:
+    """Return the standing of the only class of a source."""
+    with SourceWorker(str(write(root, files))) as worker:
+        (found,) = worker.classes()
+        assert found.methods, found.refusals
+        assert found.forward, found.refusals
+        return located(judge_class(found, worker), worker.source, found)
+
+
+@pytest.fixture(scope="module")
+def erasing(tmp_path_factory: pytest.TempPathFactory) -> Standing:
+    """A class whose get zeroes the rows behind the payload."""
+    return judged(tmp_path_factory.mktemp("erasing"), omni_files(ERASES))
+
+
+def test_a_captured_get_that_erases_is_told(erasing: Standing) -> None:
+    assert R.R2 in erasing.broken_in(Regime.CAPTURED)
+    assert R.R2 not in erasing.broken_in(Regime.LIVE)
+
+
+def test_its_row_says_what_leads_there(erasing: Standing) -> None:
+    (row,) = (row for row in erasing.rows if row.rule is R.R2 and row.regime is Regime.CAPTURED)
+    assert row.reach == "flag: --compilation-config.cudagraph_mode=FULL"
+    assert row.evidence == "read"
+    assert row.where is not None
+    assert row.where.startswith(THINKER)
+
+
+def test_a_get_that_only_reads_keeps_the_rule(tmp_path: Path) -> None:
+    standing = judged(tmp_path, omni_files(READS_ONLY))
+    assert R.R2 not in standing.broken
+    assert {R.R1, R.R3, R.R5, R.R7} <= standing.kept
+
+
+def test_a_package_folder_is_told_from_that_of_vllm(tmp_path: Path) -> None:
+    root = write(tmp_path, omni_files(READS_ONLY))
+    for path in (root, root / "vllm_omni"):
+        assert engine_of(open_source(str(path))).package.name == "vllm-omni"
+
+
+def test_what_the_source_lacks_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lacking = REST.replace("        ours.zero_()", "        no_such_import(ours)")
+    files = dict(omni_files(READS_ONLY, rest=lacking))
+    files[THINKER] = f"from vllm.elsewhere import no_such_import\n{files[THINKER]}"
+    assert main(["audit", "--source", str(write(tmp_path, files))]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "no deepstack class can be judged" in said
+    assert f"{THINKER}:" in said
+    assert "no_such_import" in said
+
+
+@pytest.mark.parametrize("text", ["transformers==5.23.0", "installed:lmdeploy"])
+def test_an_engine_that_is_not_driven_says_why(text: str) -> None:
+    with pytest.raises(UsageError, match="is not driven: the payload is an argument"):
+        open_source(text)
+
+
+def test_another_package_names_the_engines() -> None:
+    with pytest.raises(UsageError, match="requests cannot be judged, only vllm, vllm-omni"):
+        open_source("requests==2.32.0")
+
+
+def test_engines_are_listed_with_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "engines"]) == ExitCode.HOLDS
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:1] == ["vllm-omni"] and "not driven" not in line for line in lines)
+    assert any(line.split()[:1] == ["fastdeploy"] and "not driven: " in line for line in lines)
+
+
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("release", "live", "captured"),
+    [
+        ("0.18.0", {R.R3, R.R4, R.R5, R.R8}, {R.R3, R.R6}),
+        ("0.20.0", {R.R1, R.R8}, {R.R1, R.R5, R.R6}),
+        ("0.30.0", {R.R4, R.R8}, {R.R2, R.R6}),
+    ],
+)
+def test_released_classes(release: str, live: set[Rule], captured: set[Rule]) -> None:
+    with SourceWorker(f"vllm-omni=={release}") as worker:
+        (found,) = worker.classes()
+        standing = judge_class(found, worker)
+    assert found.model_class == OMNI
+    assert set(standing.broken_in(Regime.LIVE)) == live
+    assert set(standing.broken_in(Regime.CAPTURED)) == captured
+    assert not standing.new

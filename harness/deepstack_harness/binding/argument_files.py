@@ -1,0 +1,70 @@
+"""The parts of an engine whose payload is an argument of its text model: where they lie, and what was cut."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from deepstack_harness.binding.cut_helpers import HelperCut
+from deepstack_harness.binding.cut_model import ModelClass, ModelCut, Way
+
+SINCE = "this release"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Methods of one class that an engine is driven by: the names that are cut, and those that are given."""
+
+    member: str
+    class_name: str
+    way: Way
+
+    @property
+    def model(self) -> ModelClass:
+        """The class, as `cut_model` takes it."""
+        return ModelClass(self.member, self.class_name, SINCE)
+
+
+@dataclass(frozen=True)
+class Writer:
+    """The function that writes the payload of a step; `given` are names of ours in the place of its own."""
+
+    member: str
+    function: str
+    stand_ins: frozenset[str]
+    given: frozenset[str]
+
+
+@dataclass(frozen=True)
+class ArgumentFiles:
+    """The places of an engine whose payload is the argument `argument` of its text models.
+
+    `text` says how a text model is cut, `wrapper` is the class that the writer asks about a payload, and
+    `replay` the runner.  `slots` is the file that registers the inputs of a captured graph by their names.
+    """
+
+    argument: str
+    folder: str
+    text: Way
+    wrapper: Part
+    writer: Writer
+    replay: Part
+    slots: str
+
+
+@dataclass(frozen=True)
+class ArgumentCut:
+    """One text model of a source with its engine around it, cut and compiled.
+
+    `replay` is a sentence where the source has no runner that can be driven; `replay_verbs` names its
+    methods: `get` captures the text model, `set` runs a step that replays it.  `has_slot` says that the
+    payload is registered as an input of captured graphs.  `replayed_at` is the place of the replay,
+    `MEMBER:FIRST-LAST`.
+    """
+
+    text: ModelCut
+    wrapper: ModelCut
+    writer: HelperCut
+    replay: ModelCut | str
+    argument: str
+    replay_verbs: Mapping[str, str] = field(default_factory=dict)
+    has_slot: bool = False
+    replayed_at: str = ""

@@ -1,0 +1,41 @@
+"""Engines that carry deepstack and whose sources cannot be judged, each with the reason.
+
+Their payloads were read in releases and repositories of August to November 2026.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_OVERLAY = "it changes classes of vLLM, so that two sources have to be bound as one"
+_ARGUMENT = "the payload is an argument, and nobody has written how its writer and its layers are called"
+_NOT_PYTHON = "its decoder is no Python"
+
+NOT_DRIVEN: Mapping[str, str] = MappingProxyType(
+    {
+        "vllm-ascend": f"{_OVERLAY}; it also splits the payload by rank (R9)",
+        "vllm-gaudi": f"{_OVERLAY}; it has no release on a package index",
+        "tpu-inference": f"{_OVERLAY}; it needs JAX, where a step is jitted with the payload as its argument",
+        "vllm-rbln": "the payload is an input of a graph that the vendor's own compiler makes",
+        "optimum-rbln": "the payload is an input of a graph that the vendor's own compiler makes",
+        "sglang-omni": _ARGUMENT,
+        "fastdeploy": "its buffer is made of Paddle tensors, and its wheel is not on the usual index",
+        "tensorrt-llm": "its newest files are in the repository alone: the wheel is older, the sdist a stub",
+        "lmdeploy": _ARGUMENT,
+        "transformers": _ARGUMENT,
+        "rtp-llm": f"{_ARGUMENT}; it has no release on a package index",
+        "lightllm": "its payload is added by a Triton kernel out of an image cache",
+        "ms-swift": f"{_ARGUMENT}; it trains, and splits mask and payload by rank (R9)",
+        "mbridge": f"{_ARGUMENT}; it trains, and splits mask and payload by rank (R9)",
+        "megatron-bridge": f"{_ARGUMENT}; it trains, and splits mask and payload by rank (R9)",
+        "mlx-vlm": "its payload is an argument of MLX arrays, whose semantics are not those of torch",
+        "atom": "it has no deepstack of its own; its plugin for SGLang copies SGLang's argument",
+        "ktransformers": "nobody has read it",
+        "exllamav3": "nobody has read it",
+        "llama-cpp": _NOT_PYTHON,
+        "xllm": _NOT_PYTHON,
+        "mnn": _NOT_PYTHON,
+        "onnxruntime-genai": _NOT_PYTHON,
+        "mistral-rs": _NOT_PYTHON,
+    }
+)
+"""Normalised package name -> why it cannot be judged."""

@@ -1,0 +1,92 @@
+"""SGLang: the payload is an argument of the text model, which it is written for anew at every visual step.
+
+`embed_mm_inputs` scatters the levels side by side into one tensor (n, levels * hidden), the text model adds
+a slice of it after each layer, and the prefill runner captures the text model alone.  How the cut parts are
+called is in `sglang_model`; the names here are those of 0.5.16 to 0.5.23.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from deepstack_harness.binding.argument_files import ArgumentFiles, Part, Writer
+from deepstack_harness.binding.cut_model import Way
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.sources.known_package import KnownPackage
+
+_SRT = "sglang/srt"
+_RUNNER = f"{_SRT}/model_executor/runner/prefill_cuda_graph_runner.py"
+
+_TEXT = Way(
+    verbs=MappingProxyType({"get": "forward"}),
+    # `batch` is the module layers/layer_boundary/residual/batch.py, imported under another name.
+    stand_ins=frozenset({"AuxHiddenStateList", "batch", "get_exec", "PPProxyTensors"}),
+    given=frozenset(
+        {
+            "config",
+            "embed_tokens",
+            "end_layer",
+            "layers",
+            "layers_to_capture",
+            "norm",
+            "pp_group",
+            "start_layer",
+        }
+    ),
+    helpers=True,
+)
+_WRAPPER = Way(
+    verbs=MappingProxyType({"set": "separate_deepstack_embeds"}),
+    stand_ins=frozenset(),
+    given=frozenset({"config", "deepstack_visual_indexes", "num_deepstack_embeddings"}),
+    helpers=True,
+    init=False,
+)
+_REPLAY = Way(
+    verbs=MappingProxyType({"get": "_run_forward", "set": "_execute_body_capture"}),
+    stand_ins=frozenset({"ShapeKey", "set_dp_buffer_len", "set_is_extend_in_batch"}),
+    given=frozenset(
+        {
+            "_capture_pp_proxy_tensors", "_get_layer_model_positions", "_input_embeds_arg_idx",
+            "_is_full_backend", "_prefill_forward_context", "_qwen_bcg_hc_sidechannel", "_static_num_tokens",
+            "_use_draft_input_embeds", "_uses_eager_prefill_tail", "backend", "buffer_registry",
+            "is_dsv41_model", "layer_model", "model_runner",
+        }
+    ),
+    helpers=True,
+    init=False,
+)  # fmt: skip
+FILES = ArgumentFiles(
+    argument="input_deepstack_embeds",
+    folder=f"{_SRT}/models",
+    text=_TEXT,
+    wrapper=Part(f"{_SRT}/models/qwen3_vl.py", "Qwen3VLForConditionalGeneration", _WRAPPER),
+    writer=Writer(
+        f"{_SRT}/managers/mm_utils.py",
+        "embed_mm_inputs",
+        stand_ins=frozenset({"Modality", "flatten_nested_list"}),
+        # Caches and the vision tower stand behind it.
+        given=frozenset({"get_embedding_and_mask"}),
+    ),
+    replay=Part(_RUNNER, "PrefillCudaGraphRunner", _REPLAY),
+    slots=f"{_SRT}/model_executor/cuda_graph_buffer_registry.py",
+)
+_NO_STORAGE = "the payload is an argument: no storage of the engine's stays between calls"
+CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
+    {
+        Rule.R1: "the payload is read by its effect, which has no structure: a text-only step is given None",
+        Rule.R4: f"{_NO_STORAGE}, so that it has no capacity",
+        Rule.R6: f"{_NO_STORAGE}, so that it has no address",
+    }
+)
+
+SGLANG = KnownEngine(
+    package=KnownPackage("sglang", "SGLang", mark="sglang/srt", version_file="sglang/_version.py"),
+    folder=FILES.folder,
+    word=FILES.argument,
+    since="0.5.4",
+    how="an argument of the text model, written anew at every visual step and read by its effect",
+    argument=FILES,
+    by_argument={"qwen3_vl": "Qwen3LLMModel", "qwen3_omni_moe_thinker": "Qwen3MoeLLMModel"},
+    cannot_ask=CANNOT_ASK,
+)

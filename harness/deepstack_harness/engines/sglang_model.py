@@ -1,0 +1,224 @@
+"""SGLang's cut parts, driven: a step is written, run and replayed by the engine's own functions."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from deepstack_harness.binding.argument_files import ArgumentCut
+from deepstack_harness.binding.cut_model import ModelCut
+from deepstack_harness.binding.define import define_function, define_model
+from deepstack_harness.binding.effect_reader import EffectReader, levels_of
+from deepstack_harness.binding.stand_ins import FirstRank, Settings
+from deepstack_harness.engines.sglang_stand_ins import (
+    STAND_INS,
+    TEXT,
+    VISUAL,
+    Batch,
+    Embedding,
+    Graphs,
+    Item,
+    Modality,
+    Part,
+    Runner,
+    ShapeKey,
+    Slot,
+    Slots,
+    TextModel,
+    Wrapper,
+    embedding_and_mask,
+)
+from deepstack_harness.errors import StepUnavailable
+from deepstack_harness.torch_compat.recording import OpRecorder
+
+MAIN = 7.0  # no payload has it: a row of this value in a level was never set
+_LEAST_ROWS = 64  # rows of a slot: the largest step of any order has fewer
+
+
+class SglangEngine:
+    """One text model of SGLang with its writer and its prefill runner; see `ArgumentEngine`."""
+
+    def __init__(
+        self,
+        cut: ArgumentCut,
+        capacity: int,
+        hidden: int,
+        levels: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """Define and make all parts; raise `UsageError` for what needs the whole package."""
+        self._cut, self._hidden, self._levels = cut, hidden, levels
+        self._like = torch.zeros(0, hidden, dtype=dtype, device=device)
+        self._reader = EffectReader()
+        vision = Settings("config.vision_config", deepstack_visual_indexes=list(range(levels)))
+        config = Settings("config", hidden_size=hidden, vision_config=vision)
+        self._text = self._text_model(config)
+        separates = {"deepstack_visual_indexes": list(range(levels)), "num_deepstack_embeddings": levels}
+        self._wrapper = _made(cut.wrapper, Wrapper, {"config": config, **separates})
+        self._write = define_function(cut.writer, STAND_INS, get_embedding_and_mask=embedding_and_mask)
+        rows = self._zeros(max(capacity, _LEAST_ROWS))
+        self._slots = {"input_embeds": Slot(rows)}
+        if cut.has_slot:
+            self._slots[cut.argument] = Slot(rows.repeat(1, levels))
+        self._graphs = Graphs()
+        self._streams: dict[int, tuple[Tensor, ...]] = {}
+        self.given: set[str] = set()
+        """Names of the arguments of the last eager step that are tensors."""
+        self.captured: set[str] = set()
+        """Names of the arguments of the last capture that are tensors."""
+
+    def check(self, payload: Tensor) -> None:
+        """See `ArgumentEngine.check`."""
+        self._arguments(payload.size(1), payload)
+
+    def eager(self, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
+        """See `ArgumentEngine.eager`."""
+        self._reader.begin()
+        arguments = self._arguments(tokens, payload)
+        self._run_text(tokens, arguments)
+        return self._levels_of(self._reader.take(), tokens)
+
+    def capture(self, tokens: int) -> None:
+        """See `ArgumentEngine.capture`."""
+        runner, batch = self._runner(tokens), self._batch(tokens, static=True)
+        self._reader.begin()
+        recorder = OpRecorder()
+        with recorder, _watched(self._text, self.captured):
+            output = getattr(runner, self._cut.replay_verbs["get"])(batch, tokens)
+        self._streams[tokens] = self._reader.take()
+        self._graphs.recorded[tokens] = (recorder, output)
+
+    def replay(self, size: int, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
+        """See `ArgumentEngine.replay`."""
+        runner = self._runner(size)
+        arguments = self._arguments(tokens, payload)
+        runner.model_runner.model = SimpleNamespace(
+            forward=lambda *_, **__: self._run_text(tokens, arguments), get_input_embeddings=None
+        )
+        named = {
+            "forward_batch": self._batch(tokens), "static_forward_batch": self._batch(size, static=True),
+            "static_num_tokens": size, "raw_num_tokens": tokens, "shape_key": ShapeKey(size),
+        }  # fmt: skip
+        execute = getattr(runner, self._cut.replay_verbs["set"])
+        wanted = inspect.signature(execute).parameters
+        execute(**{name: value for name, value in named.items() if name in wanted})
+        return tuple(level[:tokens] for level in self._levels_of(self._streams[size], size))
+
+    def _text_model(self, config: Settings) -> Any:  # noqa: ANN401  # a class that was cut
+        """Make the text model with a layer more than there are levels, which must get nothing."""
+        note = self._reader.layer
+
+        def layer(
+            _: object,
+            hidden: Tensor,
+            __: object,
+            *residual: Tensor | None,
+            post_residual_addition: Tensor | None = None,
+            **___: object,
+        ) -> object:
+            out = note(hidden, *residual, post_residual_addition)
+            return (out, torch.zeros_like(out)) if residual else out
+
+        def norm(
+            hidden: Tensor, *residual: Tensor | None, post_residual_addition: Tensor | None = None
+        ) -> object:
+            out = note(hidden, *residual, post_residual_addition)
+            return (out, out) if residual else out
+
+        layers = [layer] * (self._levels + 1)
+        given = {"config": config, "layers": layers, "end_layer": len(layers), "norm": norm}
+        return _made(self._cut.text, TextModel, given, config=config)
+
+    def _runner(self, size: int) -> Any:  # noqa: ANN401  # a class that was cut
+        """Make the runner around the text model."""
+        if isinstance(self._cut.replay, str):
+            raise StepUnavailable(self._cut.replay)
+        # As the runner itself looks it up, for models that are given embeddings by position.
+        names = list(inspect.signature(self._text.forward).parameters)
+        given = {
+            "backend": self._graphs, "buffer_registry": Slots(self._slots), "layer_model": self._text,
+            "model_runner": Settings("model_runner", pp_group=FirstRank()), "_static_num_tokens": size,
+            "_input_embeds_arg_idx": names.index("input_embeds") if "input_embeds" in names else None,
+        }  # fmt: skip
+        return _made(self._cut.replay, Runner, given)
+
+    def _run_text(self, tokens: int, arguments: Mapping[str, object]) -> object:
+        """Run a step's text model, which a runner may have replaced by a replay."""
+        batch = self._batch(tokens)
+        return self._text(
+            input_ids=None, positions=batch.positions, forward_batch=batch, input_embeds=self._zeros(tokens),
+            **arguments,
+        )  # fmt: skip
+
+    def _arguments(self, tokens: int, payload: Tensor | None) -> Mapping[str, object]:
+        """Write the arguments of a step of P tokens; without a payload (levels, N, hidden) there are none."""
+        if payload is None:
+            return {}
+        rows = payload.permute(1, 0, 2).flatten(1)
+        main = rows.new_full((rows.size(0), self._hidden), MAIN)
+        item = Item(torch.cat([main, rows], dim=1))
+        ids = torch.full((tokens,), TEXT, device=self._like.device)
+        ids[: rows.size(0)] = VISUAL
+        _, found = self._write(
+            mm_inputs_list=[SimpleNamespace(mm_items=[item])], extend_prefix_lens=[0],
+            extend_seq_lens=[tokens], input_ids=ids, multimodal_model=self._wrapper,
+            input_embedding=Embedding(self._hidden, self._like.dtype, self._like.device),
+            use_deepstack={Modality.IMAGE: True},
+        )  # fmt: skip
+        self.given = {name for name, value in found.items() if isinstance(value, Tensor)}
+        return cast("Mapping[str, object]", found)
+
+    def _levels_of(self, given: tuple[Tensor, ...], tokens: int) -> tuple[Tensor, ...]:
+        # Up to 0.5.22 the norm is left out where there are no rows.
+        return (self._zeros(0),) * self._levels if tokens == 0 else levels_of(given, self._levels)
+
+    def _zeros(self, tokens: int) -> Tensor:
+        return self._like.new_zeros(tokens, self._hidden)
+
+    def _batch(self, tokens: int, *, static: bool = False) -> Batch:
+        """Return a batch of P tokens; a static one has the slots of captured graphs as attributes."""
+        slots = {name: slot.slice_for(1, tokens) for name, slot in self._slots.items()} if static else {}
+        places = torch.zeros(tokens, dtype=torch.int64, device=self._like.device)
+        return Batch(
+            **{"input_ids": places, "positions": places, "input_embeds": None, **slots},
+            attn_tp_sequence_sharded=False, batch_size=1, dp_padding_mode=Settings("mode", is_max_len=bool),
+            global_dp_buffer_len=None, global_num_tokens_cpu=None, mm_input_embeds=None,
+        )  # fmt: skip
+
+
+def _made(cut: ModelCut, host: type[Part], given: Mapping[str, object], **arguments: object) -> Any:  # noqa: ANN401
+    """Define a cut class and make an object of it that has `given` before its `__init__` runs."""
+    defined = define_model(cut, host, STAND_INS)
+    instance = defined.__new__(defined)
+    instance.__dict__.update(given)
+    wanted = inspect.signature(defined).parameters
+    known = {**arguments, "quant_config": None, "prefix": ""}
+    # The runner's own `__init__` sets nothing of what is cut.
+    if arguments:
+        defined.__init__(instance, **{name: value for name, value in known.items() if name in wanted})
+    return instance
+
+
+@contextmanager
+def _watched(text: Any, names: set[str]) -> Iterator[None]:  # noqa: ANN401  # a class that was cut
+    """Note the names of the tensors that the text model is called with."""
+    forward = text.forward
+
+    @wraps(forward)  # the engine reads its signature
+    def noted(*args: object, **named: object) -> object:
+        found = inspect.signature(forward).bind(*args, **named).arguments
+        names.update(name for name, value in found.items() if isinstance(value, Tensor))
+        return forward(*args, **named)
+
+    text.forward = noted
+    try:
+        yield
+    finally:
+        text.forward = forward
