@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from deepstack_harness.live_engine.models.known import MODELS, model_of
-from deepstack_harness.live_engine.models.tiny import BYTES, VOCABULARY, Experts, TinyModel, token_ids
+from deepstack_harness.live_engine.models.tiny import BYTES, VOCABULARY, ExpertLayout, TinyModel, token_ids
 from deepstack_harness.live_engine.session import CHILD
 
 EVERY = pytest.mark.parametrize("model", MODELS.values(), ids=str)
@@ -79,8 +79,8 @@ def test_experts_are_named_where_there_is_a_mixture() -> None:
     mixtures = {model.family for model in MODELS.values() if model.experts}
     having = {name for name, model in MODELS.items() if "num_experts" in str(config_of(model))}
     assert mixtures == having == {"qwen3_vl_moe", "qwen3_omni_moe_thinker"}
-    assert model_of("qwen3_vl_moe").experts is Experts.TRANSPOSED
-    assert model_of("qwen3_omni_moe_thinker").experts is Experts.APART
+    assert model_of("qwen3_vl_moe").experts is ExpertLayout.TRANSPOSED
+    assert model_of("qwen3_omni_moe_thinker").experts is ExpertLayout.APART
 
 
 def state() -> dict[str, torch.Tensor]:
