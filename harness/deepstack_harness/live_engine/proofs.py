@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.live_engine.facts import LiveStep, ServedSchedule
-from deepstack_harness.live_engine.schedules import EngineRequest, Event, ReplayMode, Schedule
+from deepstack_harness.live_engine.schedules import Aim, EngineRequest, ReplayMode, Schedule
 
 
 class _Share(NamedTuple):
@@ -27,7 +27,7 @@ def missing_proofs(schedule: Schedule, replay: ReplayMode | None, served: Served
     """Return what was not seen while a schedule was served, and had to be, each in a few words."""
     wanted = [*schedule.proofs]
     if replay is not None and schedule.proofs:
-        wanted.append(Event.REPLAYED)
+        wanted.append(Aim.REPLAYED)
     return [proof.value for proof in wanted if not _SEEN[proof](schedule, served)]
 
 
@@ -129,22 +129,22 @@ def _counted(count: str) -> Callable[[Schedule, ServedSchedule], bool]:
     return lambda _, served: served.counts.get(count, 0) > 0
 
 
-_SEEN: Mapping[Event, Callable[[Schedule, ServedSchedule], bool]] = MappingProxyType(
+_SEEN: Mapping[Aim, Callable[[Schedule, ServedSchedule], bool]] = MappingProxyType(
     {
-        Event.TOGETHER: _together,
-        Event.BESIDE_DECODES: _beside_decodes,
-        Event.CHUNKED: _chunked,
-        Event.SPLIT: _split,
-        Event.ONE_TOKEN: _one_token,
-        Event.TEXT_AFTER: _text_after,
-        Event.LIVE_AFTER: _live_after_replay,
-        Event.SEVERAL: _several,
-        Event.VIDEO: _video,
-        Event.REPLAYED: _replayed,
-        Event.PREEMPTED: _counted("preemptions"),
-        Event.CACHED: _counted("cached tokens"),
-        Event.HALF_CACHED: _half_cached,
-        Event.DRAFTED: _counted("drafted tokens"),
-        Event.ABORTED: _counted("aborts in prefill"),
+        Aim.TOGETHER: _together,
+        Aim.BESIDE_DECODES: _beside_decodes,
+        Aim.CHUNKED: _chunked,
+        Aim.SPLIT: _split,
+        Aim.ONE_TOKEN: _one_token,
+        Aim.TEXT_AFTER: _text_after,
+        Aim.LIVE_AFTER: _live_after_replay,
+        Aim.SEVERAL: _several,
+        Aim.VIDEO: _video,
+        Aim.REPLAYED: _replayed,
+        Aim.PREEMPTED: _counted("preemptions"),
+        Aim.CACHED: _counted("cached tokens"),
+        Aim.HALF_CACHED: _half_cached,
+        Aim.DRAFTED: _counted("drafted tokens"),
+        Aim.ABORTED: _counted("aborts in prefill"),
     }
 )

@@ -24,8 +24,8 @@ class Start(StrEnum):
     PRESSED = "pressed"
 
 
-class Event(StrEnum):
-    """An event that a schedule is for; the value says that it did not happen (`live_engine.proofs`)."""
+class Aim(StrEnum):
+    """An aim of a schedule: an event that it is for; the value says that it did not happen (`live_engine.proofs`)."""
 
     TOGETHER = "no two requests began in one step"
     BESIDE_DECODES = "no request began beside a decode"
@@ -101,7 +101,7 @@ class Schedule:
     start: Start = Start.PLAIN
     settings: tuple[str, ...] = ()
     replays: tuple[str, ...] = ()
-    proofs: tuple[Event, ...] = ()
+    proofs: tuple[Aim, ...] = ()
 
     def __str__(self) -> str:
         """Return the budget and the requests in one line."""
@@ -199,28 +199,28 @@ _CROWDED = (
 _PRESSED = ("--enable-prefix-caching", "n-gram speculation", "few KV blocks")
 
 _ALL = (
-    Schedule("all_at_once", "seven requests in the same step", _MIXED, proofs=(Event.TOGETHER,)),
+    Schedule("all_at_once", "seven requests in the same step", _MIXED, proofs=(Aim.TOGETHER,)),
     Schedule(
-        "staggered", "a request every second step", _arriving(_MIXED, 2), proofs=(Event.BESIDE_DECODES,)
+        "staggered", "a request every second step", _arriving(_MIXED, 2), proofs=(Aim.BESIDE_DECODES,)
     ),
     Schedule(
         "chunked_16", "prefill in chunks of 16 tokens", _arriving(_MIXED, 1), 16,
-        settings=("--max-num-batched-tokens=16",), proofs=(Event.CHUNKED,),
+        settings=("--max-num-batched-tokens=16",), proofs=(Aim.CHUNKED,),
     ),
     Schedule(
         "chunked_5", "prefill in chunks of 5 tokens: an image is split over steps", _arriving(_MIXED, 1), 5,
-        settings=("--max-num-batched-tokens=5",), proofs=(Event.CHUNKED, Event.SPLIT),
+        settings=("--max-num-batched-tokens=5",), proofs=(Aim.CHUNKED, Aim.SPLIT),
     ),
     Schedule(
         "one_token_chunks", "one visual token a step beside three decodes",
         (*_DECODES, EngineRequest("i0", images=(0,), after=" what is it", answers=12, arrives=2)), 4,
         settings=("--max-num-batched-tokens of running decodes + 1",), replays=tuple(REPLAY_MODES),
-        proofs=(Event.ONE_TOKEN,),
+        proofs=(Aim.ONE_TOKEN,),
     ),
     Schedule(
         "text_after_image", "a text request after an image request has ended its prefill",
         (EngineRequest("i0", images=(0,), answers=6), _text("t0", 1, 6, arrives=3)),
-        replays=("full", "breakable"), proofs=(Event.TEXT_AFTER,),
+        replays=("full", "breakable"), proofs=(Aim.TEXT_AFTER,),
     ),
     Schedule(
         "long_texts_after_image", "an image in a captured size, then texts above it",
@@ -231,7 +231,7 @@ _ALL = (
                 for n, letter in enumerate("xyz")
             ),
         ),
-        replays=("full_32",), proofs=(Event.TEXT_AFTER, Event.LIVE_AFTER),
+        replays=("full_32",), proofs=(Aim.TEXT_AFTER, Aim.LIVE_AFTER),
     ),
     Schedule(
         "aborted", "an image request is aborted in the middle of its prefill",
@@ -244,12 +244,12 @@ _ALL = (
             EngineRequest("i4", images=(4,), arrives=3),
             _text("t4", 2, 10, arrives=6),
         ),
-        20, settings=("--max-num-batched-tokens=20",), proofs=(Event.CHUNKED, Event.ABORTED),
+        20, settings=("--max-num-batched-tokens=20",), proofs=(Aim.CHUNKED, Aim.ABORTED),
     ),
     Schedule(
         "several_images", "two images in one request, beside text",
         (EngineRequest("i0", images=(0, 5), answers=6), _text("t0", 2, 8), EngineRequest("i1", images=(6,))),
-        proofs=(Event.SEVERAL,),
+        proofs=(Aim.SEVERAL,),
     ),
     Schedule(
         "video", "a video of four frames beside an image and a text",
@@ -258,13 +258,13 @@ _ALL = (
             EngineRequest("i0", images=(0,), answers=6, arrives=1),
             _text("t0", 1, 8),
         ),
-        proofs=(Event.VIDEO,),
+        proofs=(Aim.VIDEO,),
     ),
     Schedule(
         "cached_and_preempted", "prefix caching, n-gram speculation, and too few blocks for all",
         _CROWDED, 40, Start.PRESSED,
         settings=("--max-num-batched-tokens=40", *_PRESSED),
-        proofs=(Event.CACHED, Event.HALF_CACHED, Event.DRAFTED, Event.PREEMPTED),
+        proofs=(Aim.CACHED, Aim.HALF_CACHED, Aim.DRAFTED, Aim.PREEMPTED),
     ),
 )  # fmt: skip
 
