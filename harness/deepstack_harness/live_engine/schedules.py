@@ -25,7 +25,7 @@ class Start(StrEnum):
 
 
 class Aim(StrEnum):
-    """An aim of a schedule: an event that it is for; the value says that it did not happen (`live_engine.proofs`)."""
+    """An event that a schedule is for; the value says that it did not happen (`live_engine.proofs`)."""
 
     TOGETHER = "no two requests began in one step"
     BESIDE_DECODES = "no request began beside a decode"
