@@ -1,7 +1,9 @@
 """Callers: what each of them does with the buffer and the decoder, seen on the reference buffer."""
 
 import pytest
+import torch
 
+from deepstack_harness.callers.sharding_faults import PayloadChunkedUnpadded
 from deepstack_harness.catalogue.registry import CALLERS
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.buffer_ref import registered
@@ -9,10 +11,13 @@ from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation, RowRange
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import UsageError
+from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.observe import play
 from deepstack_harness.revisions.reference import ReferenceBuffer
+from deepstack_harness.torch_compat.fake_world import fake_world
 
+CPU = torch.device("cpu")
 DROP_ALL = ArmSpec.parse("eager/drop_all")
 
 
@@ -90,6 +95,57 @@ def test_one_span_is_right_where_there_is_one(qwen: Model) -> None:
     seen = observe(qwen, "cap 16: set 9 spans=1-5; forward 9", "takes_one_span")
     assert rows_read(seen) == (RowRange(0, 0, 0, 1), RowRange(1, 0, 1, 4), RowRange(0, 0, 0, 4))
     assert to_eager(seen) == 0
+
+
+def test_a_payload_that_never_ends_is_read_again(qwen: Model) -> None:
+    seen = observe(qwen, "cap 16: set 9; forward 9; forward 9", "never_clears")
+    assert rows_read(seen) == (RowRange(1, 0, 0, 9),)
+    ended = observe(qwen, "cap 16: set 9; forward 9; forward 9", "engine")
+    assert rows_read(ended) == (RowRange(0, 0, 0, 9),)
+
+
+def test_a_fixed_range_is_right_for_three_levels_and_loses_the_fourth(qwen: Model) -> None:
+    trace = "cap 16: set 9; forward 9"
+    assert to_eager(observe(qwen, trace, "fixed_level_range")) == 0
+    assert to_eager(observe(Model.build("granite4_vision"), trace, "fixed_level_range")) > 1
+
+
+@pytest.mark.parametrize("caller", ["packs_levels", "splits_levels", "masked_scatter", "boolean_index"])
+@pytest.mark.parametrize("spans", ["", " spans=1-3+6-9"])
+def test_another_layout_of_the_payload_is_the_same_sum(qwen: Model, caller: str, spans: str) -> None:
+    assert to_eager(observe(qwen, f"cap 16: set 9{spans}; forward 12", caller)) == 0
+
+
+def test_a_splitter_has_nothing_to_loop_over_where_the_payload_is_none(qwen: Model) -> None:
+    case = Case(
+        "qwen3_vl",
+        registered("none_when_empty"),
+        Trace.parse("cap 16: set 9; forward 9; forward 4"),
+        EAGER,
+        caller="splits_levels",
+    )
+    *_, visual, text = play(case, qwen, buffer_named("none_when_empty")).steps
+    assert (visual.raised, text.raised and text.raised.type) == (None, "TypeError")
+
+
+@pytest.mark.parametrize(("arm", "right"), [(EAGER, True), (DROP_ALL, False)], ids=["eager", "drop_all"])
+def test_a_payload_on_the_model_is_lost_by_a_graph_that_was_compiled_without(
+    qwen: Model, arm: ArmSpec, right: bool
+) -> None:
+    seen = observe(qwen, "cap 16: profile 16; set 9; forward 9", "payload_on_model", arm)
+    assert rows_read(seen) == (RowRange(1, 0, 0, 9),)
+    assert (to_eager(seen) < 1e-4) == right
+
+
+@pytest.mark.parametrize(("tokens", "parts"), [(10, [3, 3, 3, 1]), (12, [3, 3, 3, 3]), (5, [2, 2, 1, 0])])
+def test_chunks_of_the_tokens_set(qwen: Model, tokens: int, parts: list[int]) -> None:
+    seen = []
+    for rank in range(4):
+        with fake_world(rank, 4):
+            caller = PayloadChunkedUnpadded(4)
+        caller.set(ReferenceBuffer(12, 2, 1, dtype=torch.float32, device=CPU), torch.ones(1, tokens, 2))
+        seen += [len(rows) for rows in caller.payload_rows((torch.ones(12, 2),), slice(0, 3))]
+    assert seen == parts
 
 
 @pytest.mark.parametrize(("caller", "right"), [("ids_while_profiling", False), ("embeddings_always", True)])

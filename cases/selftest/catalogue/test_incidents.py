@@ -58,6 +58,15 @@ def test_an_entry_is_read_whole(tmp_path: Path) -> None:
     )
 
 
+def test_a_run_of_callers_is_about_no_source(tmp_path: Path) -> None:
+    assert read(tmp_path, FILE).about_sources
+    right = 'trace = "cap 16: get 4"\narms = ["eager"]\nbroken = {}\n'
+    start = FILE.partition("[incident.script]")[0].replace('"pr40932", "pr40145"', '"reference@never_clears"')
+    subjects = '\nrevisions = ["reference@never_clears", "reference"]\n'
+    assert read(tmp_path, f"{start}[[incident.run]]\n{right}").about_sources
+    assert not read(tmp_path, f"{start}[[incident.run]]\n{right}{subjects}").about_sources
+
+
 def test_a_script_is_optional(tmp_path: Path) -> None:
     text = FILE.replace('[incident.script]\nsubject = "pr40932"\narm = "eager/drop_all"\n', "")
     assert read(tmp_path, text).script is None

@@ -66,3 +66,21 @@ def test_the_nearest_name_is_told(words: list[str], meant: str, capsys: Capture)
     seen = capsys.readouterr()
     assert (seen.out, seen.err.count("\n")) == ("", 1)
     assert meant in seen.err
+
+
+def test_a_live_fault_and_the_state_of_a_report_are_told(capsys: Capture, tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    assert main(["show", "replayed-erase", "--json", str(path)]) == ExitCode.HOLDS
+    assert "live      F3, vllm-omni 0.22.0 .. 0.30.0 (run): " in capsys.readouterr().out
+    assert [one["id"] for one in json.loads(path.read_text())["live_faults"]] == ["F3"]
+    assert main(["show", "129"]) == ExitCode.HOLDS
+    told = " ".join(capsys.readouterr().out.split())
+    assert "https://github.com/ISEEKYAN/mbridge/issues/129 (pull request, merged in 2026-05)" in told
+    assert "live F" not in told
+
+
+def test_live_faults_are_listed_with_what_became_of_each(capsys: Capture) -> None:
+    assert main(["list", "faults"]) == ExitCode.HOLDS
+    lines = capsys.readouterr().out.splitlines()
+    assert any("F3 " in line and line.endswith("deepstack-harness repro replayed-erase") for line in lines)
+    assert any("F8 " in line and "; unknown: it takes sglang's layer boundary" in line for line in lines)

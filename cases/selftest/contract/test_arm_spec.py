@@ -33,9 +33,17 @@ COMPILED = st.builds(
     options=st.sampled_from([(), *itertools.permutations(InductorOption, 1), tuple(InductorOption)]),
     ranks=st.integers(1, 4),
 )
+BREAKING = st.builds(
+    ArmSpec,
+    st.sampled_from(sorted(set(GuardPolicy) - {GuardPolicy.NONE})),
+    st.sampled_from(sorted(set(ShapePolicy) - {ShapePolicy.NONE})),
+    st.sampled_from([Backend.EAGER, Backend.INDUCTOR]),
+    ranks=st.integers(1, 4),
+    breaks=st.just(True),
+)
 
 
-@given(UNCOMPILED | COMPILED)
+@given(UNCOMPILED | COMPILED | BREAKING)
 def test_a_name_reads_back(arm: ArmSpec) -> None:
     assert ArmSpec.parse(arm.name) == arm
 
@@ -57,6 +65,8 @@ def test_the_usual_arms_are_distinct_and_described() -> None:
         ("no-deepstack/full", "unknown arm 'no-deepstack/full'"),
         ("aot_eager/drop_all/no_size_asserts", "no_size_asserts is an option of backend inductor"),
         ("eager/drop_all/reduce_overhead", "reduce_overhead is a mode of backend inductor"),
+        ("eager/breaks", "breaks are those of graphs of torch.compile alone"),
+        ("eager/drop_all/breaks/full", "breaks are those of graphs of torch.compile alone"),
         ("h200/stock", "only guards that are dropped let through; use h200/drop_all"),
         ("h200/drop_all/full", "has no graphs to capture, and no ranks"),
         ("h200/drop_all/mark_unbacked", "whose unbacked sizes torch compiles in"),

@@ -1,13 +1,14 @@
 """Tiny models: their files fit to each other, and weights are written as released checkpoints have them."""
 
 from importlib import util
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
 from deepstack_harness.live_engine.models.known import MODELS, model_of
-from deepstack_harness.live_engine.models.tiny import BYTES, VOCABULARY, Experts, TinyModel, token_ids
+from deepstack_harness.live_engine.models.tiny import BYTES, VOCABULARY, ExpertLayout, TinyModel, token_ids
 from deepstack_harness.live_engine.session import CHILD
 
 EVERY = pytest.mark.parametrize("model", MODELS.values(), ids=str)
@@ -79,8 +80,20 @@ def test_experts_are_named_where_there_is_a_mixture() -> None:
     mixtures = {model.family for model in MODELS.values() if model.experts}
     having = {name for name, model in MODELS.items() if "num_experts" in str(config_of(model))}
     assert mixtures == having == {"qwen3_vl_moe", "qwen3_omni_moe_thinker"}
-    assert model_of("qwen3_vl_moe").experts is Experts.TRANSPOSED
-    assert model_of("qwen3_omni_moe_thinker").experts is Experts.APART
+    assert model_of("qwen3_vl_moe").experts is ExpertLayout.TRANSPOSED
+    assert model_of("qwen3_omni_moe_thinker").experts is ExpertLayout.APART
+
+
+def test_the_folder_of_a_faster_process_stays(tmp_path: Path) -> None:
+    for number in (1, 2):
+        made = tmp_path / f"made{number}"
+        made.mkdir()
+        (made / "config.json").write_text(str(number))
+        child()._move(made, tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert (tmp_path / "model" / "config.json").read_text() == "1"
+    with pytest.raises(FileNotFoundError):
+        child()._move(tmp_path / "made1", tmp_path / "another")
 
 
 def state() -> dict[str, torch.Tensor]:

@@ -1,6 +1,7 @@
 """The real vLLM 0.32.0 end to end, where `engine --source vllm==0.32.0` has made its environment."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,12 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from deepstack_harness.catalogue.recorded import EngineRecording, recordings
+from deepstack_harness.catalogue.versioned import load_json
 from deepstack_harness.cli import main
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.live_engine.environment import made_environment
+from deepstack_harness.live_engine.models.known import MODELS
 
 RELEASE = "0.32.0"
 pytestmark = [
@@ -42,7 +46,7 @@ def broken(rows: list[Mapping[str, Any]], arm: str, regime: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("family", ["qwen3_vl", "granite4_vision"])
+@pytest.mark.parametrize("family", MODELS)
 def test_it_is_free_of_43602_and_reads_a_stale_row_under_replay(tmp_path: Path, family: str) -> None:
     schedules = ["--schedule", "all_at_once", "--schedule", "one_token_chunks"]
     code, rows = played(tmp_path / "rows.jsonl", "--family", family, *schedules)
@@ -54,10 +58,24 @@ def test_it_is_free_of_43602_and_reads_a_stale_row_under_replay(tmp_path: Path, 
     assert {row["evidence"] for row in by_default} == {"emulated"}
 
 
-def test_the_methods_of_0_22_1_bring_43602_back(tmp_path: Path) -> None:
-    words = ["--methods", "vllm==0.22.1", "--schedule", "all_at_once"]
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_omni_moe_thinker"])
+def test_the_methods_of_0_22_1_bring_43602_back(tmp_path: Path, family: str) -> None:
+    words = ["--family", family, "--methods", "vllm==0.22.1", "--schedule", "all_at_once"]
     code, rows = played(tmp_path / "rows.jsonl", *words)
     assert code == ExitCode.BROKEN
     # As `repro 43602 --source vllm==0.22.1` says: R1 uncompiled, R0 too when compiled.
     assert broken(rows, "engine/eager", "live") == {"R1"}
     assert broken(rows, "engine/compile", "live") == {"R0", "R1"}
+
+
+def test_requests_are_preempted_and_what_decides_is_what_was_recorded(tmp_path: Path) -> None:
+    record = tmp_path / "orders.json"
+    words = ["--mode", "eager", "--schedule", "cached_and_preempted", "--record", str(record)]
+    code, rows = played(tmp_path / "rows.jsonl", "--family", "qwen3_vl", *words)
+    assert code == ExitCode.HOLDS
+    (told,) = [row["detail"] for row in rows if row["rule"] == "R0" and "cached_and_preempted" in row["case"]]
+    assert re.search(
+        r"\d+ accepted drafts, 32 cached tokens, \d+ drafted tokens, \d+ preemptions: equal", told
+    )
+    (stored,) = recordings("vllm")
+    assert load_json(record, EngineRecording, "a recording", 1).deciding == stored.deciding

@@ -3,6 +3,7 @@
 import sys
 import venv
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Effect, Verdict
 from deepstack_harness.errors import ExitCode
+from deepstack_harness.live_engine import search
 from deepstack_harness.live_engine.environment import EngineHome
+from deepstack_harness.live_engine.model_folders import ModelFolder
 from deepstack_harness.live_engine.models.known import model_of
-from deepstack_harness.live_engine.play import OneEngine
+from deepstack_harness.live_engine.play import EngineWork, OneEngine
 from deepstack_harness.live_engine.played import EngineResult
 from deepstack_harness.live_engine.recording import OrderRecorder
 from deepstack_harness.live_engine.schedules import REPLAY_MODES, SCHEDULES
@@ -150,20 +153,32 @@ def test_other_methods_are_put_into_the_class(home: EngineHome, order: StartOrde
 
 
 def test_a_search_finds_the_chunk_and_makes_it_small(engine: OneEngine) -> None:
-    search = Search(engine.judge, REPLAY_MODES["full_and_piecewise"], 60.0, lambda _: None)
-    result = searched(engine, search, most=200)
+    found = Search(engine.judge, REPLAY_MODES["full_and_piecewise"], 60.0, lambda _: None)
+    result = searched(engine, found, most=200)
     assert Rule.R0 in broken(result)
-    assert search.found is not None
-    assert len(search.found.requests) <= 3
-    assert sum(request.is_visual for request in search.found.requests) == 1
+    assert found.found is not None
+    assert len(found.found.requests) <= 3
+    assert sum(request.is_visual for request in found.found.requests) == 1
     assert result.met
-    assert {row.reach for row in result.broken} == {f"flag: --max-num-batched-tokens={search.found.budget}"}
+    assert {row.reach for row in result.broken} == {f"flag: --max-num-batched-tokens={found.found.budget}"}
 
 
 def test_a_search_finds_nothing_without_a_fault(engine: OneEngine) -> None:
     result = searched(engine, Search(engine.judge, None, 60.0, lambda _: None), most=15)
     assert broken(result) == set()
     assert result.rows[0].detail == "15 schedules drawn"
+
+
+def test_a_search_records_what_it_plays(
+    home: EngineHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = nullcontext(ModelFolder(tmp_path, ()))
+    monkeypatch.setattr(search, "model_folder", lambda _home, _model: made)
+    work = EngineWork(home, "a stand-in", [model_of("qwen3_vl")])
+    live, replayed = search.search_engine(work, 0.5, 0, lambda _: None)
+    assert (live.replay, replayed.replay) == (None, REPLAY_MODES["full_and_piecewise"])
+    assert work.recorder.facts is not None
+    assert work.recorder.facts.vllm == "0.99.0"
 
 
 def test_a_clear_that_does_nothing_is_seen_live(

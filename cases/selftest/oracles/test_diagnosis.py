@@ -130,3 +130,11 @@ def test_graphs_too_many_are_explained_where_outputs_are_right() -> None:
     assert diagnosed(replace(forward(RIGHT), graphs=facts), "eager/stock") == (
         "torch compiled 2 graphs, and not 1: 0/0: payload is None held no more"
     )
+
+
+def test_a_graph_that_broke_is_the_cause_of_further_graphs() -> None:
+    facts = replace(ONE_GRAPH, graphs=6, recompiles=1, breaks=2, reasons=("a size",))
+    assert diagnosed(replace(forward(RIGHT), graphs=facts), "eager/stock/breaks") == (
+        "torch broke the graph 2 times and compiled 6 graphs, and not 1: an operation, such as an index by "
+        "values, is in no graph"
+    )

@@ -33,12 +33,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--family", action="append", default=[], metavar="F", help="play this family only, may be repeated"
     )
     parser.add_argument(
-        "--schedule",
-        action="append",
-        default=[],
-        metavar="NAME",
+        "--schedule", action="append", default=[], metavar="NAME",
         help="play this schedule only, may be repeated",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--mode",
         choices=("eager", "compile", "both"),

@@ -53,6 +53,10 @@ class EngineWork:
     methods: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     recorder: OrderRecorder = field(default_factory=OrderRecorder)
 
+    def start(self, order: StartOrder, say: Say) -> "OneEngine":
+        """Start one engine that records; raises `EngineFailed`."""
+        return OneEngine(self.home, self.label, order, say, self.recorder)
+
 
 def play_engine(work: EngineWork, say: Say) -> Iterator[EngineResult]:
     """Play everything, and yield each result as it comes; `say` is told what runs.
@@ -87,8 +91,7 @@ class _FamilyPlay:
 
     def _play(self, order: StartOrder, schedules: Sequence[Schedule]) -> Iterator[EngineResult]:
         self._say(f"starting {order.arm} ({order.start}) of {self._work.label}, {self._model.family}")
-        with OneEngine(self._work.home, self._work.label, order, self._say) as engine:
-            engine.recorder = self._work.recorder
+        with self._work.start(order, self._say) as engine:
             if order.start is Start.PLAIN:
                 yield from self._compare(engine)
             for schedule in schedules:
@@ -115,16 +118,17 @@ class _FamilyPlay:
 class OneEngine:
     """A running engine, with the answers to single requests that it has given."""
 
-    def __init__(self, home: EngineHome, label: str, order: StartOrder, say: Say) -> None:
-        """Start it; raises `EngineFailed`."""
+    def __init__(
+        self, home: EngineHome, label: str, order: StartOrder, say: Say, recorder: OrderRecorder | None = None
+    ) -> None:
+        """Start it; raises `EngineFailed`.  `recorder` takes the steps of all schedules."""
         self._home, self._say, self.order = home, say, order
         self._stack = ExitStack()
         self.session = self._stack.enter_context(EngineSession(home, order))
         self._rows = RowMaker(label, order, self.session.facts)
         self._alone: dict[tuple[EngineRequest, bool], EngineAnswer] = {}
         self._last_limit: tuple[Schedule, float] | None = None
-        self.recorder = OrderRecorder()
-        """It takes the steps of all schedules."""
+        self.recorder = OrderRecorder() if recorder is None else recorder
         self.steps_alone: list[LiveStep] = []
         """The steps of all requests that were alone."""
 

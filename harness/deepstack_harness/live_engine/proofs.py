@@ -5,27 +5,29 @@ A schedule names its proofs.  Without one of them its rules were not put to the 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from types import MappingProxyType
 from typing import NamedTuple
 
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.live_engine.facts import LiveStep, ServedSchedule
-from deepstack_harness.live_engine.schedules import Proof, ReplayMode, Schedule
+from deepstack_harness.live_engine.schedules import Aim, EngineRequest, ReplayMode, Schedule
 
 
 class _Share(NamedTuple):
-    """The rows of one request in a step: `images` is the number of its ranges with a payload."""
+    """The rows of one request in a step: `images` ranges of them have a payload, `visual` rows in all."""
 
     name: str
     prefill: bool
     images: int
+    visual: int
 
 
 def missing_proofs(schedule: Schedule, replay: ReplayMode | None, served: ServedSchedule) -> list[str]:
     """Return what was not seen while a schedule was served, and had to be, each in a few words."""
     wanted = [*schedule.proofs]
     if replay is not None and schedule.proofs:
-        wanted.append(Proof.REPLAYED)
+        wanted.append(Aim.REPLAYED)
     return [proof.value for proof in wanted if not _SEEN[proof](schedule, served)]
 
 
@@ -44,7 +46,9 @@ def _shares(step: LiveStep) -> Iterator[_Share]:
     end = 0
     for name, tokens, prefill in step.requests:
         begin, end = end, end + tokens
-        yield _Share(name, prefill, sum(begin <= first < end for first, _ in step.spans))
+        images = sum(begin <= first < end for first, _ in step.spans)
+        visual = sum(max(0, min(end, last) - max(begin, first)) for first, last in step.spans)
+        yield _Share(name, prefill, images, visual)
 
 
 def _prefills(step: LiveStep) -> int:
@@ -99,6 +103,23 @@ def _video(schedule: Schedule, served: ServedSchedule) -> bool:
     return any(share.images and share.name in videos for step in served.steps for share in _shares(step))
 
 
+def _half_cached(schedule: Schedule, served: ServedSchedule) -> bool:
+    """Tell whether a request read fewer visual rows, and some, than an equal one that came before it."""
+    visual = {one: _rows_of_prefill(one.name, served) for one in schedule.requests if one.is_visual}
+    pairs = [(one, other) for one in visual for other in visual if _same_prompt(one, other)]
+    return any(0 < visual[other] < visual[one] for one, other in pairs if one.arrives < other.arrives)
+
+
+def _same_prompt(one: EngineRequest, other: EngineRequest) -> bool:
+    return (one.before, one.images, one.pixels) == (other.before, other.images, other.pixels)
+
+
+def _rows_of_prefill(name: str, served: ServedSchedule) -> int:
+    """Count the visual rows of a request before its first decode: one that is preempted reads them again."""
+    shares = [share for step in served.steps for share in _shares(step) if share.name == name]
+    return sum(share.visual for share in takewhile(lambda share: share.prefill, shares))
+
+
 def _replayed(_: Schedule, served: ServedSchedule) -> bool:
     return any(step.replayed and step.visual for step in served.steps)
 
@@ -108,21 +129,22 @@ def _counted(count: str) -> Callable[[Schedule, ServedSchedule], bool]:
     return lambda _, served: served.counts.get(count, 0) > 0
 
 
-_SEEN: Mapping[Proof, Callable[[Schedule, ServedSchedule], bool]] = MappingProxyType(
+_SEEN: Mapping[Aim, Callable[[Schedule, ServedSchedule], bool]] = MappingProxyType(
     {
-        Proof.TOGETHER: _together,
-        Proof.BESIDE_DECODES: _beside_decodes,
-        Proof.CHUNKED: _chunked,
-        Proof.SPLIT: _split,
-        Proof.ONE_TOKEN: _one_token,
-        Proof.TEXT_AFTER: _text_after,
-        Proof.LIVE_AFTER: _live_after_replay,
-        Proof.SEVERAL: _several,
-        Proof.VIDEO: _video,
-        Proof.REPLAYED: _replayed,
-        Proof.PREEMPTED: _counted("preemptions"),
-        Proof.CACHED: _counted("cached tokens"),
-        Proof.DRAFTED: _counted("drafted tokens"),
-        Proof.ABORTED: _counted("aborts in prefill"),
+        Aim.TOGETHER: _together,
+        Aim.BESIDE_DECODES: _beside_decodes,
+        Aim.CHUNKED: _chunked,
+        Aim.SPLIT: _split,
+        Aim.ONE_TOKEN: _one_token,
+        Aim.TEXT_AFTER: _text_after,
+        Aim.LIVE_AFTER: _live_after_replay,
+        Aim.SEVERAL: _several,
+        Aim.VIDEO: _video,
+        Aim.REPLAYED: _replayed,
+        Aim.PREEMPTED: _counted("preemptions"),
+        Aim.CACHED: _counted("cached tokens"),
+        Aim.HALF_CACHED: _half_cached,
+        Aim.DRAFTED: _counted("drafted tokens"),
+        Aim.ABORTED: _counted("aborts in prefill"),
     }
 )

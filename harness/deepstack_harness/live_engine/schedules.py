@@ -24,7 +24,7 @@ class Start(StrEnum):
     PRESSED = "pressed"
 
 
-class Proof(StrEnum):
+class Aim(StrEnum):
     """An event that a schedule is for; the value says that it did not happen (`live_engine.proofs`)."""
 
     TOGETHER = "no two requests began in one step"
@@ -39,6 +39,7 @@ class Proof(StrEnum):
     REPLAYED = "no visual step was replayed"
     PREEMPTED = "no request was preempted"
     CACHED = "no token came from the prefix cache"
+    HALF_CACHED = "no image came from the prefix cache in part"
     DRAFTED = "no draft was verified"
     ABORTED = "no request was aborted in its prefill"
 
@@ -100,7 +101,7 @@ class Schedule:
     start: Start = Start.PLAIN
     settings: tuple[str, ...] = ()
     replays: tuple[str, ...] = ()
-    proofs: tuple[Proof, ...] = ()
+    proofs: tuple[Aim, ...] = ()
 
     def __str__(self) -> str:
         """Return the budget and the requests in one line."""
@@ -183,9 +184,9 @@ _DECODES = tuple(
     EngineRequest(f"d{n}", before=letter, after="", answers=50) for n, letter in enumerate("abc")
 )
 
-# A whole block (32 tokens) of the first prompt comes from the cache for the second.  Each of the others grows
-# over the end of a block while it answers, all in the same steps, and there are too few blocks for that.
-_LONG = EngineRequest("c0", before="more text than a block of the cache has ", images=(3,), answers=3)
+# A block (32 tokens) of the first prompt comes from the cache for the second one; it ends in the image.  Each
+# of the others grows over the end of a block while it answers, and there are too few blocks for all of them.
+_LONG = EngineRequest("c0", before="more text, then an image: ", images=(3,), answers=3)
 _CROWDED = (
     _LONG,
     replace(_LONG, name="c1", arrives=6),
@@ -198,28 +199,28 @@ _CROWDED = (
 _PRESSED = ("--enable-prefix-caching", "n-gram speculation", "few KV blocks")
 
 _ALL = (
-    Schedule("all_at_once", "seven requests in the same step", _MIXED, proofs=(Proof.TOGETHER,)),
+    Schedule("all_at_once", "seven requests in the same step", _MIXED, proofs=(Aim.TOGETHER,)),
     Schedule(
-        "staggered", "a request every second step", _arriving(_MIXED, 2), proofs=(Proof.BESIDE_DECODES,)
+        "staggered", "a request every second step", _arriving(_MIXED, 2), proofs=(Aim.BESIDE_DECODES,)
     ),
     Schedule(
         "chunked_16", "prefill in chunks of 16 tokens", _arriving(_MIXED, 1), 16,
-        settings=("--max-num-batched-tokens=16",), proofs=(Proof.CHUNKED,),
+        settings=("--max-num-batched-tokens=16",), proofs=(Aim.CHUNKED,),
     ),
     Schedule(
         "chunked_5", "prefill in chunks of 5 tokens: an image is split over steps", _arriving(_MIXED, 1), 5,
-        settings=("--max-num-batched-tokens=5",), proofs=(Proof.CHUNKED, Proof.SPLIT),
+        settings=("--max-num-batched-tokens=5",), proofs=(Aim.CHUNKED, Aim.SPLIT),
     ),
     Schedule(
         "one_token_chunks", "one visual token a step beside three decodes",
         (*_DECODES, EngineRequest("i0", images=(0,), after=" what is it", answers=12, arrives=2)), 4,
         settings=("--max-num-batched-tokens of running decodes + 1",), replays=tuple(REPLAY_MODES),
-        proofs=(Proof.ONE_TOKEN,),
+        proofs=(Aim.ONE_TOKEN,),
     ),
     Schedule(
         "text_after_image", "a text request after an image request has ended its prefill",
         (EngineRequest("i0", images=(0,), answers=6), _text("t0", 1, 6, arrives=3)),
-        replays=("full", "breakable"), proofs=(Proof.TEXT_AFTER,),
+        replays=("full", "breakable"), proofs=(Aim.TEXT_AFTER,),
     ),
     Schedule(
         "long_texts_after_image", "an image in a captured size, then texts above it",
@@ -230,7 +231,7 @@ _ALL = (
                 for n, letter in enumerate("xyz")
             ),
         ),
-        replays=("full_32",), proofs=(Proof.TEXT_AFTER, Proof.LIVE_AFTER),
+        replays=("full_32",), proofs=(Aim.TEXT_AFTER, Aim.LIVE_AFTER),
     ),
     Schedule(
         "aborted", "an image request is aborted in the middle of its prefill",
@@ -243,12 +244,12 @@ _ALL = (
             EngineRequest("i4", images=(4,), arrives=3),
             _text("t4", 2, 10, arrives=6),
         ),
-        20, settings=("--max-num-batched-tokens=20",), proofs=(Proof.CHUNKED, Proof.ABORTED),
+        20, settings=("--max-num-batched-tokens=20",), proofs=(Aim.CHUNKED, Aim.ABORTED),
     ),
     Schedule(
         "several_images", "two images in one request, beside text",
         (EngineRequest("i0", images=(0, 5), answers=6), _text("t0", 2, 8), EngineRequest("i1", images=(6,))),
-        proofs=(Proof.SEVERAL,),
+        proofs=(Aim.SEVERAL,),
     ),
     Schedule(
         "video", "a video of four frames beside an image and a text",
@@ -257,13 +258,13 @@ _ALL = (
             EngineRequest("i0", images=(0,), answers=6, arrives=1),
             _text("t0", 1, 8),
         ),
-        proofs=(Proof.VIDEO,),
+        proofs=(Aim.VIDEO,),
     ),
     Schedule(
         "cached_and_preempted", "prefix caching, n-gram speculation, and too few blocks for all",
         _CROWDED, 40, Start.PRESSED,
         settings=("--max-num-batched-tokens=40", *_PRESSED),
-        proofs=(Proof.CACHED, Proof.DRAFTED, Proof.PREEMPTED),
+        proofs=(Aim.CACHED, Aim.HALF_CACHED, Aim.DRAFTED, Aim.PREEMPTED),
     ),
 )  # fmt: skip
 

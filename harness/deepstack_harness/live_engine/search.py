@@ -117,7 +117,7 @@ def search_engine(work: EngineWork, seconds: float, seed: int, say: Say) -> Iter
         with model_folder(work.home, model) as folder:
             methods = work.methods.get(model.family, {})
             order = StartOrder(model, folder.path, methods=methods)
-            with OneEngine(work.home, work.label, order, say) as engine:
+            with work.start(order, say) as engine:
                 for replay in (None, REPLAY_MODES["full_and_piecewise"]):
                     yield searched(engine, Search(engine.judge, replay, seconds / 2, say, seed))
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -19,11 +21,12 @@ import torch
 def make(folder: str, job: Mapping[str, Any]) -> dict[str, Any]:
     """Write configuration, tokenizer and weights; return versions and the number of parameters.
 
-    The folder gets its name when it is whole, so that an interrupted call leaves none of that name.
+    The folder gets its name when it is whole, so that an interrupted call leaves none of that name, and two
+    processes that make it at once do not write into each other's files.
     """
     transformers = import_module("transformers")
-    there, partial = Path(folder), Path(f"{folder}.partial")
-    partial.mkdir(parents=True, exist_ok=True)
+    there = Path(folder)
+    partial = Path(tempfile.mkdtemp(prefix=f"{there.name}.", dir=there.parent))
     for name, content in job["files"].items():
         (partial / name).write_text(json.dumps(content, indent=1), "utf-8")
     _write_tokenizer(partial, job["special"])
@@ -33,7 +36,7 @@ def make(folder: str, job: Mapping[str, Any]) -> dict[str, Any]:
     state = {_renamed(name, job["renamed"]): value.clone().contiguous() for name, value in found.items()}
     save = import_module("safetensors.torch").save_file
     save(state, str(partial / "model.safetensors"), metadata={"format": "pt"})
-    partial.rename(there)
+    _move(partial, there)
     return {
         "transformers": transformers.__version__,
         "torch": torch.__version__,
@@ -58,6 +61,16 @@ def picture(told: Mapping[str, Any]) -> Any:  # noqa: ANN401  # a PIL image
     """Return an image of `width` times `height` pixels from its bytes."""
     image = import_module("PIL.Image")
     return image.frombytes("RGB", (told["width"], told["height"]), base64.b64decode(told["rgb"]))
+
+
+def _move(made: Path, there: Path) -> None:
+    """Give a folder its name; where another process was faster, its folder stays and this one goes."""
+    try:
+        made.rename(there)
+    except OSError:
+        if not there.is_dir():
+            raise
+        shutil.rmtree(made)
 
 
 def _write_tokenizer(folder: Path, special: Iterable[str]) -> None:

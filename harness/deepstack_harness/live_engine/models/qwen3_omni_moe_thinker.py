@@ -1,7 +1,7 @@
 """The thinker of Qwen3-Omni: the part that reads images and answers in text."""
 
 from deepstack_harness.live_engine.models import qwen
-from deepstack_harness.live_engine.models.tiny import Experts, TinyModel, token_ids
+from deepstack_harness.live_engine.models.tiny import ExpertLayout, TinyModel, token_ids
 
 _SPECIAL = (*qwen.SPECIAL, "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>")
 _IDS = token_ids(_SPECIAL)
@@ -47,5 +47,5 @@ QWEN3_OMNI_MOE_THINKER = TinyModel(
     module="qwen3_omni_moe_thinker", files=_FILES, special=_SPECIAL, image=qwen.IMAGE, video=None,
     payload="merger_list", scales={"merger_list": 4.0}, spreads={}, renamed=None, main_features=True,
     driven="methods", limits={"image": 4, "video": 0, "audio": 0}, nested="thinker_config",
-    experts=Experts.APART,
+    experts=ExpertLayout.APART,
 )  # fmt: skip

@@ -10,7 +10,7 @@ from deepstack_harness.live_engine.models.qwen import (
     folder_files,
     visual_ids,
 )
-from deepstack_harness.live_engine.models.tiny import Experts, TinyModel
+from deepstack_harness.live_engine.models.tiny import ExpertLayout, TinyModel
 
 _CLASS = "Qwen3VLMoeForConditionalGeneration"
 _CONFIG = {
@@ -25,5 +25,5 @@ QWEN3_VL_MOE = TinyModel(
     files=folder_files(_CONFIG, "Qwen3VLProcessor", "Qwen3VLVideoProcessor"), special=SPECIAL, image=IMAGE,
     video=VIDEO, payload="deepstack_merger_list", scales={"deepstack_merger_list": 4.0}, spreads={},
     renamed=None, main_features=True, driven="methods", limits={"image": 4, "video": 1},
-    experts=Experts.TRANSPOSED,
+    experts=ExpertLayout.TRANSPOSED,
 )  # fmt: skip

@@ -14,7 +14,7 @@ BYTES = 256
 VOCABULARY = 320
 
 
-class Experts(StrEnum):
+class ExpertLayout(StrEnum):
     """A way in which a checkpoint has the experts of a mixture.
 
     transformers holds (experts, out, in).  TRANSPOSED has (experts, in, out), APART each expert by itself,
@@ -55,7 +55,7 @@ class TinyModel:
     driven: str
     limits: Mapping[str, int]
     nested: str = ""
-    experts: Experts | None = None
+    experts: ExpertLayout | None = None
     logprobs: int = VOCABULARY
 
     def job(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from deepstack_harness.live_engine.played import EngineResult
 from deepstack_harness.reporting.terminal.output import Column, Output
 
 _COLUMNS = (
-    Column(15), Column(14), Column(24), Column(18), Column(5, right=True), Column(8, right=True),
+    Column(22), Column(14), Column(24), Column(18), Column(5, right=True), Column(8, right=True),
     Column(8, right=True), Column(8, right=True), Column(8, right=True), Column(0),
 )  # fmt: skip
 _HEAD = ("family", "arm", "schedule", "graphs", "steps", "replayed", "distance", "limit", "seconds", "broken")
