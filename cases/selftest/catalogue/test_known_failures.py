@@ -9,6 +9,7 @@ from deepstack_harness.catalogue.known_failures import KnownFailure, known_failu
 from deepstack_harness.catalogue.releases import covers
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.engines.known import ENGINES
 from deepstack_harness.errors import UsageError
 
 KNOWN = KnownFailure("vllm", ">=0.20,<0.23", ("*",), (Rule.R1,), "vllm 43602")
@@ -65,7 +66,7 @@ def test_another_regime_or_shape_of_a_known_rule_is_new() -> None:
 
 
 def test_every_entry_that_comes_along_names_its_package() -> None:
-    assert {entry.package for entry in known_failures()} == {"vllm"}
+    assert {entry.package for entry in known_failures()} == {"vllm", "vllm-omni", "sglang"}
 
 
 ENTRY = """\

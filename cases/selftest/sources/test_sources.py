@@ -153,8 +153,11 @@ BAD_PLACES: dict[str, tuple[Writer, str]] = {
     "suffix": (_text_file, r"notes.txt' ends in none of .whl, .zip, .tar.gz, .tgz: a source is"),
     "truncated wheel": (_truncated, r"\.whl' cannot be read as a wheel, is it complete\?"),
     "truncated sdist": (_truncated_sdist, r"\.tar\.gz' cannot be read as an archive, is it complete\?"),
-    "other wheel": (_other_wheel, "holds requests 2.3, not vLLM: give a wheel or an sdist of vllm"),
-    "no vllm": (_empty_folder, "is not a source tree of vLLM: it has no vllm/model_executor/"),
+    "other wheel": (
+        _other_wheel,
+        "holds requests 2.3, not vLLM, .* or .*: give a wheel or an sdist of vllm, ",
+    ),
+    "no vllm": (_empty_folder, "is not a source tree of vLLM, .* or .*: it has no vllm/model_executor/, "),
 }
 
 

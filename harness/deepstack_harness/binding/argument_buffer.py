@@ -97,7 +97,7 @@ class ReplayedArgument(ArgumentBuffer):
         self._profile = profile
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...]:
-        """Capture a dummy step of P tokens, or replay a step; see `ArgumentBuffer.get`."""
+        """Capture a dummy step of P tokens, or replay a step -> (P, hidden) per level."""
         self._refuse(tokens)
         if self._profile:
             self._profile = False

@@ -7,7 +7,7 @@ writes a step's payload; and the runner that captures and replays the text model
 import ast
 from collections.abc import Iterator
 
-from deepstack_harness.binding.argument_files import SINCE, ArgumentCut, ArgumentFiles, Part
+from deepstack_harness.binding.argument_files import SINCE, ArgumentCut, ArgumentFiles, ClassPart
 from deepstack_harness.binding.cut_helpers import cut_function
 from deepstack_harness.binding.cut_model import ModelClass, ModelCut, cut_model
 from deepstack_harness.binding.discover import FoundCut, depth_limited
@@ -76,7 +76,7 @@ def _registers(source: Source, files: ArgumentFiles) -> bool:
     return any(isinstance(node, ast.Constant) and node.value == files.argument for node in ast.walk(tree))
 
 
-def _replayed_at(source: Source, part: Part) -> str:
+def _replayed_at(source: Source, part: ClassPart) -> str:
     """Return the lines of the closure that replays the graph, or those of the method around it."""
     method = _method(source.read(part.member), part.class_name, (part.way.verbs or {})["set"])
     inner = [node for node in ast.walk(method) if isinstance(node, ast.FunctionDef) and node is not method]

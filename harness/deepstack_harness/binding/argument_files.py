@@ -10,7 +10,7 @@ SINCE = "this release"
 
 
 @dataclass(frozen=True)
-class Part:
+class ClassPart:
     """Methods of one class that an engine is driven by: the names that are cut, and those that are given."""
 
     member: str
@@ -44,9 +44,9 @@ class ArgumentFiles:
     argument: str
     folder: str
     text: Way
-    wrapper: Part
+    wrapper: ClassPart
     writer: Writer
-    replay: Part
+    replay: ClassPart
     slots: str
 
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class EffectReader:
-    """Notes of one forward: the hidden states (n, hidden) that each layer, and last the norm, was given."""
+    """Record of one forward: the hidden states (n, hidden) that each layer, and last the norm, was given."""
 
     def __init__(self) -> None:
-        """Start without notes."""
+        """Start with an empty record."""
         self._given: list[Tensor] = []
 
     def begin(self) -> None:
@@ -21,13 +21,13 @@ class EffectReader:
         self._given = []
 
     def layer(self, *parts: Tensor | None) -> Tensor:
-        """Note the sum of `parts`, each (n, hidden); return zeros like it, as the layer's own output."""
+        """Record the sum of `parts`, each (n, hidden); return zeros like it, as the layer's own output."""
         total = torch.stack([part for part in parts if part is not None]).sum(0)
         self._given.append(total)
         return torch.zeros_like(total)
 
     def take(self) -> tuple[Tensor, ...]:
-        """Return what was noted, one (n, hidden) per layer and one for the norm."""
+        """Return what was recorded, one (n, hidden) per layer and one for the norm."""
         return tuple(self._given)
 
 
@@ -44,5 +44,6 @@ def levels_of(given: tuple[Tensor, ...], levels: int) -> tuple[Tensor, ...]:
 
 
 def _refuse_rows(rows: Tensor, where: str) -> None:
+    """Raise `RuntimeError` for rows (n, hidden) that are not zeros."""
     if count := int((rows != 0).any(dim=-1).sum()):
         raise RuntimeError(f"the text model adds {count} rows {where}")

@@ -8,7 +8,7 @@ called is in `sglang_model`; the names here are those of 0.5.16 to 0.5.23.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from deepstack_harness.binding.argument_files import ArgumentFiles, Part, Writer
+from deepstack_harness.binding.argument_files import ArgumentFiles, ClassPart, Writer
 from deepstack_harness.binding.cut_model import Way
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.engine import KnownEngine
@@ -60,7 +60,7 @@ FILES = ArgumentFiles(
     argument="input_deepstack_embeds",
     folder=f"{_SRT}/models",
     text=_TEXT,
-    wrapper=Part(f"{_SRT}/models/qwen3_vl.py", "Qwen3VLForConditionalGeneration", _WRAPPER),
+    wrapper=ClassPart(f"{_SRT}/models/qwen3_vl.py", "Qwen3VLForConditionalGeneration", _WRAPPER),
     writer=Writer(
         f"{_SRT}/managers/mm_utils.py",
         "embed_mm_inputs",
@@ -68,7 +68,7 @@ FILES = ArgumentFiles(
         # Caches and the vision tower stand behind it.
         given=frozenset({"get_embedding_and_mask"}),
     ),
-    replay=Part(_RUNNER, "PrefillCudaGraphRunner", _REPLAY),
+    replay=ClassPart(_RUNNER, "PrefillCudaGraphRunner", _REPLAY),
     slots=f"{_SRT}/model_executor/cuda_graph_buffer_registry.py",
 )
 _NO_STORAGE = "the payload is an argument: no storage of the engine's stays between calls"

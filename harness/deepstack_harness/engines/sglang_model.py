@@ -20,15 +20,15 @@ from deepstack_harness.engines.sglang_stand_ins import (
     TEXT,
     VISUAL,
     Batch,
+    CutBase,
     Embedding,
-    Graphs,
+    GraphSlot,
+    GraphSlots,
     Item,
     Modality,
-    Part,
+    RecordedGraphs,
     Runner,
     ShapeKey,
-    Slot,
-    Slots,
     TextModel,
     Wrapper,
     embedding_and_mask,
@@ -64,10 +64,10 @@ class SglangEngine:
         self._wrapper = _made(cut.wrapper, Wrapper, {"config": config, **separates})
         self._write = define_function(cut.writer, STAND_INS, get_embedding_and_mask=embedding_and_mask)
         rows = self._zeros(max(capacity, _LEAST_ROWS))
-        self._slots = {"input_embeds": Slot(rows)}
+        self._slots = {"input_embeds": GraphSlot(rows)}
         if cut.has_slot:
-            self._slots[cut.argument] = Slot(rows.repeat(1, levels))
-        self._graphs = Graphs()
+            self._slots[cut.argument] = GraphSlot(rows.repeat(1, levels))
+        self._graphs = RecordedGraphs()
         self._streams: dict[int, tuple[Tensor, ...]] = {}
         self.given: set[str] = set()
         """Names of the arguments of the last eager step that are tensors."""
@@ -75,11 +75,11 @@ class SglangEngine:
         """Names of the arguments of the last capture that are tensors."""
 
     def check(self, payload: Tensor) -> None:
-        """See `ArgumentEngine.check`."""
+        """Write a payload (levels, N, hidden); see `ArgumentEngine.check`."""
         self._arguments(payload.size(1), payload)
 
     def eager(self, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
-        """See `ArgumentEngine.eager`."""
+        """Run a step with a payload (levels, N, hidden); see `ArgumentEngine.eager`."""
         self._reader.begin()
         arguments = self._arguments(tokens, payload)
         self._run_text(tokens, arguments)
@@ -96,7 +96,7 @@ class SglangEngine:
         self._graphs.recorded[tokens] = (recorder, output)
 
     def replay(self, size: int, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
-        """See `ArgumentEngine.replay`."""
+        """Replay a step with a payload (levels, N, hidden); see `ArgumentEngine.replay`."""
         runner = self._runner(size)
         arguments = self._arguments(tokens, payload)
         runner.model_runner.model = SimpleNamespace(
@@ -143,7 +143,7 @@ class SglangEngine:
         # As the runner itself looks it up, for models that are given embeddings by position.
         names = list(inspect.signature(self._text.forward).parameters)
         given = {
-            "backend": self._graphs, "buffer_registry": Slots(self._slots), "layer_model": self._text,
+            "backend": self._graphs, "buffer_registry": GraphSlots(self._slots), "layer_model": self._text,
             "model_runner": Settings("model_runner", pp_group=FirstRank()), "_static_num_tokens": size,
             "_input_embeds_arg_idx": names.index("input_embeds") if "input_embeds" in names else None,
         }  # fmt: skip
@@ -193,7 +193,7 @@ class SglangEngine:
         )  # fmt: skip
 
 
-def _made(cut: ModelCut, host: type[Part], given: Mapping[str, object], **arguments: object) -> Any:  # noqa: ANN401
+def _made(cut: ModelCut, host: type[CutBase], given: Mapping[str, object], **arguments: object) -> Any:  # noqa: ANN401
     """Define a cut class and make an object of it that has `given` before its `__init__` runs."""
     defined = define_model(cut, host, STAND_INS)
     instance = defined.__new__(defined)

@@ -22,7 +22,7 @@ class Batch(SimpleNamespace):
         raise AttributeError(f"the harness has no forward_batch.{name}", name=name, obj=self)
 
 
-class Part(nn.Module):
+class CutBase(nn.Module):
     """The base class of cut classes of SGLang."""
 
     def __init__(self, **_: object) -> None:
@@ -30,7 +30,7 @@ class Part(nn.Module):
         super().__init__()
 
 
-class TextModel(Part):
+class TextModel(CutBase):
     """The base class of text models: their layers and their norm note what they are given."""
 
     config: object
@@ -47,7 +47,7 @@ class TextModel(Part):
         return cast("Any", self).forward(*given, **named)
 
 
-class Wrapper(Part):
+class Wrapper(CutBase):
     """The base class of the class that separates the levels from the main features."""
 
     config: object
@@ -55,10 +55,10 @@ class Wrapper(Part):
     num_deepstack_embeddings: int
 
     def get_image_feature(self, *_: object) -> None:
-        """Embed nothing: the writer's embeddings are given."""
+        """Return nothing: the writer's embeddings are given."""
 
 
-class Runner(Part):
+class Runner(CutBase):
     """The base class of the prefill runner, with a body that is captured whole (`full`)."""
 
     _input_embeds_arg_idx: int | None = None
@@ -116,7 +116,7 @@ class _Residual:
 
     @staticmethod
     def complete_output(hidden: Tensor, _: object) -> Tensor:
-        """Complete the output (n, hidden) of a layer: there is one rank, so that nothing is owed."""
+        """Return the output (n, hidden) of a layer as it is: there is one rank, so that nothing is owed."""
         return hidden
 
     @staticmethod
@@ -126,7 +126,7 @@ class _Residual:
 
     @staticmethod
     def final_norm(hidden: Tensor, _: object, norm: Any, *__: object, **named: Any) -> Any:  # noqa: ANN401
-        """Norm the output (n, hidden) of the last layer."""
+        """Call the norm with the output (n, hidden) of the last layer."""
         return norm(hidden, post_residual_addition=named.get("post_residual_addition"))
 
     norm = final_norm  # its name up to 0.5.21
@@ -173,7 +173,7 @@ STAND_INS: Mapping[str, object] = {
     "set_dp_buffer_len": _nothing,
     "set_is_extend_in_batch": _nothing,
 }
-KINDS = (Batch, Part, TextModel, Wrapper, Runner, Modality, _Residual, ShapeKey, _AuxHiddenStates)
+KINDS = (Batch, CutBase, TextModel, Wrapper, Runner, Modality, _Residual, ShapeKey, _AuxHiddenStates)
 """Stand-ins: an attribute that one of them lacks is the harness's fault, not the engine's."""
 
 
@@ -183,6 +183,7 @@ class Item:
     pad_value = VISUAL
 
     def __init__(self, feature: Tensor) -> None:
+        """Take its visual rows (N, w)."""
         self.feature = feature
         self.offsets = [(0, feature.size(0) - 1)]
 
@@ -209,10 +210,11 @@ class Embedding:
         return self.weight[ids]
 
 
-class Slot:
+class GraphSlot:
     """The storage (rows, width) of one input of captured graphs."""
 
     def __init__(self, rows: Tensor) -> None:
+        """Take storage (rows, width)."""
         self.buffer = rows
 
     def slice_for(self, _: int, tokens: int) -> Tensor:
@@ -220,22 +222,22 @@ class Slot:
         return self.buffer[:tokens]
 
 
-class Slots:
+class GraphSlots:
     """The inputs of captured graphs, by name (sglang/srt/model_executor/cuda_graph_buffer_registry.py)."""
 
-    def __init__(self, slots: Mapping[str, Slot]) -> None:
+    def __init__(self, slots: Mapping[str, GraphSlot]) -> None:
         self._slots = slots
 
     def has_slot(self, name: str) -> bool:
         """Return True for a registered input."""
         return name in self._slots
 
-    def get_slot(self, name: str) -> Slot:
+    def get_slot(self, name: str) -> GraphSlot:
         """Return a registered input."""
         return self._slots[name]
 
 
-class Graphs:
+class RecordedGraphs:
     """The backend of the runner: it replays what was recorded, and none of its Python."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ class _NoQuantization:
 
 
 def _tag_nothing(*_: object) -> None:
-    """Tag no embedding: only interleaved audio and video read the tag (vllm/multimodal/utils.py)."""
+    """Leave embeddings as they are: interleaved audio alone reads a tag (vllm/multimodal/utils.py)."""
 
 
 def _is_interleaved(*_: object) -> bool:

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.archive_files import ArchiveFiles, open_files
-from deepstack_harness.sources.known_package import KnownPackage
+from deepstack_harness.sources.known_package import KnownPackage, any_of
 from deepstack_harness.sources.source import NoSuchMember, SourceFile, decode
 from deepstack_harness.sources.tree import written_version
 from deepstack_harness.sources.tree_files import check_name
@@ -31,9 +31,8 @@ class Archive:
         top = top_of(package, self._files)
         name, self.version = _distribution(self._files)
         if top is None:
-            content = f"{name} {self.version}" if name else "something else"
             raise UsageError(
-                f"'{self.path}' holds {content}, not {package.title}: "
+                f"'{self.path}' holds {_content(self._files)}, not {package.title}: "
                 f"give a wheel or an sdist of {package.name}"
             )
         self._top = top
@@ -78,7 +77,12 @@ def open_archive(path: Path, packages: Sequence[KnownPackage]) -> Archive:
     """Recognise the package that an archive holds; raise `UsageError` when it is none."""
     files = open_files(path.absolute())
     found = [package for package in packages if top_of(package, files) is not None]
-    return Archive(found[0] if found else packages[0], path, files)
+    if not found:
+        raise UsageError(
+            f"'{path.absolute()}' holds {_content(files)}, not {any_of([one.title for one in packages])}: "
+            f"give a wheel or an sdist of {any_of([one.name for one in packages])}"
+        )
+    return Archive(found[0], path, files)
 
 
 def top_of(package: KnownPackage, files: ArchiveFiles) -> str | None:
@@ -86,6 +90,11 @@ def top_of(package: KnownPackage, files: ArchiveFiles) -> str | None:
     mark = f"{package.mark}/"
     tops = {name.partition(mark)[0] for name in files.names if f"/{mark}" in f"/{name}"}
     return min((top for top in tops if _depth(top) <= 1), key=len, default=None)
+
+
+def _content(files: ArchiveFiles) -> str:
+    name, version = _distribution(files)
+    return f"{name} {version}" if name else "something else"
 
 
 def _depth(name: str) -> int:

@@ -1,5 +1,6 @@
 """The facts by which a package's sources are recognised; the engines fill them in."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -22,3 +23,9 @@ class KnownPackage:
     def module(self) -> str:
         """The top-level module, which is also the folder that holds all files."""
         return self.mark.partition("/")[0]
+
+
+def any_of(names: Sequence[str]) -> str:
+    """Return `a, b or c`."""
+    *before, last = names
+    return f"{', '.join(before)} or {last}" if before else last

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.git_files import GitFiles
-from deepstack_harness.sources.known_package import KnownPackage
+from deepstack_harness.sources.known_package import KnownPackage, any_of
 from deepstack_harness.sources.source import NoSuchMember, SourceFile, decode
 from deepstack_harness.sources.tree_files import TreeFiles
 
@@ -110,8 +110,9 @@ def open_tree(path: Path, packages: Sequence[KnownPackage]) -> Tree:
         return Tree(found[0], path)
     if found:
         raise UsageError(f"'{files.root}' holds {_names(found)}: give the folder of one of them")
-    lacking = " nor ".join(f"{package.mark}/" for package in packages)
-    raise UsageError(f"'{files.root}' is not a source tree of {_names(packages)}: it has no {lacking}")
+    lacking = any_of([f"{package.mark}/" for package in packages])
+    titles = any_of([package.title for package in packages])
+    raise UsageError(f"'{files.root}' is not a source tree of {titles}: it has no {lacking}")
 
 
 def holds(package: KnownPackage, files: TreeFiles) -> bool:

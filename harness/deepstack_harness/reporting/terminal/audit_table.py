@@ -18,11 +18,15 @@ class AuditTable:
         """Print nothing yet: all sources have to be judged first, since any two may be alike."""
         self._output = output
         self._refusals: dict[tuple[str, str], list[str]] = {}
+        self._places: dict[tuple[str, str], str] = {}
 
     def refuse(self, label: str, model_class: str, why: str) -> None:
-        """Note a class that could not be driven, and why."""
+        """Note a class that could not be driven, and why; the place in front is told of the first source."""
         place, _, reason = why.partition(": ")
-        self._refusals.setdefault((model_class, reason or place), []).append(label)
+        key = (model_class, reason or place)
+        self._refusals.setdefault(key, []).append(label)
+        if reason:
+            self._places.setdefault(key, place)
 
     def show(self, standings: Sequence[Standing]) -> None:
         """Print the groups, what their members share, sources that differ, and every finding."""
@@ -31,8 +35,7 @@ class AuditTable:
         self._differences(groups)
         for letter, members in groups.items():
             self._findings(letter, members)
-        refusals = [f"{name} ({', '.join(labels)}): {why}" for (name, why), labels in self._refusals.items()]
-        self._list("not driven", refusals)
+        self._list("not driven", [self._refusal(*key) for key in self._refusals])
         for standing in standings:
             for row in standing.rows:
                 self._output.record(row)
@@ -51,6 +54,11 @@ class AuditTable:
         if unjudged:
             text += f", not judged: {names_of(unjudged)}"
         self._output.verdict(text, good=not (broken or unjudged))
+
+    def _refusal(self, name: str, why: str) -> str:
+        place = self._places.get((name, why))
+        at = f", at {place}" if place else ""
+        return f"{name} ({', '.join(self._refusals[name, why])}): {why}{at}"
 
     def _overview(self, groups: dict[str, list[Standing]]) -> None:
         heads = ("broken live", "broken captured", "kept")
