@@ -9,7 +9,6 @@ from deepstack_harness.catalogue.known_failures import KnownFailure, known_failu
 from deepstack_harness.catalogue.releases import covers
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.engines.known import ENGINES
 from deepstack_harness.errors import UsageError
 
 KNOWN = KnownFailure("vllm", ">=0.20,<0.23", ("*",), (Rule.R1,), "vllm 43602")
