@@ -195,9 +195,9 @@ class AppendsAfterClear(ReferenceBuffer):
         self._offset = counted
 
     def set(self, payload: Tensor) -> None:
-        self._check(payload)
+        self._make_room(self._check(payload))  # where this fails, nothing has changed yet
         self.clear(self.capacity)
         super().set(payload)
-        if self._offset + self._tokens_set <= self.capacity:
+        if 0 < self._offset <= self.capacity - self._tokens_set:
             for level in self._levels:
                 level.copy_(level.roll(self._offset, 0))

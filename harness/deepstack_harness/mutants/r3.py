@@ -57,15 +57,19 @@ class KeepsCallersTensor(ReferenceBuffer):
     """`get` returns the caller's tensor instead of a copy, when it is asked for exactly its rows."""
 
     rule = Rule.R3
+    _payload: Tensor | None = None
 
     def set(self, payload: Tensor) -> None:
         super().set(payload)
-        self._payload = payload
+        # Of any other payload the answer would have another layout, dtype or gradient: that is R7 or R11.
+        plain = payload.is_contiguous() and not payload.requires_grad
+        self._payload = payload if plain and payload.dtype == self._levels[0].dtype else None
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         self.generation += 1  # announces that the storage moves, so that R6 is kept
         answer = super().get(tokens)
-        return tuple(self._payload) if tokens and tokens == self._tokens_set else answer
+        kept = self._payload
+        return answer if kept is None or not tokens or tokens != self._tokens_set else tuple(kept)
 
 
 class DefersCopy(ReferenceBuffer):
