@@ -22,6 +22,19 @@ SUMMARY = "show the generated kernels and their sizes, also for a GPU that is no
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add what is compiled, at which sizes, and for what."""
+    _add_decoder(parser)
+    _add_sizes(parser)
+    _add_target(parser)
+    parser.add_argument(
+        "--cost",
+        action="store_true",
+        help="instead, time decode steps with whole buffers, with slices and without a payload, as ratios",
+    )
+    defaults = parser.parse_args([])
+    parser.set_defaults(of_sizes={name: getattr(defaults, name) for name in _OF_SIZES})
+
+
+def _add_decoder(parser: ArgumentParser) -> None:
     what = parser.add_argument_group("compiled code")
     what.add_argument(
         "--family",
@@ -43,6 +56,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     what.add_argument(
         "--hidden", type=int, metavar="H", help="hidden size; heads and feed-forward grow with it"
     )
+
+
+def _add_sizes(parser: ArgumentParser) -> None:
     sizes = parser.add_argument_group("sizes in token rows")
     sizes.add_argument("--tokens", type=int, default=77, metavar="N", help="tokens of the step (default: 77)")
     sizes.add_argument(
@@ -57,6 +73,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     sizes.add_argument(
         "--static", action="store_true", help="compile for fixed sizes instead of symbolic ones"
     )
+
+
+def _add_target(parser: ArgumentParser) -> None:
     how = parser.add_argument_group("target and output")
     how.add_argument("--target", default=CPU, metavar="T", help=f"{', '.join(TARGETS)} (default: {CPU})")
     how.add_argument(
@@ -78,13 +97,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="with --execute, run each launch with the first and the largest configuration of autotuning",
     )
-    how.add_argument(
-        "--cost",
-        action="store_true",
-        help="instead, time decode steps with whole buffers, with slices and without a payload, as ratios",
-    )
-    defaults = parser.parse_args([])
-    parser.set_defaults(of_sizes={name: getattr(defaults, name) for name in _OF_SIZES})
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
