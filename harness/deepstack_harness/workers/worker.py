@@ -117,8 +117,13 @@ class Worker:
     def start(self) -> WorkerEnd | None:
         """Wait until it can be called; return its end where it cannot."""
         if self.ended is None and not self._ready:
+            clock = _Clock(self.limits.start_s)
             with self._closed_on_error():
-                self._listen(_Clock(self.limits.start_s))
+                end = self._listen(clock)
+                # The supervisor tells the id over a link of its own: on a busy machine it comes later.
+                while not isinstance(end, WorkerEnd) and self.pid is None:
+                    if not self._process.listen(clock.earlier(None)):
+                        break
         return self.ended
 
     def call(
