@@ -113,7 +113,7 @@ def test_an_argument_for_latent_has_a_file_and_a_line() -> None:
 
 def test_an_engine_that_nobody_has_read_has_no_orders() -> None:
     assert orders_of("vllm").live[-len(VLLM_ORDERS.live) :] == VLLM_ORDERS.live
-    assert orders_of("lmdeploy") == Orders()
+    assert orders_of("mlx-vlm") == Orders()
 
 
 def test_every_clear_of_an_order_follows_a_get_of_as_many_tokens() -> None:
