@@ -1,5 +1,7 @@
 """SGLang: a payload that is an argument is read by its effect, and lost by graphs without a slot for it."""
 
+import io
+import tarfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -156,3 +158,22 @@ def test_released_text_models(release: str) -> None:
             assert not standing.new
         undriven = [one for one in found.values() if not one.methods]
         assert all(".py:" in one.refusals[-1] for one in undriven)
+
+
+def test_an_sdist_that_is_a_stub_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "sglang-0.5.99.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        told = tarfile.TarInfo("sglang-0.5.99/PKG-INFO")
+        text = b"Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.99\n"
+        told.size = len(text)
+        archive.addfile(told, io.BytesIO(text))
+    assert main(["audit", "--source", str(path)]) == ExitCode.USAGE
+    assert "is sglang 0.5.99 without sglang/srt/, a stub" in capsys.readouterr().err
+
+
+def test_a_source_without_deepstack_says_since_when(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"sglang/_version.py": "__version__ = '0.4.0'\n", "sglang/srt/models/llama.py": "x = 1\n"}
+    assert main(["audit", "--source", str(write(tmp_path, files))]) == ExitCode.USAGE
+    assert "has no class with a deepstack buffer; SGLang has had one since 0.5.4" in capsys.readouterr().err
