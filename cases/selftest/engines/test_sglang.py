@@ -77,7 +77,9 @@ def test_what_cannot_be_asked_says_why(without_slot: Standing) -> None:
 
 
 def test_a_slot_that_is_filled_keeps_every_rule(tmp_path: Path) -> None:
-    _, standing = audited(tmp_path, with_slot())
+    found, standing = audited(tmp_path, with_slot())
+    assert not found.lost
+    assert row_of(standing, R.R2, Regime.CAPTURED).verdict is Verdict.PASS
     assert not standing.broken
     assert standing.kept >= ASKED
 
