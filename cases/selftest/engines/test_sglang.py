@@ -1,6 +1,7 @@
 """SGLang: a payload that is an argument is read by its effect, and lost by graphs without a slot for it."""
 
 import io
+import re
 import tarfile
 from collections.abc import Mapping
 from functools import cache
@@ -179,3 +180,11 @@ def test_a_source_without_deepstack_says_since_when(
     files = {"sglang/_version.py": "__version__ = '0.4.0'\n", "sglang/srt/models/llama.py": "x = 1\n"}
     assert main(["audit", "--source", str(write(tmp_path, files))]) == ExitCode.USAGE
     assert "has no class with a deepstack buffer; SGLang has had one since 0.5.4" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_graphs_that_are_not_driven_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner = RUNNER_FILE.replace("_execute_body_capture", "_execute_elsewhere")
+    assert main(["audit", "--source", str(write(tmp_path, sglang_files(runner=runner)))]) == ExitCode.HOLDS
+    said = capsys.readouterr().out
+    assert re.search(rf"graphs \(sglang at .*has no _execute_body_capture, at .*{RUNNER}:\d+", said)
