@@ -116,8 +116,8 @@ def test_an_argument_for_latent_has_a_file_and_a_line() -> None:
 
 def test_an_engine_that_nobody_has_read_has_no_orders() -> None:
     assert orders_of("vllm") == VLLM_ORDERS
-    assert orders_of("lmdeploy", RECORDING.deciding) == Orders()
-    assert deciding_functions("lmdeploy") == frozenset()
+    assert orders_of("mlx-vlm", RECORDING.deciding) == Orders()
+    assert deciding_functions("mlx-vlm") == frozenset()
 
 
 def test_a_source_inherits_a_recording_where_all_that_decides_is_equal() -> None:

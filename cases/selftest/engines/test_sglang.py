@@ -1,5 +1,8 @@
 """SGLang: a payload that is an argument is read by its effect, and lost by graphs without a slot for it."""
 
+import io
+import re
+import tarfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -75,7 +78,9 @@ def test_what_cannot_be_asked_says_why(without_slot: Standing) -> None:
 
 
 def test_a_slot_that_is_filled_keeps_every_rule(tmp_path: Path) -> None:
-    _, standing = audited(tmp_path, with_slot())
+    found, standing = audited(tmp_path, with_slot())
+    assert not found.lost
+    assert row_of(standing, R.R2, Regime.CAPTURED).verdict is Verdict.PASS
     assert not standing.broken
     assert standing.kept >= ASKED
 
@@ -156,3 +161,30 @@ def test_released_text_models(release: str) -> None:
             assert not standing.new
         undriven = [one for one in found.values() if not one.methods]
         assert all(".py:" in one.refusals[-1] for one in undriven)
+
+
+def test_an_sdist_that_is_a_stub_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "sglang-0.5.99.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        told = tarfile.TarInfo("sglang-0.5.99/PKG-INFO")
+        text = b"Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.99\n"
+        told.size = len(text)
+        archive.addfile(told, io.BytesIO(text))
+    assert main(["audit", "--source", str(path)]) == ExitCode.USAGE
+    assert "is sglang 0.5.99 without sglang/srt/, a stub" in capsys.readouterr().err
+
+
+def test_a_source_without_deepstack_says_since_when(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"sglang/_version.py": "__version__ = '0.4.0'\n", "sglang/srt/models/llama.py": "x = 1\n"}
+    assert main(["audit", "--source", str(write(tmp_path, files))]) == ExitCode.USAGE
+    assert "has no class with a deepstack buffer; SGLang has had one since 0.5.4" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_graphs_that_are_not_driven_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner = RUNNER_FILE.replace("_execute_body_capture", "_execute_elsewhere")
+    assert main(["audit", "--source", str(write(tmp_path, sglang_files(runner=runner)))]) == ExitCode.HOLDS
+    said = capsys.readouterr().out
+    assert re.search(rf"graphs \(sglang at .*has no _execute_body_capture, at .*{RUNNER}:\d+", said)

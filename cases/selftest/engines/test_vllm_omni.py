@@ -71,7 +71,7 @@ def test_what_the_source_lacks_is_named(tmp_path: Path, capsys: pytest.CaptureFi
     assert "no_such_import" in said
 
 
-@pytest.mark.parametrize("text", ["transformers==5.23.0", "installed:lmdeploy"])
+@pytest.mark.parametrize("text", ["sglang-omni==0.1.9", "installed:rtp-llm"])
 def test_an_engine_that_is_not_driven_says_why(text: str) -> None:
     with pytest.raises(UsageError, match="is not driven: the payload is an argument"):
         open_source(text)

@@ -24,7 +24,8 @@ from deepstack_harness.sources.requirement import names_source
 class AuditedSource:
     """The judged classes and systems of one source.
 
-    `references` are the issues that known failures wait for, by class or subject and rule.
+    `references` are the issues that known failures wait for, by class or subject and rule.  `live_alone`
+    has the reasons why graphs of an engine could not be driven.
     """
 
     label: str
@@ -32,6 +33,7 @@ class AuditedSource:
     refused: tuple[AuditedClass, ...]
     beside: SourceSystems
     references: Mapping[tuple[str, Rule], str] = field(default_factory=dict)
+    live_alone: tuple[str, ...] = ()
 
     @property
     def standings(self) -> tuple[Standing, ...]:
@@ -73,7 +75,9 @@ def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: boo
         for rule, reference in known_of(source.package, source.version, name).items()
     }
     refused = tuple(one for one in found if not one.can_be_judged)
-    return AuditedSource(label, tuple(standings), refused, beside, references)
+    alone = [one.lost for one in judged if one.argument and one.ended is None and not one.replayed_at]
+    live_alone = tuple(dict.fromkeys(alone))
+    return AuditedSource(label, tuple(standings), refused, beside, references, live_alone)
 
 
 @contextmanager

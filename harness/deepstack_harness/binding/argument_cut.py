@@ -6,10 +6,11 @@ writes a step's payload; and the runner that captures and replays the text model
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from deepstack_harness.binding.argument_files import SINCE, ArgumentCut, ArgumentFiles, ClassPart
 from deepstack_harness.binding.cut_helpers import cut_function
-from deepstack_harness.binding.cut_model import ModelClass, ModelCut, cut_model
+from deepstack_harness.binding.cut_model import ModelClass, cut_model
 from deepstack_harness.binding.discover import FoundCut, depth_limited
 from deepstack_harness.binding.syntax import Function, class_named, parse
 from deepstack_harness.errors import UsageError
@@ -33,10 +34,18 @@ def find_argument_cuts(source: Source, files: ArgumentFiles) -> list[FoundCut]:
 
 def _text_models(source: Source, files: ArgumentFiles) -> Iterator[tuple[str, ast.ClassDef]]:
     """Yield the classes whose own `forward` is given the payload and runs `self.layers`."""
-    for member in source.mentioning(files.folder, files.argument):
-        for node in parse(source.read(member)).body:
+    for member in files.members or source.mentioning(files.folder, files.argument):
+        for node in _statements(source, member):
             if isinstance(node, ast.ClassDef) and any(_adds(each, files.argument) for each in node.body):
                 yield member, node
+
+
+def _statements(source: Source, member: str) -> list[ast.stmt]:
+    """Return the statements of a file; none where this release does not have it."""
+    try:
+        return parse(source.read(member)).body
+    except NoSuchMember:
+        return []
 
 
 def _adds(node: ast.stmt, argument: str) -> bool:
@@ -48,23 +57,36 @@ def _adds(node: ast.stmt, argument: str) -> bool:
 
 
 def _cut_or_why(source: Source, files: ArgumentFiles, member: str, name: str) -> ArgumentCut | str:
+    wrapper, writer = files.wrapper, files.writer
     try:
         text = cut_model(source, ModelClass(member, name, SINCE), files.text)
-        wrapper = cut_model(source, files.wrapper.model, files.wrapper.way)
-        writer = files.writer
-        written = cut_function(
-            source, writer.member, writer.function, stand_ins=writer.stand_ins, given=writer.given
+        separates = cut_model(source, wrapper.model, wrapper.way) if wrapper else None
+        written = (
+            cut_function(
+                source, writer.member, writer.function, stand_ins=writer.stand_ins, given=writer.given
+            )
+            if writer
+            else None
         )
     except UsageError as error:
         return str(error)
-    has_slot, place = False, ""
+    cut = ArgumentCut(text, separates, written, "", files.argument)
+    return _with_replay(cut, source, files)
+
+
+def _with_replay(cut: ArgumentCut, source: Source, files: ArgumentFiles) -> ArgumentCut:
+    """Return the cut with the runner, or with the sentence that says why it has none."""
+    part = files.replay
+    if isinstance(part, str):
+        return replace(cut, replay=part)
     try:
-        replay: ModelCut | str = cut_model(source, files.replay.model, files.replay.way)
-        has_slot, place = _registers(source, files), _replayed_at(source, files.replay)
+        runner = cut_model(source, part.model, part.way)
     except UsageError as error:
-        replay = str(error)
-    verbs = files.replay.way.verbs or {}
-    return ArgumentCut(text, wrapper, written, replay, files.argument, verbs, has_slot, place)
+        return replace(cut, replay=str(error))
+    return replace(
+        cut, replay=runner, replay_verbs=part.way.verbs or {}, has_slot=_registers(source, files),
+        replayed_at=_replayed_at(source, part),
+    )  # fmt: skip
 
 
 def _registers(source: Source, files: ArgumentFiles) -> bool:

@@ -38,22 +38,26 @@ class ArgumentFiles:
     """The places of an engine whose payload is the argument `argument` of its text models.
 
     `text` says how a text model is cut, `wrapper` is the class that the writer asks about a payload, and
-    `replay` the runner.  `slots` is the file that registers the inputs of a captured graph by their names.
+    `replay` the runner, or a sentence that says why there is none.  `slots` is the file that registers the
+    inputs of a captured graph by their names.  `members` are the files of text models, where they do not lie
+    right in `folder`.
     """
 
     argument: str
     folder: str
     text: Way
-    wrapper: ClassPart
-    writer: Writer
-    replay: ClassPart
-    slots: str
+    replay: ClassPart | str
+    wrapper: ClassPart | None = None
+    writer: Writer | None = None
+    slots: str = ""
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class ArgumentCut:
     """One text model of a source with its engine around it, cut and compiled.
 
+    An engine whose text models are given mask and levels as they come has neither `wrapper` nor `writer`.
     `replay` is a sentence where the source has no runner that can be driven; `replay_verbs` names its
     methods: `get` captures the text model, `set` runs a step that replays it.  `has_slot` says that the
     payload is registered as an input of captured graphs.  `replayed_at` is the place of the replay,
@@ -61,8 +65,8 @@ class ArgumentCut:
     """
 
     text: ModelCut
-    wrapper: ModelCut
-    writer: HelperCut
+    wrapper: ModelCut | None
+    writer: HelperCut | None
     replay: ModelCut | str
     argument: str
     replay_verbs: Mapping[str, str] = field(default_factory=dict)

@@ -62,10 +62,9 @@ class Run:
 
 @dataclass(frozen=True)
 class EngineRun:
-    """Traces that show an incident in sources of an engine whose payload is an argument of its text model.
+    """Traces, and the rules that they break, in sources of an engine whose payload is an argument.
 
-    They are played under the graphs of the engine's own runner.  There is neither an answer with an address
-    nor a decoder of ours, so that `rules` are those that the fault breaks there.
+    They are played under its own graphs: no answer has an address there, and no decoder of ours runs.
     """
 
     package: str
@@ -73,12 +72,9 @@ class EngineRun:
     rules: tuple[Rule, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a trace that cannot be parsed; msgspec adds where in the file it stands."""
-        try:
-            for trace in self.traces:
-                Trace.parse(trace)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
+        """Refuse a trace that cannot be parsed, as `Run` does."""
+        for trace in self.traces:
+            Run(trace, arms=(), broken={})
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,7 @@ class Incident:
     revisions or mutants, with `@CALLER` after the name where the fault, or its absence, is the
     caller's.  Incidents of another `system` (`deepstack_harness.catalogue.registry.SYSTEMS`) name
     variants of that system, and have neither families nor runs.  Of a `nightly` one CI plays daily what
-    is not compiled alone.  `engine` has runs of engines whose payload is an argument.
+    is not compiled alone.
     """
 
     id: str

@@ -242,4 +242,13 @@ _SGLANG = Orders(
         ),
     ),
 )
-_ORDERS: Mapping[str, Orders] = {"vllm": VLLM_ORDERS, "vllm-omni": _OMNI, "sglang": _SGLANG}
+# Both write mask and levels in the outer forward of a step, right before the text model runs
+# (transformers 5.23.0 models/qwen3_vl/modeling_qwen3_vl.py, lmdeploy 0.18.0 pytorch/models/qwen3_vl.py).
+_MARKED = Orders(_SGLANG.live)
+_ORDERS: Mapping[str, Orders] = {
+    "vllm": VLLM_ORDERS,
+    "vllm-omni": _OMNI,
+    "sglang": _SGLANG,
+    "transformers": _MARKED,
+    "lmdeploy": _MARKED,
+}

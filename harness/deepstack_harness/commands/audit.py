@@ -70,6 +70,8 @@ def _show(audited: Sequence[AuditedSource], output: Output) -> None:
     for one in audited:
         for refused in one.refused:
             table.refuse(one.label, refused.model_class, refused.refusals[-1])
+        for why in one.live_alone:
+            table.refuse(one.label, "graphs", why.partition(": ")[2])
     table.show([standing for one in audited for standing in one.classes])
     show_beside(output, [one.beside for one in audited])
     table.close([standing for one in audited for standing in one.standings])

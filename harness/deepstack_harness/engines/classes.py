@@ -1,6 +1,7 @@
 """The deepstack classes of a source, bound as its engine says."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from deepstack_harness.binding.argument_class import ArgumentClass, MakeEngine
 from deepstack_harness.binding.argument_files import ArgumentCut
@@ -8,6 +9,8 @@ from deepstack_harness.binding.discover import FoundCut
 from deepstack_harness.binding.found_classes import Found, define_found
 from deepstack_harness.binding.methods_class import MethodsClass, define_methods
 from deepstack_harness.engines.cuts import cut_methods_of, cuts_of
+from deepstack_harness.engines.marked_model import KINDS as MARKED_KINDS
+from deepstack_harness.engines.marked_model import MarkedEngine, of_lmdeploy, of_transformers
 from deepstack_harness.engines.sglang_model import SglangEngine
 from deepstack_harness.engines.sglang_stand_ins import KINDS
 from deepstack_harness.errors import UsageError
@@ -42,5 +45,9 @@ def define_class(source: Source, found: FoundCut) -> Found:
     return Found(source, found.model_class, found.member, bound, refusals=(why,), graphs=graphs)
 
 
-_ARGUMENT_ENGINES: Mapping[str, tuple[MakeEngine, tuple[type, ...]]] = {"sglang": (SglangEngine, KINDS)}
+_ARGUMENT_ENGINES: Mapping[str, tuple[MakeEngine, tuple[type, ...]]] = {
+    "sglang": (SglangEngine, KINDS),
+    "transformers": (partial(MarkedEngine, arguments=of_transformers), MARKED_KINDS),
+    "lmdeploy": (partial(MarkedEngine, arguments=of_lmdeploy), MARKED_KINDS),
+}
 """Package -> what makes an engine of it, and its stand-ins."""

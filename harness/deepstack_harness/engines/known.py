@@ -1,6 +1,7 @@
 """The list of engines: open a source of one of them, and find its engine again."""
 
 from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.marked_engines import LMDEPLOY, TRANSFORMERS
 from deepstack_harness.engines.not_driven import NOT_DRIVEN
 from deepstack_harness.engines.sglang import SGLANG
 from deepstack_harness.engines.vllm import VLLM
@@ -10,7 +11,7 @@ from deepstack_harness.sources.locate import locate
 from deepstack_harness.sources.requirement import PathRequest, parse_source
 from deepstack_harness.sources.source import Source
 
-ENGINES: tuple[KnownEngine, ...] = (VLLM, VLLM_OMNI, SGLANG)
+ENGINES: tuple[KnownEngine, ...] = (VLLM, VLLM_OMNI, SGLANG, TRANSFORMERS, LMDEPLOY)
 
 
 def open_source(text: str) -> Source:

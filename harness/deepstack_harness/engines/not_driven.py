@@ -20,8 +20,6 @@ NOT_DRIVEN: Mapping[str, str] = MappingProxyType(
         "sglang-omni": _ARGUMENT,
         "fastdeploy": "its buffer is made of Paddle tensors, and its wheel is not on the usual index",
         "tensorrt-llm": "its newest files are in the repository alone: the wheel is older, the sdist a stub",
-        "lmdeploy": _ARGUMENT,
-        "transformers": _ARGUMENT,
         "rtp-llm": f"{_ARGUMENT}; it has no release on a package index",
         "lightllm": "its payload is added by a Triton kernel out of an image cache",
         "ms-swift": f"{_ARGUMENT}; it trains, and splits mask and payload by rank (R9)",

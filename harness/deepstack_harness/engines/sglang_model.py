@@ -59,6 +59,8 @@ class SglangEngine:
         self._reader = EffectReader()
         vision = Settings("config.vision_config", deepstack_visual_indexes=list(range(levels)))
         config = Settings("config", hidden_size=hidden, vision_config=vision)
+        assert cut.wrapper is not None  # `engines.sglang` has both
+        assert cut.writer is not None
         self._text = self._text_model(config)
         separates = {"deepstack_visual_indexes": list(range(levels)), "num_deepstack_embeddings": levels}
         self._wrapper = _made(cut.wrapper, Wrapper, {"config": config, **separates})

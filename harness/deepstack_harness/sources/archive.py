@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from deepstack_harness.errors import UsageError
@@ -31,10 +32,7 @@ class Archive:
         top = top_of(package, self._files)
         name, self.version = _distribution(self._files)
         if top is None:
-            raise UsageError(
-                f"'{self.path}' holds {_content(self._files)}, not {package.title}: "
-                f"give a wheel or an sdist of {package.name}"
-            )
+            raise _not_held(self.path, [package], self._files)
         self._top = top
         if name is None or self.version is None:
             self.version = self._written_version(package.version_file)
@@ -78,10 +76,7 @@ def open_archive(path: Path, packages: Sequence[KnownPackage]) -> Archive:
     files = open_files(path.absolute())
     found = [package for package in packages if top_of(package, files) is not None]
     if not found:
-        raise UsageError(
-            f"'{path.absolute()}' holds {_content(files)}, not {any_of([one.title for one in packages])}: "
-            f"give a wheel or an sdist of {any_of([one.name for one in packages])}"
-        )
+        raise _not_held(path.absolute(), packages, files)
     return Archive(found[0], path, files)
 
 
@@ -92,9 +87,19 @@ def top_of(package: KnownPackage, files: ArchiveFiles) -> str | None:
     return min((top for top in tops if _depth(top) <= 1), key=len, default=None)
 
 
-def _content(files: ArchiveFiles) -> str:
+def _not_held(path: Path, packages: Sequence[KnownPackage], files: ArchiveFiles) -> UsageError:
+    """Return the error for an archive that holds none of the packages, or no files of the one it names."""
     name, version = _distribution(files)
-    return f"{name} {version}" if name else "something else"
+    content = f"{name} {version}" if name else "something else"
+    stub = next((one for one in packages if name and one.name == canonicalize_name(name)), None)
+    if stub is not None:
+        return UsageError(
+            f"'{path}' is {content} without {stub.mark}/, a stub: give a wheel, or a source tree"
+        )
+    return UsageError(
+        f"'{path}' holds {content}, not {any_of([one.title for one in packages])}: "
+        f"give a wheel or an sdist of {any_of([one.name for one in packages])}"
+    )
 
 
 def _depth(name: str) -> int:
