@@ -28,7 +28,7 @@ _REPOSITORIES: Mapping[str, str] = MappingProxyType(
         "Megatron-Bridge": "NVIDIA-NeMo/Megatron-Bridge",
         "ms-swift": "modelscope/ms-swift",
         "onnxruntime-genai": "microsoft/onnxruntime-genai",
-        "LightLLM": "ModelTC/lightllm",
+        "LightLLM": "ModelTC/LightLLM",
         "MNN": "alibaba/MNN",
         "sonar": "dphnAI/sonar",
     }
