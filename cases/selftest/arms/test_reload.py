@@ -346,6 +346,7 @@ def pid_of(process: FreshProcess) -> int:
     return process.pid
 
 
+@pytest.mark.slow  # 4 s; workers end hangs every day
 def test_a_hang_is_ended_and_the_next_reload_works() -> None:
     decoder = reload_small()
     process = fresh_process()

@@ -65,6 +65,7 @@ def test_a_static_graph_without_guards_is_for_one_size_alone() -> None:
 
 
 @ON_EAGER
+@pytest.mark.slow  # 5 s
 def test_more_sizes_than_torch_compiles_are_no_silent_eager() -> None:
     counts = range(3, 12)  # one more than Dynamo's recompile limit
     found = played("qwen3_vl", "eager/stock/static", sizes(*counts, first="profile 3"))

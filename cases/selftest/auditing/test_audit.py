@@ -1,12 +1,16 @@
 """`audit` and `check`: every class of a source is found, judged or refused with a sentence."""
 
+import contextlib
+import io
 import json
 import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from cases.selftest.binding.synthetic_vllm import HANDS_ON, ModelFile, Vllm
@@ -15,6 +19,7 @@ from deepstack_harness.auditing.source_worker import SourceWorker
 from deepstack_harness.auditing.standing import beside_known
 from deepstack_harness.cli import main
 from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.classes import classes_of
@@ -80,6 +85,23 @@ def write(folder: Path, version: str = "0.10.0") -> Path:  # of 0.10.0 no failur
     return root
 
 
+class Audited(NamedTuple):
+    """The exit code of one audit of `write`, its text, and its rows as they are in the file."""
+
+    code: int
+    text: str
+    rows: list[bytes]
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Audited:
+    folder = tmp_path_factory.mktemp("audited")
+    path, text = folder / "rows.jsonl", io.StringIO()
+    with contextlib.redirect_stdout(text):
+        code = main(["audit", "--vllm", str(write(folder)), "--json", str(path)])
+    return Audited(code, text.getvalue(), path.read_bytes().splitlines())
+
+
 def found(source: Source) -> dict[str, tuple[bool, str]]:
     return {
         one.model_class: (one.methods is not None, one.note or " | ".join(one.refusals))
@@ -130,9 +152,9 @@ def test_a_wheel_has_the_same_classes(tmp_path: Path) -> None:
     assert found(open_source(str(wheel))).keys() == found(open_source(str(root))).keys()
 
 
-def test_audit_tells_rules_classes_and_differences(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", "--vllm", str(source)]) == ExitCode.BROKEN
-    out = capsys.readouterr().out
+def test_audit_tells_rules_classes_and_differences(audited: Audited) -> None:
+    assert audited.code == ExitCode.BROKEN
+    out = audited.text
     assert re.search(r"group +broken live +broken captured +kept +classes", out)
     assert re.search(r"^A +R1 R3 R4 R5 R8 +R1 R4 +R2 R6 R7 +vllm", out, re.MULTILINE)
     assert "captured: graphs replay what get and clear recorded" in out
@@ -145,11 +167,8 @@ def test_audit_tells_rules_classes_and_differences(source: Path, capsys: pytest.
     assert re.search(r"^ +also R1  captured ", out, re.MULTILINE)
 
 
-def test_audit_rows(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "rows.jsonl"
-    main(["audit", "--vllm", str(source), "--json", str(path), "--quiet"])
-    assert capsys.readouterr() == ("", "")
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+def test_audit_rows(audited: Audited) -> None:
+    rows = [json.loads(line) for line in audited.rows]
     assert {row["model_class"] for row in rows} == {
         "Qwen3VLForConditionalGeneration",
         "Renamed",
@@ -263,14 +282,8 @@ def test_a_file_that_does_not_parse_is_quoted(source: Path, capsys: pytest.Captu
     assert "broken.py:1" in capsys.readouterr().err
 
 
-def test_expected_improved_and_new(source: Path, tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    main(["audit", "--vllm", str(source), "--json", str(path), "--quiet"])
-    import msgspec
-
-    from deepstack_harness.contract.row import Row
-
-    rows = [msgspec.json.decode(line, type=Row) for line in path.read_text().splitlines()]
+def test_expected_improved_and_new(audited: Audited) -> None:
+    rows = [msgspec.json.decode(line, type=Row) for line in audited.rows]
     rows = [row for row in rows if row.model_class == "Renamed" and row.regime is Regime.LIVE]
     known = {Rule.R1: "vllm 43602", Rule.R7: "unreported", Rule.R9: "unreported"}
     skipped = replace(rows[0], rule=Rule.R9, verdict=Verdict.SKIP)
@@ -329,6 +342,7 @@ def test_check_says_what_is_missing(capsys: pytest.CaptureFixture[str], target: 
     assert seen.err.count("\n") == 1
 
 
+@pytest.mark.slow  # 6 s; test_extras.py checks such a class every day
 def test_check_finds_a_module_in_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from deepstack_harness.revisions.qwen import Pr43617Buffer\nclass Mine(Pr43617Buffer):\n    pass\n"

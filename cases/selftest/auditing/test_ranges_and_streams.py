@@ -183,6 +183,7 @@ def test_an_audit_has_both(tmp_path: Path, capsys: Capture) -> None:
     assert out.splitlines()[-1] == "reached by default: R1. New: R1. Effect: not measured."
 
 
+@pytest.mark.slow  # 5 s
 def test_an_audit_says_what_a_source_has_not(tmp_path: Path, capsys: Capture) -> None:
     assert audited(Vllm("0.15.0", QWEN).tree(tmp_path / "vllm"), tmp_path / "rows.jsonl") == {}
     out = capsys.readouterr().out

@@ -103,6 +103,7 @@ class _AtOnce(Watch):
         return self._played
 
 
+@pytest.mark.slow  # 7 s
 def test_what_is_known_is_not_told_again(found: list[Finding]) -> None:
     buffer = target(FAULTY)
     again = Hunt(buffer, InProcessPlayer(), known=found)

@@ -91,6 +91,7 @@ def test_a_replayed_one_token_chunk_leaves_its_row(engine: OneEngine) -> None:
         assert row.reach == "flag: --max-num-batched-tokens of running decodes + 1"
 
 
+@pytest.mark.slow
 def test_a_counter_that_comes_with_the_first_set_is_not_there_at_capture(
     home: EngineHome, order: StartOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 def test_other_methods_are_put_into_the_class(home: EngineHome, order: StartOrder) -> None:
     with OneEngine(home, "a stand-in", replace(order, methods=METHODS), lambda _: None) as engine:
         result = engine.judge(ONE_TOKEN, REPLAY_MODES["full"])

@@ -93,6 +93,7 @@ def test_every_test_of_the_pytest_files_is_red(numbers: list[str], tmp_path: Pat
 
 
 @pytest_files_in_groups
+@pytest.mark.slow  # 11 s; the scripts are fixed every day
 def test_every_test_of_the_pytest_files_is_green_with_the_fix(numbers: list[str], tmp_path: Path) -> None:
     texts = pytest_files(numbers)
     ran = run_pytest(tmp_path, {name: fixed(text) for name, text in texts.items()})
