@@ -137,6 +137,14 @@ def test_a_text_model_that_asks_for_more_is_not_driven(
     assert "the harness has no config.no_such_part" in said
 
 
+def test_a_text_step_that_fails_is_no_fault_of_the_engine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = TRANSFORMERS_FILE.replace("position_ids)", "position_ids)[5]")
+    assert main(["audit", "--source", source(tmp_path, TRANSFORMERS, text)]) == ExitCode.USAGE
+    assert "Qwen3VLTextModel cannot be run" in capsys.readouterr().err
+
+
 @pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.parametrize("release", ["transformers==5.23.0", "lmdeploy==0.18.0"])
