@@ -32,11 +32,7 @@ Newest = Callable[[KnownPackage], str]
 
 
 def _audit(text: str) -> AuditedSource:
-    return audit_source(text, _say_nothing)
-
-
-def _say_nothing(text: str) -> None:
-    """Ignore how far an audit is: a log needs no progress."""
+    return audit_source(text, lambda _: None)  # a log needs no progress
 
 
 class NewestReleases:
@@ -51,7 +47,7 @@ class NewestReleases:
         rows.write_text("")
 
     def lines(self, packages: Iterable[KnownPackage], before: dict[str, AuditedPackage]) -> Iterator[str]:
-        """Audit each package; yield what there is to tell of it."""
+        """Judge each package; yield what there is to tell of it."""
         for package in packages:
             try:
                 text = self._newest(package)
@@ -92,7 +88,7 @@ class NewestReleases:
 def audit_newest(
     folder: Path, history: Path, newest: Newest = newest_release, audit: Audit = _audit
 ) -> ExitCode:
-    """Audit every engine's newest release; BROKEN for an unexpected row, or for what is no longer driven."""
+    """Judge every engine's newest release; BROKEN for an unexpected row, or for what is no longer driven."""
     folder.mkdir(parents=True, exist_ok=True)
     releases = NewestReleases(folder / "newest.jsonl", newest, audit)
     packages = [engine.package for engine in ENGINES]
@@ -108,7 +104,7 @@ def audit_newest(
 
 
 def main(words: Sequence[str]) -> ExitCode:
-    """Audit into the folder; raise `UsageError` where the folders are not named."""
+    """Judge into the first folder, beside the second; raise `UsageError` where the folders are not named."""
     if len(words) != 2:
         raise UsageError("name two folders: python -m deepstack_harness.nightly.newest FOLDER HISTORY")
     return audit_newest(Path(words[0]).resolve(), Path(words[1]).resolve())
