@@ -27,6 +27,5 @@ def standing(*rows: Row) -> Standing:
 
 def audited(*rows: Row) -> AuditedSource:
     references = {("Qwen3VL", Rule.R1): "vllm 43602", ("Qwen3VL", Rule.R8): "unreported"}
-    return AuditedSource(
-        "vllm 0.22.1", (standing(*rows),), (), SourceSystems("vllm 0.22.1", (), ()), references
-    )
+    beside = SourceSystems("vllm 0.22.1", (), ())
+    return AuditedSource("vllm 0.22.1", "vllm", (standing(*rows),), (), beside, references)

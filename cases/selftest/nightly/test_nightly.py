@@ -212,7 +212,7 @@ def test_every_command_of_a_night_is_one_that_the_parser_takes(
         about().mkdir()
         about("run.json").write_text(ABOUT.replace("FINISHED", finished))
     planned = {one.name: one for one in stages(wanted(tmp_path, "cpu", "cuda", sources=("0.33.0",)))}
-    named = ["tests", "run", "kernels", "audit", "fuzz", "bench", "untested", "compare", "report"]
+    named = ["tests", "run", "kernels", "audit", "newest", "fuzz", "bench", "untested", "compare", "report"]
     assert [name for name in named if name in planned or name != "untested"] == list(planned)
     for one in planned.values():
         words = one.command[3:]

@@ -1,5 +1,6 @@
 """A package index of our own on this machine, over a folder of files."""
 
+import html
 import http.server
 import threading
 from collections import Counter
@@ -18,6 +19,7 @@ class Served:
     status: int = 200
     url: str = ""
     yanked: frozenset[str] = frozenset()
+    python: dict[str, str] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
     sent: int = 0
 
@@ -43,7 +45,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _link(self, name: str) -> str:
         yanked = ' data-yanked="broken"' if name in self.served.yanked else ""
-        return f'<a href="/files/{name}"{yanked}>{name}</a>'
+        python = html.escape(self.served.python.get(name, ""))
+        return f'<a href="/files/{name}" data-requires-python="{python}"{yanked}>{name}</a>'
 
     def _send_file(self, data: bytes) -> None:
         asked = self.headers.get("Range", "")

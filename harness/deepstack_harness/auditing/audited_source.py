@@ -1,13 +1,13 @@
 """One source, audited: its classes, those that cannot be driven, and the systems beside them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from deepstack_harness.auditing.classes import judge_class
 from deepstack_harness.auditing.controls import unjudged
-from deepstack_harness.auditing.places import inside_package, located
+from deepstack_harness.auditing.places import class_at, inside_package, located
 from deepstack_harness.auditing.source_systems import SourceSystems, judge_systems
 from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
 from deepstack_harness.auditing.standing import Standing
@@ -18,6 +18,10 @@ from deepstack_harness.engines.known import engine_of
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.git_revision import revision_of
 from deepstack_harness.sources.requirement import names_source
+from deepstack_harness.sources.source import Source
+
+GRAPHS = "graphs"
+"""The name under which the graphs of an engine's own runner are told."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +29,18 @@ class AuditedSource:
     """The judged classes and systems of one source.
 
     `references` are the issues that known failures wait for, by class or subject and rule.  `live_alone`
-    has the reasons why graphs of an engine could not be driven.
+    has the reasons why graphs of an engine could not be driven.  `places` has `MEMBER:LINE` of everything
+    that could be driven: classes, subjects of the systems beside them, and `GRAPHS` of the engine's runner.
     """
 
     label: str
+    package: str
     classes: tuple[Standing, ...]
     refused: tuple[AuditedClass, ...]
     beside: SourceSystems
     references: Mapping[tuple[str, Rule], str] = field(default_factory=dict)
     live_alone: tuple[str, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def standings(self) -> tuple[Standing, ...]:
@@ -77,7 +84,23 @@ def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: boo
     refused = tuple(one for one in found if not one.can_be_judged)
     alone = [one.lost for one in judged if one.argument and one.ended is None and not one.replayed_at]
     live_alone = tuple(dict.fromkeys(alone))
-    return AuditedSource(label, tuple(standings), refused, beside, references, live_alone)
+    return AuditedSource(
+        label,
+        source.package,
+        tuple(standings),
+        refused,
+        beside,
+        references,
+        live_alone,
+        _places(source, judged, beside),
+    )
+
+
+def _places(source: Source, judged: Sequence[AuditedClass], beside: SourceSystems) -> dict[str, str]:
+    places = {one.model_class: class_at(source, one) for one in judged if one.ended is None}
+    graphs = {f"{GRAPHS} of {one.model_class}": one.replayed_at for one in judged if one.replayed_at}
+    systems = {one.subject: one.where or source.label for one in beside.judged}
+    return places | graphs | systems
 
 
 @contextmanager

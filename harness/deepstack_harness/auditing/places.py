@@ -35,6 +35,12 @@ def _row_placed(row: Row, found: AuditedClass, statement: ast.ClassDef | None) -
     return _placed(row, found.member, statement)
 
 
+def class_at(source: Source, found: AuditedClass) -> str:
+    """Return `MEMBER:LINE` of a class."""
+    statement = _statement(source, found)
+    return f"{found.member}:{statement.lineno}" if statement else found.member
+
+
 def inside_package(where: str, module: str) -> str:
     """Return a `FILE:LINE` as seen from the folder that holds `module`; other text stays as it is."""
     before, found, inside = where.replace("\\", "/").rpartition(f"/{module}/")

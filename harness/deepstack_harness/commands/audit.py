@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from deepstack_harness.auditing.gates import Gate, GateResult, judge_gate, keys_of
 from deepstack_harness.commands.source_arguments import SOURCE_HELP, add_sources
 from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.newest import named_package, newest_release
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.json_lines import write_text
 from deepstack_harness.reporting.terminal.output import Output
@@ -22,7 +23,7 @@ SUMMARY = "judge the deepstack classes of one or more sources by all rules, and 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the sources, in the order they are shown, and what turns the exit code to 1."""
-    add_sources(parser, "a source to judge")
+    add_sources(parser, "a source to judge; the bare name of a package means its newest release")
     parser.add_argument(
         "--fail-on",
         default=Gate.ANY.value,
@@ -45,6 +46,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when nothing fails that --fail-on and --base let count, and all could be judged; 1 otherwise."""
     if not args.source:
         raise UsageError(f"audit needs a source, --source {SOURCE_HELP}")
+    args.source = [_one_release(text, output) for text in args.source]
     for text in args.source:
         open_source(text)  # misspelt ones cost no import of torch
     from deepstack_harness.auditing.audited_source import audit_source
@@ -62,8 +64,19 @@ def run(args: Namespace, output: Output) -> ExitCode:
     return ExitCode.HOLDS if result.holds else ExitCode.BROKEN
 
 
+def _one_release(text: str, output: Output) -> str:
+    """Return the source with a bare name replaced by its newest release, which is said."""
+    package = named_package(text)
+    if package is None:
+        return text
+    found = newest_release(package)
+    output.line(f"'{text}' is the newest release that pip would install: {found}")
+    return found
+
+
 def _show(audited: Sequence[AuditedSource], output: Output) -> None:
     from deepstack_harness.reporting.terminal.audit_table import AuditTable
+    from deepstack_harness.reporting.terminal.engine_rules_table import show_engine_rules
     from deepstack_harness.reporting.terminal.source_systems_table import show_beside
 
     table = AuditTable(output)
@@ -74,6 +87,7 @@ def _show(audited: Sequence[AuditedSource], output: Output) -> None:
             table.refuse(one.label, "graphs", why.partition(": ")[2])
     table.show([standing for one in audited for standing in one.classes])
     show_beside(output, [one.beside for one in audited])
+    show_engine_rules(output, audited)
     table.close([standing for one in audited for standing in one.standings])
 
 

@@ -1,4 +1,4 @@
-"""Plan the stages of a night: tests, matrix, kernels, sources, engine, fuzzing, comparison, report."""
+"""Plan the stages of a night: tests, matrix, kernels, sources, engines, fuzzing, comparison, report."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -56,6 +56,8 @@ def _every(wanted: NightRequest) -> Iterator[Stage]:
         rows = folder / "audit.jsonl"
         told = [word for source in wanted.sources for word in ("--source", source)]
         yield Stage("audit", _harness("audit", *told, "--json", rows), _HOUR, judged=lambda: unexpected(rows))
+    newest = (sys.executable, "-m", "deepstack_harness.nightly.newest")
+    yield Stage("newest", (*newest, str(folder), str(wanted.history)), 2 * _HOUR)
     yield from _engine(wanted)
     fuzz = ("--revision", "reference", "--arm", "inductor/drop_all", "--minutes", f"{wanted.minutes:g}")
     yield Stage("fuzz", _harness("fuzz", *fuzz, "--out", folder / "fuzz"), wanted.minutes * 60 + _HOUR)

@@ -7,6 +7,7 @@ instead: a release that does not exist and an index that cannot be asked are tol
 import atexit
 import functools
 import logging
+import platform
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx2
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 from unearth import Package, PackageFinder
 from unearth.auth import MultiDomainBasicAuth
@@ -95,12 +96,12 @@ class Index:
         return found
 
     def newest(self) -> Version:
-        """Return the release that `pip install` takes: final, and not yanked.
+        """Return the release that `pip install` takes: final, not yanked, and made for this Python.
 
         Raises `MachineError` where none can be seen.
         """
-        offered = [Version(str(each.version)) for each in self._listing.packages if not each.link.is_yanked]
-        final = [version for version in offered if not version.is_prerelease]
+        offered = [each for each in self._listing.packages if not each.link.is_yanked and _fits(each)]
+        final = [version for each in offered if not (version := Version(str(each.version))).is_prerelease]
         if not final:
             raise MachineError(f"the newest {self._package.name} cannot be looked up: {self._reasons}")
         return max(final)
@@ -176,6 +177,15 @@ def _places(settings: PipSettings) -> list[_Place]:
 def _rank(package: Package, version: Version) -> tuple[bool, bool, bool]:
     """Return a key by which the best file is the smallest: no local build (0.22.1+cu129), a wheel, here."""
     return Version(str(package.version)) != version, not package.link.is_wheel, not package.link.is_file
+
+
+def _fits(package: Package) -> bool:
+    """Return True unless the file says that it is for another Python."""
+    try:
+        wanted = SpecifierSet(package.link.requires_python or "")
+    except InvalidSpecifier:  # pip ignores it too
+        return True
+    return wanted.contains(platform.python_version(), prereleases=True)
 
 
 def _neighbours(version: Version, known: Sequence[Version]) -> str:

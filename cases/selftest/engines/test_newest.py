@@ -1,0 +1,68 @@
+"""The bare name of an engine's package: its newest release, which the index is asked for."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.sources.served_index import Served, serving
+from deepstack_harness.cli import main
+from deepstack_harness.engines.newest import named_package, newest_release
+from deepstack_harness.engines.sglang import SGLANG
+from deepstack_harness.errors import ExitCode
+
+OLDER, HERE, OTHER, YANKED = (f"sglang-0.5.{last}-py3-none-any.whl" for last in (9, 22, 23, 24))
+
+
+@pytest.fixture(autouse=True)
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """An index with four releases: the newest two are yanked, and for another Python."""
+    for name in os.environ:
+        if name.startswith("PIP_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "cache"))
+    with serving(tmp_path / "served") as served:
+        monkeypatch.setenv("PIP_INDEX_URL", served.url)
+        for name in (OLDER, HERE, OTHER, YANKED):
+            (served.folder / name).touch()
+        served.yanked = frozenset({YANKED})
+        served.python = {HERE: ">=3.10", OTHER: ">=99"}
+        yield served
+
+
+def test_it_is_final_not_yanked_and_for_this_python(index: Served) -> None:
+    assert newest_release(SGLANG.package) == "sglang==0.5.22"
+    index.python = {OTHER: "no specifier"}
+    assert newest_release(SGLANG.package) == "sglang==0.5.23"
+
+
+@pytest.mark.parametrize("text", ["vllm-omni", "vLLM_omni"])
+def test_a_name_is_that_of_the_package(text: str) -> None:
+    package = named_package(text)
+    assert package is not None
+    assert package.name == "vllm-omni"
+
+
+@pytest.mark.parametrize("text", ["requests", "sglang==0.5.22", "installed:sglang", "./sglang", "sglang/"])
+def test_other_texts_are_no_names(text: str) -> None:
+    assert named_package(text) is None
+
+
+def test_a_path_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sglang").mkdir()
+    assert named_package("sglang") == SGLANG.package
+    monkeypatch.chdir(tmp_path)
+    assert named_package("sglang") is None
+
+
+def test_the_release_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--source", "sglang"]) == ExitCode.MACHINE  # the file is no wheel
+    said = capsys.readouterr()
+    assert "'sglang' is the newest release that pip would install: sglang==0.5.22" in said.out
+
+
+def test_a_package_that_the_index_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--source", "lmdeploy"]) == ExitCode.MACHINE
+    assert "the newest lmdeploy cannot be looked up: " in capsys.readouterr().err

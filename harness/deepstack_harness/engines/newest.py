@@ -1,0 +1,28 @@
+"""Turn the bare name of an engine's package into its newest release."""
+
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from deepstack_harness.engines.known import ENGINES
+from deepstack_harness.sources.known_package import KnownPackage
+
+
+def newest_release(package: KnownPackage) -> str:
+    """Return `PACKAGE==VERSION`: the final release, not yanked, that pip would install on this Python.
+
+    Asks the package index; raises `MachineError` where no such release can be seen.
+    """
+    # Not at the top: the clients for an index take longer to import than a local source to bind.
+    from deepstack_harness.sources.index import Index
+
+    return f"{package.name}=={Index(package).newest()}"
+
+
+def named_package(text: str) -> KnownPackage | None:
+    """Return the package whose bare name `text` is; None for anything else, and for a path that exists.
+
+    A checkout of vLLM has a folder `vllm`, so that a path wins over the name.
+    """
+    found = [engine.package for engine in ENGINES if engine.package.name == canonicalize_name(text)]
+    return found[0] if found and not Path(text).exists() else None
