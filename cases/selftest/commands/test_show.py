@@ -82,5 +82,5 @@ def test_a_live_fault_and_the_state_of_a_report_are_told(capsys: Capture, tmp_pa
 def test_live_faults_are_listed_with_what_became_of_each(capsys: Capture) -> None:
     assert main(["list", "faults"]) == ExitCode.HOLDS
     lines = capsys.readouterr().out.splitlines()
-    assert any("F3 " in line and line.endswith("deepstack-harness repro replayed-erase") for line in lines)
+    assert any("F3 " in line and line.endswith("audit --source vllm-omni==0.30.0") for line in lines)
     assert any("F8 " in line and "; unknown: it takes sglang's layer boundary" in line for line in lines)
