@@ -29,6 +29,11 @@ class CounterResetTooEarly(ReferenceBuffer):
             self._tokens_set = 0
         super().clear(tokens)
 
+    def set(self, payload: Tensor) -> None:
+        super().set(payload)
+        for level in self._levels:  # a row that a micro-batch left would be one of a replaced payload: R3
+            level[self._tokens_set :].zero_()
+
 
 class ClearForgetsALevel(ReferenceBuffer):
     """`clear` zeroes all levels but the last."""
