@@ -75,6 +75,20 @@ def test_another_seed_plays_other_traces() -> None:
     assert one.played != other.played
 
 
+def test_a_rejected_call_is_not_blamed_for_rows_that_were_wrong_before_it() -> None:
+    """New storage of this buffer is not zero; the first read stands behind a rejected call."""
+    done = Hunt(target("padding_not_zeroed"), InProcessPlayer())
+    faults = done.new_faults(done.play_example(Trace.parse("cap 2: get -1; get 2")))
+    assert [fault.rule for fault in faults] == [Rule.R8]
+    assert done.confirmed(faults) == []
+
+
+def test_a_rejected_call_that_changed_rows_is_blamed_for_them() -> None:
+    done = Hunt(target("rejects_get_after_clearing"), InProcessPlayer())
+    faults = done.new_faults(done.play_example(Trace.parse("cap 2: set 2; get -1; get 2")))
+    assert done.confirmed(faults) == faults != []
+
+
 def test_no_trace_is_drawn_behind_the_end() -> None:
     """What a watcher has enough of is neither played nor drawn."""
     drawn: list[Trace] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from deepstack_harness.contract.case import Case, PlannedCase
 from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import Op, Step, Trace
+from deepstack_harness.contract.trace import SECOND, Op, Step, Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.fuzzing.player import Death
 from deepstack_harness.oracles.judged_case import judge_case
@@ -40,7 +40,7 @@ class Fault:
     detail: str
     judgement: Judgement | None = None
     read_everywhere: Trace | None = None
-    """The trace with a read of all rows behind every step; None for a death."""
+    """The trace with a read of all rows before the first step and behind each; None for a death."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -113,7 +113,8 @@ class _Prefixes:
 
 
 def _read_everywhere(trace: Trace, seen: Sequence[StepFacts]) -> Trace:
-    done: list[Step] = []
+    # The first read of new storage must not stand behind a rejected call, which would be blamed for the rows.
+    done = [Step(Op.GET, trace.capacity, on=name) for name in (None, SECOND)[: trace.buffers]]
     for step, facts in zip(trace, seen, strict=False):
         done.append(step)
         if step.op is not Op.GET and facts.capacity <= _MOST_READ * trace.capacity:

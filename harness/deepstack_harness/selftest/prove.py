@@ -32,13 +32,15 @@ def prove_one(trial: Trial, player: Player) -> Proof:
     checked = _check(buffer, regime, player, trial.rule)
     done = hunt(target, player, examples=trial.examples, seed=trial.seed, watch=watch, per_name=1)
     found = [finding for finding in done.findings if finding.rule is not Rule.R0]
+    others = [finding for finding in found if finding.name != trial.rule]
+    shown = min(others or found, key=lambda finding: len(finding.trace), default=None)
     return Proof(
         trial,
         found=tuple(sorted({finding.name for finding in found})),
         examples=found[0].examples if found else done.progress.examples,
         seconds=time.perf_counter() - start,
-        trace=min((finding.trace for finding in found), key=len, default=""),
-        detail=found[0].detail if found else "",
+        trace=shown.trace if shown else "",
+        detail=shown.detail if shown else "",
         checked=checked[0],
         check_found=checked[1],
     )

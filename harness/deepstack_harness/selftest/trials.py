@@ -54,7 +54,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Proof:
-    """Result of a trial: every rule that was found broken, and the shrunk trace of a finding.
+    """Result of a trial: every rule that was found broken, and a finding with its shrunk trace.
 
     `examples` is the number of the example with the first finding, or of all where there is no finding.
     """

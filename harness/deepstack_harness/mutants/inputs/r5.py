@@ -1,5 +1,7 @@
 """Mutants that break R5 clear where micro-batches share a step, or clear more than there is."""
 
+from torch import Tensor
+
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.revisions.reference import ReferenceBuffer
 
@@ -44,3 +46,8 @@ class ZeroRowsStay(ReferenceBuffer):
         super().clear(tokens)
         for level, rows in zip(self._levels[1:], kept[1:], strict=False):
             level[: len(rows)] = rows
+
+    def set(self, payload: Tensor) -> None:
+        super().set(payload)
+        for level in self._levels:  # a row that a micro-batch left would be one of a replaced payload: R3
+            level[self._tokens_set :].zero_()
