@@ -54,7 +54,7 @@ def test_a_replay_that_reads_cleared_rows_shows_in_every_dtype(dtype: str) -> No
     [
         ("qwen3_vl", "bfloat16"),
         pytest.param("qwen3_vl", "float64", marks=pytest.mark.slow),
-        ("granite4_vision", "float16"),
+        pytest.param("granite4_vision", "float16", marks=pytest.mark.slow),
         pytest.param("qwen3_omni_moe_thinker", "bfloat16", marks=pytest.mark.slow),
     ],
 )

@@ -18,11 +18,9 @@ RELEASED = {
 """Rules that are broken on a buffer alone."""
 
 
-# The newest fault every day, 5 s; the others at night, up to 30 s each.
-@pytest.mark.parametrize(
-    "revision",
-    [pytest.param(one, marks=[] if one == "pr43617" else pytest.mark.slow) for one in RELEASED],
-)
+# 5 s to 30 s each; every day `cases/selftest/fuzzing/test_hunt.py` hunts on the newest of them.
+@pytest.mark.slow
+@pytest.mark.parametrize("revision", RELEASED)
 def test_what_a_released_buffer_breaks_is_found_with_no_hint(revision: str) -> None:
     found = hunted(revision, 1000, watch=Until(*RELEASED[revision])).findings
     assert {finding.name for finding in found} == RELEASED[revision]

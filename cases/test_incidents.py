@@ -1,7 +1,8 @@
 """Every incident of the catalogue: each revision breaks exactly the rules it is known to break.
 
 Every day all uncompiled cases are played, and the compiled ones that decide each incident, on its first
-family; the others, 1 s to 6 s each, are nightly, and so are all compiled ones of a `nightly` incident.
+family; the others, 1 s to 6 s each, are nightly, and so are all compiled ones of a `nightly` incident, whose
+program `cases/selftest/scripts/test_scripts_run.py` runs every day, faulty and fixed.
 """
 
 from collections.abc import Iterator

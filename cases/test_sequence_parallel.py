@@ -182,7 +182,9 @@ def test_so_do_not_those_of_a_faulty_one(caller: str) -> None:
 STAGES = "cap 16: profile 16; set 9; forward 10; set 16; forward 16"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", ["qwen3_vl", *(pytest.param(one, marks=pytest.mark.slow) for one in FAMILIES[1:])]
+)
 def test_levels_of_the_second_stage_are_lost_without_an_error(family: str) -> None:
     lost = play("reference@pipeline_loses_levels", "eager/drop_all", STAGES, family)
     assert lost.broken == {Rule.R0}

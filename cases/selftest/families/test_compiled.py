@@ -43,8 +43,8 @@ def opened(arm: str, name: str, decoder: torch.nn.Module) -> Session:
     ("arm", "name", "kind"),
     [
         pytest.param("aot_eager/drop_all", "qwen3_vl", ":written_out", marks=[AOT_EAGER, pytest.mark.slow]),
-        pytest.param("aot_eager/drop_all", "qwen3_omni_moe_thinker", "", marks=AOT_EAGER),
-        pytest.param("aot_eager/drop_all", "granite4_vision", "", marks=[AOT_EAGER, pytest.mark.slow]),
+        pytest.param("aot_eager/drop_all", "qwen3_omni_moe_thinker", "", marks=[AOT_EAGER, pytest.mark.slow]),
+        pytest.param("aot_eager/drop_all", "granite4_vision", "", marks=AOT_EAGER),
         pytest.param("inductor/drop_all", "qwen3_vl", "", marks=NIGHTLY),
         pytest.param("inductor/drop_all", "qwen3_omni_moe_thinker", ":opaque", marks=NIGHTLY),
         pytest.param("inductor/drop_all", "granite4_vision", ":opaque", marks=NIGHTLY),

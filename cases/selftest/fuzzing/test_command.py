@@ -20,7 +20,7 @@ pytestmark = pytest.mark.xdist_group("fuzz command")  # its fixtures are played 
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("fuzz")
     code = main(
-        ["fuzz", "--revision", "pr43617", "--examples", "120", "--out", str(out), "--json", str(out / "rows")]
+        ["fuzz", "--revision", "pr43617", "--examples", "60", "--out", str(out), "--json", str(out / "rows")]
     )
     assert code == ExitCode.BROKEN
     return out

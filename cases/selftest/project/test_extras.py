@@ -66,8 +66,10 @@ COMMAND = ("-m", "deepstack_harness")
     ("words", "code"),
     [
         ((*COMMAND, "repro", "43602", "--arm", "eager"), ExitCode.HOLDS),
-        ((*COMMAND, "repro", "40143"), ExitCode.HOLDS),
-        ((*COMMAND, "repro", "43602", "--script", "script.py"), ExitCode.HOLDS),
+        pytest.param((*COMMAND, "repro", "40143"), ExitCode.HOLDS, marks=pytest.mark.slow),
+        pytest.param(
+            (*COMMAND, "repro", "43602", "--script", "script.py"), ExitCode.HOLDS, marks=pytest.mark.slow
+        ),
         ((*COMMAND, "check", "mine:Mine"), ExitCode.HOLDS),
         (("-m", "pytest", "-q", "-p", "no:cacheprovider", "--deepstack-report", "out"), ExitCode.HOLDS),
     ],

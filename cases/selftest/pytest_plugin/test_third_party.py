@@ -103,7 +103,7 @@ def test_a_planted_fault_is_found(example: Project, words: tuple[str, ...]) -> N
     [
         pytest.param(ALONE, 4, marks=SLOW),
         pytest.param(WORKERS, 4, marks=SLOW),
-        ((*WORKERS, "-k", "contract"), 1),
+        pytest.param((*WORKERS, "-k", "contract"), 1, marks=SLOW),
     ],
     ids=str,
 )

@@ -103,6 +103,7 @@ def test_a_run_that_is_killed_goes_on_and_ends_with_the_same_rows(folder: Path, 
     assert judged(tmp_path / "run") == judged(folder)
 
 
+@pytest.mark.slow  # 6 s
 def test_shards_together_are_the_unsharded_run(folder: Path, tmp_path: Path) -> None:
     """Three shards of two groups: one has nothing to do."""
     for index in (3, 1, 2):

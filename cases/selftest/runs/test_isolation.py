@@ -1,6 +1,8 @@
 """Cases that crash, hang, eat, leave or flood are told as findings, and all the others are played."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pandas as pd
 import pytest
@@ -16,7 +18,9 @@ from deepstack_harness.workers.supervised import TAIL
 
 pytestmark = pytest.mark.xdist_group("runaway")
 MODULE = "cases.selftest.runs.runaway_buffers"
-NAMES = ("Segfaults", "Hangs", "Eats", "Leaves", "Talks", "Floods")
+DAILY = ("Segfaults", "Hangs", "Floods")
+NIGHTLY = ("Eats", "Leaves", "Talks")
+"""`cases/selftest/play/test_case_worker.py` plays these every day, without a run around them."""
 ENDINGS = {
     "Segfaults": "crashed", "Hangs": "timed out", "Eats": "out of memory", "Leaves": "crashed",
     "Talks": "played", "Floods": "crashed",
@@ -30,15 +34,26 @@ LIMITS = replace(RUN_LIMITS, call_s=8, memory=2 * 2**30)
 OTHER, RARE = "cap 16: set 9; get 9; set 3", "cap 16: set 16; get 16; get 20"
 
 
+NAMES = [*DAILY, *(pytest.param(name, marks=pytest.mark.slow) for name in NIGHTLY)]
+
+RunOf = Callable[[str], RunFrames]
+
+
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunFrames:
-    folder = tmp_path_factory.mktemp("runs") / "runaway"
-    buffers = tuple(f"{MODULE}:{name}" for name in NAMES)
-    one = Execution(RunRequest(SELECTION, buffers=buffers, limits=LIMITS), folder, resume=False)
-    assert len(list(one.play())) == 2 * len(NAMES)
-    one.writer.close()
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 2**20  # of what was printed
-    return read_run(folder)
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> RunOf:
+    """The run with the buffer of this name: one for the daily ones, one for the others."""
+
+    @cache
+    def played(names: tuple[str, ...]) -> RunFrames:
+        folder = tmp_path_factory.mktemp("runs") / "runaway"
+        buffers = tuple(f"{MODULE}:{name}" for name in names)
+        one = Execution(RunRequest(SELECTION, buffers=buffers, limits=LIMITS), folder, resume=False)
+        assert len(list(one.play())) == 2 * len(names)
+        one.writer.close()
+        assert sum(path.stat().st_size for path in folder.iterdir()) < 2**20  # of what was printed
+        return read_run(folder)
+
+    return lambda name: played(DAILY if name in DAILY else NIGHTLY)
 
 
 def of(run: RunFrames, name: str, trace: str) -> tuple[pd.Series, pd.DataFrame]:
@@ -48,8 +63,8 @@ def of(run: RunFrames, name: str, trace: str) -> tuple[pd.Series, pd.DataFrame]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_method_that_ends_its_process_breaks_the_rule_of_its_step(run: RunFrames, name: str) -> None:
-    case, rows = of(run, name, RARE)
+def test_a_method_that_ends_its_process_breaks_the_rule_of_its_step(run_of: RunOf, name: str) -> None:
+    case, rows = of(run_of(name), name, RARE)
     assert case["ending"] == ENDINGS[name]
     if name == "Talks":
         assert "ERROR" not in set(rows["verdict"])
@@ -60,16 +75,16 @@ def test_a_method_that_ends_its_process_breaks_the_rule_of_its_step(run: RunFram
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_other_case_of_its_buffer_is_played(run: RunFrames, name: str) -> None:
-    case, rows = of(run, name, OTHER)
+def test_the_other_case_of_its_buffer_is_played(run_of: RunOf, name: str) -> None:
+    case, rows = of(run_of(name), name, OTHER)
     assert case["ending"] == "played"
     assert set(rows["verdict"]) == {"PASS", "SKIP"}
 
 
-def test_what_was_printed_last_is_kept(run: RunFrames) -> None:
-    crashed, _ = of(run, "Segfaults", RARE)
+def test_what_was_printed_last_is_kept(run_of: RunOf) -> None:
+    crashed, _ = of(run_of("Segfaults"), "Segfaults", RARE)
     assert crashed["output"] == "last words\n"
-    flooded, _ = of(run, "Floods", RARE)
+    flooded, _ = of(run_of("Floods"), "Floods", RARE)
     assert flooded["output"] == "x" * TAIL
 
 

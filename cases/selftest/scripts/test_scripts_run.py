@@ -21,19 +21,18 @@ from cases.selftest.scripts.written_scripts import (
 )
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.registry import REVISIONS
-from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.scripts.standalone import render_pytest, render_script
 
 INDUCTOR, RANKS = "40917", "18098"
-# Those of a nightly incident compile too: 0.3 s and more each, four times over.
-NIGHTLY = [one.id for one in WRITTEN if one.nightly and one.script and ArmSpec.parse(one.script.arm).compiled]
-TOGETHER = [incident.id for incident in WRITTEN if incident.id not in (INDUCTOR, RANKS, *NIGHTLY)]
+# The scripts of nightly incidents too, 0.3 s each: daily nothing else compiles these.
+TOGETHER = [incident.id for incident in WRITTEN if incident.id not in (INDUCTOR, RANKS)]
+WITH_FIXTURES = ("43602", "41485", "53516")
+OTHERS = [number for number in TOGETHER if number not in WITH_FIXTURES]
 # Few child processes: whatever needs none of its own shares one.
 in_groups = pytest.mark.parametrize(
     "numbers",
     [
         pytest.param(TOGETHER, id="together", marks=pytest.mark.xdist_group("eager")),
-        pytest.param(NIGHTLY, id="nightly", marks=[pytest.mark.xdist_group("eager"), pytest.mark.slow]),
         pytest.param(
             [INDUCTOR], id="inductor", marks=[pytest.mark.xdist_group("inductor"), pytest.mark.slow]
         ),
@@ -41,19 +40,18 @@ in_groups = pytest.mark.parametrize(
         pytest.param([RANKS], id="ranks", marks=[pytest.mark.xdist_group("ranks"), pytest.mark.slow]),
     ],
 )
-# A pytest file says what its script says: with Inductor, 16 s more each time, nightly.
+# A pytest file says what its script says: all but a few are nightly.
 pytest_files_in_groups = pytest.mark.parametrize(
     "numbers",
     [
-        pytest.param(TOGETHER, id="together", marks=pytest.mark.xdist_group("eager")),
-        pytest.param(NIGHTLY, id="nightly", marks=[pytest.mark.xdist_group("eager"), pytest.mark.slow]),
+        pytest.param([*WITH_FIXTURES], id="few", marks=pytest.mark.xdist_group("eager")),
+        pytest.param(OTHERS, id="together", marks=[pytest.mark.xdist_group("eager"), pytest.mark.slow]),
         pytest.param(
             [INDUCTOR], id="inductor", marks=[pytest.mark.xdist_group("inductor"), pytest.mark.slow]
         ),
         pytest.param([RANKS], id="ranks", marks=[pytest.mark.xdist_group("ranks"), pytest.mark.slow]),
     ],
 )
-WITH_FIXTURES = ("43602", "41485", "53516")
 
 
 def scripts(numbers: list[str]) -> dict[str, str]:

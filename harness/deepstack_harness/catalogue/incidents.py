@@ -101,8 +101,8 @@ class Incident:
     `references` are `project number`; `rules` are those that name the fault; `faulty` and `fixed` are
     revisions or mutants, with `@CALLER` after the name where the fault, or its absence, is the
     caller's.  Incidents of another `system` (`deepstack_harness.catalogue.registry.SYSTEMS`) name
-    variants of that system, and have neither families nor runs.  Of a `nightly` one CI plays daily what
-    is not compiled alone.
+    variants of that system, and have neither families nor runs.  Of a `nightly` one CI plays daily
+    what is not compiled, and runs the program alone.
     """
 
     id: str
