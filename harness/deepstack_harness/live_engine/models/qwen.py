@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from deepstack_harness.live_engine.models.tiny import PIXELS, TEMPLATE, VOCABULARY, token_ids
+from deepstack_harness.live_engine.models.tiny import (
+    PIXELS,
+    TEMPLATE,
+    VOCABULARY,
+    ExpertLayout,
+    TinyModel,
+    token_ids,
+)
 
 HIDDEN = 64
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -46,6 +53,24 @@ def visual_ids(special: tuple[str, ...] = SPECIAL) -> dict[str, int]:
         "image_token_id": ids["<|image_pad|>"], "video_token_id": ids["<|video_pad|>"],
         "vision_start_token_id": ids["<|vision_start|>"], "vision_end_token_id": ids["<|vision_end|>"],
     }  # fmt: skip
+
+
+def qwen3_vl(
+    family: str, model_class: str, text: Mapping[str, Any] = TEXT, experts: ExpertLayout | None = None
+) -> TinyModel:
+    """Return a family of Qwen3-VL, whose module and `model_type` have its name, with this decoder."""
+    config = {
+        "architectures": [model_class], "model_type": family, "dtype": "float32", "torch_dtype": "float32",
+        "tie_word_embeddings": False, **visual_ids(), "text_config": {"model_type": f"{family}_text", **text},
+        "vision_config": {"model_type": family, **VISION},
+    }  # fmt: skip
+    return TinyModel(
+        family=family, model_class=model_class, module=family,
+        files=folder_files(config, "Qwen3VLProcessor", "Qwen3VLVideoProcessor"), special=SPECIAL,
+        image=IMAGE, video=VIDEO, payload="deepstack_merger_list", scales={"deepstack_merger_list": 4.0},
+        spreads={}, renamed=None, main_features=True, driven="methods", limits={"image": 4, "video": 1},
+        experts=experts,
+    )  # fmt: skip
 
 
 def folder_files(
