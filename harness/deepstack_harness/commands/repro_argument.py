@@ -15,7 +15,7 @@ from deepstack_harness.reporting.terminal.output import Output
 from deepstack_harness.reporting.terminal.repro_table import show_incident
 
 if TYPE_CHECKING:
-    from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
+    from deepstack_harness.auditing.source_worker import AuditedClass
     from deepstack_harness.oracles.judged_case import JudgedCase
     from deepstack_harness.sources.source import Source
 
@@ -32,13 +32,14 @@ def reproduce_in_engine(
     """
     run = _run_of(incident, source, args)
     models = _models(source, families)
+    from deepstack_harness.auditing.argument_classes import judge_replayed
     from deepstack_harness.auditing.source_worker import SourceWorker
 
     with SourceWorker(args.source) as worker, output.progress("starting") as say:
         say(f"looking for classes in {source.label}")
         found = {one.model_class: one for one in worker.classes()}
         asked = [_drivable(name, found, source) for name in models]
-        judged = [(one, _judge(one, run, worker)) for one in asked]
+        judged = [(one, judge_replayed(one, run.traces, worker)) for one in asked]
         why = worker.failed_control()
     if why is not None:
         raise UsageError(f"{source.label} cannot be judged: {why}")
@@ -80,12 +81,6 @@ def _drivable(name: str, found: dict[str, AuditedClass], source: Source) -> Audi
     if one.ended is None and not one.replayed_at:
         raise UsageError(f"{name} of {source.label}: {one.lost}")
     return one
-
-
-def _judge(found: AuditedClass, run: EngineRun, worker: SourceWorker) -> list[JudgedCase]:
-    from deepstack_harness.auditing.argument_classes import judge_replayed
-
-    return judge_replayed(found, run.traces, worker)
 
 
 def _show(

@@ -21,6 +21,7 @@ _GIVEN = frozenset(
     }
 )  # fmt: skip
 _NO_STORAGE = "the payload is an argument: no storage of the engine's stays between calls"
+_HOW = "a mask and a list of levels, arguments of the text model, read by their effect"
 CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
     {
         Rule.R1: "the payload is read by its effect, which has no structure: a text-only step is given None",
@@ -29,6 +30,12 @@ CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
         Rule.R8: "mask and levels come from one forward, so that the engine makes no call with wrong ones",
     }
 )
+
+
+def _text_model(*stand_ins: str) -> Way:
+    """Return the way to call a text model's forward, with stand-ins for these names of its file."""
+    verbs = MappingProxyType({"get": "forward"})
+    return Way(verbs=verbs, stand_ins=frozenset(stand_ins), given=_GIVEN, helpers=True, init=False)
 
 
 def _models(*members: str) -> tuple[str, ...]:
@@ -42,7 +49,7 @@ TRANSFORMERS = KnownEngine(
     folder="transformers/models",
     word=_ARGUMENT,
     since="4.57",
-    how="a mask and a list of levels, arguments of the text model, read by their effect",
+    how=_HOW,
     argument=ArgumentFiles(
         argument=_ARGUMENT,
         folder="transformers/models",
@@ -53,18 +60,10 @@ TRANSFORMERS = KnownEngine(
             "cohere_compass/modeling_cohere_compass",
             "granite_docling/modeling_granite_docling",
         ),
-        text=Way(
-            verbs=MappingProxyType({"get": "forward"}),
-            stand_ins=frozenset(
-                {
-                    "BaseModelOutputWithPast", "DynamicCache", "MoeModelOutputWithPast", "auto_docstring",
-                    "capture_outputs", "check_model_inputs", "create_causal_mask",
-                    "create_sliding_window_causal_mask", "merge_with_config_defaults",
-                }
-            ),
-            given=_GIVEN,
-            helpers=True,
-            init=False,
+        text=_text_model(
+            "BaseModelOutputWithPast", "DynamicCache", "MoeModelOutputWithPast", "auto_docstring",
+            "capture_outputs", "check_model_inputs", "create_causal_mask",
+            "create_sliding_window_causal_mask", "merge_with_config_defaults",
         ),
         replay="its graphs are those of the user's own torch.compile",
     ),
@@ -77,17 +76,11 @@ LMDEPLOY = KnownEngine(
     folder="lmdeploy/pytorch/models",
     word=_ARGUMENT,
     since="0.11",
-    how="a mask and a list of levels, arguments of the text model, read by their effect",
+    how=_HOW,
     argument=ArgumentFiles(
         argument=_ARGUMENT,
         folder="lmdeploy/pytorch/models",
-        text=Way(
-            verbs=MappingProxyType({"get": "forward"}),
-            stand_ins=frozenset(),
-            given=_GIVEN,
-            helpers=True,
-            init=False,
-        ),
+        text=_text_model(),
         replay="it captures decode steps alone, which have no payload",
     ),
     by_argument={"qwen3_vl": "Qwen3VLTextModel", "qwen3_omni_moe_thinker": "Qwen3VLMoeTextModel"},
