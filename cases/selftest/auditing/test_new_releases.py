@@ -1,6 +1,5 @@
 """A release that was never read before: its worker has no network, so this process fetches what it needs."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 
 from cases.selftest.auditing.synthetic_helpers import HELPER_FILE, HELPERS, RANGE_FILE, RANGES
 from cases.selftest.binding.synthetic_vllm import HANDS_ON, ModelFile, Vllm
-from cases.selftest.sources.served_index import serving
+from cases.selftest.sources.served_index import serving, tell_pip_nothing
 from deepstack_harness.cli import main
 from deepstack_harness.errors import ExitCode
 
@@ -27,12 +26,8 @@ class Release(Vllm):
 @pytest.fixture(autouse=True)
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An index with one release; the cache is there, and empty."""
-    for name in os.environ:
-        if name.startswith("PIP_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     (tmp_path / "cache").mkdir()
-    monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "cache"))
+    tell_pip_nothing(monkeypatch, tmp_path / "cache")
     with serving(tmp_path / "served") as served:
         monkeypatch.setenv("PIP_INDEX_URL", served.url)
         Release(VERSION, str(ModelFile(more=HANDS_ON))).wheel(served.folder)

@@ -1,12 +1,11 @@
 """The bare name of an engine's package: its newest release, which the index is asked for."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cases.selftest.sources.served_index import Served, serving
+from cases.selftest.sources.served_index import Served, serving, tell_pip_nothing
 from deepstack_harness.cli import main
 from deepstack_harness.engines.newest import named_package, newest_release
 from deepstack_harness.engines.sglang import SGLANG
@@ -18,11 +17,7 @@ OLDER, HERE, OTHER, YANKED = (f"sglang-0.5.{last}-py3-none-any.whl" for last in 
 @pytest.fixture(autouse=True)
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """An index with four releases: the newest two are yanked, and for another Python."""
-    for name in os.environ:
-        if name.startswith("PIP_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "cache"))
+    tell_pip_nothing(monkeypatch, tmp_path / "cache")
     with serving(tmp_path / "served") as served:
         monkeypatch.setenv("PIP_INDEX_URL", served.url)
         for name in (OLDER, HERE, OTHER, YANKED):

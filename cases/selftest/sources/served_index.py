@@ -2,12 +2,17 @@
 
 import html
 import http.server
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
+
+BEHIND_PROXY = ("http_proxy", "https_proxy", "all_proxy")
 
 
 @dataclass
@@ -66,6 +71,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Nothing on the terminal."""
+
+
+def tell_pip_nothing(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """Take away what pip was told, and proxies, and let the harness keep what it reads in `cache`."""
+    for name in os.environ:
+        if name.startswith("PIP_") or name.lower() in BEHIND_PROXY:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(cache))
 
 
 @contextmanager

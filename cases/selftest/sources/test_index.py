@@ -14,7 +14,7 @@ from packaging.version import Version
 
 import deepstack_harness
 from cases.selftest.binding.synthetic_vllm import OMNI, QWEN, ModelFile, Vllm
-from cases.selftest.sources.served_index import Served, serving
+from cases.selftest.sources.served_index import Served, serving, tell_pip_nothing
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.vllm import VLLM
@@ -28,19 +28,14 @@ from deepstack_harness.sources.source import NoSuchMember
 ROOT = Path(deepstack_harness.__file__).parents[2]
 BALLAST = os.urandom(1 << 20)
 CLOSED = "http://127.0.0.1:9/simple"
-BEHIND_PROXY = ("http_proxy", "https_proxy", "all_proxy")
 
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine where pip is told nothing, and nothing is kept; answers the cache folder."""
-    for name in os.environ:
-        if name.startswith("PIP_") or name.lower() in BEHIND_PROXY:
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_INDEX_URL", CLOSED)
     cache = tmp_path / "cache"
-    monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(cache))
+    tell_pip_nothing(monkeypatch, cache)
+    monkeypatch.setenv("PIP_INDEX_URL", CLOSED)
     return cache
 
 
