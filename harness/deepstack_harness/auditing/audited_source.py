@@ -59,11 +59,7 @@ def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: boo
         say(f"looking for classes in {label}")
         found = worker.classes()
         if not found and not may_lack_classes:
-            engine = engine_of(source)
-            raise UsageError(
-                f"{label} has no class with a deepstack buffer; "
-                f"{engine.package.title} has had one since {engine.since}"
-            )
+            raise _without_classes(source)
         judged = [one for one in found if one.can_be_judged]
         standings = []
         for number, one in enumerate(judged, 1):
@@ -75,12 +71,6 @@ def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: boo
     if why is not None:
         standings = [unjudged(one, why) for one in standings]
         beside = beside.unjudged(why)
-    names = [one.model_class for one in (*standings, *beside.standings)]
-    references = {
-        (name, rule): reference
-        for name in names
-        for rule, reference in known_of(source.package, source.version, name).items()
-    }
     refused = tuple(one for one in found if not one.can_be_judged)
     alone = [one.lost for one in judged if one.argument and one.ended is None and not one.replayed_at]
     live_alone = tuple(dict.fromkeys(alone))
@@ -90,10 +80,27 @@ def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: boo
         tuple(standings),
         refused,
         beside,
-        references,
+        _known_references(source, [one.model_class for one in (*standings, *beside.standings)]),
         live_alone,
         _places(source, judged, beside),
     )
+
+
+def _without_classes(source: Source) -> UsageError:
+    engine = engine_of(source)
+    title, since = engine.package.title, engine.since
+    return UsageError(
+        f"{source.label} has no class with a deepstack buffer; {title} has had one since {since}"
+    )
+
+
+def _known_references(source: Source, names: Sequence[str]) -> dict[tuple[str, Rule], str]:
+    """Return the report of each known failure of these classes, by class and rule."""
+    return {
+        (name, rule): reference
+        for name in names
+        for rule, reference in known_of(source.package, source.version, name).items()
+    }
 
 
 def _places(source: Source, judged: Sequence[AuditedClass], beside: SourceSystems) -> dict[str, str]:
