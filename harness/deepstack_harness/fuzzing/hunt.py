@@ -8,14 +8,13 @@ the first (`should_generate_more` in its engine), and find more on a faster mach
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 
 from hypothesis import HealthCheck, Phase, Verbosity, find, settings
 from hypothesis.errors import NoSuchExample
 from hypothesis.strategies import SearchStrategy
 
-from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step, Trace
@@ -23,6 +22,7 @@ from deepstack_harness.fuzzing.faults import Fault, fault_of_death, faults_by_st
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.lifecycles import lifecycles
 from deepstack_harness.fuzzing.player import Death, FindingKind, Player
+from deepstack_harness.fuzzing.session_graphs import SessionGraphs
 from deepstack_harness.fuzzing.simpler import changes, without
 from deepstack_harness.fuzzing.target import Target
 from deepstack_harness.fuzzing.watch import Progress, Watch
@@ -39,30 +39,6 @@ _LEFT_OUT = 40
 """Traces that are played at least to leave out single steps of one that was shrunk."""
 _SHRINKS, _SLOW_SHRINKS = 400, 12
 """Traces that are played to shrink one; few where each compiles, or starts a worker."""
-
-
-@dataclass
-class _Graphs:
-    """Graphs of the open session: those that a correct buffer needs for all that ran on it, and others."""
-
-    target: Target
-    ran: dict[Step, None] = field(default_factory=dict)
-    built: int = 0
-    surplus: int = 0
-    """Graphs above the budget, which a trace before built: they are not a fault of the next trace."""
-
-    def budget(self, steps: Sequence[Step] = ()) -> int:
-        """Return the graphs that may be there behind these steps."""
-        if not self.target.arm.compiled:
-            return 1
-        ran = dict.fromkeys([*self.ran, *(step for step in steps if step.op in RUNS_DECODER)])
-        return (graph_budget(Trace(1, tuple(ran)), self.target.arm) if ran else 1) + self.surplus
-
-    def played(self, trace: Trace, seen: Observation) -> None:
-        """Take note of a trace that is over."""
-        self.ran |= dict.fromkeys(step for step in trace if step.op in RUNS_DECODER)
-        self.built, self.surplus = max(step.graphs for step in seen.steps), 0
-        self.surplus = max(0, self.built - self.budget())
 
 
 class Hunt:
@@ -85,7 +61,7 @@ class Hunt:
         self._per_name = per_name
         self._known = [(one.name, one.shape) for one in known]
         self._states: set[tuple[object, ...]] = set()
-        self._graphs: _Graphs | None = None
+        self._graphs: SessionGraphs | None = None
         self._begun = time.perf_counter() - self.progress.seconds
 
     def search(self, traces: SearchStrategy[Trace], examples: int) -> None:
@@ -185,7 +161,7 @@ class Hunt:
 
     def _play(self, trace: Trace) -> tuple[list[Fault], Observation | Death]:
         case, new_session = self.target.case(trace, 1), self._graphs is None
-        graphs = self._graphs = self._graphs or _Graphs(self.target)
+        graphs = self._graphs = self._graphs or SessionGraphs(self.target)
         seen = self._player.play(case, new_session=new_session)
         if isinstance(seen, Death):
             self._graphs = None
