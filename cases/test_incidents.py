@@ -1,8 +1,9 @@
 """Every incident of the catalogue: each revision breaks exactly the rules it is known to break.
 
 Every day all uncompiled cases are played, and the compiled ones that decide each incident, on its first
-family; the others, 1 s to 6 s each, are nightly, and so are all compiled ones of a `nightly` incident, whose
-program `cases/selftest/scripts/test_scripts_run.py` runs every day, faulty and fixed.
+family with two layers; at night `run` plays all layers.  The other compiled ones, 1 s to 6 s each, are
+nightly, and so are all of a `nightly` incident, whose program `cases/selftest/scripts/test_scripts_run.py`
+runs every day, faulty and fixed.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,8 @@ def cases() -> Iterator[object]:
                 group = pytest.mark.xdist_group("ranks" if arm.ranks > 1 else str(arm.backend))
                 daily = planned in decides and not incident.nightly
                 slow = [pytest.mark.slow] if arm.compiled and not daily else []
-                yield pytest.param(planned, id=f"{incident.id}-{_name(planned)}", marks=[group, *slow])
+                few = daily and arm.compiled and arm.ranks == 1
+                yield pytest.param(planned, few, id=f"{incident.id}-{_name(planned)}", marks=[group, *slow])
 
 
 def _name(planned: PlannedCase) -> str:
@@ -37,9 +39,9 @@ def _name(planned: PlannedCase) -> str:
     return f"{case.family}-{case.buffer.name}-{case.arm.name}-{case.trace}".replace(" ", "_")
 
 
-@pytest.mark.parametrize("planned", list(cases()))
-def test_breaks_what_it_is_known_to_break(planned: PlannedCase) -> None:
-    judged = judge_case(planned, observed(planned.case))
+@pytest.mark.parametrize(("planned", "few_layers"), list(cases()))
+def test_breaks_what_it_is_known_to_break(planned: PlannedCase, *, few_layers: bool) -> None:
+    judged = judge_case(planned, observed(planned.case, few_layers=few_layers))
     assert judged.as_expected, [
         said for said in judged.judgements if said.rule in judged.broken | judged.unjudged
     ]

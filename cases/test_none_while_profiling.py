@@ -25,7 +25,7 @@ BACKENDS = [
 
 
 def played(revision: str, arm: str) -> Observation:
-    return observed(Case("qwen3_vl", registered(revision), TRACE, ArmSpec.parse(arm)))
+    return observed(Case("qwen3_vl", registered(revision), TRACE, ArmSpec.parse(arm)), few_layers=True)
 
 
 def last_forward(observation: Observation) -> Distances:
