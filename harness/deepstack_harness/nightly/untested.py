@@ -59,6 +59,7 @@ def settings(folder: Path) -> str:
             "exclude_also =",
             "    if TYPE_CHECKING:",
             "    @overload",
+            "    raise NotImplementedError",
             r"    ^\s*\.\.\.$",
             "",
         )
