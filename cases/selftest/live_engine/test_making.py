@@ -75,7 +75,7 @@ def test_an_environment_is_made_mended_stamped_and_found_again() -> None:
 def test_an_installer_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "find_installer", lambda: Installer("/nowhere/uv"))
     with pytest.raises(MachineError, match="cannot run '/nowhere/uv': No such file or directory"):
-        make_environment(RELEASE, str)
+        make_environment(RELEASE, lambda _: None)
     assert made_environment(RELEASE) is None
 
 

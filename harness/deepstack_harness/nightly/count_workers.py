@@ -19,6 +19,7 @@ from coverage.exceptions import CoverageException
 
 if TYPE_CHECKING:
     from coverage.plugin_support import Plugins
+    from typing_extensions import Buffer
 
 _CHILD = "workers/child.py"
 _ANSWERS = (b'"kind": "answered"', b'"kind": "raised"', b'"kind": "ready"')
@@ -56,13 +57,13 @@ def _counting_from(setsid: Callable[[], None], package: str, dumps: Path) -> Cal
 
 
 def _saving(
-    write: Callable[[int, bytes], int], counted: Coverage, stream: int
-) -> Callable[[int, bytes], int]:
+    write: Callable[[int, Buffer], int], counted: Coverage, stream: int
+) -> Callable[[int, Buffer], int]:
     """Return `os.write` that saves what was counted when an answer is written."""
     owner = os.getpid()
 
-    def save_and_write(descriptor: int, data: bytes) -> int:
-        if os.getpid() == owner and any(kind in bytes(data[:80]) for kind in _ANSWERS):
+    def save_and_write(descriptor: int, data: Buffer) -> int:
+        if os.getpid() == owner and any(kind in bytes(memoryview(data)[:80]) for kind in _ANSWERS):
             with suppress(CoverageException, OSError):  # code under test may have closed the file
                 dump = counted.get_data().dumps()
                 os.truncate(stream, os.pwrite(stream, dump, 0))
