@@ -18,7 +18,7 @@ from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.fuzzing.campaign import Hunted
 from deepstack_harness.fuzzing.finding import Finding
 from deepstack_harness.fuzzing.player import FindingKind
@@ -82,14 +82,12 @@ def test_a_hunt_ends_with_what_it_found_or_left(
     assert capsys.readouterr().out.endswith(said)
 
 
-def test_a_night_overwrites_nothing(tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").write_text("")
-    code, said = refused(["nightly", "--out", str(tmp_path / "full")], capsys)
-    assert (code, "is not empty: choose another --out folder" in said) == (ExitCode.USAGE, True)
-    code, said = refused(["nightly", "--out", str(tmp_path / "full" / "file" / "night")], capsys)
-    assert (code, "cannot write to" in said) == (ExitCode.MACHINE, True)
-    assert [path.name for path in (tmp_path / "full").iterdir()] == ["file"]
+def test_a_night_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is not empty: choose another --out folder"):
+        nightly._make(tmp_path)
+    with pytest.raises(MachineError, match="cannot write to .*/file/night': Not a directory"):
+        nightly._make(tmp_path / "file" / "night")
 
 
 def test_a_summary_that_cannot_be_written_is_said_and_ends_nothing(tmp_path: Path) -> None:
