@@ -143,16 +143,17 @@ def test_a_workload_must_show_the_faulty_revisions_and_no_other(as_known: bool, 
     assert len([line for line in said if "0.5000" in line]) == (len(incident.faulty) if as_known else 0)
 
 
-def test_a_source_agrees_with_eager_or_not(capsys: Capture) -> None:
+@pytest.mark.parametrize(("share", "said"), [(1.0, "agrees with eager"), (0.9, "does not agree with eager")])
+def test_a_source_agrees_with_eager_or_not(share: float, said: str, capsys: Capture) -> None:
     incident = find("43602")
     plan = plan_workload(incident, Where("qwen3_vl"), TRACE)
     plan = [one for one in plan if one.case.buffer.name == incident.fixed[0]]
-    for share, said in ((1.0, "agrees with eager"), (0.9, "does not agree with eager")):
-        repro_workload._evaluate(
-            incident, plan, lambda case, share=share: played(case, share=share),
-            Output(None, quiet=False), source=True,
-        )  # fmt: skip
-        assert capsys.readouterr().out.splitlines()[-1] == said
+
+    def play(case: Case) -> Observation:
+        return played(case, share=share)
+
+    repro_workload._evaluate(incident, plan, play, Output(None, quiet=False), source=True)
+    assert capsys.readouterr().out.splitlines()[-1] == said
 
 
 def test_a_workload_is_told_in_numbers_before_it_is_served(tmp_path: Path, capsys: Capture) -> None:
