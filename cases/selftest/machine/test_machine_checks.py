@@ -11,6 +11,8 @@ from deepstack_harness.cli import main
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.machine import checks, environment
 from deepstack_harness.machine.checks import MachineCheck
+from deepstack_harness.machine.sandbox_check import WITHOUT, leave, sandbox_found
+from deepstack_harness.workers.profiles import NO_SANDBOX
 
 Patch = pytest.MonkeyPatch
 
@@ -121,3 +123,10 @@ def test_a_machine_without_proc_has_the_name_that_python_knows(monkeypatch: Patc
     monkeypatch.setattr(platform, "processor", lambda: "arm")
     assert environment._cpu() == "arm"
     assert environment._version("no-such-library") is None
+
+
+def test_without_a_sandbox_code_under_test_reaches_everything(tmp_path: Path, monkeypatch: Patch) -> None:
+    outside = ["write outside its folder", "use the network", "send signals"]
+    assert leave(str(tmp_path)) == outside
+    monkeypatch.setenv(NO_SANDBOX, "1")
+    assert sandbox_found() == (False, f"turned off: {WITHOUT}")
