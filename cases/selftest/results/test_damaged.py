@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,9 @@ import pytest
 
 from cases.selftest.catalogue.declared_packages import declare, forget
 from cases.selftest.reporting.written_runs import planned, write_run
+from deepstack_harness.catalogue.names import Names
 from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.reporting import figures
 from deepstack_harness.reporting.figures import figures_of
 from deepstack_harness.reporting.json_lines import JsonLines
 from deepstack_harness.reporting.loading import load_run
@@ -105,19 +106,6 @@ def test_a_figure_of_nothing_says_so(
     assert figure.absent == absent
 
 
-@pytest.fixture
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An installed package with two figures that cannot be made."""
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "acme_figures.py").write_text(
-        "def raises(run):\n    raise KeyError('rows')\ndef text(run):\n    return 'a plot'\n"
-    )
-    forget()
-    yield
-    forget()
-    sys.modules.pop("acme_figures", None)
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -126,9 +114,20 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_a_figure_of_another_package_that_cannot_be_made_is_named(
-    name: str, said: str, acme: None, tmp_path: Path, folder: Path
+    name: str, said: str, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    declare(tmp_path, "acme", {"figures": {"mine": f"acme_figures:{name}"}})
-    forget()  # the run that is read has asked for incidents
-    with pytest.raises(UsageError, match=said):
-        figures_of(load_run(folder))
+    run, site = load_run(folder), tmp_path / "site"
+    site.mkdir()
+    (site / "acme_figures.py").write_text(
+        "def raises(run):\n    raise KeyError('rows')\ndef text(run):\n    return 'a plot'\n"
+    )
+    declare(site, "acme", {"figures": {"mine": f"acme_figures:{name}"}})
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setattr(figures, "EXTRA_FIGURES", Names("figure", {}, "figures"))  # ours has been read
+    forget()
+    try:
+        with pytest.raises(UsageError, match=said):
+            figures_of(run)
+    finally:
+        forget()
+        sys.modules.pop("acme_figures", None)
