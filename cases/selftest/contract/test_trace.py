@@ -70,6 +70,15 @@ def test_the_form_of_the_documentation() -> None:
         ("cap 16: get 9 count=bool", "count=bool takes 0 or 1"),
         ("cap 16: set 9 count=numpy", "only get, clear and resize take count="),
         ("cap 16: forward 9 count=numpy", "only get, clear and resize take count="),
+        ("cap 16: forward 4 fail=1", "'forward 4 fail=1': only clear, get, resize, set take on= and fail="),
+        ("cap 16: get 4 fail=0", "fail= takes the number of an allocation, from 1"),
+        ("cap 16: get 4 on=b", "a step with on=b needs 'buffers 2' before the colon"),
+        ("cap 16: get 4 times=0", "'get 4 times=0': times= takes 1 to"),
+        ("cap 16 levels 0: get 4", "levels and hidden take 1 or more, buffers 1 or 2"),
+        ("cap 16 buffers 3: get 4", "levels and hidden take 1 or more, buffers 1 or 2"),
+        ("cap 16 dtype int3: get 4", "dtype takes one of"),
+        ("cap 16 mode fast: get 4", "mode takes one of inference, not 'fast'"),
+        ("cap 16 width 3: get 4", "unknown setting 'width', known are"),
     ],
 )
 def test_a_bad_trace_is_quoted(text: str, quoted: str) -> None:
@@ -77,3 +86,10 @@ def test_a_bad_trace_is_quoted(text: str, quoted: str) -> None:
         Trace.parse(text)
     assert quoted in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_step_alone_is_one_step_with_counts_of_0_or_more() -> None:
+    with pytest.raises(TraceError, match="times= repeats a step of a trace, this is one step"):
+        Step.parse("get 4 times=2")
+    with pytest.raises(TraceError, match="levels= and hidden= take 0 or more"):
+        Step(Op.SET, 4, levels=-1)

@@ -89,8 +89,10 @@ def test_every_import_of_the_package_is_declared() -> None:
     for path in Path(deepstack_harness.__file__).parent.rglob("*.py"):
         if "_data" in path.parts:
             continue
+        # A plugin of coverage.py is imported by coverage alone.
+        mine = allowed | ({"coverage"} if path.name == "count_workers.py" else set())
         for name in third_party(path):
-            assert allowed & set(map(canonicalize_name, owners.get(name, [name]))), f"{path.name}: {name}"
+            assert mine & set(map(canonicalize_name, owners.get(name, [name]))), f"{path.name}: {name}"
 
 
 @IN_CHECKOUT

@@ -58,9 +58,12 @@ def _evaluate(
         found = evaluate(planned.case, seen)
         table.add(planned.case, seen.graphs, found)
         as_known.append(_as_known(incident, planned, found))
-    text = "agrees with eager" if source else "as the catalogue expects"
-    output.verdict(text if all(as_known) else f"not {text}", good=all(as_known))
-    return all(as_known)
+    good = all(as_known)
+    if source:
+        output.verdict("agrees with eager" if good else "does not agree with eager", good=good)
+    else:
+        output.verdict("as the catalogue expects" if good else "not as the catalogue expects", good=good)
+    return good
 
 
 def _trace(workload: str | None, output: Output) -> Trace:

@@ -1,0 +1,170 @@
+"""Short texts of a report where something is missing, damaged, or too much to be shown."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.auditing.written_standings import audited, row
+from cases.selftest.oracles.written_observations import QUIET, RIGHT, answer, observed
+from cases.selftest.reporting.written_runs import planned, write_run
+from deepstack_harness.auditing.gates import Gate, judge_gate
+from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.case import Case, PlannedCase
+from deepstack_harness.contract.observation import Answer, StepFacts
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.errors import UsageError
+from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
+from deepstack_harness.reporting import markdown
+from deepstack_harness.reporting.loading import load_run
+from deepstack_harness.reporting.markdown import render_markdown
+from deepstack_harness.reporting.run_data import Changes, RunData
+from deepstack_harness.reporting.sarif import sarif_text
+from deepstack_harness.reporting.terminal.audit_summary import show_gate
+from deepstack_harness.reporting.terminal.output import Output
+from deepstack_harness.reporting.terminal.repro_table import IncidentTitle, ReproTable
+from deepstack_harness.reporting.terminal.run_table import show_run
+from deepstack_harness.results.compare import Change, ChangeKind
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
+    return load_run(write_run(tmp_path_factory.mktemp("report") / "run", found=planned()[:2]))
+
+
+CHANGE = Change(ChangeKind.REGRESSION, "verdict R0", "abc", "qwen3_vl | eager", "PASS", "FAIL")
+
+
+@pytest.mark.parametrize(
+    ("count", "said", "more"),
+    [
+        (0, "Since the run night-19: nothing changed.", ""),
+        (1, "Since the run night-19: 1 change.", ""),
+        (33, "Since the run night-19: 33 changes.", "3 more changes are in the HTML report."),
+    ],
+)
+def test_changes_are_counted_and_the_first_are_in_a_table(
+    run: RunData, count: int, said: str, more: str
+) -> None:
+    text = render_markdown(replace(run, changes=Changes("night-19", (CHANGE,) * count)))
+    assert said in text
+    rows = [
+        line for line in text.splitlines() if line.startswith("| regression | verdict R0 | PASS | FAIL |")
+    ]
+    assert len(rows) == min(count, markdown.MOST_CHANGES)
+    assert all("qwen3_vl \\| eager" in line for line in rows)
+    assert ("more changes" in text) == bool(more)
+    assert more in text
+
+
+def test_a_run_that_played_nothing_says_so(run: RunData, capsys: Capture) -> None:
+    empty = replace(run, rows=(), cases={})
+    text = render_markdown(empty)
+    assert "No case was played." in text
+    show_run(Output(None, quiet=False), empty)
+    assert "R0" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("started", "when"),
+    [
+        ("2026-11-20T03:00:00+01:00", "2026-11-20 02:00 UTC"),
+        ("yesterday", "yesterday"),
+        ("", "at an unknown time"),
+    ],
+)
+def test_the_start_of_a_run_is_told_in_utc_where_it_is_a_time(run: RunData, started: str, when: str) -> None:
+    assert replace(run, started=started).when == when
+
+
+def test_what_no_night_wrote_is_refused_by_name(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", found=planned()[:1])
+    (folder / "nightly.json").write_text('[{"stage": 3}]')
+    with pytest.raises(UsageError, match=r"nightly\.json is not what a night writes: Expected `str`"):
+        load_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("gate", "base", "said"),
+    [
+        (Gate.NEW, None, "faults that no catalogue knows count: 1 finding"),
+        (Gate.ANY, "0.21.0", "all faults count, where '0.21.0' does not have them: 2 findings"),
+    ],
+)
+def test_a_gate_names_what_it_counted(gate: Gate, base: str | None, said: str, capsys: Capture) -> None:
+    rows = [row(Rule.R1, Verdict.XFAIL, "default"), row(Rule.R3, Verdict.FAIL, "latent")]
+    found = judge_gate(audited(*rows).standings, gate, None if base is None else frozenset())
+    show_gate(Output(None, quiet=False), found, base)
+    head, *lines, _ = capsys.readouterr().out.splitlines()
+    assert head == said
+    assert len(lines) == len(found.failing)
+    assert lines[-1].split()[:2] == ["R3", "Qwen3VL"]
+
+
+def test_a_rule_that_was_not_judged_is_a_notification_and_no_result() -> None:
+    text = sarif_text([audited(row(Rule.R3, Verdict.ERROR))], None)
+    assert "R3 of Qwen3VL was not judged: step 1 'get 4' was wrong" in text
+
+
+TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16")
+
+
+def repro_case(revision: str, structure: str, must_break: frozenset[Rule]) -> JudgedCase:
+    """A case of incident 43602: the profile run answers `structure`, then all is right."""
+    case = Case("qwen3_vl", registered(revision), TRACE, ArmSpec.parse("eager/drop_all"))
+    first = answer() if structure == "tensors" else Answer("none", (), (), (), (), ())
+    steps = (
+        StepFacts("profile 16", 16, answer=first, distances=QUIET),
+        StepFacts("set 16", 16),
+        StepFacts("forward 16", 16, answer=answer(), distances=RIGHT),
+    )
+    return judge_case(PlannedCase(case, must_break, incident="43602"), observed(*steps, facts=None))
+
+
+FREE = repro_case("pr43617", "tensors", frozenset())
+HAS = repro_case("pr40932", "none", frozenset({Rule.R1}))
+
+
+@pytest.fixture
+def table(capsys: Capture) -> ReproTable:
+    shown = ReproTable(IncidentTitle(Output(None, quiet=False), find("43602")), [FREE.planned], "qwen3_vl")
+    capsys.readouterr()
+    return shown
+
+
+def test_before_inductor_starts_the_broken_rules_are_told(table: ReproTable, capsys: Capture) -> None:
+    table.so_far([FREE, HAS], 12.4)
+    assert capsys.readouterr().out == ("\nwithout Inductor: pr40932 broke R1; Inductor follows, about 12 s\n")
+    table.so_far([FREE], 12.4)
+    assert capsys.readouterr().out == ""
+    table.source_so_far("vllm 0.22.1", [FREE], 3)
+    table.source_so_far("vllm 0.22.1", [HAS], 3)
+    assert (
+        capsys.readouterr()
+        .out.split("\n\n")[-1]
+        .startswith(
+            "without Inductor: vllm 0.22.1: HAS incident 43602, breaks R1; Inductor follows, about 3 s"
+        )
+    )
+
+
+def test_a_source_is_free_has_the_fault_or_was_not_judged(table: ReproTable, capsys: Capture) -> None:
+    table.source_verdict("vllm 0.22.1", "a.py:3", [], [])
+    assert capsys.readouterr().out == "vllm 0.22.1: free of incident 43602\n"
+    table.source_verdict("vllm 0.22.1", "a.py:3", [HAS], [])
+    assert capsys.readouterr().out == "\nwhere: a.py:3\nvllm 0.22.1: HAS incident 43602, breaks R1\n"
+    table.source_verdict("vllm 0.22.1", "a.py:3", [HAS], [HAS])
+    assert capsys.readouterr().out.splitlines()[-1] == "not as the catalogue expects: 1 case"
+
+
+def test_a_case_that_is_not_as_expected_tells_both(table: ReproTable, capsys: Capture) -> None:
+    table.unexpected([repro_case("pr43617", "none", frozenset())])
+    said = capsys.readouterr().out
+    assert "not as expected: pr43617 under eager/drop_all on 'cap 16: " in said
+    assert " broke R1 R2, expected none\n  R1 FAIL: " in said
