@@ -42,10 +42,15 @@ class Found:
         return buffer_of(self.source, self.model_class)
 
 
-def define_found(source: Source, found: FoundCut) -> Found:
-    """Define a class in each way in which it was cut; an engine around it is left out."""
+def define_found(
+    source: Source, found: FoundCut, by_methods: Callable[[ModelCut], MethodsClass] = define_methods
+) -> Found:
+    """Define a class in each way in which it was cut; an engine around it is left out.
+
+    `by_methods` defines it by its get, set and clear.
+    """
     assert not isinstance(found.methods, ArgumentCut)
-    methods = _defined_or_why(define_methods, found.methods)
+    methods = _defined_or_why(by_methods, found.methods)
     forward = _defined_or_why(define_forward, found.forward)
     return Found(
         source,
@@ -53,7 +58,7 @@ def define_found(source: Source, found: FoundCut) -> Found:
         found.member,
         methods if isinstance(methods, MethodsClass) else None,
         forward if isinstance(forward, ForwardClass) else None,
-        tuple(why for why in (methods, forward) if isinstance(why, str)),
+        tuple(why for why in (methods, forward) if isinstance(why, str) and why),
         found.note,
     )
 

@@ -1,14 +1,16 @@
 """The deepstack classes of a source, bound as its engine says."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from deepstack_harness.binding.argument_class import ArgumentClass, MakeEngine
 from deepstack_harness.binding.argument_files import ArgumentCut
+from deepstack_harness.binding.cut_model import ModelCut
 from deepstack_harness.binding.discover import FoundCut
 from deepstack_harness.binding.found_classes import Found, define_found
 from deepstack_harness.binding.methods_class import MethodsClass, define_methods
 from deepstack_harness.engines.cuts import cut_methods_of, cuts_of
+from deepstack_harness.engines.fastdeploy_model import define_fastdeploy
 from deepstack_harness.engines.marked_model import KINDS as MARKED_KINDS
 from deepstack_harness.engines.marked_model import MarkedEngine, of_lmdeploy, of_transformers
 from deepstack_harness.engines.sglang_model import SglangEngine
@@ -22,7 +24,7 @@ def methods_of(source: Source, family: str = "qwen3_vl") -> MethodsClass:
 
     Raises `UsageError` too for a class that cannot be run without its package.
     """
-    return define_methods(cut_methods_of(source, family))
+    return _define(source)(cut_methods_of(source, family))
 
 
 def classes_of(source: Source) -> list[Found]:
@@ -34,7 +36,7 @@ def define_class(source: Source, found: FoundCut) -> Found:
     """Define a class in each way in which it was cut, with the engine around it where there is one."""
     cut = found.methods
     if not isinstance(cut, ArgumentCut):
-        return define_found(source, found)
+        return define_found(source, found, _define(source))
     make, kinds = _ARGUMENT_ENGINES[source.package]
     bound = ArgumentClass(cut, make, kinds)
     why = found.forward if isinstance(found.forward, str) else ""
@@ -43,6 +45,11 @@ def define_class(source: Source, found: FoundCut) -> Found:
     except UsageError as error:
         return Found(source, found.model_class, found.member, refusals=(why, str(error)))
     return Found(source, found.model_class, found.member, bound, refusals=(why,), graphs=graphs)
+
+
+def _define(source: Source) -> Callable[[ModelCut], MethodsClass]:
+    """Return what defines a class of a source by its get, set and clear."""
+    return define_fastdeploy if source.package == "fastdeploy" else define_methods
 
 
 _ARGUMENT_ENGINES: Mapping[str, tuple[MakeEngine, tuple[type, ...]]] = {

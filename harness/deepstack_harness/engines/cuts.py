@@ -1,7 +1,7 @@
 """The deepstack class of a family in a source, read and cut as its engine says; none of it runs."""
 
 from deepstack_harness.binding.argument_cut import find_argument_cuts
-from deepstack_harness.binding.cut_model import BY_METHODS, ModelCut, cut_known
+from deepstack_harness.binding.cut_model import ModelCut, cut_known
 from deepstack_harness.binding.discover import FoundCut, depth_limited, find_cuts
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.errors import UsageError, unknown_name
@@ -34,4 +34,4 @@ def cut_methods_of(source: Source, family: str = "qwen3_vl") -> ModelCut:
     if name not in models:
         raise unknown_name("model", family, models)
     with depth_limited(source):
-        return cut_known(source, models[name], BY_METHODS)
+        return cut_known(source, models[name], engine.methods)
