@@ -11,14 +11,18 @@ from torch import Tensor
 
 from deepstack_harness.errors import StepUnavailable
 
+UNBOUNDED = sys.maxsize
+"""The capacity of an engine that keeps nothing between steps: nothing limits an argument."""
+
 
 class ArgumentEngine(Protocol):
     """The steps of an engine whose payload is an argument.
 
     `given` has the names of the tensors that the writer of a step's payload made, and `captured` those of
-    the tensors that a graph was captured with.
+    the tensors that a graph was captured with.  `capacity` is the number of rows there is room for.
     """
 
+    capacity: int
     given: set[str]
     captured: set[str]
 
@@ -42,13 +46,15 @@ class ArgumentEngine(Protocol):
 class ArgumentBuffer:
     """The payload of the step that comes next; see `deepstack_harness.contract.protocols.Buffer`."""
 
-    capacity = sys.maxsize
-    """Nothing limits an argument."""
-
     def __init__(self, engine: ArgumentEngine) -> None:
         """Start with a text-only step."""
         self._engine = engine
         self._payload: Tensor | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Rows that the engine has room for."""
+        return self._engine.capacity
 
     def set(self, payload: Tensor, /) -> None:
         """Take the payload (levels, N, hidden) of the next step; N = 0 is a text-only one."""

@@ -242,8 +242,9 @@ _SGLANG = Orders(
         ),
     ),
 )
-# Both write mask and levels in the outer forward of a step, right before the text model runs
-# (transformers 5.23.0 models/qwen3_vl/modeling_qwen3_vl.py, lmdeploy 0.18.0 pytorch/models/qwen3_vl.py).
+# All three write the payload of a step right before the text model runs
+# (transformers 5.23.0 models/qwen3_vl/modeling_qwen3_vl.py, lmdeploy 0.18.0 pytorch/models/qwen3_vl.py,
+# TensorRT-LLM tensorrt_llm/_torch/models/modeling_qwen3vl.py of commit 002f3cc3).
 _MARKED = Orders(_SGLANG.live)
 # One forward embeds, gets and clears the same tokens (fastdeploy/model_executor/models/qwen3_vl/qwen3_vl.py
 # of commit 0003e60b); its runner, which pads and captures, was not read.
@@ -262,4 +263,5 @@ _ORDERS: Mapping[str, Orders] = {
     "transformers": _MARKED,
     "lmdeploy": _MARKED,
     "fastdeploy": _FASTDEPLOY,
+    "tensorrt-llm": _MARKED,
 }

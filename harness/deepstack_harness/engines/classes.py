@@ -15,6 +15,8 @@ from deepstack_harness.engines.marked_model import KINDS as MARKED_KINDS
 from deepstack_harness.engines.marked_model import MarkedEngine, of_lmdeploy, of_transformers
 from deepstack_harness.engines.sglang_model import SglangEngine
 from deepstack_harness.engines.sglang_stand_ins import KINDS
+from deepstack_harness.engines.tensorrt_model import KINDS as TENSORRT_KINDS
+from deepstack_harness.engines.tensorrt_model import TensorRtEngine
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source
 
@@ -55,6 +57,7 @@ def _define(source: Source) -> Callable[[ModelCut], MethodsClass]:
 _ARGUMENT_ENGINES: Mapping[str, tuple[MakeEngine, tuple[type, ...]]] = {
     "sglang": (SglangEngine, KINDS),
     "transformers": (partial(MarkedEngine, arguments=of_transformers), MARKED_KINDS),
+    "tensorrt-llm": (TensorRtEngine, TENSORRT_KINDS),
     "lmdeploy": (partial(MarkedEngine, arguments=of_lmdeploy), MARKED_KINDS),
 }
 """Package -> what makes an engine of it, and its stand-ins."""

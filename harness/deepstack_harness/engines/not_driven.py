@@ -18,7 +18,6 @@ NOT_DRIVEN: Mapping[str, str] = MappingProxyType(
         "vllm-rbln": "the payload is an input of a graph that the vendor's own compiler makes",
         "optimum-rbln": "the payload is an input of a graph that the vendor's own compiler makes",
         "sglang-omni": _ARGUMENT,
-        "tensorrt-llm": "its newest files are in the repository alone: the wheel is older, the sdist a stub",
         "rtp-llm": f"{_ARGUMENT}; it has no release on a package index",
         "lightllm": "its payload is added by a Triton kernel out of an image cache",
         "ms-swift": f"{_ARGUMENT}; it trains, and splits mask and payload by rank (R9)",
