@@ -23,6 +23,7 @@ from deepstack_harness.binding.cut_model import (
     Way,
     cut_model,
 )
+from deepstack_harness.binding.split_files import SplitCut
 from deepstack_harness.binding.syntax import parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.limits import DEPTH, MOST_DEPTH
@@ -51,14 +52,14 @@ class ModelFiles:
 class FoundCut:
     """One class that was found, cut in both ways: `BY_METHODS` and `BY_FORWARD`.
 
-    An engine whose payload is an argument is cut as a whole in place of methods.  A sentence stands where a
-    way cannot be taken, an empty one where no class of the engine is driven so; `note` says what the class
-    shares with another one.
+    An engine whose payload is an argument, or one that splits it over ranks, is cut as a whole in place of
+    methods.  A sentence stands where a way cannot be taken, an empty one where no class of the engine is
+    driven so; `note` says what the class shares with another one.
     """
 
     model_class: str
     member: str
-    methods: ModelCut | ArgumentCut | str
+    methods: ModelCut | ArgumentCut | SplitCut | str
     forward: ModelCut | str
     note: str = ""
 

@@ -10,6 +10,7 @@ from deepstack_harness.binding.cut_model import ModelCut
 from deepstack_harness.binding.discover import FoundCut
 from deepstack_harness.binding.forward_class import ForwardClass, define_forward
 from deepstack_harness.binding.methods_class import MethodsClass, define_methods
+from deepstack_harness.binding.split_files import SplitCut, Splitter
 from deepstack_harness.contract.buffer_ref import BufferRef
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source, buffer_of
@@ -23,7 +24,7 @@ class Found:
     """One class of `source`.
 
     `methods` drives its get, set and clear, or an engine whose payload is an argument, and `forward` its
-    `embed_input_ids` and `forward`.  `refusals` say why the first, or the second, or both are None.
+    `embed_input_ids` and `forward`; `splits` splits a payload over ranks.  `refusals` say why they are None.
     `note` says what the class shares with another one, and `graphs` what graphs of an engine lose.
     """
 
@@ -35,6 +36,7 @@ class Found:
     refusals: tuple[str, ...] = ()
     note: str = ""
     graphs: Rehearsal = NOT_REHEARSED
+    splits: Splitter | None = None
 
     @property
     def buffer(self) -> BufferRef:
@@ -49,7 +51,7 @@ def define_found(
 
     `by_methods` defines it by its get, set and clear.
     """
-    assert not isinstance(found.methods, ArgumentCut)
+    assert not isinstance(found.methods, ArgumentCut | SplitCut)
     methods = _defined_or_why(by_methods, found.methods)
     forward = _defined_or_why(define_forward, found.forward)
     return Found(

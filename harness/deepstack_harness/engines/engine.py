@@ -14,6 +14,7 @@ from deepstack_harness.binding.cut_model import (
     Way,
 )
 from deepstack_harness.binding.discover import ModelFiles
+from deepstack_harness.binding.split_files import SplitFiles
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.sources.known_package import KnownPackage
 
@@ -31,6 +32,8 @@ class KnownEngine:
     `argument` is there for an engine whose payload is an argument; then `by_argument` names the text
     model of each family.  `cannot_ask` says why a rule cannot be asked of the engine's classes.
 
+    `split` is there for an engine that splits a payload over ranks, and is judged by that alone.
+
     `by_path` says why only files on disk can be judged, for an engine without releases on the package index.
     `handed`, `methods` and `forward` are those of `ModelFiles`.
     """
@@ -47,6 +50,7 @@ class KnownEngine:
     argument: ArgumentFiles | None = None
     by_argument: Mapping[str, str] = field(default_factory=dict)
     cannot_ask: Mapping[Rule, str] = field(default_factory=dict)
+    split: SplitFiles | None = None
     by_path: str = ""
     handed: str = STORAGE
     methods: Way = BY_METHODS

@@ -5,6 +5,7 @@ from deepstack_harness.engines.fastdeploy import FASTDEPLOY
 from deepstack_harness.engines.marked_engines import LMDEPLOY, TRANSFORMERS
 from deepstack_harness.engines.not_driven import NOT_DRIVEN
 from deepstack_harness.engines.sglang import SGLANG
+from deepstack_harness.engines.splitters import SPLITTING
 from deepstack_harness.engines.tensorrt import TENSORRT_LLM
 from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.engines.vllm_omni import VLLM_OMNI
@@ -13,7 +14,16 @@ from deepstack_harness.sources.locate import locate
 from deepstack_harness.sources.requirement import PathRequest, ReleaseRequest, parse_source
 from deepstack_harness.sources.source import Source
 
-ENGINES: tuple[KnownEngine, ...] = (VLLM, VLLM_OMNI, SGLANG, TRANSFORMERS, LMDEPLOY, FASTDEPLOY, TENSORRT_LLM)
+ENGINES: tuple[KnownEngine, ...] = (
+    VLLM,
+    VLLM_OMNI,
+    SGLANG,
+    TRANSFORMERS,
+    LMDEPLOY,
+    FASTDEPLOY,
+    TENSORRT_LLM,
+    *SPLITTING,
+)
 RELEASED: tuple[KnownEngine, ...] = tuple(engine for engine in ENGINES if not engine.by_path)
 """The engines whose releases are on the package index."""
 
