@@ -85,6 +85,7 @@ def swift_files(*, patch: str = PATCH_FILE, parallel: str = PARALLEL_FILE) -> Ma
     """Return the files of a source of ms-swift."""
     return {
         "swift/__init__.py": 'raise RuntimeError("ms-swift was imported")\n',
+        "swift/trainers/__init__.py": "",
         "swift/version.py": "__version__ = '4.6.0'\n",
         PATCH: patch,
         PARALLEL: parallel,

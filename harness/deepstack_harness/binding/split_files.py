@@ -9,23 +9,31 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from deepstack_harness.binding.argument_files import ClassPart
     from deepstack_harness.binding.cut_helpers import HelperCut
-    from deepstack_harness.binding.cut_model import ModelCut
+    from deepstack_harness.binding.cut_model import ModelCut, Way
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """The class that a splitter asks for the part of a rank, in one of the files right in `folders`."""
+
+    folders: tuple[str, ...]
+    class_name: str
+    way: Way
 
 
 @dataclass(frozen=True)
 class SplitFiles:
-    """The place of a splitter: the function `function`, in the files right in `folder` that name it.
+    """The place of a splitter: the function `function`, in the files right in `folders` that name it.
 
-    `given` are names that it finds instead of its own, and `parallel` is the class that it asks for the part
-    of a rank.
+    Releases that lack one of the folders have another one.  `given` are names that the function finds
+    instead of its own, and `parallel` is the class that it asks.
     """
 
-    folder: str
+    folders: tuple[str, ...]
     function: str
     given: frozenset[str] = frozenset()
-    parallel: ClassPart | None = None
+    parallel: Parallel | None = None
 
 
 @dataclass(frozen=True)

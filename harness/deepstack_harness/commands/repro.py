@@ -196,6 +196,11 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
             "which is in no class of a source: leave --source out"
         )
     engine = engine_of(source)
+    if engine.split is not None:
+        raise UsageError(
+            f"incident {incident.id} is about a buffer, and {source.label} splits an argument over ranks: "
+            "'audit --source SOURCE' judges how"
+        )
     known = [family for family in families if family.partition(":")[0] in engine.by_methods]
     if not known and not engine.by_forward:
         raise UsageError(

@@ -6,9 +6,8 @@ are the whole payload.  How the functions are called is in `splitter_model`.
 
 from types import MappingProxyType
 
-from deepstack_harness.binding.argument_files import ClassPart
 from deepstack_harness.binding.cut_model import Way
-from deepstack_harness.binding.split_files import SplitFiles
+from deepstack_harness.binding.split_files import Parallel, SplitFiles
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.sources.known_package import KnownPackage
 
@@ -18,18 +17,18 @@ _BRIDGE = "megatron/bridge/models/qwen_vl/modelling_qwen3_vl"
 
 MS_SWIFT = KnownEngine(
     package=KnownPackage(
-        "ms-swift", "ms-swift", mark="swift/sequence_parallel", version_file="swift/version.py"
+        "ms-swift", "ms-swift", mark="swift/trainers", version_file="swift/version.py"
     ),
     folder="swift/model/models",
     word="deepstack",
     since="3.10",
     how="mask and levels of a training step, split over sequence-parallel ranks (R9 alone)",
     split=SplitFiles(
-        folder="swift/model/models",
+        folders=("swift/model/models", "swift/llm/model/model"),  # the second up to 3.12
         function="_patch_deepstack_process",
         given=frozenset({"sequence_parallel"}),
-        parallel=ClassPart(
-            "swift/sequence_parallel/sequence_parallel.py",
+        parallel=Parallel(
+            ("swift/sequence_parallel", "swift/trainers/sequence_parallel"),
             "SequenceParallel",
             Way(
                 verbs=MappingProxyType({"get": "pad_and_split_mm_tokens"}),
@@ -52,7 +51,7 @@ MBRIDGE = KnownEngine(
     word=_MEGATRON,
     since="commit 3b7e9cb1 at the latest, and in no release up to 0.15.1",
     how=_HOW,
-    split=SplitFiles("mbridge/models/qwen3_vl", _MEGATRON),
+    split=SplitFiles(("mbridge/models/qwen3_vl",), _MEGATRON),
 )
 MEGATRON_BRIDGE = KnownEngine(
     package=KnownPackage(
@@ -63,6 +62,6 @@ MEGATRON_BRIDGE = KnownEngine(
     word=_MEGATRON,
     since="0.3",
     how=_HOW,
-    split=SplitFiles(_BRIDGE, _MEGATRON),
+    split=SplitFiles((_BRIDGE,), _MEGATRON),
 )  # fmt: skip
 SPLITTING = (MS_SWIFT, MBRIDGE, MEGATRON_BRIDGE)
