@@ -19,12 +19,16 @@ class ArgumentEngine(Protocol):
     """The steps of an engine whose payload is an argument.
 
     `given` has the names of the tensors that the writer of a step's payload made, and `captured` those of
-    the tensors that a graph was captured with.  `capacity` is the number of rows there is room for.
+    the tensors that a graph was captured with.
     """
 
-    capacity: int
     given: set[str]
     captured: set[str]
+
+    @property
+    def capacity(self) -> int:
+        """Rows that there is room for."""
+        ...
 
     def check(self, payload: Tensor) -> None:
         """Write a payload (levels, N, hidden) for a step of N tokens; raise what the engine raises."""

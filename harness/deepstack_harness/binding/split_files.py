@@ -45,7 +45,12 @@ class SplitCut:
 
 
 class Splitter(Protocol):
-    """A splitter that can be called for one rank after the other, without a process group."""
+    """A splitter that can be called for one rank after the other, without a process group.
+
+    `filename` is the file that it was cut from, as tracebacks show it.
+    """
+
+    filename: str
 
     def rows(
         self, rank: int, ranks: int, marks: Tensor | None, levels: Sequence[Tensor], tokens: int

@@ -93,7 +93,7 @@ class SwiftSplitter:
         return tuple(add(own, mask, level)[0] for own, level in zip(states, levels, strict=True))
 
 
-def rehearse(splitter: MegatronSplitter | SwiftSplitter) -> None:
+def rehearse(splitter: Splitter) -> None:
     """Split one payload, and refuse a splitter that misses something.
 
     Raises `UsageError` where it needs what only the whole package has.
