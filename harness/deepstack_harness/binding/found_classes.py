@@ -10,7 +10,8 @@ from deepstack_harness.binding.cut_model import ModelCut
 from deepstack_harness.binding.discover import FoundCut
 from deepstack_harness.binding.forward_class import ForwardClass, define_forward
 from deepstack_harness.binding.methods_class import MethodsClass, define_methods
-from deepstack_harness.binding.split_files import SplitCut, Splitter
+from deepstack_harness.binding.split_files import SplitCut
+from deepstack_harness.binding.splitter import Splitter
 from deepstack_harness.contract.buffer_ref import BufferRef
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source, buffer_of

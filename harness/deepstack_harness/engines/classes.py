@@ -9,7 +9,8 @@ from deepstack_harness.binding.cut_model import ModelCut
 from deepstack_harness.binding.discover import FoundCut
 from deepstack_harness.binding.found_classes import Found, define_found
 from deepstack_harness.binding.methods_class import MethodsClass, define_methods
-from deepstack_harness.binding.split_files import SplitCut, Splitter
+from deepstack_harness.binding.split_files import SplitCut
+from deepstack_harness.binding.splitter import Splitter
 from deepstack_harness.engines.cuts import cut_methods_of, cuts_of
 from deepstack_harness.engines.fastdeploy_model import define_fastdeploy
 from deepstack_harness.engines.marked_model import KINDS as MARKED_KINDS

@@ -11,6 +11,7 @@ from torch import Tensor
 from deepstack_harness.binding.bound_class import misses_package
 from deepstack_harness.binding.define import CannotSupply, define_function, define_model, place_of
 from deepstack_harness.binding.split_files import SplitCut
+from deepstack_harness.binding.splitter import Splitter
 from deepstack_harness.errors import UsageError, passes_through
 
 _METHOD = "_deepstack_process"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from deepstack_harness.binding.split_files import Splitter
+from deepstack_harness.binding.splitter import Splitter
 from deepstack_harness.contract.case import HIDDEN_ALONE, LEVELS_ALONE, Case
 from deepstack_harness.contract.observation import Observation, Raised, ShardFacts, StepFacts
 from deepstack_harness.contract.trace import Op, Step
