@@ -94,4 +94,4 @@ def swift_files(*, patch: str = PATCH_FILE, parallel: str = PARALLEL_FILE) -> Ma
 
 def megatron_files(text: str = SPLIT_FILE, member: str = BRIDGE) -> Mapping[str, str]:
     """Return the files of a source of Megatron-Bridge, or of mbridge."""
-    return {member: text, "mbridge/core/__init__.py": ""} if member == MBRIDGE else {member: text}
+    return {member: text, "mbridge/models/ext/__init__.py": ""} if member == MBRIDGE else {member: text}

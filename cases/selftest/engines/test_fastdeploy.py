@@ -63,6 +63,11 @@ def test_a_tree_and_a_package_folder_are_recognised(tmp_path: Path, folder: str)
     assert engine_of(open_source(str(root / folder))).package.name == "fastdeploy"
 
 
+def test_a_renamed_package_folder_of_vllm_stays_one(tmp_path: Path) -> None:
+    root = write(tmp_path, {"renamed/model_executor/__init__.py": "", "renamed/core/__init__.py": ""})
+    assert engine_of(open_source(str(root / "renamed"))).package.name == "vllm"
+
+
 def test_a_release_of_the_other_project_is_refused() -> None:
     with pytest.raises(UsageError, match="FastDeploy is judged by path alone, since the index has another"):
         open_source("fastdeploy==3.1.1")

@@ -13,7 +13,11 @@ _FOLDER = "fastdeploy/model_executor/models/qwen3_vl"
 
 FASTDEPLOY = KnownEngine(
     package=KnownPackage(
-        "fastdeploy", "FastDeploy", mark="fastdeploy/model_executor", version_file="fastdeploy/version.txt"
+        "fastdeploy",
+        "FastDeploy",
+        # vLLM's package folder has model_executor/ too.
+        mark="fastdeploy/inter_communicator",
+        version_file="fastdeploy/version.txt",
     ),
     folder=_FOLDER,
     word="deepstack",

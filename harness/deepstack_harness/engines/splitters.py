@@ -46,7 +46,7 @@ MS_SWIFT = KnownEngine(
     ),
 )  # fmt: skip
 MBRIDGE = KnownEngine(
-    package=KnownPackage("mbridge", "mbridge", mark="mbridge/core", version_file="mbridge/__init__.py"),
+    package=KnownPackage("mbridge", "mbridge", mark="mbridge/models/ext", version_file="mbridge/__init__.py"),
     folder="mbridge/models/qwen3_vl",
     word=_MEGATRON,
     since="commit 3b7e9cb1 at the latest, and in no release up to 0.15.1",
