@@ -11,7 +11,7 @@ from deepstack_harness.binding.discover import FoundCut
 from deepstack_harness.binding.forward_class import ForwardClass, define_forward
 from deepstack_harness.binding.methods_class import MethodsClass, define_methods
 from deepstack_harness.binding.split_files import SplitCut
-from deepstack_harness.binding.splitter import Splitter
+from deepstack_harness.binding.splitter import PayloadSplitter
 from deepstack_harness.contract.buffer_ref import BufferRef
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source, buffer_of
@@ -37,7 +37,7 @@ class Found:
     refusals: tuple[str, ...] = ()
     note: str = ""
     graphs: Rehearsal = NOT_REHEARSED
-    splits: Splitter | None = None
+    splits: PayloadSplitter | None = None
 
     @property
     def buffer(self) -> BufferRef:

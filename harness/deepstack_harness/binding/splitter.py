@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 
-class Splitter(Protocol):
+class PayloadSplitter(Protocol):
     """A splitter that can be called for one rank after the other, without a process group.
 
     `filename` is the file that it was cut from, as tracebacks show it.

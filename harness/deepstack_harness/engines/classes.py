@@ -10,7 +10,7 @@ from deepstack_harness.binding.discover import FoundCut
 from deepstack_harness.binding.found_classes import Found, define_found
 from deepstack_harness.binding.methods_class import MethodsClass, define_methods
 from deepstack_harness.binding.split_files import SplitCut
-from deepstack_harness.binding.splitter import Splitter
+from deepstack_harness.binding.splitter import PayloadSplitter
 from deepstack_harness.engines.cuts import cut_methods_of, cuts_of
 from deepstack_harness.engines.fastdeploy_model import define_fastdeploy
 from deepstack_harness.engines.marked_model import KINDS as MARKED_KINDS
@@ -75,7 +75,7 @@ _ARGUMENT_ENGINES: Mapping[str, tuple[MakeEngine, tuple[type, ...]]] = {
     "lmdeploy": (partial(MarkedEngine, arguments=of_lmdeploy), MARKED_KINDS),
 }
 """Package -> what makes an engine of it, and its stand-ins."""
-_SPLITTERS: Mapping[str, Callable[[SplitCut], Splitter]] = {
+_SPLITTERS: Mapping[str, Callable[[SplitCut], PayloadSplitter]] = {
     "ms-swift": SwiftSplitter,
     "mbridge": MegatronSplitter,
     "megatron-bridge": MegatronSplitter,

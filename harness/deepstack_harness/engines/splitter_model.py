@@ -11,14 +11,14 @@ from torch import Tensor
 from deepstack_harness.binding.bound_class import misses_package
 from deepstack_harness.binding.define import CannotSupply, define_function, define_model, place_of
 from deepstack_harness.binding.split_files import SplitCut
-from deepstack_harness.binding.splitter import Splitter
+from deepstack_harness.binding.splitter import PayloadSplitter
 from deepstack_harness.errors import UsageError, passes_through
 
 _METHOD = "_deepstack_process"
 
 
 class MegatronSplitter:
-    """`split_deepstack_embs` of mbridge and Megatron-Bridge, under tensor parallelism; see `Splitter`.
+    """`split_deepstack_embs` of mbridge and Megatron-Bridge, under tensor parallelism; see `PayloadSplitter`.
 
     Its engine pads a step to a multiple of the ranks before it makes the mask.
     """
@@ -60,7 +60,7 @@ class _Parallel:
 
 
 class SwiftSplitter:
-    """The patched `_deepstack_process` of ms-swift, under sequence parallelism; see `Splitter`.
+    """The patched `_deepstack_process` of ms-swift, under sequence parallelism; see `PayloadSplitter`.
 
     It pads the tokens of a step itself, and runs its tower on a dummy image in a step of text.  Ring
     attention, whose partition is another one, is left out.
@@ -94,7 +94,7 @@ class SwiftSplitter:
         return tuple(add(own, mask, level)[0] for own, level in zip(states, levels, strict=True))
 
 
-def rehearse(splitter: Splitter) -> None:
+def rehearse(splitter: PayloadSplitter) -> None:
     """Split one payload, and refuse a splitter that misses something.
 
     Raises `UsageError` where it needs what only the whole package has.

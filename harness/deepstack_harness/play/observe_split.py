@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from deepstack_harness.binding.splitter import Splitter
+from deepstack_harness.binding.splitter import PayloadSplitter
 from deepstack_harness.contract.case import HIDDEN_ALONE, LEVELS_ALONE, Case
 from deepstack_harness.contract.observation import Observation, Raised, ShardFacts, StepFacts
 from deepstack_harness.contract.trace import Op, Step
@@ -14,7 +14,7 @@ from deepstack_harness.play.payloads import values_of
 from deepstack_harness.probes.rows import RowOwners, answer_facts
 
 
-def observe_split(case: Case, splitter: Splitter) -> Observation:
+def observe_split(case: Case, splitter: PayloadSplitter) -> Observation:
     """Play a trace of sets and forwards: every forward is one step that all ranks share."""
     steps = tuple(_SplitTrace(case, splitter).play())
     return Observation(case.dtype, case.device, LEVELS_ALONE, HIDDEN_ALONE, str(torch.__version__), steps)
@@ -23,7 +23,7 @@ def observe_split(case: Case, splitter: Splitter) -> Observation:
 class _SplitTrace:
     """One case: the payload of the step that comes next, and the owners of all rows."""
 
-    def __init__(self, case: Case, splitter: Splitter) -> None:
+    def __init__(self, case: Case, splitter: PayloadSplitter) -> None:
         self._case = case
         self._splitter = splitter
         self._owners = RowOwners()
