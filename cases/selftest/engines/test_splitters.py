@@ -160,6 +160,18 @@ def test_a_source_without_a_splitter_says_so(tmp_path: Path, capsys: pytest.Capt
     assert "has no class with a deepstack buffer" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_splitter_that_ends_the_process_breaks_r9(tmp_path: Path) -> None:
+    text = SPLIT_FILE.replace(
+        "first = _first_rows", "import os\n    tp_rank == 1 and os._exit(3)\n    first = _first_rows"
+    )
+    with SourceWorker(str(write(tmp_path, megatron_files(text)))) as worker:
+        (found,) = worker.classes()
+        (row,) = judge_class(found, worker).rows
+    assert (row.verdict, row.unit) == (Verdict.FAIL, "calls")
+    assert "raised exit: " in row.detail
+
+
 @pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.parametrize("release", ["ms-swift==4.6.0", "megatron-bridge==0.3.1"])

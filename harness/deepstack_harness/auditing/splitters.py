@@ -6,19 +6,20 @@ from dataclasses import replace
 import msgspec
 
 from deepstack_harness.auditing.argument_classes import WHERE
+from deepstack_harness.auditing.judged_plan import MOST_ENDS
 from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
 from deepstack_harness.auditing.standing import Standing, sum_up
 from deepstack_harness.catalogue.matrix import plan_audit
 from deepstack_harness.catalogue.reach import UNKNOWN
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.buffer_ref import BufferRef
-from deepstack_harness.contract.case import PlannedCase
-from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.case import HIDDEN_ALONE, LEVELS_ALONE, Case, PlannedCase
+from deepstack_harness.contract.observation import Observation, Raised, StepFacts
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import BROKEN
 from deepstack_harness.oracles.judged_case import JudgedCase, judge_case, unjudged_case
-from deepstack_harness.play.case_worker import WORK
+from deepstack_harness.play.case_worker import WORK, kind_of
 from deepstack_harness.sources.source import buffer_of
 from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 
@@ -59,11 +60,23 @@ def _trace(before: str, padded: int) -> Trace:
 
 
 def _judged(found: AuditedClass, worker: SourceWorker) -> Iterator[JudgedCase]:
+    before = worker.worker.ends
     for planned in plan_splits(buffer_of(worker.source, found.model_class)):
+        if worker.worker.ends - before >= MOST_ENDS:
+            yield unjudged_case(planned, f"not played: other cases ended {MOST_ENDS} processes")
+            continue
         case = msgspec.to_builtins(planned.case)
         result = worker.call(f"{WORK}:split", text=worker.text, model_class=found.model_class, case=case)
         if isinstance(result, WorkerEnd):
-            yield unjudged_case(planned, result.sentence)
-            continue
-        seen = value_of(result, f"the parts of {found.model_class}")
-        yield judge_case(planned, msgspec.convert(seen, Observation), (Rule.R9,))
+            seen = _ended(planned.case, result)
+        else:
+            seen = msgspec.convert(value_of(result, f"the parts of {found.model_class}"), Observation)
+        yield judge_case(planned, seen, (Rule.R9,))
+
+
+def _ended(case: Case, end: WorkerEnd) -> Observation:
+    """Return the observation of a case whose last step ended the process."""
+    *before, last = (StepFacts(str(step), case.trace.capacity) for step in case.trace)
+    raised = Raised(kind_of(end), end.reason, "decoder", "", ends=True)
+    steps = (*before, replace(last, raised=raised))
+    return Observation(case.dtype, case.device, LEVELS_ALONE, HIDDEN_ALONE, "", steps)
