@@ -198,8 +198,7 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
     engine = engine_of(source)
     if engine.split is not None:
         raise UsageError(
-            f"incident {incident.id} is about a buffer, and {source.label} splits an argument over ranks: "
-            "'audit --source SOURCE' judges how"
+            f"{source.label} has no buffer: 'audit --source SOURCE' judges how it splits a payload"
         )
     known = [family for family in families if family.partition(":")[0] in engine.by_methods]
     if not known and not engine.by_forward:
