@@ -197,9 +197,7 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
         )
     engine = engine_of(source)
     if engine.split is not None:
-        raise UsageError(
-            f"{source.label} has no buffer: 'audit --source SOURCE' judges how it splits a payload"
-        )
+        raise UsageError(f"{source.label} has no buffer: 'audit --source SOURCE' judges its splitter")
     known = [family for family in families if family.partition(":")[0] in engine.by_methods]
     if not known and not engine.by_forward:
         raise UsageError(
