@@ -86,7 +86,7 @@ def test_engines_are_listed_with_reasons(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["list", "engines"]) == ExitCode.HOLDS
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split()[:1] == ["vllm-omni"] and "not driven" not in line for line in lines)
-    assert any(line.split()[:1] == ["fastdeploy"] and "not driven: " in line for line in lines)
+    assert any(line.split()[:1] == ["lightllm"] and "not driven: " in line for line in lines)
 
 
 @pytest.mark.network

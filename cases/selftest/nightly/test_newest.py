@@ -12,7 +12,7 @@ from deepstack_harness.auditing.audited_source import AuditedSource
 from deepstack_harness.auditing.source_worker import AuditedClass
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.engines.known import ENGINES
+from deepstack_harness.engines.known import RELEASED
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.nightly.newest import audit_newest, main
 from deepstack_harness.sources.known_package import KnownPackage
@@ -70,7 +70,7 @@ def test_nights_that_drive_the_same_hold(night: Night) -> None:
     for _ in range(2):
         code, said = night(DRIVEN)
         assert (code, lost(said)) == (ExitCode.HOLDS, [])
-        assert said[-1] == f"1 of {len(ENGINES)} engines audited, 0 unexpected verdicts"
+        assert said[-1] == f"1 of {len(RELEASED)} engines audited, 0 unexpected verdicts"
 
 
 def test_a_class_that_is_refused_is_told_with_its_place(night: Night) -> None:

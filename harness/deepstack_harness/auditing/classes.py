@@ -7,6 +7,7 @@ from functools import partial
 from deepstack_harness.auditing.argument_classes import LIVE_TRACES, WHERE, told
 from deepstack_harness.auditing.causes import same_without_graphs
 from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
+from deepstack_harness.auditing.splitters import judge_splitter
 from deepstack_harness.auditing.standing import Standing, sum_up, sum_up_regimes
 from deepstack_harness.catalogue.known_failures import known_of
 from deepstack_harness.catalogue.latent import latent_argument
@@ -46,6 +47,8 @@ def judge_class(found: AuditedClass, worker: SourceWorker) -> Standing:
     if found.ended is not None:
         planned, *_ = plan_audit(WHERE, buffer_of(source, found.model_class))
         return sum_up([unjudged_case(planned, found.ended)], source.label, found.model_class, known)
+    if found.splits:
+        return judge_splitter(found, worker, known)
     played = play_orders(found, worker)
     if found.argument:
         cases = _play(found, worker, "methods", LIVE_TRACES)

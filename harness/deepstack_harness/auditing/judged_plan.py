@@ -7,7 +7,7 @@ from deepstack_harness.oracles.judged_case import JudgedCase, judge_case, unjudg
 from deepstack_harness.play.case_worker import CaseWorker, observation_of
 from deepstack_harness.play.source_class import SourceClass
 
-_MOST_ENDS = 3
+MOST_ENDS = 3
 """Workers that one class may end before the rest of its cases is left out: each may take its whole time."""
 
 
@@ -21,10 +21,10 @@ def judge_plan(
     """
     before, judged = worker.ends, []
     for planned in plan:
-        if worker.ends - before < _MOST_ENDS:
+        if worker.ends - before < MOST_ENDS:
             seen = observation_of(planned.case, worker.play(planned.case, source))
             judged.append(judge_case(planned, seen))
         else:
-            why = f"not played: the process that played other cases was ended {_MOST_ENDS} times"
+            why = f"not played: the process that played other cases was ended {MOST_ENDS} times"
             judged.append(unjudged_case(planned, why))
     return judged

@@ -14,6 +14,8 @@ from deepstack_harness.sources.source import Source
 
 _VERBS = {Rule.R3: "set", Rule.R4: "set", Rule.R5: "clear"}
 """Calls that break a rule, by the method that does them; all other rules are about the answers of get."""
+_Statement = ast.ClassDef | ast.FunctionDef
+"""A class, or a function that splits a payload over ranks."""
 _FORWARD = ("forward", "embed_input_ids")
 """Methods of a class that keeps its payload without get, set and clear."""
 
@@ -29,7 +31,7 @@ def located(standing: Standing, source: Source, found: AuditedClass) -> Standing
     return replace(standing, rows=tuple(rows))
 
 
-def _row_placed(row: Row, found: AuditedClass, statement: ast.ClassDef | None) -> Row:
+def _row_placed(row: Row, found: AuditedClass, statement: _Statement | None) -> Row:
     if row.regime is Regime.CAPTURED and found.replayed_at:
         return replace(row, where=found.replayed_at)
     return _placed(row, found.member, statement)
@@ -47,13 +49,13 @@ def inside_package(where: str, module: str) -> str:
     return f"{module}/{inside}" if found and before else where
 
 
-def _statement(source: Source, found: AuditedClass) -> ast.ClassDef | None:
+def _statement(source: Source, found: AuditedClass) -> _Statement | None:
     statements = parse(source.read(found.member)).body
-    classes = (node for node in statements if isinstance(node, ast.ClassDef))
+    classes = (node for node in statements if isinstance(node, _Statement))
     return next((node for node in classes if node.name == found.model_class), None)
 
 
-def _placed(row: Row, member: str, statement: ast.ClassDef | None) -> Row:
+def _placed(row: Row, member: str, statement: _Statement | None) -> Row:
     if statement is None:
         return replace(row, where=member)
     verb = _VERBS.get(row.rule, "get")

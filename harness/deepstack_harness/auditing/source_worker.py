@@ -32,6 +32,8 @@ class AuditedClass:
     `refusals` say why a way cannot be taken, `note` what the class shares with another one.  `ended` says
     how the worker ended that defined the class; then nothing else is known.
 
+    `splits` is True for a function that splits a payload over ranks.
+
     `argument` is True for an engine whose payload is an argument.  Then `replayed_at` is the place of the
     replay of its graphs, empty where they cannot be driven, and `lost` says what they lose, or why.
     """
@@ -46,11 +48,12 @@ class AuditedClass:
     argument: bool = False
     replayed_at: str = ""
     lost: str = ""
+    splits: bool = False
 
     @property
     def can_be_judged(self) -> bool:
         """True if there is something to say about the class."""
-        return self.methods or self.forward or self.ended is not None
+        return self.methods or self.forward or self.splits or self.ended is not None
 
 
 class SourceWorker(SourceProcess):
@@ -88,7 +91,10 @@ class SourceWorker(SourceProcess):
             return AuditedClass(cut.model_class, cut.member, note=cut.note, ended=result.sentence)
         defined = value_of(result, f"the definition of {cut.model_class}")
         ways = msgspec.convert(defined, _Defined)
-        found = AuditedClass(cut.model_class, cut.member, ways.methods, ways.forward, ways.refusals, cut.note)
+        found = AuditedClass(
+            cut.model_class, cut.member, ways.methods, ways.forward, ways.refusals, cut.note,
+            splits=ways.splits,
+        )  # fmt: skip
         if not isinstance(cut.methods, ArgumentCut):
             return found
         place = cut.methods.replayed_at if ways.replays else ""
@@ -101,3 +107,4 @@ class _Defined(msgspec.Struct):
     refusals: tuple[str, ...]
     replays: bool
     lost: str
+    splits: bool

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from deepstack_harness.errors import StepUnavailable
 
+UNBOUNDED = sys.maxsize
+"""The capacity of an engine that keeps nothing between steps: nothing limits an argument."""
+
 
 class ArgumentEngine(Protocol):
     """The steps of an engine whose payload is an argument.
@@ -21,6 +24,11 @@ class ArgumentEngine(Protocol):
 
     given: set[str]
     captured: set[str]
+
+    @property
+    def capacity(self) -> int:
+        """Rows that there is room for."""
+        ...
 
     def check(self, payload: Tensor) -> None:
         """Write a payload (levels, N, hidden) for a step of N tokens; raise what the engine raises."""
@@ -42,13 +50,15 @@ class ArgumentEngine(Protocol):
 class ArgumentBuffer:
     """The payload of the step that comes next; see `deepstack_harness.contract.protocols.Buffer`."""
 
-    capacity = sys.maxsize
-    """Nothing limits an argument."""
-
     def __init__(self, engine: ArgumentEngine) -> None:
         """Start with a text-only step."""
         self._engine = engine
         self._payload: Tensor | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Rows that the engine has room for."""
+        return self._engine.capacity
 
     def set(self, payload: Tensor, /) -> None:
         """Take the payload (levels, N, hidden) of the next step; N = 0 is a text-only one."""

@@ -33,10 +33,10 @@ def find_argument_cuts(source: Source, files: ArgumentFiles) -> list[FoundCut]:
 
 
 def _text_models(source: Source, files: ArgumentFiles) -> Iterator[tuple[str, ast.ClassDef]]:
-    """Yield the classes whose own `forward` is given the payload and runs `self.layers`."""
+    """Yield the classes whose own method `files.adds` is given the payload and reads `self.KEEPS`."""
     for member in files.members or source.mentioning(files.folder, files.argument):
         for node in _statements(source, member):
-            if isinstance(node, ast.ClassDef) and any(_adds(each, files.argument) for each in node.body):
+            if isinstance(node, ast.ClassDef) and any(_adds(each, files) for each in node.body):
                 yield member, node
 
 
@@ -48,12 +48,12 @@ def _statements(source: Source, member: str) -> list[ast.stmt]:
         return []
 
 
-def _adds(node: ast.stmt, argument: str) -> bool:
-    if not isinstance(node, Function) or node.name != "forward":
+def _adds(node: ast.stmt, files: ArgumentFiles) -> bool:
+    if not isinstance(node, Function) or node.name != files.adds:
         return False
     names = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
-    runs = any(isinstance(each, ast.Attribute) and each.attr == "layers" for each in ast.walk(node))
-    return argument in names and runs
+    runs = any(isinstance(each, ast.Attribute) and each.attr == files.keeps for each in ast.walk(node))
+    return files.argument in names and runs
 
 
 def _cut_or_why(source: Source, files: ArgumentFiles, member: str, name: str) -> ArgumentCut | str:

@@ -40,7 +40,7 @@ class ArgumentFiles:
     `text` says how a text model is cut, `wrapper` is the class that the writer asks about a payload, and
     `replay` the runner, or a sentence that says why there is none.  `slots` is the file that registers the
     inputs of a captured graph by their names.  `members` are the files of text models, where they do not lie
-    right in `folder`.
+    right in `folder`.  A class is judged if its method `adds` is given `argument` and reads `self.KEEPS`.
     """
 
     argument: str
@@ -51,6 +51,8 @@ class ArgumentFiles:
     writer: Writer | None = None
     slots: str = ""
     members: tuple[str, ...] = ()
+    adds: str = "forward"
+    keeps: str = "layers"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Find every deepstack class of a source by what it does, and cut it.
 
-A class is one when its `forward`, its own or an inherited one, hands `deepstack_input_embeds` to
-the language model without being given it: then it keeps the payload itself between calls.
+A class is one when its `forward`, its own or an inherited one, hands `deepstack_input_embeds` (or what the
+engine calls it) to the language model without being given it: then it keeps the payload itself between calls.
 """
 
 import ast
@@ -20,8 +20,10 @@ from deepstack_harness.binding.cut_model import (
     EngineParts,
     ModelClass,
     ModelCut,
+    Way,
     cut_model,
 )
+from deepstack_harness.binding.split_files import SplitCut
 from deepstack_harness.binding.syntax import parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.limits import DEPTH, MOST_DEPTH
@@ -33,25 +35,31 @@ class ModelFiles:
     """The place of a package's model files: a folder, and a word that all files of interest have.
 
     `known` are the classes of which more is known than their names; `parts` are those of the engine.
+    `handed` is the argument by which a class hands its payload to its language model.  `methods` and
+    `forward` say how a class is cut; None for a `forward` that is never driven.
     """
 
     folder: str
     word: str
     known: Sequence[ModelClass] = ()
     parts: EngineParts = PLAIN_PARTS
+    handed: str = STORAGE
+    methods: Way = BY_METHODS
+    forward: Way | None = BY_FORWARD
 
 
 @dataclass(frozen=True)
 class FoundCut:
     """One class that was found, cut in both ways: `BY_METHODS` and `BY_FORWARD`.
 
-    An engine whose payload is an argument is cut as a whole in place of methods.  A sentence stands where a
-    way cannot be taken; `note` says what the class shares with another one.
+    An engine whose payload is an argument, or one that splits it over ranks, is cut as a whole in place of
+    methods.  A sentence stands where a way cannot be taken, an empty one where no class of the engine is
+    driven so; `note` says what the class shares with another one.
     """
 
     model_class: str
     member: str
-    methods: ModelCut | ArgumentCut | str
+    methods: ModelCut | ArgumentCut | SplitCut | str
     forward: ModelCut | str
     note: str = ""
 
@@ -136,8 +144,9 @@ class _Finder:
         if forward is None:
             return False
         given = {argument.arg for argument in (*forward.args.args, *forward.args.kwonlyargs)}
-        return STORAGE not in given and any(
-            isinstance(node, ast.keyword) and node.arg == STORAGE for node in ast.walk(forward)
+        handed = self._files.handed
+        return handed not in given and any(
+            isinstance(node, ast.keyword) and node.arg == handed for node in ast.walk(forward)
         )
 
     def cut(self, one: _Class, derived: tuple[str, ...] = ()) -> FoundCut:
@@ -168,9 +177,13 @@ class _Finder:
             return replace(inherited, model_class=one.node.name, member=one.member, note=note)
         model = self._model(one)
         above = inherited.methods if inherited and isinstance(inherited.methods, ModelCut) else None
-        methods = _cut_or_why(lambda: cut_model(self._source, model, BY_METHODS, above))
-        forward = _cut_or_why(lambda: cut_model(self._source, model, BY_FORWARD))
+        ways = self._files
+        methods = _cut_or_why(lambda: cut_model(self._source, model, ways.methods, above))
+        forward = self._by_forward(model, ways.forward) if ways.forward else ""
         return FoundCut(one.node.name, one.member, methods, forward)
+
+    def _by_forward(self, model: ModelClass, way: Way) -> ModelCut | str:
+        return _cut_or_why(lambda: cut_model(self._source, model, way))
 
     def _model(self, one: _Class) -> ModelClass:
         known = (model for model in self._files.known if model.class_name == one.node.name)

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import CodeType
+from typing import TypeVar, cast
 
 from deepstack_harness.binding.name_usage import writes
 from deepstack_harness.binding.syntax import parse
@@ -26,6 +27,7 @@ _ALWAYS_THERE = frozenset(dir(builtins)) | {"__name__", "__annotations__"}
 _READS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 
 Import = ast.Import | ast.ImportFrom
+T = TypeVar("T", ast.ClassDef, ast.FunctionDef, ast.ClassDef | ast.FunctionDef)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ def extract(
     """Compile `root`, which is a node of `file` or a changed copy of one.
 
     `stand_ins` has the imported names that may be replaced, `given` the names that will be there
-    when the code runs.  Raises `UsageError` with file and line for a name that cannot be had.
+    when the code runs; an import of such names inside a function is left out.  Raises `UsageError` with
+    file and line for a name that cannot be had.
     """
     return _Extraction(file, root, stand_ins, given).run()
 
@@ -63,7 +66,7 @@ class _Extraction:
     ) -> None:
         self._tree = parse(file)
         self._filename = file.filename
-        self._root = root
+        self._root = _without_imports(root, frozenset(given))
         self._stand_ins = stand_ins
         self._given = given
         self._replaced: dict[str, str] = {}
@@ -126,6 +129,30 @@ class _Extraction:
             f"{self._filename}:{line}: {self._root.name} needs {what}: "
             "it cannot be supplied without importing the package"
         )
+
+
+class _GivenImports(ast.NodeTransformer):
+    """Replacement of imports of names that the code finds anyway: nothing, or a second name for them."""
+
+    def __init__(self, given: frozenset[str]) -> None:
+        self._given = given
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> list[ast.stmt]:  # named after the node
+        if not all(alias.name in self._given for alias in node.names):
+            return [node]
+        renamed = [f"{alias.asname} = {alias.name}" for alias in node.names if alias.asname]
+        made = ast.parse("\n".join(["pass", *renamed])).body
+        for each in (inner for statement in made for inner in ast.walk(statement)):
+            ast.copy_location(each, node)
+        return list(made)
+
+
+def _without_imports(root: T, given: frozenset[str]) -> T:
+    """Return `root`, or a copy that does not import the names in `given` inside its functions."""
+    inner = (node for node in ast.walk(root) if isinstance(node, ast.ImportFrom))
+    if not any(alias.name in given for node in inner for alias in node.names):
+        return root
+    return cast(T, _GivenImports(given).visit(copy.deepcopy(root)))
 
 
 def _bound_as(alias: ast.alias) -> str:

@@ -21,11 +21,15 @@ class MethodsBuffer:
     It has no `generation`: no release announces that storage moves.
     """
 
-    def __init__(self, host: Host, cut: ClassCut, *, vision: bool) -> None:
-        """Take `host`, the object after the class's own `__init__`."""
+    def __init__(self, host: Host, cut: ClassCut, *, vision: bool, listed: bool = False) -> None:
+        """Take `host`, the object after the class's own `__init__`.
+
+        With `listed`, get answers a list or tuple of levels; else their names say which is which.
+        """
         self._host = host
         self._cut = cut
         self.vision = vision
+        self._listed = listed
 
     @property
     def capacity(self) -> int:
@@ -76,6 +80,8 @@ class MethodsBuffer:
     def _in_level_order(self, answer: object) -> tuple[Tensor, ...]:
         """Order the levels by name, as the decoder looks them up: `deepstack_input_embeds_0`, `_1`, ..."""
         tensors = getattr(answer, "tensors", answer)
+        if self._listed and isinstance(tensors, list | tuple):
+            return tuple(tensors)
         if not isinstance(tensors, Mapping):
             raise self._unordered(f"a {type(answer).__name__}")
         names = [f"{STORAGE}_{level}" for level in range(len(tensors))]

@@ -1,5 +1,6 @@
 """A model class as a `BufferFactory` that drives its own get, set, clear and resize."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +14,7 @@ from deepstack_harness.binding.methods_buffer import MethodsBuffer
 from deepstack_harness.binding.stand_ins import (
     METHODS_STAND_INS,
     Host,
+    Settings,
     StageMissingLayer,
     Surroundings,
     VisionTower,
@@ -29,6 +31,8 @@ class MethodsClass(BoundClass[Host]):
     """
 
     surroundings: Surroundings = field(default_factory=Surroundings)
+    listed = False
+    """Levels without names, in the order of a list."""
 
     def __call__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
@@ -37,15 +41,13 @@ class MethodsClass(BoundClass[Host]):
 
         Raises `UsageError` that names file and line when its `__init__` cannot be run.
         """
-        model = self.of.model
-        config = vllm_config(
-            capacity, hidden, levels, nested=model.nested, dtype=dtype, device=device,
-            settings=model.parts.settings,
-        )  # fmt: skip
         instance = self._instance(
-            config, dtype, device, lambda host: host.surround(self.surroundings.tower, self._visual())
+            self._config(capacity, hidden, levels, dtype, device),
+            dtype,
+            device,
+            lambda host: host.surround(self.surroundings.tower, self._visual()),
         )
-        return MethodsBuffer(instance, self.of.cut, vision=self.surroundings.vision)
+        return MethodsBuffer(instance, self.of.cut, vision=self.surroundings.vision, listed=self.listed)
 
     def rehearse(self) -> None:
         """Call each method once, and refuse a class that misses something.
@@ -63,11 +65,25 @@ class MethodsClass(BoundClass[Host]):
             raise
         except Exception as error:
             # Anything else is the buffer's own fault, and for the run to report.
-            if misses_package(error):
+            if self._misses(error):
                 raise self.refusal(error) from error
         except BaseException as error:  # SystemExit of a method is its own fault as well
             if passes_through(error):
                 raise
+
+    def _config(
+        self, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
+    ) -> Settings:
+        """Return the settings that the engine passes to the class."""
+        model = self.of.model
+        return vllm_config(
+            capacity, hidden, levels, nested=model.nested, dtype=dtype, device=device,
+            settings=model.parts.settings,
+        )  # fmt: skip
+
+    def _misses(self, error: Exception) -> bool:
+        """Tell whether a method missed something that only the whole package would have."""
+        return misses_package(error)
 
     def _check_storage(self, buffer: MethodsBuffer) -> None:
         try:
@@ -84,12 +100,17 @@ class MethodsClass(BoundClass[Host]):
         return StageMissingLayer() if "StageMissingLayer" in self.of.cut.replaced.values() else None
 
 
-def define_methods(cut: ModelCut) -> MethodsClass:
-    """Define a class that was cut by its methods, and rehearse it.
+def define_methods(
+    cut: ModelCut,
+    kind: type[MethodsClass] = MethodsClass,
+    host: type[Host] = Host,
+    stand_ins: Mapping[str, object] = METHODS_STAND_INS,
+) -> MethodsClass:
+    """Define a class that was cut by its methods, over `host`, and rehearse it.
 
-    Raises `UsageError` for one that cannot be run without its package.
+    `kind` knows the settings of the engine.  Raises `UsageError` for a class that cannot be run without its
+    package.
     """
-    stand_ins = {**METHODS_STAND_INS, **cut.model.parts.stand_ins}
-    bound = MethodsClass(cut, define_model(cut, Host, stand_ins))
+    bound = kind(cut, define_model(cut, host, {**stand_ins, **cut.model.parts.stand_ins}))
     bound.rehearse()
     return bound

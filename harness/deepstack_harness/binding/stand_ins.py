@@ -69,6 +69,8 @@ class Settings:
 
     def __getattr__(self, name: str) -> NoReturn:
         """Raise `AttributeError`: Python calls this for settings that were not given."""
+        if name.startswith("__"):  # `copy` asks for its own, also of an object without a path yet
+            raise AttributeError(name)
         raise AttributeError(f"the harness has no {self._path}.{name}", name=name, obj=self)
 
 

@@ -242,13 +242,26 @@ _SGLANG = Orders(
         ),
     ),
 )
-# Both write mask and levels in the outer forward of a step, right before the text model runs
-# (transformers 5.23.0 models/qwen3_vl/modeling_qwen3_vl.py, lmdeploy 0.18.0 pytorch/models/qwen3_vl.py).
+# All three write the payload of a step right before the text model runs
+# (transformers 5.23.0 models/qwen3_vl/modeling_qwen3_vl.py, lmdeploy 0.18.0 pytorch/models/qwen3_vl.py,
+# TensorRT-LLM tensorrt_llm/_torch/models/modeling_qwen3vl.py of commit 002f3cc3).
 _MARKED = Orders(_SGLANG.live)
+# One forward embeds, gets and clears the same tokens (fastdeploy/model_executor/models/qwen3_vl/qwen3_vl.py
+# of commit 0003e60b); its runner, which pads and captures, was not read.
+_FASTDEPLOY = Orders(
+    (
+        _order("cap 16: set 9; forward 9; forward 16", "a visual step, then a text-only one"),
+        _order(
+            "cap 16: set 16; forward 16; set 3; forward 3; forward 9", "a long visual step, a short one, text"
+        ),
+    )
+)
 _ORDERS: Mapping[str, Orders] = {
     "vllm": VLLM_ORDERS,
     "vllm-omni": _OMNI,
     "sglang": _SGLANG,
     "transformers": _MARKED,
     "lmdeploy": _MARKED,
+    "fastdeploy": _FASTDEPLOY,
+    "tensorrt-llm": _MARKED,
 }

@@ -196,6 +196,8 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
             "which is in no class of a source: leave --source out"
         )
     engine = engine_of(source)
+    if engine.split is not None:
+        raise UsageError(f"{source.label} has no buffer: 'audit --source SOURCE' judges its splitter")
     known = [family for family in families if family.partition(":")[0] in engine.by_methods]
     if not known and not engine.by_forward:
         raise UsageError(

@@ -4,8 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from deepstack_harness.binding.argument_files import ArgumentFiles
-from deepstack_harness.binding.cut_model import PLAIN_PARTS, EngineParts, ModelClass
+from deepstack_harness.binding.cut_class import STORAGE
+from deepstack_harness.binding.cut_model import (
+    BY_FORWARD,
+    BY_METHODS,
+    PLAIN_PARTS,
+    EngineParts,
+    ModelClass,
+    Way,
+)
 from deepstack_harness.binding.discover import ModelFiles
+from deepstack_harness.binding.split_files import SplitFiles
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.sources.known_package import KnownPackage
 
@@ -22,6 +31,11 @@ class KnownEngine:
 
     `argument` is there for an engine whose payload is an argument; then `by_argument` names the text
     model of each family.  `cannot_ask` says why a rule cannot be asked of the engine's classes.
+
+    `split` is there for an engine that splits a payload over ranks, and is judged by that alone.
+
+    `by_path` says why only files on disk can be judged, for an engine without releases on the package index.
+    `handed`, `methods` and `forward` are those of `ModelFiles`.
     """
 
     package: KnownPackage
@@ -36,9 +50,16 @@ class KnownEngine:
     argument: ArgumentFiles | None = None
     by_argument: Mapping[str, str] = field(default_factory=dict)
     cannot_ask: Mapping[Rule, str] = field(default_factory=dict)
+    split: SplitFiles | None = None
+    by_path: str = ""
+    handed: str = STORAGE
+    methods: Way = BY_METHODS
+    forward: Way | None = BY_FORWARD
 
     @property
     def files(self) -> ModelFiles:
         """The place of the model files, for `discover`."""
         known = {**self.by_methods, **self.by_forward}
-        return ModelFiles(self.folder, self.word, tuple(known.values()), self.parts)
+        return ModelFiles(
+            self.folder, self.word, tuple(known.values()), self.parts, self.handed, self.methods, self.forward
+        )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from deepstack_harness.binding.argument_buffer import UNBOUNDED
 from deepstack_harness.binding.argument_files import ArgumentCut
 from deepstack_harness.binding.define import define_model
 from deepstack_harness.binding.effect_reader import EffectReader, levels_of
@@ -66,6 +67,8 @@ Arguments = Callable[[Tensor, Tensor], Mapping[str, object]]
 
 class MarkedEngine:
     """One text model that is given mask and levels; see `ArgumentEngine`."""
+
+    capacity = UNBOUNDED
 
     def __init__(
         self,

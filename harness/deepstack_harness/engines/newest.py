@@ -4,15 +4,17 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from deepstack_harness.engines.known import ENGINES
+from deepstack_harness.engines.known import ENGINES, refuse_release
 from deepstack_harness.sources.known_package import KnownPackage
 
 
 def newest_release(package: KnownPackage) -> str:
     """Return `PACKAGE==VERSION`: the final release, not yanked, that pip would install on this Python.
 
-    Asks the package index; raises `MachineError` where no such release can be seen.
+    Asks the package index; raises `MachineError` where no such release can be seen, `UsageError` for an
+    engine whose releases are not there.
     """
+    refuse_release(package.name, package.name)
     # Not at the top: the clients for an index take longer to import than a local source to bind.
     from deepstack_harness.sources.index import Index
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from deepstack_harness.binding.argument_buffer import UNBOUNDED
 from deepstack_harness.binding.argument_files import ArgumentCut
 from deepstack_harness.binding.cut_model import ModelCut
 from deepstack_harness.binding.define import define_function, define_model
@@ -42,6 +43,8 @@ _LEAST_ROWS = 64  # rows of a slot: the largest step of any order has fewer
 
 class SglangEngine:
     """One text model of SGLang with its writer and its prefill runner; see `ArgumentEngine`."""
+
+    capacity = UNBOUNDED
 
     def __init__(
         self,

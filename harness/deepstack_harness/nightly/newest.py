@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deepstack_harness.auditing.audited_source import AuditedSource, audit_source
 from deepstack_harness.contract.verdicts import UNEXPECTED
-from deepstack_harness.engines.known import ENGINES
+from deepstack_harness.engines.known import RELEASED
 from deepstack_harness.engines.newest import newest_release
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.nightly.driven import (
@@ -91,7 +91,7 @@ def audit_newest(
     """Judge every engine's newest release; BROKEN for an unexpected row, or for what is no longer driven."""
     folder.mkdir(parents=True, exist_ok=True)
     releases = NewestReleases(folder / "newest.jsonl", newest, audit)
-    packages = [engine.package for engine in ENGINES]
+    packages = [engine.package for engine in RELEASED]
     for line in releases.lines(packages, last_seen(history, folder)):
         print(line, flush=True)
     write_seen(folder, releases.seen)

@@ -18,12 +18,11 @@ def judge(observed: ObservedCase) -> Judgement:
     if not answers:
         return skip(Rule.R1, "no get answered")
     wanted = observation.levels if observation.vision else 0
-    wrong = [
-        (number, step, len(answer.rows)) for number, step, answer in answers if len(answer.rows) != wanted
-    ]
+    wrong = [(number, step, answer) for number, step, answer in answers if len(answer.rows) != wanted]
     detail = ""
     if wrong:
-        number, step, found = wrong[0]
-        what = "None" if found == 0 else plural(found, "level")
+        number, step, answer = wrong[0]
+        # An engine that hands its decoder an empty tuple is told apart from one whose get answers None.
+        what = "None" if answer.structure == "none" else plural(len(answer.rows), "level")
         detail = f"step {number} '{step}' was answered with {what}, not with {plural(wanted, 'tensor')}"
     return against(Rule.R1, len(wrong), 0, "answers", detail, [number for number, *_ in wrong])

@@ -133,7 +133,7 @@ def _cut_short(
     else:
         ended = f"the process {end.reason} in step {done + 1} '{step}'"
     if isinstance(end, WorkerEnd) and end.phase in METHODS:
-        raised = Raised(_kind(end), end.reason, end.phase, "", ends=True)
+        raised = Raised(kind_of(end), end.reason, end.phase, "", ends=True)
         last = StepFacts(step, capacity, raised=raised)
     else:
         last = StepFacts(step, capacity, unavailable=ended)
@@ -147,7 +147,8 @@ def _reason(end: WorkerEnd | RaisedInWorker) -> str:
     return f"the code that measures raised {end.sentence}"
 
 
-def _kind(end: WorkerEnd) -> str:
+def kind_of(end: WorkerEnd) -> str:
+    """Return the way in which a worker ended, as `Raised.type` names it."""
     match end:
         case Signalled():
             return end.name

@@ -26,6 +26,7 @@ from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import HarnessError
 from deepstack_harness.play.attempt import announcing
 from deepstack_harness.play.in_process import NOTHING_BOUND, Bound
+from deepstack_harness.play.observe_split import observe_split
 from deepstack_harness.play.play_case import play_case
 from deepstack_harness.play.source_class import SourceClass
 from deepstack_harness.play.user_buffer import load_buffer
@@ -75,7 +76,18 @@ def define(channel: Channel, text: str, model_class: str) -> dict[str, Any]:
         "refusals": list(found.refusals),
         "replays": found.graphs.replays,
         "lost": found.graphs.said,
+        "splits": found.splits is not None,
     }
+
+
+def split(channel: Channel, text: str, model_class: str, case: Mapping[str, Any]) -> dict[str, Any]:
+    """Split the payloads of a `Case` over its ranks, one rank after the other; return the `Observation`."""
+    torch.set_num_threads(1)
+    channel.phase(f"the parts of {model_class}")
+    splitter = _found(text, model_class).splits
+    if splitter is None:
+        raise HarnessError(f"{model_class} was not bound as a splitter")
+    return msgspec.to_builtins(observe_split(msgspec.convert(case, Case), splitter))  # type: ignore[no-any-return]
 
 
 def describe(channel: Channel, source: Mapping[str, Any]) -> dict[str, str]:

@@ -1,0 +1,93 @@
+"""TensorRT-LLM: a tree of the user's, whose writer fills one buffer and returns views of it."""
+
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.engines.synthetic_omni import write
+from cases.selftest.engines.synthetic_tensorrt import (
+    EMPTY_ON_TEXT,
+    HEADER,
+    HELPER,
+    MODEL,
+    NOT_ZEROED,
+    RIGHT,
+    tensorrt_files,
+)
+from deepstack_harness.auditing.classes import judge_class
+from deepstack_harness.auditing.source_worker import SourceWorker
+from deepstack_harness.auditing.standing import Standing
+from deepstack_harness.cli import main
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.engines.known import engine_of, open_source
+from deepstack_harness.errors import ExitCode, UsageError
+
+R = Rule
+KEPT = {R.R2, R.R3, R.R5, R.R7}
+
+
+def judged(root: Path, writer: str) -> Standing:
+    """Return the standing of the only class of a source with this writer."""
+    with SourceWorker(str(write(root, tensorrt_files(writer)))) as worker:
+        (found,) = worker.classes()
+        assert found.methods, found.refusals
+        return judge_class(found, worker)
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Standing:
+    """A class that hands its decoder no level in a step of text."""
+    return judged(tmp_path_factory.mktemp("empty"), EMPTY_ON_TEXT)
+
+
+def test_no_levels_on_text_break_r1_and_views_too_short_r4(empty: Standing) -> None:
+    assert set(empty.broken) == {R.R1, R.R4}
+    assert set(empty.kept) >= KEPT
+
+
+def test_a_text_step_is_told_as_it_is_and_reached_by_default(empty: Standing) -> None:
+    (row,) = (row for row in empty.rows if row.rule is R.R1 and row.regime is Regime.LIVE)
+    assert "was answered with 0 levels, not with 3 tensors" in row.detail
+    assert row.reach == "default"
+
+
+def test_rules_that_cannot_be_asked_say_why(empty: Standing) -> None:
+    said = {row.rule: row for row in empty.rows if row.rule in (R.R6, R.R8)}
+    assert {row.verdict for row in said.values()} == {Verdict.SKIP}
+    assert "graphs are not driven" in said[R.R6].detail
+    assert "cut out of the encoder's rows" in said[R.R8].detail
+
+
+def test_views_on_every_step_keep_every_rule(tmp_path: Path) -> None:
+    standing = judged(tmp_path, RIGHT)
+    assert not standing.broken
+    assert set(standing.kept) >= {*KEPT, R.R1, R.R4}
+
+
+def test_a_buffer_that_is_not_zeroed_shows_earlier_rows(tmp_path: Path) -> None:
+    broken = set(judged(tmp_path, NOT_ZEROED).broken)
+    assert broken == {R.R1, R.R3, R.R4, R.R5}
+
+
+def test_a_tree_is_recognised_and_a_release_refused(tmp_path: Path) -> None:
+    source = open_source(str(write(tmp_path, tensorrt_files(RIGHT))))
+    assert engine_of(source).package.name == "tensorrt-llm"
+    assert "1.3.0" in source.label
+    with pytest.raises(UsageError, match="TensorRT-LLM is judged by path alone, since its wheel"):
+        open_source("tensorrt_llm==1.2.1")
+
+
+def test_a_helper_that_moved_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {**tensorrt_files(EMPTY_ON_TEXT), HELPER: "import torch\n"}
+    assert main(["audit", "--source", str(write(tmp_path, files))]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "places_of cannot be supplied" in said
+    assert MODEL in said
+
+
+def test_a_stub_has_no_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {**tensorrt_files(RIGHT), MODEL: f"{HEADER}    pass\n"}
+    assert main(["audit", "--source", str(write(tmp_path, files))]) == ExitCode.USAGE
+    assert "has no class with a deepstack buffer" in capsys.readouterr().err
