@@ -32,8 +32,9 @@ class AuditedClass:
     `refusals` say why a way cannot be taken, `note` what the class shares with another one.  `ended` says
     how the worker ended that defined the class; then nothing else is known.
 
-    `argument` is True for an engine whose payload is an argument.  Then `replayed_at` is the place of the
-    replay of its graphs, empty where they cannot be driven, and `lost` says what they lose, or why.
+    `argument` is True for an engine whose graphs are given a step's payload as an argument.  Then
+    `replayed_at` is the place of the replay of its graphs, empty where they cannot be driven, and `lost`
+    says what they lose, or why.
     """
 
     model_class: str
@@ -89,10 +90,18 @@ class SourceWorker(SourceProcess):
         defined = value_of(result, f"the definition of {cut.model_class}")
         ways = msgspec.convert(defined, _Defined)
         found = AuditedClass(cut.model_class, cut.member, ways.methods, ways.forward, ways.refusals, cut.note)
-        if not isinstance(cut.methods, ArgumentCut):
+        graphs_at = _graphs_at(cut)
+        if graphs_at is None:
             return found
-        place = cut.methods.replayed_at if ways.replays else ""
+        place = graphs_at if ways.replays else ""
         return replace(found, argument=True, replayed_at=place, lost=ways.lost)
+
+
+def _graphs_at(cut: FoundCut) -> str | None:
+    """Return the place of a class's own graphs, empty where it is not known; None for a class without."""
+    if isinstance(cut.methods, ArgumentCut):
+        return cut.methods.replayed_at
+    return (cut.patch.step_at or None) if cut.patch else None
 
 
 class _Defined(msgspec.Struct):

@@ -22,6 +22,7 @@ from deepstack_harness.binding.cut_model import (
     ModelCut,
     cut_model,
 )
+from deepstack_harness.binding.cut_patch import PatchCut
 from deepstack_harness.binding.syntax import parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.limits import DEPTH, MOST_DEPTH
@@ -46,7 +47,8 @@ class FoundCut:
     """One class that was found, cut in both ways: `BY_METHODS` and `BY_FORWARD`.
 
     An engine whose payload is an argument is cut as a whole in place of methods.  A sentence stands where a
-    way cannot be taken; `note` says what the class shares with another one.
+    way cannot be taken; `note` says what the class shares with another one.  `patch` is what a plugin does
+    to the class.
     """
 
     model_class: str
@@ -54,6 +56,7 @@ class FoundCut:
     methods: ModelCut | ArgumentCut | str
     forward: ModelCut | str
     note: str = ""
+    patch: PatchCut | None = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The deepstack classes of a source, bound as its engine says."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from deepstack_harness.binding.argument_class import ArgumentClass, MakeEngine
@@ -13,6 +13,8 @@ from deepstack_harness.engines.marked_model import KINDS as MARKED_KINDS
 from deepstack_harness.engines.marked_model import MarkedEngine, of_lmdeploy, of_transformers
 from deepstack_harness.engines.sglang_model import SglangEngine
 from deepstack_harness.engines.sglang_stand_ins import KINDS
+from deepstack_harness.engines.tpu_inference_model import define_patched
+from deepstack_harness.engines.vllm_ascend_model import define_wrapped
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source
 
@@ -32,6 +34,9 @@ def classes_of(source: Source) -> list[Found]:
 
 def define_class(source: Source, found: FoundCut) -> Found:
     """Define a class in each way in which it was cut, with the engine around it where there is one."""
+    overlaid = _OVERLAYS.get(source.package)
+    if overlaid is not None:
+        return overlaid(source, found)
     cut = found.methods
     if not isinstance(cut, ArgumentCut):
         return define_found(source, found)
@@ -51,3 +56,8 @@ _ARGUMENT_ENGINES: Mapping[str, tuple[MakeEngine, tuple[type, ...]]] = {
     "lmdeploy": (partial(MarkedEngine, arguments=of_lmdeploy), MARKED_KINDS),
 }
 """Package -> what makes an engine of it, and its stand-ins."""
+_OVERLAYS: Mapping[str, Callable[[Source, FoundCut], Found]] = {
+    "tpu-inference": define_patched,
+    "vllm-ascend": define_wrapped,
+}
+"""Package of a plugin -> what defines a class of its base and patches it."""

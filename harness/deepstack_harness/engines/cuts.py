@@ -4,6 +4,7 @@ from deepstack_harness.binding.argument_cut import find_argument_cuts
 from deepstack_harness.binding.cut_model import BY_METHODS, ModelCut, cut_known
 from deepstack_harness.binding.discover import FoundCut, depth_limited, find_cuts
 from deepstack_harness.engines.known import engine_of
+from deepstack_harness.engines.patched import find_patched
 from deepstack_harness.errors import UsageError, unknown_name
 from deepstack_harness.sources.source import Source
 
@@ -11,6 +12,8 @@ from deepstack_harness.sources.source import Source
 def cuts_of(source: Source) -> list[FoundCut]:
     """Find and cut every deepstack class of a source; raise what `find_cuts` raises."""
     engine = engine_of(source)
+    if engine.overlay is not None:
+        return find_patched(source, engine.overlay)
     if engine.argument is not None:
         return find_argument_cuts(source, engine.argument)
     return find_cuts(source, engine.files)
@@ -23,6 +26,11 @@ def cut_methods_of(source: Source, family: str = "qwen3_vl") -> ModelCut:
     the source cannot be fetched.
     """
     engine = engine_of(source)
+    if engine.overlay is not None:
+        raise UsageError(
+            f"{source.label} changes classes of {engine.overlay.base.package.title}: "
+            "'audit --source SOURCE' judges them"
+        )
     if engine.argument is not None:
         raise UsageError(
             f"{source.label} has no get, set and clear to call, its payload is an argument: "

@@ -3,22 +3,57 @@
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.marked_engines import LMDEPLOY, TRANSFORMERS
 from deepstack_harness.engines.not_driven import NOT_DRIVEN
+from deepstack_harness.engines.plugin_base import over_base
 from deepstack_harness.engines.sglang import SGLANG
+from deepstack_harness.engines.tpu_inference import TPU_INFERENCE
 from deepstack_harness.engines.vllm import VLLM
+from deepstack_harness.engines.vllm_ascend import VLLM_ASCEND
 from deepstack_harness.engines.vllm_omni import VLLM_OMNI
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.locate import locate
+from deepstack_harness.sources.overlaid import split_over
 from deepstack_harness.sources.requirement import PathRequest, parse_source
 from deepstack_harness.sources.source import Source
 
-ENGINES: tuple[KnownEngine, ...] = (VLLM, VLLM_OMNI, SGLANG, TRANSFORMERS, LMDEPLOY)
+ENGINES: tuple[KnownEngine, ...] = (
+    VLLM,
+    VLLM_OMNI,
+    SGLANG,
+    TRANSFORMERS,
+    LMDEPLOY,
+    TPU_INFERENCE,
+    VLLM_ASCEND,
+)
 
 
 def open_source(text: str) -> Source:
     """Return the source that a user names: `vllm==0.22.1`, `installed:vllm`, or a path.
 
-    Raises `UsageError` for what is no source, and for a package that is not among `ENGINES`.
+    `PLUGIN over BASE` names both sources of a plugin; without a base the plugin's files have to pin one.
+    Raises `UsageError` for what is no source, for a package that is not among `ENGINES`, and for a base of
+    what is no plugin; `MachineError` where a file that may pin a base cannot be fetched.
     """
+    named, base = split_over(text)
+    source = _one_source(named)
+    engine = engine_of(source)
+    if engine.overlay is not None:
+        return over_base(named, source, engine, None if base is None else _one_source(base))
+    if base is not None:
+        raise UsageError(f"'{text}': {engine.package.title} changes no classes of another package")
+    return source
+
+
+def plugin_engine(text: str) -> KnownEngine | None:
+    """Return the engine of a plugin that `text` names without a base; None for every other source.
+
+    Raises what `open_source` raises of the plugin's own source.
+    """
+    named, base = split_over(text)
+    engine = engine_of(_one_source(named))
+    return engine if base is None and engine.overlay is not None else None
+
+
+def _one_source(text: str) -> Source:
     request = parse_source(text)
     if not isinstance(request, PathRequest) and request.package in NOT_DRIVEN:
         raise UsageError(f"'{text}': {request.package} is not driven: {NOT_DRIVEN[request.package]}")
