@@ -83,11 +83,11 @@ def cut_class(
 ) -> ClassCut:
     """Cut the buffer of `class_name` out of `file`.
 
-    `outside` says what is given and read around the class, `stand_ins` are the imported names that can be
-    replaced, `inherited` a base class that was cut from another file.  `verbs` names the methods to cut, where they are not get, set and clear.  Without `init` nothing of the
-    class's `__init__` is kept, and what the methods read has to be given.  Raises `NoBuffer`
-    when there is nothing to cut, and another `UsageError`, with file and line, for what does not
-    parse or cannot be supplied.
+    `outside` says what is given and read around the class, `stand_ins` are the imported names that can
+    be replaced, `inherited` a base class that was cut from another file.  `verbs` names the methods to cut,
+    where they are not get, set and clear.  Without `init` nothing of the class's `__init__` is kept, and
+    what the methods read has to be given.  Raises `NoBuffer` when there is nothing to cut, and another
+    `UsageError`, with file and line, for what does not parse or cannot be supplied.
     """
     definition = class_named(file, class_name)
     own = members_of(definition, file)

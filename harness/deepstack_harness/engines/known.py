@@ -34,26 +34,17 @@ def open_source(text: str) -> Source:
     what is no plugin; `MachineError` where a file that may pin a base cannot be fetched.
     """
     named, base = split_over(text)
-    source = _one_source(named)
+    source = one_source(named)
     engine = engine_of(source)
     if engine.overlay is not None:
-        return over_base(named, source, engine, None if base is None else _one_source(base))
+        return over_base(named, source, engine, None if base is None else one_source(base))
     if base is not None:
         raise UsageError(f"'{text}': {engine.package.title} changes no classes of another package")
     return source
 
 
-def plugin_engine(text: str) -> KnownEngine | None:
-    """Return the engine of a plugin that `text` names without a base; None for every other source.
-
-    Raises what `open_source` raises of the plugin's own source.
-    """
-    named, base = split_over(text)
-    engine = engine_of(_one_source(named))
-    return engine if base is None and engine.overlay is not None else None
-
-
-def _one_source(text: str) -> Source:
+def one_source(text: str) -> Source:
+    """Return the source that `text` names, of a plugin without its base; raise what `open_source` raises."""
     request = parse_source(text)
     if not isinstance(request, PathRequest) and request.package in NOT_DRIVEN:
         raise UsageError(f"'{text}': {request.package} is not driven: {NOT_DRIVEN[request.package]}")
