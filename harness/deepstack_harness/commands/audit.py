@@ -36,7 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--base",
         metavar="SOURCE|REV",
         help="exit with 1 only on faults that this source does not have, or this commit of the --source; for "
-        "a plugin (tpu-inference, vllm-ascend) the vLLM whose classes it changes, by default the release it pins",
+        "a plugin (tpu-inference, vllm-ascend) the vLLM that it changes, by default the release it pins",
     )
     parser.add_argument(
         "--sarif", metavar="FILE", help="also write the findings as SARIF 2.1.0, with file and lines"
