@@ -26,11 +26,6 @@ def cut_methods_of(source: Source, family: str = "qwen3_vl") -> ModelCut:
     the source cannot be fetched.
     """
     engine = engine_of(source)
-    if engine.overlay is not None:
-        raise UsageError(
-            f"{source.label} changes classes of {engine.overlay.base.package.title}: "
-            "'audit --source SOURCE' judges them"
-        )
     if engine.argument is not None:
         raise UsageError(
             f"{source.label} has no get, set and clear to call, its payload is an argument: "

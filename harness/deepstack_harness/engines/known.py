@@ -51,6 +51,18 @@ def one_source(text: str) -> Source:
     return locate(text, [engine.package for engine in ENGINES])
 
 
+def open_alone(text: str) -> Source:
+    """Return a source whose classes can be called alone; raise `UsageError` for a plugin's too."""
+    source = open_source(text)
+    overlay = engine_of(source).overlay
+    if overlay is not None:
+        raise UsageError(
+            f"{source.label} changes classes of {overlay.base.package.title}: "
+            "'audit --source SOURCE' judges them by every rule"
+        )
+    return source
+
+
 def engine_of(source: Source) -> KnownEngine:
     """Return the engine of a source that `open_source` opened."""
     return next(engine for engine in ENGINES if engine.package.name == source.package)
