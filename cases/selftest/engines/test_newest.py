@@ -1,6 +1,7 @@
 """The bare name of an engine's package: its newest release, which the index is asked for."""
 
 import os
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import pytest
 
 from cases.selftest.sources.served_index import Served, serving
 from deepstack_harness.cli import main
-from deepstack_harness.engines.newest import named_package, newest_release
+from deepstack_harness.engines.newest import named_package, newest_release, newest_source
 from deepstack_harness.engines.sglang import SGLANG
+from deepstack_harness.engines.tpu_inference import TPU_INFERENCE
 from deepstack_harness.errors import ExitCode
 
 OLDER, HERE, OTHER, YANKED = (f"sglang-0.5.{last}-py3-none-any.whl" for last in (9, 22, 23, 24))
@@ -66,3 +68,29 @@ def test_the_release_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_package_that_the_index_lacks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "--source", "lmdeploy"]) == ExitCode.MACHINE
     assert "the newest lmdeploy cannot be looked up: " in capsys.readouterr().err
+
+
+def wheel(served: Served, name: str, metadata: str) -> None:
+    """Serve a wheel that has its metadata alone."""
+    package, version, *_ = name.split("-")
+    with zipfile.ZipFile(served.folder / name, "w") as file:
+        file.writestr(
+            f"{package}-{version}.dist-info/METADATA", f"Name: {package}\nVersion: {version}\n{metadata}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("pinned", "source"),
+    [
+        ("", "tpu-inference==0.32.0 over vllm==0.33.0"),
+        ("Requires-Dist: vllm>=0.31\n", "tpu-inference==0.32.0 over vllm==0.33.0"),
+        ("Requires-Dist: vllm==0.31.0\n", "tpu-inference==0.32.0"),
+    ],
+)
+def test_a_plugin_that_pins_no_base_is_audited_over_the_newest(
+    pinned: str, source: str, index: Served
+) -> None:
+    wheel(index, "tpu_inference-0.32.0-py3-none-any.whl", pinned)
+    wheel(index, "vllm-0.33.0-py3-none-any.whl", "")
+    assert newest_source(TPU_INFERENCE.package) == source
+    assert newest_source(SGLANG.package) == newest_release(SGLANG.package)

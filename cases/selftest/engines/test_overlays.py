@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.selftest.engines.in_process_worker import InProcessWorker
 from cases.selftest.engines.synthetic_plugins import (
     CHUNKS,
     FIRST_ROWS,
@@ -40,7 +41,7 @@ Capture = pytest.CaptureFixture[str]
 
 def judged(text: str) -> Iterator[tuple[str, Standing]]:
     """Yield every class of a source with its standing."""
-    with SourceWorker(text) as worker:
+    with InProcessWorker(text) as worker:
         for found in worker.classes():
             assert found.can_be_judged, found.refusals
             yield found.model_class, located(judge_class(found, worker), worker.source, found)
@@ -97,7 +98,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
 
 
 def _shared(text: str) -> Row:
-    with SourceWorker(text) as worker:
+    with InProcessWorker(text) as worker:
         (found,) = worker.classes()
         return judge_split(found, worker, {})
 
@@ -191,11 +192,11 @@ def test_a_patch_that_moved_is_not_driven(
     assert member in found.refusals[-1]
 
 
-def test_a_file_that_moved_is_told_by_the_audit(tmp_path: Path, capsys: Capture) -> None:
+def test_a_file_that_moved_is_named(tmp_path: Path) -> None:
     files = {"vllm_ascend/patch/moved.py": ascend_files()[WRAP]}
-    told = _spoken(["--source", over(tmp_path, files, vllm_files(VL))], capsys)
-    assert "no deepstack class can be judged" in told
-    assert f"has no {WRAP}" in told
+    (found,) = classes_of(open_source(over(tmp_path, files, vllm_files(VL))))
+    assert found.methods is None
+    assert f"has no {WRAP}" in found.refusals[-1]
 
 
 def test_a_base_without_a_class_is_told(tmp_path: Path) -> None:
@@ -240,7 +241,6 @@ def test_both_are_listed_as_driven(capsys: Capture) -> None:
         assert "not driven" not in lines[name]
 
 
-@pytest.mark.slow
 def test_an_unequal_split_that_pads_breaks_unpadded_steps_alone(tmp_path: Path) -> None:
     row = _shared(over(tmp_path, ascend_files(PADS), vllm_files(VL)))
     assert row.reach == "latent"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from deepstack_harness.auditing.classes import judge_class
 from deepstack_harness.auditing.controls import unjudged
+from deepstack_harness.auditing.known_in_source import known_in
 from deepstack_harness.auditing.places import class_at, inside_package, located
 from deepstack_harness.auditing.source_systems import SourceSystems, judge_systems
 from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
 from deepstack_harness.auditing.standing import Standing
-from deepstack_harness.catalogue.known_failures import known_of
 from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.known import engine_of
@@ -77,9 +77,7 @@ def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: boo
         beside = beside.unjudged(why)
     names = [one.model_class for one in (*standings, *beside.standings)]
     references = {
-        (name, rule): reference
-        for name in names
-        for rule, reference in known_of(source.package, source.version, name).items()
+        (name, rule): reference for name in names for rule, reference in known_in(source, name).items()
     }
     refused = tuple(one for one in found if not one.can_be_judged)
     alone = [one.lost for one in judged if one.argument and one.ended is None and not one.replayed_at]

@@ -6,10 +6,10 @@ from functools import partial
 
 from deepstack_harness.auditing.argument_classes import LIVE_TRACES, WHERE, told
 from deepstack_harness.auditing.causes import same_without_graphs
+from deepstack_harness.auditing.known_in_source import known_in
 from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
 from deepstack_harness.auditing.split_ranks import judge_split
 from deepstack_harness.auditing.standing import Standing, sum_up, sum_up_regimes
-from deepstack_harness.catalogue.known_failures import known_of
 from deepstack_harness.catalogue.latent import latent_argument
 from deepstack_harness.catalogue.matrix import plan_audit
 from deepstack_harness.catalogue.orders import Order
@@ -43,7 +43,7 @@ def judge_class(found: AuditedClass, worker: SourceWorker) -> Standing:
     class whose definition ended the worker is ERROR.
     """
     source = worker.source
-    known = known_of(source.package, source.version, found.model_class)
+    known = known_in(source, found.model_class)
     if found.ended is not None:
         planned, *_ = plan_audit(WHERE, buffer_of(source, found.model_class))
         return sum_up([unjudged_case(planned, found.ended)], source.label, found.model_class, known)

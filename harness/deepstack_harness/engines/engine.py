@@ -19,7 +19,8 @@ class Overlay:
     `stand_ins` are the imported names that its code finds objects of ours under, `given` those of its own
     functions that objects of ours replace, and `reads_too` the attributes of a model that it reads.
     `pinned_in` are files of the plugin that say which version it is made for.  With `splits` the plugin gives
-    each rank that shares a step its own rows.
+    each rank that shares a step its own rows.  With `base_storage` a payload stays where the base puts it:
+    what the base is known to break is known of the plugin too.
     """
 
     base: "KnownEngine"
@@ -29,6 +30,7 @@ class Overlay:
     reads_too: frozenset[str] = frozenset()
     pinned_in: tuple[str, ...] = ()
     splits: bool = False
+    base_storage: bool = False
 
     @property
     def files(self) -> ModelFiles:

@@ -35,5 +35,6 @@ VLLM_ASCEND = KnownEngine(
         ),
         pinned_in=("Dockerfile",),
         splits=True,
+        base_storage=True,
     ),
 )
