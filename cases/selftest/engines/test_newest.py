@@ -70,13 +70,13 @@ def test_a_package_that_the_index_lacks(capsys: pytest.CaptureFixture[str]) -> N
     assert "the newest lmdeploy cannot be looked up: " in capsys.readouterr().err
 
 
-def wheel(served: Served, name: str, metadata: str) -> None:
-    """Serve a wheel that has its metadata alone."""
-    package, version, *_ = name.split("-")
-    with zipfile.ZipFile(served.folder / name, "w") as file:
-        file.writestr(
-            f"{package}-{version}.dist-info/METADATA", f"Name: {package}\nVersion: {version}\n{metadata}"
-        )
+def wheel(path: Path, metadata: str) -> None:
+    """Write a wheel that has its metadata, and one file."""
+    package, version, *_ = path.name.split("-")
+    text = f"Name: {package}\nVersion: {version}\n{metadata}"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(f"{package}-{version}.dist-info/METADATA", text)
+        file.writestr(f"{package}/models/empty.py", "")
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,12 @@ def wheel(served: Served, name: str, metadata: str) -> None:
     ],
 )
 def test_a_plugin_that_pins_no_base_is_audited_over_the_newest(
-    pinned: str, source: str, index: Served
+    pinned: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheel(index, "tpu_inference-0.32.0-py3-none-any.whl", pinned)
-    wheel(index, "vllm-0.33.0-py3-none-any.whl", "")
+    wheel(tmp_path / "tpu_inference-0.32.0-py3-none-any.whl", pinned)
+    for name in ("vllm-0.33.0-py3-none-any.whl", OTHER):
+        wheel(tmp_path / name, "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     assert newest_source(TPU_INFERENCE.package) == source
-    assert newest_source(SGLANG.package) == newest_release(SGLANG.package)
+    assert newest_source(SGLANG.package) == "sglang==0.5.23"
