@@ -33,7 +33,7 @@ PADDED = (
 """Steps that were padded to a multiple of the ranks, and how many ranks share them."""
 UNPADDED = (("cap 16: set 10; get 10", 4), ("cap 16: set 9; get 9", 8))
 """Steps that were not: `torch.chunk` makes parts of unequal size, or fewer than there are ranks."""
-_SETTING = "sequence parallelism (--enable-expert-parallel with a MoE model)"
+_SETTING = "sequence parallelism"
 
 
 def judge_split(found: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str]) -> Row:

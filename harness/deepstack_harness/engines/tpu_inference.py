@@ -29,7 +29,7 @@ TPU_INFERENCE = KnownEngine(
     ),
     folder=_FOLDER,
     word="deepstack",
-    since="0.18",
+    since="0.19",
     how=(
         "a plugin over vLLM's classes (--base vllm==X): a dict on the model, which Qwen3-VL packs behind the "
         "embeddings of a jitted step"
