@@ -178,6 +178,17 @@ Qwen3VLForConditionalGeneration._get_deepstack_input_embeds = split(
     Qwen3VLForConditionalGeneration._get_deepstack_input_embeds
 )
 """
+ASKS_CONTEXT = """
+
+from vllm_ascend.ascend_forward_context import _EXTRA_CTX
+
+
+def shares():
+    try:
+        return _EXTRA_CTX.moved
+    except AttributeError:
+        return False
+"""
 
 
 def vllm_files(*names: str) -> dict[str, str]:

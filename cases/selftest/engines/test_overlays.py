@@ -7,6 +7,7 @@ import pytest
 
 from cases.selftest.engines.in_process_worker import InProcessWorker
 from cases.selftest.engines.synthetic_plugins import (
+    ASKS_CONTEXT,
     CHUNKS,
     FIRST_ROWS,
     OMNI,
@@ -116,6 +117,16 @@ def test_rows_of_another_rank_are_told(shared: dict[str, Row]) -> None:
     assert row.verdict is Verdict.FAIL
     assert row.reach is not None
     assert row.reach.startswith("flag: sequence parallelism")
+
+
+def test_a_flag_that_moved_is_not_taken_for_one_that_is_off(tmp_path: Path) -> None:
+    text = ascend_files()[WRAP].replace("enable_sp()", "shares()") + ASKS_CONTEXT
+    (found,) = classes_of(open_source(over(tmp_path, {WRAP: text}, vllm_files(VL))))
+    assert found.methods is None
+    assert "has no moved here" in found.refusals[-1]
+    text = text.replace("moved", "flash_comm_v1_enabled")
+    (found,) = classes_of(open_source(over(tmp_path / "named", {WRAP: text}, vllm_files(VL))))
+    assert found.methods is not None
 
 
 def test_one_rank_is_given_all_rows(tmp_path: Path) -> None:

@@ -20,15 +20,17 @@ VLLM_ASCEND = KnownEngine(
     ),
     folder=_FOLDER,
     word="deepstack",
-    since="0.18",
+    since="0.13",
     how="a plugin over vLLM's Qwen3-VL (the pinned release, or --base): each rank gets its share of the rows",
     overlay=Overlay(
         base=VLLM,
         patches=MappingProxyType({"Qwen3VLForConditionalGeneration": Patch(f"{_FOLDER}/patch_qwen3vl.py")}),
         stand_ins=frozenset(
             {
-                "_EXTRA_CTX",  # since 0.18 or before; enable_sp before it, and again from 0.27 on
+                # How a step says that ranks share it: in 0.18 and 0.23, in 0.30, and in 0.13.
+                "_EXTRA_CTX",
                 "enable_sp",
+                "get_forward_context",
                 "get_tensor_model_parallel_rank",
                 "get_tensor_model_parallel_world_size",
             }

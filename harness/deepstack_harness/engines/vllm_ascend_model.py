@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from deepstack_harness.binding.bound_class import misses_package
-from deepstack_harness.binding.define import define_function
+from deepstack_harness.binding.define import CannotSupply, define_function
 from deepstack_harness.binding.discover import FoundCut
 from deepstack_harness.binding.forward_class import ForwardClass
 from deepstack_harness.binding.found_classes import Found, define_found
@@ -33,11 +34,21 @@ class _ForwardContext:
         """True where ranks share a step."""
         return _GROUP.ranks > 1
 
+    @property
+    def sp_enabled(self) -> bool:
+        """The name of the same flag in 0.13."""
+        return _GROUP.ranks > 1
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise `CannotSupply`: a wrap that catches `AttributeError` would give every rank all rows."""
+        raise CannotSupply(f"the context of a step has no {name} here: it cannot be supplied")
+
 
 STAND_INS: Mapping[str, object] = {
     "_EXTRA_CTX": _ForwardContext(),
     # It asks the configuration of the step that runs (vllm_ascend/utils.py).
     "enable_sp": lambda *_: _GROUP.ranks > 1,
+    "get_forward_context": lambda: STAND_INS["_EXTRA_CTX"],
     "get_tensor_model_parallel_rank": lambda: _GROUP.rank,
     "get_tensor_model_parallel_world_size": lambda: _GROUP.ranks,
 }
