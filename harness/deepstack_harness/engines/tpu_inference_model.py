@@ -132,7 +132,7 @@ class JittedSteps:
         """Do nothing: a payload (levels, N, hidden) is written within its own step."""
 
     def eager(self, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
-        """Run a step of P tokens that is not compiled; see `ArgumentEngine.eager`."""
+        """Run a step of P tokens that is not compiled; return what was added, (P, hidden) per level."""
         embeds = self.embedded(tokens, payload)
         return self._text(tokens) if embeds is None else self._forward(embeds)
 
