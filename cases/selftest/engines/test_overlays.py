@@ -101,7 +101,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
 def _shared(text: str) -> Row:
     with InProcessWorker(text) as worker:
         (found,) = worker.classes()
-        return judge_split(found, worker, {})
+        standing = Standing(worker.source.label, found.model_class, (judge_split(found, worker, {}),))
+        (row,) = located(standing, worker.source, found).rows
+        return row
 
 
 def test_chunks_are_right_on_padded_steps_alone(shared: dict[str, Row]) -> None:
@@ -110,6 +112,7 @@ def test_chunks_are_right_on_padded_steps_alone(shared: dict[str, Row]) -> None:
     assert row.trace in {"cap 16: set 10; get 10", "cap 16: set 9; get 9"}
     assert row.reach == "latent"
     assert "4 steps padded to a multiple of the ranks kept it" in row.detail
+    assert row.where == f"{WRAP}:20-22"
 
 
 def test_rows_of_another_rank_are_told(shared: dict[str, Row]) -> None:

@@ -34,7 +34,7 @@ class AuditedClass:
 
     `argument` is True for an engine whose graphs are given a step's payload as an argument.  Then
     `replayed_at` is the place of the replay of its graphs, empty where they cannot be driven, and `lost`
-    says what they lose, or why.
+    says what they lose, or why.  `patched_at` is the place of what a plugin does to the class.
     """
 
     model_class: str
@@ -46,6 +46,7 @@ class AuditedClass:
     ended: str | None = None
     argument: bool = False
     replayed_at: str = ""
+    patched_at: str = ""
     lost: str = ""
 
     @property
@@ -90,6 +91,8 @@ class SourceWorker(SourceProcess):
         defined = value_of(result, f"the definition of {cut.model_class}")
         ways = msgspec.convert(defined, _Defined)
         found = AuditedClass(cut.model_class, cut.member, ways.methods, ways.forward, ways.refusals, cut.note)
+        if cut.patch is not None:
+            found = replace(found, patched_at=cut.patch.at)
         graphs_at = _graphs_at(cut)
         if graphs_at is None:
             return found

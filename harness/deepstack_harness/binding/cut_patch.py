@@ -5,7 +5,7 @@ at the top level of a file that assign to a class.
 """
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from deepstack_harness.binding.cut_class import STORAGE
@@ -36,10 +36,14 @@ class Patch:
 
 @dataclass(frozen=True)
 class PatchCut:
-    """A compiled patch.  `step_at` is `MEMBER:FIRST-LAST` of the plugin's own forward, if there is one."""
+    """A compiled patch.
+
+    `at` is its place, `MEMBER:FIRST-LAST`, and `step_at` that of the plugin's own forward, if there is one.
+    """
 
     of: Patch
     apply: HelperCut
+    at: str
     step_at: str = ""
 
 
@@ -56,11 +60,13 @@ def cut_patch(
         root = _assignments(file, model_class)
         extracted = extract(file, root, stand_ins=importable(file, patch.member) | set(stand_ins), given=())
         supplies = Helpers(source, stand_ins).supply(patch.member, file, extracted.replaced)
-        return PatchCut(patch, HelperCut(ASSIGNED, file, extracted, supplies))
+        return PatchCut(patch, HelperCut(ASSIGNED, file, extracted, supplies), _place(patch, root.body))
     apply = cut_function(source, patch.member, patch.function, stand_ins=stand_ins, given=given)
     known = {name: StandIn(name) for name in given}
     whole = HelperCut(apply.name, apply.file, apply.extract, {**apply.supplies, **known})
-    return PatchCut(patch, whole, _step_at(file, patch))
+    return PatchCut(
+        patch, whole, _function_at(file, patch, patch.function), _function_at(file, patch, patch.forward)
+    )
 
 
 def _assignments(file: SourceFile, model_class: str) -> ast.FunctionDef:
@@ -85,10 +91,15 @@ def _assigns(node: ast.stmt, model_class: str) -> bool:
     return False
 
 
-def _step_at(file: SourceFile, patch: Patch) -> str:
-    if not patch.forward:
+def _function_at(file: SourceFile, patch: Patch, name: str) -> str:
+    """Return the place of a function of the file; empty where the patch names none."""
+    if not name:
         return ""
-    node = function_named(file, patch.forward)
+    node = function_named(file, name)
     if node is None:
-        raise UsageError(f"{file.filename} defines no function {patch.forward}")
-    return f"{patch.member}:{node.lineno}-{node.end_lineno}"
+        raise UsageError(f"{file.filename} defines no function {name}")
+    return _place(patch, [node])
+
+
+def _place(patch: Patch, nodes: Sequence[ast.stmt]) -> str:
+    return f"{patch.member}:{nodes[0].lineno}-{nodes[-1].end_lineno}"
