@@ -5,7 +5,7 @@ is a recording for each shape of its arguments: what is no argument keeps the va
 was traced.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -25,6 +25,7 @@ from deepstack_harness.binding.forward_class import ForwardModels
 from deepstack_harness.binding.found_classes import Found
 from deepstack_harness.binding.methods_buffer import MethodsBuffer
 from deepstack_harness.binding.stand_ins import FORWARD_STAND_INS
+from deepstack_harness.engines.tpu_inference_stand_ins import KINDS, STAND_INS
 from deepstack_harness.errors import UsageError, passes_through
 from deepstack_harness.sources.source import Source
 from deepstack_harness.torch_compat.recording import OpRecorder
@@ -37,54 +38,6 @@ def _unpatched(_: ForwardHost) -> None:
     """Leave a model as it is."""
 
 
-class _Jax:
-    """JAX: a jitted function is called as it is."""
-
-    jit = staticmethod(lambda function: function)
-
-
-class _JaxNumpy:
-    """Functions of jax.numpy by which levels are packed."""
-
-    concatenate = staticmethod(lambda arrays, axis=0: torch.cat(tuple(arrays), dim=axis))
-    stack = staticmethod(lambda arrays, axis=0: torch.stack(tuple(arrays), dim=axis))
-    transpose = staticmethod(lambda array, axes: array.permute(axes))
-
-
-class _Module:
-    """A module of vLLM that a patch sets names in.
-
-    None of them is about the payload: they merge embeddings inside of JAX, and turn Triton off.
-    """
-
-
-def _as_value(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor: JAX arrays are values, and a view of one is a new object of torchax."""
-    return tensor.clone()
-
-
-def _merge(inputs_embeds: Tensor, multimodal_embeddings: list[Tensor], is_multimodal: Tensor) -> Tensor:
-    """Put rows (N, w) into the marked rows of (n, w) (vllm/model_executor/models/utils.py)."""
-    merged = inputs_embeds.clone()
-    merged[is_multimodal] = torch.cat(tuple(multimodal_embeddings))
-    return merged
-
-
-STAND_INS: Mapping[str, object] = {
-    **FORWARD_STAND_INS,
-    "MMEncoderAttention": None,  # in the towers alone
-    "NestedTensors": None,  # an annotation
-    "_apply_pad_sequence_patch": lambda: None,
-    "_convert_to_torchax_tensor": _as_value,
-    "_merge_multimodal_embeddings": _merge,
-    "jax": _Jax,
-    "jax.numpy": _JaxNumpy,
-    "jax_view": _as_value,
-    "numpy": None,  # in the towers alone
-    "torch_view": _as_value,
-    "vllm.model_executor.models.qwen3_vl": _Module(),
-    "vllm.model_executor.models.utils": _Module(),
-}
 _MAIN_FEATURE = 7.0  # no payload has it: a row of this value in a level was never set
 _NO_ARGUMENT = (
     "the payload is no argument of the jitted step, which is given inputs_embeds of the hidden size"
@@ -300,7 +253,7 @@ def _rehearsed(bound: ForwardModels) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:
-        if misses_package(error) or getattr(error, "obj", None) in (_Jax, _JaxNumpy):
+        if misses_package(error) or getattr(error, "obj", None) in KINDS:
             raise bound.refusal(error) from error
     except BaseException as error:  # SystemExit of a method is its own fault as well
         if passes_through(error):
