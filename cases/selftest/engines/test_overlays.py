@@ -247,6 +247,12 @@ def test_an_empty_base_is_told(tmp_path: Path, capsys: Capture) -> None:
     assert "has no class with a deepstack buffer" in told
 
 
+@pytest.mark.parametrize("command", [["repro", "43602"], ["fuzz", "--examples", "1"]])
+def test_other_commands_name_the_one_that_judges(command: list[str], tmp_path: Path, capsys: Capture) -> None:
+    assert main([*command, "--source", over(tmp_path, tpu_files())]) == ExitCode.USAGE
+    assert "changes classes of vLLM: 'audit --source SOURCE' judges them" in capsys.readouterr().err
+
+
 def test_both_are_listed_as_driven(capsys: Capture) -> None:
     assert main(["list", "engines"]) == ExitCode.HOLDS
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
