@@ -1,5 +1,6 @@
 """The bare name of an engine's package: its newest release, which the index is asked for."""
 
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import pytest
 
 from cases.selftest.sources.served_index import Served, serving, tell_pip_nothing
 from deepstack_harness.cli import main
-from deepstack_harness.engines.newest import named_package, newest_release
+from deepstack_harness.engines.newest import named_package, newest_release, newest_source
 from deepstack_harness.engines.sglang import SGLANG
+from deepstack_harness.engines.tpu_inference import TPU_INFERENCE
 from deepstack_harness.errors import ExitCode
 
 OLDER, HERE, OTHER, YANKED = (f"sglang-0.5.{last}-py3-none-any.whl" for last in (9, 22, 23, 24))
@@ -61,3 +63,32 @@ def test_the_release_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_package_that_the_index_lacks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "--source", "lmdeploy"]) == ExitCode.MACHINE
     assert "the newest lmdeploy cannot be looked up: " in capsys.readouterr().err
+
+
+def wheel(path: Path, metadata: str) -> None:
+    """Write a wheel that has its metadata, and one file."""
+    package, version, *_ = path.name.split("-")
+    text = f"Name: {package}\nVersion: {version}\n{metadata}"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(f"{package}-{version}.dist-info/METADATA", text)
+        file.writestr(f"{package}/models/empty.py", "")
+
+
+@pytest.mark.parametrize(
+    ("pinned", "source"),
+    [
+        ("", "tpu-inference==0.32.0 over vllm==0.33.0"),
+        ("Requires-Dist: vllm>=0.31\n", "tpu-inference==0.32.0 over vllm==0.33.0"),
+        ("Requires-Dist: vllm==0.31.0\n", "tpu-inference==0.32.0"),
+    ],
+)
+def test_a_plugin_that_pins_no_base_is_audited_over_the_newest(
+    pinned: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(tmp_path / "tpu_inference-0.32.0-py3-none-any.whl", pinned)
+    for name in ("vllm-0.33.0-py3-none-any.whl", OTHER):
+        wheel(tmp_path / name, "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    assert newest_source(TPU_INFERENCE.package) == source
+    assert newest_source(SGLANG.package) == "sglang==0.5.23"

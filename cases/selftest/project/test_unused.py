@@ -11,6 +11,7 @@ OF_FOREIGN_CODE = {
     "binding/forward_buffer.py get_language_model", "binding/forward_buffer.py _embed_text_input_ids",
     "engines/sglang_stand_ins.py get_slot", "engines/sglang_stand_ins.py complete_output",
     "engines/sglang_stand_ins.py is_modality", "engines/sglang_stand_ins.py add_to_output",
+    "engines/vllm_ascend_model.py flash_comm_v1_enabled", "engines/vllm_ascend_model.py sp_enabled",
     "engines/sglang_stand_ins.py get_image_feature", "engines/sglang_stand_ins.py padding_values",
     "binding/stand_ins.py _mark_tower_model", "binding/stand_ins.py _mark_language_model",
     "streams/recorded_device.py wait_event", "streams/recorded_device.py record_event",

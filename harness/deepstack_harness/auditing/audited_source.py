@@ -7,11 +7,11 @@ from pathlib import Path
 
 from deepstack_harness.auditing.classes import judge_class
 from deepstack_harness.auditing.controls import unjudged
+from deepstack_harness.auditing.known_in_source import known_in
 from deepstack_harness.auditing.places import class_at, inside_package, located
 from deepstack_harness.auditing.source_systems import SourceSystems, judge_systems
 from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
 from deepstack_harness.auditing.standing import Standing
-from deepstack_harness.catalogue.known_failures import known_of
 from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.known import engine_of
@@ -96,11 +96,7 @@ def _without_classes(source: Source) -> UsageError:
 
 def _known_references(source: Source, names: Sequence[str]) -> dict[tuple[str, Rule], str]:
     """Return the report of each known failure of these classes, by class and rule."""
-    return {
-        (name, rule): reference
-        for name in names
-        for rule, reference in known_of(source.package, source.version, name).items()
-    }
+    return {(name, rule): reference for name in names for rule, reference in known_in(source, name).items()}
 
 
 def _places(source: Source, judged: Sequence[AuditedClass], beside: SourceSystems) -> dict[str, str]:

@@ -1,15 +1,16 @@
 """Judge one class of a source: the rules that it breaks, and how the engine comes to it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from deepstack_harness.auditing.argument_classes import LIVE_TRACES, WHERE, told
 from deepstack_harness.auditing.causes import same_without_graphs
+from deepstack_harness.auditing.known_in_source import known_in
 from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
+from deepstack_harness.auditing.split_ranks import judge_split
 from deepstack_harness.auditing.splitters import judge_splitter
 from deepstack_harness.auditing.standing import Standing, sum_up, sum_up_regimes
-from deepstack_harness.catalogue.known_failures import known_of
 from deepstack_harness.catalogue.latent import latent_argument
 from deepstack_harness.catalogue.matrix import plan_audit
 from deepstack_harness.catalogue.orders import Order
@@ -43,7 +44,7 @@ def judge_class(found: AuditedClass, worker: SourceWorker) -> Standing:
     class whose definition ended the worker is ERROR.
     """
     source = worker.source
-    known = known_of(source.package, source.version, found.model_class)
+    known = known_in(source, found.model_class)
     if found.ended is not None:
         planned, *_ = plan_audit(WHERE, buffer_of(source, found.model_class))
         return sum_up([unjudged_case(planned, found.ended)], source.label, found.model_class, known)
@@ -61,8 +62,16 @@ def judge_class(found: AuditedClass, worker: SourceWorker) -> Standing:
     standing = sum_up_regimes(cases, source.label, found.model_class, known)
     standing = told(standing, found, engine_of(source).cannot_ask)
     rows = tuple(_with_reach(row, found, worker, played) for row in standing.rows)
+    rows = (*rows, *_shared_rows(found, worker, known))
     same = same_without_graphs(cases, _broken_by_graphs(rows), partial(_again, found, worker))
     return replace(standing, rows=rows, effects={**standing.effects, **same})
+
+
+def _shared_rows(found: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str]) -> list[Row]:
+    """Return the row of R9 for a plugin that gives ranks their rows."""
+    overlay = engine_of(worker.source).overlay
+    splits = overlay is not None and overlay.splits and found.methods
+    return [judge_split(found, worker, known)] if splits else []
 
 
 def _broken_by_graphs(rows: Iterable[Row]) -> dict[Rule, str]:
@@ -72,7 +81,9 @@ def _broken_by_graphs(rows: Iterable[Row]) -> dict[Rule, str]:
 
 def _again(found: AuditedClass, worker: SourceWorker, planned: PlannedCase) -> JudgedCase:
     """Play one more case, in the way that shows more of the class."""
-    (judged,) = worker.judge([planned], found.model_class, "methods" if found.methods else "forward")
+    # Graphs that are given the payload are those of whole steps.
+    way: Way = "methods" if found.methods and not (found.argument and found.forward) else "forward"
+    (judged,) = worker.judge([planned], found.model_class, way)
     return judged
 
 

@@ -34,6 +34,8 @@ def located(standing: Standing, source: Source, found: AuditedClass) -> Standing
 def _row_placed(row: Row, found: AuditedClass, statement: _Statement | None) -> Row:
     if row.regime is Regime.CAPTURED and found.replayed_at:
         return replace(row, where=found.replayed_at)
+    if row.rule is Rule.R9 and found.patched_at:
+        return replace(row, where=found.patched_at)
     return _placed(row, found.member, statement)
 
 

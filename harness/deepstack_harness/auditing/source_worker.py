@@ -34,8 +34,9 @@ class AuditedClass:
 
     `splits` is True for a function that splits a payload over ranks.
 
-    `argument` is True for an engine whose payload is an argument.  Then `replayed_at` is the place of the
-    replay of its graphs, empty where they cannot be driven, and `lost` says what they lose, or why.
+    `argument` is True for an engine whose graphs are given a step's payload as an argument.  Then
+    `replayed_at` is the place of the replay of its graphs, empty where they cannot be driven, and `lost`
+    says what they lose, or why.  `patched_at` is the place of what a plugin does to the class.
     """
 
     model_class: str
@@ -47,6 +48,7 @@ class AuditedClass:
     ended: str | None = None
     argument: bool = False
     replayed_at: str = ""
+    patched_at: str = ""
     lost: str = ""
     splits: bool = False
 
@@ -95,10 +97,20 @@ class SourceWorker(SourceProcess):
             cut.model_class, cut.member, ways.methods, ways.forward, ways.refusals, cut.note,
             splits=ways.splits,
         )  # fmt: skip
-        if not isinstance(cut.methods, ArgumentCut):
+        if cut.patch is not None:
+            found = replace(found, patched_at=cut.patch.at)
+        graphs_at = _graphs_at(cut)
+        if graphs_at is None:
             return found
-        place = cut.methods.replayed_at if ways.replays else ""
+        place = graphs_at if ways.replays else ""
         return replace(found, argument=True, replayed_at=place, lost=ways.lost)
+
+
+def _graphs_at(cut: FoundCut) -> str | None:
+    """Return the place of a class's own graphs, empty where it is not known; None for a class without."""
+    if isinstance(cut.methods, ArgumentCut):
+        return cut.methods.replayed_at
+    return (cut.patch.step_at or None) if cut.patch else None
 
 
 class _Defined(msgspec.Struct):

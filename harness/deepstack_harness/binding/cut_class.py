@@ -56,6 +56,14 @@ class ClassCut:
 
 
 @dataclass(frozen=True)
+class Outside:
+    """The code around a class: attributes that instances have before `__init__` runs, and those it reads."""
+
+    given: Collection[str]
+    reads: Collection[str] = ()
+
+
+@dataclass(frozen=True)
 class Inherited:
     """The contribution of a base class in another file: its parsed members, and how it was cut."""
 
@@ -67,7 +75,7 @@ def cut_class(
     file: SourceFile,
     class_name: str,
     *,
-    given: Collection[str],
+    outside: Outside,
     stand_ins: Collection[str],
     inherited: Inherited | None = None,
     verbs: Mapping[str, str] | None = None,
@@ -75,16 +83,15 @@ def cut_class(
 ) -> ClassCut:
     """Cut the buffer of `class_name` out of `file`.
 
-    `given` names the attributes that instances have before `__init__` runs, `stand_ins` the
-    imported names that can be replaced, `inherited` a base class that was cut from another file.
-    `verbs` names the methods to cut, where they are not get, set and clear.  Without `init` nothing of the
-    class's `__init__` is kept, and what the methods read has to be given.  Raises `NoBuffer`
-    when there is nothing to cut, and another `UsageError`, with file and line, for what does not
-    parse or cannot be supplied.
+    `outside` says what is given and read around the class, `stand_ins` are the imported names that can
+    be replaced, `inherited` a base class that was cut from another file.  `verbs` names the methods to cut,
+    where they are not get, set and clear.  Without `init` nothing of the class's `__init__` is kept, and
+    what the methods read has to be given.  Raises `NoBuffer` when there is nothing to cut, and another
+    `UsageError`, with file and line, for what does not parse or cannot be supplied.
     """
     definition = class_named(file, class_name)
     own = members_of(definition, file)
-    buffer = _BufferMembers(definition, own, file.filename, given, inherited, verbs, init=init)
+    buffer = _BufferMembers(definition, own, file.filename, outside, inherited, verbs, init=init)
     reduced = buffer.reduced()
     extracted = extract(file, reduced, stand_ins=stand_ins, given={HOST})
     lines = {
@@ -107,7 +114,7 @@ class _BufferMembers:
         definition: ast.ClassDef,
         members: Members,
         filename: str,
-        given: Collection[str],
+        outside: Outside,
         inherited: Inherited | None,
         verbs: Mapping[str, str] | None,
         *,
@@ -120,7 +127,8 @@ class _BufferMembers:
         self._inherited_init = [node for node in theirs if isinstance(node, Function)]
         self._where = f"{filename}:{definition.lineno}"
         self._filename = filename
-        self._given = {f"self.{name}" for name in given}
+        self._given = {f"self.{name}" for name in outside.given}
+        self._read_outside = {f"self.{name}" for name in outside.reads}
         self.verbs = self._find_verbs() if verbs is None else self._named(verbs)
         self._init = self._find_init() if init else self._no_init()
         self._body = self._needed_members()
@@ -178,7 +186,7 @@ class _BufferMembers:
         names = set(self.verbs.values())
         while True:
             nodes = [node for name in sorted(names) for node in self._members[name]]
-            init = self._slice({name for node in nodes for name in reads(node)})
+            init = self._slice({name for node in nodes for name in reads(node)} | self._read_outside)
             used = {name for node in (*nodes, init) for name in reads(node)}
             of_class = {name for name in self._members if f"self.{name}" in used - self._given}
             more = of_class - names - {"__init__"}

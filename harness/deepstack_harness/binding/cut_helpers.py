@@ -51,10 +51,14 @@ class Helpers:
     import in turn, each of them once.
     """
 
-    def __init__(self, source: Source, stand_ins: Collection[str]) -> None:
-        """Take a source; `stand_ins` has the real names that are never looked up."""
+    def __init__(self, source: Source, stand_ins: Collection[str], given: Collection[str] = ()) -> None:
+        """Take a source; `stand_ins` has the real names that are never looked up.
+
+        `given` are top-level names of its files that objects of ours replace.
+        """
         self._source = source
-        self._stand_ins = stand_ins
+        self._stand_ins = frozenset(stand_ins)
+        self._given = frozenset(given)
         self._found: dict[tuple[str, str], Supply] = {}
 
     def supply(self, member: str, file: SourceFile, wanted: Mapping[str, str]) -> dict[str, Supply]:
@@ -83,10 +87,12 @@ class Helpers:
 
     def _cut(self, module: str, name: str) -> Supply:
         member, file = self._read(module)
-        extracted = _extracted(file, name, importable(file, member))
+        names = importable(file, member) | self._stand_ins
+        extracted = _extracted(file, name, names, self._given)
         if extracted is None:
             return self._passed_on(member, file, name)
-        return HelperCut(name, file, extracted, self.supply(member, file, extracted.replaced))
+        given = {each: StandIn(each) for each in self._given}
+        return HelperCut(name, file, extracted, {**self.supply(member, file, extracted.replaced), **given})
 
     def _passed_on(self, member: str, file: SourceFile, name: str) -> Supply:
         """Look up a name that its module imports from yet another one."""
@@ -118,7 +124,7 @@ def cut_function(
         raise UsageError(f"{file.filename} defines no function {name}")
     known = importable(file, member) | set(stand_ins)
     extracted = extract(file, root, stand_ins=known, given=given)
-    supplies = Helpers(source, stand_ins).supply(member, file, extracted.replaced)
+    supplies = Helpers(source, stand_ins, given).supply(member, file, extracted.replaced)
     return HelperCut(name, file, extracted, supplies)
 
 
@@ -133,7 +139,7 @@ def stand_ins_of(replaced: Mapping[str, str]) -> dict[str, Supply]:
 
 
 @functools.lru_cache(maxsize=256)
-def _extracted(file: SourceFile, name: str, names: frozenset[str]) -> Extract | None:
+def _extracted(file: SourceFile, name: str, names: frozenset[str], given: frozenset[str]) -> Extract | None:
     """Compile one function; every class of a source needs the same ones."""
     root = function_named(file, name)
-    return None if root is None else extract(file, root, stand_ins=names, given=())
+    return None if root is None else extract(file, root, stand_ins=names, given=given)

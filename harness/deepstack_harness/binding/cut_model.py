@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from deepstack_harness.binding.cut_class import ClassCut, Inherited, cut_class
+from deepstack_harness.binding.cut_class import ClassCut, Inherited, Outside, cut_class
 from deepstack_harness.binding.cut_helpers import Helpers, Supply, importable, stand_ins_of
 from deepstack_harness.binding.syntax import NoBuffer, class_named, members_of, package_imports
 from deepstack_harness.errors import UsageError
@@ -22,12 +22,14 @@ class EngineParts:
 
     `stand_ins` has objects by the names that files import, `settings` values by their place below
     `vllm_config`, such as `model_config.multimodal_config`.  `answer` makes the answer of the language
-    model out of its hidden states (n, hidden).
+    model out of its hidden states (n, hidden).  `reads_too` are attributes of a model that code outside of
+    its class reads.
     """
 
     stand_ins: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
     answer: Callable[[object], object] = _as_it_is
+    reads_too: frozenset[str] = frozenset()
 
 
 PLAIN_PARTS = EngineParts()
@@ -129,7 +131,13 @@ def cut_known(source: Source, model: ModelClass, way: Way) -> ModelCut:
 def _cut(source: Source, file: SourceFile, model: ModelClass, way: Way, base: ModelCut | None) -> ModelCut:
     stand_ins = _stand_ins(model, way, base)
     inherited = base.inherited() if base else None
-    done = cut_class(file, model.class_name, given=way.given, stand_ins=stand_ins, inherited=inherited)
+    done = cut_class(
+        file,
+        model.class_name,
+        outside=Outside(way.given, model.parts.reads_too),
+        stand_ins=stand_ins,
+        inherited=inherited,
+    )
     return ModelCut(source, model, file, done, stand_ins_of(done.replaced), base)
 
 
@@ -147,7 +155,7 @@ def _cut_with_helpers(
     done = cut_class(
         file,
         model.class_name,
-        given=way.given,
+        outside=Outside(way.given, model.parts.reads_too),
         stand_ins=importable(file, model.member) | stand_ins,
         inherited=base.inherited() if base else None,
         verbs=way.verbs,

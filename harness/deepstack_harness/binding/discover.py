@@ -23,6 +23,7 @@ from deepstack_harness.binding.cut_model import (
     Way,
     cut_model,
 )
+from deepstack_harness.binding.cut_patch import PatchCut
 from deepstack_harness.binding.split_files import SplitCut
 from deepstack_harness.binding.syntax import parse
 from deepstack_harness.errors import UsageError
@@ -54,7 +55,8 @@ class FoundCut:
 
     An engine whose payload is an argument, or one that splits it over ranks, is cut as a whole in place of
     methods.  A sentence stands where a way cannot be taken, an empty one where no class of the engine is
-    driven so; `note` says what the class shares with another one.
+    driven so; `note` says what the class shares with another one.  `patch` is what a plugin does to the
+    class.
     """
 
     model_class: str
@@ -62,6 +64,7 @@ class FoundCut:
     methods: ModelCut | ArgumentCut | SplitCut | str
     forward: ModelCut | str
     note: str = ""
+    patch: PatchCut | None = None
 
 
 @dataclass(frozen=True)

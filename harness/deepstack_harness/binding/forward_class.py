@@ -9,6 +9,7 @@ and clear.
 from dataclasses import dataclass
 
 import torch
+from typing_extensions import override
 
 from deepstack_harness.binding.bound_class import BoundClass, misses_package
 from deepstack_harness.binding.cut_model import ModelClass, ModelCut
@@ -16,17 +17,24 @@ from deepstack_harness.binding.define import define_model
 from deepstack_harness.binding.forward_buffer import TOKEN_IDS, DeepstackTower, ForwardBuffer, ForwardHost
 from deepstack_harness.binding.recording_model import RecordingModel
 from deepstack_harness.binding.stand_ins import FORWARD_STAND_INS, Settings, Surroundings, vllm_config
+from deepstack_harness.contract.protocols import Buffer
 from deepstack_harness.errors import UsageError, passes_through
 
 
 @dataclass(frozen=True)
-class ForwardClass(BoundClass[ForwardHost]):
-    """A class whose buffer is driven by its own `embed_input_ids` and `forward`."""
+class ForwardModels(BoundClass[ForwardHost]):
+    """A class whose objects have a language model that records, in whatever way they are driven."""
 
     def __call__(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
-    ) -> ForwardBuffer:
-        """Run the class's own allocation: per level a (capacity, hidden) tensor, in most releases.
+    ) -> Buffer:
+        """Run the class's own allocation: per level a (capacity, hidden) tensor, in most releases."""
+        raise NotImplementedError
+
+    def model(
+        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
+    ) -> ForwardHost:
+        """Make an object of the class.
 
         Raises `UsageError` that names file and line when its `__init__` cannot be run.
         """
@@ -36,7 +44,22 @@ class ForwardClass(BoundClass[ForwardHost]):
             host.accompany(RecordingModel(hidden, dtype, device, self.of.model.parts.answer))
 
         config = _config(self.of.model, capacity, hidden, levels, dtype, device)
-        instance = self._instance(config, dtype, device, prepare)
+        return self._instance(config, dtype, device, prepare)
+
+
+@dataclass(frozen=True)
+class ForwardClass(ForwardModels):
+    """A class whose buffer is driven by its own `embed_input_ids` and `forward`."""
+
+    @override
+    def __call__(
+        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
+    ) -> ForwardBuffer:
+        """Run the class's own allocation: per level a (capacity, hidden) tensor, in most releases.
+
+        Raises `UsageError` that names file and line when its `__init__` cannot be run.
+        """
+        instance = self.model(capacity, hidden, levels, dtype=dtype, device=device)
         return ForwardBuffer(instance, main_features=self.of.model.main_features)
 
     def rehearse(self) -> None:

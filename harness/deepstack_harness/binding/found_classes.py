@@ -8,7 +8,7 @@ from deepstack_harness.binding.argument_class import ArgumentClass, Rehearsal
 from deepstack_harness.binding.argument_files import ArgumentCut
 from deepstack_harness.binding.cut_model import ModelCut
 from deepstack_harness.binding.discover import FoundCut
-from deepstack_harness.binding.forward_class import ForwardClass, define_forward
+from deepstack_harness.binding.forward_class import ForwardClass, ForwardModels, define_forward
 from deepstack_harness.binding.methods_class import MethodsClass, define_methods
 from deepstack_harness.binding.split_files import SplitCut
 from deepstack_harness.binding.splitter import PayloadSplitter
@@ -32,8 +32,8 @@ class Found:
     source: Source
     model_class: str
     member: str
-    methods: MethodsClass | ArgumentClass | None = None
-    forward: ForwardClass | None = None
+    methods: MethodsClass | ForwardModels | ArgumentClass | None = None
+    forward: ForwardModels | None = None
     refusals: tuple[str, ...] = ()
     note: str = ""
     graphs: Rehearsal = NOT_REHEARSED

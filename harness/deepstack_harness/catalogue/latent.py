@@ -1,6 +1,7 @@
 """Arguments for `latent`: why no order of an engine leads to a fault, with file and line.
 
-Without one a fault that no order shows has reach `unknown`.  Lines are those of vLLM 0.32.0.
+Without one a fault that no order shows has reach `unknown`.  Lines are those of vLLM 0.32.0 where
+no release is named.
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,13 @@ _ARGUMENTS: Mapping[str, Mapping[Rule, str]] = MappingProxyType(
                 "get and clear are given the rows of a tensor (models/qwen3_vl.py:3202, :3217), and set a "
                 "payload of the class's own (:3161)"
             ),
-        }
+        },
+        "vllm-ascend": {
+            Rule.R9: (
+                "the runner pads a step to a multiple of the ranks where they share it "
+                "(vllm_ascend/worker/model_runner_v1.py:2876 and :2949 in 0.23.0.post1)"
+            ),
+        },
     }
 )
 

@@ -256,6 +256,33 @@ _FASTDEPLOY = Orders(
         ),
     )
 )
+# tpu-inference calls a jitted function at every step, which was compiled for the hidden size and every padded
+# size before it serves (runner/compilation_manager.py `_precompile_backbone_with_inputs_embeds` in 0.32.0);
+# JAX runs it uncompiled under a setting of its own.  `set 0` is a step whose embeddings are of audio alone:
+# a step of text passes its token ids (runner/tpu_runner.py:3231).
+_NOT_JITTED: Any = {"setting": "JAX_DISABLE_JIT=1"}
+_TPU = Orders(
+    (
+        _order(
+            "cap 16: set 9; forward 16; forward 16",
+            "a padded visual step, then a text-only one",
+            **_NOT_JITTED,
+        ),
+        _order(
+            "cap 16: set 16; forward 16; set 3; forward 4",
+            "a long visual step and a short one",
+            **_NOT_JITTED,
+        ),
+        _order("cap 16: set 9; forward 16; set 0; forward 16", "an image, then audio alone", **_NOT_JITTED),
+    ),
+    (
+        _order("cap 16: profile 16; set 12; forward 16; forward 16", "compiled steps: an image, then text"),
+        _order(
+            "cap 16: profile 16; profile 4; set 4; forward 4; set 9; forward 12; set 3; forward 4",
+            "compiled steps of two sizes: visual ones of either",
+        ),
+    ),
+)
 _ORDERS: Mapping[str, Orders] = {
     "vllm": VLLM_ORDERS,
     "vllm-omni": _OMNI,
@@ -264,4 +291,5 @@ _ORDERS: Mapping[str, Orders] = {
     "lmdeploy": _MARKED,
     "fastdeploy": _FASTDEPLOY,
     "tensorrt-llm": _MARKED,
+    "tpu-inference": _TPU,
 }

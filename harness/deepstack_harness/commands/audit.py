@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from deepstack_harness.auditing.gates import Gate, GateResult, judge_gate, keys_of
+from deepstack_harness.commands.audit_base import with_base
 from deepstack_harness.commands.source_arguments import SOURCE_HELP, add_sources
-from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.newest import named_package, newest_release
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.json_lines import write_text
@@ -35,7 +35,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--base",
         metavar="SOURCE|REV",
-        help="exit with 1 only on faults that this source does not have, or this commit of the --source",
+        help="exit with 1 only on faults that this source does not have, or this commit of the --source; for "
+        "a plugin (tpu-inference, vllm-ascend) the vLLM that it changes, by default the release it pins",
     )
     parser.add_argument(
         "--sarif", metavar="FILE", help="also write the findings as SARIF 2.1.0, with file and lines"
@@ -47,8 +48,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     if not args.source:
         raise UsageError(f"audit needs a source, --source {SOURCE_HELP}")
     args.source = [_one_release(text, output) for text in args.source]
-    for text in args.source:
-        open_source(text)  # misspelt ones cost no import of torch
+    args.source, args.base = with_base(args.source, args.base and _one_release(args.base, output))
     from deepstack_harness.auditing.audited_source import audit_source
 
     with output.progress("starting") as say:

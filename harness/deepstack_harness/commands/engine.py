@@ -114,9 +114,9 @@ def _models(args: Namespace, methods: Source | None) -> list[TinyModel]:
 
 
 def _methods(args: Namespace) -> Source | None:
-    from deepstack_harness.engines.known import open_source
+    from deepstack_harness.engines.known import open_alone
 
-    return None if args.methods is None else open_source(args.methods)
+    return None if args.methods is None else open_alone(args.methods)
 
 
 def _work(

@@ -13,7 +13,7 @@ from deepstack_harness.commands.arguments import finite
 from deepstack_harness.commands.source_arguments import add_source
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.plural import plural
-from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.known import open_alone
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.output import Output
 
@@ -91,7 +91,7 @@ def _campaign(args: Namespace) -> Campaign:
     asked = FuzzRequest(args.source, args.buffer, args.revision, _arm(args), args.family)
     asked.target()  # refuses what is wrong before a worker starts and a folder is made
     if asked.source:
-        open_source(asked.source)
+        open_alone(asked.source)
     played = args.examples if args.examples is not None else (_NO_END if args.minutes else EXAMPLES)
     if played < 1 or (args.minutes is not None and args.minutes <= 0):
         raise UsageError(f"{_limit(args)} must be above 0")

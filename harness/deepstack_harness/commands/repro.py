@@ -24,7 +24,7 @@ from deepstack_harness.contract.places import check_device, check_dtype
 from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.engines.known import engine_of, open_source
+from deepstack_harness.engines.known import engine_of, open_alone
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.families.variants import check_family
 from deepstack_harness.reporting.terminal.case_clock import CaseClock
@@ -98,7 +98,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     check_dtype(args.dtype)
     check_device(args.device)
     if args.source:
-        source = open_source(args.source)
+        source = open_alone(args.source)
         if engine_of(source).argument is not None:
             return _exit_code([reproduce_in_engine(incident, families, source, args, output)])
         families = _families_of_sources(incident, families, source)

@@ -20,6 +20,8 @@ from deepstack_harness.engines.sglang_stand_ins import KINDS
 from deepstack_harness.engines.splitter_model import MegatronSplitter, SwiftSplitter, rehearse
 from deepstack_harness.engines.tensorrt_model import KINDS as TENSORRT_KINDS
 from deepstack_harness.engines.tensorrt_model import TensorRtEngine
+from deepstack_harness.engines.tpu_inference_model import define_patched
+from deepstack_harness.engines.vllm_ascend_model import define_wrapped
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source
 
@@ -39,6 +41,9 @@ def classes_of(source: Source) -> list[Found]:
 
 def define_class(source: Source, found: FoundCut) -> Found:
     """Define a class in each way in which it was cut, with the engine around it where there is one."""
+    overlaid = _OVERLAYS.get(source.package)
+    if overlaid is not None:
+        return overlaid(source, found)
     cut = found.methods
     if isinstance(cut, SplitCut):
         return _define_splitter(source, found, cut)
@@ -81,3 +86,8 @@ _SPLITTERS: Mapping[str, Callable[[SplitCut], PayloadSplitter]] = {
     "megatron-bridge": MegatronSplitter,
 }
 """Package -> what makes a splitter of its functions."""
+_OVERLAYS: Mapping[str, Callable[[Source, FoundCut], Found]] = {
+    "tpu-inference": define_patched,
+    "vllm-ascend": define_wrapped,
+}
+"""Package of a plugin -> what defines a class of its base and patches it."""

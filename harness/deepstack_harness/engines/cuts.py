@@ -5,6 +5,7 @@ from deepstack_harness.binding.cut_model import ModelCut, cut_known
 from deepstack_harness.binding.discover import FoundCut, depth_limited, find_cuts
 from deepstack_harness.binding.split_cut import find_split_cuts
 from deepstack_harness.engines.known import engine_of
+from deepstack_harness.engines.patched import find_patched
 from deepstack_harness.errors import UsageError, unknown_name
 from deepstack_harness.sources.source import Source
 
@@ -12,6 +13,8 @@ from deepstack_harness.sources.source import Source
 def cuts_of(source: Source) -> list[FoundCut]:
     """Find and cut every deepstack class of a source; raise what `find_cuts` raises."""
     engine = engine_of(source)
+    if engine.overlay is not None:
+        return find_patched(source, engine.overlay)
     if engine.argument is not None:
         return find_argument_cuts(source, engine.argument)
     if engine.split is not None:

@@ -1,7 +1,7 @@
 """The facts of one engine: how its sources are recognised, and where its deepstack classes lie."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deepstack_harness.binding.argument_files import ArgumentFiles
 from deepstack_harness.binding.cut_class import STORAGE
@@ -13,10 +13,39 @@ from deepstack_harness.binding.cut_model import (
     ModelClass,
     Way,
 )
+from deepstack_harness.binding.cut_patch import Patch
 from deepstack_harness.binding.discover import ModelFiles
 from deepstack_harness.binding.split_files import SplitFiles
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.sources.known_package import KnownPackage
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """A plugin over the classes of another engine.
+
+    `patches` has what it does to each class, by the class's name, also to those that are derived from it.
+    `stand_ins` are the imported names that its code finds objects of ours under, `given` those of its own
+    functions that objects of ours replace, and `reads_too` the attributes of a model that it reads.
+    `pinned_in` are files of the plugin that say which version it is made for.  With `splits` the plugin gives
+    each rank that shares a step its own rows.  With `base_storage` a payload stays where the base puts it:
+    what the base is known to break is known of the plugin too.
+    """
+
+    base: "KnownEngine"
+    patches: Mapping[str, Patch]
+    stand_ins: frozenset[str]
+    given: frozenset[str] = frozenset()
+    reads_too: frozenset[str] = frozenset()
+    pinned_in: tuple[str, ...] = ()
+    splits: bool = False
+    base_storage: bool = False
+
+    @property
+    def files(self) -> ModelFiles:
+        """The place of the model files of the base, cut with what the plugin reads of a model."""
+        parts = replace(self.base.parts, reads_too=self.reads_too)
+        return replace(self.base.files, parts=parts)
 
 
 @dataclass(frozen=True)
@@ -29,8 +58,9 @@ class KnownEngine:
     release that has a deepstack class.  `parts` are the names and settings
     that its classes need.  With `systems` a source has placeholder ranges and dual-stream helpers too.
 
-    `argument` is there for an engine whose payload is an argument; then `by_argument` names the text
-    model of each family.  `cannot_ask` says why a rule cannot be asked of the engine's classes.
+    `overlay` is there for a plugin that changes classes of another engine.  `argument` is there for an engine
+    whose payload is an argument; then `by_argument` names the text model of each family.  `cannot_ask` says
+    why a rule cannot be asked of the engine's classes.
 
     `split` is there for an engine that splits a payload over ranks, and is judged by that alone.
 
@@ -47,6 +77,7 @@ class KnownEngine:
     by_forward: Mapping[str, ModelClass] = field(default_factory=dict)
     parts: EngineParts = PLAIN_PARTS
     systems: bool = False
+    overlay: Overlay | None = None
     argument: ArgumentFiles | None = None
     by_argument: Mapping[str, str] = field(default_factory=dict)
     cannot_ask: Mapping[Rule, str] = field(default_factory=dict)

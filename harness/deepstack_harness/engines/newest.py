@@ -4,8 +4,10 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from deepstack_harness.engines.known import ENGINES, refuse_release
+from deepstack_harness.engines.known import ENGINES, open_source, refuse_release
+from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.known_package import KnownPackage
+from deepstack_harness.sources.overlaid import OVER
 
 
 def newest_release(package: KnownPackage) -> str:
@@ -19,6 +21,22 @@ def newest_release(package: KnownPackage) -> str:
     from deepstack_harness.sources.index import Index
 
     return f"{package.name}=={Index(package).newest()}"
+
+
+def newest_source(package: KnownPackage) -> str:
+    """Return the newest release as a source: of a plugin that pins no base, over the newest base.
+
+    Raises `MachineError` where a release cannot be seen.
+    """
+    text = newest_release(package)
+    overlay = next(engine.overlay for engine in ENGINES if engine.package == package)
+    if overlay is None:
+        return text
+    try:
+        open_source(text)
+    except UsageError:
+        return f"{text}{OVER}{newest_release(overlay.base.package)}"
+    return text
 
 
 def named_package(text: str) -> KnownPackage | None:

@@ -6,15 +6,13 @@ Their payloads were read in releases and repositories of August to November 2026
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_OVERLAY = "it changes classes of vLLM, so that two sources have to be bound as one"
+_OVERLAY = "it changes the forward of a vLLM class, and nobody has written how its runner gives the rows"
 _ARGUMENT = "the payload is an argument, and nobody has written how its writer and its layers are called"
 _NOT_PYTHON = "its decoder is no Python"
 
 NOT_DRIVEN: Mapping[str, str] = MappingProxyType(
     {
-        "vllm-ascend": f"{_OVERLAY}; it also splits the payload by rank (R9)",
         "vllm-gaudi": f"{_OVERLAY}; it has no release on a package index",
-        "tpu-inference": f"{_OVERLAY}; it needs JAX, where a step is jitted with the payload as its argument",
         "vllm-rbln": "the payload is an input of a graph that the vendor's own compiler makes",
         "optimum-rbln": "the payload is an input of a graph that the vendor's own compiler makes",
         "sglang-omni": _ARGUMENT,

@@ -14,7 +14,7 @@ from pathlib import Path
 from deepstack_harness.auditing.audited_source import AuditedSource, audit_source
 from deepstack_harness.contract.verdicts import UNEXPECTED
 from deepstack_harness.engines.known import RELEASED
-from deepstack_harness.engines.newest import newest_release
+from deepstack_harness.engines.newest import newest_source
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.nightly.driven import (
     AuditedPackage,
@@ -38,7 +38,7 @@ def _audit(text: str) -> AuditedSource:
 class NewestReleases:
     """Audit of the newest releases: what was seen, which rows are unexpected, and what is lost."""
 
-    def __init__(self, rows: Path, newest: Newest = newest_release, audit: Audit = _audit) -> None:
+    def __init__(self, rows: Path, newest: Newest = newest_source, audit: Audit = _audit) -> None:
         """Write the rows of all packages to the file `rows`."""
         self.seen: dict[str, AuditedPackage] = {}
         self.lost: list[str] = []
@@ -86,7 +86,7 @@ class NewestReleases:
 
 
 def audit_newest(
-    folder: Path, history: Path, newest: Newest = newest_release, audit: Audit = _audit
+    folder: Path, history: Path, newest: Newest = newest_source, audit: Audit = _audit
 ) -> ExitCode:
     """Judge every engine's newest release; BROKEN for an unexpected row, or for what is no longer driven."""
     folder.mkdir(parents=True, exist_ok=True)

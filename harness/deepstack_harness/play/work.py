@@ -11,7 +11,7 @@ import torch
 
 from deepstack_harness.binding.argument_class import ArgumentClass
 from deepstack_harness.binding.discover import FoundCut
-from deepstack_harness.binding.forward_class import ForwardClass
+from deepstack_harness.binding.forward_class import ForwardModels
 from deepstack_harness.binding.found_classes import Found
 from deepstack_harness.binding.methods_class import MethodsClass
 from deepstack_harness.binding.replayed import ReplayedClass
@@ -23,6 +23,7 @@ from deepstack_harness.devices import parse_device, parse_dtype
 from deepstack_harness.engines.classes import define_class, methods_of
 from deepstack_harness.engines.cuts import cuts_of
 from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.tpu_inference_model import JittedClass
 from deepstack_harness.errors import HarnessError
 from deepstack_harness.play.attempt import announcing
 from deepstack_harness.play.in_process import NOTHING_BOUND, Bound
@@ -47,7 +48,7 @@ def play(
     torch.set_num_threads(1)
     parsed = msgspec.convert(case, Case)
     channel.phase("set-up")
-    bound = _bound(parsed, msgspec.convert(source, SourceClass)) if source else NOTHING_BOUND
+    bound = bind(parsed, msgspec.convert(source, SourceClass)) if source else NOTHING_BOUND
     sent: list[object] = []
 
     def send(fact: Observation | StepFacts) -> None:
@@ -128,7 +129,8 @@ def load(channel: Channel, target: str) -> str:
     return str(getattr(made, "__name__", target))
 
 
-def _bound(case: Case, source: SourceClass) -> Bound:
+def bind(case: Case, source: SourceClass) -> Bound:
+    """Return the class of a source that a case is about; raise `UsageError` where it cannot be driven."""
     if case.buffer.kind is not BufferKind.SOURCE:
         raise HarnessError(f"'{case.buffer.name}' is not a buffer of a source")
     factory = _factory(source)
@@ -137,15 +139,15 @@ def _bound(case: Case, source: SourceClass) -> Bound:
     return {case.buffer: factory}
 
 
-def _replayed(factory: MethodsClass | ForwardClass | ArgumentClass) -> BufferFactory:
+def _replayed(factory: MethodsClass | ForwardModels | ArgumentClass) -> BufferFactory:
     """Return what makes the same buffers under graphs; an engine with a runner replays its own."""
-    if isinstance(factory, ArgumentClass):
+    if isinstance(factory, ArgumentClass | JittedClass):
         return replace(factory, replays=True)
     return ReplayedClass(factory)
 
 
 @cache
-def _factory(source: SourceClass) -> MethodsClass | ForwardClass | ArgumentClass:
+def _factory(source: SourceClass) -> MethodsClass | ForwardModels | ArgumentClass:
     """Return the class, bound; raises `UsageError` where it cannot be driven in this way."""
     if source.family is not None:
         return methods_of(_opened(source.text), source.family)

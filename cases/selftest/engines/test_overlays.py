@@ -1,0 +1,295 @@
+"""Plugins over vLLM's classes: bound with their patches, judged by every rule, and shared among ranks."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.engines.in_process_worker import InProcessWorker
+from cases.selftest.engines.synthetic_plugins import (
+    ASKS_CONTEXT,
+    CHUNKS,
+    FIRST_ROWS,
+    OMNI,
+    OMNI_PATCHER,
+    PADS,
+    VL,
+    VL_PATCHER,
+    WRAP,
+    ascend_files,
+    over,
+    tpu_files,
+    vllm_files,
+    write,
+)
+from deepstack_harness.auditing.classes import judge_class
+from deepstack_harness.auditing.places import located
+from deepstack_harness.auditing.source_worker import SourceWorker
+from deepstack_harness.auditing.split_ranks import judge_split
+from deepstack_harness.auditing.standing import Standing
+from deepstack_harness.cli import main
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.row import Row
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.engines.classes import classes_of
+from deepstack_harness.engines.known import engine_of, open_source
+from deepstack_harness.errors import ExitCode, UsageError
+
+R = Rule
+Capture = pytest.CaptureFixture[str]
+
+
+def judged(text: str) -> Iterator[tuple[str, Standing]]:
+    """Yield every class of a source with its standing."""
+    with InProcessWorker(text) as worker:
+        for found in worker.classes():
+            assert found.can_be_judged, found.refusals
+            yield found.model_class, located(judge_class(found, worker), worker.source, found)
+
+
+@pytest.fixture(scope="module")
+def patched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Standing]:
+    """Both classes under a plugin that packs the payload of the first alone."""
+    return dict(judged(over(tmp_path_factory.mktemp("tpu"), tpu_files())))
+
+
+def row_of(standing: Standing, rule: Rule, regime: Regime) -> Row:
+    """Return the row of a rule in one regime."""
+    (row,) = (row for row in standing.rows if row.rule is rule and row.regime is regime)
+    return row
+
+
+def test_a_payload_that_is_no_argument_is_lost_in_a_compiled_step(patched: dict[str, Standing]) -> None:
+    row = row_of(patched[OMNI], R.R2, Regime.CAPTURED)
+    assert row.verdict is Verdict.FAIL
+    assert "the payload is no argument of the jitted step" in row.detail
+    assert row.reach == "default"
+    assert row.where is not None
+    assert row.where.startswith(f"{OMNI_PATCHER}:")
+    assert (Regime.CAPTURED, R.R2) not in patched[OMNI].effects
+
+
+def test_a_packed_payload_reaches_the_compiled_step(patched: dict[str, Standing]) -> None:
+    assert row_of(patched[VL], R.R2, Regime.CAPTURED).verdict is Verdict.PASS
+    assert not patched[VL].broken_in(Regime.CAPTURED)
+
+
+def test_a_payload_that_nothing_erases_is_told(patched: dict[str, Standing]) -> None:
+    assert R.R5 in patched[OMNI].broken_in(Regime.LIVE)
+    assert row_of(patched[OMNI], R.R5, Regime.LIVE).reach == "flag: JAX_DISABLE_JIT=1"
+    assert R.R5 in patched[VL].kept
+
+
+def test_rows_are_those_that_were_set(patched: dict[str, Standing]) -> None:
+    for standing in patched.values():
+        row = row_of(standing, R.R2, Regime.LIVE)
+        assert (row.value, row.trace) == (21, "cap 16: set 9; get 16")
+        assert {R.R1, R.R3, R.R7} <= standing.kept
+        assert row_of(standing, R.R6, Regime.LIVE).verdict is Verdict.SKIP
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
+    """The row of R9 for each way to split a payload."""
+    return {
+        split: _shared(over(tmp_path_factory.mktemp("ascend"), ascend_files(split), vllm_files(VL)))
+        for split in (CHUNKS, FIRST_ROWS)
+    }
+
+
+def _shared(text: str) -> Row:
+    with InProcessWorker(text) as worker:
+        (found,) = worker.classes()
+        standing = Standing(worker.source.label, found.model_class, (judge_split(found, worker, {}),))
+        (row,) = located(standing, worker.source, found).rows
+        return row
+
+
+def test_chunks_are_right_on_padded_steps_alone(shared: dict[str, Row]) -> None:
+    row = shared[CHUNKS]
+    assert row.verdict is Verdict.FAIL
+    assert row.trace in {"cap 16: set 10; get 10", "cap 16: set 9; get 9"}
+    assert row.reach == "latent"
+    assert "4 steps padded to a multiple of the ranks kept it" in row.detail
+    assert row.where == f"{WRAP}:20-22"
+
+
+def test_rows_of_another_rank_are_told(shared: dict[str, Row]) -> None:
+    row = shared[FIRST_ROWS]
+    assert row.verdict is Verdict.FAIL
+    assert row.reach is not None
+    assert row.reach.startswith("flag: sequence parallelism")
+
+
+def test_a_flag_that_moved_is_not_taken_for_one_that_is_off(tmp_path: Path) -> None:
+    text = ascend_files()[WRAP].replace("enable_sp()", "shares()") + ASKS_CONTEXT
+    (found,) = classes_of(open_source(over(tmp_path, {WRAP: text}, vllm_files(VL))))
+    assert found.methods is None
+    assert "has no moved here" in found.refusals[-1]
+    text = text.replace("moved", "flash_comm_v1_enabled")
+    (found,) = classes_of(open_source(over(tmp_path / "named", {WRAP: text}, vllm_files(VL))))
+    assert found.methods is not None
+
+
+def test_one_rank_is_given_all_rows(tmp_path: Path) -> None:
+    (found,) = classes_of(open_source(over(tmp_path, ascend_files(), vllm_files(VL))))
+    assert found.refusals == ()
+    assert found.methods is not None
+    assert found.forward is not None
+
+
+def test_a_class_of_the_base_that_no_patch_names_is_left_out(tmp_path: Path) -> None:
+    found = classes_of(open_source(over(tmp_path, ascend_files())))
+    assert [one.model_class for one in found] == [VL]
+
+
+def test_a_derived_class_is_patched_too(tmp_path: Path) -> None:
+    files = vllm_files(VL)
+    member = next(name for name in files if name.endswith("qwen3_vl.py"))
+    files[member] += f"\n\nclass Derived({VL}):\n    pass\n"
+    found = {one.model_class: one for one in classes_of(open_source(over(tmp_path, tpu_files(), files)))}
+    assert found["Derived"].methods is not None
+    assert found["Derived"].note == f"inherits all of {VL}"
+    assert OMNI not in {name for name, one in found.items() if one.methods}
+
+
+def test_the_source_is_named_after_both(tmp_path: Path) -> None:
+    source = open_source(over(tmp_path, tpu_files()))
+    assert source.label == f"tpu-inference at {tmp_path}/plugin over vllm at {tmp_path}/base (0.32.0)"
+    assert engine_of(source).package.name == "tpu-inference"
+
+
+@pytest.mark.parametrize(
+    ("member", "text"),
+    [
+        ("Dockerfile", "ARG VLLM_TAG=v0.31.0\n"),
+        ("PKG-INFO", "Name: vllm-ascend\nRequires-Dist: vllm==0.31.0\n"),
+        ("PKG-INFO", "Name: vllm-ascend\nRequires-Dist: vllm (==0.31.0) ; python_version > '3'\n"),
+    ],
+)
+def test_a_pinned_release_is_the_base(member: str, text: str, tmp_path: Path) -> None:
+    root = write(tmp_path, {WRAP: ascend_files()[WRAP], member: text})
+    assert open_source(str(root)).label == f"vllm-ascend at {root} over vllm 0.31.0"
+
+
+@pytest.mark.parametrize("text", ["", "ARG VLLM_TAG=main\n", "ARG VLLM_TAG=v0.31.0-dirty junk\n"])
+def test_without_a_pin_a_base_is_asked_for(text: str, tmp_path: Path) -> None:
+    root = write(tmp_path, {WRAP: ascend_files()[WRAP], "Dockerfile": text})
+    with pytest.raises(UsageError, match="pins no version of it: give --base vllm==VERSION"):
+        open_source(str(root))
+
+
+def test_a_path_may_hold_the_word(tmp_path: Path) -> None:
+    root = write(tmp_path / "one over two", vllm_files(VL))
+    assert open_source(str(root)).package == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("member", "before", "after", "said"),
+    [
+        (VL_PATCHER, "def apply_qwen3_vl_patches", "def moved", "defines no function apply_qwen3_vl_patches"),
+        (VL_PATCHER, "_patched_forward", "moved_forward", "defines no function _patched_forward"),
+        (VL_PATCHER, "as_own(v) for", "gone(v) for", "needs 'gone', which is bound nowhere"),
+        (WRAP, "._get_deepstack_input_embeds = ", ".other = ", f"assigns to no method of {VL}"),
+    ],
+)
+def test_a_patch_that_moved_is_not_driven(
+    member: str, before: str, after: str, said: str, tmp_path: Path
+) -> None:
+    files = ascend_files() if member == WRAP else tpu_files()
+    assert before in files[member]
+    text = over(tmp_path, {**files, member: files[member].replace(before, after)}, vllm_files(VL))
+    found, *_ = classes_of(open_source(text))
+    assert (found.model_class, found.methods, found.forward) == (VL, None, None)
+    assert said in found.refusals[-1]
+    assert member in found.refusals[-1]
+
+
+def test_a_file_that_moved_is_named(tmp_path: Path) -> None:
+    files = {"vllm_ascend/patch/moved.py": ascend_files()[WRAP]}
+    (found,) = classes_of(open_source(over(tmp_path, files, vllm_files(VL))))
+    assert found.methods is None
+    assert f"has no {WRAP}" in found.refusals[-1]
+
+
+def test_a_base_without_a_class_is_told(tmp_path: Path) -> None:
+    found = {
+        one.model_class: one for one in classes_of(open_source(over(tmp_path, tpu_files(), vllm_files(VL))))
+    }
+    assert found[VL].methods is not None
+    assert found[OMNI].methods is None
+    assert f"has no class {OMNI} that keeps a deepstack payload" in found[OMNI].refusals[-1]
+
+
+def _spoken(arguments: list[str], capsys: Capture) -> str:
+    assert main(["audit", *arguments]) == ExitCode.USAGE
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_base_of_the_wrong_kind_is_told(tmp_path: Path, capsys: Capture) -> None:
+    plugin = str(write(tmp_path / "plugin", tpu_files()))
+    base = str(write(tmp_path / "base", vllm_files()))
+    other = str(write(tmp_path / "other", {"sglang/srt/models/a.py": ""}))
+    assert "is a source of sglang: no --source is one" in _spoken(
+        ["--source", plugin, "--base", other], capsys
+    )
+    assert "is a source of vllm: no --source is one" in _spoken(["--source", other, "--base", base], capsys)
+    assert "or be compared with" in _spoken(["--source", plugin, "--source", base, "--base", base], capsys)
+    assert "changes no classes of another package" in _spoken(["--source", f"{base} over {base}"], capsys)
+    assert "changes classes of vLLM, not of sglang" in _spoken(["--source", f"{plugin} over {other}"], capsys)
+    assert "names no two sources" in _spoken(["--source", f"{plugin} over "], capsys)
+
+
+def test_an_empty_base_is_told(tmp_path: Path, capsys: Capture) -> None:
+    empty = {"vllm/model_executor/models/other.py": "deepstack = 0\n"}
+    told = _spoken(["--source", over(tmp_path, tpu_files(), empty)], capsys)
+    assert "has no class with a deepstack buffer" in told
+
+
+@pytest.mark.parametrize("command", [["repro", "43602"], ["fuzz", "--examples", "1"]])
+def test_other_commands_name_the_one_that_judges(command: list[str], tmp_path: Path, capsys: Capture) -> None:
+    assert main([*command, "--source", over(tmp_path, tpu_files())]) == ExitCode.USAGE
+    assert "changes classes of vLLM: 'audit --source SOURCE' judges them" in capsys.readouterr().err
+
+
+def test_both_are_listed_as_driven(capsys: Capture) -> None:
+    assert main(["list", "engines"]) == ExitCode.HOLDS
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    for name in ("tpu-inference", "vllm-ascend"):
+        assert "a plugin over vLLM's" in lines[name]
+        assert "not driven" not in lines[name]
+
+
+def test_an_unequal_split_that_pads_breaks_unpadded_steps_alone(tmp_path: Path) -> None:
+    row = _shared(over(tmp_path, ascend_files(PADS), vllm_files(VL)))
+    assert row.reach == "latent"
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_released_patches_of_tpu_inference() -> None:
+    found = dict(judged_as_far("tpu-inference==0.32.0 over vllm==0.32.0"))
+    assert set(found[VL].broken_in(Regime.LIVE)) == {R.R2, R.R4, R.R8}
+    assert not found[VL].broken_in(Regime.CAPTURED)
+    assert set(found[OMNI].broken_in(Regime.LIVE)) == {R.R2, R.R4, R.R5, R.R8}
+    assert set(found[OMNI].broken_in(Regime.CAPTURED)) == {R.R2}
+    assert not any(standing.new for standing in found.values())
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_the_released_wrap_of_vllm_ascend() -> None:
+    found = dict(judged_as_far("vllm-ascend==0.23.0.post1"))
+    row = row_of(found[VL], R.R9, Regime.LIVE)
+    assert row.verdict is Verdict.XFAIL
+    assert row.reach == "latent"
+    assert not found[VL].new
+
+
+def judged_as_far(text: str) -> Iterator[tuple[str, Standing]]:
+    """Yield every class of a source that can be driven, with its standing."""
+    with SourceWorker(text) as worker:
+        for found in worker.classes():
+            if found.model_class in {VL, OMNI}:
+                yield found.model_class, judge_class(found, worker)
