@@ -109,6 +109,23 @@ def kept_in_the_module() -> dict[str, Any]:
         }  # fmt: skip
 
 
+def guards_kept() -> dict[str, Any]:
+    """Three token counts with all guards of stock torch, or with those of shapes alone."""
+    steps = [drawn(ROWS, rows(ROWS)), drawn(5, rows(ROWS)), drawn(17, rows(ROWS))]
+    return {policy: run(cut, steps, arm=f"h200/{policy}") for policy in ("stock", "shape_env_only")}
+
+
+def doubled(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...], weight: Tensor) -> Tensor:
+    """One kernel over all rows, whose number nothing looks at."""
+    return (hidden + 1) * weight[0]
+
+
+def unbacked() -> dict[str, Any]:
+    """A graph that is traced with 1 row, which a size with a value would compile in."""
+    steps = [drawn(1, rows(ROWS)), drawn(17, rows(ROWS))]
+    return run(doubled, steps, arm="h200/drop_all/mark_unbacked")
+
+
 def unavailable() -> str:
     """Return what is said of a kernel that cannot be interpreted, through all of torch around it."""
 
