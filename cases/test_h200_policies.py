@@ -1,5 +1,6 @@
 """The arm `h200` with guards that are kept, sizes that are compiled in, and sizes that are unbacked."""
 
+import re
 from typing import NamedTuple
 
 import pytest
@@ -35,7 +36,7 @@ class Right(NamedTuple):
 FROM_1_TO_0 = "cap 16: profile 1; set 16; forward 16; set 0; forward 0"
 RIGHT = (
     Right("qwen3_vl:opaque", "h200/stock"),
-    Right("qwen3_vl:opaque", "h200/keep_tensor", dtype="float16"),
+    Right("qwen3_vl:opaque", "h200/keep_tensor", dtype="bfloat16"),
     Right("qwen3_vl:opaque", "h200/shape_env_only"),
     Right("qwen3_vl:opaque", "h200/stock/static"),
     Right("qwen3_vl:opaque", "h200/drop_all/static", "cap 16: profile 16; set 16; forward 16"),
@@ -60,6 +61,11 @@ def graphs(arm: str, trace: str, revision: str) -> GraphFacts:
     return found.graphs
 
 
+def without_bound(reason: str) -> str:
+    """Leave out how large a size may be: each backend has its own limit for the kernels that it generates."""
+    return re.sub(r"(\.size\(\)\[0\]) <= \d+", r"\1", reason)
+
+
 @pytest.mark.parametrize(
     ("policy", "trace", "revision"),
     [
@@ -74,7 +80,7 @@ def test_graphs_and_the_reasons_for_them_are_those_of_dynamo_on_the_cpu(
     """A guard that looks at a device, and fails for one that only says so, would make one graph more."""
     here, known = graphs(f"h200/{policy}", trace, revision), graphs(f"eager/{policy}", trace, revision)
     assert (here.graphs, here.recompiles, here.breaks) == (known.graphs, known.recompiles, known.breaks)
-    assert here.reasons == known.reasons
+    assert list(map(without_bound, here.reasons)) == list(map(without_bound, known.reasons))
     assert here.payload_kept == known.payload_kept
 
 
