@@ -67,6 +67,7 @@ def test_guards_that_are_kept_are_checked_and_hold(worker: Worker) -> None:
     assert read == {"hidden": ((0, 17),), "payload[0]": ((0, 17),), "weight": ((0, 1),)}
 
 
+@pytest.mark.slow  # attention and its patterns take 3 s
 def test_a_step_without_tokens_has_a_graph_of_its_own_where_guards_are_kept(worker: Worker) -> None:
     found = value_of(worker.call(f"{CHILD}:no_tokens"), "interpreting")
     assert (found["graphs"], found["apart"] < 1e-6) == (2, True)
