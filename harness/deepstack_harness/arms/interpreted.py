@@ -79,7 +79,7 @@ class InterpretedSession(CompiledSession):
         return spec.guards is not GuardPolicy.DROP_ALL or spec.shapes is ShapePolicy.MARK_UNBACKED
 
     def _on_host_gpu(self, inputs: Inputs) -> Tensor:
-        """Trace and run with tensors that say `cuda:0`, as a GPU's would; answers (n, h) on the CPU."""
+        """Run, and trace at first, with tensors that say `cuda:0`; answers (n, h) on the CPU."""
         with self.graphs.host.holding(self._module) as on_gpu:
             payload = inputs.payload and tuple(map(on_gpu, inputs.payload))
             return super().forward(Inputs(on_gpu(inputs.hidden), on_gpu(inputs.positions), payload))
