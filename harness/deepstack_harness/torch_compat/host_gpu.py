@@ -79,7 +79,8 @@ class HostGpu:
     def holding(self, module: nn.Module) -> Iterator[Callable[[Tensor], Tensor]]:
         """Give a module parameters and buffers on `cuda:0` while open; yield the function for its inputs.
 
-        Tensors may have any shape.  The memory stays the same, so that a buffer that is written between two steps has its new rows.
+        Tensors may have any shape.  The memory stays the same, so that a buffer that is written between two
+        steps has its new rows.
         """
         taken = [(one, dict(one._parameters), dict(one._buffers)) for one in module.modules()]
         try:
