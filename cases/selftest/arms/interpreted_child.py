@@ -9,6 +9,7 @@ import msgspec
 import torch
 from torch import Tensor
 from torch._inductor.select_algorithm import extern_kernels  # noqa: TID251  # to leave an operation out
+from torch.nn.functional import scaled_dot_product_attention
 
 from cases.selftest.kernels.toys import HIDDEN, ROWS, Body, Toy, cut, gathered, written_back
 from deepstack_harness.arms.interpreted import InterpretedSession
@@ -107,6 +108,35 @@ def kept_in_the_module() -> dict[str, Any]:
             "facts": msgspec.to_builtins(facts), "apart": (out - eager).abs().max().item(),
             "effect": (out - given.hidden).abs().max().item(), "graphs": dynamo.graphs_built(),
         }  # fmt: skip
+
+
+def guards_kept() -> dict[str, Any]:
+    """Three token counts with all guards of stock torch, or with those of shapes alone."""
+    steps = [drawn(ROWS, rows(ROWS)), drawn(5, rows(ROWS)), drawn(17, rows(ROWS))]
+    return {policy: run(cut, steps, arm=f"h200/{policy}") for policy in ("stock", "shape_env_only")}
+
+
+def doubled(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...], weight: Tensor) -> Tensor:
+    """One kernel over all rows, whose number nothing looks at."""
+    return (hidden + 1) * weight[0]
+
+
+def unbacked() -> dict[str, Any]:
+    """A graph that is traced with 1 row, which a size with a value would compile in."""
+    steps = [drawn(1, rows(ROWS)), drawn(17, rows(ROWS))]
+    return run(doubled, steps, arm="h200/drop_all/mark_unbacked")
+
+
+def attended(hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...], weight: Tensor) -> Tensor:
+    """Attention of the tokens to each other, in which Inductor multiplies by their number."""
+    x = (hidden * weight[0]).view(1, 1, -1, HIDDEN)
+    return scaled_dot_product_attention(x, x, x, is_causal=True)[0, 0] + payload[0]
+
+
+def no_tokens() -> dict[str, Any]:
+    """A step of 3 tokens, and one of none, which has a graph of its own where guards are kept."""
+    steps = [drawn(3, rows(3)), drawn(0, rows(0)), drawn(4, rows(4))]
+    return run(attended, steps, arm="h200/stock")
 
 
 def unavailable() -> str:

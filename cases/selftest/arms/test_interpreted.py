@@ -58,6 +58,28 @@ def test_one_graph_serves_every_count_and_touches_its_rows_alone(worker: Worker)
     }  # fmt: skip
 
 
+def test_guards_that_are_kept_are_checked_and_hold(worker: Worker) -> None:
+    found = value_of(worker.call(f"{CHILD}:guards_kept"), "interpreting")
+    assert [(one["graphs"], one["apart"] < 1e-6) for one in found.values()] == [(1, True)] * 2
+    assert found["stock"]["checked"] > found["shape_env_only"]["checked"] > 0
+    facts = msgspec.convert(found["stock"]["facts"], AccessFacts)
+    read = {access.tensor: access.read for access in facts.accesses if access.read}
+    assert read == {"hidden": ((0, 17),), "payload[0]": ((0, 17),), "weight": ((0, 1),)}
+
+
+@pytest.mark.slow  # attention and its patterns take 3 s
+def test_a_step_without_tokens_has_a_graph_of_its_own_where_guards_are_kept(worker: Worker) -> None:
+    found = value_of(worker.call(f"{CHILD}:no_tokens"), "interpreting")
+    assert (found["graphs"], found["apart"] < 1e-6) == (2, True)
+
+
+def test_a_graph_with_unbacked_sizes_serves_every_count(worker: Worker) -> None:
+    found = value_of(worker.call(f"{CHILD}:unbacked"), "interpreting")
+    assert (found["graphs"], found["apart"] < 1e-6) == (1, True)
+    facts = msgspec.convert(found["facts"], AccessFacts)
+    assert {access.read for access in facts.accesses if access.tensor == "hidden"} == {((0, 17),)}
+
+
 @pytest.mark.slow
 def test_a_payload_that_the_module_keeps_is_read_where_it_was_written_last(worker: Worker) -> None:
     found = value_of(worker.call(f"{CHILD}:kept_in_the_module"), "interpreting")

@@ -41,9 +41,16 @@ BREAKING = st.builds(
     ranks=st.integers(1, 4),
     breaks=st.just(True),
 )
+INTERPRETED = st.builds(
+    ArmSpec,
+    st.sampled_from(sorted(set(GuardPolicy) - {GuardPolicy.NONE})),
+    st.sampled_from(sorted(set(ShapePolicy) - {ShapePolicy.NONE})),
+    st.just(Backend.H200),
+    options=st.sampled_from([(), *itertools.permutations(InductorOption, 1), tuple(InductorOption)]),
+)
 
 
-@given(UNCOMPILED | COMPILED | BREAKING)
+@given(UNCOMPILED | COMPILED | BREAKING | INTERPRETED)
 def test_a_name_reads_back(arm: ArmSpec) -> None:
     assert ArmSpec.parse(arm.name) == arm
 
@@ -67,9 +74,8 @@ def test_the_usual_arms_are_distinct_and_described() -> None:
         ("eager/drop_all/reduce_overhead", "reduce_overhead is a mode of backend inductor"),
         ("eager/breaks", "breaks are those of graphs of torch.compile alone"),
         ("eager/drop_all/breaks/full", "breaks are those of graphs of torch.compile alone"),
-        ("h200/stock", "only guards that are dropped let through; use h200/drop_all"),
         ("h200/drop_all/full", "has no graphs to capture, and no ranks"),
-        ("h200/drop_all/mark_unbacked", "whose unbacked sizes torch compiles in"),
+        ("h200/stock/breaks", "breaks are those of graphs of torch.compile alone"),
         ("h200/drop_all/tp2", "has no graphs to capture, and no ranks"),
     ],
 )

@@ -115,22 +115,47 @@ def configurations() -> dict[str, Any]:
 
 
 def moved() -> dict[str, str]:
-    """The sentence for each method of the interpreter that another triton might lack."""
-    from deepstack_harness.torch_compat.interpreter import _OVERRIDDEN
+    """The sentence for each private member that another triton or torch might lack."""
+    from deepstack_harness.torch_compat import interpreter_names as names
 
-    return {name: _without(name) for name in _OVERRIDDEN}
+    found = {name: _without(interpreter.InterpreterBuilder, name) for name in names.METHODS}
+    for owner, (one, members, _) in names.MEMBERS.items():
+        for name in members:
+            found[f"{owner}.{name}"] = _unknown(names, "MEMBERS", {owner: (one, (f"{name}_of_old",), "x.py")})
+    for name in names.GENERATED:
+        found[f"wrapper.{name}"] = _unknown(names, "GENERATED", (f"{name}_of_old",))
+    return found
 
 
-def _without(name: str) -> str:
-    kept = getattr(interpreter.InterpreterBuilder, name)
-    delattr(interpreter.InterpreterBuilder, name)
+def reordered() -> str:
+    """The sentence for a method whose parameters come in another order."""
+
+    def create_masked_load(self: object, mask: object, ptrs: object, other: object) -> None: ...
+
+    with patch.object(interpreter.InterpreterBuilder, "create_masked_load", create_masked_load):
+        return _said()
+
+
+def _unknown(module: object, table: str, value: object) -> str:
+    with patch.object(module, table, value):
+        return _said()
+
+
+def _without(owner: type[Any], name: str) -> str:
+    kept = getattr(owner, name)
+    delattr(owner, name)
+    try:
+        return _said()
+    finally:
+        setattr(owner, name, kept)
+
+
+def _said() -> str:
     try:
         with graphs():
             return "nothing was missed"
     except HarnessError as error:
         return str(error)
-    finally:
-        setattr(interpreter.InterpreterBuilder, name, kept)
 
 
 def restored() -> bool:

@@ -1,9 +1,11 @@
 """Decoders whose Triton source for an H200 is interpreted: no GPU takes part, and every access is known.
 
-The decoder is traced with fake tensors on `cuda`, so that Inductor generates what an H200 would run, and the
-result is called with the decoder's own tensors in host memory, which only dropped guards let through.  This
-is the source with one configuration, programs one after the other; matrix products and attention are
-torch's.  Races, PTX, layouts and CUDA graphs are not seen.
+Where guards are dropped, the decoder is traced with fake tensors on `cuda`, so that Inductor generates what
+an H200 would run, and the result is called with the decoder's own tensors in host memory.  Guards that are
+kept would refuse those, and sizes of fake tensors are never unbacked: there the decoder is traced and called
+with tensors that say `cuda:0` over the same memory (`torch_compat.host_gpu`).  This is the source with one
+configuration, programs one after the other; matrix products and attention are torch's.  Races, PTX, layouts
+and CUDA graphs are not seen.
 """
 
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from typing_extensions import override
 
 from deepstack_harness.arms.compile import CompiledSession
 from deepstack_harness.arms.interpreter_environment import interprets_here
-from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.contract.arm_spec import ArmSpec, GuardPolicy, ShapePolicy
 from deepstack_harness.contract.facts.accesses import AccessFacts, joined
 from deepstack_harness.contract.protocols import Decoder, Inputs, Profile
 from deepstack_harness.errors import MachineError, StepUnavailable
@@ -48,17 +50,20 @@ class InterpretedSession(CompiledSession):
 
         Raises `StepUnavailable`, with the kernel's name, for code that cannot be interpreted.
         """
-        if not self._traced:
+        if not self._traced and not self._says_cuda:
             self.trace(inputs)
         memory, out = self.graphs.begin(dict(self._named(inputs))), None
         try:
-            out = super().forward(inputs)
+            out = self._on_host_gpu(inputs) if self._says_cuda else super().forward(inputs)
         finally:
             self._facts.append(memory.facts(out, inputs.positions.size(-1)))
         return out
 
     def trace(self, inputs: Inputs) -> None:
-        """Generate the graph for inputs of this structure, hidden (n, h), without running it."""
+        """Generate the graph for inputs of this structure, hidden (n, h), without running it.
+
+        For arms whose guards are dropped and whose sizes are not unbacked; others trace at the first step.
+        """
         from deepstack_harness.torch_compat.fake_copies import on_fake_gpu
         from deepstack_harness.torch_compat.lowering import NotRun
 
@@ -66,6 +71,18 @@ class InterpretedSession(CompiledSession):
             payload = inputs.payload and tuple(map(copies.of, inputs.payload))
             super().forward(Inputs(copies.of(inputs.hidden), copies.of(inputs.positions), payload))
         self._traced = True
+
+    @property
+    def _says_cuda(self) -> bool:
+        """True where guards look at devices, or sizes are unbacked, which those of fake tensors never are."""
+        spec = self._spec
+        return spec.guards is not GuardPolicy.DROP_ALL or spec.shapes is ShapePolicy.MARK_UNBACKED
+
+    def _on_host_gpu(self, inputs: Inputs) -> Tensor:
+        """Run, and trace at first, with tensors that say `cuda:0`; answers (n, h) on the CPU."""
+        with self.graphs.host.holding(self._module) as on_gpu:
+            payload = inputs.payload and tuple(map(on_gpu, inputs.payload))
+            return super().forward(Inputs(on_gpu(inputs.hidden), on_gpu(inputs.positions), payload))
 
     def take_accesses(self) -> AccessFacts | None:
         """Return what the kernels touched since the last call, None where none ran."""

@@ -159,17 +159,6 @@ class ArmSpec:
                 f"arm '{self.name}': the interpreter of {self.backend} code has no graphs to capture, "
                 "and no ranks"
             )
-        if self.shapes is ShapePolicy.MARK_UNBACKED:
-            # Seen on torch 2.13: the mark is read, and the size is compiled in all the same.
-            raise UsageError(
-                f"arm '{self.name}': the decoder is traced with tensors that have no storage, whose unbacked "
-                f"sizes torch compiles in; use {self.backend}/{GuardPolicy.DROP_ALL}"
-            )
-        if self.guards is not GuardPolicy.DROP_ALL:
-            raise UsageError(
-                f"arm '{self.name}': {self.backend} code is called with tensors of the CPU, which only "
-                f"guards that are dropped let through; use {self.backend}/{GuardPolicy.DROP_ALL}"
-            )
 
     @property
     def name(self) -> str:
@@ -282,7 +271,8 @@ _UNUSUAL = (
     "eager/stock/static", "eager/stock/static/breaks",
     "eager/drop_all/mark_unbacked", "inductor/drop_all/mark_unbacked",
     "inductor/drop_all/no_size_asserts", "inductor/drop_all/emulate_casts",
-    "h200/drop_all", "h200/drop_all/no_size_asserts",
+    "h200/drop_all", "h200/drop_all/no_size_asserts", "h200/drop_all/mark_unbacked", "h200/stock",
+    "h200/shape_env_only",
     "eager/full", "eager/piecewise", "eager/breakable",
     "eager/drop_all/full", "eager/drop_all/piecewise", "eager/drop_all/breakable",
     "inductor/drop_all/full", "inductor/drop_all/piecewise", "inductor/drop_all/breakable",

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch._dynamo.device_interface as interfaces
 from torch._inductor.constant_folding import ConstantFolder
+from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
 from torch._inductor.runtime import triton_helpers
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -76,6 +77,8 @@ def _leave_device_alone() -> None:
     _replace(torch.accelerator, "is_available", always(answer=False))
     _replace(FakeTensorMode, "avoid_device_init", property(always(answer=True)))
     _replace(ConstantFolder, "run", _on_cpu(ConstantFolder.run))
+    # It makes a zero on the device for each product with a size that is 0: those of a step of no tokens.
+    _replace(UniformValueConstantFolder, "__init__", _on_cpu(UniformValueConstantFolder.__init__))
     _replace(fake_tensor, "init_gpu_context", always(None))
 
 

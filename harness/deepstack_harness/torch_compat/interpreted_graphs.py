@@ -29,6 +29,7 @@ from deepstack_harness.errors import MachineError, StepUnavailable
 from deepstack_harness.torch_compat.device_memory import DeviceMemory
 from deepstack_harness.torch_compat.dispatched import tensors_in
 from deepstack_harness.torch_compat.fake_gpu_interface import NoDevice, always
+from deepstack_harness.torch_compat.host_gpu import HostGpu
 from deepstack_harness.torch_compat.interpreter import interpreting
 from deepstack_harness.torch_compat.lowering import NotRun
 
@@ -43,11 +44,12 @@ class InterpretedGraphs:
     """The graphs that Inductor has generated, and the memory that their next call works on.
 
     `compares` runs each launch with the first configuration of autotuning too, which costs several times
-    as much: the largest one has the fewest programs.
+    as much: the largest one has the fewest programs.  `host` knows arguments that say `cuda:0`.
     """
 
     use: Callable[[DeviceMemory], None]
     compares: bool = False
+    host: HostGpu = field(default_factory=HostGpu)
     memory: DeviceMemory = field(default_factory=lambda: DeviceMemory({}))
 
     def begin(self, known: Mapping[str, Tensor]) -> DeviceMemory:
@@ -222,6 +224,6 @@ def _make_callable(module: Any, graphs: InterpretedGraphs) -> None:  # noqa: ANN
                 "deepstack_harness/torch_compat/interpreted_graphs.py"
             )
         with _LibraryCalls(graphs.memory):
-            return generated(given)
+            return generated(list(map(graphs.host.on_host, given)))
 
     module.call = call

@@ -24,13 +24,8 @@ from triton.runtime import interpreter
 
 from deepstack_harness.errors import HarnessError, MachineError
 from deepstack_harness.torch_compat.device_memory import DeviceMemory
+from deepstack_harness.torch_compat.interpreter_names import check_names
 
-_OVERRIDDEN = (
-    "create_load", "create_store", "create_masked_load", "create_masked_store", "create_atomic_rmw",
-    "create_atomic_cas", "cast_impl", "create_fp_to_fp", "binary_op", "unary_op", "create_dot",
-    "create_extern_elementwise", "create_inline_asm",
-)  # fmt: skip
-"""Methods of `InterpreterBuilder` that this module replaces, or that call those it replaces."""
 _OTHER_NAMES = {"nearbyint": "round", "rint": "round", "fabs": "abs", "finitef": "isfinite"}
 """Functions of libdevice that torch has under another name; all others have the same one."""
 
@@ -194,14 +189,3 @@ def interpreting() -> Iterator[Callable[[DeviceMemory], None]]:
         stack.callback(setattr, builder, "__class__", type(builder))
         builder.__class__ = InterpretedMemoryBuilder
         yield use
-
-
-def check_names() -> None:
-    """Raise `MachineError` where the interpreter has lost a method that is replaced here."""
-    lost = [name for name in _OVERRIDDEN if not hasattr(interpreter.InterpreterBuilder, name)]
-    if lost:
-        raise MachineError(
-            f"triton {triton.__version__} has no {', '.join(lost)} in its InterpreterBuilder, so that "
-            "accesses or casts would be missed: install triton 3.7, or look there for the new names and "
-            "change deepstack_harness/torch_compat/interpreter.py"
-        )
