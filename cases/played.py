@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cache
 
-from cases.selftest.families.shallow import shallow
+from cases.shallow import shallow
 from deepstack_harness.catalogue.matrix import graph_budget
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.buffer_ref import registered

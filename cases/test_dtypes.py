@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cases.played import Played, play_judged
-from cases.selftest.families.shallow import shallow
+from cases.shallow import shallow
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.play.model import Model

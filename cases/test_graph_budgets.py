@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from cases.played import Played, play_judged
-from cases.selftest.families.shallow import shallow
+from cases.shallow import shallow
 from deepstack_harness.contract.case import Compare
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Trace

@@ -3,7 +3,7 @@
 import pytest
 
 from cases.played import Played, play_judged
-from cases.selftest.families.shallow import shallow
+from cases.shallow import shallow
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.families.shallow import shallow
 from cases.selftest.play.playing import broken, judge
+from cases.shallow import shallow
 from deepstack_harness.catalogue.matrix import CAPTURE_TRACES, CONTRACT_TRACES
 from deepstack_harness.catalogue.mutants import MUTANTS, read_mutants
 from deepstack_harness.catalogue.names import imported

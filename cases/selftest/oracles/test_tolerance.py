@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from cases.selftest.families.shallow import shallow
+from cases.shallow import shallow
 from deepstack_harness.callers.by_name import caller_of
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.buffer_ref import registered

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import deepstack_harness.pytest_plugin
-from cases.selftest.families.shallow import shallow
+from cases.shallow import shallow
 from deepstack_harness.auditing.regimes import RULES
 from deepstack_harness.contract.contract_text import WHERE
 from deepstack_harness.contract.observation import Observation
