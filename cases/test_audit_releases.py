@@ -129,6 +129,7 @@ def test_how_the_engine_comes_to_it(release: str, name: str, rule: Rule, regime:
 
 
 @together("0.33.0")
+@pytest.mark.slow  # 8 s
 def test_the_text_only_step_of_granite() -> None:
     judged = audit("0.33.0").standings["Granite4VisionForConditionalGeneration"]
     assert judged.broken == {R.R3, R.R4, R.R5}

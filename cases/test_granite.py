@@ -63,7 +63,7 @@ def nightly(*values: object) -> object:
         nightly("payload", ASSERTS, 1024, "granite_full", None, {R.R0, R.R2}),
         nightly("hidden", ASSERTS, 1024, "granite_full", None, {R.R0, R.R2}),
         nightly("payload", NO_ASSERTS, 1024, "granite_full", [1024, 1024, 1024], {R.R2, R.R10}),
-        ("hidden", NO_ASSERTS, 1024, "granite_full", [1024, 9, 1], {R.R2}),
+        nightly("hidden", NO_ASSERTS, 1024, "granite_full", [1024, 9, 1], {R.R2}),
         nightly("payload", ASSERTS, 512, "granite_full", [512, 9, 1], {R.R2}),
         nightly("payload", NO_ASSERTS, 512, "granite_full", [512, 9, 1], {R.R2}),
         nightly("payload", NO_ASSERTS, 1024, "granite_sliced", [1024, 9, 1], set()),

@@ -58,6 +58,7 @@ def test_one_graph_serves_every_count_and_touches_its_rows_alone(worker: Worker)
     }  # fmt: skip
 
 
+@pytest.mark.slow  # 6 s
 def test_guards_that_are_kept_are_checked_and_hold(worker: Worker) -> None:
     found = value_of(worker.call(f"{CHILD}:guards_kept"), "interpreting")
     assert [(one["graphs"], one["apart"] < 1e-6) for one in found.values()] == [(1, True)] * 2

@@ -203,6 +203,7 @@ def test_a_trace_that_does_not_show_the_fault_exits_with_1(capsys: pytest.Captur
     assert "not as expected: pr40145" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # 8 s; the sentence itself is tested with the oracles
 def test_the_diagnosis_names_the_argument_and_the_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["repro", "53516", *FAST]) == ExitCode.HOLDS  # two traces less than 43602
     out = capsys.readouterr().out

@@ -102,6 +102,7 @@ def test_symbols_are_bound_as_called_whatever_they_were_traced_with(body: Body, 
     assert called.bytes * ROWS == pytest.approx(traced.bytes * bound, rel=0.1)
 
 
+@pytest.mark.slow  # 7 s; the daily baseline of an H200 has generated kernels too
 def test_what_was_generated_is_what_runs(
     generated: KernelFacts, first_run: tuple[KernelFacts, list[int]]
 ) -> None:

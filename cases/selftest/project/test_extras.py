@@ -71,7 +71,11 @@ COMMAND = ("-m", "deepstack_harness")
             (*COMMAND, "repro", "43602", "--script", "script.py"), ExitCode.HOLDS, marks=pytest.mark.slow
         ),
         ((*COMMAND, "check", "mine:Mine"), ExitCode.HOLDS),
-        (("-m", "pytest", "-q", "-p", "no:cacheprovider", "--deepstack-report", "out"), ExitCode.HOLDS),
+        pytest.param(
+            ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--deepstack-report", "out"),
+            ExitCode.HOLDS,
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda value: " ".join(value[-3:]) if isinstance(value, tuple) else None,
 )

@@ -50,6 +50,7 @@ INLINED = [
 ]
 
 
+@pytest.mark.slow  # 4 s
 def test_our_buffers_are_inlined(tmp_path: Path) -> None:
     texts = {
         f"program_{number}": program(trace, rule, Whose(name))
