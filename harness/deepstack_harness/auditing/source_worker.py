@@ -36,7 +36,8 @@ class AuditedClass:
 
     `argument` is True for an engine whose graphs are given a step's payload as an argument.  Then
     `replayed_at` is the place of the replay of its graphs, empty where they cannot be driven, and `lost`
-    says what they lose, or why.  `patched_at` is the place of what a plugin does to the class.
+    says what they lose, or why, and `graphs_note` is what else is known of them.  `patched_at` is the place
+    of what a plugin does to the class.
     """
 
     model_class: str
@@ -50,6 +51,7 @@ class AuditedClass:
     replayed_at: str = ""
     patched_at: str = ""
     lost: str = ""
+    graphs_note: str = ""
     splits: bool = False
 
     @property
@@ -103,7 +105,8 @@ class SourceWorker(SourceProcess):
         if graphs_at is None:
             return found
         place = graphs_at if ways.replays else ""
-        return replace(found, argument=True, replayed_at=place, lost=ways.lost)
+        note = cut.methods.replay_note if isinstance(cut.methods, ArgumentCut) else ""
+        return replace(found, argument=True, replayed_at=place, lost=ways.lost, graphs_note=note)
 
 
 def _graphs_at(cut: FoundCut) -> str | None:

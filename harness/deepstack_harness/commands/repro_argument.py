@@ -105,10 +105,12 @@ def _show(
         broken |= mine
     unjudged = [one.unjudged for one in cases if one.unjudged & set(run.rules)]
     what = f"{source.label}, {found.model_class}"
+    output.line(f"{'where' if broken else 'asked'}: {found.replayed_at}")
+    if broken and found.lost:
+        output.line(f"why: {found.lost}")
+    if found.graphs_note:
+        output.line(f"note: {found.graphs_note}")
     if broken:
-        output.line(f"where: {found.replayed_at}")
-        if found.lost:
-            output.line(f"why: {found.lost}")
         output.verdict(f"{what}: HAS incident {incident.id}, breaks {names_of(broken)}", good=False)
     elif unjudged:
         output.verdict(f"{what}: incident {incident.id} could not be judged", good=False)
