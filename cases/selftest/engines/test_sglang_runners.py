@@ -19,10 +19,13 @@ from cases.selftest.engines.synthetic_sglang_runners import (
     piecewise,
     with_runner,
 )
+from cases.selftest.engines.test_sglang import audited, row_of
 from deepstack_harness.binding.argument_buffer import ReplayedArgument
 from deepstack_harness.binding.argument_class import ArgumentClass
 from deepstack_harness.binding.found_classes import Found
 from deepstack_harness.cli import main
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.classes import classes_of
 from deepstack_harness.engines.known import open_alone
 from deepstack_harness.errors import ExitCode
@@ -132,4 +135,23 @@ def test_a_bisection_names_the_tree_where_it_came_in(
     files, code, word, member = TREES[release]
     root = str(write(tmp_path, files))
     assert main(["repro", "33726", "--source", root, "--family", "qwen3_vl", "--bisect"]) == code
-    assert f"{word}: {member}:" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{word}: {member}:" in said
+    assert ("--enable-breakable-cuda-graph" in said) == (member == BREAKABLE)
+
+
+@pytest.mark.slow
+def test_the_reach_names_the_options_of_the_runner(tmp_path: Path) -> None:
+    _, standing = audited(tmp_path, with_runner(BREAKABLE, BREAKABLE_FILE, "0.5.12"))
+    row = row_of(standing, Rule.R2, Regime.CAPTURED)
+    assert row.reach == "flag: --enforce-piecewise-cuda-graph with --enable-breakable-cuda-graph"
+
+
+@pytest.mark.slow
+def test_a_runner_that_raises_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = BREAKABLE_FILE.replace("graph.replay()", 'named["input_embeds"] or graph.replay()')
+    root = str(write(tmp_path, with_runner(BREAKABLE, text, "0.5.13")))
+    assert main(["repro", "33726", "--source", root, "--family", "qwen3_vl"]) == ExitCode.BROKEN
+    said = capsys.readouterr().out
+    assert "raises, and does not lose rows silently as in incident 33726" in said
+    assert "Boolean value of Tensor" in said

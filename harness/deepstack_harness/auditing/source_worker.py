@@ -36,8 +36,9 @@ class AuditedClass:
 
     `argument` is True for an engine whose graphs are given a step's payload as an argument.  Then
     `replayed_at` is the place of the replay of its graphs, empty where they cannot be driven, and `lost`
-    says what they lose, or why, and `graphs_note` is what else is known of them.  `patched_at` is the place
-    of what a plugin does to the class.
+    says what they lose, or why, `graphs_note` is what else is known of them, and `graphs_settings` are the
+    engine's options that lead to them, where its orders do not say it.  `patched_at` is the place of what a
+    plugin does to the class.
     """
 
     model_class: str
@@ -52,6 +53,7 @@ class AuditedClass:
     patched_at: str = ""
     lost: str = ""
     graphs_note: str = ""
+    graphs_settings: str = ""
     splits: bool = False
 
     @property
@@ -105,8 +107,11 @@ class SourceWorker(SourceProcess):
         if graphs_at is None:
             return found
         place = graphs_at if ways.replays else ""
-        note = cut.methods.replay_note if isinstance(cut.methods, ArgumentCut) else ""
-        return replace(found, argument=True, replayed_at=place, lost=ways.lost, graphs_note=note)
+        found = replace(found, argument=True, replayed_at=place, lost=ways.lost)
+        if not isinstance(cut.methods, ArgumentCut):
+            return found
+        runner = cut.methods
+        return replace(found, graphs_note=runner.replay_note, graphs_settings=runner.replay_settings)
 
 
 def _graphs_at(cut: FoundCut) -> str | None:

@@ -85,7 +85,8 @@ def _with_replay(cut: ArgumentCut, source: Source, files: ArgumentFiles) -> Argu
         return replace(cut, replay=str(error))
     return replace(
         cut, replay=runner, replay_verbs=part.way.verbs or {}, has_slot=_registers(source, files),
-        replayed_at=_replayed_at(source, part), replay_note=part.note,
+        replayed_at=_replayed_at(source, part), replay_settings=part.settings,
+        replay_note=part.note,
     )  # fmt: skip
 
 

@@ -13,12 +13,14 @@ SINCE = "this release"
 class ClassPart:
     """Methods of one class that an engine is driven by: the names that are cut, and those that are given.
 
+    `settings` are the engine's options that lead to the class, where they are not those of its orders, and
     `note` is a sentence about the class for whoever reads a verdict about it.
     """
 
     member: str
     class_name: str
     way: Way
+    settings: str = ""
     note: str = ""
 
     @property
@@ -68,7 +70,8 @@ class ArgumentCut:
     `replay` is a sentence where the source has no runner that can be driven; `replay_verbs` names its
     methods: `get` captures the text model, and is missing where no graph stands in for the model; `set` runs
     a step that replays it.  `has_slot` says that the payload is registered as an input of captured graphs.
-    `replayed_at` is the place of the replay, `MEMBER:FIRST-LAST`, and `replay_note` the runner's note.
+    `replayed_at` is the place of the replay, `MEMBER:FIRST-LAST`, and `replay_settings` and
+    `replay_note` are the settings and the note of the runner.
     """
 
     text: ModelCut
@@ -79,4 +82,5 @@ class ArgumentCut:
     replay_verbs: Mapping[str, str] = field(default_factory=dict)
     has_slot: bool = False
     replayed_at: str = ""
+    replay_settings: str = ""
     replay_note: str = ""

@@ -21,7 +21,7 @@ from deepstack_harness.engines.sglang_runner_stand_ins import (
     RUNNER_STAND_INS,
     GraphSlot,
     GraphSlots,
-    Output,
+    LogitsOutput,
     RecordedGraphs,
     Runner,
     ShapeKey,
@@ -184,10 +184,10 @@ class SglangEngine:
     def _whole(self, payload: Tensor | None) -> SimpleNamespace:
         """Return the model around the text model; it writes a step's payload (levels, N, hidden) first."""
 
-        def forward(input_ids: Tensor, *_: object, **__: object) -> Output:
+        def forward(input_ids: Tensor, *_: object, **__: object) -> LogitsOutput:
             tokens = input_ids.size(0)
             self._run_text(tokens, self._arguments(tokens, payload))
-            return Output(self._zeros(1))
+            return LogitsOutput(self._zeros(1))
 
         return SimpleNamespace(forward=forward, get_input_embeddings=None)
 

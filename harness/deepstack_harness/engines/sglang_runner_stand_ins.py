@@ -69,7 +69,7 @@ class ShapeKey:
         self.size = size
 
 
-class Output:
+class LogitsOutput:
     """The output of a whole model, which older runners cut to the step (LogitsProcessorOutput)."""
 
     def __init__(self, next_token_logits: Tensor, hidden_states: None = None, **_: object) -> None:
@@ -131,7 +131,7 @@ RUNNER_STAND_INS: Mapping[str, object] = {
     **STAND_INS,
     "EmbeddingPoolerOutput": _PooledOutput,
     "ForwardContext": SimpleNamespace,
-    "LogitsProcessorOutput": Output,
+    "LogitsProcessorOutput": LogitsOutput,
     "ShapeKey": ShapeKey,
     "disable_ca_comm": _context,
     "enable_breakable_cuda_graph": _context,
@@ -143,5 +143,5 @@ RUNNER_STAND_INS: Mapping[str, object] = {
     "set_is_extend_in_batch": does_nothing,
     "set_tc_piecewise_forward_context": _context,
 }
-RUNNER_KINDS = (Runner, ShapeKey, Output, GraphSlot, GraphSlots, RecordedGraphs)
+RUNNER_KINDS = (Runner, ShapeKey, LogitsOutput, GraphSlot, GraphSlots, RecordedGraphs)
 """Stand-ins: an attribute that one of them lacks is the harness's fault, not the engine's."""

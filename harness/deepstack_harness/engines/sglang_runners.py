@@ -75,12 +75,14 @@ _COMPILED = Way(
 )
 RUNNERS = (
     ClassPart(_PREFILL, "PrefillCudaGraphRunner", _BODY),  # 0.5.16 to 0.5.23
-    ClassPart(_PREFILL, "PrefillCudaGraphRunner", _EXECUTE),  # 0.5.14 to 0.5.15.post1
+    ClassPart(  # 0.5.14 to 0.5.15.post1
+        _PREFILL, "PrefillCudaGraphRunner", _EXECUTE, settings="--cuda-graph-backend-prefill breakable"
+    ),
     ClassPart(  # 0.5.11 to 0.5.13.post1
         _BREAKABLE,
         "BreakableCudaGraphRunner",
         _GRAPHS,
-        note="it is reached with --enforce-piecewise-cuda-graph and --enable-breakable-cuda-graph",
+        settings="--enforce-piecewise-cuda-graph with --enable-breakable-cuda-graph",
     ),
     ClassPart(  # up to 0.5.10.post1
         _PIECEWISE,
