@@ -82,3 +82,22 @@ def test_what_cannot_be_asked_is_refused(
 def test_the_released_runner_has_the_incident(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["repro", "33726", "--source", "sglang==0.5.23"]) == ExitCode.BROKEN
     assert "where: sglang/srt/model_executor/runner/prefill_cuda_graph_runner.py:" in capsys.readouterr().out
+
+
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("release", "code", "said"),
+    [
+        ("0.5.10.post1", ExitCode.HOLDS, "asked: sglang/srt/model_executor/piecewise_cuda_graph_runner.py:"),
+        ("0.5.11", ExitCode.BROKEN, "where: sglang/srt/model_executor/breakable_cuda_graph_runner.py:"),
+        ("0.5.12.post1", ExitCode.BROKEN, "where: sglang/srt/model_executor/breakable_cuda_graph_runner.py:"),
+        ("0.5.14", ExitCode.BROKEN, f"where: {RUNNER}:"),
+        ("0.5.15.post1", ExitCode.BROKEN, f"where: {RUNNER}:"),
+    ],
+)
+def test_a_bisection_of_releases_names_where_it_came_in(
+    capsys: pytest.CaptureFixture[str], release: str, code: ExitCode, said: str
+) -> None:
+    assert main(["repro", "33726", "--source", f"sglang=={release}", "--bisect"]) == code
+    assert said in capsys.readouterr().out

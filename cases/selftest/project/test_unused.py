@@ -9,7 +9,8 @@ from cases.tools import unused as tool
 # Called by the code of a source, which expects these members of its base classes or of CUDA streams.
 OF_FOREIGN_CODE = {
     "binding/forward_buffer.py get_language_model", "binding/forward_buffer.py _embed_text_input_ids",
-    "engines/sglang_stand_ins.py get_slot", "engines/sglang_stand_ins.py complete_output",
+    "engines/sglang_runner_stand_ins.py get_slot", "engines/sglang_runner_stand_ins.py replay_session",
+    "engines/sglang_stand_ins.py complete_output",
     "engines/sglang_stand_ins.py is_modality", "engines/sglang_stand_ins.py add_to_output",
     "engines/vllm_ascend_model.py flash_comm_v1_enabled", "engines/vllm_ascend_model.py sp_enabled",
     "engines/sglang_stand_ins.py get_image_feature", "engines/sglang_stand_ins.py padding_values",

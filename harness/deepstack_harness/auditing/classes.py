@@ -14,7 +14,7 @@ from deepstack_harness.auditing.standing import Standing, sum_up, sum_up_regimes
 from deepstack_harness.catalogue.latent import latent_argument
 from deepstack_harness.catalogue.matrix import plan_audit
 from deepstack_harness.catalogue.orders import Order
-from deepstack_harness.catalogue.reach import LATENT, UNKNOWN, evidence_of, reach_of
+from deepstack_harness.catalogue.reach import FLAG, LATENT, UNKNOWN, evidence_of, reach_of
 from deepstack_harness.contract.case import PlannedCase, Regime
 from deepstack_harness.contract.plural import plural
 from deepstack_harness.contract.row import Evidence, Row
@@ -150,6 +150,8 @@ def _with_reach(row: Row, found: AuditedClass, worker: SourceWorker, played: Seq
     # An order of the other regime does not lead to this fault.
     mine = [one for one in played if one.judged.case.regime is row.regime]
     reach, evidence = reach_in(row.rule, found, worker, mine)
+    if row.regime is Regime.CAPTURED and reach.startswith(FLAG) and found.graphs_settings:
+        reach = f"{FLAG}{found.graphs_settings}"
     detail = f"{row.detail}{_tried(mine)}" if reach == UNKNOWN else row.detail
     return replace(row, reach=reach, evidence=evidence, detail=detail)
 

@@ -36,7 +36,9 @@ class AuditedClass:
 
     `argument` is True for an engine whose graphs are given a step's payload as an argument.  Then
     `replayed_at` is the place of the replay of its graphs, empty where they cannot be driven, and `lost`
-    says what they lose, or why.  `patched_at` is the place of what a plugin does to the class.
+    says what they lose, or why, `graphs_note` is what else is known of them, and `graphs_settings` are the
+    engine's options that lead to them, where its orders do not say it.  `patched_at` is the place of what a
+    plugin does to the class.
     """
 
     model_class: str
@@ -50,6 +52,8 @@ class AuditedClass:
     replayed_at: str = ""
     patched_at: str = ""
     lost: str = ""
+    graphs_note: str = ""
+    graphs_settings: str = ""
     splits: bool = False
 
     @property
@@ -103,7 +107,11 @@ class SourceWorker(SourceProcess):
         if graphs_at is None:
             return found
         place = graphs_at if ways.replays else ""
-        return replace(found, argument=True, replayed_at=place, lost=ways.lost)
+        found = replace(found, argument=True, replayed_at=place, lost=ways.lost)
+        if not isinstance(cut.methods, ArgumentCut):
+            return found
+        runner = cut.methods
+        return replace(found, graphs_note=runner.replay_note, graphs_settings=runner.replay_settings)
 
 
 def _graphs_at(cut: FoundCut) -> str | None:

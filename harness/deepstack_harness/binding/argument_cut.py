@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from deepstack_harness.binding.argument_files import SINCE, ArgumentCut, ArgumentFiles, ClassPart
 from deepstack_harness.binding.cut_helpers import cut_function
-from deepstack_harness.binding.cut_model import ModelClass, cut_model
+from deepstack_harness.binding.cut_model import ModelClass, ModelCut, cut_model
 from deepstack_harness.binding.discover import FoundCut, depth_limited
-from deepstack_harness.binding.syntax import Function, class_named, parse
+from deepstack_harness.binding.syntax import Function, NoBuffer, class_named, parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import NoSuchMember, Source, SourceFile
 
@@ -76,17 +76,41 @@ def _cut_or_why(source: Source, files: ArgumentFiles, member: str, name: str) ->
 
 def _with_replay(cut: ArgumentCut, source: Source, files: ArgumentFiles) -> ArgumentCut:
     """Return the cut with the runner, or with the sentence that says why it has none."""
-    part = files.replay
-    if isinstance(part, str):
-        return replace(cut, replay=part)
+    parts = files.replay
+    if isinstance(parts, str):
+        return replace(cut, replay=parts)
     try:
-        runner = cut_model(source, part.model, part.way)
+        part, runner = _cut_runner(source, parts)
     except UsageError as error:
         return replace(cut, replay=str(error))
     return replace(
         cut, replay=runner, replay_verbs=part.way.verbs or {}, has_slot=_registers(source, files),
-        replayed_at=_replayed_at(source, part),
+        replayed_at=_replayed_at(source, part), replay_settings=part.settings,
+        replay_note=part.note,
     )  # fmt: skip
+
+
+def _cut_runner(source: Source, parts: tuple[ClassPart, ...]) -> tuple[ClassPart, ModelCut]:
+    """Cut the first runner of the first file that is there; raise `UsageError` where that cannot be done.
+
+    Runners of other files are not tried: an engine that has a newer runner serves with it.
+    """
+    there = next((one.member for one in parts if _has(source, one.member)), parts[0].member)
+    refusals: list[NoBuffer] = []
+    for part in (one for one in parts if one.member == there):
+        try:
+            return part, cut_model(source, part.model, part.way)
+        except NoBuffer as error:  # the class has other methods
+            refusals.append(error)
+    raise refusals[0]
+
+
+def _has(source: Source, member: str) -> bool:
+    try:
+        source.read(member)
+    except NoSuchMember:
+        return False
+    return True
 
 
 def _registers(source: Source, files: ArgumentFiles) -> bool:

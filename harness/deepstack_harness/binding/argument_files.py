@@ -11,11 +11,17 @@ SINCE = "this release"
 
 @dataclass(frozen=True)
 class ClassPart:
-    """Methods of one class that an engine is driven by: the names that are cut, and those that are given."""
+    """Methods of one class that an engine is driven by: the names that are cut, and those that are given.
+
+    `settings` are the engine's options that lead to the class, where they are not those of its orders, and
+    `note` is a sentence about the class for whoever reads a verdict about it.
+    """
 
     member: str
     class_name: str
     way: Way
+    settings: str = ""
+    note: str = ""
 
     @property
     def model(self) -> ModelClass:
@@ -38,15 +44,16 @@ class ArgumentFiles:
     """The places of an engine whose payload is the argument `argument` of its text models.
 
     `text` says how a text model is cut, `wrapper` is the class that the writer asks about a payload, and
-    `replay` the runner, or a sentence that says why there is none.  `slots` is the file that registers the
-    inputs of a captured graph by their names.  `members` are the files of text models, where they do not lie
-    right in `folder`.  A class is judged if its method `adds` is given `argument` and reads `self.KEEPS`.
+    `replay` has the runners, newest first, or is a sentence that says why there is none.  `slots` is the file
+    that registers the inputs of a captured graph by their names.  `members` are the files of text models,
+    where they do not lie right in `folder`.  A class is judged if its method `adds` is given `argument` and
+    reads `self.KEEPS`.
     """
 
     argument: str
     folder: str
     text: Way
-    replay: ClassPart | str
+    replay: tuple[ClassPart, ...] | str
     wrapper: ClassPart | None = None
     writer: Writer | None = None
     slots: str = ""
@@ -61,9 +68,10 @@ class ArgumentCut:
 
     An engine whose text models are given mask and levels as they come has neither `wrapper` nor `writer`.
     `replay` is a sentence where the source has no runner that can be driven; `replay_verbs` names its
-    methods: `get` captures the text model, `set` runs a step that replays it.  `has_slot` says that the
-    payload is registered as an input of captured graphs.  `replayed_at` is the place of the replay,
-    `MEMBER:FIRST-LAST`.
+    methods: `get` captures the text model, and is missing where no graph stands in for the model; `set` runs
+    a step that replays it.  `has_slot` says that the payload is registered as an input of captured graphs.
+    `replayed_at` is the place of the replay, `MEMBER:FIRST-LAST`, and `replay_settings` and
+    `replay_note` are the settings and the note of the runner.
     """
 
     text: ModelCut
@@ -74,3 +82,5 @@ class ArgumentCut:
     replay_verbs: Mapping[str, str] = field(default_factory=dict)
     has_slot: bool = False
     replayed_at: str = ""
+    replay_settings: str = ""
+    replay_note: str = ""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.incidents import EngineRun, Incident
+from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.errors import UsageError, unknown_name
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from deepstack_harness.oracles.judged_case import JudgedCase
     from deepstack_harness.sources.source import Source
 
+_CALLS = "calls"
+"""Unit of rows that count calls that raised."""
 _ELSEWHERE = ("full", "trace", "arm", "workload", "script", "pytest", "upstream_test")
 """Options about our decoders, or about programs of ours."""
 
@@ -95,9 +98,11 @@ def _show(
     output.line()
     output.line(f"{source.label}, {found.model_class}, under the graphs of its own runner", "bold")
     broken: set[Rule] = set()
+    rows: list[Row] = []
     for judged in cases:
         mine = judged.broken & set(run.rules)
         told = [row.detail for row in judged.rows() if row.rule in mine]
+        rows += [row for row in judged.rows() if row.rule in mine]
         output.line(f"'{judged.case.trace}': {'; '.join(told) or 'every row that was set is there'}")
         for row in judged.rows():
             where = found.replayed_at if row.rule in mine else None
@@ -105,13 +110,24 @@ def _show(
         broken |= mine
     unjudged = [one.unjudged for one in cases if one.unjudged & set(run.rules)]
     what = f"{source.label}, {found.model_class}"
+    _place(found, output, broken=bool(broken))
     if broken:
-        output.line(f"where: {found.replayed_at}")
-        if found.lost:
-            output.line(f"why: {found.lost}")
-        output.verdict(f"{what}: HAS incident {incident.id}, breaks {names_of(broken)}", good=False)
+        silent = any(row.unit != _CALLS for row in rows)
+        has = "HAS incident" if silent else "raises, and does not lose rows silently as in incident"
+        output.verdict(f"{what}: {has} {incident.id}, breaks {names_of(broken)}", good=False)
     elif unjudged:
         output.verdict(f"{what}: incident {incident.id} could not be judged", good=False)
     else:
         output.verdict(f"{what}: free of incident {incident.id}", good=True)
     return not broken and not unjudged
+
+
+def _place(found: AuditedClass, output: Output, *, broken: bool) -> None:
+    """Print which lines were asked, what they lose, and what else is known of the runner."""
+    output.line(f"{'where' if broken else 'asked'}: {found.replayed_at}")
+    if broken and found.lost:
+        output.line(f"why: {found.lost}")
+    if found.graphs_settings:
+        output.line(f"reached with: {found.graphs_settings}")
+    if found.graphs_note:
+        output.line(f"note: {found.graphs_note}")

@@ -16,6 +16,7 @@ from deepstack_harness.engines.fastdeploy_model import define_fastdeploy
 from deepstack_harness.engines.marked_model import KINDS as MARKED_KINDS
 from deepstack_harness.engines.marked_model import MarkedEngine, of_lmdeploy, of_transformers
 from deepstack_harness.engines.sglang_model import SglangEngine
+from deepstack_harness.engines.sglang_runner_stand_ins import RUNNER_KINDS
 from deepstack_harness.engines.sglang_stand_ins import KINDS
 from deepstack_harness.engines.splitter_model import MegatronSplitter, SwiftSplitter, rehearse
 from deepstack_harness.engines.tensorrt_model import KINDS as TENSORRT_KINDS
@@ -74,7 +75,7 @@ def _define(source: Source) -> Callable[[ModelCut], MethodsClass]:
 
 
 _ARGUMENT_ENGINES: Mapping[str, tuple[MakeEngine, tuple[type, ...]]] = {
-    "sglang": (SglangEngine, KINDS),
+    "sglang": (SglangEngine, (*KINDS, *RUNNER_KINDS)),
     "transformers": (partial(MarkedEngine, arguments=of_transformers), MARKED_KINDS),
     "tensorrt-llm": (TensorRtEngine, TENSORRT_KINDS),
     "lmdeploy": (partial(MarkedEngine, arguments=of_lmdeploy), MARKED_KINDS),

@@ -2,7 +2,7 @@
 
 `embed_mm_inputs` scatters the levels side by side into one tensor (n, levels * hidden), the text model adds
 a slice of it after each layer, and the prefill runner captures the text model alone.  How the cut parts are
-called is in `sglang_model`; the names here are those of 0.5.16 to 0.5.23.
+called is in `sglang_model`, and which runners there were is in `sglang_runners`.
 """
 
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from deepstack_harness.binding.argument_files import ArgumentFiles, ClassPart, W
 from deepstack_harness.binding.cut_model import Way
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.sglang_runners import RUNNERS
 from deepstack_harness.sources.known_package import KnownPackage
 
 _SRT = "sglang/srt"
-_RUNNER = f"{_SRT}/model_executor/runner/prefill_cuda_graph_runner.py"
 
 _TEXT = Way(
     verbs=MappingProxyType({"get": "forward"}),
@@ -42,20 +42,6 @@ _WRAPPER = Way(
     helpers=True,
     init=False,
 )
-_REPLAY = Way(
-    verbs=MappingProxyType({"get": "_run_forward", "set": "_execute_body_capture"}),
-    stand_ins=frozenset({"ShapeKey", "set_dp_buffer_len", "set_is_extend_in_batch"}),
-    given=frozenset(
-        {
-            "_capture_pp_proxy_tensors", "_get_layer_model_positions", "_input_embeds_arg_idx",
-            "_is_full_backend", "_prefill_forward_context", "_qwen_bcg_hc_sidechannel", "_static_num_tokens",
-            "_use_draft_input_embeds", "_uses_eager_prefill_tail", "backend", "buffer_registry",
-            "is_dsv41_model", "layer_model", "model_runner",
-        }
-    ),
-    helpers=True,
-    init=False,
-)  # fmt: skip
 FILES = ArgumentFiles(
     argument="input_deepstack_embeds",
     folder=f"{_SRT}/models",
@@ -68,7 +54,7 @@ FILES = ArgumentFiles(
         # Caches and the vision tower stand behind it.
         given=frozenset({"get_embedding_and_mask"}),
     ),
-    replay=ClassPart(_RUNNER, "PrefillCudaGraphRunner", _REPLAY),
+    replay=RUNNERS,
     slots=f"{_SRT}/model_executor/cuda_graph_buffer_registry.py",
 )
 _NO_STORAGE = "the payload is an argument: no storage of the engine's stays between calls"

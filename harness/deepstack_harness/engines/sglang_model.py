@@ -16,6 +16,17 @@ from deepstack_harness.binding.cut_model import ModelCut
 from deepstack_harness.binding.define import define_function, define_model
 from deepstack_harness.binding.effect_reader import EffectReader, levels_of
 from deepstack_harness.binding.stand_ins import FirstRank, Settings
+from deepstack_harness.engines.sglang_runner_stand_ins import (
+    REQUEST_FIELDS,
+    RUNNER_STAND_INS,
+    GraphSlot,
+    GraphSlots,
+    LogitsOutput,
+    RecordedGraphs,
+    Runner,
+    ShapeKey,
+    does_nothing,
+)
 from deepstack_harness.engines.sglang_stand_ins import (
     STAND_INS,
     TEXT,
@@ -23,13 +34,8 @@ from deepstack_harness.engines.sglang_stand_ins import (
     Batch,
     CutBase,
     Embedding,
-    GraphSlot,
-    GraphSlots,
     Item,
     Modality,
-    RecordedGraphs,
-    Runner,
-    ShapeKey,
     TextModel,
     Wrapper,
     embedding_and_mask,
@@ -77,7 +83,7 @@ class SglangEngine:
         self.given: set[str] = set()
         """Names of the arguments of the last eager step that are tensors."""
         self.captured: set[str] = set()
-        """Names of the arguments of the last capture that are tensors."""
+        """Names of the arguments that are tensors, of the text model in a capture or a replayed step."""
 
     def check(self, payload: Tensor) -> None:
         """Write a payload (levels, N, hidden); see `ArgumentEngine.check`."""
@@ -91,8 +97,10 @@ class SglangEngine:
         return self._levels_of(self._reader.take(), tokens)
 
     def capture(self, tokens: int) -> None:
-        """See `ArgumentEngine.capture`."""
-        runner, batch = self._runner(tokens), self._batch(tokens, static=True)
+        """See `ArgumentEngine.capture`; a runner without a method that captures has nothing to capture."""
+        if "get" not in self._cut.replay_verbs:
+            return
+        runner, batch = self._runner(tokens, tokens, None), self._batch(tokens, static=True)
         self._reader.begin()
         recorder = OpRecorder()
         with recorder, _watched(self._text, self.captured):
@@ -102,19 +110,21 @@ class SglangEngine:
 
     def replay(self, size: int, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
         """Replay a step with a payload (levels, N, hidden); see `ArgumentEngine.replay`."""
-        runner = self._runner(size)
-        arguments = self._arguments(tokens, payload)
-        runner.model_runner.model = SimpleNamespace(
-            forward=lambda *_, **__: self._run_text(tokens, arguments), get_input_embeddings=None
-        )
+        runner = self._runner(size, tokens, payload)
         named = {
             "forward_batch": self._batch(tokens), "static_forward_batch": self._batch(size, static=True),
             "static_num_tokens": size, "raw_num_tokens": tokens, "shape_key": ShapeKey(size),
         }  # fmt: skip
         execute = getattr(runner, self._cut.replay_verbs["set"])
         wanted = inspect.signature(execute).parameters
-        execute(**{name: value for name, value in named.items() if name in wanted})
-        return tuple(level[:tokens] for level in self._levels_of(self._streams[size], size))
+        self._reader.begin()
+        with _watched(self._text, self.captured):
+            execute(**{name: value for name, value in named.items() if name in wanted})
+        # A runner may run the text model itself, for all steps or for some.
+        given = self._reader.take() or self._streams.get(size)
+        if given is None:  # neither a graph nor the text model ran
+            return (self._zeros(tokens),) * self._levels
+        return tuple(level[:tokens] for level in self._levels_of(given, size))
 
     def _text_model(self, config: Settings) -> Any:  # noqa: ANN401  # a class that was cut
         """Make the text model with a layer more than there are levels, which must get nothing."""
@@ -138,21 +148,48 @@ class SglangEngine:
             return (out, out) if residual else out
 
         layers = [layer] * (self._levels + 1)
-        given = {"config": config, "layers": layers, "end_layer": len(layers), "norm": norm}
+        embed = Embedding(self._hidden, self._like.dtype, self._like.device)
+        given = {
+            "config": config, "embed_tokens": embed, "end_layer": len(layers), "layers": layers, "norm": norm,
+        }  # fmt: skip
         return _made(self._cut.text, TextModel, given, config=config)
 
-    def _runner(self, size: int) -> Any:  # noqa: ANN401  # a class that was cut
-        """Make the runner around the text model."""
+    def _runner(self, size: int, tokens: int, payload: Tensor | None) -> Any:  # noqa: ANN401  # a class that was cut
+        """Make the runner around the text model, for a step of P tokens padded to `size`."""
         if isinstance(self._cut.replay, str):
             raise StepUnavailable(self._cut.replay)
         # As the runner itself looks it up, for models that are given embeddings by position.
         names = list(inspect.signature(self._text.forward).parameters)
+        static, recorded = self._batch(size, static=True), self._graphs.recorded
+        around = Settings(
+            "model_runner", attn_backend=Settings("attn_backend", init_forward_metadata=does_nothing),
+            model=self._whole(payload), pp_group=FirstRank(),
+            spec_algorithm=Settings("spec_algorithm", is_speculative=bool), tp_group=None,
+        )  # fmt: skip
         given = {
             "backend": self._graphs, "buffer_registry": GraphSlots(self._slots), "layer_model": self._text,
-            "model_runner": Settings("model_runner", pp_group=FirstRank()), "_static_num_tokens": size,
+            "model_runner": around,
+            "_static_num_tokens": size, "raw_num_tokens": tokens,
             "_input_embeds_arg_idx": names.index("input_embeds") if "input_embeds" in names else None,
+            # The older runners pad a step to the captured size themselves, and run the whole model on it.
+            "_is_full_backend": self._cut.replay_verbs["set"] == "_execute_body_capture",
+            "load_batch": lambda *_, **__: static, "replay_prepare": lambda *_, **__: static,
+            "capture_num_tokens": sorted(recorded) or [size],
+            "graphs": {key: recorder for key, (recorder, _) in recorded.items()},
+            "output_buffers": {key: output for key, (_, output) in recorded.items()},
+            **{f"static_{name}": torch.zeros(1, dtype=torch.int64) for name in REQUEST_FIELDS},
         }  # fmt: skip
-        return _made(self._cut.replay, Runner, given)
+        return _made(self._cut.replay, Runner, given, stand_ins=RUNNER_STAND_INS)
+
+    def _whole(self, payload: Tensor | None) -> SimpleNamespace:
+        """Return the model around the text model; it writes a step's payload (levels, N, hidden) first."""
+
+        def forward(input_ids: Tensor, *_: object, **__: object) -> LogitsOutput:
+            tokens = input_ids.size(0)
+            self._run_text(tokens, self._arguments(tokens, payload))
+            return LogitsOutput(self._zeros(1))
+
+        return SimpleNamespace(forward=forward, get_input_embeddings=None)
 
     def _run_text(self, tokens: int, arguments: Mapping[str, object]) -> object:
         """Run a step's text model, which a runner may have replaced by a replay."""
@@ -195,12 +232,19 @@ class SglangEngine:
             **{"input_ids": places, "positions": places, "input_embeds": None, **slots},
             attn_tp_sequence_sharded=False, batch_size=1, dp_padding_mode=Settings("mode", is_max_len=bool),
             global_dp_buffer_len=None, global_num_tokens_cpu=None, mm_input_embeds=None,
+            **dict.fromkeys(REQUEST_FIELDS, torch.ones(1, dtype=torch.int64)),
         )  # fmt: skip
 
 
-def _made(cut: ModelCut, host: type[CutBase], given: Mapping[str, object], **arguments: object) -> Any:  # noqa: ANN401
+def _made(
+    cut: ModelCut,
+    host: type[CutBase],
+    given: Mapping[str, object],
+    stand_ins: Mapping[str, object] = STAND_INS,
+    **arguments: object,
+) -> Any:  # noqa: ANN401
     """Define a cut class and make an object of it that has `given` before its `__init__` runs."""
-    defined = define_model(cut, host, STAND_INS)
+    defined = define_model(cut, host, stand_ins)
     instance = defined.__new__(defined)
     instance.__dict__.update(given)
     wanted = inspect.signature(defined).parameters

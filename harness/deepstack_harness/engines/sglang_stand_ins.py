@@ -1,7 +1,6 @@
 """Stand-ins for what SGLang's cut parts name: each does what these rely on, and no more."""
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
@@ -9,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from deepstack_harness.binding.stand_ins import FirstRank, Settings
-from deepstack_harness.torch_compat.recording import OpRecorder
 
 VISUAL, TEXT = 1, 0
 
@@ -58,33 +56,6 @@ class Wrapper(CutBase):
         """Return nothing: the writer's embeddings are given."""
 
 
-class Runner(CutBase):
-    """The base class of the prefill runner, with a body that is captured whole (`full`)."""
-
-    _input_embeds_arg_idx: int | None = None
-    _is_full_backend = True
-    _qwen_bcg_hc_sidechannel = False
-    _static_num_tokens = 0
-    _use_draft_input_embeds = False
-    backend: object
-    buffer_registry: object
-    is_dsv41_model = False
-    layer_model: object
-    model_runner: object
-
-    def _prefill_forward_context(self, *_: object, **__: object) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def _capture_pp_proxy_tensors(self, *_: object) -> None:
-        return None
-
-    def _uses_eager_prefill_tail(self) -> bool:
-        return True
-
-    def _get_layer_model_positions(self, forward_batch: Batch) -> object:
-        return forward_batch.positions
-
-
 class Modality:
     """Images alone (sglang/srt/managers/schedule_batch.py)."""
 
@@ -98,13 +69,6 @@ class Modality:
 
 
 Modality.IMAGE = Modality()
-
-
-class ShapeKey:
-    """The key of a graph (sglang/srt/model_executor/runner/shape_key.py)."""
-
-    def __init__(self, size: int, *_: object, **__: object) -> None:
-        self.size = size
 
 
 class _Residual:
@@ -147,10 +111,6 @@ def _execution() -> Settings:
     )
 
 
-def _nothing(*_: object, **__: object) -> None:
-    """Set nothing: there is one rank."""
-
-
 def _flat(nested: list[Any]) -> list[Any]:
     return [each for one in nested for each in (_flat(one) if isinstance(one, list) else [one])]
 
@@ -166,14 +126,11 @@ STAND_INS: Mapping[str, object] = {
     "AuxHiddenStateList": _AuxHiddenStates,
     "Modality": Modality,
     "PPProxyTensors": dict,
-    "ShapeKey": ShapeKey,
     "batch": _Residual(),
     "flatten_nested_list": _flat,
     "get_exec": _execution,
-    "set_dp_buffer_len": _nothing,
-    "set_is_extend_in_batch": _nothing,
 }
-KINDS = (Batch, CutBase, TextModel, Wrapper, Runner, Modality, _Residual, ShapeKey, _AuxHiddenStates)
+KINDS = (Batch, CutBase, TextModel, Wrapper, Modality, _Residual, _AuxHiddenStates)
 """Stand-ins: an attribute that one of them lacks is the harness's fault, not the engine's."""
 
 
@@ -208,43 +165,3 @@ class Embedding:
     def __call__(self, ids: Tensor) -> Tensor:
         """Embed ids (n,) -> (n, hidden)."""
         return self.weight[ids]
-
-
-class GraphSlot:
-    """The storage (rows, width) of one input of captured graphs."""
-
-    def __init__(self, rows: Tensor) -> None:
-        """Take storage (rows, width)."""
-        self.buffer = rows
-
-    def slice_for(self, _: int, tokens: int) -> Tensor:
-        """Return the first rows (tokens, width)."""
-        return self.buffer[:tokens]
-
-
-class GraphSlots:
-    """The inputs of captured graphs, by name (sglang/srt/model_executor/cuda_graph_buffer_registry.py)."""
-
-    def __init__(self, slots: Mapping[str, GraphSlot]) -> None:
-        self._slots = slots
-
-    def has_slot(self, name: str) -> bool:
-        """Return True for a registered input."""
-        return name in self._slots
-
-    def get_slot(self, name: str) -> GraphSlot:
-        """Return a registered input."""
-        return self._slots[name]
-
-
-class RecordedGraphs:
-    """The backend of the runner: it replays what was recorded, and none of its Python."""
-
-    def __init__(self) -> None:
-        self.recorded: dict[int, tuple[OpRecorder, object]] = {}
-
-    def replay(self, key: ShapeKey, *_: object, **__: object) -> object:
-        """Replay the graph of one size; return the output that it was captured with."""
-        recorder, output = self.recorded[key.size]
-        recorder.replay()
-        return output

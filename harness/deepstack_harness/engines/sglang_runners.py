@@ -1,0 +1,95 @@
+"""Prefill runners of SGLang, newest first: the class that replays a step, and what its methods are given.
+
+The first file that a source has decides, so that a runner that cannot be driven is refused, and is not
+passed over for an older one.  No version is looked at; the releases below are those that were read.
+"""
+
+from types import MappingProxyType
+
+from deepstack_harness.binding.argument_files import ClassPart
+from deepstack_harness.binding.cut_model import Way
+
+_EXECUTOR = "sglang/srt/model_executor"
+_PREFILL = f"{_EXECUTOR}/runner/prefill_cuda_graph_runner.py"
+_BREAKABLE = f"{_EXECUTOR}/breakable_cuda_graph_runner.py"
+_PIECEWISE = f"{_EXECUTOR}/piecewise_cuda_graph_runner.py"
+_CONTEXTS = frozenset(
+    {
+        "EmbeddingPoolerOutput", "ForwardContext", "LogitsProcessorOutput", "PPProxyTensors", "ShapeKey",
+        "disable_ca_comm", "enable_breakable_cuda_graph", "enable_piecewise_cuda_graph", "forward_context",
+        "set_compiled", "set_dp_buffer_len", "set_forward_context", "set_is_extend_in_batch",
+        "set_tc_piecewise_forward_context",
+    }
+)  # fmt: skip
+_LAYERS = frozenset(
+    {
+        "attention_layers", "dsa_indexers", "layer_model", "model_runner", "moe_fusions", "moe_layers",
+        "quant_config", "raw_num_tokens",
+    }
+)  # fmt: skip
+
+_BODY = Way(
+    verbs=MappingProxyType({"get": "_run_forward", "set": "_execute_body_capture"}),
+    stand_ins=frozenset({"ShapeKey", "set_dp_buffer_len", "set_is_extend_in_batch"}),
+    given=frozenset(
+        {
+            "_capture_pp_proxy_tensors", "_get_layer_model_positions", "_input_embeds_arg_idx",
+            "_is_full_backend", "_prefill_forward_context", "_qwen_bcg_hc_sidechannel", "_static_num_tokens",
+            "_use_draft_input_embeds", "_uses_eager_prefill_tail", "backend", "buffer_registry",
+            "is_dsv41_model", "layer_model", "model_runner",
+        }
+    ),
+    helpers=True,
+    init=False,
+)  # fmt: skip
+_EXECUTE = Way(
+    verbs=MappingProxyType({"get": "_run_forward", "set": "execute"}),
+    stand_ins=_CONTEXTS,
+    given=_LAYERS
+    | {
+        "_input_embeds_arg_idx", "_is_full_backend", "_static_num_tokens", "backend", "buffer_registry",
+        "load_batch", "raw_bs",
+    },
+    helpers=True,
+    init=False,
+)  # fmt: skip
+_GRAPHS = Way(
+    verbs=MappingProxyType({"get": "_run_forward", "set": "replay"}),
+    stand_ins=_CONTEXTS,
+    given=_LAYERS
+    | {
+        "_input_embeds_arg_idx", "_prepare_forward_metadata_for_replay", "buffer_registry",
+        "capture_num_tokens", "graphs", "output_buffers", "replay_prepare", "static_extend_prefix_lens",
+        "static_extend_seq_lens", "static_extend_start_loc", "static_orig_seq_lens",
+        "static_req_pool_indices", "static_seq_lens", "use_input_embeds",
+    },
+    helpers=True,
+    init=False,
+)  # fmt: skip
+_COMPILED = Way(
+    verbs=MappingProxyType({"set": "replay"}),
+    stand_ins=_CONTEXTS,
+    given=_LAYERS | {"capture_num_tokens", "replay_prepare"},
+    helpers=True,
+    init=False,
+)
+RUNNERS = (
+    ClassPart(_PREFILL, "PrefillCudaGraphRunner", _BODY),  # 0.5.16 to 0.5.23
+    ClassPart(  # 0.5.14 to 0.5.15.post1
+        _PREFILL, "PrefillCudaGraphRunner", _EXECUTE, settings="--cuda-graph-backend-prefill breakable"
+    ),
+    ClassPart(  # 0.5.11 to 0.5.13.post1
+        _BREAKABLE,
+        "BreakableCudaGraphRunner",
+        _GRAPHS,
+        settings="--enforce-piecewise-cuda-graph with --enable-breakable-cuda-graph",
+    ),
+    ClassPart(  # up to 0.5.10.post1
+        _PIECEWISE,
+        "PiecewiseCudaGraphRunner",
+        _COMPILED,
+        note="it captures nothing around the text model: the graphs lie inside torch.compile, which guards "
+        "the model's arguments and is not run here",
+    ),
+)
+"""Runners, newest first.  A `Way` without `get` has no graph of its own around the text model."""
