@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -91,6 +92,27 @@ def test_without_ranges_the_wheel_is_downloaded_once(
     assert [path.name for path in (machine / "archives").iterdir()] == [wheel.name]
     index.status = 500
     assert label_and_get("0.22.1", "qwen3_omni_moe_thinker") == ("vllm 0.22.1", None)
+
+
+def test_a_download_without_the_member_is_kept(index: Served) -> None:
+    sdist = Vllm().sdist(index.folder)
+    source = open_source("vllm==0.22.1")
+    for name in ("vllm/nowhere.py", "vllm/elsewhere.py"):
+        with pytest.raises(NoSuchMember):
+            source.read(name)
+    assert index.asked[f"/files/{sdist.name}"] == 1
+
+
+def test_a_release_of_a_stub_is_told_by_its_file(index: Served) -> None:
+    """A download lies in a temporary folder, of which no one knows."""
+    name = "vllm-0.22.1-py3-none-any.whl"
+    with zipfile.ZipFile(index.folder / name, "w") as stub:
+        stub.writestr(
+            "vllm-0.22.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: vllm\nVersion: 0.22.1\n"
+        )
+        stub.writestr("vllm-0.22.1.dist-info/RECORD", "")
+    with pytest.raises(UsageError, match=rf"^'{name}' is vllm 0\.22\.1 without .*, a stub"):
+        open_source("vllm==0.22.1").mentioning("vllm", "deepstack")
 
 
 def test_a_damaged_download_is_replaced(index: Served, machine: Path) -> None:

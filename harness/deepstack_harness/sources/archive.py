@@ -21,10 +21,13 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 class Archive:
     """A wheel (.whl), or an sdist or repository archive (.zip, .tar.gz, .tgz).  Nothing is unpacked."""
 
-    def __init__(self, package: KnownPackage, path: Path, files: ArchiveFiles | None = None) -> None:
+    def __init__(
+        self, package: KnownPackage, path: Path, files: ArchiveFiles | None = None, *, shown: str = ""
+    ) -> None:
         """Read the metadata, and the list of members unless `files` has it.
 
-        Raises `UsageError` when the archive does not hold the package, and what `open_files` raises.
+        `shown` names a file that was downloaded: its path is that of a temporary folder.  Raises `UsageError`
+        when the archive does not hold the package, and what `open_files` raises.
         """
         self.path = path.absolute()
         self.package = package.name
@@ -32,7 +35,7 @@ class Archive:
         top = top_of(package, self._files)
         name, self.version = _distribution(self._files)
         if top is None:
-            raise _not_held(self.path, [package], self._files)
+            raise _not_held(shown or str(self.path), [package], self._files)
         self._top = top
         if name is None or self.version is None:
             self.version = self._written_version(package.version_file)
@@ -76,7 +79,7 @@ def open_archive(path: Path, packages: Sequence[KnownPackage]) -> Archive:
     files = open_files(path.absolute())
     found = [package for package in packages if top_of(package, files) is not None]
     if not found:
-        raise _not_held(path.absolute(), packages, files)
+        raise _not_held(str(path.absolute()), packages, files)
     return Archive(found[0], path, files)
 
 
@@ -87,7 +90,7 @@ def top_of(package: KnownPackage, files: ArchiveFiles) -> str | None:
     return min((top for top in tops if _depth(top) <= 1), key=len, default=None)
 
 
-def _not_held(path: Path, packages: Sequence[KnownPackage], files: ArchiveFiles) -> UsageError:
+def _not_held(path: str, packages: Sequence[KnownPackage], files: ArchiveFiles) -> UsageError:
     """Return the error for an archive that holds none of the packages, or no files of the one it names."""
     name, version = _distribution(files)
     content = f"{name} {version}" if name else "something else"

@@ -79,7 +79,7 @@ class RemoteArchive:
         return self._redact(self._link.url_without_fragment)
 
     def _archive(self, path: Path) -> Archive:
-        return Archive(self._package, path)
+        return Archive(self._package, path, shown=self._link.filename)
 
     @contextmanager
     def opened(self) -> Iterator[zipfile.ZipFile]:
@@ -146,9 +146,12 @@ class RemoteArchive:
         with tempfile.TemporaryDirectory(dir=folder) as own:
             finder = PackageFinder(cast("Fetcher", self._client))
             path = finder.download(self._link, own)  # checks the hash that the index gives
-            data, _ = self._archive(path).read_bytes(member)
-            if folder:
-                path.replace(folder / path.name)
+            archive = self._archive(path)
+            try:
+                data, _ = archive.read_bytes(member)
+            finally:  # without this member too: the next one is read from it
+                if folder:
+                    path.replace(folder / path.name)
             return data, f"{self._link.filename}/{member}"
 
 
