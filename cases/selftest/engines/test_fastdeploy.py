@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from cases.selftest.engines.audited import audited
 from cases.selftest.engines.synthetic_fastdeploy import HEADER, MODEL, NO_COUNT, RIGHT, fastdeploy_files
 from cases.selftest.engines.synthetic_omni import write
-from deepstack_harness.auditing.classes import judge_class
-from deepstack_harness.auditing.places import located
-from deepstack_harness.auditing.source_worker import SourceWorker
 from deepstack_harness.auditing.standing import Standing
 from deepstack_harness.cli import main
 from deepstack_harness.contract.case import Regime
@@ -24,10 +22,7 @@ R = Rule
 
 def judged(root: Path, files: Mapping[str, str]) -> Standing:
     """Return the standing of the only class of a source."""
-    with SourceWorker(str(write(root, files))) as worker:
-        (found,) = worker.classes()
-        assert found.methods, found.refusals
-        return located(judge_class(found, worker), worker.source, found)
+    return audited(write(root, files))[1]
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.selftest.engines.audited import audited
 from cases.selftest.engines.synthetic_omni import write
 from deepstack_harness.auditing.classes import judge_class
 from deepstack_harness.auditing.source_worker import SourceWorker
@@ -94,10 +95,7 @@ def source(root: Path, member: str, text: str) -> str:
 
 def judged(text: str) -> Standing:
     """Return the standing of the only class of a source."""
-    with SourceWorker(text) as worker:
-        (found,) = worker.classes()
-        assert found.methods, found.refusals
-        return judge_class(found, worker)
+    return audited(text)[1]
 
 
 @pytest.mark.parametrize("member", [TRANSFORMERS, pytest.param(LMDEPLOY, marks=pytest.mark.slow)])

@@ -3,12 +3,12 @@
 import io
 import re
 import tarfile
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from cases.selftest.engines.audited import audited
 from cases.selftest.engines.synthetic_omni import write
 from cases.selftest.engines.synthetic_sglang import (
     MODEL,
@@ -20,8 +20,7 @@ from cases.selftest.engines.synthetic_sglang import (
     with_slot,
 )
 from deepstack_harness.auditing.classes import judge_class
-from deepstack_harness.auditing.places import located
-from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
+from deepstack_harness.auditing.source_worker import SourceWorker
 from deepstack_harness.auditing.standing import Standing
 from deepstack_harness.cli import main
 from deepstack_harness.contract.case import Regime
@@ -34,14 +33,6 @@ R = Rule
 ASKED = {R.R2, R.R3, R.R5, R.R7, R.R8}
 
 
-def audited(root: Path, files: Mapping[str, str]) -> tuple[AuditedClass, Standing]:
-    """Return the only class of a source, and its standing."""
-    with SourceWorker(str(write(root, files))) as worker:
-        (found,) = worker.classes()
-        assert found.methods, found.refusals
-        return found, located(judge_class(found, worker), worker.source, found)
-
-
 def row_of(standing: Standing, rule: Rule, regime: Regime) -> Row:
     """Return the row of a rule in a regime."""
     return next(row for row in standing.rows if row.rule is rule and row.regime is regime)
@@ -50,7 +41,7 @@ def row_of(standing: Standing, rule: Rule, regime: Regime) -> Row:
 @pytest.fixture(scope="module")
 def without_slot(tmp_path_factory: pytest.TempPathFactory) -> Standing:
     """A source whose graphs are captured without the payload."""
-    return audited(tmp_path_factory.mktemp("without"), sglang_files())[1]
+    return audited(write(tmp_path_factory.mktemp("without"), sglang_files()))[1]
 
 
 def test_a_payload_without_a_slot_is_lost_at_replay(without_slot: Standing) -> None:
@@ -78,7 +69,7 @@ def test_what_cannot_be_asked_says_why(without_slot: Standing) -> None:
 
 
 def test_a_slot_that_is_filled_keeps_every_rule(tmp_path: Path) -> None:
-    found, standing = audited(tmp_path, with_slot())
+    found, standing = audited(write(tmp_path, with_slot()))
     assert not found.lost
     assert row_of(standing, R.R2, Regime.CAPTURED).verdict is Verdict.PASS
     assert not standing.broken
@@ -87,7 +78,7 @@ def test_a_slot_that_is_filled_keeps_every_rule(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_slot_that_a_text_step_leaves_filled_is_told(tmp_path: Path) -> None:
-    _, standing = audited(tmp_path, with_slot(zeroes=False))
+    _, standing = audited(write(tmp_path, with_slot(zeroes=False)))
     assert standing.broken_in(Regime.CAPTURED) == {R.R5}
     assert not standing.broken_in(Regime.LIVE)
 
@@ -108,7 +99,7 @@ def _changed(before: str, after: str) -> str:
     ],
 )
 def test_a_level_at_another_layer_is_told_in_live_use(tmp_path: Path, before: str, after: str) -> None:
-    _, standing = audited(tmp_path, sglang_files(model=_changed(before, after)))
+    _, standing = audited(write(tmp_path, sglang_files(model=_changed(before, after))))
     assert R.R2 in standing.broken_in(Regime.LIVE)
 
 
@@ -117,14 +108,14 @@ def test_a_writer_that_forgets_a_row_is_told_in_live_use(tmp_path: Path) -> None
     writer = WRITER_FILE.replace(
         "        _put(found", "        marks[0] = False\n        levels = levels[1:]\n        _put(found"
     )
-    _, standing = audited(tmp_path, sglang_files(writer=writer))
+    _, standing = audited(write(tmp_path, sglang_files(writer=writer)))
     assert R.R2 in standing.broken_in(Regime.LIVE)
 
 
 @pytest.mark.slow
 def test_a_runner_that_moved_leaves_live_use_judged(tmp_path: Path) -> None:
     runner = RUNNER_FILE.replace("_execute_body_capture", "_execute_elsewhere")
-    found, standing = audited(tmp_path, sglang_files(runner=runner))
+    found, standing = audited(write(tmp_path, sglang_files(runner=runner)))
     assert "its graphs are not driven" in found.lost
     assert f"{RUNNER}:" in found.lost
     assert not standing.broken

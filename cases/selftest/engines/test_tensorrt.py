@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.selftest.engines.audited import audited
 from cases.selftest.engines.synthetic_omni import write
 from cases.selftest.engines.synthetic_tensorrt import (
     EMPTY_ON_TEXT,
@@ -14,8 +15,6 @@ from cases.selftest.engines.synthetic_tensorrt import (
     RIGHT,
     tensorrt_files,
 )
-from deepstack_harness.auditing.classes import judge_class
-from deepstack_harness.auditing.source_worker import SourceWorker
 from deepstack_harness.auditing.standing import Standing
 from deepstack_harness.cli import main
 from deepstack_harness.contract.case import Regime
@@ -30,10 +29,7 @@ KEPT = {R.R2, R.R3, R.R5, R.R7}
 
 def judged(root: Path, writer: str) -> Standing:
     """Return the standing of the only class of a source with this writer."""
-    with SourceWorker(str(write(root, tensorrt_files(writer)))) as worker:
-        (found,) = worker.classes()
-        assert found.methods, found.refusals
-        return judge_class(found, worker)
+    return audited(write(root, tensorrt_files(writer)))[1]
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from cases.selftest.engines.audited import audited
 from cases.selftest.engines.synthetic_omni import ERASES, READS_ONLY, REST, THINKER, omni_files, write
 from deepstack_harness.auditing.classes import judge_class
-from deepstack_harness.auditing.places import located
 from deepstack_harness.auditing.source_worker import SourceWorker
 from deepstack_harness.auditing.standing import Standing
 from deepstack_harness.cli import main
@@ -22,11 +22,9 @@ OMNI = "Qwen3OmniMoeThinkerForConditionalGeneration"
 
 def judged(root: Path, files: Mapping[str, str]) -> Standing:
     """Return the standing of the only class of a source."""
-    with SourceWorker(str(write(root, files))) as worker:
-        (found,) = worker.classes()
-        assert found.methods, found.refusals
-        assert found.forward, found.refusals
-        return located(judge_class(found, worker), worker.source, found)
+    found, standing = audited(write(root, files))
+    assert found.forward, found.refusals
+    return standing
 
 
 @pytest.fixture(scope="module")

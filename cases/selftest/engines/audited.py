@@ -1,0 +1,16 @@
+"""The only class of a source, audited in a worker."""
+
+from pathlib import Path
+
+from deepstack_harness.auditing.classes import judge_class
+from deepstack_harness.auditing.places import located
+from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
+from deepstack_harness.auditing.standing import Standing
+
+
+def audited(source: Path | str) -> tuple[AuditedClass, Standing]:
+    """Return the only class of a source, and its standing with places."""
+    with SourceWorker(str(source)) as worker:
+        (found,) = worker.classes()
+        assert found.methods, found.refusals
+        return found, located(judge_class(found, worker), worker.source, found)
