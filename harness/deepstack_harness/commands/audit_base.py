@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.known import engine_of, one_source, open_source
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.overlaid import OVER, split_over
@@ -15,34 +14,24 @@ def with_base(sources: Sequence[str], base: str | None) -> tuple[list[str], str 
     Raises `UsageError` for what is no source, for a base that no source could have as either, and for one
     that some sources have as the one and some as the other.
     """
-    plugins = [text for text in sources if plugin_of(text) is not None]
-    if base is None or not names_source(base):
-        found, compared = list(sources), base
-    elif plugins and _package(base) in _bases(plugins):
-        _refuse_both(sources, plugins, base)
-        found, compared = [f"{text}{OVER}{base}" if text in plugins else text for text in sources], None
-    else:
-        found, compared = list(sources), base
-    if compared is not None and names_source(compared):
-        _refuse_other(compared, {_package(text) for text in found})
+    found, compared = list(sources), base
+    if base is not None and names_source(base):
+        package, plugins = _package(base), {text: bare for text in sources if (bare := _changed_by(text))}
+        if package in plugins.values():
+            _refuse_both(sources, list(plugins), base)
+            found, compared = [f"{text}{OVER}{base}" if text in plugins else text for text in sources], None
+        else:
+            _refuse_other(base, package, {_package(text) for text in sources})
     for text in found:
         open_source(text)  # misspelt ones cost no import of torch
     return found, compared
 
 
-def plugin_of(text: str) -> KnownEngine | None:
-    """Return the engine of a plugin that `text` names without a base; None for every other source."""
+def _changed_by(text: str) -> str | None:
+    """Return the package whose classes a plugin that is named without a base changes."""
     named, base = split_over(text)
-    if base is not None:
-        return None
-    engine = engine_of(one_source(named))
-    return engine if engine.overlay is not None else None
-
-
-def _bases(plugins: Sequence[str]) -> set[str]:
-    """Return the packages whose classes these plugins change."""
-    overlays = [engine.overlay for engine in map(plugin_of, plugins) if engine is not None]
-    return {overlay.base.package.name for overlay in overlays if overlay is not None}
+    overlay = engine_of(one_source(named)).overlay if base is None else None
+    return overlay.base.package.name if overlay else None
 
 
 def _package(text: str) -> str:
@@ -59,8 +48,8 @@ def _refuse_both(sources: Sequence[str], plugins: Sequence[str], base: str) -> N
         )
 
 
-def _refuse_other(base: str, packages: set[str]) -> None:
-    if _package(base) not in packages:
+def _refuse_other(base: str, package: str, packages: set[str]) -> None:
+    if package not in packages:
         raise UsageError(
-            f"--base '{base}' is a source of {_package(base)}: no --source is one, or changes its classes"
+            f"--base '{base}' is a source of {package}: no --source is one, or changes its classes"
         )
