@@ -1,15 +1,15 @@
 """An engine whose payload is an argument, as a `BufferFactory`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from deepstack_harness.binding.argument_buffer import ArgumentBuffer, ArgumentEngine, ReplayedArgument
 from deepstack_harness.binding.argument_files import ArgumentCut
-from deepstack_harness.binding.bound_class import misses_package
+from deepstack_harness.binding.bound_class import misses_package, rehearsing
 from deepstack_harness.binding.define import place_of
-from deepstack_harness.errors import UsageError, passes_through
+from deepstack_harness.errors import UsageError
 
 MakeEngine = Callable[..., ArgumentEngine]
 """Makes an engine of a cut, and of the arguments of a `BufferFactory`."""
@@ -41,6 +41,10 @@ class ArgumentClass:
         """Make the engine; raise `UsageError` for what needs the whole package."""
         engine = self.make(self.of, capacity, hidden, levels, dtype=dtype, device=device)
         return ReplayedArgument(engine) if self.replays else ArgumentBuffer(engine)
+
+    def under_graphs(self) -> "ArgumentClass":
+        """Return the class with steps that the engine's own runner replays."""
+        return replace(self, replays=True)
 
     @property
     def model_class(self) -> str:
@@ -81,14 +85,11 @@ class ArgumentClass:
 
     def _tried(self, steps: Callable[[], object]) -> None:
         """Run steps; raise `UsageError` where they miss something.  All else is the engine's own fault."""
-        try:
+        with rehearsing(self._refusal, self._misses):
             steps()
-        except Exception as error:
-            if misses_package(error) or isinstance(getattr(error, "obj", None), self.kinds):
-                raise self._refusal(error) from error
-        except BaseException as error:  # SystemExit of a step is its own fault as well
-            if passes_through(error):
-                raise
+
+    def _misses(self, error: Exception) -> bool:
+        return misses_package(error) or isinstance(getattr(error, "obj", None), self.kinds)
 
     def _refusal(self, error: Exception, method: str = "") -> UsageError:
         where = place_of(error, self.filename)

@@ -21,7 +21,7 @@ from deepstack_harness.binding.stand_ins import (
     VisionTower,
 )
 from deepstack_harness.contract.buffer_ref import BufferRef
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import UsageError, passes_through
 from deepstack_harness.sources.source import buffer_of
 
 H = TypeVar("H", bound=Host)
@@ -70,6 +70,10 @@ class BoundClass(Generic[H]):
             f"{where}: {self.model_class}{method} cannot be run without the rest of its package: {error}"
         )
 
+    def refused(self, error: Exception) -> UsageError:
+        """Return an error that says what is wrong already as it is, and the refusal of any other."""
+        return error if isinstance(error, UsageError) else self.refusal(error)
+
     def _instance(
         self, config: Settings, dtype: torch.dtype, device: torch.device, prepare: Callable[[H], None]
     ) -> H:
@@ -102,6 +106,27 @@ def misses_package(error: Exception) -> bool:
         or (isinstance(error, AttributeError) and isinstance(error.obj, _STAND_INS))
         or (type(error) is TypeError and str(error).partition(".")[0] in _NAMES)
     )
+
+
+@contextmanager
+def rehearsing(
+    refusal: Callable[[Exception], UsageError], misses: Callable[[Exception], bool] = misses_package
+) -> Iterator[None]:
+    """Raise the `refusal` of an error that comes of having cut code out, while code is called once.
+
+    Any other error is the code's own fault, and for the run to report: the block ends without it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if misses(error):
+            refused = refusal(error)
+            if refused is error:
+                raise
+            raise refused from error
+    except BaseException as error:  # SystemExit of a method is its own fault as well
+        if passes_through(error):
+            raise
 
 
 @contextmanager

@@ -12,6 +12,14 @@ _TEXT_TOKEN = 0
 _MAIN_FEATURE = 7.0  # no payload has it: a row of this value in a level was never set
 
 
+def packed(payload: Tensor) -> Tensor:
+    """Return visual embeddings (N, (1 + levels) * hidden) of a payload (levels, N, hidden).
+
+    A row has what replaces the token's embedding, and behind it the token's levels.
+    """
+    return torch.cat([payload.new_full(payload.shape[1:], _MAIN_FEATURE), *payload], dim=1)
+
+
 class DeepstackTower(VisionTower):
     """A vision tower whose levels come from its layers 0, 1, ..."""
 
@@ -133,11 +141,7 @@ class ForwardBuffer:
 
     def _packed(self, payload: Tensor) -> Tensor:
         """Return visual embeddings (N, ..) of a payload (levels, N, hidden): a token's levels in a row."""
-        rows = payload.permute(1, 0, 2).flatten(1)
-        if not self._main_features:
-            return rows
-        main = rows.new_full((rows.size(0), self._recorder.hidden), _MAIN_FEATURE)
-        return torch.cat([main, rows], dim=1)
+        return packed(payload) if self._main_features else payload.permute(1, 0, 2).flatten(1)
 
 
 def _levels_in(host: nn.Module) -> list[Tensor]:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import torch
 from typing_extensions import override
 
-from deepstack_harness.binding.bound_class import BoundClass, misses_package
+from deepstack_harness.binding.bound_class import BoundClass, rehearsing
 from deepstack_harness.binding.cut_model import ModelClass, ModelCut
 from deepstack_harness.binding.define import define_model
 from deepstack_harness.binding.forward_buffer import TOKEN_IDS, DeepstackTower, ForwardBuffer, ForwardHost
 from deepstack_harness.binding.recording_model import RecordingModel
 from deepstack_harness.binding.stand_ins import FORWARD_STAND_INS, Settings, Surroundings, vllm_config
 from deepstack_harness.contract.protocols import Buffer
-from deepstack_harness.errors import UsageError, passes_through
+from deepstack_harness.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -71,19 +71,12 @@ class ForwardClass(ForwardModels):
         buffer = self(4, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
         if not buffer.capacity:
             raise UsageError(f"{self.filename}: {self.model_class} keeps no list of rows per level")
-        try:
+        with rehearsing(self.refusal):
             buffer.get(4)
             buffer.begin_step(3, profile=False)
             buffer.get(4)
             buffer.set(torch.ones(2, 3, 5))
             buffer.get(3)
-        except Exception as error:
-            # Anything else is the class's own fault, and for the run to report.
-            if misses_package(error):
-                raise self.refusal(error) from error
-        except BaseException as error:  # SystemExit of a method is its own fault as well
-            if passes_through(error):
-                raise
 
 
 def define_forward(cut: ModelCut) -> ForwardClass:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from deepstack_harness.binding.bound_class import BoundClass, misses_package
+from deepstack_harness.binding.bound_class import BoundClass, misses_package, rehearsing
 from deepstack_harness.binding.cut_class import STORAGE
 from deepstack_harness.binding.cut_model import ModelCut
 from deepstack_harness.binding.define import define_model
@@ -20,7 +20,7 @@ from deepstack_harness.binding.stand_ins import (
     VisionTower,
     vllm_config,
 )
-from deepstack_harness.errors import UsageError, passes_through
+from deepstack_harness.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -56,20 +56,11 @@ class MethodsClass(BoundClass[Host]):
         when a method needs what only the whole package has.
         """
         buffer = self(4, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
-        try:
+        with rehearsing(self.refused, self._misses):
             buffer.set(torch.ones(2, 3, 5))
             self._check_storage(buffer)
             buffer.get(3)
             buffer.clear(3)
-        except UsageError:
-            raise
-        except Exception as error:
-            # Anything else is the buffer's own fault, and for the run to report.
-            if self._misses(error):
-                raise self.refusal(error) from error
-        except BaseException as error:  # SystemExit of a method is its own fault as well
-            if passes_through(error):
-                raise
 
     def _config(
         self, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device

@@ -71,9 +71,11 @@ def _define_splitter(source: Source, found: FoundCut, cut: SplitCut) -> Found:
 
 def _define(source: Source) -> Callable[[ModelCut], MethodsClass]:
     """Return what defines a class of a source by its get, set and clear."""
-    return define_fastdeploy if source.package == "fastdeploy" else define_methods
+    return _BUFFER_ENGINES.get(source.package, define_methods)
 
 
+_BUFFER_ENGINES: Mapping[str, Callable[[ModelCut], MethodsClass]] = {"fastdeploy": define_fastdeploy}
+"""Package -> what defines a class that needs other stand-ins than vLLM's."""
 _ARGUMENT_ENGINES: Mapping[str, tuple[MakeEngine, tuple[type, ...]]] = {
     "sglang": (SglangEngine, (*KINDS, *RUNNER_KINDS)),
     "transformers": (partial(MarkedEngine, arguments=of_transformers), MARKED_KINDS),

@@ -41,7 +41,6 @@ def pinned_version(plugin: Source, engine: KnownEngine) -> Version | None:
     wanted = re.compile(
         _PINNED.format(name=re.escape(overlay.base.package.name)), re.MULTILINE | re.IGNORECASE
     )
-    # That of an sdist first: a member that an sdist lacks costs a download that is not kept.
     metadata = ("PKG-INFO", f"{engine.package.module}-{plugin.version}.dist-info/METADATA")
     for member in (*metadata, *overlay.pinned_in):
         try:

@@ -15,6 +15,7 @@ from deepstack_harness.binding.argument_files import ArgumentCut
 from deepstack_harness.binding.cut_model import ModelCut
 from deepstack_harness.binding.define import define_function, define_model
 from deepstack_harness.binding.effect_reader import EffectReader, levels_of
+from deepstack_harness.binding.forward_buffer import packed
 from deepstack_harness.binding.stand_ins import FirstRank, Settings
 from deepstack_harness.engines.sglang_runner_stand_ins import (
     REQUEST_FIELDS,
@@ -43,7 +44,6 @@ from deepstack_harness.engines.sglang_stand_ins import (
 from deepstack_harness.errors import StepUnavailable
 from deepstack_harness.torch_compat.recording import OpRecorder
 
-MAIN = 7.0  # no payload has it: a row of this value in a level was never set
 _LEAST_ROWS = 64  # rows of a slot: the largest step of any order has fewer
 
 
@@ -203,11 +203,9 @@ class SglangEngine:
         """Write the arguments of a step of P tokens; without a payload (levels, N, hidden) there are none."""
         if payload is None:
             return {}
-        rows = payload.permute(1, 0, 2).flatten(1)
-        main = rows.new_full((rows.size(0), self._hidden), MAIN)
-        item = Item(torch.cat([main, rows], dim=1))
+        item = Item(packed(payload))
         ids = torch.full((tokens,), TEXT, device=self._like.device)
-        ids[: rows.size(0)] = VISUAL
+        ids[: payload.size(1)] = VISUAL
         _, found = self._write(
             mm_inputs_list=[SimpleNamespace(mm_items=[item])], extend_prefix_lens=[0],
             extend_seq_lens=[tokens], input_ids=ids, multimodal_model=self._wrapper,

@@ -4,6 +4,7 @@ The first file that a source has decides, so that a runner that cannot be driven
 passed over for an older one.  No version is looked at; the releases below are those that were read.
 """
 
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from deepstack_harness.binding.argument_files import ClassPart
@@ -28,51 +29,41 @@ _LAYERS = frozenset(
     }
 )  # fmt: skip
 
-_BODY = Way(
-    verbs=MappingProxyType({"get": "_run_forward", "set": "_execute_body_capture"}),
-    stand_ins=frozenset({"ShapeKey", "set_dp_buffer_len", "set_is_extend_in_batch"}),
-    given=frozenset(
-        {
-            "_capture_pp_proxy_tensors", "_get_layer_model_positions", "_input_embeds_arg_idx",
-            "_is_full_backend", "_prefill_forward_context", "_qwen_bcg_hc_sidechannel", "_static_num_tokens",
-            "_use_draft_input_embeds", "_uses_eager_prefill_tail", "backend", "buffer_registry",
-            "is_dsv41_model", "layer_model", "model_runner",
-        }
-    ),
-    helpers=True,
-    init=False,
+
+def _runner(verbs: Mapping[str, str], given: Collection[str], stand_ins: frozenset[str] = _CONTEXTS) -> Way:
+    """Return the way to cut a runner, of whose `__init__` nothing is kept."""
+    return Way(MappingProxyType(verbs), stand_ins, frozenset(given), helpers=True, init=False)
+
+
+_BODY = _runner(
+    {"get": "_run_forward", "set": "_execute_body_capture"},
+    {
+        "_capture_pp_proxy_tensors", "_get_layer_model_positions", "_input_embeds_arg_idx",
+        "_is_full_backend", "_prefill_forward_context", "_qwen_bcg_hc_sidechannel", "_static_num_tokens",
+        "_use_draft_input_embeds", "_uses_eager_prefill_tail", "backend", "buffer_registry",
+        "is_dsv41_model", "layer_model", "model_runner",
+    },
+    frozenset({"ShapeKey", "set_dp_buffer_len", "set_is_extend_in_batch"}),
 )  # fmt: skip
-_EXECUTE = Way(
-    verbs=MappingProxyType({"get": "_run_forward", "set": "execute"}),
-    stand_ins=_CONTEXTS,
-    given=_LAYERS
+_EXECUTE = _runner(
+    {"get": "_run_forward", "set": "execute"},
+    _LAYERS
     | {
         "_input_embeds_arg_idx", "_is_full_backend", "_static_num_tokens", "backend", "buffer_registry",
         "load_batch", "raw_bs",
     },
-    helpers=True,
-    init=False,
 )  # fmt: skip
-_GRAPHS = Way(
-    verbs=MappingProxyType({"get": "_run_forward", "set": "replay"}),
-    stand_ins=_CONTEXTS,
-    given=_LAYERS
+_GRAPHS = _runner(
+    {"get": "_run_forward", "set": "replay"},
+    _LAYERS
     | {
         "_input_embeds_arg_idx", "_prepare_forward_metadata_for_replay", "buffer_registry",
         "capture_num_tokens", "graphs", "output_buffers", "replay_prepare", "static_extend_prefix_lens",
         "static_extend_seq_lens", "static_extend_start_loc", "static_orig_seq_lens",
         "static_req_pool_indices", "static_seq_lens", "use_input_embeds",
     },
-    helpers=True,
-    init=False,
 )  # fmt: skip
-_COMPILED = Way(
-    verbs=MappingProxyType({"set": "replay"}),
-    stand_ins=_CONTEXTS,
-    given=_LAYERS | {"capture_num_tokens", "replay_prepare"},
-    helpers=True,
-    init=False,
-)
+_COMPILED = _runner({"set": "replay"}, _LAYERS | {"capture_num_tokens", "replay_prepare"})
 RUNNERS = (
     ClassPart(_PREFILL, "PrefillCudaGraphRunner", _BODY),  # 0.5.16 to 0.5.23
     ClassPart(  # 0.5.14 to 0.5.15.post1

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepstack_harness.binding.bound_class import misses_package
-from deepstack_harness.binding.define import CannotSupply, define_function, define_model, place_of
+from deepstack_harness.binding.bound_class import misses_package, rehearsing
+from deepstack_harness.binding.define import define_function, define_model, place_of
 from deepstack_harness.binding.split_files import SplitCut
 from deepstack_harness.binding.splitter import PayloadSplitter
-from deepstack_harness.errors import UsageError, passes_through
+from deepstack_harness.errors import UsageError
 
 _METHOD = "_deepstack_process"
 
@@ -99,19 +99,18 @@ def rehearse(splitter: PayloadSplitter) -> None:
 
     Raises `UsageError` where it needs what only the whole package has.
     """
-    try:
+
+    def refusal(error: Exception) -> UsageError:
+        where = place_of(error, splitter.filename)
+        return UsageError(f"{where}: the splitter cannot be run without its package: {error}")
+
+    with rehearsing(refusal, _misses):
         splitter.rows(0, 2, torch.ones(4, dtype=torch.bool), [torch.ones(4, 5)], 4)
-    except Exception as error:
-        if isinstance(error, CannotSupply) or misses_package(error) or _lacks(error):
-            where = place_of(error, splitter.filename)
-            raise UsageError(f"{where}: the splitter cannot be run without its package: {error}") from error
-    except BaseException as error:  # SystemExit of the splitter is its own fault
-        if passes_through(error):
-            raise
 
 
-def _lacks(error: Exception) -> bool:
-    return isinstance(error, AttributeError) and isinstance(error.obj, _Parallel)
+def _misses(error: Exception) -> bool:
+    lacks = isinstance(error, AttributeError) and isinstance(error.obj, _Parallel)
+    return lacks or misses_package(error)
 
 
 def _added(mask: Tensor, part: Tensor, rows: int) -> Tensor:

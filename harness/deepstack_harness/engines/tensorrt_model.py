@@ -10,12 +10,12 @@ from typing_extensions import override
 
 from deepstack_harness.binding.argument_files import ArgumentCut
 from deepstack_harness.binding.define import define_model
+from deepstack_harness.binding.forward_buffer import packed
 from deepstack_harness.binding.stand_ins import Settings
 from deepstack_harness.errors import StepUnavailable
 
 _TEXT, _VISUAL = 0, 1
 _VOCABULARY = 2
-_MAIN = 7.0  # no payload has it: a row of this value in a level was never set
 
 
 class WriterBase(nn.Module):
@@ -107,7 +107,7 @@ class TensorRtEngine:
             if payload is not None:
                 ids[: payload.size(1)] = _VISUAL
                 active, extra = self._model.after_active_multimodal_embeddings(
-                    active_embeddings=[_packed(payload)], multimodal_params=[]
+                    active_embeddings=[packed(payload)], multimodal_params=[]
                 )
             _, _, views = self._fuse(
                 input_ids=ids,
@@ -125,12 +125,6 @@ class TensorRtEngine:
     def replay(self, size: int, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
         """Raise `StepUnavailable`: no graph with a payload (levels, N, hidden) is driven."""
         raise StepUnavailable(self._replay)
-
-
-def _packed(payload: Tensor) -> Tensor:
-    """Return the encoder's rows (N, hidden * (1 + levels)) of a payload (levels, N, hidden)."""
-    main = payload.new_full(payload.shape[1:], _MAIN)
-    return torch.cat([main, *payload], dim=1)
 
 
 def _settings(capacity: int, hidden: int, levels: int, dtype: torch.dtype) -> Settings:

@@ -5,8 +5,7 @@ is a recording for each shape of its arguments: what is no argument keeps the va
 was traced.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,18 +14,18 @@ from typing_extensions import override
 
 from deepstack_harness.binding.argument_buffer import UNBOUNDED, ArgumentBuffer, ReplayedArgument
 from deepstack_harness.binding.argument_class import Rehearsal
-from deepstack_harness.binding.bound_class import misses_package
+from deepstack_harness.binding.bound_class import misses_package, rehearsing
 from deepstack_harness.binding.cut_class import STORAGE
 from deepstack_harness.binding.cut_model import ModelCut
 from deepstack_harness.binding.define import define_function, define_model
 from deepstack_harness.binding.discover import FoundCut
-from deepstack_harness.binding.forward_buffer import TOKEN_IDS, ForwardHost
+from deepstack_harness.binding.forward_buffer import TOKEN_IDS, ForwardHost, packed
 from deepstack_harness.binding.forward_class import ForwardModels
 from deepstack_harness.binding.found_classes import Found
 from deepstack_harness.binding.methods_buffer import MethodsBuffer
 from deepstack_harness.binding.stand_ins import FORWARD_STAND_INS
 from deepstack_harness.engines.tpu_inference_stand_ins import KINDS, STAND_INS
-from deepstack_harness.errors import UsageError, passes_through
+from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source
 from deepstack_harness.torch_compat.recording import OpRecorder
 
@@ -38,7 +37,6 @@ def _unpatched(_: ForwardHost) -> None:
     """Leave a model as it is."""
 
 
-_MAIN_FEATURE = 7.0  # no payload has it: a row of this value in a level was never set
 _NO_ARGUMENT = (
     "the payload is no argument of the jitted step, which is given inputs_embeds of the hidden size"
 )
@@ -108,11 +106,9 @@ class JittedSteps:
         """Embed a step of P tokens, the first N of them visual -> (P, w); None for a step of text."""
         if payload is None or (payload.size(1) == 0 and not self._audio):
             return None
-        hidden, visual = self._recorder.hidden, payload.size(1)
-        rows = payload.permute(1, 0, 2).flatten(1)
-        main = rows.new_full((visual, hidden), _MAIN_FEATURE)
-        part = torch.cat([main, rows], dim=1) if visual else rows.new_zeros(1, hidden)
-        marked = torch.arange(tokens, device=rows.device) < part.size(0)
+        visual = payload.size(1)
+        part = packed(payload) if visual else payload.new_zeros(1, self._recorder.hidden)
+        marked = torch.arange(tokens, device=payload.device) < part.size(0)
         token = TOKEN_IDS["image_token_id" if visual else "audio_token_id"]
         ids = torch.where(marked, token, 0)
         return self._host.embed_input_ids(ids, multimodal_embeddings=[part], is_multimodal=marked)
@@ -180,7 +176,7 @@ class PatchedClass(ForwardModels):
 
     def rehearse(self) -> None:
         """Call each method once; raise `UsageError` for a class that misses something."""
-        with _rehearsed(self):
+        with rehearsing(self.refused, _misses):
             buffer = self(4, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
             if not buffer.capacity:
                 raise UsageError(f"{self.filename}: {self.model_class} keeps no list of rows per level")
@@ -205,6 +201,10 @@ class JittedClass(ForwardModels):
         steps = self.steps(capacity, hidden, levels, dtype=dtype, device=device)
         return JittedBuffer(steps) if self.replays else StepBuffer(steps)
 
+    def under_graphs(self) -> "JittedClass":
+        """Return the class with compiled steps."""
+        return replace(self, replays=True)
+
     def steps(
         self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
     ) -> JittedSteps:
@@ -217,7 +217,7 @@ class JittedClass(ForwardModels):
         """Run a text step and a visual one, and compile; raise `UsageError` for what misses something."""
         payload = torch.ones(2, 3, 5)
         lost = False
-        with _rehearsed(self):
+        with rehearsing(self.refused, _misses):
             steps = self.steps(4, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
             steps.eager(4, None)
             steps.eager(4, payload)
@@ -247,19 +247,8 @@ def define_patched(source: Source, found: FoundCut) -> Found:
     return replace(named, methods=methods, forward=steps, graphs=graphs)
 
 
-@contextmanager
-def _rehearsed(bound: ForwardModels) -> Iterator[None]:
-    """Turn an error of what a class misses into a `UsageError`; any other one is for the run to report."""
-    try:
-        yield
-    except UsageError:
-        raise
-    except Exception as error:
-        if misses_package(error) or getattr(error, "obj", None) in KINDS:
-            raise bound.refusal(error) from error
-    except BaseException as error:  # SystemExit of a method is its own fault as well
-        if passes_through(error):
-            raise
+def _misses(error: Exception) -> bool:
+    return misses_package(error) or getattr(error, "obj", None) in KINDS
 
 
 def _positions(rows: Tensor) -> Tensor:
