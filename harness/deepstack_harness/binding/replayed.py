@@ -8,7 +8,7 @@ inputs).
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,6 +17,15 @@ from deepstack_harness.contract.protocols import Buffer, BufferFactory
 from deepstack_harness.torch_compat.recording import OpRecorder
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class OwnGraphs(Protocol):
+    """A class of an engine that captures and replays steps by its own code, or by what emulates it."""
+
+    def under_graphs(self) -> BufferFactory:
+        """Return what makes the same buffers, with steps that are replayed."""
+        ...
 
 
 class ReplayedBuffer:

@@ -14,7 +14,7 @@ from deepstack_harness.binding.discover import FoundCut
 from deepstack_harness.binding.forward_class import ForwardModels
 from deepstack_harness.binding.found_classes import Found
 from deepstack_harness.binding.methods_class import MethodsClass
-from deepstack_harness.binding.replayed import ReplayedClass
+from deepstack_harness.binding.replayed import OwnGraphs, ReplayedClass
 from deepstack_harness.contract.buffer_ref import BufferKind
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import Observation, StepFacts
@@ -23,7 +23,6 @@ from deepstack_harness.devices import parse_device, parse_dtype
 from deepstack_harness.engines.classes import define_class, methods_of
 from deepstack_harness.engines.cuts import cuts_of
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.engines.tpu_inference_model import JittedClass
 from deepstack_harness.errors import HarnessError
 from deepstack_harness.play.attempt import announcing
 from deepstack_harness.play.in_process import NOTHING_BOUND, Bound
@@ -141,9 +140,7 @@ def bind(case: Case, source: SourceClass) -> Bound:
 
 def _replayed(factory: MethodsClass | ForwardModels | ArgumentClass) -> BufferFactory:
     """Return what makes the same buffers under graphs; an engine with a runner replays its own."""
-    if isinstance(factory, ArgumentClass | JittedClass):
-        return replace(factory, replays=True)
-    return ReplayedClass(factory)
+    return factory.under_graphs() if isinstance(factory, OwnGraphs) else ReplayedClass(factory)
 
 
 @cache
