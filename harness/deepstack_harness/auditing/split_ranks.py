@@ -22,7 +22,7 @@ from deepstack_harness.contract.verdicts import BROKEN
 from deepstack_harness.oracles.judged_case import JudgedCase, judge_case, unjudged_case
 from deepstack_harness.play.source_class import SourceClass
 from deepstack_harness.sources.source import buffer_of
-from deepstack_harness.workers.outcomes import Answered, RaisedInWorker
+from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 
 PADDED = (
     ("cap 16: set 9; get 10", 2),
@@ -56,11 +56,10 @@ def _judged(found: AuditedClass, worker: SourceWorker, text: str, ranks: int) ->
         source=msgspec.to_builtins(SourceClass(worker.text, found.model_class)),
         ranks=ranks,
     )
-    if isinstance(result, Answered):
-        return judge_case(shared, msgspec.convert(result.value, Observation))
-    if isinstance(result, RaisedInWorker):
-        raise result.as_error
-    return unjudged_case(shared, result.sentence)
+    if isinstance(result, WorkerEnd):
+        return unjudged_case(shared, result.sentence)
+    seen = value_of(result, f"the rows of each rank of {found.model_class}")
+    return judge_case(shared, msgspec.convert(seen, Observation))
 
 
 def _with_reach(row: Row, package: str, padded: Sequence[JudgedCase]) -> Row:
