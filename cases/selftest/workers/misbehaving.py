@@ -378,6 +378,12 @@ def start_daemon(witness: str, then: str = "") -> None:
         ENDS[then]()
 
 
+def start_daemon_and_hang(witness: str, channel: Channel) -> None:
+    start_daemon(witness)
+    channel.fact("a daemon runs")
+    hang()
+
+
 def start_nested_reaper(witness: str) -> None:
     """Start a process that collects orphans itself, and a daemon under it."""
     _join(witness)

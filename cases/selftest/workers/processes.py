@@ -25,6 +25,10 @@ def has_ended(pid: int) -> bool:
         os.close(process)
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def open_streams() -> list[Path]:
     return sorted(Path("/proc/self/fd").iterdir())
 

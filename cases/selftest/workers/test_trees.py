@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cases.selftest.workers.processes import Witness, has_ended
+from cases.selftest.workers.processes import Witness, has_ended, parent_of
 from deepstack_harness.errors import HarnessError
 from deepstack_harness.workers import child
 from deepstack_harness.workers.limits import Limits
@@ -74,10 +74,6 @@ def test_what_shares_the_group_ends_with_a_supervisor_that_is_killed(witness: Wi
         )
         assert isinstance(warm.call(f"{script}:run", {"witness": witness.path}, on_fact=kill), Signalled)
     assert witness.is_closed()
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 PARENT = """

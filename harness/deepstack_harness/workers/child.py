@@ -20,6 +20,8 @@ Requests and messages are JSON objects, one per line:
     message   {"call": 3, "kind": "ready" | "phase" | "fact" | "answered" | "raised", "value": ..}
 
 A function that has a parameter named `channel` receives a `Channel`, to send phases and facts while it runs.
+
+With a setting `door` this process is a fork server (`workers.fork_server`), whose forks go on from here.
 """
 
 import ctypes
@@ -43,14 +45,16 @@ _RESCAN_MS = 50
 
 def main(settings: Mapping[str, Any]) -> None:
     """Start the process that does the work, and supervise it; the process itself returns from here too."""
+    if "door" in settings:
+        settings = _sibling("fork_server").serve(settings)
     if sys.platform == "linux":
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     # What the parent ignores or blocks is inherited: ignored, SIGCHLD would hide how the process ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     supervisor = os.getpid()
-    # A fork, against our rule "spawn, never fork": that rule is about processes with threads, locks and
-    # torch in them.  This one has a single thread and has loaded a few modules of the standard library.
+    # A fork, against our rule "spawn, never fork": that rule is about processes with threads and locks.
+    # This one has a single thread; it has loaded a few modules of the standard library, or was forked so.
     process = os.fork()
     if process == 0:
         _become_the_process(supervisor, settings)

@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from deepstack_harness.errors import MachineError
 from deepstack_harness.workers import child
+from deepstack_harness.workers.forked import ForkedSupervisor, start_forked
 from deepstack_harness.workers.limits import Limits
 
 TAIL = 6000
@@ -183,19 +184,23 @@ class Supervised:
                 os.killpg(self.pid, signal.SIGKILL)
 
 
-def _start(options: StartOptions, limits: Limits, link: int) -> "subprocess.Popen[bytes]":
+def _start(options: StartOptions, limits: Limits, link: int) -> "subprocess.Popen[bytes] | ForkedSupervisor":
     settings = {
         **dict.fromkeys(("command", "requests", "answers", "path", "preload", "sandbox", "folder")),
         **options.settings, "parent": os.getpid(), "link": link,
         "limits": {"memory": limits.memory, "open_files": limits.open_files, "file_size": limits.file_size,
                    "processes": limits.processes},
     }  # fmt: skip
+    environment = _environment(options.environment)
+    plain = StartOptions(options.settings, environment=options.environment, inherited=options.inherited)
+    if options == plain and (forked := start_forked(settings, environment)) is not None:
+        return forked
     # A command's supervisor needs no packages, and its environment is the command's: ignore both.
     flags = ["-I", "-S"] if settings["command"] else ["-P", "-u"]
     return subprocess.Popen(
         [options.interpreter, *flags, child.__file__, json.dumps(settings)],
         stdin=subprocess.DEVNULL, stdout=options.output or subprocess.PIPE, stderr=options.stderr,
-        cwd=options.folder, env=_environment(options.environment), pass_fds=[link, *options.inherited],
+        cwd=options.folder, env=environment, pass_fds=[link, *options.inherited],
         start_new_session=True,
     )  # fmt: skip
 
@@ -219,7 +224,9 @@ def read_now(stream: int) -> bytes | None:
         return b""
 
 
-def _abandon(owner: int, link: socket.socket, supervisor: "subprocess.Popen[bytes]") -> None:
+def _abandon(
+    owner: int, link: socket.socket, supervisor: "subprocess.Popen[bytes] | ForkedSupervisor"
+) -> None:
     """End a process that nobody closed; not from a fork of its owner."""
     if os.getpid() != owner:
         return
