@@ -433,6 +433,22 @@ def test_pips_files_and_variables_count_in_pips_order(
     )
 
 
+def test_pip_is_asked_again_only_where_its_variables_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tmp_path / "asked"
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f"#!/bin/sh\necho x >> {asked}\necho \"global.cert='$PIP_CERT'\"\n")
+    interpreter.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(interpreter))
+    seen = []
+    for cert in ("/a.pem", "/b.pem", "/a.pem"):
+        monkeypatch.setenv("PIP_CERT", cert)
+        seen.append(pip_settings.read().cert)
+    assert seen == ["/a.pem", "/b.pem", "/a.pem"]
+    assert asked.read_text() == "x\nx\n"
+
+
 def test_without_pip_the_variables_still_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://one.invalid https://two.invalid")

@@ -204,29 +204,36 @@ def test_a_supervisor_that_is_killed_is_told_and_the_server_goes_on() -> None:
 
 
 PARENT = """
-import os, sys
-from cases.selftest.workers.misbehaving import double
+import os, signal, sys
 from deepstack_harness.workers import forked
 from deepstack_harness.workers.worker import Worker
 
 with Worker(preload="deepstack_harness.errors") as worker:
     worker.call("cases.selftest.workers.misbehaving:start_daemon", {"witness": sys.argv[1]})
-    print(forked._SERVERS[0].process.pid, flush=True)
+    fork = os.fork() if sys.argv[2] == "killed beside a fork" else 0
+    if sys.argv[2] == "killed beside a fork" and fork == 0:  # it holds every stream of its parent open
+        os.closerange(0, 3)
+        signal.pause()
+    print(forked._SERVERS[0].process.pid, fork, flush=True)
     sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("kill", [True, False], ids=["killed", "ended"])
-def test_a_server_ends_with_its_parent(witness: Witness, *, kill: bool) -> None:
-    command = [sys.executable, "-W", "error", "-c", PARENT, witness.path]
+@pytest.mark.parametrize("how", ["ended", "killed", "killed beside a fork"])
+def test_a_server_ends_with_its_parent(witness: Witness, how: str) -> None:
+    command = [sys.executable, "-W", "error", "-c", PARENT, witness.path, how]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
-        server = int(parent.stdout.readline())
-        if kill:
+        server, fork = map(int, parent.stdout.readline().split())
+        if how != "ended":
             parent.kill()
         _, said = parent.communicate()
-    assert (parent.returncode, said) == (-signal.SIGKILL if kill else 0, "")
-    assert witness.is_closed()
-    assert has_ended(server)
+    try:
+        assert (parent.returncode, said) == (0 if how == "ended" else -signal.SIGKILL, "")
+        assert witness.is_closed()
+        assert has_ended(server)
+    finally:
+        if fork:
+            os.kill(fork, signal.SIGKILL)
