@@ -9,3 +9,4 @@ from deepstack_harness.workers import forked
 def _served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the server import modules of the tests too, which are not our package's."""
     monkeypatch.setattr(forked, "SERVED", "")
+    monkeypatch.delenv(forked.NO_FORK_SERVER, raising=False)

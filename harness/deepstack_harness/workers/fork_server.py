@@ -169,7 +169,7 @@ def _import(module: str, output: int, answers: int) -> None:
 
 
 def _become_supervisor(request: Mapping[str, Any], output: int) -> None:
-    os.setsid()
+    os.setpgid(0, 0)  # signals to its group are for it alone
     _print_to(output)
     os.close(output)
     os.chdir(request["folder"])
