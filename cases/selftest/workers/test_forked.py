@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.workers.processes import Witness, has_ended, parent_of
-from deepstack_harness.workers import forked, supervised
+from deepstack_harness.workers import fork_server, forked, supervised
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, CallResult, Signalled, TimedOut
 from deepstack_harness.workers.profiles import CONTRACT
@@ -38,9 +39,11 @@ def test_workers_of_this_process_are_forks_of_one_server() -> None:
         assert os.getsid(first.pid) == first.pid
 
 
-@pytest.mark.parametrize("how", ["switched off", "no module", "a folder", "an interpreter"])
+@pytest.mark.parametrize("how", ["switched off", "no module", "a folder", "an interpreter", "a long setting"])
 def test_others_are_programs_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str) -> None:
     monkeypatch.setenv(forked.NO_FORK_SERVER, str(int(how == "switched off")))
+    if how == "a long setting":  # longer than a message to the server, which starts without it
+        monkeypatch.setattr(fork_server, "LONGEST", 100)
     with Worker(
         preload=None if how in ("no module", "an interpreter") else MODULE,
         folder=tmp_path if how == "a folder" else None,
@@ -111,6 +114,15 @@ def test_the_folder_for_temporary_files_is_its_own(
         with Worker(preload="asks_early", sandbox=CONTRACT) as worker:
             own = value(worker.call("os:getenv", {"key": "TMPDIR"}))
             assert value(worker.call("tempfile:gettempdir")) == own
+
+
+def test_a_server_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked, "_GRACE_S", 0.0)
+    door, theirs = socket.socketpair()
+    process = subprocess.Popen(["sleep", "600"])
+    with theirs:
+        forked._end(os.getpid(), door, process)
+    assert process.returncode == -signal.SIGKILL
 
 
 # Imports in the server

@@ -4,6 +4,7 @@ import math
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -203,6 +204,18 @@ def test_what_cannot_be_called_or_answered_is_said(
         assert sentence in raised(warm, name, **arguments).sentence
     else:
         assert answer(warm, name, **arguments) == arguments["value"]
+
+
+def test_a_file_that_cannot_be_imported_is_imported_again_by_the_next_call(
+    warm: Worker, tmp_path: Path
+) -> None:
+    (tmp_path / "target.py").write_text("raise ValueError('not yet')\n")
+    for _ in range(2):
+        result = warm.call(f"{tmp_path / 'target.py'}:run")
+        assert isinstance(result, RaisedInWorker)
+        assert result.sentence == "ValueError: not yet"
+    (tmp_path / "target.py").write_text("def run():\n    return 'now, and longer'\n")
+    assert warm.call(f"{tmp_path / 'target.py'}:run").value == "now, and longer"  # type: ignore[union-attr]
 
 
 def test_a_module_that_is_not_there_is_said(warm: Worker) -> None:
@@ -417,6 +430,15 @@ def test_a_start_that_takes_too_long_is_named() -> None:
         assert end.sentence == "no answer within 0 s in the start"
 
 
+def test_a_supervisor_that_never_tells_the_process_id_is_no_endless_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervised.Supervised, "_hear", lambda *_: None)
+    with Worker(Limits(start_s=SHORT_S), preload=MODULE) as child:
+        assert child.start() is None
+        assert child.pid is None
+
+
 @pytest.mark.parametrize(
     ("source", "reason", "printed"),
     [
@@ -531,3 +553,19 @@ def test_no_stream_is_left_open() -> None:
     with pytest.raises(MachineError):
         Worker(interpreter="/no/such/python")
     assert open_streams() == before
+
+
+def test_a_fork_of_its_owner_abandons_nothing() -> None:
+    link, theirs = socket.socketpair()
+    with link, theirs, subprocess.Popen(["sleep", "600"]) as process:
+        supervised._abandon(os.getpid() + 1, link, process)
+        assert process.poll() is None
+        process.kill()
+
+
+def test_a_link_that_is_reset_has_ended() -> None:
+    link, theirs = socket.socketpair()
+    with link:
+        link.send(b"never read")
+        theirs.close()
+        assert supervised.read_now(link.fileno()) == b""
