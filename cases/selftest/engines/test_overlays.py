@@ -127,9 +127,10 @@ def test_a_flag_that_moved_is_not_taken_for_one_that_is_off(tmp_path: Path) -> N
     (found,) = classes_of(open_source(over(tmp_path, {WRAP: text}, vllm_files(VL))))
     assert found.methods is None
     assert "has no moved here" in found.refusals[-1]
-    text = text.replace("moved", "flash_comm_v1_enabled")
-    (found,) = classes_of(open_source(over(tmp_path / "named", {WRAP: text}, vllm_files(VL))))
-    assert found.methods is not None
+    for flag in ("flash_comm_v1_enabled", "sp_enabled"):
+        files = {WRAP: text.replace("moved", flag)}
+        (found,) = classes_of(open_source(over(tmp_path / flag, files, vllm_files(VL))))
+        assert found.methods is not None
 
 
 def test_one_rank_is_given_all_rows(tmp_path: Path) -> None:
