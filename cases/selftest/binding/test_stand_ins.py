@@ -14,7 +14,7 @@ from deepstack_harness.errors import UsageError
 
 
 def test_named_tensors_are_looked_up_sliced_and_replaced_by_name() -> None:
-    """As those of vllm/sequence.py: `x["name"]`, `x[:n]`, `x["name"] = rows`, `items()` and `len(x)`."""
+    """Use named tensors in each way that those of vllm/sequence.py can be used."""
     first, second = torch.ones(4, 2), torch.zeros(4, 2)
     named = IntermediateTensors({"a": first})
     named["b"] = second
@@ -44,7 +44,7 @@ def test_a_tensor_without_storage_needs_no_copy() -> None:
     [(0, "adds 2 rows before the first layer"), (3, "adds 2 rows after layer 2, where no level belongs")],
 )
 def test_rows_that_belong_to_no_level_are_told(dirty: int, said: str) -> None:
-    """Of four places, before layer 0 and after layers 0 to 2, two have a level."""
+    """Give rows of two levels, which belong after layers 0 and 1, and rows elsewhere."""
     given = [torch.zeros(3, 2) for _ in range(4)]
     assert len(levels_of(tuple(given), 2)) == 2
     given[dirty][1:, 0] = 5

@@ -118,7 +118,7 @@ def test_names_that_are_wrong_are_quoted(text: str, says: str) -> None:
 
 
 def test_a_family_of_fixed_sizes_has_neither_variants_nor_a_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a family of another package may be: an object with the members of `Family` alone."""
+    """Give an object with the members of `Family` alone, which another package may declare."""
     members = ("name", "hidden", "levels", "routed", "build", "positions")
     fixed = SimpleNamespace(**{name: getattr(tiny("qwen3_vl"), name) for name in members})
     monkeypatch.setattr(Names, "load", lambda *_: fixed)

@@ -1,4 +1,4 @@
-"""What a standalone program is given of a class: its text, and all of ours that it uses, in order."""
+"""Text of a class for a standalone program: what the class uses of ours stands before it."""
 
 import importlib
 from pathlib import Path
