@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from deepstack_harness.auditing.causes import effects_in, same_without_graphs
+from deepstack_harness.auditing.regimes import stand_in_regimes
 from deepstack_harness.auditing.standing import beside_known, by_cause
 from deepstack_harness.catalogue.known_failures import KnownFailure, KnownRules
 from deepstack_harness.catalogue.matrix import Where, plan_check
@@ -76,6 +77,23 @@ def test_a_fault_under_graphs_is_the_live_one_if_its_trace_breaks_without_graphs
     found = same_without_graphs(cases, {R.R5: GRAPHS, R.R6: GRAPHS}, replay)
     assert found == ({(CAPTURED, R.R5): (LIVE, R.R5)} if breaks else {})
     assert played == [("cap 16: set 9; forward 16; get 16", LIVE, False)]
+
+
+def not_again(_: PlannedCase) -> JudgedCase:
+    raise AssertionError("it was played again")
+
+
+def test_a_class_that_ended_its_process_is_not_played_again() -> None:
+    cases = [judged(SHORT, R5=(2,)), judged(GRAPHS, R5=(3,))]
+    cases[0] = replace(cases[0], observation=replace(cases[0].observation, ended="exited with 3"))
+    assert same_without_graphs(cases, {R.R5: GRAPHS}, not_again) == {}
+
+
+def test_without_graphs_there_is_one_regime_and_nothing_to_compare() -> None:
+    standings = stand_in_regimes([judged(SHORT, R5=(2,))], "a.py", "Buffer", not_again)
+    assert standings.of.keys() == {LIVE}
+    assert standings.same_live == {}
+    assert [(one.rule, told) for one, told in standings.findings] == [(R.R5, ())]
 
 
 def row(rule: Rule, regime: Regime, verdict: Verdict = Verdict.FAIL, unit: str = "rows") -> Row:

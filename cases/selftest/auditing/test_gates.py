@@ -7,12 +7,13 @@ import pytest
 
 from cases.selftest.auditing.written_standings import MEMBER, audited, row, standing
 from cases.selftest.binding.synthetic_vllm import HANDS_ON, ModelFile, Vllm
+from deepstack_harness.auditing.audited_source import base_of
 from deepstack_harness.auditing.gates import Gate, judge_gate, keys_of
 from deepstack_harness.auditing.places import inside_package
 from deepstack_harness.cli import main
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Effect, Verdict
-from deepstack_harness.errors import ExitCode
+from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.reporting.terminal.audit_summary import show_summary
 from deepstack_harness.reporting.terminal.output import Output
 from deepstack_harness.sources.git_revision import revision_of
@@ -120,6 +121,27 @@ def test_a_worktree_shares_the_commits_of_its_repository(tmp_path: Path) -> None
     subprocess.run(["git", "-C", str(root), "worktree", "add", "-q", str(other)], check=True)
     with revision_of(other, "HEAD") as folder:
         assert (folder / MEMBER).is_file()
+
+
+def test_a_base_is_a_source_or_a_commit_of_the_only_source(tmp_path: Path) -> None:
+    root = str(repository(tmp_path))
+    for source in ("vllm==0.22.1", root):
+        with base_of(source, [root, "vllm==0.23.0"]) as found:
+            assert found == source
+    with base_of("main", [root]) as found:
+        assert (Path(found) / MEMBER).read_text() == str(ModelFile(get=SLICED, more=HANDS_ON))
+
+
+@pytest.mark.parametrize(
+    ("sources", "said"),
+    [
+        (["a", "b"], "'main' would be a commit of one --source, and there are 2"),
+        (["vllm==0.22.1"], "'main' is no source, and 'vllm==0.22.1' is no repository that could have it"),
+    ],
+)
+def test_a_commit_needs_one_repository(sources: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=f"^{said}$"), base_of("main", sources):
+        pass
 
 
 @pytest.mark.slow  # 8 s for two audits: their parts are tested above

@@ -137,6 +137,10 @@ ALLOCATIONS = {
             report(self)
             self.deepstack_input_embeds = nothing or empty_levels(self.levels, rows, width)
     """,
+    "beside a call on a literal": """\
+        "rows: {}".format(report)
+        self.deepstack_input_embeds = empty_levels(self.levels, rows, width)
+    """,
     "with what the module is told to import": """\
         import math
 
@@ -355,12 +359,16 @@ def test_what_cannot_be_supplied_is_refused(tmp_path: Path, file: ModelFile, at:
     assert re.match(f"{path}:{line_of(str(file), at)}: " if at else path, said), said
 
 
-def test_rows_kept_elsewhere_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", ["", "{'first': 0}", "[1]", "3"])
+def test_rows_kept_elsewhere_are_refused(tmp_path: Path, kept: str) -> None:
     file = ModelFile()
     moved = {
         part: getattr(file, part).replace("self.deepstack_input_embeds", "self.rows_of_levels")
         for part in ("init", "get", "set", "clear")
     }
+    if kept:
+        moved["init"] += f"    self.deepstack_input_embeds = {kept}\n"
+        moved["clear"] += "    self.deepstack_input_embeds\n"
     with pytest.raises(UsageError, match=r"keeps no rows per level in self\.deepstack_input_embeds"):
         bound(tmp_path, replace(file, **moved))
 

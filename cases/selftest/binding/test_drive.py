@@ -221,21 +221,39 @@ def test_tracebacks_quote_model_and_helper_also_inside_a_wheel(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("package", "why"),
+    ("old", "new", "why"),
     [
-        ("vllm.everything", r"rank_of_everything cannot be supplied: vllm at .* has no vllm/everything\.py"),
-        ("transformers", r"synchronise cannot be supplied: .*utils\.py:\d+: .* comes from transformers"),
+        ("", "", r"rank_of_everything cannot be supplied: vllm at .* has no vllm/everything\.py"),
+        (
+            "vllm.everything",
+            "transformers",
+            r"synchronise cannot be supplied: .*utils\.py:\d+: .* comes from transformers",
+        ),
+        (
+            "return rank_of_everything(rows)",
+            "return TABLE[0]\n\n\nTABLE = [1 // 0]",
+            r"synchronise cannot be supplied: .*utils\.py:\d+: synchronise cannot be defined .* by zero",
+        ),
     ],
+    ids=["file", "package", "definition"],
 )
 def test_a_helper_that_cannot_be_supplied_is_refused_only_where_it_is_used(
-    tmp_path: Path, package: str, why: str
+    tmp_path: Path, old: str, new: str, why: str
 ) -> None:
-    utils = HELPERS.replace("vllm.everything", package)
+    utils = HELPERS.replace(old, new) if old else HELPERS
     driven(tmp_path, utils=utils)
     text = COUNTED.replace("place(rows,", "synchronise(rows)\n            place(rows,")
     line = line_of(text, "synchronise(rows)")
     with pytest.raises(UsageError, match=rf"qwen3_vl\.py:{line}: .* of its package: {why}"):
         driven(tmp_path, qwen=text, utils=utils)
+
+
+def test_a_helper_that_its_module_passes_on_is_found_where_it_is_defined(tmp_path: Path) -> None:
+    passed = "from vllm.more import put_rows, rank_of_everything as synchronise\n"
+    tree = write_tree(tmp_path, {UTILS: passed, "vllm/more.py": HELPERS})
+    buffer = made(forward_of(open_source(str(tree))))
+    buffer.set(payload(4))
+    assert torch.equal(torch.stack(read(buffer, 4)), payload(4))
 
 
 @pytest.mark.parametrize(
@@ -397,6 +415,13 @@ def test_options_of_the_base_class_are_taken(tmp_path: Path) -> None:
     options = "is_multimodal=is_multimodal, handle_oov_mm_token=True)"
     text = COUNTED.replace("main, is_multimodal=is_multimodal)", f"main, {options}")
     assert options in text
+    buffer = made(driven(tmp_path, qwen=text))
+    buffer.set(payload(9))
+    assert torch.equal(torch.stack(read(buffer, 9)), payload(9))
+
+
+def test_the_language_model_may_be_asked_for(tmp_path: Path) -> None:
+    text = COUNTED.replace("self.language_model.model(", "self.get_language_model().model(")
     buffer = made(driven(tmp_path, qwen=text))
     buffer.set(payload(9))
     assert torch.equal(torch.stack(read(buffer, 9)), payload(9))

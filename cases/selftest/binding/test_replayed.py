@@ -51,6 +51,13 @@ def test_a_replay_reads_the_storage_it_was_captured_with() -> None:
     assert _first(buffer, 4) == 1
 
 
+def test_a_resize_runs_outside_of_the_graphs() -> None:
+    buffer = ReplayedBuffer(buffer_named("pr43617")(4, 8, 1, dtype=torch.float32, device=CPU))
+    for tokens in (9, 15):
+        buffer.resize(tokens)
+        assert buffer.capacity >= tokens
+
+
 def _first(buffer: ReplayedBuffer, tokens: int) -> float:
     answer = buffer.get(tokens)
     assert answer is not None

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from deepstack_harness.callers.decoder_copies import layers_of
 from deepstack_harness.callers.sharding_faults import PayloadChunkedUnpadded
 from deepstack_harness.catalogue.registry import CALLERS
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
@@ -161,3 +162,11 @@ def test_what_was_profiled_on_ids_goes_on_embedding_ids(qwen: Model, caller: str
 def test_every_caller_is_described_and_faults_say_so() -> None:
     correct = {name for name, entry in CALLERS.items() if not entry.summary.startswith("fault:")}
     assert {"engine", "micro_batches_sliced", "embeddings_always"} <= correct
+
+
+def test_a_decoder_without_a_list_of_layers_is_refused() -> None:
+    decoder = torch.nn.Linear(2, 2)
+    with pytest.raises(UsageError, match=r"^Linear has no torch\.nn\.ModuleList 'layers'"):
+        layers_of(decoder)
+    decoder.layers = torch.nn.ModuleList([torch.nn.Identity()])
+    assert layers_of(decoder) is decoder.layers

@@ -4,11 +4,12 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from cases.selftest.catalogue.declared_packages import declare, forget
-from deepstack_harness.catalogue.incidents import catalogue, find
+from deepstack_harness.catalogue.incidents import catalogue, clashes, find
 from deepstack_harness.catalogue.names import Names
 from deepstack_harness.catalogue.registry import FAMILIES, REVISIONS
 from deepstack_harness.contract.arm_spec import EAGER
@@ -160,6 +161,33 @@ def test_a_broken_file_of_incidents_keeps_the_catalogue_from_being_run_but_not_o
     for use in (catalogue, lambda: find("acme-7")):
         with pytest.raises(UsageError, match=f"{whose}.*{said}"):
             use()
+
+
+def test_a_number_of_two_projects_is_ambiguous(place: Path) -> None:
+    for package in ("acme", "other"):
+        text = INCIDENT.format(id=f"{package}-1", name=f"{package}-fault").replace("acme 7", f"{package} 7")
+        write_incidents(place, package, text)
+    assert find("other 7").name == "other-fault"
+    with pytest.raises(UsageError, match="^incident '7' is ambiguous: write one of acme 7, other 7$"):
+        find("7")
+
+
+def test_clashes_of_a_package_are_its_own_alone(place: Path) -> None:
+    for package, name in (("acme", "dual-stream"), ("other", "other-fault")):
+        write_incidents(place, package, INCIDENT.format(id=f"{package}-1", name=name))
+    (told,) = clashes("acme-buffers 1.0")
+    assert told.startswith("incident 'dual-stream' is declared by deepstack-harness and by acme-buffers 1.0")
+    assert list(clashes("other-buffers 1.0")) == []
+
+
+def test_a_module_that_stands_there_without_a_spec_is_installed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ModuleType("acme_made")
+    monkeypatch.setattr(made, "Ring", type("Ring", (), {}), raising=False)
+    monkeypatch.setitem(sys.modules, "acme_made", made)
+    declare(place, "acme-one", {"revisions": {"ring": "acme_made:Ring"}})
+    assert load(revisions(), "ring") is made.__dict__["Ring"]
 
 
 def test_incidents_may_lie_in_an_inner_package(place: Path) -> None:

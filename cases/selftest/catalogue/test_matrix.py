@@ -3,9 +3,17 @@
 import pytest
 
 from deepstack_harness.catalogue.incidents import find
-from deepstack_harness.catalogue.matrix import Where, graph_budget, narrow, plan_incident, plan_source
+from deepstack_harness.catalogue.matrix import (
+    Where,
+    graph_budget,
+    narrow,
+    plan_incident,
+    plan_source,
+    plan_workload,
+)
 from deepstack_harness.contract.arm_spec import ArmSpec, Backend
 from deepstack_harness.contract.buffer_ref import source_buffer
+from deepstack_harness.contract.case import Compare
 from deepstack_harness.contract.trace import Trace
 
 WHERE = Where("qwen3_vl")
@@ -71,3 +79,15 @@ def test_of_a_source_nothing_is_expected() -> None:
         ("vllm 1.2.3", "vllm", "1.2.3", "SomeModel")
     ]
     assert {planned.must_break for planned in of_source} == {None}
+
+
+def test_a_workload_of_a_source_runs_with_guards_dropped_and_kept() -> None:
+    source = source_buffer("vllm", "0.22.1", "vllm 0.22.1", "Qwen3VL")
+    plan = plan_workload(find("43602"), WHERE, Trace.parse("cap 16: forward 1"), source)
+    assert [(one.case.buffer, one.case.arm) for one in plan] == [
+        (source, ArmSpec.parse("eager/drop_all")),
+        (source, ArmSpec.parse("eager/stock")),
+    ]
+    assert {(one.case.compare, one.incident, one.must_break) for one in plan} == {
+        (Compare.EAGER, "43602", None)
+    }

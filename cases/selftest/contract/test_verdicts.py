@@ -1,13 +1,18 @@
 """Verdicts: one order, one wording, and one rule for known failures."""
 
-import pytest
+from collections.abc import Collection
 
+import pytest
+from typing_extensions import override
+
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import (
     BROKEN,
     KEPT,
     OPENED,
     UNEXPECTED,
     WORST_FIRST,
+    RuleVerdicts,
     Verdict,
     against_expectation,
     worst,
@@ -44,6 +49,24 @@ def test_the_order_has_every_verdict_and_the_unexpected_first() -> None:
     red = [verdict in UNEXPECTED for verdict in WORST_FIRST]
     assert red == sorted(red, reverse=True)
     assert worst([Verdict.SKIP, Verdict.XFAIL, Verdict.PASS]) is Verdict.XFAIL
+
+
+class Judged(RuleVerdicts):
+    """A rule with each verdict, in the order of both."""
+
+    @property
+    @override
+    def verdicts(self) -> Collection[tuple[Rule, Verdict]]:
+        """The rules with their verdicts."""
+        return list(zip(Rule, Verdict, strict=False))
+
+
+def test_rules_are_told_by_what_their_verdicts_mean() -> None:
+    found, verdict_of = Judged(), dict(zip(Rule, Verdict, strict=False))
+    assert {verdict_of[rule] for rule in found.unexpected} == UNEXPECTED
+    assert {verdict_of[rule] for rule in found.broken} == BROKEN
+    assert {verdict_of[rule] for rule in found.kept} == KEPT
+    assert {verdict_of[rule] for rule in found.unjudged} == {Verdict.ERROR}
 
 
 @pytest.mark.parametrize("verdict", Verdict)

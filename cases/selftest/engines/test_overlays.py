@@ -22,6 +22,7 @@ from cases.selftest.engines.synthetic_plugins import (
     vllm_files,
     write,
 )
+from deepstack_harness.auditing import split_ranks
 from deepstack_harness.auditing.classes import judge_class
 from deepstack_harness.auditing.places import located
 from deepstack_harness.auditing.source_worker import SourceWorker
@@ -29,7 +30,7 @@ from deepstack_harness.auditing.split_ranks import judge_split
 from deepstack_harness.auditing.standing import Standing
 from deepstack_harness.cli import main
 from deepstack_harness.contract.case import Regime
-from deepstack_harness.contract.row import Row
+from deepstack_harness.contract.row import Evidence, Row
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.classes import classes_of
@@ -127,9 +128,10 @@ def test_a_flag_that_moved_is_not_taken_for_one_that_is_off(tmp_path: Path) -> N
     (found,) = classes_of(open_source(over(tmp_path, {WRAP: text}, vllm_files(VL))))
     assert found.methods is None
     assert "has no moved here" in found.refusals[-1]
-    text = text.replace("moved", "flash_comm_v1_enabled")
-    (found,) = classes_of(open_source(over(tmp_path / "named", {WRAP: text}, vllm_files(VL))))
-    assert found.methods is not None
+    for flag in ("flash_comm_v1_enabled", "sp_enabled"):
+        files = {WRAP: text.replace("moved", flag)}
+        (found,) = classes_of(open_source(over(tmp_path / flag, files, vllm_files(VL))))
+        assert found.methods is not None
 
 
 def test_one_rank_is_given_all_rows(tmp_path: Path) -> None:
@@ -261,9 +263,16 @@ def test_both_are_listed_as_driven(capsys: Capture) -> None:
         assert "not driven" not in lines[name]
 
 
-def test_an_unequal_split_that_pads_breaks_unpadded_steps_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("argued", "reach"), [(True, "latent"), (False, "unknown")])
+def test_an_unequal_split_that_pads_breaks_unpadded_steps_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argued: bool, reach: str
+) -> None:
+    if not argued:
+        monkeypatch.setattr(split_ranks, "latent_argument", lambda *_: None)
     row = _shared(over(tmp_path, ascend_files(PADS), vllm_files(VL)))
-    assert row.reach == "latent"
+    assert row.reach == reach
+    assert row.evidence == (Evidence.READ if argued else None)
+    assert "4 steps padded to a multiple of the ranks kept it" in row.detail
 
 
 @pytest.mark.network

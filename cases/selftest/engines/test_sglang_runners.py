@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from cases.selftest.engines.audited import audited
 from cases.selftest.engines.synthetic_omni import write
 from cases.selftest.engines.synthetic_sglang import RUNNER, RUNNER_FILE, sglang_files
 from cases.selftest.engines.synthetic_sglang_runners import (
@@ -20,13 +19,10 @@ from cases.selftest.engines.synthetic_sglang_runners import (
     piecewise,
     with_runner,
 )
-from cases.selftest.engines.test_sglang import row_of
 from deepstack_harness.binding.argument_buffer import ReplayedArgument
 from deepstack_harness.binding.argument_class import ArgumentClass
 from deepstack_harness.binding.found_classes import Found
 from deepstack_harness.cli import main
-from deepstack_harness.contract.case import Regime
-from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.classes import classes_of
 from deepstack_harness.engines.known import open_alone
 from deepstack_harness.errors import ExitCode
@@ -139,13 +135,6 @@ def test_a_bisection_names_the_tree_where_it_came_in(
     said = capsys.readouterr().out
     assert f"{word}: {member}:" in said
     assert ("--enable-breakable-cuda-graph" in said) == (member == BREAKABLE)
-
-
-@pytest.mark.slow
-def test_the_reach_names_the_options_of_the_runner(tmp_path: Path) -> None:
-    _, standing = audited(write(tmp_path, with_runner(BREAKABLE, BREAKABLE_FILE, "0.5.12")))
-    row = row_of(standing, Rule.R2, Regime.CAPTURED)
-    assert row.reach == "flag: --enforce-piecewise-cuda-graph with --enable-breakable-cuda-graph"
 
 
 @pytest.mark.slow

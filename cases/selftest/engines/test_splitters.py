@@ -38,6 +38,7 @@ OFTEN_EQUAL = SPLIT_FILE.replace(
 )
 """Each rank is given its neighbour's rows, which fit wherever both have as many."""
 WHOLE = SPLIT_FILE.replace("[rows[mine] for rows in deepstack_visual_embeds]", "deepstack_visual_embeds")
+IMPORTS = "        from swift.utils import no_such\n"
 SHARES = SPLIT_FILE.replace(
     "first = _first_rows(visual_pos_masks, tp_size)",
     "count = len(deepstack_visual_embeds[0])\n"
@@ -132,8 +133,16 @@ def test_packages_are_recognised_by_their_folders(tmp_path: Path) -> None:
             megatron_files(SPLIT_FILE.replace("torch.tensor(counts)", "PackedSeqParams(counts)")),
             "utils.py:8: the splitter cannot be run without its package: PackedSeqParams cannot be supplied",
         ),
+        (
+            swift_files(parallel=PARALLEL_FILE.replace("class SequenceParallel", "class Parallel")),
+            " has no class SequenceParallel in swift/sequence_parallel or swift/trainers",
+        ),
+        (
+            swift_files(patch=PATCH_FILE.replace("as ranks\n", f"as ranks\n{IMPORTS}", 1)),
+            "swift/model/models/qwen.py:10: _patch_deepstack_process needs the import of swift.utils",
+        ),
     ],
-    ids=["method", "attribute", "import"],
+    ids=["method", "attribute", "import", "class", "inner import"],
 )
 def test_what_moved_is_named(tmp_path: Path, files: Mapping[str, str], said: str) -> None:
     (refusal,) = found_in(tmp_path, files).refusals

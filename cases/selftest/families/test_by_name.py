@@ -1,13 +1,15 @@
 """Families and variants by name, and configs that are refused."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from cases.selftest.families.transformers_models import CPU, NAMES, tiny
-from deepstack_harness.catalogue.names import imported
+from deepstack_harness.catalogue.names import Names, imported
 from deepstack_harness.catalogue.registry import FAMILIES
 from deepstack_harness.errors import UsageError
-from deepstack_harness.families.by_name import family_named
+from deepstack_harness.families.by_name import family_named, tiny_family_named
 from deepstack_harness.families.config import DecoderConfig
 from deepstack_harness.families.granite4_vision import Granite4VisionConfig
 from deepstack_harness.families.qwen3_omni_moe_thinker import Qwen3OmniMoeThinkerConfig
@@ -113,6 +115,18 @@ def test_the_real_size_of_qwen3_vl_can_be_built_and_run() -> None:
 def test_names_that_are_wrong_are_quoted(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         family_named(text)
+
+
+def test_a_family_of_fixed_sizes_has_neither_variants_nor_a_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give an object with the members of `Family` alone, which another package may declare."""
+    members = ("name", "hidden", "levels", "routed", "build", "positions")
+    fixed = SimpleNamespace(**{name: getattr(tiny("qwen3_vl"), name) for name in members})
+    monkeypatch.setattr(Names, "load", lambda *_: fixed)
+    assert family_named("fixed") is fixed
+    with pytest.raises(UsageError, match="family 'fixed' has no variants, so there is no 'fixed:opaque'"):
+        family_named("fixed:opaque")
+    with pytest.raises(UsageError, match="family 'fixed' has fixed sizes: it is not built on TinyFamily"):
+        tiny_family_named("fixed")
 
 
 @pytest.mark.parametrize("config", [Qwen3VLConfig, Qwen3OmniMoeThinkerConfig, Granite4VisionConfig])

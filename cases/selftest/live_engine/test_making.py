@@ -1,5 +1,6 @@
 """An environment that is made by a real installer of ours, and what a plan says before."""
 
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,6 +88,17 @@ def test_the_installed_engine_is_run_by_this_interpreter(
     home = find_home(None, pytest.fail)
     assert home.python == Path(sys.executable)
     assert plan_home("installed:vllm") == [f"python        {sys.executable}, which has {home.label}"]
+
+
+def test_a_torchvision_that_can_be_imported_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = PLAN.folder / "lib/python3.11/site-packages/torchvision/__init__.py"
+    init.parent.mkdir(parents=True)
+    init.write_text("")
+    for word, kept in (("true", True), ("false", False)):
+        python = Path(shutil.which(word) or "")
+        monkeypatch.setattr(environment, "python_of", lambda _, python=python: python)
+        environment._Making(PLAN, FileInstaller(None), print)._make_torchvision_importable()
+        assert (init.read_text() == "") is kept
 
 
 @pytest.mark.parametrize("uv", [None, "/usr/bin/uv"])

@@ -1,5 +1,7 @@
 """Tiny models: their files fit to each other, and weights are written as released checkpoints have them."""
 
+import json
+import re
 from importlib import util
 from pathlib import Path
 from types import ModuleType
@@ -7,8 +9,10 @@ from types import ModuleType
 import pytest
 import torch
 
+from deepstack_harness.live_engine.facts import prompts_of
 from deepstack_harness.live_engine.models.known import MODELS, model_of
 from deepstack_harness.live_engine.models.tiny import BYTES, VOCABULARY, ExpertLayout, TinyModel, token_ids
+from deepstack_harness.live_engine.schedules import EngineRequest
 from deepstack_harness.live_engine.session import CHILD
 
 EVERY = pytest.mark.parametrize("model", MODELS.values(), ids=str)
@@ -123,3 +127,16 @@ def test_experts_that_are_apart() -> None:
 
 def test_a_family_without_a_mixture_is_written_as_it_is() -> None:
     assert all(torch.equal(one, state()[name]) for name, one in child()._as_released(state(), None).items())
+
+
+@EVERY
+def test_the_child_is_told_all_that_it_reads(model: TinyModel) -> None:
+    text = (CHILD / "model_folder.py").read_text()
+    told = json.loads(json.dumps(model.job()))
+    assert set(re.findall(r'job\["(\w+)"\]', text)) == told.keys()
+    assert told["files"] == json.loads(json.dumps(dict(model.files)))
+    assert told["special"] == list(model.special)
+    (prompt,) = prompts_of([EngineRequest("a", images=(3,)).job(model)])
+    assert set(re.findall(r'prompt\["(\w+)"\]', text)) == prompt.keys()
+    assert model.image in prompt["text"]
+    assert len(prompt["images"]) == 1

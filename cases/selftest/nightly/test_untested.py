@@ -161,6 +161,7 @@ def test_a_child_process_and_a_worker_are_measured_too(
     assert padding["executed_lines"], "the child counted nothing"
     (check,) = (one for name, one in seen.items() if name.endswith("machine/sandbox_check.py"))
     assert check["functions"]["leave"]["executed_lines"], "the worker's count was lost"
+    assert not any(name.endswith("nightly/count_workers.py") for name in seen), "a worker counts the plugin"
     (package,) = (one for name, one in seen.items() if name.endswith("deepstack_harness/__init__.py"))
     assert not package["functions"][""]["missing_lines"], "it was imported before lines were counted"
     lines = (tmp_path / "out" / "untested.txt").read_text().splitlines()

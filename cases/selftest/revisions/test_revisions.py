@@ -7,8 +7,10 @@ from cases.selftest.play.playing import observe
 from cases.selftest.revisions.sequences import REVISIONS, SEQUENCES, Read, Sequence
 from deepstack_harness.catalogue.registry import REVISIONS as REGISTERED
 from deepstack_harness.contract.observation import Answer, Observation, StepFacts
+from deepstack_harness.contract.optional_members import follow
+from deepstack_harness.contract.protocols import Buffer
 from deepstack_harness.play.model import Model
-from deepstack_harness.revisions.qwen import Pr49397Buffer
+from deepstack_harness.revisions.qwen import Pr44384Buffer, Pr49397Buffer
 from deepstack_harness.revisions.reference import ReferenceBuffer
 
 
@@ -79,3 +81,27 @@ def test_the_reference_keeps_retired_storage_until_it_is_released() -> None:
     assert made._retired[0][0].data_ptr() == address
     made.release()
     assert not made._retired
+
+
+def rows_of(buffer: Buffer) -> tuple[torch.Tensor, ...]:
+    levels = buffer.get(4)
+    assert levels is not None
+    return levels
+
+
+def test_a_buffer_that_follows_its_tensors_is_made_anew_in_their_dtype() -> None:
+    made = Pr44384Buffer(4, 8, 2, dtype=torch.float32, device=torch.device("cpu"))
+    made.set(torch.ones(2, 3, 8))
+    for dtype, kept in ((torch.float32, True), (torch.bfloat16, False)):
+        follow(made, torch.empty(1, 8, dtype=dtype))
+        levels = torch.stack(rows_of(made))
+        assert (levels.shape, levels.dtype) == ((2, 4, 8), dtype)
+        assert bool(levels.any()) is kept
+    made.set(torch.ones(2, 3, 8))
+    assert {level.dtype for level in rows_of(made)} == {torch.float32}
+
+
+def test_a_buffer_that_follows_nothing_is_left_alone() -> None:
+    made = ReferenceBuffer(4, 8, 1, dtype=torch.float32, device=torch.device("cpu"))
+    follow(made, torch.empty(1, 8, dtype=torch.bfloat16))
+    assert {level.dtype for level in rows_of(made)} == {torch.float32}

@@ -40,8 +40,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.served.status != 200:
             self._send(self.served.status, b"no")
         elif self.path.startswith("/simple/"):
-            package = self.path.split("/")[2]
-            names = [each.name for each in self.served.folder.glob(f"{package}-*")]
+            pattern = self.path.split("/")[2].replace("-", "[-_]")  # a wheel's name has underscores
+            names = [each.name for each in self.served.folder.glob(f"{pattern}-*")]
             self._send(200, "".join(map(self._link, names)).encode())
         elif path.is_file():
             self._send_file(path.read_bytes())

@@ -133,6 +133,12 @@ def _other_wheel(folder: Path) -> Path:
     return path
 
 
+def _two_packages(folder: Path) -> Path:
+    root = Vllm().tree(folder)
+    (root / "sglang/srt").mkdir(parents=True)
+    return root
+
+
 def _text_file(folder: Path) -> Path:
     path = folder / "notes.txt"
     path.write_text("vllm")
@@ -157,6 +163,7 @@ BAD_PLACES: dict[str, tuple[Writer, str]] = {
         _other_wheel,
         "holds requests 2.3, not vLLM, .* or .*: give a wheel or an sdist of vllm, ",
     ),
+    "two packages": (_two_packages, "' holds vLLM and SGLang: give the folder of one of them"),
     "no vllm": (_empty_folder, "is not a source tree of vLLM, .* or .*: it has no vllm/model_executor/, "),
 }
 

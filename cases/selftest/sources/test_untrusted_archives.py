@@ -18,6 +18,7 @@ from deepstack_harness.cli import main
 from deepstack_harness.engines.classes import classes_of, methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.sources.archive_files import open_files
 
 TOP = "vllm-0.22.1"
 MIB = 1 << 20
@@ -264,3 +265,12 @@ def test_an_sdist_made_by_hand_is_read(tmp_path: Path) -> None:
         archive.add(Vllm().tree(tmp_path / "repository"), "./repository")
     source = open_source(str(path))
     assert (source.label, source.read(QWEN).text) == (f"vllm at {path} (0.22.1)", str(ModelFile()))
+
+
+def test_an_archive_that_got_shorter_after_it_was_opened_ends_in_one_sentence(tmp_path: Path) -> None:
+    path = sdist(tmp_path)
+    files = open_files(path)
+    text = gzip.decompress(path.read_bytes())
+    path.write_bytes(gzip.compress(text[:600]))
+    with pytest.raises(UsageError, match=r"cannot be read as an archive, is it complete\?"):
+        list(files.read(files.names))

@@ -15,8 +15,10 @@ from cases.selftest.binding.synthetic_vllm import OMNI, QWEN, Vllm
 from cases.selftest.reachable import reachable_folder
 from deepstack_harness.engines.classes import classes_of, methods_of
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.sources import git_revision
 from deepstack_harness.sources.git_files import GitFiles
+from deepstack_harness.sources.git_revision import revision_of
 
 MODELS = str(Path(QWEN).parent)
 
@@ -382,6 +384,22 @@ def test_a_repository_that_blocks_its_reader_is_refused_by_name(
     spoil(repository / ".git")
     with pytest.raises(UsageError, match=message):
         open_source(str(repository))
+
+
+def test_a_link_in_the_place_of_a_repository_is_not_followed(repository: Path) -> None:
+    assert GitFiles(repository).head() is not None
+    (repository / ".git").rename(repository.parent / "elsewhere")
+    (repository / ".git").symlink_to("../elsewhere")
+    assert GitFiles(repository).head() is None
+    assert open_source(str(repository)).label == f"vllm at {repository} (0.22.1)"
+
+
+def test_a_git_that_does_not_end_is_a_fault_of_the_machine(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(git_revision, "_TIMEOUT_S", -1)
+    with pytest.raises(MachineError, match="^git init took more than -1 s$"), revision_of(repository, "HEAD"):
+        pass
 
 
 NO_COMMITS = {

@@ -15,9 +15,10 @@ from deepstack_harness.contract.facts.ordering import (
 from deepstack_harness.contract.facts.systems import System, SystemSubject
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.errors import NotMeasured
 from deepstack_harness.oracles.ordering import dependent, judge, unordered
-from deepstack_harness.streams import faults, projection
-from deepstack_harness.streams.dual_streams import ONE, TWO
+from deepstack_harness.streams import faults, model_check, projection
+from deepstack_harness.streams.dual_streams import DUAL, ONE, TWO
 from deepstack_harness.streams.model_check import Setting, rehearse
 from deepstack_harness.streams.stream_api import Lanes, Project
 
@@ -202,3 +203,13 @@ def test_what_shows_nothing_is_no_pass(changes: dict[str, object], said: str) ->
 def test_an_observation_goes_to_json_and_back() -> None:
     seen = replace(RIGHT, on_device=OnDevice("cuda:0", 1, 0), subgraphs=(Subgraphs(1, 1, 1, 1, 0.1, "x"),))
     assert OrderingObservation.from_json(seen.to_json()) == seen
+
+
+def test_orders_that_are_too_many_are_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = next(one for one in DUAL.settings if one.others)
+    orders = rehearse(setting).orders
+    monkeypatch.setattr(model_check, "MOST_ORDERS", orders)
+    assert rehearse(setting).orders == orders
+    monkeypatch.setattr(model_check, "MOST_ORDERS", orders - 1)
+    with pytest.raises(NotMeasured, match=rf"operations in {orders} orders: too many to play"):
+        rehearse(setting)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from cases.selftest.auditing.synthetic_helpers import HELPER_FILE, source
 from deepstack_harness.contract.facts.systems import System, SystemSubject
@@ -11,7 +12,7 @@ from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import UsageError
 from deepstack_harness.oracles.ordering import judge, unordered
 from deepstack_harness.streams.dual_streams import ONE, TWO, DualStream
-from deepstack_harness.streams.from_source import IN_CAPTURE, dual_streams_of
+from deepstack_harness.streams.from_source import BREAKABLE, IN_CAPTURE, dual_streams_of, helpers_of
 from deepstack_harness.streams.model_check import rehearse
 from deepstack_harness.streams.observe import observe_ordering
 
@@ -125,3 +126,16 @@ def test_a_source_without_the_file_is_refused(tmp_path: Path) -> None:
     said = r"has no vllm/utils/multi_stream_utils\.py; it is there from vllm 0\.19\.0 on"
     with pytest.raises(UsageError, match=said):
         dual_streams_of(open_source(str(source(tmp_path))))
+
+
+def test_a_helper_may_use_any_other_part_of_torch(tmp_path: Path) -> None:
+    own = "assert torch.is_tensor(torch.zeros(1)) and callable(torch.cuda.is_available)"
+    text = HELPER_FILE.replace("event0.record()", f"{own}; event0.record()")
+    assert own in text
+    assert judged_helper(tmp_path, text)[0] is Verdict.PASS
+
+
+def test_a_helper_is_not_defined_without_what_it_imports(tmp_path: Path) -> None:
+    (code,) = (code for code, _ in helpers_of(open_source(str(source(tmp_path, helpers=HELPER_FILE)))))
+    with pytest.raises(UsageError, match=rf"py:{code.line}: {code.name} needs vLLM's {BREAKABLE}$"):
+        code.run_with(torch=torch)

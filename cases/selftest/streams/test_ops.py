@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from deepstack_harness.errors import NotMeasured
-from deepstack_harness.streams import ops, projection
+from deepstack_harness.streams import op_results, ops, projection
 from deepstack_harness.streams.dual_streams import DUAL, SEQUENTIAL
 from deepstack_harness.streams.op_results import observe_results
 from deepstack_harness.streams.stream_api import Lanes
@@ -34,6 +34,22 @@ def test_the_op_gives_the_sequential_bits_eager_and_compiled(named: bool) -> Non
 def test_an_op_that_gives_other_bits_is_seen_eager_and_compiled() -> None:
     eager, compiled = observe_results(replace(SEQUENTIAL, project=wrong), ["aot_eager"])
     assert min(eager.different, compiled.different) > 0
+
+
+def nothing(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
+    return tuple(each * float("nan") for each in projection.sequential(x, weights, lanes))
+
+
+def test_layers_that_give_nothing_and_graphs_that_are_none_are_no_measurement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(op_results, "sequential", nothing)
+        with pytest.raises(NotMeasured, match="^the layers give nothing that could be compared$"):
+            observe_results(DUAL, [])
+    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+    with pytest.raises(NotMeasured, match="^backend aot_eager compiled nothing$"):
+        observe_results(DUAL, ["aot_eager"])
 
 
 def test_a_name_in_the_graph_makes_every_layer_its_own_subgraph() -> None:

@@ -94,8 +94,6 @@ def play_orders(found: AuditedClass, worker: SourceWorker) -> list[PlayedOrder]:
     outer forward gets and clears it.  On the classes of vLLM 0.19.1 to 0.33.0 that have both, the
     same rules break on every order that a release takes.
     """
-    if not found.can_be_judged:
-        return []
     orders = worker.orders
     replayed = () if found.argument and not found.replayed_at else orders.replayed
     return [

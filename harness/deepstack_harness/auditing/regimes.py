@@ -57,9 +57,7 @@ def only(plan: Iterable[PlannedCase], regime: str) -> list[PlannedCase]:
     return [planned for planned in plan if planned.case.regime in regimes_of(regime)]
 
 
-def stand_in_regimes(
-    cases: Sequence[JudgedCase], source: str, model_class: str, replay: Replay | None = None
-) -> Standings:
+def stand_in_regimes(cases: Sequence[JudgedCase], source: str, model_class: str, replay: Replay) -> Standings:
     """Sum up the cases of each regime by themselves.
 
     `replay` plays one more case, so that a fault that has nothing to do with graphs is told once.
@@ -69,7 +67,6 @@ def stand_in_regimes(
         mine = [judged for judged in cases if judged.case.regime is regime]
         if mine:
             found[regime] = sum_up(mine, source, model_class, rules=RULES)
-    if replay is None or Regime.CAPTURED not in found:
-        return Standings(found)
-    broken = {row.rule: row.trace for row in found[Regime.CAPTURED].rows if row.verdict in BROKEN}
+    captured = found[Regime.CAPTURED].rows if Regime.CAPTURED in found else ()
+    broken = {row.rule: row.trace for row in captured if row.verdict in BROKEN}
     return Standings(found, same_without_graphs(cases, broken, replay))

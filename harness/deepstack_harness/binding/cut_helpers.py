@@ -74,8 +74,6 @@ class Helpers:
         }
 
     def _resolve(self, module: str, name: str) -> Supply:
-        if name in self._stand_ins:
-            return StandIn(name)
         key = (module, name)
         if key not in self._found:
             self._found[key] = Unavailable(f"{module}.{name} imports itself")

@@ -24,8 +24,8 @@ class Patch:
     """The patch of one class: its file, and the function that is called with a model.
 
     Without `function` it is every statement of the file that assigns to a deepstack method of the class.
-    `forward` names the plugin's function that runs a step in the place of the class's own forward.  With
-    `audio` a step may have audio and no visual token.
+    `forward` names the plugin's function that runs a step in the place of the class's own forward; it comes
+    with `function`.  With `audio` a step may have audio and no visual token.
     """
 
     member: str
@@ -64,9 +64,8 @@ def cut_patch(
     apply = cut_function(source, patch.member, patch.function, stand_ins=stand_ins, given=given)
     known = {name: StandIn(name) for name in given}
     whole = HelperCut(apply.name, apply.file, apply.extract, {**apply.supplies, **known})
-    return PatchCut(
-        patch, whole, _function_at(file, patch, patch.function), _function_at(file, patch, patch.forward)
-    )
+    at, step_at = (_function_at(file, patch, name) for name in (patch.function, patch.forward))
+    return PatchCut(patch, whole, at, step_at)
 
 
 def _assignments(file: SourceFile, model_class: str) -> ast.FunctionDef:
@@ -92,9 +91,7 @@ def _assigns(node: ast.stmt, model_class: str) -> bool:
 
 
 def _function_at(file: SourceFile, patch: Patch, name: str) -> str:
-    """Return the place of a function of the file; empty where the patch names none."""
-    if not name:
-        return ""
+    """Return the place of a function of the file."""
     node = function_named(file, name)
     if node is None:
         raise UsageError(f"{file.filename} defines no function {name}")
