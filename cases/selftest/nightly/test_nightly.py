@@ -13,14 +13,16 @@ from cases.selftest.workers.misbehaving import ALWAYS
 from cases.selftest.workers.processes import Witness, has_ended
 from deepstack_harness.catalogue import data_files
 from deepstack_harness.cli import COMMANDS, build_parser, main
+from deepstack_harness.commands import nightly as nightly_command
 from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.live_engine.environment import STAMP
 from deepstack_harness.live_engine.installer import python_of
 from deepstack_harness.live_engine.plan import folder_for
 from deepstack_harness.nightly import night as night_module
+from deepstack_harness.nightly import stages as stages_module
 from deepstack_harness.nightly.night import (
     Ended,
     NightlyRun,
@@ -31,6 +33,7 @@ from deepstack_harness.nightly.night import (
     write_summary,
 )
 from deepstack_harness.nightly.stages import NightRequest, stages, unexpected
+from deepstack_harness.workers.outcomes import Stopped
 
 HELD, BROKEN, FAILED, NOT_RUN = (
     StageOutcome.HELD,
@@ -293,3 +296,32 @@ def test_a_stage_that_a_signal_ends_has_failed(tmp_path: Path) -> None:
 @pytest.mark.gpu
 def test_the_gpu_is_there() -> None:
     assert gpu_fault() is None
+
+
+def test_a_night_without_the_tests_of_the_harness_or_without_a_summary_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages_module, "has_selftests", lambda: False)
+    monkeypatch.setattr(nightly_command, "_planned", lambda _: (tmp_path, []))
+    monkeypatch.setattr(
+        nightly_command, "_summarise", lambda *_: "the summary is lost: No space left on device"
+    )
+    monkeypatch.setattr(NightlyRun, "run", lambda *_: iter([Ended("a", HELD, 0, 1.0, "")]))
+    assert main(["nightly", "--history", str(tmp_path)]) == ExitCode.HOLDS
+    first, *_, lost, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("the tests of the harness itself are in its checkout only")
+    assert lost == "the summary is lost: No space left on device; only the lines above remain"
+    assert last.startswith(str(tmp_path))
+
+
+def test_a_gpu_that_cannot_be_asked_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_process(*_: object, **__: object) -> None:
+        raise MachineError("no process can be started")
+
+    monkeypatch.setattr(night_module, "call_once", no_process)
+    assert gpu_fault() == "cannot be asked: no process can be started"
+
+
+def test_an_end_that_a_stage_cannot_have_is_our_bug() -> None:
+    with pytest.raises(TypeError, match="a stage without limits ended as Stopped"):
+        night_module._code(Stopped())

@@ -23,6 +23,7 @@ from deepstack_harness.clean_text import clean
 from deepstack_harness.cli import main
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict, worst
+from deepstack_harness.reporting.annotations import annotations
 from deepstack_harness.reporting.figures import figures_of
 from deepstack_harness.reporting.figures.base import Figure
 from deepstack_harness.reporting.findings import number
@@ -308,3 +309,11 @@ def test_the_command_writes_every_file_it_is_asked_for_and_nothing_beside(
     assert capsys.readouterr().out == ""
     assert [path.read_text(encoding="utf-8")[:2] for path in files.values()] == ["<!", "##", "<?"]
     assert {path: path.read_bytes() for path in run.iterdir()} == before
+
+
+def test_the_command_prints_annotations_and_no_other_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", found=planned()[:2])
+    assert main(["report", str(run), "--annotations"]) == 0
+    assert capsys.readouterr().out.splitlines() == list(annotations(load_run(run)))
