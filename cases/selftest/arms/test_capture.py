@@ -3,20 +3,25 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
 from cases.selftest.play.playing import case_of, judge, observe
-from deepstack_harness.arms.graph_cpu import CpuGraph
+from deepstack_harness.arms import capture as capture_module
+from deepstack_harness.arms.capture import CapturedSession, capturing
+from deepstack_harness.arms.eager import EagerSession
+from deepstack_harness.arms.graph_cpu import CpuGraph, CpuGraphs
 from deepstack_harness.arms.open import open_arm
 from deepstack_harness.catalogue.matrix import CAPTURE_TRACES
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.case import Case, Compare
 from deepstack_harness.contract.observation import Answer, GraphUse, Observation, RowRange, StepFacts
-from deepstack_harness.contract.protocols import Inputs
+from deepstack_harness.contract.protocols import Inputs, Profile
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
@@ -407,3 +412,31 @@ def test_torchs_own_cuda_graphs_are_right_for_a_buffer_that_is() -> None:
     case = replace(case_of(trace, "reference", arm), device="cuda")
     said = judge_all(ObservedCase(case, play(case, model, ReferenceBuffer)))
     assert {one.verdict for one in said} <= {Verdict.PASS, Verdict.SKIP}, said
+
+
+def test_graphs_do_not_outlive_a_reload() -> None:
+    reloaded: list[bool] = []
+    inner = SimpleNamespace(reload=lambda: reloaded.append(True))
+    session = CapturedSession(ArmSpec.parse("eager/full"), cast(EagerSession, inner), CpuGraphs())
+    session._captured[4] = cast(Any, "a graph of 4 tokens")
+    session.reload()
+    assert (reloaded, session._captured) == ([True], {})
+
+
+@pytest.mark.parametrize(("capture", "broken"), [("full", False), ("piecewise", True), ("breakable", True)])
+def test_graphs_of_a_gpu_are_broken_at_attention_unless_they_are_whole(
+    capture: str, monkeypatch: pytest.MonkeyPatch, *, broken: bool
+) -> None:
+    made: list[tuple[torch.device, bool]] = []
+
+    def graphs(device: torch.device, *, broken_at_attention: bool) -> CpuGraphs:
+        made.append((device, broken_at_attention))
+        return CpuGraphs()
+
+    monkeypatch.setattr(capture_module, "CudaGraphs", graphs)
+    cuda, cpu = (Profile(16, 8, 2, torch.float32, torch.device(name)) for name in ("cuda:1", "cpu"))
+    spec, inner = ArmSpec.parse(f"eager/{capture}"), cast(EagerSession, None)
+    capturing(spec, inner, cuda)
+    assert made == [(cuda.device, broken)]
+    capturing(spec, inner, cpu)
+    assert len(made) == 1

@@ -12,7 +12,8 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Any, Protocol, cast
 
 import pytest
 import torch
@@ -32,7 +33,9 @@ from deepstack_harness.errors import NotMeasured, StepUnavailable
 from deepstack_harness.play.model import Model
 from deepstack_harness.torch_compat import artifact, dynamo
 from deepstack_harness.torch_compat.modules import take_apart
+from deepstack_harness.workers.outcomes import Exited
 from deepstack_harness.workers.supervised import Supervised
+from deepstack_harness.workers.worker import Worker
 
 DROP_ALL = GuardPolicy.DROP_ALL
 SMALL = Inputs(torch.ones(4, 2), torch.zeros(3, 4, dtype=torch.int64), None)
@@ -431,3 +434,20 @@ except Exception:
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert has_ended(int(ran.stdout))
+
+
+def test_an_artifact_that_torch_refuses_is_a_fact(tmp_path: Path) -> None:
+    loaded = LoadedArtifacts()
+    torn = tmp_path / "artifact"
+    torn.write_bytes(b"torn")
+    result = loaded.load(3, torn, take_apart(Doubling()), threads=torch.get_num_threads())
+    assert result.raised is not None
+    assert loaded.calls == {}
+
+
+def test_a_process_that_has_ended_is_not_asked() -> None:
+    process = FreshProcess.__new__(FreshProcess)
+    process._worker = cast(Worker, SimpleNamespace(ended=Exited(3)))
+    assert not process.alive
+    with pytest.raises(NotMeasured, match="^the process that had loaded the artifact has ended$"):
+        process.ask("call", {}, 1.0)
