@@ -51,6 +51,15 @@ def test_what_was_measured_is_written_and_printed(
     assert "earlier" not in second
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_the_bare_child_compiles_and_measures_nothing(*, full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[bool] = []
+    monkeypatch.setattr(bench, "compile_bare", lambda *, full: compiled.append(full))
+    monkeypatch.setattr(bench, "measure", lambda _: pytest.fail("it measured"))
+    assert main(["--bare", *(["--full"] if full else [])]) == 0
+    assert compiled == [full]
+
+
 @pytest.mark.slow  # 11 s
 def test_the_rate_of_a_hunt_and_its_cost_are_really_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     from deepstack_harness.fuzzing import throughput

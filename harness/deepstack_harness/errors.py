@@ -104,4 +104,8 @@ def says_out_of_memory(name: str, text: str) -> bool:
 
 def passes_through(error: BaseException) -> bool:
     """Return True for Ctrl-C, and for the exceptions by which pytest ends a test."""
-    return isinstance(error, KeyboardInterrupt) or type(error).__module__.startswith("_pytest.")
+    # pytest says of `Failed` and `Skipped` that they are of `builtins`; their base class does not.
+    kinds = type(error).__mro__
+    return isinstance(error, KeyboardInterrupt) or any(
+        kind.__module__.startswith("_pytest.") for kind in kinds
+    )

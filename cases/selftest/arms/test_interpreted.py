@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import torch
 
+from deepstack_harness.arms import interpreted
 from deepstack_harness.arms.interpreted import InterpretedSession
 from deepstack_harness.arms.interpreter_environment import ENVIRONMENT
 from deepstack_harness.contract.arm_spec import ArmSpec
@@ -18,7 +19,7 @@ from deepstack_harness.contract.protocols import Profile
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.errors import MachineError, StepUnavailable, UsageError
 from deepstack_harness.mutants.by_name import buffer_named
 from deepstack_harness.oracles.executed import judge_step
 from deepstack_harness.play.interpreted_cases import play_interpreted
@@ -186,3 +187,24 @@ def test_a_process_that_was_not_started_for_it_is_refused() -> None:
     profile = Profile(4, 4, 1, torch.float32, torch.device("cpu"))
     with pytest.raises(MachineError, match="needs a worker that was started for it"):
         InterpretedSession(DROP_ALL, None, profile)  # type: ignore[arg-type]
+
+
+def test_no_other_device_is_interpreted_on_and_nothing_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreted, "interprets_here", lambda: True)
+    monkeypatch.setattr(target_support, "check_interpreter", lambda: None)
+    profile = Profile(4, 4, 1, torch.float32, torch.device("meta"))
+    with pytest.raises(MachineError, match="interprets on the CPU, whatever GPU is here, not on 'meta'"):
+        InterpretedSession(DROP_ALL, None, profile)  # type: ignore[arg-type]
+    session = InterpretedSession.__new__(InterpretedSession)
+    session._spec = DROP_ALL
+    with pytest.raises(
+        StepUnavailable, match=f"arm {DROP_ALL.name}: torch saves no code that is interpreted"
+    ):
+        session.reload()
+
+
+def test_the_reason_against_a_torch_is_that_of_the_check() -> None:
+    def lacks() -> None:
+        raise MachineError("triton is missing")
+
+    assert (why_not(lacks), why_not(lambda: None)) == ("triton is missing", "")

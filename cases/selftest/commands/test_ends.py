@@ -170,3 +170,34 @@ def test_other_import_errors_stay_bugs(
     monkeypatch.setattr("deepstack_harness.commands.list.run", broken)
     assert cli.main(["list"]) == ExitCode.BUG
     assert "a bug of the harness" in capsys.readouterr().err
+
+
+def test_as_the_program_it_ends_itself_with_the_signal_that_ended_its_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[tuple[object, ...]] = []
+    monkeypatch.setattr(cli, "_ENDED_BY", [])
+    monkeypatch.setattr("atexit.register", lambda _: None)
+    monkeypatch.setattr(cli, "prepare_streams", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["deepstack-harness", "list"])
+    monkeypatch.setattr("deepstack_harness.commands.list.run", lambda *_: signal.raise_signal(signal.SIGTERM))
+    assert cli.main() == 143
+    monkeypatch.setattr(signal, "signal", lambda *given: told.append(given))
+    monkeypatch.setattr(os, "kill", lambda *given: told.append(given))
+    cli._end()
+    assert told == [(signal.SIGTERM, signal.SIG_DFL), (os.getpid(), signal.SIGTERM)]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("I/O on closed file")])
+def test_a_stream_that_cannot_be_flushed_at_the_end_is_dropped(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise error
+
+    full, dropped = Full(), list[object]()
+    monkeypatch.setattr(sys, "stdout", full)
+    monkeypatch.setattr(cli, "abandon", dropped.append)
+    cli._settle_streams()
+    assert dropped == [full]

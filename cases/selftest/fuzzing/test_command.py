@@ -9,9 +9,13 @@ import pytest
 
 from cases.selftest.scripts.written_scripts import run_python
 from deepstack_harness.cli import main
+from deepstack_harness.commands import fuzz as command
 from deepstack_harness.contract.row import Row
 from deepstack_harness.errors import ExitCode
-from deepstack_harness.fuzzing.campaign import read_journal
+from deepstack_harness.fuzzing.campaign import Campaign, Hunted, read_journal
+from deepstack_harness.fuzzing.request import FuzzRequest
+from deepstack_harness.fuzzing.watch import Progress
+from deepstack_harness.reporting.terminal.output import Output
 
 pytestmark = pytest.mark.xdist_group("fuzz command")  # its fixtures are played once
 
@@ -80,3 +84,22 @@ def test_a_wrong_call_is_one_sentence(
 ) -> None:
     assert main(["fuzz", *words, "--out", str(tmp_path)]) == ExitCode.USAGE
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("hunted", "said"),
+    [
+        (Hunted(), None),
+        (
+            Hunted(progress=Progress(examples=40), resumed=1),
+            "continuing an interrupted run after 40 examples",
+        ),
+    ],
+)
+def test_a_run_that_goes_on_says_after_what(
+    hunted: Hunted, said: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command._say_where(Output(None, quiet=False), Campaign(FuzzRequest(), tmp_path, 100), hunted)
+    first, *more = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"findings are kept in {tmp_path}; ")
+    assert more == ([f"{said} and 1 finding"] if said else [])

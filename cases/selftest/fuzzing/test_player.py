@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,10 +10,11 @@ from deepstack_harness.contract.buffer_ref import user_buffer
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import HarnessError, MachineError, UsageError
 from deepstack_harness.fuzzing.hunt import hunt
 from deepstack_harness.fuzzing.player import Death, FindingKind, InProcessPlayer, WorkerPlayer
 from deepstack_harness.fuzzing.target import Target
+from deepstack_harness.workers.outcomes import CallResult, Exited, RaisedInWorker, Stopped
 
 _HERE = "cases.selftest.fuzzing.misbehaving_buffers"
 
@@ -76,3 +78,27 @@ def test_a_constructor_that_raises_is_a_finding() -> None:
     (found,) = hunt(target, player, examples=20).findings
     assert (found.rule, found.trace) == (Rule.R2, "cap 1: get 1")
     assert "make raised RuntimeError: no room today" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("end", "kind", "said"),
+    [
+        (RaisedInWorker("UsageError", "deepstack_harness.errors", "no", exit_code=2), UsageError, "^no$"),
+        (Stopped(phase="step 2 'get 4'"), MachineError, "^ended by the process that started it in step 2"),
+        (
+            Exited(1, phase="set-up", output="no room\n"),
+            HarnessError,
+            "^the worker ended outside a step: exited with 1 in set-up; it printed: no room$",
+        ),
+        (Exited(1), HarnessError, "exited with 1; it printed: nothing$"),
+    ],
+)
+def test_an_end_that_is_no_death_in_a_step_is_raised(
+    end: CallResult, kind: type[HarnessError], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = SimpleNamespace(ended=None, call=lambda *_, **__: end)
+    monkeypatch.setattr(WorkerPlayer, "_start", lambda _: worker)
+    case = Target(user_buffer(f"{_HERE}:Crashes")).case(Trace.parse("cap 4: get 4"), 1)
+    with pytest.raises(kind, match=said) as told:
+        WorkerPlayer().play(case, new_session=True)
+    assert type(told.value) is kind

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from deepstack_harness.catalogue.data_files import data
+from deepstack_harness.contract.facts.accesses import AccessFacts, KernelAccess
 from deepstack_harness.contract.facts.kernels import GraphCall, Kernel
 from deepstack_harness.errors import UsageError
 from deepstack_harness.kernels.baselines import (
@@ -151,3 +152,18 @@ def test_the_torch_of_ci_has_its_baselines() -> None:
     (torch,) = re.findall(r"^torch==(.*)$", PINS.read_text(), re.MULTILINE)
     for target in ("cpu", "h200"):
         assert load(data("fixtures/baselines") / file_name(target, "", torch))
+
+
+def test_an_interpreted_step_has_the_sums_of_what_its_launches_touched() -> None:
+    read = KernelAccess(
+        "add_0", "payload[0]", 32, 0, 32, argument="in_ptr1", shape=(4, 2), itemsize=4, read=((0, 4),),
+        elements_read=8,
+    )  # fmt: skip
+    wild = replace(read, launch=1, tensor="buffer 0", end=40, wild=((4, 5),))
+    measured = Measurement(
+        "qwen3_vl:opaque", (CALL,), 1, "2.13.0", "3.7.1", "NVIDIA H200", Cost(1.0, 1.0, 1),
+        AccessFacts((read, wild)), 0.5,
+    )  # fmt: skip
+    found = BaselineEntry.of(SUBJECT, measured)
+    assert (found.launches, found.touched_rows, found.touched_bytes, found.outside_bytes) == (2, 4, 64, 8)
+    assert (ENTRY.launches, ENTRY.touched_rows) == (None, None)

@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from deepstack_harness.cli import main
+from deepstack_harness.commands import kernels as command
 from deepstack_harness.contract.facts.kernels import Candidate, GraphCall, Kernel
 from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.kernels import in_worker
 from deepstack_harness.kernels.decode import Decode, sized_family
 from deepstack_harness.kernels.measurement import Cost, Measurement
 from deepstack_harness.kernels.subject import Subject
@@ -213,3 +215,25 @@ def test_the_table_shows_equal_kernels_once_and_what_each_candidate_takes(
         in "\n".join(lines)
     )
     assert lines[-1] == "took 2.5 s (1.5 s of processor time), 1.0 GiB at most"
+
+
+@pytest.mark.parametrize(("words", "shown"), [([], ["R10 of pr43617"]), (["--execute"], ["interpreted"])])
+def test_one_revision_is_shown_by_itself_and_interpreted_where_asked(
+    words: list[str], shown: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = GraphCall(0, symbolic=True, symbols={"n": 77}, kernels=(kernel(9856),))
+    seen = Measurement("qwen3_vl:opaque", (call,), 1, "2.13.0", "3.7.1", "NVIDIA H200", Cost(2.5, 1.5, 2**30))
+    monkeypatch.setattr(in_worker, "measure", lambda subjects: [seen for _ in subjects])
+
+    def executed(output: Output, subjects: object, measured: object) -> ExitCode:
+        assert measured == [seen]
+        output.line("interpreted")
+        return ExitCode.BROKEN
+
+    monkeypatch.setattr(command, "_executed", executed)
+    monkeypatch.setattr(command, "_subject", lambda _args, revision: replace(QWEN, revision=revision))
+    code = main([*KERNELS, "--target", "h200", *words])
+    assert code == (ExitCode.BROKEN if words else ExitCode.HOLDS)
+    said = capsys.readouterr().out
+    assert all(part in said for part in shown)
+    assert ("fused_add" in said) is not bool(words)

@@ -75,3 +75,9 @@ def test_two_revisions_stand_beside_each_other(capsys: pytest.CaptureFixture[str
     show_executed_beside(Output(None, quiet=False), both)
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "triton_add_0" in line]
     assert row.split() == ["1", "8", "4", "8", "4", "96", "64", "triton_add_0"]
+
+
+def test_a_step_without_an_interpreted_launch_is_not_measured() -> None:
+    found = step(LEVEL).measured
+    with pytest.raises(NotMeasured, match="no launch was interpreted"):
+        executed(SUBJECT, replace(found, accesses=None))

@@ -1,8 +1,11 @@
 """The kernel probe states figures that were counted by hand, for real runs and for generated code alike."""
 
 from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import sympy
 import torch
 
 from cases.selftest.kernels.toys import (
@@ -30,8 +33,10 @@ from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.facts.kernels import KernelFacts
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.families.opaque import attended_rows
-from deepstack_harness.probes.kernels import KernelProbe
-from deepstack_harness.torch_compat.lowering import cold
+from deepstack_harness.kernels.decode import Decode
+from deepstack_harness.kernels.measure import _run
+from deepstack_harness.probes.kernels import KernelProbe, _Call
+from deepstack_harness.torch_compat.lowering import NotRun, cold
 
 pytestmark = pytest.mark.xdist_group("inductor")
 
@@ -179,3 +184,36 @@ def test_a_graph_that_cannot_be_read_is_not_measured() -> None:
 
     with pytest.raises(NotMeasured, match="kernels could not be read: graph 0: .* calls another graph"):
         last(branched)
+
+
+def test_a_size_with_a_symbol_of_no_input_is_not_measured() -> None:
+    call = _Call.__new__(_Call)
+    bound, free = sympy.symbols("s0 s1")
+    call._symbols, call._number = {bound: sympy.Integer(7)}, 3
+    assert call._value(bound * 2) == 14
+    with pytest.raises(NotMeasured, match=r"2\*s1 of graph 3 has symbols that no input binds"):
+        call._value(free * 2)
+
+
+def test_the_calls_of_the_profile_run_are_before_those_of_the_step() -> None:
+    """A subject with fixed sizes has no profile run; where no code is generated to run, both stop early."""
+    played: list[str] = []
+
+    def run(name: str) -> None:
+        played.append(name)
+        raise NotRun
+
+    watched = SimpleNamespace(calls=played)
+    for static, before in ((False, 1), (True, 0)):
+        played.clear()
+        decode = SimpleNamespace(
+            asked=SimpleNamespace(static=static), profile_run=lambda: run("profile"), step=lambda: run("step")
+        )
+        assert _run(cast(Decode, decode), cast(KernelProbe, SimpleNamespace(watched=watched))) == before
+        assert played == ["profile", "step"][1 - before :]
+
+
+def test_a_profile_run_has_the_tokens_that_were_asked_for() -> None:
+    session = SimpleNamespace(forward=lambda inputs: inputs)
+    decode = SimpleNamespace(asked=SimpleNamespace(profile_tokens=7), session=session, inputs=lambda n: n)
+    assert Decode.profile_run(cast(Decode, decode)) == 7

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import platform
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,10 @@ def test_without_a_sandbox_code_under_test_reaches_everything(tmp_path: Path, mo
     assert leave(str(tmp_path)) == outside
     monkeypatch.setenv(NO_SANDBOX, "1")
     assert sandbox_found() == (False, f"turned off: {WITHOUT}")
+
+
+def test_an_error_of_torch_that_nobody_knows_is_not_hidden(monkeypatch: Patch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(checks, "torch_problem", lambda _: None)
+    with pytest.raises(ImportError, match="torch"):
+        checks._torch_problem()

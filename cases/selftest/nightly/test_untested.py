@@ -2,6 +2,7 @@
 
 import ast
 import json
+import runpy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -130,9 +131,12 @@ def test_the_data_of_all_processes_lies_apart_from_the_settings(tmp_path: Path) 
     assert "    subprocess\n" in told
 
 
-def test_without_a_folder_it_says_how_it_is_called() -> None:
+def test_without_a_folder_it_says_how_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="name the folder to write"):
         main([])
+    monkeypatch.setattr(sys, "argv", ["untested"])
+    with pytest.raises(UsageError, match="name the folder to write"):  # as the program
+        runpy.run_path(str(PACKAGE / "nightly" / "untested.py"), run_name="__main__")
 
 
 PROBE = """\

@@ -83,3 +83,12 @@ def test_fewer_rows_than_asked_for_are_promised_all_the_same(qwen: Model) -> Non
     audit = ContractAudit()
     audit.follow(case, replace(seen, capacity=3, steps=(replace(facts, capacity=3),)))
     assert {deviation.rule for deviation in audit.deviations} == {Rule.R4}
+
+
+def test_rows_of_a_model_without_a_vision_tower_are_not_audited(played: tuple[Case, Observation]) -> None:
+    case, seen = played
+    audit = ContractAudit()
+    audit.follow(case, replace(seen, vision=False))
+    assert (audit.deviations, audit.judged) == ([], set())
+    audit.follow(case, seen)
+    assert audit.deviations

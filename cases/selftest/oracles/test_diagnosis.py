@@ -138,3 +138,10 @@ def test_a_graph_that_broke_is_the_cause_of_further_graphs() -> None:
         "torch broke the graph 2 times and compiled 6 graphs, and not 1: an operation, such as an index by "
         "values, is in no graph"
     )
+
+
+def test_a_graph_without_a_guard_on_the_payload_notices_nothing() -> None:
+    seen = after_profile({"graphs": 1}, graphs=1)
+    for guards, said in ((0, "and no guard notices another structure"), (3, "and 3 of 3 guards on it were")):
+        facts = replace(ONE_GRAPH, payload_guards=guards)
+        assert said in (diagnosed(replace(seen, graphs=facts)) or "")

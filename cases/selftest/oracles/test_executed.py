@@ -121,3 +121,12 @@ def test_the_facts_of_several_calls_are_one() -> None:
     assert both is not None
     assert (len(both.accesses), both.unwritten_rows, len(both.calls), both.programs) == (2, 2, 2, 4)
     assert (joined([]), joined([one])) == (None, one)
+
+
+@pytest.mark.parametrize(
+    ("compared", "rules"), [(0, {Rule.R10, Rule.R14}), (2, {Rule.R0, Rule.R10, Rule.R14})]
+)
+def test_configurations_are_judged_where_two_were_run(compared: int, rules: set[Rule]) -> None:
+    said = {one.rule: one for one in judge_step(AccessFacts((READ,), calls=(MM,), compared=compared), 16)}
+    assert set(said) == rules
+    assert {one.verdict for one in said.values()} == {Verdict.PASS}

@@ -253,3 +253,11 @@ def test_in_live_use_an_address_is_not_judged() -> None:
 def test_an_observation_survives_json() -> None:
     observation = forward(replace(RIGHT, eager=NOT_FINITE))
     assert Observation.from_json(observation.to_json()) == observation
+
+
+def test_graphs_that_were_not_counted_are_an_error_of_their_rule() -> None:
+    case = Case("qwen3_vl", registered("reference"), TRACE, COMPILED)
+    seen = replace(forward(RIGHT), error="the caches were warm")
+    said = graphs.judge(ObservedCase(case, seen))
+    assert (said.verdict, said.detail) == (Verdict.ERROR, "the caches were warm")
+    assert graphs.judge(ObservedCase(case, forward(RIGHT))).verdict is Verdict.PASS

@@ -320,3 +320,15 @@ def test_a_copy_of_a_decoder_owns_no_weights() -> None:
     assert copied[1] is not module[1]
     assert copied[1].weight is module[1].weight
     assert copied[1].running_mean is module[1].running_mean
+
+
+def test_a_step_that_was_not_done_changes_no_row() -> None:
+    zeros = Answer("tensors", ((RowRange(0, 0, 0, 6),),), (8,), ("float32",), ("cpu",), (64,))
+    seen = observed(answer=zeros)
+    first, last = seen.steps
+    trace = Trace.parse("cap 16: set 5 request=a; clear 5; forward 6")
+    case = Case("qwen3_vl", registered("reference"), trace, TP2)
+    for unavailable, verdict in (("it has no clear", Verdict.PASS), (None, Verdict.FAIL)):
+        cleared = StepFacts("clear 5", 16, unavailable=unavailable)
+        found = sharding.judge(ObservedCase(case, replace(seen, steps=(first, cleared, last))))
+        assert found.verdict is verdict

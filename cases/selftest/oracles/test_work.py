@@ -8,6 +8,7 @@ from deepstack_harness.callers.static_inputs import StaticInputs
 from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
 from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.facts.accesses import AccessFacts, KernelAccess
 from deepstack_harness.contract.observation import Distances, Observation, StepFacts
 from deepstack_harness.contract.optional_members import in_graph
 from deepstack_harness.contract.protocols import Inputs, Profile
@@ -169,3 +170,22 @@ def test_granite_rows_clamp_before_the_decoder_reads_and_far_behind_the_tokens(d
 def test_other_revisions_leave_the_decoder_alone() -> None:
     decoder = Touched()
     assert in_graph(ReferenceBuffer, decoder) is decoder
+
+
+@pytest.mark.parametrize(
+    ("tensor", "said"),
+    [
+        ("payload[0]", "kernel add_0 read rows 0..8 of payload[0] (100% of the bytes were measured), 9 rows"),
+        ("buffer 0", "no kernel touched a payload (100% of the bytes were measured): 0 rows for 9, 0 times"),
+    ],
+)
+def test_the_kernel_that_touched_most_rows_of_a_payload_is_told(tensor: str, said: str) -> None:
+    access = KernelAccess(
+        "add_0", tensor, 72, 0, 72, argument="in_ptr1", shape=(9, 2), itemsize=4, read=((0, 9),),
+        elements_read=18,
+    )  # fmt: skip
+    facts = StepFacts("forward 9", 64, accesses=AccessFacts((access,)), distances=RAN)
+    case = Case("qwen3_vl", registered("reference"), Trace.parse("cap 64: forward 9"), EAGER)
+    found = work.judge(ObservedCase(case, Observation("float32", "cpu", 4, 8, "2.13.0", (facts,))))
+    assert found.verdict is Verdict.PASS
+    assert said in found.detail

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from cases.selftest.play import misbehaving_buffers
@@ -10,13 +11,16 @@ from deepstack_harness.auditing.standing import sum_up
 from deepstack_harness.contract.arm_spec import EAGER
 from deepstack_harness.contract.buffer_ref import user_buffer
 from deepstack_harness.contract.case import Case, Compare, PlannedCase
+from deepstack_harness.contract.observation import Observation, Raised, StepFacts
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.errors import UsageError
 from deepstack_harness.oracles.judged_case import judge_case
 from deepstack_harness.play.case_worker import CaseWorker, observation_of
 from deepstack_harness.play.play_case import play_case
 from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import Answered, CallResult, RaisedInWorker, RanOutOfMemory, Signalled
 
 LIMITS = Limits(start_s=300.0, call_s=None, step_s=3.0)
 TRACE = "cap 16: set 8; get 8; get 9; get 16; clear 8; get 8"
@@ -66,6 +70,61 @@ def test_code_that_breaks_what_measures_it_is_not_judged(worker: CaseWorker) -> 
         frozenset(), "the code that measures",
     )  # fmt: skip
     assert not judge_case(right, observation_of(right.case, worker.play(right.case))).unjudged
+
+
+BEGUN = msgspec.to_builtins(Observation("float32", "cpu", 3, 8, "2.13.0", ()))
+SET = msgspec.to_builtins(StepFacts("set 8", 16))
+
+
+def test_a_worker_whose_gpu_does_not_answer_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    works = iter([True, False])
+    closed: list[bool] = []
+    monkeypatch.setattr(
+        CaseWorker, "call", lambda *_: Answered({"observation": BEGUN, "device_works": next(works)})
+    )
+    monkeypatch.setattr(CaseWorker, "close", lambda _: closed.append(True))
+    worker, case = CaseWorker(LIMITS), case_of("Buffer").case
+    worker.play(case)
+    assert not closed
+    worker.play(case)
+    assert closed
+
+
+@pytest.mark.parametrize(
+    ("trace", "end", "said"),
+    [
+        ("set 8", Signalled(9, facts=(BEGUN, SET), phase="the end"), "ended by SIGKILL in the end"),
+        (
+            "set 8; get 8",
+            Signalled(9, facts=(BEGUN, SET), phase="the decoder"),
+            "the process ended by SIGKILL in step 2 'get 8'",
+        ),
+        (
+            "set 8; get 8",
+            RaisedInWorker("KeyError", "builtins", "no", facts=(BEGUN, SET)),
+            "the code that measures raised KeyError: no in step 2 'get 8'",
+        ),
+        (
+            "set 8; get 8",
+            RanOutOfMemory("no memory", facts=(BEGUN, SET), phase="get"),
+            "the process no memory in step 2 'get 8'",
+        ),
+    ],
+)
+def test_the_steps_before_an_end_stay_and_the_others_say_why(trace: str, end: CallResult, said: str) -> None:
+    case = case_of("Buffer", f"cap 16: {trace}").case
+    seen = observation_of(case, end)
+    assert (seen.ended, seen.steps[0]) == (said, StepFacts("set 8", 16))
+    assert [str(step) for step in case.trace] == [one.step for one in seen.steps]
+    raised = Raised("out of memory", "no memory", "get", "", ends=True)
+    expected = [(None, raised)] if isinstance(end, RanOutOfMemory) else [(said, None)]
+    assert [(one.unavailable, one.raised) for one in seen.steps[1:]] == expected[: len(seen.steps) - 1]
+
+
+def test_an_error_about_the_case_is_raised_again() -> None:
+    told = RaisedInWorker("UsageError", "deepstack_harness.errors", "unknown family 'x'", exit_code=2)
+    with pytest.raises(UsageError, match="unknown family 'x'"):
+        observation_of(case_of("Buffer").case, told)
 
 
 def test_a_class_that_goes_on_ending_its_worker_is_given_up() -> None:

@@ -6,6 +6,8 @@ Ranks that die or hang are in `cases/test_sequence_parallel.py`, which is throug
 import os
 import subprocess
 import sys
+from threading import Event
+from typing import cast
 
 import pytest
 import torch
@@ -20,9 +22,19 @@ from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.oracles.all_rules import ORACLES
 from deepstack_harness.oracles.judged_case import judge_case
+from deepstack_harness.play.ranks import pool
 from deepstack_harness.play.ranks.play import play_among_ranks
-from deepstack_harness.play.ranks.pool import RanksLost, _observation_of, rank_pool
-from deepstack_harness.workers.outcomes import RaisedInWorker
+from deepstack_harness.play.ranks.pool import RankPool, RanksLost, _call_all, _observation_of, rank_pool
+from deepstack_harness.workers.outcomes import (
+    Answered,
+    CallResult,
+    Exited,
+    RaisedInWorker,
+    Signalled,
+    Stopped,
+    WorkerEnd,
+)
+from deepstack_harness.workers.worker import Worker
 
 # The ranks of the shared world are those of cases/test_sequence_parallel.py too.
 pytestmark = pytest.mark.xdist_group("ranks")
@@ -139,6 +151,66 @@ def test_the_rank_at_fault_is_not_one_that_waited(kinds: tuple[str, str], at_fau
     with pytest.raises(RanksLost, match="raised KeyError: no") as lost:
         _observation_of([RaisedInWorker(type=kind, module="m", message="no") for kind in kinds])
     assert lost.value.ranks == [at_fault]
+
+
+def test_a_rank_that_was_stopped_for_another_is_not_at_fault() -> None:
+    ends: list[CallResult] = [Stopped(), Signalled(11, output="last words"), Answered(None)]
+    with pytest.raises(RanksLost, match="^ended by SIGSEGV$") as lost:
+        _observation_of(ends)
+    assert (lost.value.ranks, lost.value.outputs) == ([1], ["last words"])
+    with pytest.raises(RanksLost, match="ended by the process that started it") as lost:
+        _observation_of([Stopped(), Stopped()])
+    assert lost.value.ranks == [0, 1]
+
+
+class Rank:
+    """A worker that ends at once as it is told, or, told nothing, when it is stopped."""
+
+    def __init__(self, end: WorkerEnd | None = None) -> None:
+        self.end = end
+        self.closed = self.called = False
+        self._stopped = Event()
+
+    def start(self) -> WorkerEnd | None:
+        return self.end
+
+    def call(self, *_: object, seconds: float) -> CallResult:
+        self.called = True
+        if self.end is None:
+            assert self._stopped.wait(5)
+        return self.end or Stopped()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_the_ranks_that_wait_for_a_dead_one_are_stopped() -> None:
+    ends = _call_all([cast(Worker, rank) for rank in (Rank(), Rank(Exited(1)), Rank())], {}, 60)
+    assert ends == [Stopped(), Exited(1), Stopped()]
+
+
+def test_ranks_that_do_not_start_are_named_with_their_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = [Rank(Exited(3, output="no gloo\n")), Rank()]
+    left = iter(ranks)
+    monkeypatch.setattr(pool, "Worker", lambda *_, **__: next(left))
+    seen = RankPool().play(case())
+    assert seen.error == "rank 0 of 2: exited with 3\nrank 0 printed: no gloo"
+    assert (seen.steps, seen.levels, seen.routed) == ((), 3, False)
+    assert [(rank.called, rank.closed) for rank in ranks] == [(False, True)] * 2
+    several = pool._told(case(arm="eager/tp4"), RanksLost([1, 3], "hung", ["", "x"]))
+    assert several == "ranks 1, 3 of 4: hung\nrank 1 printed: nothing\nrank 3 printed: x"
+
+
+def test_the_groups_of_gpus_are_left_by_all_ranks_together() -> None:
+    group, rank = RankPool(), Rank()
+    group._workers = [cast(Worker, rank)]
+    first = group._meeting_of(case())
+    assert (group._meeting_of(case()), rank.closed) == (first, False)
+    assert group._meeting_of(case(device="cuda")) != first
+    assert rank.closed
 
 
 def test_ranks_on_gpus_that_are_not_here_are_refused() -> None:

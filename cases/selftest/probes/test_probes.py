@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -10,14 +11,14 @@ import torch
 from cases.selftest.play.playing import case_of, observe
 from deepstack_harness.arms.compile import CompiledSession
 from deepstack_harness.contract.arm_spec import ArmSpec, GuardPolicy
-from deepstack_harness.contract.observation import NOT_FINITE, RowRange
+from deepstack_harness.contract.observation import NOT_FINITE, Answer, RowRange
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.observe import play
 from deepstack_harness.probes.graphs import GraphProbe
-from deepstack_harness.probes.numerics import distance
-from deepstack_harness.probes.rows import RowOwners
+from deepstack_harness.probes.numerics import NumericsProbe, distance
+from deepstack_harness.probes.rows import RowOwners, join_answers
 from deepstack_harness.revisions.reference import ReferenceBuffer
 
 DROP_ALL = ArmSpec.parse("eager/drop_all")
@@ -155,3 +156,24 @@ def test_answers_outlive_their_step_so_that_no_address_is_handed_out_twice(qwen:
     play(case_of("cap 16: get 4; get 4; get 4", "watching"), qwen, Watching)
     # Three gets: one answer kept, then two, then three, seen from the later gets of both lanes.
     assert alive.count(True) >= 9
+
+
+def test_outputs_of_other_shapes_agree_on_no_word() -> None:
+    probe = NumericsProbe(torch.nn.Linear(1, 1), 2, 8)
+    out = torch.ones(2, 8)
+    assert (probe._agreement(out, out), probe._agreement(out, torch.ones(3, 8))) == (1.0, 0.0)
+
+
+def test_rows_of_micro_batches_that_follow_each_other_are_one_run() -> None:
+    first = Answer(
+        "tensors", ((RowRange(1, 0, 0, 2),), (RowRange(0, 0, 0, 2),)), (8,), ("float32",), ("cpu",), (64,)
+    )
+    second = replace(first, rows=((RowRange(1, 0, 2, 3),), (RowRange(0, 0, 0, 1), RowRange(1, 1, 4, 1))))
+    joined = join_answers([first, second])
+    assert joined is not None
+    assert joined.rows == (
+        (RowRange(1, 0, 0, 5),), (RowRange(0, 0, 0, 3), RowRange(1, 1, 4, 1)),
+    )  # fmt: skip
+    again = join_answers([first, replace(second, rows=first.rows)])  # the same rows, not those behind them
+    assert again is not None
+    assert again.rows[0] == (RowRange(1, 0, 0, 2), RowRange(1, 0, 0, 2))

@@ -76,6 +76,10 @@ def test_type_checkers_see_the_same_modules() -> None:
     assert set(seen) == set(deepstack_harness.__all__)
 
 
+def test_an_editor_is_offered_the_public_names() -> None:
+    assert sorted(dir(deepstack_harness)) == sorted({*deepstack_harness.__all__, "__version__"})
+
+
 def test_another_name_is_refused() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         deepstack_harness.Nothing  # noqa: B018

@@ -9,26 +9,37 @@ from cases.selftest.auditing.written_standings import audited, row
 from cases.selftest.oracles.written_observations import QUIET, RIGHT, answer, observed
 from cases.selftest.reporting.written_runs import planned, write_run
 from deepstack_harness.auditing.gates import Gate, judge_gate
+from deepstack_harness.auditing.standing import Standing
 from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.cli import main
 from deepstack_harness.contract.arm_spec import ArmSpec
 from deepstack_harness.contract.buffer_ref import registered
 from deepstack_harness.contract.case import Case, PlannedCase
 from deepstack_harness.contract.observation import Answer, StepFacts
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import UsageError
 from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
 from deepstack_harness.reporting import markdown
+from deepstack_harness.reporting.annotations import annotations
+from deepstack_harness.reporting.figures import graphs
+from deepstack_harness.reporting.findings import case_findings
 from deepstack_harness.reporting.loading import load_run
 from deepstack_harness.reporting.markdown import render_markdown
 from deepstack_harness.reporting.run_data import Changes, RunData
 from deepstack_harness.reporting.sarif import sarif_text
+from deepstack_harness.reporting.terminal import repro_table, run_table
 from deepstack_harness.reporting.terminal.audit_summary import show_gate
+from deepstack_harness.reporting.terminal.audit_table import AuditTable
+from deepstack_harness.reporting.terminal.fuzz_table import show_findings
+from deepstack_harness.reporting.terminal.live_table import unexpected
 from deepstack_harness.reporting.terminal.output import Output
 from deepstack_harness.reporting.terminal.repro_table import IncidentTitle, ReproTable
 from deepstack_harness.reporting.terminal.run_table import show_run
+from deepstack_harness.results.case_result import lost_result
 from deepstack_harness.results.compare import Change, ChangeKind
+from deepstack_harness.results.records import CaseEnding
 
 Capture = pytest.CaptureFixture[str]
 
@@ -168,3 +179,91 @@ def test_a_case_that_is_not_as_expected_tells_both(table: ReproTable, capsys: Ca
     said = capsys.readouterr().out
     assert "not as expected: pr43617 under eager/drop_all on 'cap 16: " in said
     assert " broke R1 R2, expected none\n  R1 FAIL: " in said
+
+
+def test_findings_that_are_not_shown_are_counted(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = load_run(write_run(tmp_path / "run"))
+    cases = case_findings(found)
+    unexpected = sum(finding.unexpected for finding in cases)
+    monkeypatch.setattr(run_table, "MOST_KNOWN", 1)
+    show_run(Output(None, quiet=False), found)
+    more = f"and {len(cases) - unexpected - 1} more cases broken as expected; --html FILE shows them"
+    assert more in capsys.readouterr().out.splitlines()
+    monkeypatch.setattr(markdown, "MOST_FINDINGS", 1)
+    assert f"\n{unexpected - 1} more cases are in the HTML report.\n" in render_markdown(found)
+
+
+def test_a_rule_that_a_line_does_not_have_is_an_empty_cell() -> None:
+    assert (markdown._cell(None), run_table._cell(None)) == ("", "")
+    assert markdown._row(["R0", markdown._cell(None)]) == "| R0 |  |"
+
+
+def test_arms_that_were_wrong_without_an_error_are_told(table: ReproTable, capsys: Capture) -> None:
+    off = replace(HAS, judgements=(Judgement(Rule.R0, Verdict.FAIL),))
+    table.shown([FREE, off, off])
+    assert capsys.readouterr().out.splitlines()[:2] == ["", "wrong without an error under: eager/drop_all"]
+    table.shown([FREE])
+    assert "wrong without" not in capsys.readouterr().out
+
+
+def test_a_case_that_could_not_be_judged_has_the_colour_of_an_error() -> None:
+    lost = replace(FREE, judgements=(Judgement(Rule.R0, Verdict.ERROR), Judgement(Rule.R1, Verdict.FAIL)))
+    assert repro_table._style(lost) == Verdict.ERROR.style
+    broken = replace(FREE, judgements=(Judgement(Rule.R1, Verdict.FAIL),))
+    kept = replace(FREE, judgements=(Judgement(Rule.R1, Verdict.PASS),))
+    assert (repro_table._style(broken), repro_table._style(kept)) == (Verdict.FAIL.style, "")
+
+
+def test_what_kernels_touched_stands_under_the_block_once(
+    table: ReproTable, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repro_table, "access_lines", lambda judged: [f"{judged.case.subject} touched row 3"])
+    table.add(FREE)
+    capsys.readouterr()
+    table.end_block()
+    assert capsys.readouterr().out == "pr43617 touched row 3\n"
+    table.end_block()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_case_that_did_not_end_is_one_line_of_a_run() -> None:
+    ended = lost_result(FREE.planned, CaseEnding.CRASHED, "ended by SIGSEGV", "", 0.1)
+    (line,) = unexpected([ended])
+    assert line.startswith("ERROR pr43617 float32 'cap 16: profile 16; set 16; forward 16': crashed: ")
+
+
+def test_nothing_found_has_no_table(capsys: Capture) -> None:
+    show_findings(Output(None, quiet=False), [])
+    assert capsys.readouterr().out == ""
+
+
+def test_cases_without_steps_have_no_plot_of_graphs(tmp_path: Path) -> None:
+    case, found = planned()[2]  # compiled
+    run = load_run(write_run(tmp_path / "run", found=[(case, found)]))
+    (whole,) = run.cases.values()
+    assert whole.graphs
+    assert graphs.figure(run).svg is not None
+    without = graphs.figure(replace(run, cases={whole.case: replace(whole, steps=())}))
+    assert (without.svg, without.absent) == (None, "")
+    assert without.table is not None
+
+
+def test_the_classes_of_a_group_stand_in_a_line_for_each_source(capsys: Capture) -> None:
+    broken = row(Rule.R3, Verdict.FAIL)
+    AuditTable(Output(None, quiet=False)).show(
+        [Standing("vllm 0.22.1", "Qwen3VL", (broken,)), Standing("vllm 0.22.2", "Qwen3VL", (broken,))]
+    )
+    head, first, other, *_ = capsys.readouterr().out.splitlines()
+    assert head.split()[-1] == "classes"
+    assert first.split()[0] == "A"
+    assert first.endswith("vllm 0.22.1: Qwen3VL")
+    assert other.strip() == "vllm 0.22.2: Qwen3VL"
+    assert other.index("vllm") == first.index("vllm")
+
+
+def test_the_command_prints_annotations_and_no_other_report(tmp_path: Path, capsys: Capture) -> None:
+    run = write_run(tmp_path / "run", found=planned()[:2])
+    assert main(["report", str(run), "--annotations"]) == 0
+    assert capsys.readouterr().out.splitlines() == list(annotations(load_run(run)))

@@ -193,3 +193,27 @@ def test_a_wrong_call_is_one_sentence(
         write(tmp_path / name, BASE)
     assert main(["compare", *words, "--quiet"]) == ExitCode.USAGE
     assert said in capsys.readouterr().err
+
+
+def test_the_command_ignores_what_a_threshold_allows_and_tells_the_seconds_that_grew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = {"old": case("a", seconds=1.0, graphs=1), "new": case("a", seconds=2.5, graphs=2)}
+    folders = [str(write(tmp_path / name, {"a": ("PASS", "PASS")}, {"a": one})) for name, one in runs.items()]
+    assert main(["compare", *folders]) == ExitCode.BROKEN
+    assert main(["compare", *folders, "--threshold", "graphs=1"]) == ExitCode.HOLDS
+    said = capsys.readouterr().out.splitlines()
+    assert "nothing changed" in said[-1]
+    (grew,) = [line for line in said[-3:] if line.startswith("  2.50 s, before 1.00 s: ")]
+    assert "reference" in grew
+
+
+def test_the_command_tells_what_of_the_history_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights = tmp_path / "nights"
+    old, new = (str(write(nights / name, BASE, started=name)) for name in ("2026-01-01", "2026-01-02"))
+    (nights / "torn").mkdir()
+    (nights / "torn" / "run.json").write_text("{")
+    assert main(["compare", old, new, "--history", str(nights)]) == ExitCode.HOLDS
+    assert "torn" in capsys.readouterr().out.splitlines()[0]

@@ -222,3 +222,7 @@ def test_a_history_that_is_none_is_quoted(source: str) -> None:
 def test_a_hub_dataset_without_a_network_is_the_machines_fault() -> None:
     with pytest.raises(MachineError, match="nobody/nothing"):
         read_history("nobody/nothing")
+
+
+def test_a_shard_is_read_as_it_is_written() -> None:
+    assert (Shard.parse("2/3"), str(Shard.parse("2/3"))) == (Shard(2, 3), "2/3")

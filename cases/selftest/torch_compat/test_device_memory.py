@@ -124,3 +124,31 @@ def test_half_precision_and_integers_are_filled_with_what_shows() -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         assert bool(memory.allocate((3,), (1,), dtype).isnan().all())
     assert memory.allocate((2,), (1,), torch.int64).tolist() == [-1, -1]
+
+
+def test_an_atomic_adds_to_what_is_there() -> None:
+    tensor = torch.zeros(4)
+    memory = DeviceMemory({"x": tensor})
+    memory.begin("kernel", ["in_out_ptr0"])
+    lanes, values = np.ones(3, bool), np.array([2.0, 3.0, 5.0], np.float32)
+    at = addresses(memory, tensor, [1, 1, 2])
+    memory.store(at, values, lanes, adds=True)
+    ((_, storage),) = memory.results()
+    memory.end()
+    assert storage.data.view(FLOAT).tolist() == [0.0, 5.0, 5.0, 0.0]
+    (access,) = memory.facts(None, 0).accesses
+    assert (access.written, access.elements_written, access.read) == (((1, 3),), 2, ())
+
+
+def test_an_argument_that_a_launch_leaves_alone_has_no_access() -> None:
+    """All lanes of an access may be masked off: it touches nothing, and is noted without a row."""
+    used, unused = torch.ones(4), torch.ones(0, 3)
+    memory = DeviceMemory({"x": used, "y": unused})
+    memory.begin("kernel", ["in_ptr0", "in_ptr1"])
+    out = memory.load(addresses(memory, used, [0, 99]), np.zeros(2, bool), 7, FLOAT)
+    memory.address(unused)
+    assert [parameter for parameter, _ in memory.results()] == ["in_ptr0", "in_ptr1"]
+    memory.end()
+    assert out.tolist() == [7.0, 7.0]
+    (access,) = memory.facts(None, 0).accesses
+    assert (access.argument, access.read, access.wild) == ("in_ptr0", (), ())

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from deepstack_harness.errors import MachineError
+from deepstack_harness.torch_compat import fake_gpu_guard
 from deepstack_harness.torch_compat.host_gpu import HostGpu
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is not None, reason="a CPU build takes any capsule")
@@ -74,3 +75,32 @@ def test_a_module_holds_the_same_objects_each_time_and_its_own_again_behind_it()
     assert all(held[name].requires_grad == one.requires_grad for name, one in own.items())
     after = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     assert all(after[name] is one for name, one in own.items())
+
+
+def test_a_torch_that_looks_at_the_memory_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch._C._from_dlpack", lambda _: ROWS)
+    with pytest.raises(MachineError, match=r"made a tensor of cpu of memory that was said to be of cuda"):
+        HostGpu().on_gpu(ROWS)
+
+
+def test_a_torch_without_the_registry_of_device_guards_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda _: object())
+    with pytest.raises(MachineError, match="keeps its device guards where this harness does not know"):
+        fake_gpu_guard.plant_guard()
+
+
+@pytest.mark.parametrize("left", [None, "planted"])
+def test_a_torch_that_does_not_replace_the_planted_guard_is_refused(
+    left: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot: list[object] = [0, 0]
+
+    def ensure() -> None:
+        if left is None:
+            slot[1] = None
+
+    monkeypatch.setattr(fake_gpu_guard, "_slot", lambda: slot)
+    monkeypatch.setattr(fake_gpu_guard, "_object_of_zeros", lambda: 4096)
+    monkeypatch.setattr("torch._C._ensureCUDADeviceGuardSet", ensure)
+    with pytest.raises(MachineError, match="does not put its own guard in place of a planted one"):
+        fake_gpu_guard.plant_guard()

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from cases.selftest.kernels.toys import HIDDEN, ROWS, TOKENS, Body, cut, inputs, opened, over_positions
+from deepstack_harness.errors import MachineError
+from deepstack_harness.torch_compat import scheduler
 from deepstack_harness.torch_compat.fake_tensors import without_storage
 from deepstack_harness.torch_compat.lowering import Lowered, NotRun, Watched, cold, watch
 from deepstack_harness.torch_compat.target_support import why_not
@@ -183,3 +185,39 @@ def test_spilled_registers_are_counted() -> None:
     registers, spills = _asked_of_ptxas(SimpleNamespace(asm={"ptx": ptx}))
     assert registers <= 24
     assert spills > 4 * 32
+
+
+@NEEDS_TRITON
+def test_a_kernel_that_ptxas_refuses_is_told_with_its_words() -> None:
+    from deepstack_harness.torch_compat.fake_gpu_cubin import _asked_of_ptxas
+
+    ptx = ".version 8.0\n.target sm_90\n.address_size 64\nnonsense"
+    with pytest.raises(MachineError, match=r"ptxas did not say what a kernel uses: .*nonsense"):
+        _asked_of_ptxas(SimpleNamespace(asm={"ptx": ptx}))
+
+
+@NEEDS_TRITON
+def test_constants_of_a_fake_gpu_are_folded_on_the_cpu() -> None:
+    from deepstack_harness.torch_compat.fake_gpu import _on_cpu, _replace
+
+    def fold(count: int, *, device: torch.device) -> Tensor:
+        return torch.ops.aten.full([count], 3.0, device=device)  # type: ignore[no-any-return]
+
+    folded = _on_cpu(fold)(2, device=torch.device("cuda"))
+    assert (folded.device.type, folded.tolist()) == ("cpu", [3.0, 3.0])
+    owner = SimpleNamespace(there=1)
+    _replace(owner, "there", 2)
+    assert owner.there == 2
+    with pytest.raises(MachineError, match=r"has no gone, which simulating a GPU needs"):
+        _replace(owner, "gone", 2)
+
+
+def test_a_constant_of_a_graph_has_its_own_size() -> None:
+    dependency = SimpleNamespace(get_numel=lambda: sympy.Integer(5))
+    graph = SimpleNamespace(
+        constants={"c": torch.ones(3, 4)},
+        get_dtype=lambda _: torch.float32,
+        sizevars=SimpleNamespace(inv_precomputed_replacements={}),
+    )
+    found = scheduler._access(graph, "c", [dependency])  # type: ignore[arg-type, list-item]
+    assert (found.size, found.elements, found.itemsize) == ((3, 4), 5, 4)

@@ -1,17 +1,22 @@
 """A command line runs under a supervisor: its status and output are told, and nothing outlives it."""
 
+import os
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from cases.selftest.workers.processes import Witness, interrupt_after, open_streams
 from deepstack_harness.workers.command import Command, run_command
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Exited, Flooded, Signalled, TimedOut, WorkerEnd
+from deepstack_harness.workers.messages import MessagePipes
+from deepstack_harness.workers.outcomes import Crowded, Exited, Flooded, Signalled, TimedOut, WorkerEnd
+from deepstack_harness.workers.supervised import Supervised
 
 LIMITS = Limits(call_s=60)
 
@@ -125,3 +130,28 @@ def test_no_stream_is_left_open() -> None:
     with pytest.raises(FileNotFoundError):
         run_command(Command(("no-such-command",)), LIMITS)
     assert open_streams() == before
+
+
+def test_a_command_that_starts_too_many_processes_is_ended() -> None:
+    end = shell(
+        "for each in 1 2 3 4 5 6; do sleep 60 & done; echo started; wait", Limits(processes=3, call_s=60)
+    )
+    assert isinstance(end, Crowded), end
+    assert end.count > end.limit == 3
+
+
+def test_a_request_waits_while_its_pipe_is_full() -> None:
+    pipes = MessagePipes()
+    left: list[int] = []
+    pipes._process = cast(Supervised, SimpleNamespace(unregister=left.append))
+    os.set_blocking(pipes._requests, False)
+    filled = os.write(pipes._requests, bytes(2**20))
+    pipes._outbox = memoryview(b"request\n")
+    pipes._write()
+    assert (bytes(pipes._outbox), left) == (b"request\n", [])
+    os.read(pipes.for_requests, filled)
+    pipes._write()
+    assert (bytes(pipes._outbox), left) == (b"", [pipes._requests])
+    assert os.read(pipes.for_requests, 99) == b"request\n"
+    pipes.close_theirs()
+    pipes.close()

@@ -1,6 +1,8 @@
 """A limit that ended a worker, or that raised in it, is named with its value and with what raises it."""
 
+import errno
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,10 +12,11 @@ from deepstack_harness.workers.foreign import (
     CONTRACT_LIMITS,
     FOREIGN_LIMITS,
     foreign_worker,
+    profile_for,
 )
-from deepstack_harness.workers.limits import BY_VARIABLE, Limits
+from deepstack_harness.workers.limits import BY_VARIABLE, Limits, advice_about
 from deepstack_harness.workers.outcomes import Answered, WorkerEnd
-from deepstack_harness.workers.profiles import COMPILE
+from deepstack_harness.workers.profiles import COMPILE, CONTRACT, CUDA, RANKS, SandboxProfile
 
 MODULE = "cases.selftest.workers.limited"
 SMALL = replace(
@@ -80,3 +83,28 @@ def test_every_limit_of_foreign_code_can_be_raised() -> None:
         for field in ("memory", "output", "open_files", "file_size", "processes"):
             assert limits.advice(field)
         assert limits.advice("call_s") or limits.advice("step_s")
+
+
+@pytest.mark.parametrize("told", ["", "{", "[]", '"x"', "7"])
+def test_an_environment_that_code_under_test_has_changed_gives_no_advice(
+    told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = OSError(errno.EMFILE, "Too many open files")
+    ((name, text),) = Limits(open_files=40, raised_by={"open_files": "FILES"}).told().items()
+    monkeypatch.setenv(name, text)
+    assert advice_about(error) == "the limit of open files is 40 files, FILES raises it"
+    monkeypatch.setenv(name, told)
+    assert advice_about(error) == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "profile"),
+    [
+        ({"device": "cuda:1", "ranks": 2}, CUDA),
+        ({"device": "cpu", "ranks": 2, "processes": False}, RANKS),
+        ({"device": "cpu"}, COMPILE),
+        ({"device": "cpu", "processes": False}, CONTRACT),
+    ],
+)
+def test_a_device_and_ranks_need_a_weaker_sandbox(asked: dict[str, Any], profile: SandboxProfile) -> None:
+    assert profile_for(**asked) is profile

@@ -17,6 +17,7 @@ import pytest
 
 from cases.selftest.reachable import reachable_folder
 from cases.selftest.workers.processes import Witness
+from deepstack_harness.errors import MachineError
 from deepstack_harness.workers import profiles, sandbox
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, CallResult, Crowded, RaisedInWorker
@@ -26,6 +27,7 @@ from deepstack_harness.workers.profiles import (
     CUDA,
     NO_SANDBOX,
     RANKS,
+    confine,
     switched_off,
 )
 from deepstack_harness.workers.worker import Worker
@@ -274,3 +276,12 @@ def test_it_works_for_an_unprivileged_user() -> None:
         assert (ran.stdout, ran.stderr) == ("loopback []\nnone []\n", "")
         assert (own / "made").exists()
         assert not Path(top, "made").exists()
+
+
+def test_a_worker_without_room_for_its_folder_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.mkdtemp", full)
+    with pytest.raises(MachineError, match="no folder can be made for a worker: .*No space left on device"):
+        confine(CONTRACT, {})

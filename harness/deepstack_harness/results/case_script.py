@@ -15,16 +15,14 @@ _OF_BUFFERS = frozenset({Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, R
 
 
 def script_of(judged: JudgedCase) -> str | None:
-    """Return a program that shows the worst rule that the case broke; None where nobody wrote one.
+    """Return a program that shows the worst of the rules that a case broke; None where nobody wrote one.
 
     It is the incident's where that is about this very subject and arm.  Else a rule that needs a decoder,
     such as R0, is shown by the incident's program, on the incident's own subject and arm, which it names; a
     rule of the buffer by one that plays the trace on the buffer alone.
     """
     case = judged.case
-    shown = next((said for said in judged.judgements if said.rule in judged.broken), None)
-    if shown is None:
-        return None
+    shown = next(said for said in judged.judgements if said.rule in judged.broken)
     incident = next((each for each in catalogue() if each.id == judged.planned.incident), None)
     script = incident.script if incident else None
     try:

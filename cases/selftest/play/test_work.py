@@ -1,0 +1,80 @@
+"""The functions of a worker that plays cases, called in this process: what is bound, and what is refused."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+import torch
+
+from cases.selftest.binding.synthetic_vllm import Vllm
+from cases.selftest.play.playing import case_of
+from deepstack_harness.contract.buffer_ref import BufferRef, live_buffer
+from deepstack_harness.contract.case import Compare
+from deepstack_harness.errors import HarnessError, UsageError
+from deepstack_harness.play import shared_work, work
+from deepstack_harness.play.in_process import factory_of
+from deepstack_harness.play.source_class import SourceClass
+from deepstack_harness.revisions.reference import ReferenceBuffer
+from deepstack_harness.workers.child import Channel
+
+CASE = case_of("cap 4: set 2; get 2", "reference")
+
+
+@pytest.fixture
+def channel() -> Iterator[Channel]:
+    """The messages of a worker, which nobody reads."""
+    reads, writes = os.pipe()
+    try:
+        yield Channel(writes)
+    finally:
+        os.close(reads)
+        os.close(writes)
+
+
+def test_a_class_is_driven_only_in_the_way_in_which_it_was_bound(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = SimpleNamespace(splits=None, methods=None, forward=SimpleNamespace(filename="model.py"))
+    monkeypatch.setattr(work, "_found", lambda *_: bound)
+    with pytest.raises(HarnessError, match="Vl was not bound as a splitter"):
+        work.split(channel, "TREE", "Vl", msgspec.to_builtins(CASE))
+    with pytest.raises(HarnessError, match="Vl was not bound by its methods"):
+        work._factory(SourceClass("TREE", "Vl", "methods"))
+    # A class that is driven by its forward has no get whose `return` could be found.
+    asked = msgspec.to_builtins(SourceClass("TREE", "Vl", "forward"))
+    assert work.where_returned(channel, asked, 2, (4, 8, 2), "float32", "cpu") == "model.py"
+
+
+def test_a_buffer_that_is_of_no_source_or_was_not_bound_is_our_bug() -> None:
+    with pytest.raises(HarnessError, match="'reference' is not a buffer of a source") as told:
+        work.bind(CASE, SourceClass("TREE", "Vl"))
+    assert not isinstance(told.value, UsageError)
+    with pytest.raises(HarnessError, match="'mine:Mine' was not bound before its case was played"):
+        factory_of(live_buffer("mine:Mine"))
+
+
+def test_a_gpu_works_that_finishes_what_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert work._device_works("cuda:0")
+    monkeypatch.setattr(torch.cuda, "synchronize", lost)
+    assert work._device_works("cuda:0") is False
+    assert work._device_works("cpu")
+
+
+def test_cases_on_one_session_find_a_class_of_a_source_and_a_class_that_is_alive(tmp_path: Path) -> None:
+    told = shared_work.bind(None, str(Vllm().tree(tmp_path)), "qwen3_vl")
+    assert (told["buffer"]["kind"], told["buffer"]["package"]) == ("source", "vllm")
+    of_source = replace(CASE, buffer=msgspec.convert(told["buffer"], BufferRef), compare=Compare.NOTHING)
+    seen = shared_work.play_on_shared_session(of_source, new_session=True)
+    assert seen.steps[0].raised is None
+    shared_work.bind_live(live_buffer("mine:Mine"), ReferenceBuffer)
+    case = replace(CASE, buffer=live_buffer("mine:Mine"), compare=Compare.NOTHING)
+    seen = shared_work.play_on_shared_session(case, new_session=True)
+    assert [step.answer is not None for step in seen.steps] == [False, True]
