@@ -114,7 +114,7 @@ class _Server:
             self._deaf.add(pid)
 
     def _take_request(self, door: socket.socket) -> dict[str, Any] | None:
-        """Answer a request by a fork; return the settings in the fork, None in the server."""
+        """Read a request and fork; return the settings in the fork, None in the server."""
         text, streams, _, _ = socket.recv_fds(door, LONGEST, len(STREAMS))
         if not text:
             door.close()
