@@ -1,9 +1,7 @@
 """A child process that is called like a function, watched, limited, and ended with all that it started."""
 
-import math
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +12,7 @@ from typing import Any, Self
 import msgspec
 
 from deepstack_harness.errors import MachineError, says_out_of_memory
+from deepstack_harness.workers.clock import Clock
 from deepstack_harness.workers.limits import MIB, ONE_THREAD, Limits
 from deepstack_harness.workers.messages import Message, MessagePipes, NotAMessage
 from deepstack_harness.workers.outcomes import (
@@ -79,25 +78,33 @@ class Worker:
         self._facts: list[Any] = []
         added: Mapping[str, str | None] = {**ONE_THREAD, **(environment or {}), **self.limits.told()}
         self._confinement = None if sandbox is None or is_switched_off() else confine(sandbox, added)
-        confined = self._confinement
         self._pipes = pipes = MessagePipes()
-        settings = {
-            "sandbox": confined and confined.rules, "folder": confined and confined.folder,
-            "requests": pipes.for_requests, "answers": pipes.for_answers, "preload": preload,
-            "path": [entry or str(Path.cwd()) for entry in sys.path] if interpreter is None else None,
-        }  # fmt: skip
-        options = StartOptions(
-            settings, interpreter or sys.executable, confined.environment if confined else added,
-            folder, inherited=[pipes.for_requests, pipes.for_answers],
-        )  # fmt: skip
         try:
-            self._process = Supervised(options, self.limits)
+            self._process = Supervised(self._options(preload, added, interpreter, folder), self.limits)
         except MachineError:
             pipes.close_theirs()
             pipes.close()
             self._remove_folder()
             raise
         pipes.attach(self._process)
+
+    def _options(
+        self,
+        preload: str | None,
+        added: Mapping[str, str | None],
+        interpreter: str | None,
+        folder: Path | None,
+    ) -> StartOptions:
+        confined, pipes = self._confinement, self._pipes
+        settings = {
+            "sandbox": confined and confined.rules, "folder": confined and confined.folder,
+            "requests": pipes.for_requests, "answers": pipes.for_answers, "preload": preload,
+            "path": [entry or str(Path.cwd()) for entry in sys.path] if interpreter is None else None,
+        }  # fmt: skip
+        return StartOptions(
+            settings, interpreter or sys.executable, confined.environment if confined else added,
+            folder, inherited=[pipes.for_requests, pipes.for_answers],
+        )  # fmt: skip
 
     def __enter__(self) -> Self:
         """Return this worker, to be closed."""
@@ -117,7 +124,7 @@ class Worker:
     def start(self) -> WorkerEnd | None:
         """Wait until it can be called; return its end where it cannot."""
         if self.ended is None and not self._ready:
-            clock = _Clock(self.limits.start_s)
+            clock = Clock(self.limits.start_s)
             with self._closed_on_error():
                 end = self._listen(clock)
                 # The supervisor tells the id over a link of its own: on a busy machine it comes later.
@@ -150,7 +157,7 @@ class Worker:
             self._phase, self._facts = "", []
             self._pipes.send({"call": self._call, "target": target, "arguments": dict(arguments or {})})
             limits = self.limits
-            clock = _Clock(limits.call_s, limits.step_s) if seconds is None else _Clock(seconds)
+            clock = Clock(limits.call_s, limits.step_s) if seconds is None else Clock(seconds)
             return self._listen(clock, on_fact)
 
     def stop(self) -> None:
@@ -178,7 +185,7 @@ class Worker:
             self.close()
             raise
 
-    def _listen(self, clock: "_Clock", on_fact: OnFact | None = None) -> CallResult:
+    def _listen(self, clock: Clock, on_fact: OnFact | None = None) -> CallResult:
         """Listen until the call is answered, or the worker ends."""
         while True:
             try:
@@ -189,7 +196,7 @@ class Worker:
             if result is not None:
                 return result
 
-    def _wait(self, clock: "_Clock") -> WorkerEnd | None:
+    def _wait(self, clock: Clock) -> WorkerEnd | None:
         """Wait until something comes; return the end where nothing more can come, or too much came."""
         if self._process.gone and self._pipes.closes_at is not None:  # and every message was read
             return self._ended_by_itself()
@@ -200,7 +207,7 @@ class Worker:
             return self._end(SentGarbage, found="closed its answer pipe")
         return self._timed_out(clock)
 
-    def _take(self, message: Message, clock: "_Clock", on_fact: OnFact | None) -> CallResult | None:
+    def _take(self, message: Message, clock: Clock, on_fact: OnFact | None) -> CallResult | None:
         """Take a message; return the result of the call if it is one, or the end that it brings."""
         if message.call < self._call:  # of a thread that an earlier call left behind
             return None
@@ -255,7 +262,7 @@ class Worker:
             return self._end(Flooded, size=max(printed, received), advice=advice)
         return None
 
-    def _timed_out(self, clock: "_Clock") -> WorkerEnd:
+    def _timed_out(self, clock: Clock) -> WorkerEnd:
         name = "start_s" if not self._ready else "step_s" if clock.is_of_a_step else "call_s"
         # The seconds of one call may be given with it, and then no setting raises them.
         advice = self.limits.advice(name) if clock.limit_s == getattr(self.limits, name) else ""
@@ -283,44 +290,6 @@ class Worker:
     @property
     def _output(self) -> str:
         return self._process.tail.decode(errors="replace")
-
-
-class _Clock:
-    """The deadlines of a call: for all of it, and for its next phase or fact."""
-
-    def __init__(self, call_s: float | None, step_s: float | None = None) -> None:
-        self._call_s, self._step_s = call_s, step_s
-        self._over = _after(call_s)
-        self._step_over = _after(step_s)
-
-    @property
-    def limit_s(self) -> float | None:
-        """Seconds of the earlier deadline."""
-        return self._step_s if self.is_of_a_step else self._call_s
-
-    @property
-    def is_of_a_step(self) -> bool:
-        """True where the deadline of the step is the earlier one."""
-        return self._step_over < self._over
-
-    @property
-    def is_over(self) -> bool:
-        """True after the deadline of the call."""
-        return time.monotonic() >= self._over
-
-    def earlier(self, other: float | None) -> float | None:
-        """Return the earliest deadline; None where there is none."""
-        earliest = min(self._over, self._step_over, math.inf if other is None else other)
-        return None if earliest == math.inf else earliest
-
-    def renew(self) -> bool:
-        """Begin the next step; return False where steps have no limit."""
-        self._step_over = _after(self._step_s)
-        return self._step_s is not None
-
-
-def _after(seconds: float | None) -> float:
-    return math.inf if seconds is None else time.monotonic() + seconds
 
 
 def call_once(
