@@ -31,6 +31,15 @@ def case_of(name: str, trace: str = TRACE) -> PlannedCase:
     return PlannedCase(Case("qwen3_vl", buffer, Trace.parse(trace), EAGER, compare=Compare.NOTHING), None)
 
 
+@pytest.mark.parametrize("compiles", [False, True])
+def test_one_that_compiles_is_ready_with_dynamo(*, compiles: bool) -> None:
+    with CaseWorker(LIMITS, compiles=compiles) as made:
+        assert made.start() is None
+        loaded = made.call("cases.selftest.workers.misbehaving:loaded_modules", {})
+    assert isinstance(loaded, Answered)
+    assert ("torch._dynamo" in loaded.value) == compiles
+
+
 @pytest.fixture(scope="module")
 def worker() -> Iterator[CaseWorker]:
     with CaseWorker(LIMITS) as made:

@@ -29,7 +29,8 @@ def measure(subjects: Sequence[Subject]) -> list[Measurement]:
     if target in GPUS:
         check_interpreter() if executes else check_support()
     limits = Limits(call_s=_SUBJECT_S * len(subjects))
-    with Worker(limits, environment=ENVIRONMENT if executes else None) as worker:
+    module, environment = _WORK.partition(":")[0], ENVIRONMENT if executes else None
+    with Worker(limits, preload=module, environment=environment) as worker:
         result = worker.call(_WORK, {"subjects": msgspec.to_builtins(subjects)})
     found = value_of(result, f"measuring kernels for target '{target}'")
     return msgspec.convert(found, list[Measurement])

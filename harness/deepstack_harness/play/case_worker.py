@@ -27,6 +27,7 @@ from deepstack_harness.workers.profiles import SandboxProfile
 from deepstack_harness.workers.worker import Worker
 
 WORK = "deepstack_harness.play.work"
+_COMPILED_WORK = "deepstack_harness.play.compiled_work"
 
 
 class CaseWorker:
@@ -38,12 +39,16 @@ class CaseWorker:
         environment: Mapping[str, str] | None = None,
         started: Callable[[Worker], None] = lambda _: None,
         sandbox: SandboxProfile | None = None,
+        *,
+        compiles: bool = False,
     ) -> None:
         """Start nothing before the first call; `started` is called with every worker.
 
-        Code under test needs a `sandbox`; None is for workers that run code of ours alone.
+        Code under test needs a `sandbox`; None is for workers that run code of ours alone.  A worker whose
+        cases are known to compile is ready when it has imported Dynamo too.
         """
         self._sandbox = sandbox
+        self._preload = _COMPILED_WORK if compiles else WORK
         self._limits = limits
         self._environment = environment
         self._started = started
@@ -92,7 +97,7 @@ class CaseWorker:
     def _ready(self) -> Worker:
         if self._worker is None:
             self._worker = Worker(
-                self._limits, preload=WORK, environment=self._environment, sandbox=self._sandbox
+                self._limits, preload=self._preload, environment=self._environment, sandbox=self._sandbox
             )
             self._started(self._worker)
         return self._worker

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 
+from deepstack_harness.contract.arm_spec import Backend
 from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.oracles.judged_case import judge_case
 from deepstack_harness.play.case_worker import CaseWorker, observation_of
@@ -38,7 +39,8 @@ def play_group(
     The worker measures, this process judges.  `started` is called with every worker.  Closing the iterator
     ends the worker.  Where a worker does not even start, the cases that are left are not tried.
     """
-    with CaseWorker(limits, environment, started, _sandbox(group)) as worker:
+    compiles = any(planned.case.arm.backend is not Backend.NONE for planned in group.cases)
+    with CaseWorker(limits, environment, started, _sandbox(group), compiles=compiles) as worker:
         for index, planned in enumerate(group.cases):
             end = worker.start()
             if end is not None:

@@ -9,11 +9,17 @@ worker that compiles nothing starts in half the time.
 
 import re
 from contextlib import AbstractContextManager
+from importlib import import_module
 from types import CodeType
 
 import torch
 
 _ADDRESS = re.compile(r"(___check_(?:type|obj)_id\(.*?), \d+")
+
+
+def load() -> None:
+    """Import Dynamo now, in a process of which it is known that it compiles."""
+    import_module("torch._dynamo")
 
 
 def start_counting() -> None:
