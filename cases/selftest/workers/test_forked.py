@@ -128,28 +128,6 @@ def test_a_server_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -
 # Imports in the server
 
 
-@pytest.mark.parametrize(
-    ("source", "reason", "printed"),
-    [
-        ("raise RuntimeError('not today')", "exited with 1", "RuntimeError: not today"),
-        ("raise SystemExit(4)", "exited with 4", ""),
-        ("print('going', flush=True); import os; os.abort()", "ended by SIGABRT", "going"),
-    ],
-)
-def test_an_import_that_fails_is_told_and_the_next_worker_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str, printed: str
-) -> None:
-    (tmp_path / "unimportable.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    with Worker(preload="unimportable") as child:
-        end = child.start()
-    assert end is not None
-    assert end.sentence == f"{reason} in the import of unimportable"
-    assert printed in end.output
-    with Worker(preload=MODULE) as child:
-        assert value(child.call(f"{MODULE}:double", {"number": 1})) == 2
-
-
 def test_an_import_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervised, "GRACE_S", 0.2)
     (tmp_path / "endless.py").write_text("import threading\nthreading.Event().wait()\n")

@@ -16,7 +16,7 @@ import pytest
 
 from cases.selftest.workers.processes import has_ended, interrupt_after, open_streams
 from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
-from deepstack_harness.workers import messages, supervised, worker
+from deepstack_harness.workers import forked, messages, supervised, worker
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
@@ -439,17 +439,19 @@ def test_a_supervisor_that_never_tells_the_process_id_is_no_endless_wait(
         assert child.pid is None
 
 
+@pytest.mark.parametrize("served", ["", "nothing"])
 @pytest.mark.parametrize(
     ("source", "reason", "printed"),
     [
         ("raise RuntimeError('not today')", "exited with 1", "RuntimeError: not today"),
         ("raise SystemExit(4)", "exited with 4", ""),
-        ("print('going'); import os; os.abort()", "ended by SIGABRT", "going"),
+        ("print('going', flush=True); import os; os.abort()", "ended by SIGABRT", "going"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str, printed: str
+def test_a_module_that_cannot_be_imported_is_named_and_the_next_worker_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str, printed: str, served: str
 ) -> None:
+    monkeypatch.setattr(forked, "SERVED", served)
     (tmp_path / "unimportable.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     with Worker(preload="unimportable") as child:
@@ -457,6 +459,8 @@ def test_a_module_that_cannot_be_imported_is_named(
     assert end is not None
     assert end.sentence == f"{reason} in the import of unimportable"
     assert printed in end.output
+    with Worker(preload=MODULE) as child:
+        assert answer(child, "double", number=1) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a worker that compiles imports before its first case: `play.work`, and Dynamo, 1.6 s more.
+"""Imports of a worker that compiles, before its first case: `play.work`, and Dynamo, 1.6 s more.
 
 A fork server imports it once for all workers of a run.
 """
