@@ -11,6 +11,8 @@ from deepstack_harness.contract.case import Case, PlannedCase
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import MachineError
 from deepstack_harness.play.case_worker import CaseWorker
+from deepstack_harness.results.case_result import lost_result
+from deepstack_harness.results.records import CaseEnding
 from deepstack_harness.runs import local_pool, play_group
 from deepstack_harness.runs.groups import Group
 from deepstack_harness.runs.local_pool import LocalPool
@@ -65,3 +67,9 @@ def test_an_end_without_a_fact_is_no_verdict(
     assert (result.case.ending, result.case.output, bool(done)) == (ending, "x", closed)
     assert {row.verdict for row in result.rows} == {"ERROR"}
     assert all(row.detail.startswith(detail) for row in result.rows)
+
+
+@pytest.mark.parametrize(("own", "kept"), [("its own", "its own"), ("", "of the worker")])
+def test_the_output_of_a_worker_is_that_of_a_case_without_one(own: str, kept: str) -> None:
+    result = lost_result(planned(), CaseEnding.CRASHED, "ended", own, 0.0)
+    assert play_group._with_output(result, "of the worker").case.output == kept

@@ -116,13 +116,14 @@ def test_the_folder_for_temporary_files_is_its_own(
             assert value(worker.call("tempfile:gettempdir")) == own
 
 
-def test_a_server_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_end_is_killed_by_its_owner_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forked, "_GRACE_S", 0.0)
     door, theirs = socket.socketpair()
-    process = subprocess.Popen(["sleep", "600"])
-    with theirs:
+    with theirs, subprocess.Popen(["sleep", "600"]) as process:
+        forked._end(os.getpid() + 1, door, process)
+        assert process.poll() is None
         forked._end(os.getpid(), door, process)
-    assert process.returncode == -signal.SIGKILL
+        assert process.returncode == -signal.SIGKILL
 
 
 # Imports in the server
