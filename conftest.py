@@ -20,7 +20,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the run a compile cache of its own: counts taken on a warm one are wrong or zero."""
-    from deepstack_harness.pytest_plugin.hypothesis_profiles import (
+    from deepstack_harness.pytest_plugin.options import (
         load_profile,  # named above, and so loaded as a plugin first
     )
 

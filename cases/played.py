@@ -4,21 +4,19 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from cases.shallow import shallow
-from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case, Compare, parse_subject
+from deepstack_harness.catalogue.buffers import buffer_named
+from deepstack_harness.catalogue.plans import graph_budget
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import Case, Compare, parse_subject, registered
 from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.oracles.judge import judge_all
+from deepstack_harness.contract.oracles.outputs import diagnose
+from deepstack_harness.contract.oracles.trace_audit import ObservedCase
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.oracles.all_rules import judge_all
-from deepstack_harness.oracles.diagnosis import diagnose
-from deepstack_harness.oracles.observed_case import ObservedCase
-from deepstack_harness.play.in_process import factory_of
-from deepstack_harness.play.model import Model
+from deepstack_harness.play.model import Model, factory_of
 from deepstack_harness.play.observe import play
 from deepstack_harness.play.play_case import play_case
 
@@ -28,7 +26,7 @@ def observed(case: Case, *, few_layers: bool = False) -> Observation:
 
     With `few_layers` its family has two, which compile three times as fast.
     """
-    return _played_once(replace(case, graph_budget=1), few_layers)  # the budget is for the one who judges
+    return _played_once(replace(case, graph_budget=1), few_layers)  # playing takes no notice of the budget
 
 
 @cache
@@ -44,13 +42,14 @@ class Played:
 
     case: Case
     observation: Observation
-    said: dict[Rule, Judgement]
+    judgements: dict[Rule, Judgement]
 
     @property
     def broken(self) -> set[Rule]:
         """The rules that are broken; an ERROR is a fault of the test."""
-        assert not [one for one in self.said.values() if one.verdict is Verdict.ERROR]
-        return {rule for rule, one in self.said.items() if one.verdict is Verdict.FAIL}
+        verdicts = {rule: judgement.verdict for rule, judgement in self.judgements.items()}
+        assert Verdict.ERROR not in verdicts.values()
+        return {rule for rule, verdict in verdicts.items() if verdict is Verdict.FAIL}
 
     @property
     def graphs(self) -> int:
@@ -97,4 +96,5 @@ def play_judged(
         compare=compare,
     )
     observation = play(case, model, make or buffer_named(revision))
-    return Played(case, observation, {said.rule: said for said in judge_all(ObservedCase(case, observation))})
+    judgements = judge_all(ObservedCase(case, observation))
+    return Played(case, observation, {judgement.rule: judgement for judgement in judgements})

@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import torch
 
-from deepstack_harness.families.by_name import family_named
-from deepstack_harness.families.family import TinyFamily
-from deepstack_harness.families.granite4_vision import Granite4VisionConfig
-from deepstack_harness.play.model import Model
-from deepstack_harness.probes.numerics import NumericsProbe
+from deepstack_harness.catalogue.registry import family_named
+from deepstack_harness.models.family import TinyFamily
+from deepstack_harness.models.gemma4 import Gemma4Config
+from deepstack_harness.models.granite4_vision import Granite4VisionConfig
+from deepstack_harness.models.layers import DecoderConfig
+from deepstack_harness.play.model import Model, NumericsProbe
 
 
 @cache
@@ -18,9 +20,17 @@ def shallow(name: str, dtype: torch.dtype = torch.float32) -> Model:
     torch.set_num_threads(1)
     family = family_named(name)
     assert isinstance(family, TinyFamily)
-    targets = {"layerwise": (1,), "spatial": (0,)}
-    levels = targets if isinstance(family.config, Granite4VisionConfig) else {"levels": 2}
-    small = type(family)(replace(family.config, layers=2, **levels), name)
+    small = type(family)(replace(family.config, layers=2, **_levels(family.config)), name)
     decoder = small.build(dtype=dtype, device=torch.device("cpu"), seed=0)
-    numerics = NumericsProbe(decoder, small.levels, small.hidden)
+    numerics = NumericsProbe(decoder, small.levels, small.hidden, width=small.width)
     return Model(small, decoder, numerics, dtype, torch.device("cpu"))
+
+
+def _levels(config: DecoderConfig) -> dict[str, Any]:
+    """Return the changes by which a config of two layers has two levels."""
+    match config:
+        case Granite4VisionConfig():
+            return {"layerwise": (1,), "spatial": (0,)}
+        case Gemma4Config():
+            return {}
+    return {"levels": 2}

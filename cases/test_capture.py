@@ -6,13 +6,12 @@ Which rules each revision breaks there stands in incidents.toml and contract.tom
 import pytest
 
 from cases.played import observed
-from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case, PlannedCase
+from deepstack_harness.catalogue.plans import graph_budget
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import Case, PlannedCase, registered
+from deepstack_harness.contract.oracles.judge import JudgedCase, judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
 
 TEXT_AFTER_AN_IMAGE = "cap 16: capture 16; set 16; replay 16; replay 16"
 GROWTH = "cap 16: capture 16; set 9; replay 16; set 20; replay 16"
@@ -27,9 +26,9 @@ def played(trace: str, buffer: str, arm: str = "eager/full") -> JudgedCase:
 
 def test_a_text_only_replay_reads_all_rows_of_the_image_before_it() -> None:
     judged = played(TEXT_AFTER_AN_IMAGE, "pr43617")
-    said = next(said for said in judged.judgements if said.rule is Rule.R5)
-    assert (said.value, said.unit) == (3 * 16, "rows")
-    assert "payload 1 (request r1, cleared at step 3)" in said.detail
+    cleared = next(judgement for judgement in judged.judgements if judgement.rule is Rule.R5)
+    assert (cleared.value, cleared.unit) == (3 * 16, "rows")
+    assert "payload 1 (request r1, cleared at step 3)" in cleared.detail
 
 
 def test_a_replay_on_old_tensors_equals_a_model_without_deepstack() -> None:

@@ -40,8 +40,8 @@ def test_the_reference_keeps_every_rule(family: str, dtype: str) -> None:
     found = played(family, dtype, "reference", "eager/full", REPLAYED)
     assert not found.broken
     expected = Verdict.SKIP if half_of_experts(family, dtype) else Verdict.PASS
-    assert found.said[R.R0].verdict is expected
-    assert (found.observation.dtype, found.said[R.R7].verdict) == (dtype, Verdict.PASS)
+    assert found.judgements[R.R0].verdict is expected
+    assert (found.observation.dtype, found.judgements[R.R7].verdict) == (dtype, Verdict.PASS)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

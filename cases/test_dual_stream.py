@@ -2,14 +2,14 @@
 
 import pytest
 
-from deepstack_harness.catalogue.variants import DUAL_STREAM
-from deepstack_harness.contract.facts.systems import System, SystemSubject
+from deepstack_harness.audit.streams.projections import dual_stream_named, dual_streams_of
+from deepstack_harness.audit.system_work import observe_ordering
+from deepstack_harness.catalogue.registry import DUAL_STREAM
+from deepstack_harness.contract.facts import System, SystemSubject
+from deepstack_harness.contract.oracles.neighbours import judge_ordering as judge
+from deepstack_harness.contract.oracles.neighbours import unordered
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.oracles.ordering import judge, unordered
-from deepstack_harness.streams.by_name import dual_stream_named
-from deepstack_harness.streams.from_source import dual_streams_of
-from deepstack_harness.streams.observe import observe_ordering
 
 pytestmark = pytest.mark.xdist_group("aot_eager")
 

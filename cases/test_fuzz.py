@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import example, given
 
-from cases.selftest.fuzzing.hunting import Until, hunted, target
+from cases.selftest.fuzz.hunting import Until, hunted, target
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.fuzzing.hunt import Hunt
-from deepstack_harness.fuzzing.player import InProcessPlayer
-from deepstack_harness.fuzzing.strategies import engine_traces, traces
+from deepstack_harness.fuzz.hunt import Hunt
+from deepstack_harness.fuzz.player import InProcessPlayer
+from deepstack_harness.fuzz.strategies import engine_traces, traces
 
 RELEASED = {
     "original": {"R3", "R4", "R5", "R8"},
@@ -18,7 +18,7 @@ RELEASED = {
 """Rules that are broken on a buffer alone."""
 
 
-# 5 s to 30 s each; every day `cases/selftest/fuzzing/test_hunt.py` hunts on the newest of them.
+# 5 s to 30 s each; every day `cases/selftest/fuzz/test_hunt.py` hunts on the newest of them.
 @pytest.mark.slow
 @pytest.mark.parametrize("revision", RELEASED)
 def test_what_a_released_buffer_breaks_is_found_with_no_hint(revision: str) -> None:

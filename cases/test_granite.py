@@ -11,22 +11,20 @@ import pytest
 import torch
 
 from cases.played import Played, play_judged
-from cases.selftest.binding.bound_forward import forward_of
-from cases.selftest.revisions.sequences import SEQUENCES
-from deepstack_harness.contract.arm_spec import EAGER
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case, Compare
+from cases.selftest.engines.bound_forward import forward_of
+from cases.selftest.models.sequences import SEQUENCES
+from deepstack_harness.catalogue.buffers import buffer_named
+from deepstack_harness.catalogue.registry import family_named
+from deepstack_harness.contract.arm import EAGER
+from deepstack_harness.contract.case import Case, Compare, registered
 from deepstack_harness.contract.observation import Answer
 from deepstack_harness.contract.protocols import BufferFactory, Family
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.families.by_name import family_named
-from deepstack_harness.families.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily
-from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.play.model import Model
+from deepstack_harness.models.granite4_vision import First, Granite4VisionConfig, Granite4VisionFamily
+from deepstack_harness.play.model import Model, NumericsProbe
 from deepstack_harness.play.observe import play
-from deepstack_harness.probes.numerics import NumericsProbe
 
 R = Rule
 ASSERTS, NO_ASSERTS = "inductor/drop_all", "inductor/drop_all/no_size_asserts"
@@ -96,9 +94,9 @@ def test_one_row_is_broadcast_over_the_whole_buffer_without_inductor(first: Firs
     trace = "cap 64: profile 64; forward 1"
     run = played(granite(first), "granite_full@static_inputs", "eager/drop_all", trace)
     assert (run.attended, run.broken) == ([64, 64], {R.R2, R.R10})
-    said = run.said[R.R10]
-    assert (said.value, said.limit) == (64, 1)
-    assert said.detail == "step 2 'forward 1': attention was given 64 rows for 1, 64 times"
+    work = run.judgements[R.R10]
+    assert (work.value, work.limit) == (64, 1)
+    assert work.detail == "step 2 'forward 1': attention was given 64 rows for 1, 64 times"
 
 
 @pytest.mark.xdist_group("eager")
@@ -119,7 +117,7 @@ def test_a_clear_that_goes_by_the_counter_is_not_in_a_graph_that_was_captured_em
     trace = "cap 16: set 9; forward 9; capture 16; set 9; replay 16; replay 16"
     run = played(granite("hidden"), "granite_sliced", "eager/full", trace)
     assert run.broken == {R.R0, R.R5}
-    assert "holds row 0, level 0 of payload 2 (request r2, cleared at step 5)" in run.said[R.R5].detail
+    assert "holds row 0, level 0 of payload 2 (request r2, cleared at step 5)" in run.judgements[R.R5].detail
 
 
 REVISION_OF = {

@@ -11,13 +11,12 @@ import pytest
 
 from cases.played import Played, play_judged
 from cases.shallow import shallow
+from deepstack_harness.catalogue.geometry3k import load_workload
+from deepstack_harness.catalogue.workload import serve, to_trace, unpadded
 from deepstack_harness.contract.case import Compare
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Trace
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.workload.geometry3k import load_workload
-from deepstack_harness.workload.padding import unpadded
-from deepstack_harness.workload.schedule import serve, to_trace
 
 R = Rule
 ON_EAGER = pytest.mark.xdist_group("eager")
@@ -72,7 +71,7 @@ def test_the_budget_is_what_a_correct_buffer_needs(
 ) -> None:
     found = played("reference", arm, sizes(*counts), family)
     assert (found.graphs, found.case.graph_budget, found.broken) == (graphs, graphs, set())
-    assert found.said[R.R0].verdict is Verdict.PASS
+    assert found.judgements[R.R0].verdict is Verdict.PASS
 
 
 @ON_EAGER
@@ -118,7 +117,7 @@ MANY = (9, 17, 5, 9)
 def test_a_count_read_in_the_trace_is_a_graph_for_each_value() -> None:
     found = played("reference@state_in_trace", "eager/stock", sizes(*MANY))
     assert (found.graphs, found.broken) == (1 + len(set(MANY)), {R.R11})
-    assert "recompiled because 0/0: self.tokens_set == 0" in found.said[R.R11].detail
+    assert "recompiled because 0/0: self.tokens_set == 0" in found.judgements[R.R11].detail
 
 
 @ON_EAGER

@@ -9,23 +9,20 @@ from dataclasses import replace
 
 import pytest
 
+from cases.baselines import BaselineEntry
 from cases.played import observed
 from cases.test_kernels import hold_against_baseline
-from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case, PlannedCase
+from deepstack_harness.catalogue.plans import graph_budget
+from deepstack_harness.compile.kernel_rows import ExecutedStep, executed
+from deepstack_harness.compile.kernels import Subject, measure
+from deepstack_harness.compile.torch_compat.targets import check_interpreter, why_not
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import Case, PlannedCase, registered
+from deepstack_harness.contract.oracles.compiler import judge_step, payload_rows
+from deepstack_harness.contract.oracles.judge import JudgedCase, judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.kernels.baselines import BaselineEntry
-from deepstack_harness.kernels.executed import ExecutedStep, executed
-from deepstack_harness.kernels.in_worker import measure
-from deepstack_harness.kernels.subject import Subject
-from deepstack_harness.oracles.executed import judge_step
-from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
-from deepstack_harness.oracles.work import payload_rows
-from deepstack_harness.torch_compat.target_support import check_interpreter, why_not
 
 WHY_NOT = why_not(check_interpreter)
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.xdist_group("h200")]
@@ -47,7 +44,7 @@ def judged(
 
 
 def verdicts(found: JudgedCase, *rules: Rule) -> list[Verdict]:
-    return [said.verdict for rule in rules for said in found.judgements if said.rule is rule]
+    return [judgement.verdict for rule in rules for judgement in found.judgements if judgement.rule is rule]
 
 
 MEASURED = (Rule.R0, Rule.R10, Rule.R11, Rule.R14)
@@ -109,12 +106,12 @@ SUBJECTS = {
 @pytest.fixture(scope="module")
 def steps() -> dict[str, ExecutedStep]:
     found = measure(list(SUBJECTS.values()))
-    return {name: executed(SUBJECTS[name], one) for name, one in zip(SUBJECTS, found, strict=True)}
+    return {name: executed(measured) for name, measured in zip(SUBJECTS, found, strict=True)}
 
 
 def broken(step: ExecutedStep) -> set[Rule]:
-    said = judge_step(step.accesses, step.subject.tokens)
-    return {one.rule for one in said if one.verdict is not Verdict.PASS}
+    judgements = judge_step(step.accesses, step.measured.subject.tokens)
+    return {judgement.rule for judgement in judgements if judgement.verdict is not Verdict.PASS}
 
 
 @pytest.mark.slow
@@ -140,15 +137,16 @@ def test_only_gathers_are_counted_otherwise(steps: dict[str, ExecutedStep]) -> N
 
 @pytest.mark.slow
 def test_a_row_too_few_is_named_with_kernel_argument_and_row(steps: dict[str, ExecutedStep]) -> None:
-    (said,) = [one for one in judge_step(steps["short"].accesses, TOKENS) if one.verdict is not Verdict.PASS]
-    assert said.rule is Rule.R14
-    assert re.search(r"kernel triton_\w+ touched bytes .* of payload\[\d\] \(in_", said.detail)
-    assert "row 16 of 16, in the storage of which it is a view" in said.detail
+    judgements = judge_step(steps["short"].accesses, TOKENS)
+    (broken,) = [judgement for judgement in judgements if judgement.verdict is not Verdict.PASS]
+    assert broken.rule is Rule.R14
+    assert re.search(r"kernel triton_\w+ touched bytes .* of payload\[\d\] \(in_", broken.detail)
+    assert "row 16 of 16, in the storage of which it is a view" in broken.detail
 
 
 @pytest.mark.slow
 def test_what_is_touched_is_that_of_the_baseline(
     steps: dict[str, ExecutedStep], request: pytest.FixtureRequest
 ) -> None:
-    entries = [BaselineEntry.of(step.subject, step.measured) for step in steps.values()]
+    entries = [BaselineEntry.of(step.measured) for step in steps.values()]
     hold_against_baseline(request, "h200-executed", steps["sliced"].measured, entries)

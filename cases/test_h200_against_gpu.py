@@ -10,13 +10,12 @@ import pytest
 
 from cases.played import observed
 from cases.test_h200 import TRACE, WHY_NOT
-from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case, PlannedCase
+from deepstack_harness.catalogue.plans import graph_budget
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import Case, PlannedCase, registered
+from deepstack_harness.contract.oracles.judge import judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.oracles.judged_case import judge_case
 
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.xdist_group("h200")]
 SHOWN_BY_KERNELS = {Rule.R0, Rule.R10, Rule.R11, Rule.R14}
@@ -67,9 +66,9 @@ def test_what_kernels_show_when_they_run_is_seen_when_they_are_interpreted(
     seen = {
         "both": interpreted & real, "interpreted": interpreted - real, device: real - interpreted,
     }  # fmt: skip
-    told = {by: ", ".join(sorted(rules)) for by, rules in seen.items() if rules}
-    print(f"{planted.name}: seen by {told or 'neither'}")  # the comparison is what is asked for
+    broken_by = {by: ", ".join(sorted(rules)) for by, rules in seen.items() if rules}
+    print(f"{planted.name}: seen by {broken_by or 'neither'}")  # the comparison is what is asked for
     assert planted.interpreted <= interpreted
     assert bool(interpreted) == bool(planted.interpreted)
     if Rule.R14 not in interpreted:  # a read outside may do anything where it really happens
-        assert not seen[device], told
+        assert not seen[device], broken_by

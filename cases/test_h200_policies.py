@@ -7,10 +7,9 @@ import pytest
 
 from cases.played import observed
 from cases.test_h200 import TRACE, WHY_NOT, judged, verdicts
-from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case
+from deepstack_harness.catalogue.plans import graph_budget
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import Case, registered
 from deepstack_harness.contract.observation import GraphFacts
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace

@@ -2,7 +2,7 @@
 
 Every day all uncompiled cases are played, and the compiled ones that decide each incident, on its first
 family with two layers; at night `run` plays all layers.  The other compiled ones, 1 s to 6 s each, are
-nightly, and so are all of a `nightly` incident, whose program `cases/selftest/scripts/test_scripts_run.py`
+nightly, and so are all of a `nightly` incident, whose program `cases/selftest/catalogue/test_scripts_run.py`
 runs every day, faulty and fixed.
 """
 
@@ -11,11 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 from cases.played import observed
-from deepstack_harness.catalogue.decisive import decisive
-from deepstack_harness.catalogue.incidents import catalogue
-from deepstack_harness.catalogue.matrix import Where, plan_incident
+from deepstack_harness.catalogue.incidents import catalogue, decisive
+from deepstack_harness.catalogue.plans import Where, plan_incident
 from deepstack_harness.contract.case import PlannedCase
-from deepstack_harness.oracles.judged_case import judge_case
+from deepstack_harness.contract.oracles.judge import judge_case
 
 
 def cases() -> Iterator[object]:

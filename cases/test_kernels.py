@@ -10,18 +10,15 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from deepstack_harness.auditing import kernel_incidents
-from deepstack_harness.catalogue.data_files import data
+from cases.baselines import BaselineEntry, agreement, differences, file_name, load, update
+from deepstack_harness.audit import systems as kernel_incidents
 from deepstack_harness.catalogue.incidents import find
-from deepstack_harness.contract.facts.kernels import GraphCall
+from deepstack_harness.compile.kernels import CPU, CUDA, Measurement, Subject, measure
+from deepstack_harness.compile.torch_compat.targets import why_not
+from deepstack_harness.contract.facts import GraphCall
+from deepstack_harness.contract.oracles.compiler import judge_kernels as judge
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.kernels.baselines import BaselineEntry, differences, file_name, load, update
-from deepstack_harness.kernels.compare import agreement
-from deepstack_harness.kernels.in_worker import measure
-from deepstack_harness.kernels.measurement import Measurement
-from deepstack_harness.kernels.subject import CPU, CUDA, Subject
-from deepstack_harness.oracles.kernels import judge
-from deepstack_harness.torch_compat.target_support import why_not
+from deepstack_harness.files import data
 
 TOKENS, CAPACITY = 77, 8192
 WHY_NOT = why_not()
@@ -82,9 +79,9 @@ def test_the_incident_has_the_kernels_of_its_baseline(target: str, request: pyte
     names = ("sliced", "full", "rows")
     asked = [subject(target, **SUBJECTS[name]) for name in names]
     found = measure(asked)
-    said = {name: judge(one.calls, TOKENS).verdict for name, one in zip(names, found, strict=True)}
-    assert said == {"sliced": Verdict.PASS, "full": Verdict.FAIL, "rows": Verdict.FAIL}
-    entries = [BaselineEntry.of(one, measured) for one, measured in zip(asked, found, strict=True)]
+    verdicts = {name: judge(one.calls, TOKENS).verdict for name, one in zip(names, found, strict=True)}
+    assert verdicts == {"sliced": Verdict.PASS, "full": Verdict.FAIL, "rows": Verdict.FAIL}
+    entries = [*map(BaselineEntry.of, found)]
     hold_against_baseline(request, target, found[0], entries, all_of_it=False)
 
 
@@ -139,7 +136,7 @@ def test_static_and_symbolic_sizes_give_the_same_figures(calls: Calls) -> None:
 def test_one_graph_is_compiled_and_costs_little(measured: Mapping[str, Measurement]) -> None:
     for measurement in measured.values():
         assert (measurement.graphs, len(measurement.calls)) == (1, 1)
-        assert measurement.cost.peak_bytes < 2 * 2**30
+        assert measurement.peak_bytes < 2 * 2**30
 
 
 @pytest.mark.slow  # the baseline holds this run's process against another every day, toys two threads
@@ -151,10 +148,11 @@ def test_another_process_with_other_compile_threads_gives_equal_facts(
 
 
 def test_the_rule_of_work_is_broken_by_whole_buffers_only(calls: Calls) -> None:
-    said = {name: judge([call], TOKENS) for name, call in calls.items()}
-    assert {name for name, one in said.items() if one.verdict is not Verdict.PASS} == FAULTY
+    judgements = {name: judge([call], TOKENS) for name, call in calls.items()}
+    assert {name for name, one in judgements.items() if one.verdict is not Verdict.PASS} == FAULTY
     for name in FAULTY:
-        assert (said[name].verdict, said[name].value, said[name].limit) == (Verdict.FAIL, CAPACITY, TOKENS)
+        judgement = judgements[name]
+        assert (judgement.verdict, judgement.value, judgement.limit) == (Verdict.FAIL, CAPACITY, TOKENS)
 
 
 def test_the_incident_is_judged_as_the_catalogue_has_it(
@@ -181,8 +179,7 @@ def test_the_incident_is_judged_as_the_catalogue_has_it(
 def test_facts_are_those_of_the_baseline(
     target: str, measured: Mapping[str, Measurement], request: pytest.FixtureRequest
 ) -> None:
-    asked = [subject(target, **changes) for changes in SUBJECTS.values()]
-    entries = [BaselineEntry.of(one, found) for one, found in zip(asked, measured.values(), strict=True)]
+    entries = [*map(BaselineEntry.of, measured.values())]
     hold_against_baseline(request, target, measured["sliced"], entries)
 
 
@@ -218,7 +215,7 @@ def hold_against_baseline(
 def test_a_decoder_of_real_size_is_measured_without_its_weights(target: str) -> None:
     (found,) = measure([replace(subject(target), tokens=1024, layers=36, hidden=2560)])
     (call,) = found.calls
-    assert found.cost.peak_bytes < 2 * 2**30
+    assert found.peak_bytes < 2 * 2**30
     assert call.largest.points == 1024 * 5120
     assert call.bytes == call.ideal_bytes
 
@@ -236,6 +233,5 @@ def test_what_is_predicted_for_an_h200_is_what_one_runs(request: pytest.FixtureR
     found = [agreement(one.calls[0], other.calls[0]) for one, other in zip(predicted, real, strict=True)]
     assert all(kernel.grid for one in real for kernel in one.calls[0].generated)
     assert min(one.share for one in found) >= 0.9, [one.differing for one in found]
-    triples = zip(on_gpu, real, found, strict=True)
-    entries = [BaselineEntry.of(one, seen, agreeing.share) for one, seen, agreeing in triples]
+    entries = [BaselineEntry.of(seen, agreeing.share) for seen, agreeing in zip(real, found, strict=True)]
     hold_against_baseline(request, CUDA, real[0], entries)

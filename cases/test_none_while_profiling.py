@@ -3,9 +3,8 @@
 import pytest
 
 from cases.played import observed
-from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import Case, registered
 from deepstack_harness.contract.observation import Distances, Observation
 from deepstack_harness.contract.trace import Trace
 

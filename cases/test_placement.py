@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from cases.played import Played, play_judged
-from deepstack_harness.binding.stand_ins import Surroundings
 from deepstack_harness.contract.case import Compare
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.classes import methods_of
+from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.engines.vllm import VLLM
+from deepstack_harness.engines.stand_ins import Surroundings
 from deepstack_harness.play.model import Model
 
 R = Rule
@@ -49,8 +49,8 @@ def played(
 def test_a_buffer_stays_where_it_was_made(models: dict[str, Model], revision: str) -> None:
     run = played(models["bfloat16"], f"{revision}@{ELSEWHERE}", STEPS)
     assert run.broken == {R.R7}
-    assert run.said[R.R7].value == 2
-    assert run.said[R.R7].detail == (
+    assert run.judgements[R.R7].value == 2
+    assert run.judgements[R.R7].detail == (
         "step 1 'profile 16' answered in float32 on cpu, the hidden states are in bfloat16 on cpu"
     )
 
@@ -63,13 +63,13 @@ def test_a_buffer_stays_where_it_was_made(models: dict[str, Model], revision: st
 def test_and_the_compiled_decoder_raises(models: dict[str, Model], revision: str) -> None:
     run = played(models["bfloat16"], f"{revision}@{ELSEWHERE}", STEPS, "eager/drop_all")
     assert run.broken == {R.R0, R.R7}
-    assert "raised RuntimeError: expected m1 and m2 to have the same dtype" in run.said[R.R0].detail
+    assert "raised RuntimeError: expected m1 and m2 to have the same dtype" in run.judgements[R.R0].detail
 
 
 def test_the_none_answer_hides_it_until_the_first_set(models: dict[str, Model]) -> None:
     run = played(models["bfloat16"], f"pr40932@{ELSEWHERE}", STEPS)
     assert run.broken == {R.R1, R.R7}
-    assert run.said[R.R7].detail.startswith("step 3 'forward 16'")
+    assert run.judgements[R.R7].detail.startswith("step 3 'forward 16'")
 
 
 @EAGER_BACKEND
@@ -89,7 +89,7 @@ def test_shown_the_hidden_states_44384_is_right_from_the_profile_run_on(
 ) -> None:
     run = played(models[dtype], f"pr44384@{caller}", STEPS, arm)
     assert run.broken == set()
-    assert run.said[R.R7].verdict is Verdict.PASS
+    assert run.judgements[R.R7].verdict is Verdict.PASS
     assert played(models[dtype], f"pr43617@{caller}", STEPS).broken == {R.R7}
 
 
@@ -99,9 +99,9 @@ def test_shown_nothing_it_is_wrong_before_the_first_set_and_right_after(
 ) -> None:
     run = played(models["bfloat16"], f"{revision}@{ELSEWHERE}", READS)
     assert run.broken == {R.R7}  # it has moved besides, which in live use is nobody's business
-    assert run.said[R.R7].value == 1
+    assert run.judgements[R.R7].value == 1
     assert {facts.capacity for facts in run.observation.steps} == {16}
-    assert run.said[R.R7].detail.endswith("; right from step 3 'get 9' on")
+    assert run.judgements[R.R7].detail.endswith("; right from step 3 'get 9' on")
 
 
 @EAGER_BACKEND
@@ -117,7 +117,7 @@ def test_half_the_width_loses_digits_without_an_error(models: dict[str, Model]) 
 def test_twice_the_width_does_not_pass_through_the_decoder(models: dict[str, Model]) -> None:
     run = played(models["float32"], "pr43617@made_in_float64", STEPS, "eager/drop_all")
     assert run.broken == {R.R0, R.R7}
-    assert "double != float" in run.said[R.R0].detail
+    assert "double != float" in run.judgements[R.R0].detail
 
 
 @EAGER_BACKEND
@@ -127,8 +127,8 @@ def test_rows_on_meta_have_no_values_to_be_wrong(
 ) -> None:
     run = played(models["float32"], "pr43617@made_on_meta", STEPS, arm)
     assert run.broken == broken
-    assert run.said[R.R7].value == 2
-    assert "answered in float32 on meta" in run.said[R.R7].detail
+    assert run.judgements[R.R7].value == 2
+    assert "answered in float32 on meta" in run.judgements[R.R7].detail
     raised = run.observation.steps[0].raised
     assert raised is not None
     assert raised.call == "decoder"
@@ -149,7 +149,7 @@ def test_of_rows_on_meta_the_number_counts(
 ) -> None:
     run = played(models["float32"], f"{revision}@made_on_meta", trace, compare=Compare.NOTHING)
     assert run.broken == broken
-    assert {run.said[rule].verdict for rule in (R.R3, R.R5)} == {Verdict.SKIP}
+    assert {run.judgements[rule].verdict for rule in (R.R3, R.R5)} == {Verdict.SKIP}
 
 
 @EAGER_BACKEND
@@ -164,8 +164,8 @@ def test_a_skipped_tower_leaves_the_buffer_on_meta_unless_none_is_made(
     assert fixed.broken == set()
     assert not fixed.observation.vision
     assert {facts.answer and facts.answer.structure for facts in fixed.observation.steps} == {"none"}
-    assert fixed.said[R.R1].verdict is Verdict.PASS
-    assert fixed.said[R.R7].verdict is Verdict.SKIP
+    assert fixed.judgements[R.R1].verdict is Verdict.PASS
+    assert fixed.judgements[R.R7].verdict is Verdict.SKIP
 
 
 SKIPPED = Surroundings(tower=lambda: torch.device("meta"), vision=False)
@@ -191,5 +191,8 @@ def test_a_buffer_on_the_cpu_beside_hidden_states_on_a_gpu(arm: str) -> None:
     model = Model.build("qwen3_vl", "bfloat16", "cuda")
     run = played(model, f"pr43617@{ELSEWHERE}", STEPS, arm)
     assert R.R7 in run.broken
-    assert "answered in float32 on cpu, the hidden states are in bfloat16 on cuda:0" in run.said[R.R7].detail
+    assert (
+        "answered in float32 on cpu, the hidden states are in bfloat16 on cuda:0"
+        in run.judgements[R.R7].detail
+    )
     assert played(model, f"pr44384@{ELSEWHERE}", STEPS, arm).broken == set()

@@ -2,13 +2,13 @@
 
 import pytest
 
-from deepstack_harness.auditing.judged_here import judge_here
 from deepstack_harness.catalogue.incidents import find
-from deepstack_harness.catalogue.matrix import Where, narrow, plan_source
-from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.catalogue.plans import Where, narrow, plan_source
+from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.known import open_source
+from deepstack_harness.pytest_plugin.fixtures import judge_in_process
 
 pytestmark = pytest.mark.network
 
@@ -27,7 +27,7 @@ def rules_broken(release: str) -> frozenset[Rule]:
     bound = methods_of(open_source(f"vllm=={release}"), "qwen3_vl")
     incident = find("43602")
     plan = plan_source(incident, Where("qwen3_vl"), bound.ref)
-    cases = judge_here(narrow(plan, None, ArmSpec.parse("eager/drop_all")), {bound.ref: bound})
+    cases = judge_in_process(narrow(plan, None, ArmSpec.parse("eager/drop_all")), {bound.ref: bound})
     assert not [judged.unjudged for judged in cases if judged.unjudged]
     return frozenset[Rule]().union(*(judged.broken for judged in cases)) & frozenset(incident.rules)
 

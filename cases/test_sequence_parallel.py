@@ -6,17 +6,16 @@ import pytest
 
 from cases.played import observed
 from cases.selftest.workers.processes import has_ended
-from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case, PlannedCase, parse_subject
+from deepstack_harness.catalogue.plans import graph_budget
+from deepstack_harness.catalogue.workload import pad_to_multiple
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import Case, PlannedCase, parse_subject, registered
 from deepstack_harness.contract.observation import ShardFacts
+from deepstack_harness.contract.oracles.judge import JudgedCase, judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.oracles.judged_case import JudgedCase, judge_case
-from deepstack_harness.play.ranks.pool import rank_pool
-from deepstack_harness.workload.padding import pad_to_multiple
+from deepstack_harness.play.ranks import rank_pool
 
 # One worker starts the ranks, and all cases here are theirs.
 pytestmark = pytest.mark.xdist_group("ranks")
@@ -242,7 +241,7 @@ def test_a_rank_that_dies_or_hangs_ends_the_case_and_every_process(monkeypatch: 
     after = rank_pool().pids
     assert len(after) == 2
 
-    monkeypatch.setattr(rank_pool(), "case_s", 6)
+    monkeypatch.setattr(rank_pool(), "timeout_s", 6)
     hung = play(f"reference@{MISBEHAVING}:Hangs", "eager/tp2", STAGES)
     assert {said.verdict for said in hung.judgements} == {Verdict.ERROR}
     why = told(hung, Rule.R9)

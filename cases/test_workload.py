@@ -2,16 +2,15 @@
 
 import pytest
 
+from deepstack_harness.catalogue.geometry3k import load_workload
 from deepstack_harness.catalogue.incidents import find
-from deepstack_harness.catalogue.matrix import Where, plan_workload
-from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.catalogue.plans import Where, plan_workload
+from deepstack_harness.catalogue.workload import serve, to_trace, unpadded
+from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.oracles.outputs import Evaluation, evaluate
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.oracles.evaluation import Evaluation, evaluate
 from deepstack_harness.play.play_case import play_case
-from deepstack_harness.workload.geometry3k import load_workload
-from deepstack_harness.workload.padding import unpadded
-from deepstack_harness.workload.schedule import serve, to_trace
 
 REQUESTS = 80
 

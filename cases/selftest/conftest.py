@@ -1,5 +1,6 @@
 """Fixtures of the harness's own tests."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,21 @@ def qwen() -> Model:
     """The tiny Qwen3-VL decoder, drawn once."""
     torch.set_num_threads(1)
     return Model.build("qwen3_vl")
+
+
+@pytest.fixture
+def reset_signals() -> Iterator[None]:
+    """Reset SIGINT and SIGHUP, which `nohup` and a shell's `&` ignore, in the children that a test starts.
+
+    A child inherits what is ignored, and has the default of what this process handles.
+    """
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, lambda *_: None),
+    }
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -1,18 +1,20 @@
 """Find what `torch.compile` does to models that keep state in side buffers.
 
-The package is read along the way of the data: a trace is played over a family
-and a revision under an arm (`deepstack_harness.play`), the facts become an `Observation`,
-oracles judge it rule by rule, and commands print the rows.  Importing this
-package, or anything in its first rooms, never imports torch.
+The package is read along the way of the data: a trace is played over a family and a revision under an arm
+(`deepstack_harness.play`), the facts become an `Observation`, oracles judge it rule by rule, and commands
+print the rows.  Importing this package, or anything in its first rooms, never imports torch.
 
-The names in `__all__` are public: they are imported from here, when they are first used.  Everything else may
-move or change with any release.  The options of the command line and the fields of `Row` are public too.
+Public are the names in `__all__`, which are imported from here when they are first used, the options of the
+command line, the fields of `Row`, the groups of entry points, and the fixtures of the pytest plugin.  Every
+room below is private, as its docstring says: its modules and names may move or change with any release.
 """
 
 TYPE_CHECKING = False  # `typing` would be half of the time that this import takes
+
 if TYPE_CHECKING:
-    from deepstack_harness.callers.engine import Engine
-    from deepstack_harness.contract.arm_spec import ArmSpec
+    from deepstack_harness.compile.watched import watch_guards
+    from deepstack_harness.contract.arm import ArmSpec
+    from deepstack_harness.contract.oracles.trace_audit import ObservedCase
     from deepstack_harness.contract.protocols import (
         AnnouncesMoves,
         BeginsSteps,
@@ -27,23 +29,20 @@ if TYPE_CHECKING:
         WorksInGraph,
         WrapsSession,
     )
-    from deepstack_harness.contract.row import Row
     from deepstack_harness.contract.rules import Rule
     from deepstack_harness.contract.trace import Step, Trace
-    from deepstack_harness.contract.verdicts import Judgement, Verdict
+    from deepstack_harness.contract.verdicts import Judgement, Row, Verdict
     from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
-    from deepstack_harness.families.qwen3_vl import Qwen3VLConfig, Qwen3VLFamily
-    from deepstack_harness.fuzzing.request import broken_rules
-    from deepstack_harness.fuzzing.strategies import engine_traces, schedules
-    from deepstack_harness.oracles.observed_case import ObservedCase
-    from deepstack_harness.pytest_plugin.arms_fixture import CompileArms
-    from deepstack_harness.pytest_plugin.contract_fixture import DeepstackContract
-    from deepstack_harness.pytest_plugin.graph_fixture import GraphBudget
-    from deepstack_harness.pytest_plugin.kernel_fixture import KernelFactsOf
-    from deepstack_harness.reporting.figures.base import Figure, Table
-    from deepstack_harness.reporting.run_data import RunData
-    from deepstack_harness.results.frames import read_run
-    from deepstack_harness.revisions.reference import ReferenceBuffer
+    from deepstack_harness.fuzz.campaign import broken_rules
+    from deepstack_harness.fuzz.strategies import engine_traces, schedules
+    from deepstack_harness.models.engine import Engine
+    from deepstack_harness.models.qwen3_vl import Qwen3VLConfig, Qwen3VLFamily
+    from deepstack_harness.models.reference import ReferenceBuffer
+    from deepstack_harness.pytest_plugin.compile_arms import CompileArms
+    from deepstack_harness.pytest_plugin.fixtures import DeepstackContract, GraphBudget, KernelFactsOf
+    from deepstack_harness.runs.frames import read_run
+    from deepstack_harness.runs.report.run_data import Figure, RunData, Table
+
 
 __version__ = "0.1.0"
 
@@ -87,6 +86,7 @@ __all__ = [
     "engine_traces",
     "read_run",
     "schedules",
+    "watch_guards",
 ]
 
 _PROTOCOLS = (
@@ -97,29 +97,30 @@ _ERRORS = ("ExitCode", "HarnessError", "MachineError", "UsageError")
 _MODULES = {
     **dict.fromkeys(_PROTOCOLS, "contract.protocols"),
     **dict.fromkeys(_ERRORS, "errors"),
-    "ArmSpec": "contract.arm_spec",
-    "CompileArms": "pytest_plugin.arms_fixture",
-    "DeepstackContract": "pytest_plugin.contract_fixture",
-    "Engine": "callers.engine",
-    "Figure": "reporting.figures.base",
-    "GraphBudget": "pytest_plugin.graph_fixture",
+    "ArmSpec": "contract.arm",
+    "CompileArms": "pytest_plugin.compile_arms",
+    "DeepstackContract": "pytest_plugin.fixtures",
+    "Engine": "models.engine",
+    "Figure": "runs.report.run_data",
+    "GraphBudget": "pytest_plugin.fixtures",
     "Judgement": "contract.verdicts",
-    "KernelFactsOf": "pytest_plugin.kernel_fixture",
-    "ObservedCase": "oracles.observed_case",
-    "Qwen3VLConfig": "families.qwen3_vl",
-    "Qwen3VLFamily": "families.qwen3_vl",
-    "ReferenceBuffer": "revisions.reference",
-    "Row": "contract.row",
+    "KernelFactsOf": "pytest_plugin.fixtures",
+    "ObservedCase": "contract.oracles.trace_audit",
+    "Qwen3VLConfig": "models.qwen3_vl",
+    "Qwen3VLFamily": "models.qwen3_vl",
+    "ReferenceBuffer": "models.reference",
+    "Row": "contract.verdicts",
     "Rule": "contract.rules",
-    "RunData": "reporting.run_data",
+    "RunData": "runs.report.run_data",
     "Step": "contract.trace",
-    "Table": "reporting.figures.base",
+    "Table": "runs.report.run_data",
     "Trace": "contract.trace",
     "Verdict": "contract.verdicts",
-    "broken_rules": "fuzzing.request",
-    "engine_traces": "fuzzing.strategies",
-    "read_run": "results.frames",
-    "schedules": "fuzzing.strategies",
+    "broken_rules": "fuzz.campaign",
+    "engine_traces": "fuzz.strategies",
+    "read_run": "runs.frames",
+    "schedules": "fuzz.strategies",
+    "watch_guards": "compile.watched",
 }
 """Where each public name is defined; a module is imported by the first use of one of its names."""
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from deepstack_harness.cli import main
+from deepstack_harness.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,11 +2,15 @@
 
 Exit codes (the same for every command): 0 as it should be, 1 not as it should be, 2 wrong
 usage, 3 not possible on this machine, 4 a bug of the harness.
+
+Tell a missing or broken torch apart from a bug of ours, without importing it.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
+from types import TracebackType
 
 
 class ExitCode(IntEnum):
@@ -32,15 +36,65 @@ class UsageError(HarnessError):
     exit_code = ExitCode.USAGE
 
 
+@dataclass(frozen=True)
+class Reason:
+    """The reason why code of a source cannot be read, cut or run, and its place.
+
+    `file` is empty, and `line` None, where the reason is about no file or no line of it.
+    """
+
+    text: str
+    file: str = ""
+    line: int | None = None
+
+    @property
+    def where(self) -> str:
+        """`FILE:LINE`, or `FILE` without a line."""
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+    def __str__(self) -> str:
+        """Return `FILE:LINE: TEXT`."""
+        return f"{self.where}: {self.text}" if self.file else self.text
+
+
+class SourceError(UsageError):
+    """Code of a source cannot be read, cut or run; the message is the `reason` with its place in front."""
+
+    def __init__(self, reason: Reason | str) -> None:
+        """Take the reason; a text alone has no place."""
+        super().__init__(str(reason))
+        self.reason = Reason(reason) if isinstance(reason, str) else reason
+
+
+def reason_of(error: UsageError) -> Reason:
+    """Return the reason of an error, with its place where the error has one."""
+    return error.reason if isinstance(error, SourceError) else Reason(str(error))
+
+
+_LONGEST_LIST = 1000
+_LONGEST_NAME = 200
+"""Characters of a name that does not exist that are quoted."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str], listed: str = "") -> UsageError:
-    """Return the error for a name that does not exist: the nearest known one, and all of them.
+    """Return the error for a name that does not exist: the nearest known one, and the known names.
 
     `kind` says what was named, as in "revision"; `listed` is told in place of the known names.
     """
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
     meant = f" did you mean '{near[0]}'?" if near else ""
-    return UsageError(f"unknown {kind} '{name}';{meant} known are {listed or ', '.join(names)}")
+    name = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]} .."
+    return UsageError(f"unknown {kind} '{name}';{meant} known are {listed or shorten_list(names)}")
+
+
+def shorten_list(names: Sequence[str]) -> str:
+    """Return names joined by commas; those beyond 1,000 characters as their number."""
+    joined = ", ".join(names)
+    if len(joined) <= _LONGEST_LIST:
+        return joined
+    shown = joined[:_LONGEST_LIST].rpartition(", ")[0]
+    return f"{shown} and {len(names) - shown.count(', ') - 1} more"
 
 
 _EXTRAS = {
@@ -109,3 +163,30 @@ def passes_through(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) or any(
         kind.__module__.startswith("_pytest.") for kind in kinds
     )
+
+
+INSTALL = "python -m pip install 'torch>=2.10'"
+"""The line that installs a torch that fits."""
+
+
+def torch_problem(error: BaseException) -> str | None:
+    """Return a sentence for an exception out of `import torch`, with the line that installs it; else None.
+
+    A broken torch raises whatever its first modules raise: an OSError for a library of CUDA that is not
+    there, an ImportError for an undefined symbol, an AttributeError for half a package.
+    """
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return f"torch is not installed: {INSTALL}"
+    if _while_torch_was_imported(error.__traceback__):
+        return f"torch cannot be imported ({reason}): {INSTALL} --force-reinstall"
+    return None
+
+
+def _while_torch_was_imported(frame: TracebackType | None) -> bool:
+    while frame is not None:
+        code = frame.tb_frame.f_code
+        if code.co_name == "<module>" and frame.tb_frame.f_globals.get("__name__") == "torch":
+            return True
+        frame = frame.tb_next
+    return False

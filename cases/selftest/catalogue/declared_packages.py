@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from deepstack_harness.catalogue.extensions import declared
 from deepstack_harness.catalogue.incidents import catalogue, incident_files
-from deepstack_harness.oracles.extensions import extra_oracles
+from deepstack_harness.contract.names import declared
+from deepstack_harness.contract.oracles.judge import extra_oracles
 
 EntryPoints = Mapping[str, Mapping[str, str]]
 

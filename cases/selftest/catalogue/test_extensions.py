@@ -9,21 +9,20 @@ from types import ModuleType
 import pytest
 
 from cases.selftest.catalogue.declared_packages import declare, forget
+from deepstack_harness.catalogue.buffers import REVISIONS, _makes_buffers
 from deepstack_harness.catalogue.incidents import catalogue, clashes, find
-from deepstack_harness.catalogue.names import Names
-from deepstack_harness.catalogue.registry import FAMILIES, REVISIONS
-from deepstack_harness.contract.arm_spec import EAGER
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case
+from deepstack_harness.catalogue.registry import FAMILIES
+from deepstack_harness.contract.arm import EAGER
+from deepstack_harness.contract.case import Case, registered
+from deepstack_harness.contract.names import Names
 from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.oracles import judge as extensions
+from deepstack_harness.contract.oracles.judge import refined
+from deepstack_harness.contract.oracles.trace_audit import ObservedCase
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import UsageError
-from deepstack_harness.mutants.by_name import _makes_buffers
-from deepstack_harness.oracles import extensions
-from deepstack_harness.oracles.extensions import refined
-from deepstack_harness.oracles.observed_case import ObservedCase
 
 RING = """
 class Ring:

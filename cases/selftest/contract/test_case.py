@@ -5,16 +5,19 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.buffer_ref import (
+from deepstack_harness.contract.arm import EAGER, ArmSpec
+from deepstack_harness.contract.case import (
     BufferKind,
     BufferRef,
+    Case,
+    PlannedCase,
+    Regime,
     live_buffer,
+    parse_subject,
     registered,
     source_buffer,
     user_buffer,
 )
-from deepstack_harness.contract.case import Case, PlannedCase, Regime, parse_subject
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cases.selftest.revisions.sequences import SEQUENCES, Read, Sequence
+from cases.selftest.models.sequences import SEQUENCES, Read, Sequence
 from deepstack_harness.contract.ledger import CallOutcome, Fate, Ledger
 from deepstack_harness.contract.observation import RowRange
 from deepstack_harness.contract.rules import Rule

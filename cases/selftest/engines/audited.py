@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from deepstack_harness.auditing.classes import judge_class
-from deepstack_harness.auditing.places import located
-from deepstack_harness.auditing.source_worker import AuditedClass, SourceWorker
-from deepstack_harness.auditing.standing import Standing
+from deepstack_harness.audit.audited_source import located
+from deepstack_harness.audit.classes import judge_class
+from deepstack_harness.audit.source_worker import AuditedClass, SourceWorker
+from deepstack_harness.audit.standing import Standing
 
 
 def audited(source: Path | str) -> tuple[AuditedClass, Standing]:

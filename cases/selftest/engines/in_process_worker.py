@@ -2,15 +2,16 @@
 
 import importlib
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
+import msgspec
 from typing_extensions import override
 
-from deepstack_harness.auditing.source_worker import SourceWorker
+from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.play.case_worker import CaseWorker
-from deepstack_harness.workers.foreign import CONTRACT_LIMITS
 from deepstack_harness.workers.outcomes import Answered, CallResult, RaisedInWorker, WorkerEnd
+from deepstack_harness.workers.profiles import CONTRACT_LIMITS
+from deepstack_harness.workers.remote import Remote, call_typed
 
 
 class _Facts:
@@ -27,23 +28,17 @@ class _Facts:
         self.facts.append(value)
 
 
-class Here(CaseWorker):
+class InProcessCases(CaseWorker):
     """A `CaseWorker` whose work is done here, except that a call of `ends_in` ends as `end` says."""
 
     def __init__(self, ends_in: str = "", end: WorkerEnd | RaisedInWorker | None = None) -> None:
         """Take the name of a function, as code under test may end the process in it."""
         super().__init__(CONTRACT_LIMITS)
-        self._ends_in, self._end = ends_in, end
+        self.ends_in, self.end = ends_in, end
 
     @override
-    def call(self, target: str, arguments: Mapping[str, Any]) -> CallResult:
-        module, _, function = target.partition(":")
-        if self._end is not None and function == self._ends_in:
-            self.ends += isinstance(self._end, WorkerEnd)
-            return self._end
-        channel = _Facts()
-        value = getattr(importlib.import_module(module), function)(channel, **arguments)
-        return Answered(facts=tuple(channel.facts), output="", value=value)
+    def call(self, target: Any, arguments: Mapping[str, Any] | None = None, **_: object) -> CallResult:
+        return call_here(self, target, arguments or {}, self.ends_in, self.end)
 
 
 class InProcessWorker(SourceWorker):
@@ -52,10 +47,26 @@ class InProcessWorker(SourceWorker):
     def __init__(self, text: str, ends_in: str = "", end: WorkerEnd | None = None) -> None:
         """Take the text of a source, and the function that ends the worker, if one does."""
         super().__init__(text)
-        self._ends = (ends_in, end)
+        self.ends_in, self.end = ends_in, end
 
-    @cached_property
     @override
-    def worker(self) -> CaseWorker:
-        """The stand-in for a process."""
-        return Here(*self._ends)
+    def call(self, target: Any, arguments: Mapping[str, Any] | None = None, **_: object) -> CallResult:
+        return call_here(self, target, arguments or {}, self.ends_in, self.end)
+
+
+def call_here(
+    worker: CaseWorker,
+    remote: Remote[Any],
+    arguments: Mapping[str, Any],
+    ends_in: str,
+    end: WorkerEnd | RaisedInWorker | None,
+) -> CallResult:
+    """Call a function in this process, with its arguments and result converted as for a worker."""
+    module, _, name = remote.target.partition(":")
+    if end is not None and name == ends_in:
+        worker.ends += isinstance(end, WorkerEnd)
+        return end
+    channel = _Facts()
+    function = getattr(importlib.import_module(module), name)
+    value = call_typed(function, {**msgspec.to_builtins(dict(arguments)), "channel": channel})
+    return Answered(facts=tuple(channel.facts), value=msgspec.convert(value, remote.result))

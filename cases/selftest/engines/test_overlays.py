@@ -1,15 +1,18 @@
 """Plugins over vLLM's classes: bound with their patches, judged by every rule, and shared among ranks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from cases.selftest.engines.in_process_worker import InProcessWorker
 from cases.selftest.engines.synthetic_plugins import (
     ASKS_CONTEXT,
     CHUNKS,
     FIRST_ROWS,
+    MODELS,
     OMNI,
     OMNI_PATCHER,
     PADS,
@@ -22,18 +25,21 @@ from cases.selftest.engines.synthetic_plugins import (
     vllm_files,
     write,
 )
-from deepstack_harness.auditing import split_ranks
-from deepstack_harness.auditing.classes import judge_class
-from deepstack_harness.auditing.places import located
-from deepstack_harness.auditing.source_worker import SourceWorker
-from deepstack_harness.auditing.split_ranks import judge_split
-from deepstack_harness.auditing.standing import Standing
-from deepstack_harness.cli import main
+from deepstack_harness.audit import classes as split_ranks
+from deepstack_harness.audit.audited_source import located
+from deepstack_harness.audit.classes import judge_class, judge_split
+from deepstack_harness.audit.source_worker import SourceWorker
+from deepstack_harness.audit.standing import Standing
+from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime
-from deepstack_harness.contract.row import Evidence, Row
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.contract.verdicts import Evidence, Row, Verdict
 from deepstack_harness.engines.classes import classes_of
+from deepstack_harness.engines.kinds.tpu_inference_model import STAND_INS as TPU_STAND_INS
+from deepstack_harness.engines.kinds.tpu_inference_model import PatchedClass
+from deepstack_harness.engines.kinds.vllm_ascend_model import STAND_INS as ASCEND_STAND_INS
+from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
+from deepstack_harness.engines.kinds.vllm_omni import VLLM_OMNI
 from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import ExitCode, UsageError
 
@@ -59,6 +65,9 @@ def row_of(standing: Standing, rule: Rule, regime: Regime) -> Row:
     """Return the row of a rule in one regime."""
     (row,) = (row for row in standing.rows if row.rule is rule and row.regime is regime)
     return row
+
+
+BASE_VL = f"{MODELS}/qwen3_vl.py"
 
 
 def test_a_payload_that_is_no_argument_is_lost_in_a_compiled_step(patched: dict[str, Standing]) -> None:
@@ -127,7 +136,7 @@ def test_a_flag_that_moved_is_not_taken_for_one_that_is_off(tmp_path: Path) -> N
     text = ascend_files()[WRAP].replace("enable_sp()", "shares()") + ASKS_CONTEXT
     (found,) = classes_of(open_source(over(tmp_path, {WRAP: text}, vllm_files(VL))))
     assert found.methods is None
-    assert "has no moved here" in found.refusals[-1]
+    assert "has no moved here" in found.refusals[-1].text
     for flag in ("flash_comm_v1_enabled", "sp_enabled"):
         files = {WRAP: text.replace("moved", flag)}
         (found,) = classes_of(open_source(over(tmp_path / flag, files, vllm_files(VL))))
@@ -204,15 +213,15 @@ def test_a_patch_that_moved_is_not_driven(
     text = over(tmp_path, {**files, member: files[member].replace(before, after)}, vllm_files(VL))
     found, *_ = classes_of(open_source(text))
     assert (found.model_class, found.methods, found.forward) == (VL, None, None)
-    assert said in found.refusals[-1]
-    assert member in found.refusals[-1]
+    assert said in found.refusals[-1].text
+    assert member in str(found.refusals[-1])
 
 
 def test_a_file_that_moved_is_named(tmp_path: Path) -> None:
     files = {"vllm_ascend/patch/moved.py": ascend_files()[WRAP]}
     (found,) = classes_of(open_source(over(tmp_path, files, vllm_files(VL))))
     assert found.methods is None
-    assert f"has no {WRAP}" in found.refusals[-1]
+    assert f"has no {WRAP}" in str(found.refusals[-1])
 
 
 def test_a_base_without_a_class_is_told(tmp_path: Path) -> None:
@@ -221,7 +230,7 @@ def test_a_base_without_a_class_is_told(tmp_path: Path) -> None:
     }
     assert found[VL].methods is not None
     assert found[OMNI].methods is None
-    assert f"has no class {OMNI} that keeps a deepstack payload" in found[OMNI].refusals[-1]
+    assert f"has no class {OMNI} that keeps a deepstack payload" in found[OMNI].refusals[-1].text
 
 
 def _spoken(arguments: list[str], capsys: Capture) -> str:
@@ -302,3 +311,79 @@ def judged_as_far(text: str) -> Iterator[tuple[str, Standing]]:
         for found in worker.classes():
             if found.model_class in {VL, OMNI}:
                 yield found.model_class, judge_class(found, worker)
+
+
+def test_the_context_of_a_step_knows_that_ranks_share_it_under_both_names() -> None:
+    context = ASCEND_STAND_INS["_EXTRA_CTX"]
+    for ranks in (1, 2):
+        with as_rank(0, ranks):
+            shares = [getattr(context, flag) for flag in ("flash_comm_v1_enabled", "sp_enabled")]
+        assert shares == [ranks == 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("applied", "said"),
+    [
+        ("[][0]", f"{WRAP}: the patch of {VL} raises IndexError: list index out of range"),
+        ("_EXTRA_CTX.moved", f"{WRAP}: the context of a step has no moved here: it cannot be supplied"),
+    ],
+)
+def test_a_patch_that_cannot_be_applied_is_told(tmp_path: Path, applied: str, said: str) -> None:
+    text = f"{ascend_files()[WRAP]}{ASKS_CONTEXT}\n{VL}._set_deepstack_input_embeds = {applied}\n"
+    (found,) = classes_of(open_source(over(tmp_path, {WRAP: text}, vllm_files(VL))))
+    assert (found.methods, found.forward) == (None, None)
+    assert str(found.refusals[-1]).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("member", "before", "after", "said"),
+    [
+        (BASE_VL, "self.deepstack_input_embeds", "self.rows", "keeps no list of rows per level"),
+        (VL_PATCHER, "jnp.stack", "jnp.dstack", "type object 'JaxNumpy' has no attribute 'dstack'"),
+    ],
+)
+def test_what_a_patched_class_lacks_is_told(
+    member: str, before: str, after: str, said: str, tmp_path: Path
+) -> None:
+    files = {**tpu_files(), **vllm_files(VL)}
+    assert before in files[member]
+    files[member] = files[member].replace(before, after)
+    plugin = {name: files[name] for name in tpu_files()}
+    base = {name: files[name] for name in vllm_files(VL)}
+    found, *_ = classes_of(open_source(over(tmp_path, plugin, base)))
+    assert (found.model_class, found.methods, found.forward) == (VL, None, None)
+    assert said in found.refusals[-1].text
+    assert BASE_VL in found.refusals[-1].file
+
+
+def test_a_clear_of_no_rows_keeps_the_payload_and_any_other_erases_it(tmp_path: Path) -> None:
+    found, *_ = classes_of(open_source(over(tmp_path, tpu_files(), vllm_files(VL))))
+    assert isinstance(found.methods, PatchedClass)
+    buffer = found.methods(8, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
+    buffer.set(torch.ones(2, 3, 5))
+    for tokens, kept in ((0, True), (3, False)):
+        buffer.clear(tokens)
+        levels = buffer.get(3)
+        assert levels is not None
+        assert bool(torch.stack(levels).any()) is kept
+
+
+@pytest.mark.parametrize(
+    ("stand_ins", "changes_its_argument"),
+    [(VLLM_OMNI.parts.stand_ins, True), (TPU_STAND_INS, False)],
+    ids=["vllm-omni", "tpu-inference"],
+)
+def test_visual_rows_are_merged_into_the_marked_rows(
+    stand_ins: Mapping[str, Any], changes_its_argument: bool
+) -> None:
+    """vLLM merges in place; arrays of JAX are values."""
+    embeds, visual = torch.zeros(4, 2), torch.ones(2, 2)
+    marked = torch.tensor([False, True, False, True])
+    merged = stand_ins["_merge_multimodal_embeddings"](embeds, [visual], marked)
+    assert merged[:, 0].tolist() == [0, 1, 0, 1]
+    assert bool(embeds.any()) is changes_its_argument
+
+
+def test_no_step_of_vllm_omni_has_audio_between_its_frames() -> None:
+    stand_ins: Mapping[str, Any] = VLLM_OMNI.parts.stand_ins
+    assert stand_ins["check_interleaved_audio_video"](None, 1) is False

@@ -8,7 +8,7 @@ import pytest
 
 from cases.selftest.engines.synthetic_omni import write
 from cases.selftest.engines.synthetic_sglang import RUNNER, RUNNER_FILE, sglang_files, with_slot
-from deepstack_harness.cli import main
+from deepstack_harness.cli.main import main
 from deepstack_harness.errors import ExitCode
 
 MOVED = RUNNER_FILE.replace("_execute_body_capture", "_execute_elsewhere")

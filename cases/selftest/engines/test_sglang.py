@@ -1,12 +1,15 @@
-"""SGLang: a payload that is an argument is read by its effect, and lost by graphs without a slot for it."""
+"""SGLang: a payload argument is read by its effect, and each released prefill runner keeps or loses it."""
 
 import io
 import re
 import tarfile
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
 from cases.selftest.engines.audited import audited
 from cases.selftest.engines.synthetic_omni import write
@@ -19,14 +22,26 @@ from cases.selftest.engines.synthetic_sglang import (
     sglang_files,
     with_slot,
 )
-from deepstack_harness.auditing.classes import judge_class
-from deepstack_harness.auditing.source_worker import SourceWorker
-from deepstack_harness.auditing.standing import Standing
-from deepstack_harness.cli import main
+from cases.selftest.engines.synthetic_sglang_runners import (
+    BREAKABLE,
+    BREAKABLE_FILE,
+    EXECUTE_FILE,
+    PIECEWISE,
+    PIECEWISE_FILE,
+    WHOLE_FILE,
+    piecewise,
+    with_runner,
+)
+from deepstack_harness.audit.classes import judge_class
+from deepstack_harness.audit.source_worker import SourceWorker
+from deepstack_harness.audit.standing import Standing
+from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime
-from deepstack_harness.contract.row import Row
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.contract.verdicts import Row, Verdict
+from deepstack_harness.engines.bind import ArgumentClass, FoundClass, ReplayedArgument
+from deepstack_harness.engines.classes import classes_of
+from deepstack_harness.engines.known import open_alone
 from deepstack_harness.errors import ExitCode
 
 R = Rule
@@ -42,6 +57,36 @@ def row_of(standing: Standing, rule: Rule, regime: Regime) -> Row:
 def without_slot(tmp_path_factory: pytest.TempPathFactory) -> Standing:
     """A source whose graphs are captured without the payload."""
     return audited(write(tmp_path_factory.mktemp("without"), sglang_files()))[1]
+
+
+LOST = "input_deepstack_embeds has no static slot"
+LEVELS, HIDDEN = 3, 5
+
+
+def class_in(root: Path, files: Mapping[str, str]) -> FoundClass:
+    """Return the only class of a source, defined in this process: the files are ours."""
+    (found,) = classes_of(open_alone(str(write(root, files))))
+    return found
+
+
+def replayed(found: FoundClass, size: int, visual: int) -> torch.Tensor:
+    """Replay a padded step with N visual rows of ones; return the levels (levels, size - 1, hidden)."""
+    assert isinstance(found.methods, ArgumentClass)
+    engine = replace(found.methods, replays=True)
+    buffer = engine(16, HIDDEN, LEVELS, dtype=torch.float32, device=torch.device("cpu"))
+    assert isinstance(buffer, ReplayedArgument)
+    buffer.begin_step(size, profile=True)
+    buffer.get(size)
+    buffer.set(torch.ones(LEVELS, visual, HIDDEN))
+    buffer.begin_step(size - 1, profile=False)
+    return torch.stack(buffer.get(size - 1))
+
+
+def expected(size: int, visual: int) -> torch.Tensor:
+    """Return ones (levels, size - 1, hidden) in the first N rows of each level."""
+    rows = torch.zeros(LEVELS, size - 1, HIDDEN)
+    rows[:, :visual] = 1
+    return rows
 
 
 def test_a_payload_without_a_slot_is_lost_at_replay(without_slot: Standing) -> None:
@@ -116,25 +161,28 @@ def test_a_writer_that_forgets_a_row_is_told_in_live_use(tmp_path: Path) -> None
 def test_a_runner_that_moved_leaves_live_use_judged(tmp_path: Path) -> None:
     runner = RUNNER_FILE.replace("_execute_body_capture", "_execute_elsewhere")
     found, standing = audited(write(tmp_path, sglang_files(runner=runner)))
-    assert "its graphs are not driven" in found.lost
-    assert f"{RUNNER}:" in found.lost
+    assert found.not_driven is not None
+    assert found.not_driven.file.endswith(RUNNER)
+    assert found.not_driven.line is not None
     assert not standing.broken
     assert all(row.regime is Regime.LIVE for row in standing.rows)
 
 
 def test_a_writer_that_moved_is_not_driven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = write(tmp_path, sglang_files(writer=WRITER_FILE.replace("def embed_mm", "def place_mm")))
-    assert main(["audit", "--source", str(root)]) == ExitCode.USAGE
-    said = capsys.readouterr().err
-    assert "no deepstack class can be judged: Qwen3LLMModel" in said
+    assert main(["audit", "--source", str(root)]) == ExitCode.BROKEN
+    said = capsys.readouterr().out
+    assert "not judged: these carry a payload\n  Qwen3LLMModel" in said
     assert "mm_utils.py defines no function embed_mm_inputs" in said
 
 
 def test_a_name_that_moved_is_told_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = _changed("stream.start(forward_batch)", "stream.open(forward_batch)")
-    assert main(["audit", "--source", str(write(tmp_path, sglang_files(model=model)))]) == ExitCode.USAGE
+    assert main(["audit", "--source", str(write(tmp_path, sglang_files(model=model)))]) == ExitCode.BROKEN
     line = MODEL_FILE.splitlines().index("        stream.start(forward_batch)") + 1
-    assert f"{MODEL}:{line}: Qwen3LLMModel cannot be run" in capsys.readouterr().err
+    said = capsys.readouterr().out
+    assert "Qwen3LLMModel cannot be run" in said
+    assert f"({MODEL}:{line})" in said
 
 
 @pytest.mark.network
@@ -151,7 +199,7 @@ def test_released_text_models(release: str) -> None:
             assert standing.kept == ASKED - {R.R2}
             assert not standing.new
         undriven = [one for one in found.values() if not one.methods]
-        assert all(".py:" in one.refusals[-1] for one in undriven)
+        assert all(one.refusals[-1].file.endswith(".py") and one.refusals[-1].line for one in undriven)
 
 
 def test_an_sdist_that_is_a_stub_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,3 +227,93 @@ def test_graphs_that_are_not_driven_are_named(tmp_path: Path, capsys: pytest.Cap
     assert main(["audit", "--source", str(write(tmp_path, sglang_files(runner=runner)))]) == ExitCode.HOLDS
     said = capsys.readouterr().out
     assert re.search(rf"graphs \(sglang at .*has no _execute_body_capture, at .*{RUNNER}:\d+", said)
+
+
+@pytest.mark.parametrize(
+    ("member", "text"), [(RUNNER, EXECUTE_FILE), (BREAKABLE, BREAKABLE_FILE), (BREAKABLE, WHOLE_FILE)]
+)
+def test_a_graph_without_a_slot_loses_the_payload(tmp_path: Path, member: str, text: str) -> None:
+    found = class_in(tmp_path, with_runner(member, text, "0.5.14"))
+    assert found.graphs.replays, found.graphs.not_driven
+    assert found.graphs.lost.startswith(LOST)
+    assert not replayed(found, 8, 3).any()
+
+
+@pytest.mark.parametrize(("member", "text"), [(RUNNER, EXECUTE_FILE), (BREAKABLE, BREAKABLE_FILE)])
+def test_a_slot_that_is_filled_keeps_it(tmp_path: Path, member: str, text: str) -> None:
+    found = class_in(tmp_path, with_runner(member, text, "0.5.14", slot=True))
+    assert found.graphs.replays, found.graphs.not_driven
+    assert not found.graphs.lost
+    assert torch.equal(replayed(found, 8, 3), expected(8, 3))
+
+
+def test_a_runner_that_runs_visual_steps_eagerly_keeps_it(tmp_path: Path) -> None:
+    text = EXECUTE_FILE.replace("own = self", "own = eager = self").replace(
+        "            _fill(self",
+        '            if named.get("input_deepstack_embeds") is not None:\n'
+        "                return eager(*given, **named)\n            _fill(self",
+    )
+    assert text.count("eager") == 2
+    found = class_in(tmp_path, with_runner(RUNNER, text, "0.5.14"))
+    assert not found.graphs.lost
+    assert torch.equal(replayed(found, 8, 3), expected(8, 3))
+
+
+def test_a_runner_without_a_graph_of_its_own_hands_the_payload_on(tmp_path: Path) -> None:
+    found = class_in(tmp_path, piecewise("0.5.10"))
+    assert found.graphs.replays, found.graphs.not_driven
+    assert not found.graphs.lost
+    assert torch.equal(replayed(found, 8, 3), expected(8, 3))
+
+
+def test_a_runner_without_a_graph_of_its_own_that_drops_the_payload_loses_it(tmp_path: Path) -> None:
+    found = class_in(tmp_path, piecewise("0.5.10", loses=True))
+    assert found.graphs.lost.startswith(LOST)
+    assert not replayed(found, 8, 3).any()
+
+
+def test_a_runner_that_does_nothing_adds_nothing(tmp_path: Path) -> None:
+    text = PIECEWISE_FILE.partition("        own = ")[0] + "        return None\n"
+    found = class_in(tmp_path, with_runner(PIECEWISE, text, "0.5.10"))
+    assert found.graphs.lost.startswith(LOST)
+    assert not replayed(found, 8, 3).any()
+
+
+def test_a_newer_runner_that_is_not_driven_is_not_passed_over(tmp_path: Path) -> None:
+    moved = RUNNER_FILE.replace("_execute_body_capture", "_execute_elsewhere")
+    files = {**piecewise("0.5.10"), **sglang_files("0.5.24", runner=moved)}
+    assert PIECEWISE in files
+    found = class_in(tmp_path, files)
+    assert not found.graphs.replays
+    assert "has no _execute_body_capture" in str(found.graphs.not_driven)
+
+
+TREES = {
+    "0.5.10": (piecewise("0.5.10"), ExitCode.HOLDS, "asked", PIECEWISE),
+    "0.5.11": (with_runner(BREAKABLE, WHOLE_FILE, "0.5.11"), ExitCode.BROKEN, "where", BREAKABLE),
+    "0.5.12": (with_runner(BREAKABLE, BREAKABLE_FILE, "0.5.12"), ExitCode.BROKEN, "where", BREAKABLE),
+    "0.5.14": (with_runner(RUNNER, EXECUTE_FILE, "0.5.14"), ExitCode.BROKEN, "where", RUNNER),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", TREES)
+def test_a_bisection_names_the_tree_where_it_came_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], release: str
+) -> None:
+    files, code, word, member = TREES[release]
+    root = str(write(tmp_path, files))
+    assert main(["repro", "33726", "--source", root, "--family", "qwen3_vl", "--bisect"]) == code
+    said = capsys.readouterr().out
+    assert f"{word}: {member}:" in said
+    assert ("--enable-breakable-cuda-graph" in said) == (member == BREAKABLE)
+
+
+@pytest.mark.slow
+def test_a_runner_that_raises_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = BREAKABLE_FILE.replace("graph.replay()", 'named["input_embeds"] or graph.replay()')
+    root = str(write(tmp_path, with_runner(BREAKABLE, text, "0.5.13")))
+    assert main(["repro", "33726", "--source", root, "--family", "qwen3_vl"]) == ExitCode.BROKEN
+    said = capsys.readouterr().out
+    assert "raises, and does not lose rows silently as in incident 33726" in said
+    assert "Boolean value of Tensor" in said

@@ -7,10 +7,10 @@ import pytest
 
 from cases.selftest.engines.audited import audited
 from cases.selftest.engines.synthetic_omni import ERASES, READS_ONLY, REST, THINKER, omni_files, write
-from deepstack_harness.auditing.classes import judge_class
-from deepstack_harness.auditing.source_worker import SourceWorker
-from deepstack_harness.auditing.standing import Standing
-from deepstack_harness.cli import main
+from deepstack_harness.audit.classes import judge_class
+from deepstack_harness.audit.source_worker import SourceWorker
+from deepstack_harness.audit.standing import Standing
+from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.known import engine_of, open_source
@@ -62,9 +62,9 @@ def test_what_the_source_lacks_is_named(tmp_path: Path, capsys: pytest.CaptureFi
     lacking = REST.replace("        ours.zero_()", "        no_such_import(ours)")
     files = dict(omni_files(READS_ONLY, rest=lacking))
     files[THINKER] = f"from vllm.elsewhere import no_such_import\n{files[THINKER]}"
-    assert main(["audit", "--source", str(write(tmp_path, files))]) == ExitCode.USAGE
-    said = capsys.readouterr().err
-    assert "no deepstack class can be judged" in said
+    assert main(["audit", "--source", str(write(tmp_path, files))]) == ExitCode.BROKEN
+    said = capsys.readouterr().out
+    assert "no class that was judged is wrong with default settings; 1 not judged" in said
     assert f"{THINKER}:" in said
     assert "no_such_import" in said
 

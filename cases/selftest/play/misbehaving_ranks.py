@@ -8,9 +8,9 @@ import time
 
 from torch import Tensor
 
-from deepstack_harness.callers.sequence_parallel import Payload, SequenceParallel
 from deepstack_harness.contract.protocols import Buffer, Inputs, Lane
 from deepstack_harness.contract.trace import Op, Step
+from deepstack_harness.models.engine import Payload, SequenceParallel
 
 
 class Misbehaves(SequenceParallel):

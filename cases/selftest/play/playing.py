@@ -2,17 +2,16 @@
 
 from dataclasses import replace
 
-from deepstack_harness.catalogue.matrix import graph_budget
-from deepstack_harness.contract.arm_spec import EAGER, ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case, Compare
+from deepstack_harness.catalogue.buffers import buffer_named
+from deepstack_harness.catalogue.plans import graph_budget
+from deepstack_harness.contract.arm import EAGER, ArmSpec
+from deepstack_harness.contract.case import Case, Compare, registered
 from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.oracles.judge import judge_all
+from deepstack_harness.contract.oracles.trace_audit import ObservedCase
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.oracles.all_rules import judge_all
-from deepstack_harness.oracles.observed_case import ObservedCase
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.observe import play
 

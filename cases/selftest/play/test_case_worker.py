@@ -1,33 +1,48 @@
 """Cases whose buffers end the worker, or raise what would excuse them: each ends with its verdict."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Never
 
 import msgspec
 import pytest
+import torch
 
-from cases.selftest.play import misbehaving_buffers
-from deepstack_harness.auditing.judged_plan import judge_plan
-from deepstack_harness.auditing.standing import sum_up
-from deepstack_harness.contract.arm_spec import EAGER
-from deepstack_harness.contract.buffer_ref import user_buffer
-from deepstack_harness.contract.case import Case, Compare, PlannedCase
+from cases.selftest.play.misbehaving_buffers import misbehaving
+from deepstack_harness.audit.source_worker import judge_plan
+from deepstack_harness.audit.standing import sum_up
+from deepstack_harness.contract.arm import EAGER
+from deepstack_harness.contract.case import Case, Compare, PlannedCase, user_buffer
 from deepstack_harness.contract.observation import Observation, Raised, StepFacts
+from deepstack_harness.contract.oracles.judge import judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.errors import UsageError
-from deepstack_harness.oracles.judged_case import judge_case
-from deepstack_harness.play.case_worker import CaseWorker, observation_of
+from deepstack_harness.play import case_worker
+from deepstack_harness.play.case_worker import (
+    CaseWorker,
+    Played,
+    check_buffers,
+    check_fit,
+    load_buffer,
+    observation_of,
+)
 from deepstack_harness.play.play_case import play_case
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, CallResult, RaisedInWorker, RanOutOfMemory, Signalled
+from deepstack_harness.workers.profiles import InForce
 
 LIMITS = Limits(start_s=300.0, call_s=None, step_s=3.0)
+WITHOUT_RESIZE = f"{misbehaving.__module__}:WithoutResize"
 TRACE = "cap 16: set 8; get 8; get 9; get 16; clear 8; get 8"
 
 
-def case_of(name: str, trace: str = TRACE) -> PlannedCase:
-    buffer = user_buffer(f"{misbehaving_buffers.__name__}:{name}")
+def case_of(behaviour: str, trace: str = TRACE) -> PlannedCase:
+    buffer = user_buffer(misbehaving(behaviour, "get 9"))
     return PlannedCase(Case("qwen3_vl", buffer, Trace.parse(trace), EAGER, compare=Compare.NOTHING), None)
 
 
@@ -35,7 +50,7 @@ def case_of(name: str, trace: str = TRACE) -> PlannedCase:
 def test_one_that_compiles_is_ready_with_dynamo(*, compiles: bool) -> None:
     with CaseWorker(LIMITS, compiles=compiles) as made:
         assert made.start() is None
-        loaded = made.call("cases.selftest.workers.misbehaving:loaded_modules", {})
+        loaded = made.call("cases.selftest.workers.misbehaving:loaded_modules")
     assert isinstance(loaded, Answered)
     assert ("torch._dynamo" in loaded.value) == compiles
 
@@ -66,12 +81,12 @@ def test_the_end_of_a_process_in_a_method_breaks_the_rule_of_its_step(
     assert by_rule[Rule.R5].verdict is Verdict.ERROR  # its step was never reached
     assert by_rule[Rule.R5].detail.endswith("in step 3 'get 9'")
     assert [step.unavailable is None for step in judged.observation.steps] == [True] * 3 + [False] * 3
-    right = case_of("Buffer")
+    right = case_of("Behaves")
     assert not judge_case(right, observation_of(right.case, worker.play(right.case))).broken
 
 
 def test_code_that_breaks_what_measures_it_is_not_judged(worker: CaseWorker) -> None:
-    planned, right = case_of("TakesModulesAway"), case_of("Buffer")
+    planned, right = case_of("TakesModulesAway"), case_of("Behaves")
     worker.play(planned.case)
     judged = judge_case(planned, observation_of(planned.case, worker.play(planned.case)))
     assert judged.unjudged
@@ -81,7 +96,8 @@ def test_code_that_breaks_what_measures_it_is_not_judged(worker: CaseWorker) -> 
     assert not judge_case(right, observation_of(right.case, worker.play(right.case))).unjudged
 
 
-BEGUN = msgspec.to_builtins(Observation("float32", "cpu", 3, 8, "2.13.0", ()))
+OBSERVATION = Observation("float32", "cpu", 3, 8, "2.13.0", ())
+BEGUN = msgspec.to_builtins(OBSERVATION)
 SET = msgspec.to_builtins(StepFacts("set 8", 16))
 
 
@@ -89,10 +105,10 @@ def test_a_worker_whose_gpu_does_not_answer_is_not_used_again(monkeypatch: pytes
     works = iter([True, False])
     closed: list[bool] = []
     monkeypatch.setattr(
-        CaseWorker, "call", lambda *_: Answered({"observation": BEGUN, "device_works": next(works)})
+        CaseWorker, "call", lambda *_: Answered(Played(OBSERVATION, device_works=next(works)))
     )
     monkeypatch.setattr(CaseWorker, "close", lambda _: closed.append(True))
-    worker, case = CaseWorker(LIMITS), case_of("Buffer").case
+    worker, case = CaseWorker(LIMITS), case_of("Behaves").case
     worker.play(case)
     assert not closed
     worker.play(case)
@@ -121,7 +137,7 @@ def test_a_worker_whose_gpu_does_not_answer_is_not_used_again(monkeypatch: pytes
     ],
 )
 def test_the_steps_before_an_end_stay_and_the_others_say_why(trace: str, end: CallResult, said: str) -> None:
-    case = case_of("Buffer", f"cap 16: {trace}").case
+    case = case_of("Behaves", f"cap 16: {trace}").case
     seen = observation_of(case, end)
     assert (seen.ended, seen.steps[0]) == (said, StepFacts("set 8", 16))
     assert [str(step) for step in case.trace] == [one.step for one in seen.steps]
@@ -133,7 +149,7 @@ def test_the_steps_before_an_end_stay_and_the_others_say_why(trace: str, end: Ca
 def test_an_error_about_the_case_is_raised_again() -> None:
     told = RaisedInWorker("UsageError", "deepstack_harness.errors", "unknown family 'x'", exit_code=2)
     with pytest.raises(UsageError, match="unknown family 'x'"):
-        observation_of(case_of("Buffer").case, told)
+        observation_of(case_of("Behaves").case, told)
 
 
 def test_a_class_that_goes_on_ending_its_worker_is_given_up() -> None:
@@ -166,7 +182,8 @@ def test_no_exception_excuses_a_method(name: str, said: str) -> None:
 
 
 def test_a_resize_that_a_buffer_has_not_is_no_fault() -> None:
-    planned = case_of("Buffer", "cap 16: set 8; resize 20; get 8")
+    planned = case_of("Behaves", "cap 16: set 8; resize 20; get 8")
+    planned = replace(planned, case=replace(planned.case, buffer=user_buffer(WITHOUT_RESIZE)))
     judged = judge_case(planned, play_case(planned.case))
     assert not judged.broken
     assert judged.observation.steps[1].unavailable == "it has no resize"
@@ -176,3 +193,65 @@ def test_an_exit_is_no_way_to_refuse_a_call() -> None:
     planned = case_of("AsksToExit", "cap 4: set 2; get 9")
     judged = judge_case(planned, play_case(planned.case))
     assert judged.broken == {Rule.R4}
+
+
+# Classes of the user, loaded in a worker first
+
+
+def test_classes_that_fit_are_not_refused() -> None:
+    fits = ["reference:ReferenceBuffer", "revisions:Pr40932Buffer"]
+    check_buffers([f"deepstack_harness.models.{name}" for name in fits])
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import time; time.sleep(600)", "no answer within 0.5 s .* in the import of mine:Buffer"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended by SIGSEGV in the import of mine"),
+        ("while True: print('x' * 2**20)", "printed "),
+        ("raise SystemExit(0)", "module 'mine' cannot be imported: SystemExit: 0"),
+        ("raise ValueError('no')", "module 'mine' cannot be imported: ValueError: no"),
+    ],
+)
+def test_a_class_that_cannot_be_loaded_is_refused(
+    source: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(case_worker, "_LOAD_TIMEOUT_S", 0.5 if "sleep" in source else 60.0)
+    with pytest.raises(UsageError, match=said):
+        check_buffers(["mine:Buffer"])
+
+
+def test_ctrl_c_while_a_class_is_loaded_or_made_is_no_mistake_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "interrupted.py").write_text("raise KeyboardInterrupt")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        load_buffer("interrupted:Buffer")
+
+    def interrupted(
+        capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
+    ) -> Never:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check_fit(interrupted, "mine:Buffer")
+
+
+@pytest.mark.parametrize(
+    ("in_force", "said"),
+    [
+        (InForce(("files",)), "PermissionError: no; it runs in a sandbox, which --no-sandbox turns off$"),
+        (InForce(), "PermissionError: no$"),
+    ],
+)
+def test_what_the_sandbox_refuses_is_said_with_the_option_that_turns_it_off(
+    in_force: InForce, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = RaisedInWorker("UsageError", "deepstack_harness.errors", "PermissionError: no", exit_code=2)
+    worker = SimpleNamespace(call=lambda *_: refused, in_force=in_force)
+    monkeypatch.setattr(case_worker, "WarmWorker", lambda *_, **__: nullcontext(worker))
+    with pytest.raises(UsageError, match=said):
+        check_buffers(["mine:Buffer"])

@@ -2,29 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
 import torch
 
 from cases.selftest.play.playing import case_of
-from deepstack_harness.arms.compile import CompiledSession
-from deepstack_harness.arms.eager import EagerSession
-from deepstack_harness.arms.interpreted import InterpretedSession
-from deepstack_harness.binding.splitter import PayloadSplitter
-from deepstack_harness.contract.arm_spec import ArmSpec
+from deepstack_harness.compile.compiled import CompiledSession, EagerSession
+from deepstack_harness.compile.interpreted import InterpretedSession
+from deepstack_harness.contract.arm import ArmSpec, GuardPolicy
 from deepstack_harness.contract.case import Compare
 from deepstack_harness.contract.observation import StepFacts
 from deepstack_harness.contract.trace import Step
+from deepstack_harness.engines.bind import PayloadSplitter
 from deepstack_harness.errors import NotMeasured, UsageError
-from deepstack_harness.play import observe, shared_session
+from deepstack_harness.models.reference import ReferenceBuffer
+from deepstack_harness.play import observe
+from deepstack_harness.play import observe as shared_session
 from deepstack_harness.play.model import Model
-from deepstack_harness.play.observe_split import observe_split
+from deepstack_harness.play.observe import SharedSession
 from deepstack_harness.play.player import CasePlayer
-from deepstack_harness.play.shared_session import SharedSession
-from deepstack_harness.probes.graphs import GraphProbe
-from deepstack_harness.revisions.reference import ReferenceBuffer
+from deepstack_harness.play.work import observe_split
 
 TRACE = "cap 4: set 2; get 2; get 3"
 COMPILED = ArmSpec.parse("eager/drop_all")
@@ -32,21 +30,6 @@ COMPILED = ArmSpec.parse("eager/drop_all")
 
 def not_measured(*_: object) -> None:
     raise NotMeasured("no graph was seen")
-
-
-class Fails(GraphProbe):
-    """A probe that saw no graph."""
-
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def __enter__(self) -> None:  # type: ignore[override]
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    facts = not_measured  # type: ignore[assignment]
 
 
 class Stops:
@@ -78,12 +61,21 @@ def test_a_decoder_has_one_size_and_a_buffer_alone_any(qwen: Model) -> None:
     assert observe.decoder_of(replace(case, compare=Compare.NOTHING), qwen) is not qwen.decoder
 
 
-def test_graphs_that_cannot_be_counted_are_said_to_be_so() -> None:
-    session = cast(CompiledSession, SimpleNamespace(calls=1))
-    assert observe._graph_facts(Fails(), session) == (None, "no graph was seen")
-    assert observe._graph_facts(None, session) == (None, None)
-    unused = cast(CompiledSession, SimpleNamespace(calls=0))
-    assert observe._graph_facts(Fails(), unused) == (None, None)
+class NothingCompiled(CompiledSession):
+    """A compiled session that was called, and compiled nothing."""
+
+    def __init__(self, calls: int, *, limit_hit: bool = False) -> None:
+        self.calls, self.limit_hit = calls, limit_hit
+
+
+def test_graphs_that_cannot_be_counted_are_said_to_be_so(
+    qwen: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observe, "graph_facts", not_measured)
+    facts = {calls: observe._graph_facts(NothingCompiled(calls), GuardPolicy.DROP_ALL) for calls in (0, 1)}
+    assert facts == {0: (None, None), 1: (None, "no graph was seen")}
+    eager = EagerSession(ArmSpec(), qwen.decoder, qwen.profile(4))
+    assert observe._graph_facts(eager, GuardPolicy.DROP_ALL) == (None, None)
 
 
 def test_a_shared_session_at_its_recompile_limit_is_closed_and_its_graphs_are_not_told(
@@ -91,17 +83,17 @@ def test_a_shared_session_at_its_recompile_limit_is_closed_and_its_graphs_are_no
 ) -> None:
     limited: list[object] = []
 
-    class AtItsLimit(CompiledSession):
-        """A compiled session that has reached the limit, without compiling."""
+    class AtItsLimit(NothingCompiled):
+        """A compiled session that has reached the limit."""
 
         def __init__(self, *_: object) -> None:
-            self.calls, self.limit_hit = 1, True
+            super().__init__(1, limit_hit=True)
 
         def close(self) -> None:
             limited.append(self)
 
-    monkeypatch.setattr(shared_session, "_kind", lambda _: AtItsLimit)
-    monkeypatch.setattr(shared_session, "GraphProbe", Fails)
+    monkeypatch.setattr(shared_session, "_session_class", lambda _: AtItsLimit)
+    monkeypatch.setattr(shared_session, "graph_facts", not_measured)
     shared = SharedSession()
     case = replace(case_of(TRACE, "reference"), arm=COMPILED, compare=Compare.NOTHING)
     seen = shared.play(case, ReferenceBuffer)
@@ -115,7 +107,7 @@ def test_a_shared_session_at_its_recompile_limit_is_closed_and_its_graphs_are_no
     [("eager", EagerSession), ("eager/drop_all", CompiledSession), ("h200/drop_all", InterpretedSession)],
 )
 def test_an_arm_is_played_on_a_session_of_its_kind(arm: str, kind: type[EagerSession]) -> None:
-    assert shared_session._kind(ArmSpec.parse(arm)) is kind
+    assert shared_session._session_class(ArmSpec.parse(arm)) is kind
 
 
 def test_ctrl_c_in_a_splitter_is_not_a_fact_of_its_ranks() -> None:

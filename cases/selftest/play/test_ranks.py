@@ -13,18 +13,16 @@ import pytest
 import torch
 
 from cases.selftest.workers.processes import Witness
-from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case, PlannedCase
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import Case, PlannedCase, registered
 from deepstack_harness.contract.observation import Observation, StepFacts
+from deepstack_harness.contract.oracles.judge import ORACLES, judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import MachineError, UsageError
-from deepstack_harness.oracles.all_rules import ORACLES
-from deepstack_harness.oracles.judged_case import judge_case
-from deepstack_harness.play.ranks import pool
-from deepstack_harness.play.ranks.play import play_among_ranks
-from deepstack_harness.play.ranks.pool import RankPool, RanksLost, _call_all, _observation_of, rank_pool
+from deepstack_harness.play import ranks as pool
+from deepstack_harness.play.play_case import play_among_ranks
+from deepstack_harness.play.ranks import RankPool, RanksLost, _call_all, _observation_of, rank_pool
 from deepstack_harness.workers.outcomes import (
     Answered,
     CallResult,
@@ -70,12 +68,12 @@ def test_every_rule_of_a_case_that_was_not_played_is_an_error() -> None:
 def test_ranks_end_with_their_parent_even_while_they_wait_for_each_other(witness: Witness) -> None:
     # Both ranks hang in the step, and hold the witness open.
     script = f"""
-from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import registered
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.play.ranks.pool import RankPool
+from deepstack_harness.contract.case import registered
+from deepstack_harness.play.ranks import RankPool
 case = Case(
     "qwen3_vl", registered("reference"), Trace.parse({TRACE!r}), ArmSpec.parse("eager/tp2"),
     caller="cases.selftest.play.misbehaving_ranks:JoinsTheWitness",
@@ -145,7 +143,11 @@ def test_what_is_wrong_with_the_case_itself_is_said_by_all_ranks_and_they_go_on(
 
 @pytest.mark.parametrize(
     ("kinds", "at_fault"),
-    [(("WaitedInVain", "KeyError"), 1), (("KeyError", "WaitedInVain"), 0), (("KeyError", "UsageError"), 0)],
+    [
+        (("CollectiveTimeout", "KeyError"), 1),
+        (("KeyError", "CollectiveTimeout"), 0),
+        (("KeyError", "UsageError"), 0),
+    ],
 )
 def test_the_rank_at_fault_is_not_one_that_waited(kinds: tuple[str, str], at_fault: int) -> None:
     with pytest.raises(RanksLost, match="raised KeyError: no") as lost:
@@ -174,7 +176,7 @@ class Rank:
     def start(self) -> WorkerEnd | None:
         return self.end
 
-    def call(self, *_: object, seconds: float) -> CallResult:
+    def call(self, *_: object, timeout_s: float) -> CallResult:
         self.called = True
         if self.end is None:
             assert self._stopped.wait(5)
@@ -200,7 +202,7 @@ def test_ranks_that_do_not_start_are_named_with_their_output(monkeypatch: pytest
     assert seen.error == "rank 0 of 2: exited with 3\nrank 0 printed: no gloo"
     assert (seen.steps, seen.levels, seen.routed) == ((), 3, False)
     assert [(rank.called, rank.closed) for rank in ranks] == [(False, True)] * 2
-    several = pool._told(case(arm="eager/tp4"), RanksLost([1, 3], "hung", ["", "x"]))
+    several = pool._error_of(case(arm="eager/tp4"), RanksLost([1, 3], "hung", ["", "x"]))
     assert several == "ranks 1, 3 of 4: hung\nrank 1 printed: nothing\nrank 3 printed: x"
 
 
@@ -221,7 +223,7 @@ def test_ranks_on_gpus_that_are_not_here_are_refused() -> None:
 
 
 def test_a_bound_source_cannot_be_sent_to_ranks() -> None:
-    from deepstack_harness.revisions.reference import ReferenceBuffer
+    from deepstack_harness.models.reference import ReferenceBuffer
 
     with pytest.raises(UsageError, match="'reference' cannot be played under arm eager/tp2"):
         play_among_ranks(case(), {registered("reference"): ReferenceBuffer})

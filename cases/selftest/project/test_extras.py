@@ -25,7 +25,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 """
 MINE = """
-from deepstack_harness.revisions.reference import ReferenceBuffer
+from deepstack_harness.models.reference import ReferenceBuffer
 
 class Mine(ReferenceBuffer):
     pass

@@ -89,7 +89,7 @@ def test_the_installed_package_is_the_one_that_runs(target: Path, empty: Path) -
 
 
 def test_incidents_come_from_the_wheel(target: Path, empty: Path) -> None:
-    code = "from deepstack_harness.catalogue.data_files import data; print(data('fixtures/incidents.toml'))"
+    code = "from deepstack_harness.files import data; print(data('fixtures/incidents.toml'))"
     assert Path(use(target, empty, "-c", code).strip()).is_relative_to(target)
     assert "43602" in use(target, empty, "-m", "deepstack_harness", "list", "incidents")
 
@@ -128,7 +128,7 @@ def test_every_case_that_is_carried_imports_nothing_that_is_not(target: Path, em
 
 def test_a_night_from_the_wheel_says_what_it_cannot_test(target: Path, empty: Path, tmp_path: Path) -> None:
     words = ("nightly", "--history", tmp_path / "nights", "--stage", "none")
-    code = f"from deepstack_harness.cli import main; main({[str(word) for word in words]})"
+    code = f"from deepstack_harness.cli.main import main; main({[str(word) for word in words]})"
     assert "tests of the harness itself are in its checkout only" in use(target, empty, "-c", code)
 
 

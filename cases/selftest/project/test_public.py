@@ -1,4 +1,6 @@
-"""The public interface: what may be imported, and the options of every command; `test_row.py` has the rows.
+"""The public interface: what may be imported, and the options of every command.
+
+The columns of a row are in `contract/test_verdicts.py`.
 
 A name that goes or changes here breaks programs and scripts of users.
 """
@@ -12,45 +14,58 @@ from pathlib import Path
 import pytest
 
 import deepstack_harness
-from deepstack_harness.cli import COMMANDS, build_parser
+from deepstack_harness.cli.main import COMMANDS, build_parser, main
+from deepstack_harness.errors import ExitCode
 
 NAMES = (
     "AnnouncesMoves ArmSpec BeginsSteps Buffer BufferFactory CompileArms Decoder DeepstackContract "
     "Engine ExitCode Family Figure FollowsTensors GraphBudget HarnessError Inputs Judgement "
     "KernelFactsOf MachineError ObservedCase Qwen3VLConfig Qwen3VLFamily ReferenceBuffer "
     "ReleasesStorage Row Rule RunData StatesVision Step Table Trace UsageError Verdict WorksInGraph "
-    "WrapsSession broken_rules engine_traces read_run schedules "
+    "WrapsSession broken_rules engine_traces read_run schedules watch_guards "
 )
 COMMON = "--json --quiet --bisect --no-sandbox"
 OPTIONS = {
     "list": "kind",
     "show": "incident",
     "repro": (
-        "incident --source --vllm --full --trace --arm --device --workload --script --pytest "
+        "incident --source --vllm --package --since --until --full --trace --arm --device --workload "
+        "--script --pytest "
         "--upstream-test --family --dtype"
     ),
-    "audit": "--source --vllm --fail-on --base --sarif",
+    "audit": "--source --vllm --fail-on --all --base --sarif",
     "check": "target --device --dtype --regime --thorough",
     "fuzz": (
-        "--source --vllm --buffer --revision --family --arm --backend --examples --minutes --seed "
-        "--boundary --out"
+        "--source --vllm --buffer --revision --family --arm --examples --minutes --seed --boundary --out"
     ),
     "kernels": (
         "--family --revision --compare --dtype --layers --hidden --tokens --capacity "
-        "--profile-tokens --static --target --cubin --run --execute --configurations --cost"
+        "--profile-tokens --target --cubin --execute --configurations --cost"
     ),
     "engine": (
         "--source --vllm --family --schedule --mode --methods --regime --search --seed --record --dry-run"
     ),
-    "selftest": "mutants --seed --workers",
+    "selftest": "mutants",
     "run": (
         "selection --tier --device --buffer -n --shard --executor --out --resume --case-seconds --memory"
     ),
-    "compare": "old new --history --threshold",
+    "compare": "old new --history",
     "report": "run --html --markdown --junit --annotations --history",
     "nightly": "--history --out --device --minutes -n --source --vllm --stage",
+    "watch": "program",
     "doctor": "",
 }
+
+
+REMOVED = {
+    "fuzz --backend eager": "name the backend in the arm, as in --arm inductor/drop_all",
+    "kernels --static": "play fixed sizes with 'repro INCIDENT --arm inductor/stock/static'",
+    "kernels --run": "run generated code with '--target h200 --execute', or an inductor arm of 'repro'",
+    "compare OLD NEW --threshold graphs=1": "every change is shown; leave some out by reading the rows of",
+    "selftest --seed 3": "draw other traces with 'fuzz --revision MUTANT --seed N'",
+    "selftest --workers=0": "there are two worker processes, and one on a machine with one core",
+}
+"""Calls with an option of an earlier version, and what the error says in its place."""
 
 
 def test_the_names_are_frozen() -> None:
@@ -80,6 +95,13 @@ def test_an_editor_is_offered_the_public_names() -> None:
     assert sorted(dir(deepstack_harness)) == sorted({*deepstack_harness.__all__, "__version__"})
 
 
+def test_each_room_says_that_it_is_private() -> None:
+    rooms = sorted(Path(deepstack_harness.__file__).parent.glob("*/__init__.py"))
+    assert len(rooms) == 13
+    said = [ast.get_docstring(ast.parse(room.read_text())) or "" for room in rooms]
+    assert [room.parent.name for room, text in zip(rooms, said, strict=True) if "\nPrivate" not in text] == []
+
+
 def test_another_name_is_refused() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         deepstack_harness.Nothing  # noqa: B018
@@ -96,6 +118,15 @@ def test_importing_the_package_imports_nothing_else() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_options_are_frozen(command: str) -> None:
     parsers = [one for one in build_parser([command])._actions if isinstance(one, argparse._SubParsersAction)]
-    actions = parsers[0].choices[command]._actions
+    actions = [one for one in parsers[0].choices[command]._actions if one.help is not argparse.SUPPRESS]
     names = [one.option_strings[-1] if one.option_strings else one.dest for one in actions]
     assert " ".join(names[1:]) == f"{OPTIONS[command]} {COMMON}".strip()
+
+
+@pytest.mark.parametrize("call", REMOVED)
+def test_a_removed_option_is_refused_with_its_replacement(
+    call: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    option = next(word for word in call.split() if word.startswith("--")).partition("=")[0]
+    assert main(call.split()) == ExitCode.USAGE
+    assert f"{option} was removed: {REMOVED[call]}" in capsys.readouterr().err

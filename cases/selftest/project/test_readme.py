@@ -2,11 +2,12 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from deepstack_harness.cli import COMMANDS, build_parser
+from deepstack_harness.cli.main import COMMANDS, build_parser
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted(
@@ -61,6 +62,40 @@ def test_every_link_leads_to_a_file_or_a_heading(page: Path) -> None:
             else []
         )
         assert not heading or heading in headings, target
+
+
+PACKAGE = ROOT / "harness" / "deepstack_harness"
+PATH = re.compile(r"`((?:[\w.-]+/)+(?:[\w.-]+\.\w+)?|[\w/]+\.py)(?: [^`]*)?`")
+TO_BE_WRITTEN = re.compile(r"three_layers|growth|r15|90001|[A-Z]{4}|/rN")
+"""Files that the recipes of CONTRIBUTING.md tell to write, and names that stand for any file."""
+WRITTEN_BY_COMMANDS = re.compile(r"\.tox/|coverage/|fuzz/$|reports/")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_path_that_a_page_names_is_there(page: Path) -> None:
+    named = {match[1] for match in PATH.finditer(page.read_text())}
+    named = {path for path in named if not (TO_BE_WRITTEN.search(path) or WRITTEN_BY_COMMANDS.match(path))}
+    assert [path for path in named if not ((ROOT / path).exists() or (PACKAGE / path).exists())] == []
+    assert page.name != "CONTRIBUTING.md" or len(named) > 50, "a pattern that finds nothing"
+
+
+def test_the_map_has_a_row_for_each_room_in_the_order_of_the_layers() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = text.partition("## Where things are")[2].partition("## ")[0]
+    rooms = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (layers,) = [contract["layers"] for contract in settings["contracts"] if contract["type"] == "layers"]
+    places = {name.strip(" ()"): place for place, line in enumerate(layers) for name in line.split("|")}
+    assert sorted(rooms, key=lambda room: places[room]) == rooms
+    assert set(rooms) == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    arrows = re.findall(r"^    ([\w &]+) --> ([\w &]+)$", table, re.MULTILINE)
+    assert {room for arrow in arrows for side in arrow for room in side.split(" & ")} == set(rooms)
+    for upper, lower in arrows:
+        lowest, highest = (
+            max(places[room] for room in upper.split(" & ")),
+            min(places[room] for room in lower.split(" & ")),
+        )
+        assert lowest < highest, f"{upper} --> {lower} goes up"
 
 
 def test_what_ci_runs_is_what_the_readme_says() -> None:

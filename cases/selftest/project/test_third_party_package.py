@@ -11,13 +11,13 @@ import pytest
 
 import deepstack_harness
 from cases.selftest.catalogue.declared_packages import declare
-from deepstack_harness.catalogue.data_files import data
+from deepstack_harness.files import data
 
 HARNESS = str(Path(deepstack_harness.__file__).parents[1])
 OF_EXAMPLE = "of block-buffers 1.1"
 LISTED = """
 import sys
-from deepstack_harness.cli import main
+from deepstack_harness.cli.main import main
 assert main(["list", "--json", "-"]) == 0
 assert not {"block_buffers", "torch"} & set(sys.modules)
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.pytest_plugin.test_third_party import PLUGIN, Project, installed
-from deepstack_harness.results import read_run
+from deepstack_harness.runs.frames import read_run
 
 __all__ = ["installed"]
 OTHERS = ("pytest_randomly", "pytest_rerunfailures", "pytest_timeout", "xdist")
@@ -21,7 +21,7 @@ TESTS = """
 import random
 import pytest
 from hypothesis import given, settings, strategies
-from deepstack_harness.revisions.reference import ReferenceBuffer
+from deepstack_harness.models.reference import ReferenceBuffer
 
 attempts = []
 played = []

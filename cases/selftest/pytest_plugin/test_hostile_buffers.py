@@ -4,34 +4,37 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.pytest_plugin import hostile_buffers
-from deepstack_harness.pytest_plugin.contract_fixture import DeepstackContract
+from cases.selftest.play import misbehaving_buffers
+from cases.selftest.play.misbehaving_buffers import misbehaving
+from deepstack_harness.play.case_worker import load_buffer
+from deepstack_harness.pytest_plugin.fixtures import DeepstackContract
 
 Failed, Skipped = pytest.fail.Exception, pytest.skip.Exception
-MODULE = "cases.selftest.pytest_plugin.hostile_buffers"
+MODULE = misbehaving_buffers.__name__
 TRACES = ["cap 16: set 9; get 9"]
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Exits", "SystemExit"), ("EndsTheGenerator", "GeneratorExit"), ("RaisesItsOwn", "Own"),
-        ("BlamesTheMachine", "MachineError"), ("SaysNotMeasured", "NotMeasured"),
+        ("AsksToExit", "SystemExit"), ("EndsTheGenerator", "GeneratorExit"), ("RaisesItsOwn", "Own"),
+        ("RaisesOurError", "MachineError"), ("SaysNotMeasured", "NotMeasured"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("in_worker", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_end_of_a_method_is_a_broken_rule(
     deepstack_contract: DeepstackContract, name: str, said: str, in_worker: bool
 ) -> None:
+    buffer = misbehaving(name, "get 9")
     with pytest.raises(Failed) as caught:
-        deepstack_contract(f"{MODULE}:{name}" if in_worker else getattr(hostile_buffers, name), traces=TRACES)
+        deepstack_contract(buffer if in_worker else load_buffer(buffer), traces=TRACES)
     assert "  broken: R2 boundary: " in str(caught.value)
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("in_worker", [False, True])
 def test_a_class_that_cannot_be_made_fails(deepstack_contract: DeepstackContract, in_worker: bool) -> None:
-    made = f"{MODULE}:ExitsAtOnce" if in_worker else hostile_buffers.ExitsAtOnce
+    made = f"{MODULE}:ExitsAtOnce" if in_worker else misbehaving_buffers.ExitsAtOnce
     with pytest.raises(Failed, match="cannot be made with .*SystemExit"):
         deepstack_contract(made, traces=TRACES)
 
@@ -40,13 +43,13 @@ def test_a_method_that_ends_the_process_is_a_broken_rule_in_a_worker(
     deepstack_contract: DeepstackContract,
 ) -> None:
     with pytest.raises(Failed) as caught:
-        deepstack_contract(f"{MODULE}:Dies", traces=TRACES)
+        deepstack_contract(misbehaving("Leaves", "get 9"), traces=TRACES)
     assert "  broken: R2 boundary: " in str(caught.value)
     assert "exited with 0" in str(caught.value)
 
 
 def test_a_good_buffer_passes_in_a_worker(deepstack_contract: DeepstackContract) -> None:
-    standing = deepstack_contract("deepstack_harness.revisions.reference:ReferenceBuffer", traces=TRACES)
+    standing = deepstack_contract("deepstack_harness.models.reference:ReferenceBuffer", traces=TRACES)
     assert standing.kept
 
 

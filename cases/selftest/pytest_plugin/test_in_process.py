@@ -12,20 +12,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cases.selftest.auditing.written_standings import row, standing
-from cases.selftest.results import written_results
+from cases.selftest.audit.written_standings import row, standing
+from cases.selftest.runs import written_results
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
-from deepstack_harness.play.model import Model
-from deepstack_harness.pytest_plugin.arms_fixture import CompileArms, _try_eagerly
-from deepstack_harness.pytest_plugin.contract_fixture import _complaints
-from deepstack_harness.pytest_plugin.report_option import ReportFolder
-from deepstack_harness.pytest_plugin.torch_log import quiet_torch
-from deepstack_harness.pytest_plugin.user_model import as_module
-from deepstack_harness.results import read_run
-from deepstack_harness.results.case_result import CaseResult
+from deepstack_harness.pytest_plugin.compile_arms import CompileArms, run_eagerly
+from deepstack_harness.pytest_plugin.fixtures import _complaints
+from deepstack_harness.pytest_plugin.options import quiet_torch
+from deepstack_harness.pytest_plugin.report import ReportFolder
+from deepstack_harness.runs.case_result import CaseResult
+from deepstack_harness.runs.frames import read_run
 
 CPU = torch.device("cpu")
 
@@ -72,14 +70,16 @@ def test_a_full_disk_ends_the_session_with_the_code_of_the_machine(
 
 
 def test_a_decoder_whose_output_lies_elsewhere_is_refused_with_what_to_do() -> None:
-    model = SimpleNamespace(device=torch.device("cuda"), decoder=lambda hidden, *_: hidden)
     inputs = Inputs(torch.ones(2, 4), torch.zeros(3, 2), None)
+
+    def decoder(hidden: Tensor, *_: object) -> Tensor:
+        return hidden
+
     with pytest.raises(
         UsageError, match="returned a tensor on cpu, but device is cuda: .* pass device='cpu'"
     ):
-        _try_eagerly(cast(Model, model), "Mine", inputs)
-    model.device = CPU
-    _try_eagerly(cast(Model, model), "Mine", inputs)
+        run_eagerly(decoder, torch.device("cuda"), "Mine", inputs)
+    assert run_eagerly(decoder, CPU, "Mine", inputs) is not inputs.hidden
 
 
 def test_arms_without_a_trace_are_refused(compile_arms: CompileArms) -> None:
@@ -118,17 +118,3 @@ def test_a_project_that_sets_its_log_level_gets_all_records(asked: Mapping[str, 
     )
     quiet_torch(cast(pytest.Config, config))()
     assert handler.filters == []
-
-
-class TakesPayload(nn.Module):
-    """A decoder that is called with its payload."""
-
-    def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
-        return hidden
-
-
-def test_a_module_that_takes_a_payload_is_a_decoder_already() -> None:
-    module = TakesPayload()
-    assert as_module(module, 2, CPU) is module
-    assert as_module(module, 0, CPU) is not module
-    assert as_module(module.forward, 2, CPU) is not module

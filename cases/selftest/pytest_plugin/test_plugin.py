@@ -13,18 +13,15 @@ from torch import Tensor, nn
 
 import deepstack_harness.pytest_plugin
 from cases.shallow import shallow
-from deepstack_harness.auditing.regimes import RULES
-from deepstack_harness.contract.contract_text import WHERE
+from deepstack_harness.audit.standing import RULES
+from deepstack_harness.catalogue.buffers import buffer_named
+from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.contract.observation import Observation
-from deepstack_harness.contract.protocols import Inputs
+from deepstack_harness.contract.protocols import WHERE, Inputs
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.mutants.by_name import buffer_named
-from deepstack_harness.pytest_plugin import JUDGED
-from deepstack_harness.pytest_plugin.arms_fixture import CompileArms
-from deepstack_harness.pytest_plugin.contract_fixture import DeepstackContract
-from deepstack_harness.pytest_plugin.graph_fixture import GraphBudget
-from deepstack_harness.pytest_plugin.kernel_fixture import KernelFactsOf
-from deepstack_harness.torch_compat import dynamo
+from deepstack_harness.pytest_plugin.compile_arms import CompileArms
+from deepstack_harness.pytest_plugin.fixtures import DeepstackContract, GraphBudget, KernelFactsOf
+from deepstack_harness.pytest_plugin.options import JUDGED
 
 Failed, Skipped = pytest.fail.Exception, pytest.skip.Exception
 STALE = ["cap 16: set 9; set 3; get 9", "cap 16: get 4; set 9; get 9; set 3; get 4; get 9"]
@@ -253,7 +250,7 @@ class Growing:
     calls: int = 0
 
     def __call__(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
-        return hidden * hidden.size(0) if payload is None else hidden + payload[0] * payload[-1].size(0)
+        return hidden * hidden.size(0) if payload is None else hidden + payload[0] * payload[-1]
 
 
 class Remembering(Growing):
@@ -389,4 +386,8 @@ def test_loading_the_plugin_imports_nothing_dear() -> None:
         "print(*sorted(set(sys.modules) - before))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["deepstack_harness", "deepstack_harness.pytest_plugin"]
+    assert ran.stdout.split() == [
+        "deepstack_harness",
+        "deepstack_harness.pytest_plugin",
+        "deepstack_harness.pytest_plugin.options",
+    ]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from deepstack_harness.catalogue.data_files import data
-from deepstack_harness.cli import main
+from deepstack_harness.cli.main import main
 from deepstack_harness.errors import ExitCode
-from deepstack_harness.results import read_run
+from deepstack_harness.files import data
+from deepstack_harness.runs.frames import read_run
 
 EXAMPLE = data("examples/pytest_project")
 PLUGIN = "deepstack_harness.pytest_plugin"
@@ -177,3 +177,34 @@ def test_a_project_with_a_package_called_harness_runs_its_own(small: Project) ->
     )
     status, printed = small.pytest("-n", "0")
     assert (status, "1 passed" in printed) == (0, True), printed
+
+
+WATCHED = """
+import torch
+
+def compiled():
+    drop = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+    return torch.compile(lambda x, y=None: x * 2 if y is None else x + y, backend="eager", options=drop)
+
+def test_wrong(guard_watch):
+    run = compiled()
+    run(torch.ones(3))
+    run(torch.ones(3), torch.ones(3))
+
+def test_right(guard_watch):
+    run = compiled()
+    run(torch.ones(3))
+    run(torch.ones(3))
+
+def test_nothing(guard_watch):
+    pass
+"""
+
+
+def test_a_dropped_guard_that_decides_fails_a_test(small: Project) -> None:
+    (small.folder / "test_small.py").write_text(WATCHED)
+    status, printed = small.pytest("-q", "-p", "no:randomly")
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert "<lambda>: y was None when compiled, and float32 tensor [3] on cpu in 1 of 2 calls" in printed
+    assert "no region was compiled, so nothing was watched" in printed
+    assert "3 passed, 2 errors" in printed, printed

@@ -1,4 +1,4 @@
-"""`run` from its command line: files, exit codes, a kill and `--resume`, shards, Ray, and what it costs."""
+"""`run` from the command line: files, shards, kills, Ray, GPUs, and every way to call it wrongly."""
 
 import json
 import os
@@ -11,23 +11,21 @@ from threading import Thread
 
 import pytest
 
-from deepstack_harness.cli import main
-from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.buffer_ref import registered
-from deepstack_harness.contract.case import Case, PlannedCase
+from deepstack_harness.cli.main import main
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import Case, PlannedCase, registered
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import ExitCode, MachineError
-from deepstack_harness.machine.gpus import VISIBLE, visible_gpus
-from deepstack_harness.results import RunFrames, read_run
 from deepstack_harness.runs.execution import Execution, RunRequest
-from deepstack_harness.runs.groups import Group
-from deepstack_harness.runs.local_pool import FreeGpus
+from deepstack_harness.runs.frames import RunFrames, read_run
+from deepstack_harness.runs.machine import VISIBLE, visible_gpus
+from deepstack_harness.runs.pools import FreeGpus, Group
 
 pytestmark = pytest.mark.xdist_group("run")
 SELECTION = (
     "family != 'granite4_vision' and arm == 'eager' and incident == '' and trace.str.contains('resize')"
 )
-"""Two groups, and no compiler."""
+"""Three groups, and no compiler."""
 
 
 def run(*words: str) -> int:
@@ -56,11 +54,12 @@ def test_a_run_leaves_its_files_and_what_the_catalogue_says(folder: Path) -> Non
         "run.json", "rows.jsonl", "cases.jsonl", "rows.parquet", "cases.parquet",
     }  # fmt: skip
     found = read_run(folder)
-    assert found.meta[0]["planned"] == {"groups": 2, "cases": len(found.cases)}
+    assert found.meta[0]["planned"] == {"groups": 3, "cases": len(found.cases)}
     verdicts = found.rows.groupby("verdict").size().to_dict()
     assert verdicts.keys() == {"PASS", "SKIP", "XFAIL"}
     assert set(found.rows[found.rows["verdict"] == "XFAIL"]["rule"]) >= {"R4"}
-    assert set(found.cases["group"]) == {"qwen3_vl eager cpu", "qwen3_omni_moe_thinker eager cpu"}
+    families = ("qwen3_vl", "qwen3_omni_moe_thinker", "gemma4")
+    assert set(found.cases["group"]) == {f"{family} eager cpu" for family in families}
 
 
 def test_a_case_tells_its_steps_and_a_failing_one_its_script(folder: Path) -> None:
@@ -120,45 +119,12 @@ def test_what_is_unexpected_exits_with_1_and_is_said(
     words = [
         "trace.str.contains('set 9; get 16; clear 16')",
         "--buffer",
-        "deepstack_harness.revisions.qwen:Pr40932Buffer",
+        "deepstack_harness.models.revisions:Pr40932Buffer",
     ]
     assert main(["run", *words, "--out", str(tmp_path / "run")]) == ExitCode.BROKEN
     said = capsys.readouterr().out
-    assert "FAIL R1 deepstack_harness.revisions.qwen:Pr40932Buffer float32 'cap 16: set 9; get 16" in said
+    assert "FAIL R1 deepstack_harness.models.revisions:Pr40932Buffer float32 'cap 16: set 9; get 16" in said
     assert "FAIL" in said.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["family == 'x'"], "selection 'family == 'x'' matches none"),
-        (["--tier", "weekly"], "unknown --tier 'weekly'; known are ci, nightly"),
-        (["--executor", "slurm"], "unknown --executor 'slurm'; known are local, ray"),
-        (["--device", "tpu"], "unknown device 'tpu'; known are cpu, cuda and cuda:N"),
-        (["--shard", "4/3"], "not '4/3'"),
-        (["-n", "0"], "-n takes 1 or more, not 0"),
-        (["--case-seconds", "0"], "--case-seconds takes more than 0"),
-        (
-            ["--case-seconds", "nan"],
-            "--case-seconds: takes a number up to 1,000,000,000, as in 1.5, not 'nan'",
-        ),
-        (["--memory", "inf"], "not 'inf'"),
-        (["--memory", "much"], "not 'much'"),
-        (["--buffer", "nowhere"], "'nowhere' is not MODULE:CLASS"),
-        (["--out", "/dev/null/x"], "cannot"),
-    ],
-)
-def test_a_wrong_call_is_one_sentence(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = [] if "--out" in words else ["--out", "/dev/null/never"]
-    assert run(*words, *out) in {ExitCode.USAGE, ExitCode.MACHINE}
-    assert said in capsys.readouterr().err
-
-
-def test_a_run_is_resumed_in_a_folder_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(SELECTION, "--resume") == ExitCode.USAGE
-    assert "name it with --out DIR" in capsys.readouterr().err
 
 
 def test_ray_that_is_not_installed_is_said_with_what_to_do(
@@ -245,7 +211,7 @@ WITHOUT_WORKERS = """
 import sys
 
 sys.path.insert(0, sys.argv[1])
-from deepstack_harness.cli import main
+from deepstack_harness.cli.main import main
 from deepstack_harness.runs import ray_pool
 
 ray_pool._START_S = 20.0
@@ -276,3 +242,17 @@ def test_two_workers_take_three_quarters_of_the_time_of_one_and_the_runner_a_ten
     seconds = read_run(tmp_path / "run").cases["seconds"]
     assert took <= 0.75 * seconds.sum()
     assert ours <= 0.1 * seconds.sum()
+
+
+RESIZES = "family == 'qwen3_vl' and arm == 'eager' and incident == '' and trace.str.contains('resize')"
+
+
+@pytest.mark.slow  # 20 s, and ray is an extra
+def test_rows_are_those_of_a_run_with_processes_of_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    for name, words in (("local", []), ("ray", ["--executor", "ray"])):
+        assert main(["run", RESIZES, *words, "--quiet", "--out", str(tmp_path / name)]) == ExitCode.HOLDS
+    local, spread = (read_run(tmp_path / name).rows for name in ("local", "ray"))
+    columns = ["case", "rule", "verdict", "detail"]
+    assert len(local) > 0
+    assert sorted(local[columns].itertuples(index=False)) == sorted(spread[columns].itertuples(index=False))

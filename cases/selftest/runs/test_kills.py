@@ -15,11 +15,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from deepstack_harness.cli import main
+from deepstack_harness.cli.main import main
 from deepstack_harness.errors import ExitCode
-from deepstack_harness.results import read_run
+from deepstack_harness.runs.frames import read_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("kills"), pytest.mark.timeout(3000)]
+pytestmark = [
+    pytest.mark.slow, pytest.mark.xdist_group("kills"), pytest.mark.timeout(3000),
+    pytest.mark.usefixtures("reset_signals"),
+]  # fmt: skip
 SELECTION = "arm == 'eager' and incident == ''"
 """Three groups of 144 cases, and no compiler."""
 KILLS = 40

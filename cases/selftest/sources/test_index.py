@@ -14,17 +14,16 @@ import torch
 from packaging.version import Version
 
 import deepstack_harness
-from cases.selftest.binding.synthetic_vllm import OMNI, QWEN, ModelFile, Vllm
+from cases.selftest.engines.synthetic_vllm import OMNI, QWEN, ModelFile, Vllm
 from cases.selftest.sources.served_index import Served, serving, tell_pip_nothing
 from deepstack_harness.engines.classes import methods_of
+from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.sources import pip_settings
 from deepstack_harness.sources.index import Index, known_releases
-from deepstack_harness.sources.known_package import KnownPackage
 from deepstack_harness.sources.pip_settings import PipSettings
-from deepstack_harness.sources.source import NoSuchMember
+from deepstack_harness.sources.source import KnownPackage, NoSuchMember
 
 ROOT = Path(deepstack_harness.__file__).parents[2]
 BALLAST = os.urandom(1 << 20)

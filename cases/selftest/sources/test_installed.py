@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from cases.selftest.binding.synthetic_vllm import QWEN, Vllm
-from deepstack_harness.catalogue.known_failures import known_of
+from cases.selftest.engines.synthetic_vllm import QWEN, Vllm
+from deepstack_harness.catalogue.known import known_of
+from deepstack_harness.cli.doctor import installed_engine
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.classes import methods_of
+from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.errors import UsageError
-from deepstack_harness.machine.checks import installed_engine
 
 QWEN_CLASS = "Qwen3VLForConditionalGeneration"
 

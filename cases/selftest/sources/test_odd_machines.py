@@ -10,17 +10,17 @@ from types import ModuleType
 import pytest
 from packaging.version import Version
 
-from cases.selftest.binding.synthetic_vllm import QWEN, Vllm
+from cases.selftest.engines.synthetic_vllm import QWEN, Vllm
 from cases.selftest.sources.served_index import serving
-from deepstack_harness.catalogue import data_files
+from deepstack_harness import files as data_files
+from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.known import ENGINES, open_source
-from deepstack_harness.engines.vllm import VLLM
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.sources import cache
 from deepstack_harness.sources.archive import Archive
 from deepstack_harness.sources.cache import CachedRelease
-from deepstack_harness.sources.git_revision import revision_of
-from deepstack_harness.sources.requirement import names_source
+from deepstack_harness.sources.folder import revision_of
+from deepstack_harness.sources.request import names_source
 from deepstack_harness.sources.source import NoSuchMember
 from deepstack_harness.sources.tree import Tree
 

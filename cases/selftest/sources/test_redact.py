@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from deepstack_harness.engines.vllm import VLLM
+from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.errors import MachineError
 from deepstack_harness.sources.index import Index
-from deepstack_harness.sources.pip_settings import PipSettings
-from deepstack_harness.sources.redact import Redactor
+from deepstack_harness.sources.pip_settings import PipSettings, Redactor
 
 SECRET = "s3cr3t"
 ADDRESSES = {

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from deepstack_harness.cli import main
-from deepstack_harness.commands.source_arguments import SOURCE_HELP
+from deepstack_harness.cli.main import main
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import ExitCode, UsageError
-from deepstack_harness.sources.requirement import (
+from deepstack_harness.sources.request import (
     InstalledRequest,
     PathRequest,
     ReleaseRequest,
@@ -125,19 +124,3 @@ def test_every_command_takes_both_options(
     for option, text in (("--source", "./nowhere"), ("--vllm", "./nowhere")):
         assert main(command(option, text)) == ExitCode.USAGE
         assert "is not allowed" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [["repro", "43602"], ["fuzz"]], ids=lambda words: words[0])
-def test_one_source_is_named_in_one_way(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*words, "--source", "vllm==0.22.1", "--vllm", "0.33.0"]) == ExitCode.USAGE
-    assert "not allowed with argument --source" in capsys.readouterr().err
-
-
-def test_audit_needs_a_source(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit"]) == ExitCode.USAGE
-    assert f"audit needs a source, --source {SOURCE_HELP}" in capsys.readouterr().err
-
-
-def test_audit_keeps_the_order_in_which_sources_are_given(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", "--vllm", "./first", "--source", "./second"]) == ExitCode.USAGE
-    assert "'./first' cannot be opened" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 import torch
 from packaging.version import Version
 
-from cases.selftest.binding.synthetic_vllm import OMNI, QWEN, ModelFile, Vllm, line_of
+from cases.selftest.engines.synthetic_vllm import OMNI, QWEN, ModelFile, Vllm, line_of
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import UsageError

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.binding.synthetic_vllm import QWEN, ModelFile, Vllm
-from deepstack_harness.cli import main
+from cases.selftest.engines.synthetic_vllm import QWEN, ModelFile, Vllm
+from deepstack_harness.cli.main import main
 from deepstack_harness.engines.classes import classes_of, methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import ExitCode, UsageError
-from deepstack_harness.sources.archive_files import open_files
+from deepstack_harness.sources.archive import open_files
 
 TOP = "vllm-0.22.1"
 MIB = 1 << 20

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from cases.selftest.binding.synthetic_vllm import OMNI, QWEN, Vllm
+from cases.selftest.engines.synthetic_vllm import OMNI, QWEN, Vllm
 from cases.selftest.reachable import reachable_folder
 from deepstack_harness.engines.classes import classes_of, methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import MachineError, UsageError
-from deepstack_harness.sources import git_revision
-from deepstack_harness.sources.git_files import GitFiles
-from deepstack_harness.sources.git_revision import revision_of
+from deepstack_harness.sources import folder as git_revision
+from deepstack_harness.sources.folder import GitFiles, revision_of
 
 MODELS = str(Path(QWEN).parent)
 
@@ -153,12 +152,13 @@ def test_what_may_not_be_read_is_refused_by_name(unprivileged: Path, member: str
 def test_a_folder_of_too_many_files_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DEEPSTACK_HARNESS_MAX_MEMBERS", "2")
     root = Vllm().tree(tmp_path)
+    files = sum(1 for _ in (root / "vllm").rglob("*"))
+    monkeypatch.setenv("DEEPSTACK_HARNESS_MAX_MEMBERS", str(files))
     assert classes_of(open_source(str(root))) == []  # two model files, neither has a forward
-    (root / MODELS / "third.py").touch()
-    limit = "the limit is 2 files, DEEPSTACK_HARNESS_MAX_MEMBERS raises it"
-    with pytest.raises(UsageError, match=rf"^'{root / MODELS}' holds too many files: {limit}$"):
+    (root / MODELS / "deeper").mkdir()
+    limit = f"the limit is {files} files, DEEPSTACK_HARNESS_MAX_MEMBERS raises it"
+    with pytest.raises(UsageError, match=rf"^'{root / 'vllm'}' holds too many files: {limit}$"):
         classes_of(open_source(str(root)))
 
 
@@ -170,7 +170,7 @@ def test_a_folder_of_too_many_bytes_is_refused_by_name(
     for name in "ab":
         (root / MODELS / f"{name}.py").write_bytes(b"#" * (600 << 10))
     limit = "the limit is 1 MiB, DEEPSTACK_HARNESS_MAX_UNPACKED_MIB raises it"
-    with pytest.raises(UsageError, match=rf"^'{root / MODELS}' is too large: {limit}$"):
+    with pytest.raises(UsageError, match=rf"^'{root / 'vllm'}' is too large: {limit}$"):
         classes_of(open_source(str(root)))
 
 
@@ -424,3 +424,26 @@ def test_a_file_of_another_model_is_not_read(tmp_path: Path) -> None:
     root = Vllm().tree(tmp_path)
     as_pipe(root / OMNI)
     assert methods_of(open_source(str(root))).model_class == "Qwen3VLForConditionalGeneration"
+
+
+def test_the_files_of_all_folders_are_there_and_each_folder_is_entered_once(tmp_path: Path) -> None:
+    root = Vllm().tree(tmp_path)
+    deep = root / "vllm" / "models" / "new" / "v1.0"
+    deep.mkdir(parents=True)
+    (deep / "model.py").write_text("deepstack")
+    (deep / "again").symlink_to(root / "vllm")
+    (deep / "gone.py").symlink_to(deep / "nowhere.py")
+    source = open_source(str(root))
+    assert source.python_files()["vllm/models/new/v1.0/model.py"] == b"deepstack"
+    assert len(source.python_files()) == len(list((root / "vllm").rglob("*.py"))) - 1  # a link to nothing
+    assert source.mentioning("vllm/models", "deepstack") == ["vllm/models/new/v1.0/model.py"]
+
+
+def test_a_folder_that_leads_out_of_the_tree_is_refused(tmp_path: Path) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    outside.mkdir()
+    inside.mkdir()
+    root = Vllm().tree(inside)
+    (root / "vllm" / "models").symlink_to(outside)
+    with pytest.raises(UsageError, match="leads out of the tree by a link"):
+        open_source(str(root)).python_files()

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.workers.child import Channel
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import value_of
-from deepstack_harness.workers.worker import call_once
+from deepstack_harness.workers.worker import Worker
 
 COUNT = 0
 FOREVER = 600
@@ -230,7 +231,8 @@ def open_files(count: int) -> int:
 
 
 def open_files_of_a_worker(limit: int) -> object:
-    inner = call_once(f"{__name__}:open_files_limit", limits=Limits(open_files=limit))
+    with Worker(Limits(open_files=limit)) as worker:
+        inner = worker.call(f"{__name__}:open_files_limit")
     return value_of(inner, "asking")
 
 
@@ -415,7 +417,7 @@ def start_fork_bomb(witness: str, width: int) -> None:
     hang()
 
 
-def bind(buffer: dict[str, Any], source: str | None, family: str) -> dict[str, Any]:
+def bind_shared_work(buffer: dict[str, Any], source: str | None, family: str) -> dict[str, Any]:
     """Misbehave in place of `play.worker:bind`, as the buffer's name says; a path is a witness."""
     name = buffer["name"]
     if name in ALWAYS:
@@ -436,3 +438,50 @@ class Halfway:
 
     def set(self, payload: object) -> None:
         """Keep nothing."""
+
+
+# Limits, and the advice about them
+
+
+def allocate() -> list[bytearray]:
+    return [bytearray(2**26) for _ in range(64)]
+
+
+def start_processes() -> None:
+    started = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(6)]
+    started[0].wait()
+
+
+def write_much() -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(2**22))
+
+
+def open_many() -> None:
+    with ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(Path("/dev/null").open())
+
+
+def attempted(name: str) -> str:
+    """Return the message of the error that a method raised."""
+    from deepstack_harness.play.attempt import attempt
+
+    tried = attempt("get", globals()[name])
+    assert tried.raised is not None
+    return tried.raised.message
+
+
+# In place of the work of any caller
+
+
+def start_tree(**_: object) -> None:
+    """Hang, with a daemon; both hold the witness of a test open."""
+    _join(os.environ["WITNESS"])
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            _tell("worker and daemon")
+            hang()
+        os._exit(0)
+    hang()

@@ -7,26 +7,30 @@ from typing import Any
 import pytest
 
 from deepstack_harness.errors import UsageError
-from deepstack_harness.workers.foreign import (
-    COMPILE_LIMITS,
-    CONTRACT_LIMITS,
-    FOREIGN_LIMITS,
-    foreign_worker,
-    profile_for,
-)
 from deepstack_harness.workers.limits import BY_VARIABLE, Limits, advice_about
 from deepstack_harness.workers.outcomes import Answered, WorkerEnd
-from deepstack_harness.workers.profiles import COMPILE, CONTRACT, CUDA, RANKS, SandboxProfile
+from deepstack_harness.workers.profiles import (
+    COMPILE,
+    COMPILE_LIMITS,
+    CONTRACT,
+    CONTRACT_LIMITS,
+    CUDA,
+    FOREIGN_LIMITS,
+    RANKS,
+    SandboxProfile,
+    profile_for,
+)
+from deepstack_harness.workers.warm import WarmWorker
 
-MODULE = "cases.selftest.workers.limited"
+MODULE = "cases.selftest.workers.misbehaving"
 SMALL = replace(
     FOREIGN_LIMITS, call_s=60.0, step_s=60.0, memory=2**29, output=2**20, open_files=40, file_size=2**20,
     processes=4,
 )  # fmt: skip
 ENDS = {
-    "sleep_long": ("the limit of a step is 2 s", "STEP_S"),
+    "hang": ("the limit of a step is 2 s", "STEP_S"),
     "allocate": ("the limit of private memory is 512 MiB", "MEMORY_MIB"),
-    "print_much": ("the limit of printed output is 1 MiB", "OUTPUT_MIB"),
+    "flood_always": ("the limit of printed output is 1 MiB", "OUTPUT_MIB"),
     "start_processes": ("the limit of processes at a time is 4 processes", "PROCESSES"),
 }
 ERRORS = {
@@ -38,15 +42,15 @@ ERRORS = {
 @pytest.mark.parametrize("name", ENDS)
 def test_an_end_names_its_limit(name: str) -> None:
     limit, variable = ENDS[name]
-    limits = replace(SMALL, step_s=2.0) if name == "sleep_long" else SMALL
-    with foreign_worker(COMPILE, limits, preload=MODULE) as worker:
+    limits = replace(SMALL, step_s=2.0) if name == "hang" else SMALL
+    with WarmWorker(limits, preload=MODULE, sandbox=COMPILE) as worker:
         end = worker.call(f"{MODULE}:{name}")
     assert isinstance(end, WorkerEnd), end
     assert f"({limit}, DEEPSTACK_HARNESS_MAX_{variable} raises it)" in end.sentence
 
 
 def test_an_error_in_a_method_names_its_limit() -> None:
-    with foreign_worker(COMPILE, SMALL, preload=MODULE) as worker:
+    with WarmWorker(SMALL, preload=MODULE, sandbox=COMPILE) as worker:
         for name, (limit, variable) in ERRORS.items():
             result = worker.call(f"{MODULE}:attempted", {"name": name})
             assert isinstance(result, Answered), result
@@ -90,7 +94,7 @@ def test_an_environment_that_code_under_test_has_changed_gives_no_advice(
     told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = OSError(errno.EMFILE, "Too many open files")
-    ((name, text),) = Limits(open_files=40, raised_by={"open_files": "FILES"}).told().items()
+    ((name, text),) = Limits(open_files=40, raised_by={"open_files": "FILES"}).as_environment().items()
     monkeypatch.setenv(name, text)
     assert advice_about(error) == "the limit of open files is 40 files, FILES raises it"
     monkeypatch.setenv(name, told)

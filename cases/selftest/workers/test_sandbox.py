@@ -215,7 +215,7 @@ def test_one_warning_says_which_parts_are_missing(
 ) -> None:
     monkeypatch.setattr(profiles, "_WARNED", [])
     for _ in range(2):
-        found = profiles.note({"in_force": ["a"], "missing": ["no writes outside: not here"]})
+        found = profiles.parts_in_force({"in_force": ["a"], "missing": ["no writes outside: not here"]})
         assert not found.is_whole
     (said,) = caplog.records
     assert said.levelno == logging.WARNING

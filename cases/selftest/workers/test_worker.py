@@ -16,7 +16,8 @@ import pytest
 
 from cases.selftest.workers.processes import has_ended, interrupt_after, open_streams
 from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
-from deepstack_harness.workers import forked, messages, supervised, worker
+from deepstack_harness.workers import forked, supervised, worker
+from deepstack_harness.workers import worker as messages
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
@@ -32,7 +33,7 @@ from deepstack_harness.workers.outcomes import (
     WorkerEnd,
 )
 from deepstack_harness.workers.supervised import TAIL
-from deepstack_harness.workers.worker import Worker, call_once
+from deepstack_harness.workers.worker import Worker
 
 MODULE = "cases.selftest.workers.misbehaving"
 SHORT_S = 1.5
@@ -40,7 +41,8 @@ SHORT_S = 1.5
 
 
 def once(name: str, limits: Limits | None = None, **arguments: object) -> CallResult:
-    return call_once(f"{MODULE}:{name}", arguments, limits)
+    with Worker(limits) as worker:
+        return worker.call(f"{MODULE}:{name}", arguments)
 
 
 def answer(worker: Worker, name: str, **arguments: object) -> Any:  # noqa: ANN401  # JSON
@@ -93,7 +95,8 @@ def test_facts_come_in_order_while_the_call_runs() -> None:
 def test_a_child_loads_no_package_before_a_request_names_it(tmp_path: Path) -> None:
     target = tmp_path / "lists_modules.py"
     target.write_text("import sys\n\n\ndef modules():\n    return sorted(sys.modules)\n")
-    result = call_once(f"{target}:modules")
+    with Worker() as worker:
+        result = worker.call(f"{target}:modules")
     assert isinstance(result, Answered)
     assert not {name.partition(".")[0] for name in result.value} & {
         "deepstack_harness",
@@ -415,7 +418,7 @@ def test_time_is_limited_for_each_step_or_for_the_call() -> None:
     limits = Limits(step_s=SHORT_S)
     for seconds, limit_s in ((None, SHORT_S), (2 * SHORT_S, 2 * SHORT_S)):
         with Worker(limits, preload=MODULE) as child:
-            end = child.call(f"{MODULE}:announce", {"phases": 3}, seconds=seconds)
+            end = child.call(f"{MODULE}:announce", {"phases": 3}, timeout_s=seconds)
             assert isinstance(end, TimedOut)
             assert end.sentence == f"no answer within {limit_s:g} s in phase 2"
 
@@ -423,7 +426,8 @@ def test_time_is_limited_for_each_step_or_for_the_call() -> None:
 # Start
 
 
-def test_a_start_that_takes_too_long_is_named() -> None:
+def test_a_start_that_takes_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker.MessagePipes, "receive", lambda _: None)  # however fast it is
     with Worker(Limits(start_s=0.0), preload=MODULE) as child:
         end = child.call(f"{MODULE}:double", {"number": 1})
         assert isinstance(end, TimedOut)
@@ -433,7 +437,7 @@ def test_a_start_that_takes_too_long_is_named() -> None:
 def test_a_supervisor_that_never_tells_the_process_id_is_no_endless_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(supervised.Supervised, "_hear", lambda *_: None)
+    monkeypatch.setattr(supervised.Supervised, "_take_report", lambda *_: None)
     with Worker(Limits(start_s=SHORT_S), preload=MODULE) as child:
         assert child.start() is None
         assert child.pid is None
@@ -480,6 +484,7 @@ def test_what_cannot_be_started_is_one_sentence(options: dict[str, Any], quoted:
 # The caller
 
 
+@pytest.mark.usefixtures("reset_signals")
 def test_an_interrupt_ends_the_worker_and_goes_on() -> None:
     with Worker() as child:
         hangs = threading.Event()

@@ -1,7 +1,7 @@
 """Two versions of a buffer whose storage grows in blocks."""
 
 from block_buffers import BLOCK
-from deepstack_harness.revisions.reference import ReferenceBuffer
+from deepstack_harness.models.reference import ReferenceBuffer
 
 
 class BlockBuffer(ReferenceBuffer):

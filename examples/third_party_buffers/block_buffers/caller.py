@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from deepstack_harness.callers.engine import Engine
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.contract.trace import Step
+from deepstack_harness.models.engine import Engine
 
 
 class ScaledInputs(Engine):

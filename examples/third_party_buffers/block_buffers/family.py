@@ -1,6 +1,6 @@
 """A decoder of two layers with two levels of payload."""
 
-from deepstack_harness.families.qwen3_vl import Qwen3VLConfig, Qwen3VLFamily
+from deepstack_harness.models.qwen3_vl import Qwen3VLConfig, Qwen3VLFamily
 
 
 class TwoLayers(Qwen3VLFamily):

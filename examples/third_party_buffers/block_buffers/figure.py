@@ -3,8 +3,7 @@
 from collections import Counter
 
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.reporting.figures.base import Figure, Table
-from deepstack_harness.reporting.run_data import RunData
+from deepstack_harness.runs.report.run_data import Figure, RunData, Table
 
 
 def figure(run: RunData) -> Figure:

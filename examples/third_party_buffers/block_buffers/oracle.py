@@ -1,9 +1,9 @@
 """An oracle that refines R4: storage of this package's buffers grows to whole blocks."""
 
 from block_buffers import BLOCK
+from deepstack_harness.contract.oracles.trace_audit import ObservedCase
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.oracles.observed_case import ObservedCase
 
 
 def whole_blocks(observed: ObservedCase) -> Judgement:

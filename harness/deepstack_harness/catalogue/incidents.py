@@ -3,34 +3,36 @@
 Another package adds a file of the same form with an entry point in `deepstack_harness.incidents`, whose
 value is PACKAGE:FILE (`acme_buffers:incidents.toml`).  The file is found and read without importing the
 package.
+
+The decisive cases of an incident are the few that show it first.  Traces of the whole contract, and the
+rules that each revision breaks in them, are in `fixtures/contract.toml`.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from itertools import combinations
+from itertools import combinations, groupby
 from pathlib import Path
 
-from deepstack_harness.catalogue.data_files import data
-from deepstack_harness.catalogue.extensions import OURS, Extension, declared
-from deepstack_harness.catalogue.upstream import reports
-from deepstack_harness.catalogue.versioned import load_toml
-from deepstack_harness.contract.arm_spec import ArmSpec
-from deepstack_harness.contract.facts.systems import System
+import msgspec
+
+from deepstack_harness.catalogue.known import UPSTREAM
+from deepstack_harness.contract.arm import ArmSpec, Backend
+from deepstack_harness.contract.case import PlannedCase
+from deepstack_harness.contract.facts import System
+from deepstack_harness.contract.names import OURS, Extension, declared
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.errors import UsageError, unknown_name
-
-SCHEMA_VERSION = 1
+from deepstack_harness.errors import UsageError, shorten_list, unknown_name
+from deepstack_harness.files import DataFile
 
 DEEPSTACK = System.DEEPSTACK.value
 """The system whose incidents are traces on a buffer."""
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A trace, the arms to play it under, and which rules each revision must break in it.
 
     `revisions` and `families` narrow the run to some of the incident's; empty means all.
@@ -60,8 +62,7 @@ class Run:
             raise ValueError(str(error)) from None
 
 
-@dataclass(frozen=True)
-class EngineRun:
+class EngineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Traces, and the rules that they break, in sources of an engine whose payload is an argument.
 
     They are played under its own graphs: no answer has an address there, and no decoder of ours runs.
@@ -77,8 +78,7 @@ class EngineRun:
             Run(trace, arms=(), broken={})
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The standalone program of an incident.
 
     The program inlines the semantics of `subject`, one of the incident's faulty revisions, and runs
@@ -94,8 +94,7 @@ class Script:
     reloads: bool = False
 
 
-@dataclass(frozen=True)
-class Incident:
+class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A fault: where it was reported, what shows it, who has it and who does not.
 
     `references` are `project number`; `rules` are those that name the fault; `faulty` and `fixed` are
@@ -176,12 +175,7 @@ def _is_among(family: str, families: tuple[str, ...]) -> bool:
     return family in families or family.partition(":")[0] in families
 
 
-@dataclass(frozen=True)
-class Catalogue:
-    """A file of incidents."""
-
-    schema_version: int
-    incident: tuple[Incident, ...]
+INCIDENTS = DataFile("fixtures/incidents.toml", "a catalogue of incidents", "incident", Incident)
 
 
 @dataclass(frozen=True)
@@ -201,21 +195,16 @@ class IncidentFile:
         return (self.distribution, self.name) == (extension.distribution, extension.name)
 
 
-def load(path: Path) -> Catalogue:
-    """Read a file of incidents; raises what `load_toml` raises."""
-    return load_toml(path, Catalogue, "a catalogue of incidents", SCHEMA_VERSION)
-
-
 @cache
 def incident_files() -> tuple[IncidentFile, ...]:
     """Read the harness's own file, then those of other packages, of which any may be broken."""
-    own = IncidentFile(OURS, incidents=load(data("fixtures/incidents.toml")).incident)
-    return (own, *map(_read, declared("incidents")))
+    own = IncidentFile(OURS, incidents=INCIDENTS.entries)
+    return (own, *map(_read_extension, declared("incidents")))
 
 
-def _read(extension: Extension) -> IncidentFile:
+def _read_extension(extension: Extension) -> IncidentFile:
     try:
-        incidents = load(_path(extension)).incident
+        incidents = INCIDENTS.read(_extension_file(extension))
     except UsageError as error:
         return IncidentFile(
             extension.distribution,
@@ -225,7 +214,7 @@ def _read(extension: Extension) -> IncidentFile:
     return IncidentFile(extension.distribution, extension.name, incidents)
 
 
-def _path(extension: Extension) -> Path:
+def _extension_file(extension: Extension) -> Path:
     """Return the path of PACKAGE:FILE without importing the package."""
     if extension.broken:
         raise UsageError(extension.broken)
@@ -257,14 +246,14 @@ def catalogue() -> tuple[Incident, ...]:
 
 def clashes(distribution: str | None = None) -> Iterator[str]:
     """Yield a sentence for each id or short name that two files have, or `distribution`'s and another."""
-    for one, other in combinations(incident_files(), 2):
-        if distribution not in (None, one.distribution, other.distribution):
+    for first, second in combinations(incident_files(), 2):
+        if distribution not in (None, first.distribution, second.distribution):
             continue
-        taken = {name for incident in one.incidents for name in (incident.id, incident.name)}
-        for incident in other.incidents:
+        taken = {name for incident in first.incidents for name in (incident.id, incident.name)}
+        for incident in second.incidents:
             for name in {incident.id, incident.name} & taken:
                 yield (
-                    f"incident '{name}' is declared by {one.distribution} and by {other.distribution}: "
+                    f"incident '{name}' is declared by {first.distribution} and by {second.distribution}: "
                     "rename one of them, or uninstall one of the packages"
                 )
 
@@ -279,25 +268,111 @@ def find(text: str) -> Incident:
         if clash.startswith(f"incident '{wanted}' "):
             raise UsageError(clash)
     known = [incident for file in incident_files() for incident in file.incidents]
-    found = [incident for incident in known if wanted in _names(incident)]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    matches = [incident for incident in known if wanted in _names_of(incident)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         full = [
             reference
-            for incident in found
+            for incident in matches
             for reference in incident.references
             if reference.endswith(f" {wanted}")
         ]
         raise UsageError(f"incident '{text}' is ambiguous: write one of {', '.join(full)}")
-    if report := next((one for one in reports().values() if one.reason and one.reference == wanted), None):
+    if report := next((each for each in UPSTREAM.entries if each.reason and each.reference == wanted), None):
         raise UsageError(f"'{text}' is no incident: {report.reason}")
     unread = "".join(f"; {file.broken}" for file in incident_files() if file.broken)
-    listed = ", ".join(f"{incident.id} ({incident.name})" for incident in known)
-    names = sorted({name for incident in known for name in _names(incident)})
+    listed = shorten_list([f"{incident.id} ({incident.name})" for incident in known])
+    names = sorted({name for incident in known for name in _names_of(incident)})
     raise unknown_name("incident", wanted, names, f"{listed}, and all their references{unread}")
 
 
-def _names(incident: Incident) -> set[str]:
+def _names_of(incident: Incident) -> set[str]:
     numbers = {reference.split()[-1] for reference in incident.references}
     return {incident.id, incident.name, *incident.references, *numbers}
+
+
+_STAGES = ({Backend.NONE}, {Backend.EAGER, Backend.AOT_EAGER}, {Backend.INDUCTOR, Backend.H200})
+"""Uncompiled; Dynamo without code generation; Inductor, whose first compile in a process costs 6 to 20 s."""
+
+Pair = tuple[PlannedCase, PlannedCase]
+"""A faulty case, and a correct one on the same trace under the same arm."""
+
+
+def decisive(incident: Incident, plan: Iterable[PlannedCase]) -> list[PlannedCase]:
+    """Return the cheapest cases of an incident's plan that show it, in the order of the plan.
+
+    These are one pair per stage (uncompiled, Dynamo alone, Inductor) as far as the incident breaks its rules
+    there, and one more for each of its rules that these pairs do not break.  The plan is that of
+    `plan_incident`: cheap backends first.
+    """
+    pairs = list(_pairs(incident, plan))
+    of_stages = ([pair for pair in pairs if pair[0].case.arm.backend in stage] for stage in _STAGES)
+    chosen = [_most_broken(incident, of_stage) for of_stage in of_stages if of_stage]
+    for rule in incident.rules:
+        if not any(rule in _rules_shown(incident, pair[0]) for pair in chosen):
+            chosen += [pair for pair in pairs if rule in _rules_shown(incident, pair[0])][:1]
+    # A pair may have been chosen for two reasons.
+    wanted = {planned for pair in chosen for planned in pair}
+    return [planned for pair in pairs for planned in pair if planned in wanted]
+
+
+def decisive_of_source(plan: Sequence[PlannedCase]) -> list[PlannedCase]:
+    """Return the cases of a source's plan that are cheap, and those under the first Inductor arm alone.
+
+    Every trace is kept: a class may have the fault on any of them.  A trace that only other Inductor arms
+    play keeps its first arm.
+    """
+    cheap = [
+        planned
+        for planned in plan
+        if planned.case.arm.backend is not Backend.INDUCTOR and not planned.is_control
+    ]
+    dear = [planned for planned in plan if planned.case.arm.backend is Backend.INDUCTOR]
+    played = {planned.case.trace for planned in cheap}
+    first_of = {planned.case.trace: planned for planned in reversed(dear)}
+    alone = [planned for trace, planned in first_of.items() if trace not in played]
+    return [*cheap, *(planned for planned in dear if planned is dear[0] or planned in alone)]
+
+
+def _pairs(incident: Incident, plan: Iterable[PlannedCase]) -> Iterator[Pair]:
+    """Yield for each trace and arm the faulty case that breaks most rules there, and a correct one."""
+
+    def place(planned: PlannedCase) -> tuple[Trace, ArmSpec, str]:
+        return planned.case.trace, planned.case.arm, planned.case.dtype
+
+    def rules_shown(planned: PlannedCase) -> int:
+        return len(_rules_shown(incident, planned))
+
+    for _, group in groupby((planned for planned in plan if not planned.is_control), key=place):
+        of_subject = {planned.case.subject: planned for planned in group}
+        faulty = [of_subject[name] for name in _faulty_subjects(incident) if name in of_subject]
+        fixed = next((of_subject[name] for name in _fixed_subjects(incident) if name in of_subject), None)
+        if fixed is not None and any(map(rules_shown, faulty)):
+            yield max(faulty, key=rules_shown), fixed
+
+
+def _faulty_subjects(incident: Incident) -> list[str]:
+    """Return the subject that the incident's program shows, then the other faulty ones."""
+    shown = [incident.script.subject] if incident.script else []
+    return [*shown, *incident.faulty]
+
+
+def _fixed_subjects(incident: Incident) -> list[str]:
+    """Return the correct subjects: the fix that a reference names, then the others, the last one first."""
+    numbers = {reference.split()[-1] for reference in incident.references}
+    named = [subject for subject in incident.fixed if subject.partition("@")[0].removeprefix("pr") in numbers]
+    return [*named, *reversed(incident.fixed)]
+
+
+def _rules_shown(incident: Incident, faulty: PlannedCase) -> frozenset[Rule]:
+    return (faulty.must_break or frozenset()) & frozenset(incident.rules)
+
+
+def _most_broken(incident: Incident, pairs: list[Pair]) -> Pair:
+    """Return the pair that breaks most of the incident's rules; of equals the first, the cheapest."""
+    return max(pairs, key=lambda pair: len(_rules_shown(incident, pair[0])))
+
+
+CONTRACT_RUNS = DataFile("fixtures/contract.toml", "a file of contract runs", "run", Run)
+"""Traces of the whole contract, and the rules that each revision breaks in them."""

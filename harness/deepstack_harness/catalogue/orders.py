@@ -1,23 +1,88 @@
-"""The orders in which an engine calls a model class, as traces.
+"""The orders in which an engine calls a model class, as traces, and how an engine comes to break a rule.
 
 An order is a trace for a class that is driven through its own `embed_input_ids` and `forward`
-(`deepstack_harness.binding.forward_buffer`): `set N` embeds a step with N visual tokens, `set 0`
-one without, `forward P` embeds text where nothing was embedded and runs the outer forward over P
-padded tokens, `profile P` runs that alone, and `get P; clear P` is one micro-batch of a step.
-Orders that a running engine made are recorded (`catalogue.recorded`).  Those of this file were read, in
+(`deepstack_harness.engines.bind`): `set N` embeds a step with N visual tokens, `set 0` one without,
+`forward P` embeds text where nothing was embedded and runs the outer forward over P padded tokens, `profile
+P` runs that alone, and `get P; clear P` is one micro-batch of a step.
+
+Orders that a running engine made are recorded in `fixtures/orders/` (`deepstack-harness engine --record
+FILE`; recording again gives an equal file).  Those of this file were read, in
 vllm/v1/worker/gpu_model_runner.py and gpu_ubatch_wrapper.py (V1), and in vllm/v1/worker/gpu/ (V2), which is
-the default of 0.32 where Triton is there: for releases without a recording, and for padding, which an engine
-on a CPU has not.
+the default of 0.32 where Triton is there: for releases without a recording, and for padding, which an
+engine on a CPU has not.
+
+A fault that no order shows has reach `unknown`, unless there is an argument for `latent`: why no order of
+an engine leads to it, with file and line.  Lines are those of vLLM 0.32.0 where no release is named.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from deepstack_harness.catalogue.recorded import RecordedOrder, recordings
-from deepstack_harness.contract.row import Evidence
+import msgspec
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Evidence
+from deepstack_harness.files import data, load_file
+
+SCHEMA_VERSION = 1
+
+
+class RecordedOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One distinct order: its trace, the schedule that showed it first, and the settings that lead there.
+
+    `settings` are alternatives, each a set of flags that are needed together; an empty one is the default.
+    `replayed` is True where steps of it are replays of a graph, which were emulated.
+    """
+
+    trace: str
+    how: str
+    settings: tuple[tuple[str, ...], ...]
+    replayed: bool
+
+
+class EngineRecording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The distinct orders of one engine.
+
+    `deciding` has the SHA-256 of the text of each function that decides which calls a step makes, with which
+    counts, and whether it is replayed, by its name `module.Class.method`.  The scheduler is not among them:
+    it decides which batches come when, and every batch of a recording is one that some requests lead to.
+    """
+
+    package: str
+    version: str
+    runner: str
+    deciding: Mapping[str, str]
+    orders: tuple[RecordedOrder, ...]
+    schema_version: int = SCHEMA_VERSION
+
+    def speaks_of(self, hashes: Mapping[str, str]) -> bool:
+        """Tell whether a source with these functions has the same orders: all that decide are equal."""
+        return bool(self.deciding) and all(
+            hashes.get(name) == digest for name, digest in self.deciding.items()
+        )
+
+
+@cache
+def recordings(package: str) -> tuple[EngineRecording, ...]:
+    """Return the recordings of a package, in the order of their file names.
+
+    Raises `UsageError` for a file that is no recording.
+    """
+    files = sorted(data("fixtures/orders").glob("*.json"))
+    loaded = [load_file(file, EngineRecording, "a recording of orders", SCHEMA_VERSION) for file in files]
+    return tuple(recording for recording in loaded if recording.package == package)
+
+
+def deciding_functions(package: str) -> frozenset[str]:
+    """Return the names of all functions by which a recording is inherited; none without a recording."""
+    return frozenset(name for recording in recordings(package) for name in recording.deciding)
+
 
 AND = " and "
 """Between flags that are needed together; alternatives are joined by "or"."""
@@ -56,7 +121,7 @@ class Orders:
     """All orders of one engine.
 
     In `live` ones the class's Python runs at every call.  In `replayed` ones the Python of get
-    and clear runs at capture only (`deepstack_harness.binding.replayed`).
+    and clear runs at capture only (`deepstack_harness.engines.bind`).
     """
 
     live: tuple[Order, ...] = ()
@@ -71,27 +136,28 @@ def orders_of(package: str, hashes: Mapping[str, str] = MappingProxyType({})) ->
     orders come first, in place of those that were read and that it covers.
     """
     read = _ORDERS.get(package, Orders())
-    recorded = [one for each in recordings(package) if each.speaks_of(hashes) for one in each.orders]
-    kept = [
-        [one for one in orders if not (recorded and one.covered)] for orders in (read.live, read.replayed)
-    ]
-    live, replayed = kept
+    recorded = [order for each in recordings(package) if each.speaks_of(hashes) for order in each.orders]
     return Orders(
-        (*(_recorded(one) for one in recorded if not one.replayed), *live),
-        (*(_recorded(one) for one in recorded if one.replayed), *replayed),
+        (*(_seen_order(order) for order in recorded if not order.replayed), *_left(read.live, recorded)),
+        (*(_seen_order(order) for order in recorded if order.replayed), *_left(read.replayed, recorded)),
     )
 
 
-def _recorded(one: RecordedOrder) -> Order:
+def _left(orders: Iterable[Order], recorded: Sequence[RecordedOrder]) -> list[Order]:
+    """Return the orders that were read, without those that recordings cover."""
+    return [order for order in orders if not (recorded and order.covered)]
+
+
+def _seen_order(order: RecordedOrder) -> Order:
     """Return an order that was seen: in a running engine, or with its graphs emulated."""
-    settings = [AND.join(flags) for flags in one.settings if flags]
-    default = len(settings) < len(one.settings)
+    settings = [AND.join(flags) for flags in order.settings if flags]
+    default = len(settings) < len(order.settings)
     settings += [text.replace(*_TURNED_ON_BY) for text in settings if _TURNED_ON_BY[0] in text]
     first = None if default else settings[0]
     return Order(
-        Trace.parse(one.trace), one.how, first, releases=_SINCE.get(first or "", ""),
+        Trace.parse(order.trace), order.how, first, releases=_SINCE.get(first or "", ""),
         others=_also(settings[1:]),
-        evidence=Evidence.EMULATED if one.replayed else Evidence.ENGINE,
+        evidence=Evidence.EMULATED if order.replayed else Evidence.ENGINE,
     )  # fmt: skip
 
 
@@ -293,3 +359,103 @@ _ORDERS: Mapping[str, Orders] = {
     "tensorrt-llm": _MARKED,
     "tpu-inference": _TPU,
 }
+
+
+def covers(releases: str, version: Version | None) -> bool:
+    """Tell whether a range such as `>=0.20.0,<0.23.0` speaks of a version.
+
+    What is known was measured on releases, and holds for other builds by packaging's order
+    (PEP 440), pre-releases included:
+
+    - a local build, `0.22.1+cu129`, counts as its release;
+    - a build between two releases lies between them: `0.22.2.dev5+g1a2b3c4` is later than 0.22.1
+      and earlier than 0.22.2, so a range that has both has it, and `<=0.22.1` has it not;
+    - a build towards the release that changed something counts as changed: `<0.23.0` has neither
+      0.23.0rc1 nor 0.23.0.dev7;
+    - of an unknown version nothing is known: no range has None.
+    """
+    return version is not None and SpecifierSet(releases).contains(version, prereleases=True)
+
+
+DEFAULT = "default"
+"""Default settings lead there."""
+
+FLAG = "flag: "
+"""What follows has to be set."""
+
+LATENT = "latent"
+"""No order that an engine takes leads there: there is a written argument (`catalogue.latent`)."""
+
+UNKNOWN = "unknown"
+"""No order that was tried leads there and nobody has argued that none does, or none could be played."""
+
+
+def reach_of(orders: Iterable[Order], version: Version | None) -> str:
+    """Return how an engine of this version comes to break a rule that breaks on `orders`.
+
+    That is `default`, `flag: SETTING` with several settings joined by "or", or `latent` where
+    none of the orders is taken.  Of an unknown version every order is taken that any release takes.
+    """
+    taken = [order for order in orders if order.taken and _in_release(order, version)]
+    if any(order.setting is None for order in taken):
+        return DEFAULT
+    settings = _fewest(dict.fromkeys(text for order in taken for text in _settings(order, version)))
+    return f"{FLAG}{' or '.join(settings)}" if settings else LATENT
+
+
+def evidence_of(orders: Iterable[Order], version: Version | None) -> Evidence:
+    """Return what the reach by these orders rests on: the best evidence among those of this version."""
+    seen = {order.evidence for order in orders if order.taken and _in_release(order, version)}
+    return next(each for each in Evidence if each in seen | {Evidence.READ})
+
+
+def _settings(order: Order, version: Version | None) -> list[str]:
+    others = [setting.text for setting in order.others if _in(setting.releases, version)]
+    return [*([order.setting] if order.setting else []), *others]
+
+
+def _fewest(settings: Iterable[str]) -> list[str]:
+    """Leave out a setting that needs all flags of another one, and more."""
+    flags = {text: frozenset(text.split(AND)) for text in settings}
+    return [text for text, own in flags.items() if not any(other < own for other in flags.values())]
+
+
+def _in_release(order: Order, version: Version | None) -> bool:
+    return _in(order.releases, version)
+
+
+def _in(releases: str, version: Version | None) -> bool:
+    return not releases or version is None or covers(releases, version)
+
+
+_WITHIN_BUDGET = (
+    "buffers have max_num_batched_tokens rows (models/qwen3_vl.py:2032, granite4_vision.py:568), and no step "
+    "has more tokens (v1/core/sched/scheduler.py:611) or is padded above them"
+)
+_ARGUMENTS: Mapping[str, Mapping[Rule, str]] = MappingProxyType(
+    {
+        "vllm": {
+            Rule.R3: (
+                "set takes all rows of a step, zeros of text included (models/qwen3_vl.py:3161), and each "
+                "embed is followed by the forward of its step (v1/worker/gpu_model_runner.py:3342, :4207)"
+            ),
+            Rule.R4: _WITHIN_BUDGET,
+            Rule.R6: f"storage moves where a call is above the capacity only; {_WITHIN_BUDGET}",
+            Rule.R8: (
+                "get and clear are given the rows of a tensor (models/qwen3_vl.py:3202, :3217), and set a "
+                "payload of the class's own (:3161)"
+            ),
+        },
+        "vllm-ascend": {
+            Rule.R9: (
+                "the runner pads a step to a multiple of the ranks where they share it "
+                "(vllm_ascend/worker/model_runner_v1.py:2876 and :2949 in 0.23.0.post1)"
+            ),
+        },
+    }
+)
+
+
+def latent_argument(package: str, rule: Rule) -> str | None:
+    """Return why no order of an engine breaks a rule; None where nobody has argued that."""
+    return _ARGUMENTS.get(package, {}).get(rule)

@@ -1,228 +1,266 @@
-"""Names of families, revisions and callers, and where each is defined (`MODULE:ATTRIBUTE`).
+"""Names of families, callers and systems beside the buffer, and where each is defined (MODULE:ATTRIBUTE).
 
-A name is added with one line here.  Nothing is imported before a name is loaded, so that listing
-names costs no torch.  Each kind has one typed function that loads its names:
+Nothing is imported before a name is loaded, so that listing names costs no torch.  Names of ours, and what is
+said of them, are read from their classes by syntax (`read_classes`).  Names of buffers are in
+`deepstack_harness.catalogue.buffers`.  Each kind has one typed function that loads its names:
 
 | kind | function |
 |---|---|
-| revisions and mutants | `deepstack_harness.mutants.by_name.buffer_named` |
-| families | `deepstack_harness.families.by_name.family_named` |
-| callers | `deepstack_harness.callers.by_name.caller_of` |
-| placeholder ranges | `deepstack_harness.ranges.by_name.range_named` |
-| dual-stream projections | `deepstack_harness.streams.by_name.dual_stream_named` |
-| systems | `deepstack_harness.auditing.systems.system_of` |
-| oracles of other packages | `deepstack_harness.oracles.extensions.extra_oracles` |
-| figures of other packages | `deepstack_harness.reporting.figures.figures_of` |
+| families | `family_named` |
+| revisions, mutants and right buffers | `deepstack_harness.catalogue.buffers.buffer_named` |
+| callers | `deepstack_harness.models.engine.caller_of` |
+| placeholder ranges | `deepstack_harness.audit.ranges.range_named` |
+| dual-stream projections | `deepstack_harness.audit.streams.projections.dual_stream_named` |
+| systems | `deepstack_harness.audit.systems.system_of` |
+| oracles of other packages | `deepstack_harness.contract.oracles.judge.extra_oracles` |
+| figures of other packages | `deepstack_harness.runs.report.figures.figures_of` |
 """
 
-from collections.abc import Mapping
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
-from deepstack_harness.catalogue.names import Entry, Names
+from typing_extensions import TypeIs
 
-_FAMILIES = "deepstack_harness.families"
-_REVISIONS = "deepstack_harness.revisions"
-_CALLERS = "deepstack_harness.callers"
-_AUDITING = "deepstack_harness.auditing"
-_ORACLES = "deepstack_harness.oracles"
+from deepstack_harness.contract.names import Entry, Names
+from deepstack_harness.contract.protocols import Family, FamilyWithVariants
+from deepstack_harness.errors import UsageError
+
+MODELS = Path(__file__).resolve().parents[1] / "models"
+"""The folder of decoders, buffers and engines."""
+
+
+@dataclass(frozen=True)
+class ReadClass:
+    """A class as its file has it: MODULE:CLASS, its name, and the first line of its docstring.
+
+    `stated` are the class attributes that are a text or a truth value, or a member of an enum, by the name
+    of the member (`R1` of `Rule.R1`).
+    """
+
+    target: str
+    name: str
+    summary: str
+    stated: Mapping[str, str | bool]
+
+
+def read_classes(file: Path, package: str = "deepstack_harness.models") -> Iterator[ReadClass]:
+    """Read the classes of a module of `package` by syntax, in their order.
+
+    The class `SomeFault` has the name `some_fault`, unless it states a `name`.
+    """
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            stated = dict(_stated(node))
+            yield ReadClass(
+                f"{package}.{file.stem}:{node.name}",
+                str(stated.get("name") or re.sub(r"(?<!^)(?=[A-Z])", "_", node.name).lower()),
+                (ast.get_docstring(node) or "").partition("\n")[0],
+                stated,
+            )
+
+
+def _stated(node: ast.ClassDef) -> Iterator[tuple[str, str | bool]]:
+    for statement in node.body:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=value)
+            ):
+                match value:
+                    case ast.Constant(value=str() | bool() as constant):
+                        yield name, constant
+                    case ast.Attribute(attr=member):
+                        yield name, member
+
+
+def family_named(text: str) -> Family:
+    """Return the family that `qwen3_vl` or `granite4_vision:payload_first+opaque` stands for.
+
+    Raises `UsageError` that lists the known names for an unknown family or variant, and for
+    variants that contradict each other.
+    """
+    base, colon, variants = text.partition(":")
+    family = FAMILIES.load(base, _is_family, f"a family: an object with {', '.join(_MEMBERS)}")
+    if not colon:
+        return family
+    if not _has_variants(family):
+        raise UsageError(f"family '{base}' has no variants, so there is no '{text}'")
+    return family.variant(variants)
+
+
+_MEMBERS = ("name", "hidden", "levels", "routed", "build", "positions")
+
+
+def _is_family(loaded: object) -> TypeIs[Family]:
+    return all(hasattr(loaded, member) for member in _MEMBERS)
+
+
+def _has_variants(family: Family) -> TypeIs[FamilyWithVariants]:
+    return hasattr(family, "variant")
+
+
+def _read_family(name: str) -> Entry:
+    """Return the entry of the module `models/NAME.py`, whose family class states `base = NAME`."""
+    classes = read_classes(MODELS / f"{name}.py")
+    summary = next(each.summary for each in classes if each.stated.get("base") == name)
+    return Entry(f"deepstack_harness.models.{name}:FAMILY", summary)
+
 
 FAMILIES = Names(
     "family",
     {
-        "qwen3_vl": Entry(
-            f"{_FAMILIES}.qwen3_vl:FAMILY", "Qwen3-VL text decoder, payload added after its first layers"
-        ),
-        "qwen3_omni_moe_thinker": Entry(
-            f"{_FAMILIES}.qwen3_omni_moe_thinker:FAMILY",
-            "Qwen3-Omni thinker: Qwen3-VL's decoder with a mixture of experts",
-        ),
-        "granite4_vision": Entry(
-            f"{_FAMILIES}.granite4_vision:FAMILY",
-            "Granite 4 Vision text decoder, payload added before its target layers, cut or padded to fit",
-        ),
+        name: _read_family(name)
+        for name in ("qwen3_vl", "qwen3_omni_moe_thinker", "granite4_vision", "gemma4")
     },
     "families",
 )
-"""Decoders; their variants are in `deepstack_harness.families.variants`."""
+"""Decoders; their variants are in `deepstack_harness.models.variants`."""
 
-REVISIONS = Names(
-    "revision",
-    {
-        "original": Entry(
-            f"{_REVISIONS}.qwen:OriginalBuffer", "vLLM 0.11 .. 0.19.1: no counter, get always slices"
-        ),
-        "pr40145": Entry(
-            f"{_REVISIONS}.qwen:Pr40145Buffer",
-            "vLLM 0.20.0, 0.20.1: counter, None when empty, ValueError above it",
-        ),
-        "pr40932": Entry(
-            f"{_REVISIONS}.qwen:Pr40932Buffer", "vLLM 0.20.2 .. 0.22.1: counter, None when empty, no check"
-        ),
-        "pr43617": Entry(f"{_REVISIONS}.qwen:Pr43617Buffer", "vLLM 0.23.0 .. 0.27: never None, get resizes"),
-        "pr49397": Entry(
-            f"{_REVISIONS}.qwen:Pr49397Buffer", "vLLM 0.28.0 .. 0.33.0: no buffers without a vision tower"
-        ),
-        "pr44384": Entry(
-            f"{_REVISIONS}.qwen:Pr44384Buffer", "not merged: levels made anew beside the hidden states"
-        ),
-        "omni_0_22": Entry(
-            f"{_REVISIONS}.omni:OmniBuffer",
-            "vllm-omni 0.22.0 .. 0.30.0: get zeroes the rows behind the count",
-        ),
-        "granite_full": Entry(
-            f"{_REVISIONS}.granite:GraniteFullBuffer",
-            "Granite of vLLM 0.20.0 .. 0.20.2: whole buffers reach the compiled model",
-        ),
-        "granite_rows": Entry(
-            f"{_REVISIONS}.granite:GraniteRowsBuffer",
-            "granite_full, and the graph writes back all rows of them",
-        ),
-        "granite_sliced": Entry(
-            f"{_REVISIONS}.granite:GraniteSlicedBuffer", "Granite of vLLM 0.21.0 .. 0.33.0: sliced"
-        ),
-        "reference": Entry(f"{_REVISIONS}.reference:ReferenceBuffer", "keeps every rule"),
-    },
-    "revisions",
-)
-"""Buffers; `deepstack_harness.catalogue.mutants` has the faulty variants of `reference`."""
 
-CALLERS = Names(
-    "caller",
-    {
-        "engine": Entry(f"{_CALLERS}.engine:Engine", "one get, one decode, one clear for each step"),
-        "micro_batches": Entry(
-            f"{_CALLERS}.micro_batches:MicroBatches", "fault: both halves of a step read from row 0 on"
-        ),
-        "micro_batches_sliced": Entry(
-            f"{_CALLERS}.micro_batches:MicroBatchesSliced", "the payload is read once and cut for each half"
-        ),
-        "skips_set": Entry(f"{_CALLERS}.payload_faults:SkipsSet", "fault: the payload is never set"),
-        "overwrites_payload": Entry(
-            f"{_CALLERS}.payload_faults:OverwritesPayload", "fault: the decoder is given None instead"
-        ),
-        "asks_by_batch_size": Entry(
-            f"{_CALLERS}.payload_faults:AsksByBatchSize", "fault: one row is asked for, whatever the tokens"
-        ),
-        "takes_one_span": Entry(
-            f"{_CALLERS}.payload_faults:TakesOneSpan",
-            "fault: visual tokens with gaps between get wrong rows",
-        ),
-        "never_clears": Entry(f"{_CALLERS}.payload_faults:NeverClears", "fault: no step ends a payload"),
-        "fixed_level_range": Entry(
-            f"{_CALLERS}.payload_faults:FixedLevelRange", "fault: three levels are added, whatever there are"
-        ),
-        "packs_levels": Entry(
-            f"{_CALLERS}.other_layouts:PacksLevels", "the levels are packed behind the embeddings, if any"
-        ),
-        "splits_levels": Entry(
-            f"{_CALLERS}.other_layouts:SplitsLevels", "the decoder cuts every level for ranks, and joins them"
-        ),
-        "masked_scatter": Entry(
-            f"{_CALLERS}.other_layouts:MaskedScatter", "a mask and features, scattered by the decoder"
-        ),
-        "boolean_index": Entry(
-            f"{_CALLERS}.other_layouts:BooleanIndex",
-            "fault: a mask and features, which the decoder adds by a boolean index",
-        ),
-        "ids_while_profiling": Entry(
-            f"{_CALLERS}.ids_while_profiling:IdsWhileProfiling",
-            "fault: token ids in the profile run, embeddings afterwards",
-        ),
-        "embeddings_always": Entry(
-            f"{_CALLERS}.ids_while_profiling:EmbeddingsAlways", "embeddings in the profile run too"
-        ),
-        "static_inputs": Entry(
-            f"{_CALLERS}.static_inputs:StaticInputs",
-            "inputs are slices of storage with as many rows as the buffer",
-        ),
-        "made_in_float32_on_cpu": Entry(
-            f"{_CALLERS}.wrong_placement:MadeInFloat32OnCpu",
-            "fault: the buffer is made before the model's dtype and device are in force",
-        ),
-        "made_in_bfloat16": Entry(
-            f"{_CALLERS}.wrong_placement:MadeInBfloat16", "fault: the buffer is made in bfloat16"
-        ),
-        "made_in_float64": Entry(
-            f"{_CALLERS}.wrong_placement:MadeInFloat64", "fault: the buffer is made in float64"
-        ),
-        "made_on_meta": Entry(
-            f"{_CALLERS}.wrong_placement:MadeOnMeta", "fault: the buffer is made on the meta device"
-        ),
-        "without_vision_tower": Entry(
-            f"{_CALLERS}.wrong_placement:WithoutVisionTower",
-            "the tower is skipped: the buffer is on meta, or not made where its factory knows that",
-        ),
-        "payload_not_sharded": Entry(
-            f"{_CALLERS}.sharding_faults:PayloadNotSharded",
-            "fault: ranks share hidden states, and each adds the whole payload",
-        ),
-        "payload_sharded_unpadded": Entry(
-            f"{_CALLERS}.sharding_faults:PayloadShardedUnpadded",
-            "fault: the payload is split by its own size, hidden states by the padded one",
-        ),
-        "payload_chunked_unpadded": Entry(
-            f"{_CALLERS}.sharding_faults:PayloadChunkedUnpadded",
-            "fault: the payload is cut by torch.chunk, whose last part is short or missing",
-        ),
-        "wrong_ranks_rows": Entry(
-            f"{_CALLERS}.sharding_faults:WrongRanksRows", "fault: each rank adds its neighbour's payload"
-        ),
-        "pipeline_stages": Entry(
-            f"{_CALLERS}.pipeline:PipelineStages", "two stages, levels sent to the one that has their layers"
-        ),
-        "pipeline_loses_levels": Entry(
-            f"{_CALLERS}.pipeline:PipelineLosesLevels",
-            "fault: two stages, levels of the second one's layers are lost",
-        ),
-        "pipeline_refused": Entry(
-            f"{_CALLERS}.pipeline:PipelineRefused", "two stages, refused where levels would be lost"
-        ),
-        "order_of_additions": Entry(
-            f"{_CALLERS}.order_of_additions:OrderOfAdditions",
-            "fault: the payload is added in another order than in the reference",
-        ),
-        "state_in_trace": Entry(
-            f"{_CALLERS}.state_in_trace:StateInTrace",
-            "fault: the compiled decoder reads the count of tokens from an attribute",
-        ),
-        "payload_on_model": Entry(
-            f"{_CALLERS}.payload_on_model:PayloadOnModel",
-            "fault: the compiled decoder reads the payload from an attribute",
-        ),
-    },
-    "callers",
-)
+def _read_callers() -> Iterator[tuple[str, Entry]]:
+    """Yield the engines that state whether they are `faulty`; their bases do not."""
+    for module in ("engine", "engine_faults", "engine_layouts", "per_layer_inputs"):
+        for each in read_classes(MODELS / f"{module}.py"):
+            if "faulty" in each.stated:
+                yield (
+                    each.name,
+                    Entry(each.target, each.summary, fault=each.summary if each.stated["faulty"] else ""),
+                )
+
+
+CALLERS = Names("caller", dict(_read_callers()), "callers")
 """Code that drives a buffer and a decoder; `REVISION@CALLER` names one that is not the correct engine."""
 
 SYSTEMS = Names(
     "system",
     {
         "placeholder_ranges": Entry(
-            f"{_AUDITING}.ranges_and_streams:PlaceholderRanges",
+            "deepstack_harness.audit.systems:PlaceholderRanges",
             "which tokens of a placeholder receive embeddings",
         ),
         "dual_stream": Entry(
-            f"{_AUDITING}.ranges_and_streams:DualStreams", "two projections of one input on two streams"
+            "deepstack_harness.audit.systems:DualStreams", "two projections of one input on two streams"
         ),
         "kernels": Entry(
-            f"{_AUDITING}.kernel_incidents:Kernels", "code generated for a decoder with its buffer"
+            "deepstack_harness.audit.systems:Kernels", "code generated for a decoder with its buffer"
         ),
     },
 )
-"""Systems beside the buffer, whose incidents play no trace; each is an `auditing.systems.System`."""
+"""Systems beside the buffer, each a `deepstack_harness.audit.systems.System`; they play no trace."""
 
 SYSTEMS_OF_SOURCES = ("placeholder_ranges", "dual_stream")
 """Systems that a vLLM source has code of, which `audit` judges too."""
 
 ORACLES_BESIDE: Mapping[str, Entry] = {
-    "R10": Entry(f"{_ORACLES}.kernels:judge", "rows, sizes and bytes of generated kernels"),
-    "R12": Entry(f"{_ORACLES}.ranges:judge", "wrong answers of a placeholder range"),
-    "R13": Entry(f"{_ORACLES}.ordering:judge", "pairs that nothing orders, other results, surplus subgraphs"),
-    "R14": Entry(f"{_ORACLES}.memory:judge", "bytes outside of tensors, rows of memory never written"),
+    "R10": Entry(
+        "deepstack_harness.contract.oracles.compiler:judge_kernels",
+        "rows, sizes and bytes of generated kernels",
+    ),
+    "R12": Entry(
+        "deepstack_harness.contract.oracles.neighbours:judge_ranges", "wrong answers of a placeholder range"
+    ),
+    "R13": Entry(
+        "deepstack_harness.contract.oracles.neighbours:judge_ordering",
+        "pairs that nothing orders, other results, surplus subgraphs",
+    ),
+    "R14": Entry(
+        "deepstack_harness.contract.oracles.compiler:judge_accesses",
+        "bytes outside of tensors, rows of memory never written",
+    ),
 }
-"""Oracles of the systems beside the buffer, whose own oracles are in `oracles.all_rules`."""
-
-EXTRA_ORACLES = Names("oracle", {}, "oracles")
-"""Oracles of other packages; `deepstack_harness.oracles.extensions` says what they may do."""
+"""Oracles of the systems beside the buffer, whose own oracles are in `contract.oracles.judge`."""
 
 EXTRA_FIGURES = Names("figure", {}, "figures")
 """Figures of the report that other packages declare: functions from RunData to Figure."""
+
+
+_EMPTY, _WRAPS = "an empty mask", "end index 0"
+
+PLACEHOLDER_RANGES = Names(
+    "placeholder range",
+    {
+        "reference": Entry("deepstack_harness.audit.ranges:ReferenceRange", "a list, bad arguments raise"),
+        "tensor": Entry(
+            "deepstack_harness.audit.ranges:TensorRange", "cumulative sum as tensor, indexed at every call"
+        ),
+        "list": Entry(
+            "deepstack_harness.audit.ranges:ListRange", "cumulative sum as list, as vLLM 0.20.0 on"
+        ),
+        "tensor_empty": Entry("deepstack_harness.audit.ranges:EmptyTensorRange", "tensor", fault=_EMPTY),
+        "tensor_wraps": Entry("deepstack_harness.audit.ranges:WrapsTensorRange", "tensor", fault=_WRAPS),
+        "tensor_faulty": Entry(
+            "deepstack_harness.audit.ranges:FaultyTensorRange",
+            "tensor, as vLLM 0.16.0 .. 0.19.1",
+            fault=f"{_EMPTY}; {_WRAPS}",
+        ),
+        "list_empty": Entry("deepstack_harness.audit.ranges:EmptyListRange", "list", fault=_EMPTY),
+        "list_wraps": Entry("deepstack_harness.audit.ranges:WrapsListRange", "list", fault=_WRAPS),
+        "list_faulty": Entry(
+            "deepstack_harness.audit.ranges:FaultyListRange", "list", fault=f"{_EMPTY}; {_WRAPS}"
+        ),
+    },
+)
+"""Factories of placeholder ranges: each a `deepstack_harness.audit.ranges.MakeRange`."""
+
+
+DUAL_STREAM = Names(
+    "dual-stream variant",
+    {
+        "sequential": Entry(
+            "deepstack_harness.audit.streams.projections:SEQUENTIAL", "one projection after the other"
+        ),
+        "dual": Entry(
+            "deepstack_harness.audit.streams.projections:DUAL",
+            "a stream for each projection, ordered by events, as vLLM #36795",
+        ),
+        "dual_of_copy": Entry(
+            "deepstack_harness.audit.streams.projections:DUAL_OF_COPY",
+            "dual over a copy that the allocator is told of",
+        ),
+        "start_forgotten": Entry(
+            "deepstack_harness.audit.streams.projections:START_FORGOTTEN",
+            "dual",
+            fault="the other stream does not wait for the input",
+        ),
+        "done_forgotten": Entry(
+            "deepstack_harness.audit.streams.projections:DONE_FORGOTTEN",
+            "dual",
+            fault="nobody waits for the other stream",
+        ),
+        "done_recorded_outside": Entry(
+            "deepstack_harness.audit.streams.projections:DONE_RECORDED_OUTSIDE",
+            "dual",
+            fault="event 1 recorded outside the auxiliary stream",
+        ),
+        "start_waited_too_early": Entry(
+            "deepstack_harness.audit.streams.projections:START_WAITED_TOO_EARLY",
+            "dual",
+            fault="event 0 waited for before it is recorded",
+        ),
+        "done_waited_too_early": Entry(
+            "deepstack_harness.audit.streams.projections:DONE_WAITED_TOO_EARLY",
+            "dual",
+            fault="event 1 waited for before it is recorded",
+        ),
+        "memory_reused_too_early": Entry(
+            "deepstack_harness.audit.streams.projections:MEMORY_REUSED_TOO_EARLY",
+            "dual over a copy",
+            fault="memory given back while the other stream reads",
+        ),
+        "fixed_op": Entry(
+            "deepstack_harness.audit.streams.projections:FIXED_OP", "dual behind an op that takes its weights"
+        ),
+        "named_op": Entry(
+            "deepstack_harness.audit.streams.projections:NAMED_OP",
+            "dual behind an op that takes the layer's name",
+            fault="the name in the graph: every layer a subgraph of its own (vLLM #38152)",
+        ),
+    },
+)
+"""Dual-stream projections: each a `deepstack_harness.audit.streams.projections.DualStream`."""
+
+VARIANTS: Mapping[str, Names] = {"placeholder_ranges": PLACEHOLDER_RANGES, "dual_stream": DUAL_STREAM}
+"""Variants of each of `SYSTEMS` but for the kernels; the `fault` of an entry says what is wrong with it."""

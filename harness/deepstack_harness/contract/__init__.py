@@ -1,1 +1,4 @@
-"""The contract between engines and buffers: rules, traces, cases, interfaces, the ledger; knows no torch."""
+"""The contract between engines and buffers: rules, traces, cases, facts, rows, interfaces; no torch.
+
+Private: what is public is imported from `deepstack_harness` itself.
+"""

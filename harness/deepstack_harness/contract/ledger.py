@@ -12,7 +12,7 @@ from enum import Enum, StrEnum
 from itertools import zip_longest
 
 from deepstack_harness.contract.observation import RowRange, Rows
-from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.rules import PayloadKind, Rule
 from deepstack_harness.contract.trace import READS_BUFFER, RUNS_DECODER, Op, Step
 
 
@@ -42,13 +42,15 @@ class Expected:
     """The expectation of one step: its outcome, the rule that a deviation breaks, the rows of each level.
 
     `levels` has the expected runs of each level; empty for steps that read nothing.  Rows in `may_be_zero`
-    are right as zeros too: they belong to a micro-batch that is still alive (see `Ledger.commit`).
+    are right as zeros too: they belong to a micro-batch that is still alive (see `Ledger.commit`).  Of a
+    payload that has rows for every token, rows outside of `real` are padding; None for other payloads.
     """
 
     outcome: CallOutcome
     rule: Rule
     levels: Rows = ()
     may_be_zero: range = NO_ROWS
+    real: range | None = None
 
 
 @dataclass
@@ -94,6 +96,8 @@ class Ledger:
     promised: int = 0
     asked: int | None = None
     """Rows that the last get asked for; None after a set or a clear."""
+    kind: PayloadKind = PayloadKind.VISUAL
+    """Of a payload that has rows for every token, rows behind N are padding; after a clear all rows are."""
 
     def __post_init__(self) -> None:
         """Begin with an empty buffer of the stated capacity."""
@@ -142,8 +146,8 @@ class Ledger:
         if step.fail is not None or step.tokens > self.capacity:
             has_to = step.fail is None and step.op in READS_BUFFER and step.tokens <= self.promised
             outcome = CallOutcome.ANSWERS if has_to else CallOutcome.EITHER
-            return Expected(outcome, Rule.R4, rows, self._may_be_zero)
-        return Expected(CallOutcome.ANSWERS, Rule.R2, rows, self._may_be_zero)
+            return Expected(outcome, Rule.R4, rows, self._may_be_zero, self._real)
+        return Expected(CallOutcome.ANSWERS, Rule.R2, rows, self._may_be_zero, self._real)
 
     def commit(self, step: Step, *, accepted: bool, capacity: int, content: Rows | None = None) -> None:
         """Move on behind a step; `accepted`: its last buffer call returned, `capacity`: reported then.
@@ -171,6 +175,12 @@ class Ledger:
     def _may_be_zero(self) -> range:
         live = self.live
         return NO_ROWS if live is None or live.parts is None else range(live.first_row, live.tokens)
+
+    @property
+    def _real(self) -> range | None:
+        if self.kind is PayloadKind.VISUAL:
+            return None
+        return range(self.live.first_row, self.live.tokens) if self.live else NO_ROWS
 
     def _all_levels(self, tokens: int) -> Rows:
         return tuple(self.rows(level, tokens) for level in range(self.levels))

@@ -4,12 +4,13 @@ Nothing here knows torch; dtypes and devices are their names (`float32`, `cuda:0
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from deepstack_harness.contract.facts.accesses import AccessFacts
+from deepstack_harness.contract.facts import AccessFacts
+from deepstack_harness.contract.rules import PayloadKind
 
 NOT_FINITE = sys.float_info.max
 """Stands for a distance that is NaN or infinite, which JSON cannot carry."""
@@ -29,6 +30,10 @@ class RowRange(NamedTuple):
     level: int
     row: int
     rows: int
+
+
+RowOrigin = tuple[int | None, int, int]
+"""Origin of one row: (payload, level, row), as in `RowRange`."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,18 @@ class GraphUse:
 
 
 @dataclass(frozen=True)
+class PaddingFacts:
+    """The influence of padded rows on real ones, for a payload that has rows for every token.
+
+    The decoder ran a second time with other values in the `padded` rows behind N; `changed` of the real
+    rows came out with other bits.
+    """
+
+    padded: int
+    changed: int
+
+
+@dataclass(frozen=True)
 class StepFacts:
     """The facts of one step; `capacity` and `generation` are the buffer's afterwards.
 
@@ -153,7 +170,8 @@ class StepFacts:
     answers that this get changed, though no set, clear or resize came between.  `failed_allocation`: an
     allocation was made to fail, as the step asks for with `fail=`.
 
-    `accesses` is what the kernels of the step touched, for arms whose code is interpreted.
+    `accesses` is what the kernels of the step touched, for arms whose code is interpreted.  `padding` is
+    there for steps of a payload that has rows for every token, where a live decoder ran over padded rows.
     """
 
     step: str
@@ -172,26 +190,33 @@ class StepFacts:
     earlier_changed: int = 0
     failed_allocation: bool = False
     accesses: AccessFacts | None = None
+    padding: PaddingFacts | None = None
 
 
 @dataclass(frozen=True)
-class GraphFacts:
-    """The compiler's work over a trace: counts, and reasons in its own words.
+class GraphCounts:
+    """Graphs that a backend compiled, recompiles with Dynamo's reasons (64 at most), and graph breaks."""
+
+    graphs: int
+    recompiles: int
+    breaks: int
+    reasons: tuple[str, ...] = field(default=(), kw_only=True)
+
+
+@dataclass(frozen=True)
+class GraphFacts(GraphCounts):
+    """The compiler's work over a trace.
 
     `guards` and `kept` count guards before and after the policy; the `payload_`
     pair counts those on the decoder's payload argument only.  `limit_hit`: Dynamo
     reached its recompile limit, where by default it falls back to eager silently.
     """
 
-    graphs: int
-    recompiles: int
-    breaks: int
     limit_hit: bool
     guards: int
     kept: int
     payload_guards: int
     payload_kept: int
-    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -203,7 +228,7 @@ class Observation:
     `error` says why something could not be measured.  `ended` says how the process that
     played the case ended before the last step; the steps from there on are unavailable.
     `capacity` is the number of token rows that the buffer stated before the first step; None where there
-    is no buffer, or it could not say.
+    is no buffer, or it could not say.  `payload_kind` is the family's.
     """
 
     dtype: str
@@ -218,6 +243,7 @@ class Observation:
     error: str | None = None
     ended: str | None = None
     capacity: int | None = None
+    payload_kind: PayloadKind = PayloadKind.VISUAL
 
     def to_json(self) -> bytes:
         """Return one line of JSON."""

@@ -1,20 +1,31 @@
 """Interfaces: Buffer, Decoder, Family, Session, Probe, and the optional members of some of them.
 
-Shapes: h hidden size, n tokens of a step, N tokens set, P tokens asked for.
-torch is imported by type checkers only.
+The docstrings of `Buffer` and `Decoder` are the contract; `contract_text` and `quoted` show them in help and
+in messages.  Optional members are looked up by name, each by one function below the protocols, so that a
+user's class needs to import nothing.
+
+Shapes: h hidden size, n tokens of a step, N tokens set, P tokens asked for.  torch is imported by type
+checkers only.
 """
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+from deepstack_harness.contract.rules import PayloadKind, Rule
+from deepstack_harness.errors import StepUnavailable
 
-    from deepstack_harness.contract.facts.accesses import AccessFacts
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from torch import Tensor, nn
+
+    from deepstack_harness.contract.facts import AccessFacts
+
 
 Facts_co = TypeVar("Facts_co", covariant=True)
 
@@ -195,6 +206,14 @@ class Family(Protocol):
         ...
 
 
+class StatesPayload(Protocol):
+    """A family that states which payload it has; without these members it is `hidden` wide and visual."""
+
+    width: int
+    """Columns of a level of the payload."""
+    payload_kind: PayloadKind
+
+
 class FamilyWithVariants(Family, Protocol):
     """A family that has variants: the same decoder with other sizes or another order of operations."""
 
@@ -207,7 +226,8 @@ class FamilyWithVariants(Family, Protocol):
 class Profile:
     """The largest sizes, which an arm may prepare for before the first step.
 
-    `capacity` is in token rows; `levels` and `hidden` are those of the payload.
+    `capacity` is in token rows; `levels` and `hidden` are those of the payload, whose width is the hidden
+    size of most families.
     """
 
     capacity: int
@@ -316,3 +336,119 @@ class Probe(Protocol[Facts_co]):
     def facts(self) -> Facts_co:
         """Return what was measured; raises `deepstack_harness.errors.NotMeasured` if nothing was."""
         ...
+
+
+def generation_of(buffer: Buffer) -> int | None:
+    """Return the generation of a `protocols.AnnouncesMoves`, None for other buffers."""
+    generation: int | None = getattr(buffer, "generation", None)
+    return generation
+
+
+def has_vision(buffer: Buffer) -> bool:
+    """Return what a `protocols.StatesVision` states; True for other buffers."""
+    return bool(getattr(buffer, "vision", True))
+
+
+def payload_width(family: Family) -> int:
+    """Return the columns of a level: those that a `protocols.StatesPayload` states, else the hidden size."""
+    width: int = getattr(family, "width", family.hidden)
+    return width
+
+
+def payload_kind(family: Family) -> PayloadKind:
+    """Return the kind of payload that a `protocols.StatesPayload` states; VISUAL for other families."""
+    kind: PayloadKind = getattr(family, "payload_kind", PayloadKind.VISUAL)
+    return kind
+
+
+def release(buffer: Buffer) -> None:
+    """Let a `protocols.ReleasesStorage` free old storage."""
+    released: Callable[[], None] | None = getattr(buffer, "release", None)
+    if released is not None:
+        released()
+
+
+def resize(buffer: Buffer, tokens: int) -> None:
+    """Resize a buffer; raises `StepUnavailable` for one without this method."""
+    resized: Callable[[int], None] | None = getattr(buffer, "resize", None)
+    if resized is None:
+        raise StepUnavailable(f"{type(buffer).__name__} has no resize")
+    resized(tokens)
+
+
+def begins_steps(buffer: Buffer) -> bool:
+    """Return whether the buffer is a `protocols.BeginsSteps`."""
+    return hasattr(buffer, "begin_step")
+
+
+def begin_step(buffer: Buffer, tokens: int, *, profile: bool) -> None:
+    """Start a step of a `protocols.BeginsSteps`."""
+    begin: Callable[..., None] | None = getattr(buffer, "begin_step", None)
+    if begin is not None:
+        begin(tokens, profile=profile)
+
+
+def follow(buffer: Buffer, like: Tensor) -> None:
+    """Show hidden states (n, h) to a `protocols.FollowsTensors`."""
+    followed: Callable[[Tensor], None] | None = getattr(buffer, "follow", None)
+    if followed is not None:
+        followed(like)
+
+
+def in_graph(make: BufferFactory, decoder: nn.Module) -> nn.Module:
+    """Return the module to run or compile for buffers of `make`: `decoder`, or its wrapper.
+
+    The wrapper is that of a `protocols.WorksInGraph`.
+    """
+    wrap: Callable[[nn.Module], nn.Module] | None = getattr(make, "in_graph", None)
+    return decoder if wrap is None else wrap(decoder)
+
+
+def take_accesses(session: Session) -> AccessFacts | None:
+    """Return what the kernels of a `protocols.KnowsAccesses` touched since the last call, None for others."""
+    take: Callable[[], AccessFacts | None] | None = getattr(session, "take_accesses", None)
+    return None if take is None else take()
+
+
+def innermost(session: Session) -> Session:
+    """Return the session inside a `protocols.WrapsSession`, or the session itself."""
+    inner: Session = getattr(session, "inner", session)
+    return inner
+
+
+_CALLS = ("get", "set", "clear", "resize", "capacity")
+_ABOUT: dict[Rule, tuple[str, ...]] = {
+    Rule.R1: ("get",),
+    Rule.R2: ("get", "set"),
+    Rule.R3: ("set",),
+    Rule.R4: ("resize", "capacity"),
+    Rule.R5: ("clear",),
+    Rule.R7: ("get",),
+    Rule.R11: ("get",),
+}
+"""The calls whose text says what a rule promises; the others are in the text of the whole class."""
+WHERE = "the whole contract: pytest --fixtures -v, or deepstack_harness.contract.protocols.Buffer"
+
+
+def text_of_call(call: str) -> str:
+    """Return the contract of `get`, `set`, `clear`, `resize` or `capacity`, as paragraphs."""
+    return inspect.getdoc(getattr(Buffer, call)) or ""
+
+
+def contract_text() -> str:
+    """Return the whole contract of a buffer and its decoder."""
+    classes = (Buffer, BufferFactory, AnnouncesMoves, ReleasesStorage, Decoder)
+    texts = {each.__name__: inspect.getdoc(each) or "" for each in classes}
+    calls = {f"Buffer.{call}": text_of_call(call) for call in _CALLS}
+    parts = {"Buffer": texts.pop("Buffer"), **calls, **texts}
+    return "\n\n".join(f"{name}\n{_indented(text)}" for name, text in parts.items())
+
+
+def quoted(rule: Rule) -> str:
+    """Return the promise of a rule, and where the contract says more about it."""
+    calls = " and ".join(f"Buffer.{call}" for call in _ABOUT.get(rule, ()))
+    return f"{rule} {rule.word}: {rule.promise}" + (f" (see {calls})" if calls else "")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" if line else "" for line in text.splitlines())

@@ -1,6 +1,6 @@
 """The contract R0..R14: one promise each, as names that stay stable."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 
@@ -100,5 +100,34 @@ PROMISES: dict[Rule, tuple[str, str]] = {
     Rule.R14: (
         "memory",
         "no kernel accesses memory outside its tensors, and nothing that was never written reaches rows < n",
+    ),
+}
+
+
+class PayloadKind(StrEnum):
+    """The tokens that a family's payload has rows for, and with that the end of a payload.
+
+    VISUAL: rows of the visual tokens of a step.  A clear ends the payload, and all rows behind N are zeros.
+    EVERY_TOKEN: rows of every token of every step, as Gemma's per-layer inputs.  A clear may keep them or end
+    them, and rows behind N are padding, which may hold anything that no output of a row before N depends on.
+    """
+
+    VISUAL = "visual"
+    EVERY_TOKEN = "every_token"
+
+    @property
+    def not_asked(self) -> Mapping[Rule, str]:
+        """The rules of which a payload of this kind is asked nothing, or less, each with the reason."""
+        return _NOT_ASKED if self is PayloadKind.EVERY_TOKEN else {}
+
+
+_NOT_ASKED: Mapping[Rule, str] = {
+    Rule.R2: (
+        "not asked: zeros behind N, because per-layer inputs exist for every token of a step, "
+        "so that the rows behind N are padding"
+    ),
+    Rule.R5: (
+        "not asked: per-layer inputs exist for every token of every step, and no step without them follows, "
+        "so that nothing clears them: the next set replaces them"
     ),
 }

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 
-from deepstack_harness.clean_text import shortened
 from deepstack_harness.errors import UsageError
+from deepstack_harness.text import shortened
 
 
 class Op(StrEnum):
@@ -117,11 +117,11 @@ class Step:
         edges = [edge for span in self.spans or () for edge in span]
         if edges != sorted(set(edges)) or (edges and edges[-1] > self.tokens):
             raise TraceError(f"step '{self}': spans= takes ranges in order within {self.tokens} tokens")
-        self._one_of("layout", LAYOUTS)
-        self._one_of("dtype", DTYPES)
-        self._one_of("values", VALUES)
-        self._one_of("on", (SECOND,))
-        self._one_of("count", COUNTS)
+        self._check_option("layout", LAYOUTS)
+        self._check_option("dtype", DTYPES)
+        self._check_option("values", VALUES)
+        self._check_option("on", (SECOND,))
+        self._check_option("count", COUNTS)
         if self.count is not None and self.op not in CALLS_BUFFER - {Op.SET}:
             raise TraceError(f"step '{self}': only get, clear and resize take count=")
         if self.count == "bool" and self.tokens not in (0, 1):
@@ -129,7 +129,7 @@ class Step:
         if self.fail is not None and self.fail < 1:
             raise TraceError(f"step '{self}': fail= takes the number of an allocation, from 1")
 
-    def _one_of(self, key: str, known: tuple[str, ...]) -> None:
+    def _check_option(self, key: str, known: tuple[str, ...]) -> None:
         value = getattr(self, key)
         if value is not None and value not in known:
             raise TraceError(f"step '{self}': {key}= takes one of {', '.join(known)}, not '{value}'")
@@ -152,7 +152,7 @@ class Step:
     @classmethod
     def parse(cls, text: str) -> "Step":
         """Read one step, or raise `TraceError` that quotes it."""
-        steps = _parsed(text)
+        steps = _parse_steps(text)
         if len(steps) != 1:
             raise TraceError(f"step '{text.strip()}': times= repeats a step of a trace, this is one step")
         return steps[0]
@@ -193,7 +193,7 @@ class Trace:
         """Return the text that `Trace.parse` reads."""
         header = [f"{key} {value}" for key in _HEADER[:-1] if (value := getattr(self, key)) is not None]
         header += [f"buffers {self.buffers}"] if self.buffers > 1 else []
-        return f"{' '.join([f'cap {self.capacity}', *header])}: " + "; ".join(_told(self.steps))
+        return f"{' '.join([f'cap {self.capacity}', *header])}: " + "; ".join(_texts_of(self.steps))
 
     def __iter__(self) -> Iterator[Step]:
         """Iterate over the steps in order."""
@@ -212,15 +212,15 @@ class Trace:
     @classmethod
     def parse(cls, text: str) -> "Trace":
         """Read the one-line form, or raise `TraceError` that quotes the bad step."""
-        found = _TRACE.fullmatch(text.strip())
-        if found is None:
+        match = _TRACE.fullmatch(text.strip())
+        if match is None:
             raise TraceError(f"trace '{text}' does not read 'cap N: step; step', as in {_EXAMPLE}")
-        steps = [step for part in found["steps"].split(";") if part.strip() for step in _parsed(part)]
+        steps = [step for part in match["steps"].split(";") if part.strip() for step in _parse_steps(part)]
         if len(steps) > MOST_STEPS:
             raise TraceError(f"a trace has up to {MOST_STEPS:,} steps, not {len(steps):,}")
-        header = _header(text, found["header"])
+        header = _header(text, match["header"])
         return cls(
-            _number(text, found["capacity"]),
+            _number(text, match["capacity"]),
             tuple(steps),
             levels=_count(text, header, "levels"),
             hidden=_count(text, header, "hidden"),
@@ -230,28 +230,28 @@ class Trace:
         )
 
 
-def _told(steps: tuple[Step, ...]) -> Iterator[str]:
+def _texts_of(steps: tuple[Step, ...]) -> Iterator[str]:
     """Iterate over the steps as text, long runs of one step as one."""
     for text, run in groupby(map(str, steps)):
         times = len(list(run))
         yield from [f"{text} times={times}"] if times >= _OFTEN else [text] * times
 
 
-def _parsed(text: str) -> tuple[Step, ...]:
+def _parse_steps(text: str) -> tuple[Step, ...]:
     """Read the text of one step, which may ask for several with `times=`."""
-    found = _STEP.fullmatch(text.strip())
-    if found is None or found["op"] not in set(Op):
+    match = _STEP.fullmatch(text.strip())
+    if match is None or match["op"] not in set(Op):
         raise TraceError(
             f"step '{text.strip()}' is not one of {', '.join(Op)} with a token count, as in 'set 9'"
         )
-    op = Op(found["op"])
-    if (found["tokens"] is None) != (op is Op.RELOAD):
+    op = Op(match["op"])
+    if (match["tokens"] is None) != (op is Op.RELOAD):
         wants = "no token count" if op is Op.RELOAD else f"a token count, as in '{op} 9'"
         raise TraceError(f"step '{text.strip()}': {op} takes {wants}")
-    options = _options(text, found["options"])
+    options = _options(text, match["options"])
     step = Step(
         op,
-        _number(text, found["tokens"] or "0"),
+        _number(text, match["tokens"] or "0"),
         levels=_count(text, options, "levels"),
         hidden=_count(text, options, "hidden"),
         request=options.get("request"),
@@ -297,10 +297,10 @@ def _options(step: str, text: str) -> dict[str, str]:
 def _spans(step: str, text: str | None) -> tuple[tuple[int, int], ...] | None:
     if text is None:
         return None
-    found = [_SPAN.fullmatch(part) for part in text.split("+")]
-    if not all(found):
+    ranges = [_SPAN.fullmatch(part) for part in text.split("+")]
+    if not all(ranges):
         raise TraceError(f"step '{step.strip()}': spans= takes ranges of tokens as in 0-3+6-9, not '{text}'")
-    return tuple((_number(step, span[1]), _number(step, span[2])) for span in found if span)
+    return tuple((_number(step, span[1]), _number(step, span[2])) for span in ranges if span)
 
 
 def _count(step: str, options: dict[str, str], key: str) -> int | None:

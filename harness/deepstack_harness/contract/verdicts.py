@@ -1,13 +1,21 @@
-"""Verdicts: their order, their words, and how a known failure changes them.
+"""Verdicts, judgements and rows: what is said of a rule, and how it is stored.
 
-No other module lists verdicts in an order, calls one of them broken or unexpected, or names one for readers.
+A `Verdict` is one word; no other module lists verdicts in an order, calls one of them broken or unexpected,
+or names one for readers.  A `Judgement` is an oracle's statement about one rule.  A `Row` is a judgement
+with everything that says what was judged: rows are stored and compared for years, so they are versioned and
+plain data.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
+
+from deepstack_harness.contract.case import Case, Regime
+from deepstack_harness.contract.facts import System
+from deepstack_harness.contract.observation import RowOrigin
 from deepstack_harness.contract.rules import Rule
 
 
@@ -118,12 +126,79 @@ class Effect(StrEnum):
     COST = "cost"
 
 
+class Shape(StrEnum):
+    """The shape of a fault: what is wrong in the first place that breaks a rule, without its numbers.
+
+    Wrong rows are named for where their content comes from, calls for what they did.  Known failures and
+    findings are told apart by rule and shape, so that a new fault of a rule does not hide behind a known one.
+    """
+
+    # Rows: what they hold instead of what is due.
+    ZEROS = "zeros"
+    NEVER_SET = "values never set"
+    LIVE = "other rows of the live payload"
+    REPLACED = "replaced payload"
+    CLEARED = "cleared payload"
+    REJECTED = "rejected payload"
+    OTHER_BUFFER = "payload of the other buffer"
+    OTHER_RANK = "rows of another rank"
+    CALLER = "caller's tensor"
+    MISSING = "missing rows"
+    SURPLUS = "surplus rows"
+    WIDTH = "wrong width"
+    PARTITION = "rows without one owner"
+    # Calls, and what they leave behind.
+    RAISED = "raised"
+    ACCEPTED = "accepted"
+    CAPACITY = "wrong capacity"
+    ARGUMENT_CHANGED = "argument changed"
+    ANSWER_CHANGED = "earlier answer changed"
+    # Answers.
+    NONE = "none"
+    LEVELS = "wrong number of levels"
+    DTYPE = "wrong dtype"
+    DEVICE = "wrong device"
+    CONTAINER = "other container"
+    STRIDES = "other strides"
+    GRADIENT = "other requires_grad"
+    # Storage that graphs were captured on.
+    MOVED = "storage moved"
+    GENERATION = "generation went back"
+    ALLOCATED = "allocated during capture"
+    DETACHED = "graph on old storage"
+    FREED = "storage freed"
+    # Outputs, graphs and kernels.
+    OUTPUT = "output differs"
+    NO_EFFECT = "payload without effect"
+    PADDING_READ = "real rows depend on padding"
+    GRAPHS = "too many graphs"
+    BREAKS = "graph break"
+    RECOMPILE_LIMIT = "recompile limit"
+    WORK = "too many rows"
+    FIXED_SIZE = "size without the tokens"
+    TRAFFIC = "too many bytes"
+    OUTSIDE = "outside its tensor"
+    UNWRITTEN = "memory never written"
+    # Systems beside the buffer.
+    EMPTY_MASK = "empty mask"
+    END_ZERO = "end index 0"
+    COUNT = "wrong count"
+    UNORDERED = "unordered operations"
+    SUBGRAPHS = "distinct subgraphs"
+
+
 @dataclass(frozen=True)
 class Judgement:
     """An oracle's statement about one rule: a figure against a limit, not only yes or no.
 
-    `effect` is there for broken rules whose facts tell it, see `deepstack_harness.oracles.effect`.  `steps`
-    are the numbers (from 1) of the steps in which a rule of the buffer was seen broken.
+    The figure is `value` against `limit` in `unit`.  `effect` is there for broken rules whose facts tell
+    it, see `deepstack_harness.contract.oracles.judge`; for a kept R3 it is PADDING where rows behind N are
+    stale, as those of a payload with rows for every token may be.  `steps` are the numbers (from 1) of the
+    steps in which the rule was seen broken.
+
+    The fields behind it say what was wrong first, so that nobody has to read it out of `detail`, which is a
+    sentence for people: the `shape`; `level`, `row` (of the step) and `origin` of the first wrong row, None
+    where no row is wrong or the row is missing; and the type of the `exception` that a call raised.
     """
 
     rule: Rule
@@ -134,6 +209,22 @@ class Judgement:
     detail: str = ""
     effect: Effect | None = None
     steps: tuple[int, ...] = ()
+    shape: str | None = None
+    level: int | None = None
+    row: int | None = None
+    origin: RowOrigin | None = None
+    exception: str = ""
+
+    @property
+    def step(self) -> int | None:
+        """Number of the first step in which the rule was seen broken; None where no step was."""
+        return self.steps[0] if self.steps else None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The fields of a `Row` that come from its judgement, by name."""
+        names = ("rule", "verdict", "value", "limit", "unit", "effect", "detail", "shape")
+        return {name: getattr(self, name) for name in names}
 
 
 class RuleVerdicts:
@@ -171,3 +262,100 @@ class RuleVerdicts:
     def breaks_exactly(self, rules: frozenset[Rule] | None) -> bool:
         """Say whether all rules could be judged and these alone are broken; any may be broken for None."""
         return not self.unjudged and rules in (None, self.broken)
+
+
+SCHEMA_VERSION = 3
+"""The version of every stored row, and of the folders that hold rows."""
+READABLE_VERSIONS = frozenset({2, SCHEMA_VERSION})
+"""Versions of rows and folders that are still read; rows of version 2 have no `shape`."""
+
+
+class Evidence(StrEnum):
+    """The ground that `Row.reach` rests on.
+
+    ENGINE: seen in a running engine.  EMULATED: the engine's scheduler ran, graphs were emulated.  READ:
+    read in the engine's source.
+    """
+
+    ENGINE = "engine"
+    EMULATED = "emulated"
+    READ = "read"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One judgement, one JSON object per line (`--json`, `rows.jsonl`).
+
+    `engine` is the package whose source was judged, None for buffers of ours and of users.  `family`,
+    `trace`, `arm` and what follows from the arm are empty for systems that play no trace.  `case` is the id
+    of the case (`Case.id`, or one of its own in a test), empty where there is none.  `expected`: True where
+    a failure of the rule is known, None where no catalogue was asked.  `node_id` is the pytest node id, in
+    tests only.  `where` is a file of the package that was judged, with lines: `vllm/a.py:12-40`.
+    `shape` says what is wrong with a broken rule (`Shape`, or a word of another package's oracle).
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    incident: str | None = None
+    system: str = System.DEEPSTACK
+    engine: str | None = None
+    family: str = ""
+    model_class: str | None = None
+    revision: str
+    source: str | None = None
+    trace: str = ""
+    arm: str = ""
+    regime: Regime = Regime.NONE
+    guard_policy: str = ""
+    shape_policy: str = ""
+    backend: str = ""
+    capture: str = ""
+    device: str = "cpu"
+    dtype: str = ""
+    rule: Rule
+    verdict: Verdict
+    value: float | None = None
+    limit: float | None = None
+    unit: str = ""
+    reach: str | None = None
+    evidence: Evidence | None = None
+    effect: Effect | None = None
+    detail: str = ""
+    node_id: str | None = None
+    torch: str = ""
+    case: str = ""
+    where: str | None = None
+    expected: bool | None = None
+    shape: str | None = None
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Family, arm and device: the line of the verdict matrix."""
+        return self.family or "-", self.arm or "-", self.device or "-"
+
+    def to_json(self) -> str:
+        """Return one line of JSON, without a line end."""
+        return msgspec.json.encode(self).decode()
+
+
+def row_of_case(case: Case, judgement: Judgement, torch: str, incident: str | None = None) -> Row:
+    """Return the row of one judgement of one case, beside no expectation."""
+    arm = case.arm
+    return Row(
+        incident=incident, engine=case.buffer.package, family=case.family,
+        model_class=case.buffer.model_class, revision=case.subject, source=case.buffer.source,
+        trace=str(case.trace), arm=arm.name, regime=case.regime, guard_policy=arm.guards,
+        shape_policy=arm.shapes, backend=arm.backend, capture=arm.capture, device=case.device,
+        dtype=case.dtype, torch=torch, case=case.id, **judgement.columns,
+    )  # fmt: skip
+
+
+def beside_expectation(row: Row, *, broken: bool | None, reference: str = "") -> Row:
+    """Return the row as it stands beside what is known of its rule; see `against_expectation`.
+
+    `reference` is the issue that a known failure waits for; it is added to the detail.
+    """
+    verdict = against_expectation(row.verdict, broken=broken)
+    detail = row.detail
+    if reference and verdict is not row.verdict:
+        detail = f"{detail} [known: {reference}]".strip()
+    return replace(row, verdict=verdict, expected=broken, detail=detail)

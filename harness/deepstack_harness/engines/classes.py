@@ -3,27 +3,34 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from deepstack_harness.binding.argument_class import ArgumentClass, MakeEngine
-from deepstack_harness.binding.argument_files import ArgumentCut
-from deepstack_harness.binding.cut_model import ModelCut
-from deepstack_harness.binding.discover import FoundCut
-from deepstack_harness.binding.found_classes import Found, define_found
-from deepstack_harness.binding.methods_class import MethodsClass, define_methods
-from deepstack_harness.binding.split_files import SplitCut
-from deepstack_harness.binding.splitter import PayloadSplitter
-from deepstack_harness.engines.cuts import cut_methods_of, cuts_of
-from deepstack_harness.engines.fastdeploy_model import define_fastdeploy
-from deepstack_harness.engines.marked_model import KINDS as MARKED_KINDS
-from deepstack_harness.engines.marked_model import MarkedEngine, of_lmdeploy, of_transformers
-from deepstack_harness.engines.sglang_model import SglangEngine
-from deepstack_harness.engines.sglang_runner_stand_ins import RUNNER_KINDS
-from deepstack_harness.engines.sglang_stand_ins import KINDS
-from deepstack_harness.engines.splitter_model import MegatronSplitter, SwiftSplitter, rehearse
-from deepstack_harness.engines.tensorrt_model import KINDS as TENSORRT_KINDS
-from deepstack_harness.engines.tensorrt_model import TensorRtEngine
-from deepstack_harness.engines.tpu_inference_model import define_patched
-from deepstack_harness.engines.vllm_ascend_model import define_wrapped
-from deepstack_harness.errors import UsageError
+from deepstack_harness.engines.bind import (
+    ArgumentClass,
+    FoundClass,
+    MakeEngine,
+    PayloadSplitter,
+    define_found,
+)
+from deepstack_harness.engines.bound_class import MethodsClass, define_methods
+from deepstack_harness.engines.cut_model import ModelCut
+from deepstack_harness.engines.discover import ArgumentCut, FoundCut, SplitCut
+from deepstack_harness.engines.kinds.fastdeploy_model import define_fastdeploy
+from deepstack_harness.engines.kinds.marked_model import (
+    KINDS as MARKED_KINDS,
+)
+from deepstack_harness.engines.kinds.marked_model import (
+    MarkedEngine,
+    of_lmdeploy,
+    of_transformers,
+)
+from deepstack_harness.engines.kinds.sglang_model import SglangEngine
+from deepstack_harness.engines.kinds.sglang_stand_ins import KINDS, RUNNER_KINDS
+from deepstack_harness.engines.kinds.splitter_model import MegatronSplitter, SwiftSplitter, rehearse
+from deepstack_harness.engines.kinds.tensorrt_model import KINDS as TENSORRT_KINDS
+from deepstack_harness.engines.kinds.tensorrt_model import TensorRtEngine
+from deepstack_harness.engines.kinds.tpu_inference_model import define_patched
+from deepstack_harness.engines.kinds.vllm_ascend_model import define_wrapped
+from deepstack_harness.engines.known import cut_methods_of, cuts_of
+from deepstack_harness.errors import Reason, UsageError, reason_of
 from deepstack_harness.sources.source import Source
 
 
@@ -32,44 +39,48 @@ def methods_of(source: Source, family: str = "qwen3_vl") -> MethodsClass:
 
     Raises `UsageError` too for a class that cannot be run without its package.
     """
-    return _define(source)(cut_methods_of(source, family))
+    return _definer(source)(cut_methods_of(source, family))
 
 
-def classes_of(source: Source) -> list[Found]:
+def classes_of(source: Source) -> list[FoundClass]:
     """Find and bind every deepstack class of a source; raise what `cuts_of` raises."""
-    return [define_class(source, found) for found in cuts_of(source)]
+    return [define_class(source, found_cut) for found_cut in cuts_of(source)]
 
 
-def define_class(source: Source, found: FoundCut) -> Found:
+def define_class(source: Source, found_cut: FoundCut) -> FoundClass:
     """Define a class in each way in which it was cut, with the engine around it where there is one."""
-    overlaid = _OVERLAYS.get(source.package)
-    if overlaid is not None:
-        return overlaid(source, found)
-    cut = found.methods
+    define_overlaid = _OVERLAYS.get(source.package)
+    if define_overlaid is not None:
+        return define_overlaid(source, found_cut)
+    cut = found_cut.methods
     if isinstance(cut, SplitCut):
-        return _define_splitter(source, found, cut)
+        return _define_splitter(source, found_cut, cut)
     if not isinstance(cut, ArgumentCut):
-        return define_found(source, found, _define(source))
+        return define_found(source, found_cut, _definer(source))
     make, kinds = _ARGUMENT_ENGINES[source.package]
     bound = ArgumentClass(cut, make, kinds)
-    why = found.forward if isinstance(found.forward, str) else ""
+    refusals = (found_cut.forward,) if isinstance(found_cut.forward, Reason) else ()
     try:
         graphs = bound.rehearse()
     except UsageError as error:
-        return Found(source, found.model_class, found.member, refusals=(why, str(error)))
-    return Found(source, found.model_class, found.member, bound, refusals=(why,), graphs=graphs)
+        return FoundClass(
+            source, found_cut.model_class, found_cut.member, refusals=(*refusals, reason_of(error))
+        )
+    return FoundClass(
+        source, found_cut.model_class, found_cut.member, bound, refusals=refusals, graphs=graphs
+    )
 
 
-def _define_splitter(source: Source, found: FoundCut, cut: SplitCut) -> Found:
+def _define_splitter(source: Source, found_cut: FoundCut, cut: SplitCut) -> FoundClass:
     try:
         splitter = _SPLITTERS[source.package](cut)
         rehearse(splitter)
     except UsageError as error:
-        return Found(source, found.model_class, found.member, refusals=(str(error),))
-    return Found(source, found.model_class, found.member, splits=splitter)
+        return FoundClass(source, found_cut.model_class, found_cut.member, refusals=(reason_of(error),))
+    return FoundClass(source, found_cut.model_class, found_cut.member, splits=splitter)
 
 
-def _define(source: Source) -> Callable[[ModelCut], MethodsClass]:
+def _definer(source: Source) -> Callable[[ModelCut], MethodsClass]:
     """Return what defines a class of a source by its get, set and clear."""
     return _BUFFER_ENGINES.get(source.package, define_methods)
 
@@ -89,7 +100,7 @@ _SPLITTERS: Mapping[str, Callable[[SplitCut], PayloadSplitter]] = {
     "megatron-bridge": MegatronSplitter,
 }
 """Package -> what makes a splitter of its functions."""
-_OVERLAYS: Mapping[str, Callable[[Source, FoundCut], Found]] = {
+_OVERLAYS: Mapping[str, Callable[[Source, FoundCut], FoundClass]] = {
     "tpu-inference": define_patched,
     "vllm-ascend": define_wrapped,
 }

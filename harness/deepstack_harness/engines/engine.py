@@ -3,21 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from deepstack_harness.binding.argument_files import ArgumentFiles
-from deepstack_harness.binding.cut_class import STORAGE
-from deepstack_harness.binding.cut_model import (
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.engines.cut_class import STORAGE
+from deepstack_harness.engines.cut_model import (
     BY_FORWARD,
     BY_METHODS,
     PLAIN_PARTS,
     EngineParts,
     ModelClass,
+    Patch,
     Way,
 )
-from deepstack_harness.binding.cut_patch import Patch
-from deepstack_harness.binding.discover import ModelFiles
-from deepstack_harness.binding.split_files import SplitFiles
-from deepstack_harness.contract.rules import Rule
-from deepstack_harness.sources.known_package import KnownPackage
+from deepstack_harness.engines.discover import ArgumentFiles, ModelFiles, SplitFiles
+from deepstack_harness.sources.source import KnownPackage
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,9 @@ class KnownEngine:
     `split` is there for an engine that splits a payload over ranks, and is judged by that alone.
 
     `by_path` says why only files on disk can be judged, for an engine without releases on the package index.
-    `handed`, `methods` and `forward` are those of `ModelFiles`.
+    `payload_argument`, `methods` and `forward` are those of `ModelFiles`.  `needs` has, by the name of a
+    class, what a checkpoint has to have before the class carries a payload, where no published one is known
+    to.
     """
 
     package: KnownPackage
@@ -83,14 +83,21 @@ class KnownEngine:
     cannot_ask: Mapping[Rule, str] = field(default_factory=dict)
     split: SplitFiles | None = None
     by_path: str = ""
-    handed: str = STORAGE
+    payload_argument: str = STORAGE
     methods: Way = BY_METHODS
     forward: Way | None = BY_FORWARD
+    needs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def files(self) -> ModelFiles:
         """The place of the model files, for `discover`."""
         known = {**self.by_methods, **self.by_forward}
         return ModelFiles(
-            self.folder, self.word, tuple(known.values()), self.parts, self.handed, self.methods, self.forward
+            self.folder,
+            self.word,
+            tuple(known.values()),
+            self.parts,
+            self.payload_argument,
+            self.methods,
+            self.forward,
         )

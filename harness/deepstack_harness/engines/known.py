@@ -1,22 +1,130 @@
-"""The list of engines: open a source of one of them, and find its engine again."""
+"""The list of engines: open a source of one of them, and find its classes again.
 
-from deepstack_harness.engines.engine import KnownEngine
-from deepstack_harness.engines.fastdeploy import FASTDEPLOY
-from deepstack_harness.engines.marked_engines import LMDEPLOY, TRANSFORMERS
-from deepstack_harness.engines.not_driven import NOT_DRIVEN
-from deepstack_harness.engines.plugin_base import over_base
-from deepstack_harness.engines.sglang import SGLANG
-from deepstack_harness.engines.splitters import SPLITTING
-from deepstack_harness.engines.tensorrt import TENSORRT_LLM
-from deepstack_harness.engines.tpu_inference import TPU_INFERENCE
-from deepstack_harness.engines.vllm import VLLM
-from deepstack_harness.engines.vllm_ascend import VLLM_ASCEND
-from deepstack_harness.engines.vllm_omni import VLLM_OMNI
-from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.locate import locate
-from deepstack_harness.sources.overlaid import split_over
-from deepstack_harness.sources.requirement import PathRequest, ReleaseRequest, parse_source
-from deepstack_harness.sources.source import Source
+`open_source` opens what a user names: a release, a wheel, a tree, or the bare name of an engine's package,
+which becomes its newest release.  A plugin needs a base source as well, whose classes it changes: the one
+that a user names, or the release that the plugin pins.  `cuts_of` finds and cuts the deepstack classes of a
+source as its engine says; for a plugin these are the classes of its base, each with the plugin's patch.
+
+`NOT_DRIVEN` has the engines that carry deepstack and whose sources cannot be judged, each with the reason.
+Their payloads were read in releases and repositories of August to November 2026.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from deepstack_harness.engines.cut_model import ModelCut, Patch, cut_known, cut_patch
+from deepstack_harness.engines.discover import (
+    FoundCut,
+    depth_limited,
+    find_argument_cuts,
+    find_cuts,
+    find_split_cuts,
+)
+from deepstack_harness.engines.engine import KnownEngine, Overlay
+from deepstack_harness.engines.kinds.fastdeploy import FASTDEPLOY
+from deepstack_harness.engines.kinds.marked_engines import LMDEPLOY, TRANSFORMERS
+from deepstack_harness.engines.kinds.sglang import SGLANG
+from deepstack_harness.engines.kinds.splitters import SPLITTING
+from deepstack_harness.engines.kinds.tensorrt import TENSORRT_LLM
+from deepstack_harness.engines.kinds.tpu_inference import TPU_INFERENCE
+from deepstack_harness.engines.kinds.vllm import VLLM
+from deepstack_harness.engines.kinds.vllm_ascend import VLLM_ASCEND
+from deepstack_harness.engines.kinds.vllm_omni import VLLM_OMNI
+from deepstack_harness.engines.syntax import class_named
+from deepstack_harness.errors import Reason, UsageError, reason_of, unknown_name
+from deepstack_harness.sources.request import (
+    OVER,
+    Overlaid,
+    PathRequest,
+    Release,
+    ReleaseRequest,
+    locate,
+    needs_base,
+    parse_source,
+    split_over,
+)
+from deepstack_harness.sources.source import KnownPackage, Source
+
+_OVERLAY = "it changes the forward of a vLLM class, and nobody has written how its runner gives the rows"
+_ARGUMENT = "the payload is an argument, and nobody has written how its writer and its layers are called"
+_NOT_PYTHON = "its decoder is no Python"
+
+NOT_DRIVEN: Mapping[str, str] = MappingProxyType(
+    {
+        "vllm-gaudi": f"{_OVERLAY}; it has no release on a package index",
+        "vllm-rbln": "the payload is an input of a graph that the vendor's own compiler makes",
+        "optimum-rbln": "the payload is an input of a graph that the vendor's own compiler makes",
+        "sglang-omni": _ARGUMENT,
+        "rtp-llm": f"{_ARGUMENT}; it has no release on a package index",
+        "lightllm": "its payload is added by a Triton kernel out of an image cache",
+        "mlx-vlm": "its payload is an argument of MLX arrays, whose semantics are not those of torch",
+        "atom": "it has no deepstack of its own; its plugin for SGLang copies SGLang's argument",
+        "ktransformers": "nobody has read it",
+        "exllamav3": "nobody has read it",
+        "llama-cpp": _NOT_PYTHON,
+        "xllm": _NOT_PYTHON,
+        "mnn": _NOT_PYTHON,
+        "onnxruntime-genai": _NOT_PYTHON,
+        "mistral-rs": _NOT_PYTHON,
+    }
+)
+"""Normalised package name -> why it cannot be judged."""
+
+
+def over_base(text: str, plugin: Source, engine: KnownEngine, base: Source | None) -> Overlaid:
+    """Return the plugin's source over `base`, or else over the release that its own files pin.
+
+    Raises `UsageError` for a base of another package, and where no file pins a release.
+    """
+    overlay = engine.overlay
+    assert overlay is not None
+    package = overlay.base.package
+    if base is None:
+        version = pinned_version(plugin, engine)
+        if version is None:
+            raise needs_base(text, engine.package, package)
+        base = Release(package, version)
+    if base.package != package.name:
+        raise UsageError(
+            f"'{text}': {engine.package.title} changes classes of {package.title}, not of {base.label}"
+        )
+    return Overlaid(plugin, engine.package.module, base)
+
+
+def pinned_version(plugin: Source, engine: KnownEngine) -> Version | None:
+    """Return the release of the base that a plugin's metadata or build files name; None where none does.
+
+    Raises `MachineError` where a file cannot be fetched.
+    """
+    overlay = engine.overlay
+    assert overlay is not None
+    wanted = re.compile(
+        _PINNED.format(name=re.escape(overlay.base.package.name)), re.MULTILINE | re.IGNORECASE
+    )
+    metadata = ("PKG-INFO", f"{engine.package.module}-{plugin.version}.dist-info/METADATA")
+    for member in (*metadata, *overlay.pinned_in):
+        try:
+            pin = wanted.search(plugin.read(member).text)
+            if pin:
+                return Version(pin["required"] or pin["tag"])
+        except (UsageError, ValueError):  # no such file, no text, no version: another one may tell
+            continue
+    return None
+
+
+_PINNED = (
+    r"^(?:Requires-Dist:\s*)?{name}\s*\(?==\s*(?P<required>[^\s,;)*]+)\)?\s*(?:;.*)?$"
+    r"|^ARG\s+{name}_TAG=v?(?P<tag>[0-9]\S*)\s*$"
+)
+"""A requirement of exactly one version, or the tag that a Dockerfile checks out."""
+
 
 ENGINES: tuple[KnownEngine, ...] = (
     VLLM,
@@ -42,16 +150,16 @@ def open_source(text: str) -> Source:
     what is no plugin; `MachineError` where a file that may pin a base cannot be fetched.
     """
     named, base = split_over(text)
-    source = one_source(named)
+    source = locate_source(named)
     engine = engine_of(source)
     if engine.overlay is not None:
-        return over_base(named, source, engine, None if base is None else one_source(base))
+        return over_base(named, source, engine, None if base is None else locate_source(base))
     if base is not None:
         raise UsageError(f"'{text}': {engine.package.title} changes no classes of another package")
     return source
 
 
-def one_source(text: str) -> Source:
+def locate_source(text: str) -> Source:
     """Return the source that `text` names, of a plugin without its base; raise what `open_source` raises."""
     request = parse_source(text)
     if not isinstance(request, PathRequest) and request.package in NOT_DRIVEN:
@@ -86,3 +194,128 @@ def open_alone(text: str) -> Source:
 def engine_of(source: Source) -> KnownEngine:
     """Return the engine of a source that `open_source` opened."""
     return next(engine for engine in ENGINES if engine.package.name == source.package)
+
+
+def newest_release(package: KnownPackage) -> str:
+    """Return `PACKAGE==VERSION`: the final release, not yanked, that pip would install on this Python.
+
+    Asks the package index; raises `MachineError` where no such release can be seen, `UsageError` for an
+    engine whose releases are not there.
+    """
+    refuse_release(package.name, package.name)
+    # Not at the top: the clients for an index take longer to import than a local source to bind.
+    from deepstack_harness.sources.index import Index
+
+    return f"{package.name}=={Index(package).newest()}"
+
+
+def newest_source(package: KnownPackage) -> str:
+    """Return the newest release as a source: of a plugin that pins no base, over the newest base.
+
+    Raises `MachineError` where a release cannot be seen.
+    """
+    text = newest_release(package)
+    overlay = next(engine.overlay for engine in ENGINES if engine.package == package)
+    if overlay is None:
+        return text
+    try:
+        open_source(text)
+    except UsageError:
+        return f"{text}{OVER}{newest_release(overlay.base.package)}"
+    return text
+
+
+def named_package(text: str) -> KnownPackage | None:
+    """Return the package whose bare name `text` is; None for anything else, and for a path that exists.
+
+    A checkout of vLLM has a folder `vllm`, so that a path wins over the name.
+    """
+    named = [engine.package for engine in ENGINES if engine.package.name == canonicalize_name(text)]
+    return named[0] if named and not Path(text).exists() else None
+
+
+def find_patched(source: Source, overlay: Overlay) -> list[FoundCut]:
+    """Cut every class of the base that the plugin changes, derived ones too, with its patch.
+
+    A class that the base lacks is refused.  Raises what `find_cuts` raises.
+    """
+    cuts = {found_cut.model_class: found_cut for found_cut in find_cuts(source, overlay.files)}
+    lacking = [name for name in overlay.patches if name not in cuts]
+    return [
+        *(
+            _with_patch(source, overlay, found_cut, name)
+            for found_cut in cuts.values()
+            if (name := _patched_name(source, overlay.patches, cuts, found_cut))
+        ),
+        *(_absent(source, overlay.patches[name], name) for name in lacking if cuts),
+    ]
+
+
+def _with_patch(source: Source, overlay: Overlay, found_cut: FoundCut, name: str) -> FoundCut:
+    """Return a class with the patch of the class `name`, or with the reason why that cannot be cut."""
+    try:
+        patch = cut_patch(
+            source, overlay.patches[name], name, stand_ins=overlay.stand_ins, given=overlay.given
+        )
+    except UsageError as error:
+        return replace(found_cut, methods=reason_of(error), forward=reason_of(error))
+    return replace(found_cut, patch=patch)
+
+
+def _absent(source: Source, patch: Patch, name: str) -> FoundCut:
+    why = Reason(
+        f"{source.label} has no class {name} that keeps a deepstack payload, which {patch.member} changes"
+    )
+    return FoundCut(name, patch.member, why, why)
+
+
+def _patched_name(
+    source: Source, patches: Mapping[str, Patch], cuts: Mapping[str, FoundCut], found_cut: FoundCut
+) -> str | None:
+    """Return the nearest class, the class itself or one that it is derived from, that has a patch."""
+    return next((name for name in _lineage(source, cuts, found_cut, ()) if name in patches), None)
+
+
+def _lineage(
+    source: Source, cuts: Mapping[str, FoundCut], found_cut: FoundCut, derived: tuple[str, ...]
+) -> Iterator[str]:
+    """Yield the class and its base classes; a damaged source may name a derived class as a base."""
+    yield found_cut.model_class
+    on_the_way = (*derived, found_cut.model_class)
+    name = found_cut.model_class.rpartition(".")[2]  # classes of one name have a folder in front of it
+    for base in class_named(source.read(found_cut.member), name).bases:
+        if isinstance(base, ast.Name) and base.id in cuts and base.id not in on_the_way:
+            yield from _lineage(source, cuts, cuts[base.id], on_the_way)
+
+
+def cuts_of(source: Source) -> list[FoundCut]:
+    """Find and cut every deepstack class of a source; raise what `find_cuts` raises."""
+    engine = engine_of(source)
+    if engine.overlay is not None:
+        return find_patched(source, engine.overlay)
+    if engine.argument is not None:
+        return find_argument_cuts(source, engine.argument)
+    if engine.split is not None:
+        return find_split_cuts(source, engine.split)
+    return find_cuts(source, engine.files)
+
+
+def cut_methods_of(source: Source, family: str = "qwen3_vl") -> ModelCut:
+    """Cut the class that has the get, set and clear of a family.
+
+    Raises `UsageError` that says what is missing when this source has no such buffer, `MachineError` when
+    the source cannot be fetched.
+    """
+    engine = engine_of(source)
+    if engine.argument is not None or engine.split is not None:
+        raise UsageError(
+            f"{source.label} has no get, set and clear to call, its payload is an argument: "
+            "'audit --source SOURCE' judges it"
+        )
+    models = engine.by_methods
+    # A variant such as `qwen3_vl:2b` changes our decoder and not the engine's class.
+    name = family.partition(":")[0]
+    if name not in models:
+        raise unknown_name("model", family, models)
+    with depth_limited(source):
+        return cut_known(source, models[name], engine.methods)

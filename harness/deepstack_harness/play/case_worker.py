@@ -1,16 +1,24 @@
-"""A worker that plays cases, seen from the process that judges them; no torch is imported here."""
+"""A warm worker that plays cases, as the process that judges them calls it; no torch is imported here.
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+`play.work` has the functions that run in the worker.  Here are their names and the types of their answers,
+and what is made of an answer, or of the end of the worker: the observation of a case.  A buffer class of the
+user, `MODULE:CLASS`, is imported in a worker too, and checked that it fits the interface.
+"""
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, cast
 
 import msgspec
 
-from deepstack_harness.contract.buffer_ref import BufferKind
-from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.case import BufferKind, BufferRef, Case, user_buffer
 from deepstack_harness.contract.observation import METHODS, Observation, Raised, StepFacts
-from deepstack_harness.play.source_class import SourceClass
+from deepstack_harness.contract.protocols import WHERE, BufferFactory
+from deepstack_harness.errors import Reason, UsageError, passes_through
+from deepstack_harness.workers.child import Channel
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
@@ -22,88 +30,128 @@ from deepstack_harness.workers.outcomes import (
     Signalled,
     TimedOut,
     WorkerEnd,
+    value_of,
 )
-from deepstack_harness.workers.profiles import SandboxProfile
-from deepstack_harness.workers.worker import Worker
+from deepstack_harness.workers.profiles import COMPILE, FOREIGN_LIMITS, SandboxProfile
+from deepstack_harness.workers.remote import Remote
+from deepstack_harness.workers.warm import WarmWorker
+
+Way = Literal["methods", "forward", "compiled"]
+"""A class is driven by its get, set and clear, by its `embed_input_ids` and `forward`, or by these two over
+its own text model, compiled."""
+
+
+@dataclass(frozen=True)
+class SourceClass:
+    """A class of a source: the text by which the user named the source, and how the class is driven.
+
+    `family` chooses the class that the engine has for a model family, driven by its methods; otherwise it
+    is `model_class`, one of those that were found in the source.
+    """
+
+    text: str
+    model_class: str
+    way: Way = "methods"
+    family: str | None = None
+
 
 WORK = "deepstack_harness.play.work"
 _COMPILED_WORK = "deepstack_harness.play.compiled_work"
 
 
-class CaseWorker:
-    """Worker that plays cases; a case that broke it makes the next call start another one."""
+@dataclass(frozen=True)
+class Played:
+    """A case that was played: its observation without the steps that were sent as facts.
+
+    `device_works` is False for a GPU that does not answer: after some errors every later call of a process
+    fails there, so that the worker must not be used again.
+    """
+
+    observation: Observation
+    device_works: bool
+
+
+@dataclass(frozen=True)
+class Defined:
+    """The ways in which a class of a source can be driven, and the reasons why others cannot.
+
+    `replays` is True for a class with graphs of its own, and `lost` is what those lose; `not_driven` says
+    why graphs of its engine are not driven.  `splits` is True
+    for a function that splits a payload over ranks.  `compiled` is the place of the text model that the class
+    hands its payload to, `MEMBER:LINE NAME`, where it is compiled and can be run, and `uncompiled` says why
+    there is none.  `note` is what else is known of the class.
+    """
+
+    methods: bool
+    forward: bool
+    refusals: tuple[Reason, ...]
+    replays: bool
+    lost: str
+    not_driven: Reason | None
+    splits: bool
+    compiled: str = ""
+    uncompiled: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Described:
+    """The name of a class of a source, and the file name that tracebacks show."""
+
+    model_class: str
+    filename: str
+
+
+@dataclass(frozen=True)
+class BoundBuffer:
+    """A buffer that a worker has found, and the version of torch there."""
+
+    buffer: BufferRef
+    torch: str
+
+
+PLAY = Remote(f"{WORK}:play", Played)
+DEFINE = Remote(f"{WORK}:define", Defined)
+DESCRIBE = Remote(f"{WORK}:describe", Described)
+WHERE_RETURNED = Remote(f"{WORK}:where_returned", str)
+LOAD = Remote(f"{WORK}:load", str)
+SPLIT = Remote(f"{WORK}:split", Observation)
+PLAY_SPLIT = Remote(f"{WORK}:play_split", Observation)
+BIND = Remote(f"{WORK}:bind_shared_work", BoundBuffer)
+PLAY_SHARED = Remote(f"{WORK}:play_shared", Observation)
+PLAY_ALONE = Remote(f"{WORK}:play_alone", Observation)
+
+
+class CaseWorker(WarmWorker):
+    """A warm worker that plays cases."""
 
     def __init__(
         self,
         limits: Limits,
-        environment: Mapping[str, str] | None = None,
-        started: Callable[[Worker], None] = lambda _: None,
-        sandbox: SandboxProfile | None = None,
         *,
+        environment: Mapping[str, str] | None = None,
+        sandbox: SandboxProfile | None = None,
         compiles: bool = False,
     ) -> None:
-        """Start nothing before the first call; `started` is called with every worker.
+        """Start no process before the first call.
 
         Code under test needs a `sandbox`; None is for workers that run code of ours alone.  A worker whose
         cases are known to compile is ready when it has imported Dynamo too.
         """
-        self._sandbox = sandbox
-        self._preload = _COMPILED_WORK if compiles else WORK
-        self._limits = limits
-        self._environment = environment
-        self._started = started
-        self._worker: Worker | None = None
-        self.ends = 0
-        """Workers that ended by themselves, or had to be ended."""
+        preload = _COMPILED_WORK if compiles else WORK
+        super().__init__(limits, preload=preload, environment=environment, sandbox=sandbox)
 
-    def __enter__(self) -> Self:
-        """Return this worker, to be closed."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the worker."""
-        self.close()
-
-    def start(self) -> WorkerEnd | None:
-        """Wait until a worker can be called; return its end where it cannot."""
-        return self._ready().start()
-
-    def play(self, case: Case, source: SourceClass | None = None) -> CallResult:
-        """Play a case; `observation_of` reads the result."""
-        asked = {"case": msgspec.to_builtins(case), "source": msgspec.to_builtins(source)}
-        result = self.call(f"{WORK}:play", asked)
-        if isinstance(result, Answered) and not result.value["device_works"]:
+    def play(self, case: Case, source: SourceClass | None = None) -> CallResult[Played]:
+        """Play a case, of which `source` has the class; `observation_of` reads the result."""
+        result = self.call(PLAY, {"case": case, "source": source})
+        if isinstance(result, Answered) and not result.value.device_works:
             self.close()
         if isinstance(result, RaisedInWorker) and result.exit_code is None:
             self.close()
         return result
 
-    def call(self, target: str, arguments: Mapping[str, Any]) -> CallResult:
-        """Call any function in the worker, as `Worker.call` does."""
-        result = self._ready().call(target, arguments)
-        if isinstance(result, WorkerEnd):
-            self.ends += 1
-            self.close()
-        return result
 
-    def close(self) -> None:
-        """End the worker; the next call starts another one."""
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None
-
-    def _ready(self) -> Worker:
-        if self._worker is None:
-            self._worker = Worker(
-                self._limits, preload=self._preload, environment=self._environment, sandbox=self._sandbox
-            )
-            self._started(self._worker)
-        return self._worker
-
-
-def observation_of(case: Case, result: CallResult) -> Observation:
+def observation_of(case: Case, result: CallResult[Played]) -> Observation:
     """Return what a call of `CaseWorker.play` has shown of a case, whatever became of the worker.
 
     Where the worker ended in a method of the buffer, that is a fact of the step, like an exception; the
@@ -115,11 +163,11 @@ def observation_of(case: Case, result: CallResult) -> Observation:
         raise result.as_error
     steps = tuple(msgspec.convert(fact, StepFacts) for fact in result.facts[1:])
     if isinstance(result, Answered):
-        seen = msgspec.convert(result.value["observation"], Observation)
-        return replace(seen, steps=(*steps, *seen.steps))
+        rest = result.value.observation
+        return replace(rest, steps=(*steps, *rest.steps))
     if not result.facts:
-        told = "\n".join(filter(None, [_reason(result), result.output.strip()]))
-        return Observation(case.dtype, case.device, 0, 0, "", (), error=told)
+        error = "\n".join(filter(None, [_reason(result), result.output.strip()]))
+        return Observation(case.dtype, case.device, 0, 0, "", (), error=error)
     beginning = msgspec.convert(result.facts[0], Observation)
     return _cut_short(case, beginning, steps, result)
 
@@ -166,3 +214,82 @@ def kind_of(end: WorkerEnd) -> str:
         case Exited():
             return "exit"
     return "broken messages"
+
+
+_SIGNATURE = "(capacity, hidden, levels, *, dtype, device)"
+_METHODS = {"get": "get(tokens)", "set": "set(payload)", "clear": "clear(tokens)"}
+_LOAD_ALL = Remote(f"{__name__}:load_all", type(None))
+_IMPORT_TIMEOUT_S = 300.0
+"""Timeout of the import of torch and of our own modules."""
+_LOAD_TIMEOUT_S = 120.0
+"""Timeout of the import of the user's modules."""
+
+
+def load_buffer(text: str) -> BufferFactory:
+    """Import a class or a function, from the current folder too, and make one buffer to see that it fits.
+
+    Raises `UsageError` that says what is missing.
+    """
+    module, _, name = user_buffer(text).name.partition(":")
+    buffer_class = getattr(_imported(module), name, None)
+    if not callable(buffer_class):
+        what = "no" if buffer_class is None else "no class or function, but another object,"
+        raise UsageError(f"module '{module}' has {what} '{name}'")
+    check_fit(cast(BufferFactory, buffer_class), text)
+    return cast(BufferFactory, buffer_class)
+
+
+def check_buffers(names: Sequence[str]) -> None:
+    """Refuse, with `UsageError`, classes that `load_buffer` refuses or that end a worker which loads them."""
+    limits = replace(FOREIGN_LIMITS, start_s=_IMPORT_TIMEOUT_S, call_s=_LOAD_TIMEOUT_S)
+    with WarmWorker(limits, preload=__name__, sandbox=COMPILE) as worker:
+        result = worker.call(_LOAD_ALL, {"names": list(names)})
+    if isinstance(result, WorkerEnd):
+        raise UsageError(f"loading {', '.join(names)}: {result.sentence}")
+    if (
+        isinstance(result, RaisedInWorker)
+        and "PermissionError" in result.message
+        and worker.in_force.in_force
+    ):
+        raise UsageError(f"{result.message}; it runs in a sandbox, which --no-sandbox turns off")
+    value_of(result, f"loading {', '.join(names)}")
+
+
+def load_all(names: Sequence[str], channel: Channel) -> None:
+    """Load classes, and forget them; for a worker."""
+    for name in names:
+        channel.phase(f"the import of {name}")
+        load_buffer(name)
+
+
+def _imported(name: str) -> object:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except BaseException as error:
+        if passes_through(error):
+            raise
+        # A module may raise anything while it is imported, SystemExit too.
+        raise UsageError(f"module '{name}' cannot be imported: {type(error).__name__}: {error}") from None
+
+
+def check_fit(make: BufferFactory, text: str) -> None:
+    """Make one small buffer; raises `UsageError` where `make`, named `text`, does not fit the interface."""
+    import torch
+
+    try:
+        buffer = make(4, 8, 2, dtype=torch.float32, device=torch.device("cpu"))
+    except BaseException as error:
+        if passes_through(error):
+            raise
+        # Whatever the class raises, SystemExit too, it does not fit.
+        raise UsageError(
+            f"{text} cannot be made with {_SIGNATURE}: {type(error).__name__}: {error}"
+        ) from None
+    missing = [call for method, call in _METHODS.items() if not callable(getattr(buffer, method, None))]
+    if not isinstance(getattr(buffer, "capacity", None), int):
+        missing.append("the attribute capacity (int, token rows)")
+    if missing:
+        raise UsageError(f"{text} does not fit the buffer interface, it lacks {', '.join(missing)}; {WHERE}")

@@ -3,8 +3,8 @@
 A fork server imports it once for all workers of a run.
 """
 
+from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.play import work
-from deepstack_harness.torch_compat import dynamo
 
 dynamo.load()
 

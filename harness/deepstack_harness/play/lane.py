@@ -1,16 +1,26 @@
-"""The lane under test: one buffer and one session, and what they were seen to do in a step."""
+"""Two lanes of a case: the lane under test, whose answers and outputs are noted, and the reference lane.
 
-from collections.abc import Iterator
+`PlayedLane` is a buffer with the session that runs the decoder.  `ReferenceLane` is a second buffer of the
+same class, which takes the same calls, and runs the decoder uncompiled.
+"""
+
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from torch import Tensor
 
-from deepstack_harness.contract.observation import Answer, RowRange
+from deepstack_harness.contract.observation import Answer, Distances, PaddingFacts, RowRange
 from deepstack_harness.contract.protocols import Buffer, Inputs, Session
-from deepstack_harness.families.opaque import attended_rows
-from deepstack_harness.play.attempt import naming
-from deepstack_harness.play.payloads import same_bytes
-from deepstack_harness.probes.rows import RowOwners, answer_facts, join_answers
+from deepstack_harness.models.layers import attended_rows
+from deepstack_harness.play.attempt import attempt, naming
+from deepstack_harness.play.model import Model
+from deepstack_harness.play.rows import RowOwners, answer_facts, join_answers
+from deepstack_harness.play.tensors import same_bytes
+
+_POISON = -256.0
+"""The value that padded rows are given: far from all payloads, finite in every dtype, as attention multiplies
+the values of later tokens by 0."""
 
 
 class PlayedLane:
@@ -28,6 +38,8 @@ class PlayedLane:
         # address, which would hide that a buffer moved.
         self._kept: list[tuple[Tensor, ...] | None] = []
         self._held: list[_HeldAnswer] = []
+        self.real_rows: int | None = None
+        """N of a payload that has rows for every token; None where padding is not measured."""
         self.begin()
 
     def begin(self) -> None:
@@ -36,6 +48,7 @@ class PlayedLane:
         self.earlier_changed = 0
         self.outputs: list[Tensor] = []
         self.given: tuple[tuple[RowRange, ...], ...] = ()
+        self.padding: PaddingFacts | None = None
         self._answers: list[Answer] = []
         self._attended: list[int] = []
 
@@ -70,9 +83,32 @@ class PlayedLane:
             self.given = tuple(map(self._owners.runs, inputs.payload))
         with self.watched():
             out = naming("decoder", lambda: self.session.forward(inputs))
-        tokens = inputs.positions.size(-1)
-        self.outputs.append(out[:tokens])
-        return self.outputs[-1]
+        out, done = out[: inputs.positions.size(-1)], sum(map(len, self.outputs))
+        # The rows of a step follow each other over its runs: this one may have real rows, padding, or both.
+        if self.real_rows is not None and inputs.payload and done < self.real_rows < done + len(out):
+            out = out.clone()  # under reduce-overhead the next run writes over it
+            self.padding = self._influence_of_padding(inputs, inputs.payload, out, self.real_rows - done)
+        self.outputs.append(out)
+        return out
+
+    def _influence_of_padding(
+        self, inputs: Inputs, payload: tuple[Tensor, ...], out: Tensor, real: int
+    ) -> PaddingFacts:
+        """Run the decoder once more with other values behind row `real`; count the real rows that change.
+
+        `out` (n, h) is its first output.  The values are put into the very tensors of the payload, (n, width)
+        per level, and taken out again, so that no compiled code sees another layout.
+        """
+        padded = [level[real:] for level in payload]
+        values = [rows.clone() for rows in padded]
+        for rows in padded:
+            rows.fill_(_POISON)
+        with self.watched():
+            again = naming("decoder", lambda: self.session.forward(inputs))
+        for rows, before in zip(padded, values, strict=True):
+            rows.copy_(before)
+        changed = (again[:real] != out[:real]).any(dim=1).sum()
+        return PaddingFacts(len(out) - real, int(changed))
 
     def clear(self, tokens: int) -> None:
         """Call the buffer's `clear`."""
@@ -121,3 +157,61 @@ class _HeldAnswer:
         changed = [pair for pair in self._levels if not same_bytes(*pair)]
         self._levels = [pair for pair in self._levels if not any(pair is other for other in changed)]
         return len(changed)
+
+
+class ReferenceLane:
+    """Buffer of the same class as the one under test, whose answers an uncompiled decoder runs on.
+
+    What its calls raise is left out: the buffer under test raises the same, and its lane tells so.
+    """
+
+    def __init__(self, buffer: Buffer, model: Model) -> None:
+        """Take an empty buffer."""
+        self.buffer = buffer
+        self._model = model
+
+    def read(self, tokens: int) -> tuple[Tensor, ...] | None:
+        """Return the answer of get, levels of (tokens, hidden); None also where it raised."""
+        return attempt("get", lambda: self.buffer.get(tokens)).value
+
+    def clear(self, tokens: int) -> None:
+        """Clear the rows of a step."""
+        attempt("clear", lambda: self.buffer.clear(tokens))
+
+    def follow(self, tokens: int) -> tuple[Tensor, ...] | None:
+        """Read and clear, where no decoder runs; return what was read, levels of (tokens, hidden)."""
+        payload = self.read(tokens)
+        self.clear(tokens)
+        return payload
+
+    def compare(
+        self, tokens: int, inputs: Inputs, ranges: Sequence[slice], out: Tensor | None, *, thorough: bool
+    ) -> tuple[tuple[Tensor, ...] | None, Distances | None]:
+        """Do a step uncompiled; return its payload, and how far `out` (tokens, hidden) is from its output.
+
+        `ranges` are the rows of each sequence of the step.  The distances are None where one of the two has
+        no output, or the step has no tokens.
+        """
+        reference = attempt("get", lambda: self.buffer.get(tokens))
+        parts = _parts(inputs, reference.value, ranges)
+        eager = attempt("decoder", lambda: self._model.numerics.eager(parts))
+        distances = None
+        if reference.returned and eager.value is not None and out is not None and tokens > 0:
+            distances = self._model.numerics.distances(out, parts, eager.value, thorough=thorough)
+        self.clear(tokens)
+        return reference.value, distances
+
+
+def _parts(inputs: Inputs, payload: tuple[Tensor, ...] | None, ranges: Sequence[slice]) -> list[Inputs]:
+    """Return one `Inputs` per sequence of a step: its rows of every argument.
+
+    A step of one sequence is left as it is.
+    """
+    if len(ranges) == 1:
+        return [replace(inputs, payload=payload)]
+    return [_part(inputs, payload, rows) for rows in ranges]
+
+
+def _part(inputs: Inputs, payload: tuple[Tensor, ...] | None, rows: slice) -> Inputs:
+    cut = None if payload is None else tuple(level[rows] for level in payload)
+    return Inputs(inputs.hidden[rows], inputs.positions[:, rows], cut)

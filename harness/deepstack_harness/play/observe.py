@@ -1,27 +1,41 @@
-"""A whole case: every step played, then stated as one observation."""
+"""A whole case: every step played, then stated as one observation.
+
+`play` plays a case from a cold compiler; `SharedSession` plays many cases on a session that is compiled once.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
+from functools import cache
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from deepstack_harness.arms.compile import CompiledSession
-from deepstack_harness.arms.open import open_arm
-from deepstack_harness.callers.by_name import caller_of
-from deepstack_harness.callers.engine import Engine
-from deepstack_harness.contract.case import Case, Compare
+from deepstack_harness.catalogue.registry import family_named
+from deepstack_harness.compile.captured import capturing, open_arm
+from deepstack_harness.compile.compiled import CompiledSession, EagerSession
+from deepstack_harness.compile.graph_counts import graph_facts
+from deepstack_harness.compile.interpreted import InterpretedSession
+from deepstack_harness.compile.torch_compat import dynamo
+from deepstack_harness.compile.torch_compat.modes import filled_with_nan
+from deepstack_harness.contract.arm import ArmSpec, Capture, GuardPolicy
+from deepstack_harness.contract.case import HIDDEN_ALONE, LEVELS_ALONE, Case, Compare
 from deepstack_harness.contract.observation import GraphFacts, Observation, StepFacts
-from deepstack_harness.contract.optional_members import innermost
-from deepstack_harness.contract.protocols import BufferFactory, Session
+from deepstack_harness.contract.protocols import (
+    BufferFactory,
+    Family,
+    Profile,
+    Session,
+    innermost,
+    payload_kind,
+)
 from deepstack_harness.contract.trace import Step
 from deepstack_harness.errors import NotMeasured, UsageError
+from deepstack_harness.models.engine import Engine, caller_of
 from deepstack_harness.play.attempt import Attempt, attempt
-from deepstack_harness.play.model import Model
+from deepstack_harness.play.model import Model, NumericsProbe, shared_model
 from deepstack_harness.play.player import CasePlayer
-from deepstack_harness.probes.graphs import GraphProbe
-from deepstack_harness.torch_compat.uninitialized import filled_with_nan
 
 OnProgress = Callable[[Observation | StepFacts], None]
 """Is given the observation without steps before the first step, and then the facts of each step."""
@@ -49,13 +63,10 @@ def play(
         player = made.value
         if player is None:
             return without_buffer(case, model, made, tell)
-        compiled = _compiled(session)
-        probe = GraphProbe(compiled, case.arm.guards) if compiled else None
         beginning = without_steps(case, model, player)
         tell(beginning)
-        with probe or nullcontext():
-            steps, unmeasured = played_steps(case, player, tell=tell)
-        graphs, error = _graph_facts(probe, compiled)
+        steps, unmeasured = played_steps(case, player, tell=tell)
+        graphs, error = _graph_facts(innermost(session), case.arm.guards)
     return replace(beginning, steps=steps, graphs=graphs, error=unmeasured or error)
 
 
@@ -81,6 +92,7 @@ def without_steps(case: Case, model: Model, player: CasePlayer | None) -> Observ
         dtype=str(sizes.dtype).removeprefix("torch."), device=str(model.device), levels=sizes.levels,
         hidden=sizes.hidden, torch=str(torch.__version__), steps=(), vision=vision,
         routed=model.family.routed, capacity=player.first_capacity if player else None,
+        payload_kind=payload_kind(model.family),
     )  # fmt: skip
 
 
@@ -135,8 +147,8 @@ def played_steps(
             done.append(player.play(index, step))  # what was played before an error stays
             tell(done[-1])
     except NotMeasured as error:
-        said = f"step {len(done) + 1} '{case.trace.steps[len(done)]}': {error}"
-        return (*done, *not_played(case, len(done), said)), said
+        why = f"step {len(done) + 1} '{case.trace.steps[len(done)]}': {error}"
+        return (*done, *not_played(case, len(done), why)), why
     return tuple(done), None
 
 
@@ -146,19 +158,106 @@ def not_played(case: Case, done: int, why: str) -> list[StepFacts]:
     return [StepFacts(str(step), case.trace.capacity, unavailable=why) for step in rest]
 
 
-def _compiled(session: Session) -> CompiledSession | None:
-    """Return the session that compiles, which may stand inside one that captures."""
-    inner = innermost(session)
-    return inner if isinstance(inner, CompiledSession) else None
-
-
-def _graph_facts(
-    probe: GraphProbe | None, session: CompiledSession | None
-) -> tuple[GraphFacts | None, str | None]:
+def _graph_facts(session: Session, policy: GuardPolicy) -> tuple[GraphFacts | None, str | None]:
+    """Return the compiler's work on a session that compiles, or the reason why it was not measured."""
     # A decoder that was never reached, because the buffer raised first, has no graphs to count.
-    if probe is None or session is None or session.calls == 0:
+    if not isinstance(session, CompiledSession) or session.calls == 0:
         return None, None
     try:
-        return probe.facts(), None
+        return graph_facts(session, policy), None
     except NotMeasured as error:
         return None, str(error)
+
+
+class SharedSession:
+    """One session at a time, which cases of one family, arm and caller use one after the other.
+
+    Each case has a fresh buffer, and graphs of its own where the arm captures.  Compiled code stays, so that
+    a case may use what was compiled for the cases before it.  A session that reached the recompile limit is
+    closed behind its case.
+    """
+
+    def __init__(self) -> None:
+        """Open nothing yet."""
+        self._session: EagerSession | None = None
+        self._opened_for = ""
+        self._facts: GraphFacts | None = None
+
+    def play(
+        self, case: Case, make_buffer: BufferFactory, announce: Callable[[int, Step], None] = lambda *_: None
+    ) -> Observation:
+        """Play a case; `announce` is called with each step and its number, from 1, before it is played."""
+        alone = case.compare is Compare.NOTHING
+        model = (
+            _sizes_alone(case.family)
+            if alone
+            else shared_model(case.family, case.dtype, case.device, case.seed)
+        )
+        caller = caller_of(case)
+        with mode_of(case):
+            inner = self._open(case, caller.decoder(decoder_of(case, model)), model.sizes(case.trace))
+            session = _capturing(case, inner, model)
+            made = attempt("make", lambda: CasePlayer(case, model, make_buffer, session, caller))
+            player = made.value
+            if player is None:
+                return without_buffer(case, model, made)
+            steps, unmeasured = played_steps(case, player, announce=announce)
+        graphs, error = self._graph_facts(case, inner)
+        if isinstance(inner, CompiledSession) and inner.limit_hit:
+            self.close()
+        beginning = without_steps(case, model, player)
+        return replace(beginning, steps=steps, graphs=graphs, error=unmeasured or error)
+
+    def close(self) -> None:
+        """Drop what was compiled."""
+        if self._session is not None:
+            self._session.close()
+        self._session, self._facts = None, None
+
+    def _open(self, case: Case, decoder: nn.Module, profile: Profile) -> EagerSession:
+        wanted = f"{case.group} {case.caller} {case.dtype}"
+        if self._session is None or wanted != self._opened_for:
+            self.close()
+            self._session, self._opened_for = _session_class(case.arm)(case.arm, decoder, profile), wanted
+        return self._session
+
+    def _graph_facts(self, case: Case, session: EagerSession) -> tuple[GraphFacts | None, str | None]:
+        """Return the compiler's work on this session so far, and the reason where it cannot be told."""
+        if not isinstance(session, CompiledSession) or not session.calls:
+            return None, None
+        if self._facts is None or self._facts.graphs != dynamo.graphs_built() or session.limit_hit:
+            self._facts, error = _graph_facts(session, case.arm.guards)
+            return self._facts, error
+        return self._facts, None
+
+
+def _session_class(arm: ArmSpec) -> type[EagerSession]:
+    if arm.interpreted:
+        return InterpretedSession
+    return CompiledSession if arm.compiled else EagerSession
+
+
+def _capturing(case: Case, inner: EagerSession, model: Model) -> Session:
+    if case.arm.capture is Capture.NONE:
+        return inner
+    return capturing(case.arm, inner, model.profile(case.trace.capacity))
+
+
+class _Sizes:
+    """Sizes of a buffer alone, in place of a family."""
+
+    levels = LEVELS_ALONE
+    hidden = HIDDEN_ALONE
+    routed = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.payload_kind = payload_kind(family_named(name))
+
+
+@cache
+def _sizes_alone(family: str) -> Model:
+    """Return the sizes of a buffer alone, with a decoder that nobody calls."""
+    nothing = nn.Linear(1, 1)
+    probe = NumericsProbe(nothing, LEVELS_ALONE, HIDDEN_ALONE)
+    return Model(cast(Family, _Sizes(family)), nothing, probe, torch.float32, torch.device("cpu"))

@@ -1,12 +1,100 @@
-"""Play a case in this process, among ranks where its arm has more than one, or where code is interpreted."""
+"""Play a case where its arm needs it: in this process, among ranks, or where Triton's code is interpreted.
 
-from deepstack_harness.arms.interpreter_environment import interprets_here
-from deepstack_harness.contract.case import Case
+Interpreted cases share a warm worker, since triton reads TRITON_INTERPRET once, when it is imported.  A few
+ranks have processes of their own; of many ranks a sample is played in this process.
+"""
+
+import atexit
+import tempfile
+from dataclasses import replace
+from functools import cache
+
+from deepstack_harness.compile.torch_compat.modes import fake_world
+from deepstack_harness.compile.torch_compat.targets import check_interpreter, environment_in, interprets_here
+from deepstack_harness.contract.case import Case, Compare
 from deepstack_harness.contract.observation import Observation
-from deepstack_harness.play.in_process import NOTHING_BOUND, Bound, factory_of, shared_model
-from deepstack_harness.play.interpreted_cases import play_interpreted
+from deepstack_harness.errors import UsageError
+from deepstack_harness.play.case_worker import CaseWorker, observation_of
+from deepstack_harness.play.model import NOTHING_BOUND, Bound, factory_of, shared_model
 from deepstack_harness.play.observe import OnProgress, play
-from deepstack_harness.play.ranks.play import play_among_ranks
+from deepstack_harness.play.ranks import merged, rank_pool
+from deepstack_harness.workers.limits import Limits
+
+_LIMITS = Limits(start_s=300.0, call_s=1800.0)
+"""A step of 17 tokens takes half a second of processor time, and generating its graph 15."""
+
+
+def play_interpreted(case: Case, bound: Bound = NOTHING_BOUND) -> Observation:
+    """Play a case in the worker that all such cases of this process share.
+
+    Raises `UsageError` for a buffer that is alive in this process, and for another device than the CPU;
+    `MachineError` where torch and triton do not fit, or are missing.
+    """
+    if case.buffer in bound:
+        raise UsageError(
+            f"'{case.buffer.name}' cannot be played under arm {case.arm.name}: its worker is a process of "
+            "its own, which finds only buffers that are named in the registry"
+        )
+    if case.device != "cpu":
+        raise UsageError(f"arm {case.arm.name} interprets on the CPU: leave --device {case.device} out")
+    check_interpreter()
+    return observation_of(case, _interpreting_worker().play(case))
+
+
+@cache
+def _interpreting_worker() -> CaseWorker:
+    folder = tempfile.TemporaryDirectory(prefix="deepstack-h200-", ignore_cleanup_errors=True)
+    worker = CaseWorker(_LIMITS, environment=environment_in(folder.name))
+    atexit.register(folder.cleanup)
+    atexit.register(worker.close)  # before the folder goes: the last one registered runs first
+    return worker
+
+
+LARGEST_WORLD = 4
+"""Most ranks that run on a CPU: each is a process of half a gigabyte that imports torch for seconds."""
+
+
+def play_among_ranks(case: Case, bound: Bound = NOTHING_BOUND) -> Observation:
+    """Play a case whose arm has more than one rank.
+
+    On GPUs, and up to four ranks on a CPU, all ranks are real.  Of more ranks the first, the middle and
+    the last are played in this process, one after the other, in torch's fake process group: the rows that
+    they are given are real, their outputs are not, and are not compared.  Raises `UsageError` for a case
+    that can be played in neither way.
+    """
+    if case.arm.ranks > LARGEST_WORLD and not case.device.startswith("cuda"):
+        return _sampled(case, bound)
+    if case.buffer in bound:
+        raise UsageError(
+            f"'{case.buffer.name}' cannot be played under arm {case.arm.name}: its ranks are "
+            "processes of their own, which find only buffers that are named in the registry"
+        )
+    return rank_pool().play(case)
+
+
+def _sampled(case: Case, bound: Bound) -> Observation:
+    ranks = case.arm.ranks
+    if case.arm.compiled:
+        raise UsageError(
+            f"arm {case.arm.name}: more than {LARGEST_WORLD} ranks exchange nothing on a CPU, so there is "
+            f"no compiled output to compare; use eager/tp{ranks}"
+        )
+    quick = replace(case, compare=Compare.EAGER) if case.compare is Compare.ALL else case
+    model = shared_model(case.family, case.dtype, case.device, case.seed)
+    observations = {}
+    for rank in (0, ranks // 2, ranks - 1):
+        with fake_world(rank, ranks):
+            observations[rank] = _without_outputs(play(quick, model, factory_of(case.buffer, bound)))
+    return merged(list(observations.values()), list(observations))
+
+
+def _without_outputs(observation: Observation) -> Observation:
+    """Return the observation without what was computed from rows of other ranks."""
+    steps = [
+        replace(step, distances=None, shards=tuple(replace(shard, stray=None) for shard in step.shards))
+        for step in observation.steps
+    ]
+    return replace(observation, steps=tuple(steps))
 
 
 def play_case(case: Case, bound: Bound = NOTHING_BOUND, on_progress: OnProgress | None = None) -> Observation:

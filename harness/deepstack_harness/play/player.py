@@ -9,36 +9,33 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from deepstack_harness.callers.engine import Engine
+from deepstack_harness.compile.torch_compat import dynamo
+from deepstack_harness.compile.torch_compat.modes import FailingAllocation
 from deepstack_harness.contract.case import Case, Compare
-from deepstack_harness.contract.observation import (
-    CallName,
-    Distances,
-    GraphUse,
-    ShardFacts,
-    StepFacts,
-)
-from deepstack_harness.contract.optional_members import (
+from deepstack_harness.contract.observation import CallName, Distances, GraphUse, ShardFacts, StepFacts
+from deepstack_harness.contract.protocols import (
+    Buffer,
+    BufferFactory,
+    Inputs,
+    Session,
     begin_step,
     begins_steps,
     generation_of,
     has_vision,
+    payload_kind,
     release,
     resize,
     take_accesses,
 )
-from deepstack_harness.contract.protocols import Buffer, BufferFactory, Inputs, Session
+from deepstack_harness.contract.rules import PayloadKind
 from deepstack_harness.contract.trace import CALLS_BUFFER, SECOND, Op, Step
 from deepstack_harness.errors import StepUnavailable
+from deepstack_harness.models.engine import Engine
 from deepstack_harness.play.attempt import Attempt, attempt
-from deepstack_harness.play.lane import PlayedLane
+from deepstack_harness.play.lane import PlayedLane, ReferenceLane
 from deepstack_harness.play.model import Model
-from deepstack_harness.play.payloads import count_of
-from deepstack_harness.play.reference_lane import ReferenceLane
-from deepstack_harness.play.step_tensors import StepTensors
-from deepstack_harness.probes.storage import StorageWatch
-from deepstack_harness.torch_compat import dynamo
-from deepstack_harness.torch_compat.failing_allocation import FailingAllocation
+from deepstack_harness.play.rows import StorageWatch
+from deepstack_harness.play.tensors import StepTensors, count_of
 
 T = TypeVar("T")
 _DUMMY = 1_000_000
@@ -51,12 +48,15 @@ class CasePlayer:
     def __init__(
         self, case: Case, model: Model, make_buffer: BufferFactory, session: Session, caller: Engine
     ) -> None:
-        """Make the buffer under test, empty, and beside it that of the reference lane."""
+        """Make the buffer under test, empty, and that of the reference lane."""
         self._case = case
         self._model = model
         self._session = session
         self._caller = caller
         self._correct = Engine()
+        every_token = payload_kind(model.family) is PayloadKind.EVERY_TOKEN
+        # A second run would add to what an interpreted kernel touched.
+        self._every_token = every_token and not case.arm.interpreted
         self._sizes = sizes = model.sizes(case.trace)
         self._tensors = StepTensors(case, model)
         self._lanes = {
@@ -69,8 +69,8 @@ class CasePlayer:
         self._alone = case.compare is Compare.NOTHING
         # Graphs need the second buffer: freed storage shows only where nobody keeps answers.
         alone = self._alone and not case.arm.captured
-        beside = None if alone else ReferenceLane(self._correct.buffer(make_buffer, sizes), model)
-        self._first_beside = self._beside = beside
+        reference = None if alone else ReferenceLane(self._correct.buffer(make_buffer, sizes), model)
+        self._first_reference = self._reference = reference
         self._watch = StorageWatch()
         self._captured_in: dict[int, int | None] = {}
         self._failing: FailingAllocation | None = None
@@ -85,7 +85,7 @@ class CasePlayer:
     def play(self, index: int, step: Step) -> StepFacts:
         """Do one step (index from 0) in both lanes."""
         self._lane = self._lanes[step.on]
-        self._beside = self._first_beside if step.on is None else None
+        self._reference = self._first_reference if step.on is None else None
         self._lane.begin()
         self._failing = None
         if step.op is not Op.GET:
@@ -107,12 +107,14 @@ class CasePlayer:
         if step.op is Op.SET:
             return self._set(step)
         if step.op is Op.CLEAR:
-            return self._facts(step, self._change(step, "clear", lambda one: one.clear(count_of(step))))
-        return self._facts(step, self._change(step, "resize", lambda one: resize(one, count_of(step))))
+            return self._facts(step, self._change(step, "clear", lambda buffer: buffer.clear(count_of(step))))
+        return self._facts(step, self._change(step, "resize", lambda buffer: resize(buffer, count_of(step))))
 
     def _buffers(self) -> Sequence[tuple[Engine, Buffer]]:
         under_test = (self._caller, self._lane.buffer)
-        return [under_test] if self._beside is None else [under_test, (self._correct, self._beside.buffer)]
+        return (
+            [under_test] if self._reference is None else [under_test, (self._correct, self._reference.buffer)]
+        )
 
     def _set(self, step: Step) -> StepFacts:
         payload = self._tensors.payload(step)
@@ -120,10 +122,12 @@ class CasePlayer:
         attempts = [self._give(step, lane, payload) for lane in range(len(self._buffers()))]
         self._tensors.reused(payload)
         done, changed = attempts[0]
+        if done.returned and self._every_token:
+            self._lane.real_rows = step.tokens
         return replace(self._facts(step, done), content=content, caller_changed=changed)
 
     def _give(self, step: Step, lane: int, payload: Tensor) -> tuple[Attempt[None], bool]:
-        """Give the payload to the buffer of a lane: 0 under test, 1 beside it."""
+        """Give the payload to the buffer of a lane: 0 is the lane under test, 1 the reference lane."""
         caller, buffer = self._buffers()[lane]
 
         def set_payload(given: Tensor) -> Attempt[None]:
@@ -150,8 +154,8 @@ class CasePlayer:
         done = self._call(step, "get", lambda: self._lane.ask(count_of(step)))
         if done.returned:
             done = attempt("get", lambda: self._lane.answered(done.value))
-        if self._beside is not None:
-            self._beside.read(step.tokens)
+        if self._reference is not None:
+            self._reference.read(step.tokens)
         return done
 
     def _forward(self, index: int, step: Step) -> StepFacts:
@@ -159,8 +163,8 @@ class CasePlayer:
             begin_step(buffer, step.tokens, profile=step.op is Op.PROFILE)
         if self._alone:
             done = attempt("get", lambda: self._read_and_clear(step))
-            if self._beside is not None:
-                self._beside.follow(step.tokens)
+            if self._reference is not None:
+                self._reference.follow(step.tokens)
             return self._facts(step, done)
         inputs = self._inputs(index, step)
         ran = attempt("caller", lambda: self._caller.forward(self._lane, inputs, step))
@@ -188,12 +192,12 @@ class CasePlayer:
         self, step: Step, inputs: Inputs, out: Tensor | None
     ) -> tuple[tuple[Tensor, ...] | None, Distances | None]:
         """Do the step in the reference lane; its payload, and how far `out` is from its output."""
-        beside = self._beside
-        assert beside is not None  # nobody compares where there is no reference lane
+        reference = self._reference
+        assert reference is not None  # nobody compares where there is no reference lane
         if self._alone:
-            return beside.follow(step.tokens), None
+            return reference.follow(step.tokens), None
         ranges, thorough = self._caller.parts(step.tokens), self._case.compare is Compare.ALL
-        return beside.compare(step.tokens, inputs, ranges, out, thorough=thorough)
+        return reference.compare(step.tokens, inputs, ranges, out, thorough=thorough)
 
     def _capture(self, step: Step) -> StepFacts:
         done = attempt("capture", lambda: self._capture_size(step.tokens))
@@ -201,13 +205,13 @@ class CasePlayer:
 
     def _capture_size(self, tokens: int) -> None:
         """Capture one size, with a dummy run before it, in both lanes."""
-        beside = self._capturable()
+        reference = self._capturable()
         dummy = self._inputs(_DUMMY + tokens, Step(Op.CAPTURE, tokens))
         with self._lane.watched():
             self._session.capture(dummy, self._lane)
         for _ in range(2):
-            self._watch.note_capture(tokens, beside.read(tokens), generation_of(beside.buffer))
-            beside.clear(tokens)
+            self._watch.note_capture(tokens, reference.read(tokens), generation_of(reference.buffer))
+            reference.clear(tokens)
         self._captured_in[tokens] = self._generation
 
     def _capturable(self) -> ReferenceLane:
@@ -215,7 +219,7 @@ class CasePlayer:
 
         Raises `StepUnavailable` where a graph would not record the step as the case says.
         """
-        if self._beside is None:
+        if self._reference is None:
             raise StepUnavailable(f"arm {self._case.arm.name} captures no graphs")
         if begins_steps(self._lane.buffer):
             raise StepUnavailable("a class that is driven through its own forward is not captured")
@@ -223,7 +227,7 @@ class CasePlayer:
             raise StepUnavailable("graphs of steps that ranks share are not captured")
         if type(self._caller).forward is not Engine.forward:
             raise StepUnavailable(f"graphs of caller {self._case.caller} are not captured")
-        return self._beside
+        return self._reference
 
     def _replay(self, index: int, step: Step) -> StepFacts:
         if self._captured_in.get(step.tokens, self._generation) != self._generation:
@@ -233,7 +237,7 @@ class CasePlayer:
         if ran.unavailable:
             return self._facts(step, ran)
         # A replay runs no get: what only the next get would announce is not announced yet.
-        generation = None if self._beside is None else generation_of(self._beside.buffer)
+        generation = None if self._reference is None else generation_of(self._reference.buffer)
         payload, distances = self._compare(step, inputs, ran.value)
         use = self._watch.replayed(step.tokens, payload, generation)
         return self._facts(step, ran, distances, use)
@@ -278,7 +282,7 @@ class CasePlayer:
     ) -> StepFacts:
         lane = self._lane
         capacity = self._stated_capacity()
-        beside = self._generation if self._beside is None else generation_of(self._beside.buffer)
+        generation = self._generation if self._reference is None else generation_of(self._reference.buffer)
         return StepFacts(
             step=str(step),
             capacity=self._sizes.capacity if capacity.value is None else capacity.value,
@@ -289,11 +293,12 @@ class CasePlayer:
             distances=distances,
             graphs=dynamo.graphs_built() if self._case.arm.compiled else 0,
             attended=lane.attended,
-            graph_use=graph_use or self._watch.use(beside, lane.allocated),
+            graph_use=graph_use or self._watch.use(generation, lane.allocated),
             shards=self._shards(step, distances),
             earlier_changed=lane.earlier_changed,
             failed_allocation=self._failing is not None and self._failing.failed,
             accesses=take_accesses(self._session),
+            padding=lane.padding,
         )
 
     def _stated_capacity(self) -> Attempt[int]:

@@ -1,21 +1,26 @@
-"""The pytest plugin: four fixtures for projects with a decoder or a buffer of their own.
+"""The pytest plugin: five fixtures for projects with a decoder or a buffer of their own.
 
 Loaded into every pytest run where the harness is installed, so nothing here imports
 torch or anything else that costs time; the fixtures do, when a test asks for one.
+
+Private, but for the name of this plugin and of its fixtures: what is public is imported from
+`deepstack_harness` itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
+from deepstack_harness.pytest_plugin.options import JUDGED, setting, without_gpu
+
 if TYPE_CHECKING:
-    from deepstack_harness.pytest_plugin.arms_fixture import CompileArms
-    from deepstack_harness.pytest_plugin.contract_fixture import DeepstackContract
-    from deepstack_harness.pytest_plugin.graph_fixture import GraphBudget
-    from deepstack_harness.pytest_plugin.kernel_fixture import KernelFactsOf
+    from deepstack_harness.compile.watched import WatchedRegions
+    from deepstack_harness.pytest_plugin.compile_arms import CompileArms
+    from deepstack_harness.pytest_plugin.fixtures import DeepstackContract, GraphBudget, KernelFactsOf
+
 
 _OPTIONS = {
     "device": "where the fixtures run: cpu (default), cuda, cuda:N; with cuda each xdist worker has one GPU",
@@ -23,8 +28,6 @@ _OPTIONS = {
     "profile": "hypothesis profile of the harness for this run: ci, dev or nightly",
     "report": "new folder for what the fixtures judged; 'deepstack-harness report' shows it",
 }
-JUDGED: pytest.StashKey[list[dict[str, Any]]] = pytest.StashKey()
-"""Results of the fixtures in one test: cases with their rows, as plain data."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,16 +66,16 @@ def pytest_configure(config: pytest.Config) -> None:
         setting(config, "device")
     )  # where a conftest names the plugin, no hook before this one is called
     if config.getoption("showfixtures", default=False):
-        from deepstack_harness.contract.contract_text import contract_text
+        from deepstack_harness.contract.protocols import contract_text
 
         # `pytest --fixtures -v` shows whole docstrings: the contract is written in one place.
         _contract_fixture.__doc__ = f"{_contract_fixture.__doc__}\n{contract_text()}"
     if profile := setting(config, "profile"):
-        from deepstack_harness.pytest_plugin.hypothesis_profiles import load_profile
+        from deepstack_harness.pytest_plugin.options import load_profile
 
         load_profile(profile)
     if (folder := setting(config, "report")) and not hasattr(config, "workerinput"):
-        from deepstack_harness.pytest_plugin.report_option import ReportFolder
+        from deepstack_harness.pytest_plugin.report import ReportFolder
 
         config.pluginmanager.register(ReportFolder(config, folder), "deepstack-report")
 
@@ -101,7 +104,7 @@ def pytest_runtest_makereport(
 
 
 def _contract_fixture(request: pytest.FixtureRequest) -> DeepstackContract:
-    from deepstack_harness.pytest_plugin.contract_fixture import DeepstackContract
+    from deepstack_harness.pytest_plugin.fixtures import DeepstackContract
 
     return DeepstackContract(request)
 
@@ -145,7 +148,9 @@ def compile_arms(request: pytest.FixtureRequest) -> CompileArms:
     (tokens go to experts), thorough=False (compare with eager and a zero payload only).
 
     `compile_arms.calls(function, inputs, sizes, **options)` compares any function instead: it is called as
-    function(hidden, positions, payload) with inputs(tokens) (`deepstack_harness.Inputs`) for each size.
+    function(hidden, positions, payload) with inputs(tokens) (`deepstack_harness.Inputs`) for each size.  The
+    payload may be any structure, and another one for each size: None, (), a dict, a number, nested tuples.
+    A tensor or number of it that never moves the output fails the test: nothing shows that it is read.
 
     Both return one run per arm and trace, with `arm`, `worst` (distance to eager) and `graphs`.
 
@@ -153,7 +158,7 @@ def compile_arms(request: pytest.FixtureRequest) -> CompileArms:
             traces = ["cap 16: profile 16; set 9; forward 16"]
             compile_arms(MyDecoder(), MyBuffer, traces, hidden=64, levels=2)
     """
-    from deepstack_harness.pytest_plugin.arms_fixture import CompileArms
+    from deepstack_harness.pytest_plugin.compile_arms import CompileArms
 
     return CompileArms(request)
 
@@ -164,7 +169,8 @@ def graph_budget(request: pytest.FixtureRequest) -> GraphBudget:
 
     `graph_budget(graphs, *, breaks=0, recompiles=None)` is used with `with`.
 
-    graphs      most graphs, counted from a cold start; 0: nothing more than was compiled before the block
+    graphs      most graphs, counted from a cold start; 0: nothing more than was compiled before the block,
+                which calls something compiled
     breaks      most graph breaks
     recompiles  most recompiles (default: as many as the graphs allow)
 
@@ -176,7 +182,7 @@ def graph_budget(request: pytest.FixtureRequest) -> GraphBudget:
             with graph_budget(0):
                 serve()
     """
-    from deepstack_harness.pytest_plugin.graph_fixture import GraphBudget
+    from deepstack_harness.pytest_plugin.fixtures import GraphBudget
 
     return GraphBudget(request)
 
@@ -200,22 +206,30 @@ def kernel_facts(request: pytest.FixtureRequest) -> KernelFactsOf:
             found = kernel_facts(lambda: step(hidden, positions, rows), tokens=77, capacity=8192)
             assert found.calls[-1].rows == 77
     """
-    from deepstack_harness.pytest_plugin.kernel_fixture import KernelFactsOf
+    from deepstack_harness.pytest_plugin.fixtures import KernelFactsOf
 
     return KernelFactsOf(request)
 
 
-def setting(config: pytest.Config, name: str) -> str:
-    """Return an option, else the ini key of its name; empty where neither is given."""
-    given = config.getoption(f"--deepstack-{name}")
-    return str((config.getini(f"deepstack_{name}") if given is None else given) or "")
+@pytest.fixture
+def guard_watch() -> Iterator[WatchedRegions]:
+    """Fail a test in which a guard that was dropped fails in a later call, and decides the answer.
 
+    Drops what was compiled before, watches every region that is compiled in the test, by whoever calls
+    `torch.compile`, and fails too where none was.  Gives the facts: `regions`, `decisive` and `report()`.
 
-def without_gpu(config: pytest.Config, why: str) -> None:
-    """Skip, or with `--deepstack-require-gpu` fail."""
-    if config.getoption("--deepstack-require-gpu") or config.getini("deepstack_require_gpu"):
-        pytest.fail(f"{why}, and --deepstack-require-gpu was given", pytrace=False)
-    pytest.skip(why)
+        def test_serving_computes_what_was_traced(guard_watch):
+            serve()
+    """
+    import torch
+
+    from deepstack_harness.compile.watched import watch_guards
+
+    torch.compiler.reset()  # a graph of another test has no guards that could be asked
+    with watch_guards() as watched:
+        yield watched
+    if watched.decisive or not watched.regions:
+        pytest.fail(watched.report(), pytrace=False)
 
 
 def _take_gpu(device: str) -> None:
@@ -225,10 +239,10 @@ def _take_gpu(device: str) -> None:
     if not worker.startswith("gw") or device != "cuda":
         return
     from deepstack_harness.errors import MachineError
-    from deepstack_harness.machine.gpus import VISIBLE, visible_gpus
+    from deepstack_harness.runs.machine import VISIBLE, visible_gpus
 
     try:
-        found = visible_gpus()
+        gpus = visible_gpus()
     except MachineError:
         return  # whatever needs a GPU says so
-    os.environ[VISIBLE] = found[int(worker[2:]) % len(found)]
+    os.environ[VISIBLE] = gpus[int(worker[2:]) % len(gpus)]

@@ -19,9 +19,8 @@ from typing import Any
 import msgspec
 
 from deepstack_harness.errors import MachineError, missing_extra
-from deepstack_harness.results.case_result import CaseResult
-from deepstack_harness.runs.groups import Group
-from deepstack_harness.runs.play_group import play_group
+from deepstack_harness.runs.case_result import CaseResult
+from deepstack_harness.runs.pools import Group, play_group
 from deepstack_harness.workers.limits import Limits
 
 _QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
@@ -33,8 +32,8 @@ def play_in_ray(group: str, limits: str) -> Iterator[str]:
     """Play a `Group` in a process of Ray and yield each `CaseResult`; all of them as JSON."""
     with tempfile.TemporaryDirectory(prefix="deepstack-run-", ignore_cleanup_errors=True) as folder:
         parsed = msgspec.json.decode(group, type=Group)
-        found = Limits(**msgspec.json.decode(limits))
-        for result in play_group(parsed, found, {"TORCHINDUCTOR_CACHE_DIR": folder}):
+        parsed_limits = Limits(**msgspec.json.decode(limits))
+        for result in play_group(parsed, parsed_limits, {"TORCHINDUCTOR_CACHE_DIR": folder}):
             yield msgspec.json.encode(result).decode()
 
 
@@ -103,11 +102,11 @@ class RayPool:
     def _connected(self) -> Iterator[None]:
         # Our path includes the caller's folder, from which classes of the user are imported.
         seen = {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **_NO_USAGE}}
-        with self._started_here() as here:
-            self._ray.init(runtime_env=seen, **here, **_QUIET)
+        with self._started_here() as local:
+            self._ray.init(runtime_env=seen, **local, **_QUIET)
             try:
-                if here:
-                    self._wait_for_ray(here["_temp_dir"])
+                if local:
+                    self._wait_for_ray(local["_temp_dir"])
                 yield
             finally:
                 self._ray.shutdown()

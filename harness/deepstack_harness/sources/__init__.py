@@ -2,4 +2,6 @@
 
 No engine is known here: `locate` is given the packages that can be judged (`KnownPackage`).
 Nothing of a source is executed, imported or unpacked.
+
+Private: what is public is imported from `deepstack_harness` itself.
 """

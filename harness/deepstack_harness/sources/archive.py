@@ -1,19 +1,248 @@
-"""A wheel or an sdist as a source."""
+"""A wheel, an sdist or a repository archive as a source, read member by member.
+
+Nothing is unpacked to the disk, and nobody vouches for an archive: a number of members or a size
+without an end, paths that lead out, links, pipes and devices are refused by name.
+"""
 
 import email
+import gzip
+import io
 import re
-from collections.abc import Sequence
-from pathlib import Path
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.archive_files import ArchiveFiles, open_files
-from deepstack_harness.sources.known_package import KnownPackage, any_of
-from deepstack_harness.sources.source import NoSuchMember, SourceFile, decode
+from deepstack_harness.sources.folder import check_name, kind_of
+from deepstack_harness.sources.source import (
+    FILE_MIB,
+    MEMBERS,
+    UNPACKED_MIB,
+    KnownPackage,
+    NoSuchMember,
+    SourceFile,
+    any_of,
+    decode,
+    having,
+)
 from deepstack_harness.sources.tree import written_version
-from deepstack_harness.sources.tree_files import check_name
+from deepstack_harness.workers.limits import MIB
+
+_ZIPPED = (".whl", ".zip")
+SUFFIXES = (*_ZIPPED, ".tar.gz", ".tgz")
+
+# What zipfile, tarfile and their decompressors raise for files that are damaged, encrypted or
+# not permitted; gzip's own error is an OSError, zipfile's for encryption a RuntimeError,
+# for an unknown compression a NotImplementedError.
+_BROKEN = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    struct.error,
+)
+
+
+class DamagedArchive(UsageError):
+    """The file is no readable archive: cut short, encrypted or not permitted."""
+
+
+class ArchiveFiles(Protocol):
+    """The members of one archive."""
+
+    names: frozenset[str]
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield names and bytes of members; raise `UsageError` for no regular file, or one too large."""
+        ...
+
+
+def open_files(path: Path) -> ArchiveFiles:
+    """Read the list of an archive's members.
+
+    Raises `DamagedArchive`, and `UsageError` for an archive that is above a limit or has a
+    path that leads out of it.
+    """
+    return _Zip(path) if path.suffix in _ZIPPED else _Tar(path)
+
+
+class _Zip:
+    """A wheel, or another zip file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with _damage_named(path):
+            _refuse_many(path, _count_in_zip(path))
+            with zipfile.ZipFile(path) as archive:
+                self.names = _checked(path, archive.namelist())
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        left = (
+            UNPACKED_MIB.value() * MIB
+        )  # members may share their bytes, so that the file's size says little
+        with _damage_named(self._path), zipfile.ZipFile(self._path) as archive:
+            for name in names:
+                data = read_zipped(archive, name, self._path)
+                left -= len(data)
+                if left < 0:
+                    raise _too_large_unpacked(self._path)
+                yield name, data
+
+
+class _Tar:
+    """An sdist, or another gzipped tar file; its members are found once, and read by their offsets."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._members: dict[str, tarfile.TarInfo] = {}
+        # tarfile goes from header to header: a count and a size are seen before they are exceeded.
+        with _damage_named(path), self._opened() as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            for count, member in enumerate(archive, 1):
+                _refuse_many(path, count)
+                self._members[member.name] = member
+        self.names = _checked(path, self._members)
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        with _damage_named(self._path), self._opened() as file:
+            # In their order in the file: to go back, gzip starts from the beginning.
+            members = sorted((self._members[name] for name in names), key=lambda member: member.offset_data)
+            yield from ((member.name, self._read(member, file)) for member in members)
+
+    def _read(self, member: tarfile.TarInfo, file: "_Bounded") -> bytes:
+        if not member.isreg() or member.issparse():
+            raise UsageError(f"'{self._path}/{member.name}' is {_tar_kind(member)}, where a file should be")
+        _refuse_large(member.size, f"{self._path}/{member.name}")
+        file.seek(member.offset_data)
+        data = file.read(member.size)
+        if len(data) < member.size:
+            raise EOFError("the file ends inside a member")
+        return data
+
+    @contextmanager
+    def _opened(self) -> Iterator["_Bounded"]:
+        with gzip.open(self._path) as file:
+            yield _Bounded(file, self._path)
+
+
+class _Bounded(io.BufferedIOBase):
+    """A decompressed stream that refuses to be read beyond the limit, before it decompresses that far."""
+
+    def __init__(self, file: gzip.GzipFile, path: Path) -> None:
+        self._file = file
+        self._path = path
+        self._limit = UNPACKED_MIB.value() * MIB
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        assert size is not None
+        assert size >= 0  # tarfile and we say how much
+        _refuse_large(size, str(self._path))  # a header may claim to have any size
+        self._refuse(self._file.tell() + size)
+        return self._file.read(size)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        assert whence == 0
+        self._refuse(offset)
+        return self._file.seek(offset)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def _refuse(self, position: int) -> None:
+        if position > self._limit:
+            raise _too_large_unpacked(self._path)
+
+
+def read_zipped(archive: zipfile.ZipFile, name: str, shown: object) -> bytes:
+    """Return the bytes of one member of a zip file, whatever size its directory claims.
+
+    `shown` is the archive's name in messages.  Raises `UsageError` for a link and the like,
+    and for a member above the limit; raises what `zipfile` raises for damage.
+    """
+    info = archive.getinfo(name)
+    kind = stat.S_IFMT(info.external_attr >> 16)  # 0 where the archive was not made on a Unix
+    if info.is_dir() or kind not in {0, stat.S_IFREG}:
+        raise UsageError(f"'{shown}/{name}' is {kind_of(kind or stat.S_IFDIR)}, where a file should be")
+    _refuse_large(info.file_size, f"{shown}/{name}")
+    with archive.open(info) as file:
+        return file.read()
+
+
+def _count_in_zip(path: Path) -> int:
+    """Return the number of members that the end record of a zip file claims.
+
+    `zipfile` makes an object for each before it can be asked.  Layout: APPNOTE 6.3.10, 4.3.14
+    to 4.3.16; the end record is followed by a comment of up to 65,535 bytes.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, io.SEEK_END)
+        start = max(0, size - (22 + 20 + 0xFFFF))
+        file.seek(start)
+        tail = file.read()
+        end = tail.rfind(b"PK\x05\x06")
+        if end < 0 or len(tail) < end + 22:
+            return 0  # damaged: `zipfile` says so
+        (count,) = struct.unpack_from("<H", tail, end + 10)
+        if count < 0xFFFF or tail[max(0, end - 20) : end - 16] != b"PK\x06\x07":
+            return int(count)
+        (large,) = struct.unpack_from("<Q", tail, end - 20 + 8)
+        file.seek(large)
+        record = file.read(56)
+        return (
+            int(struct.unpack_from("<Q", record, 32)[0]) if record.startswith(b"PK\x06\x06") else int(count)
+        )
+
+
+def _checked(path: Path, names: Iterable[str]) -> frozenset[str]:
+    """Refuse an archive with a path that would lie outside of the folder it is unpacked to."""
+    for name in names:
+        parts = PurePosixPath(name.replace("\\", "/")).parts
+        if ".." in parts or name.startswith(("/", "\\")) or "\0" in name:
+            raise UsageError(f"'{path}' holds a path that leads out of it: {name!r}")
+    return frozenset(names)
+
+
+def _refuse_many(path: Path, count: int) -> None:
+    if count > MEMBERS.value():
+        raise UsageError(f"'{path}' holds too many files: {MEMBERS.advice}")
+
+
+def _refuse_large(size: int, shown: str) -> None:
+    if size > FILE_MIB.value() * MIB:
+        raise UsageError(f"'{shown}' is too large: {FILE_MIB.advice}")
+
+
+def _too_large_unpacked(path: Path) -> UsageError:
+    return UsageError(f"'{path}' is too large when unpacked: {UNPACKED_MIB.advice}")
+
+
+def _tar_kind(member: tarfile.TarInfo) -> str:
+    if member.issym() or member.islnk():
+        return f"a link to {member.linkname!r}"
+    kinds = [(member.isdir(), "a folder"), (member.isfifo(), "a named pipe"), (member.isdev(), "a device")]
+    return next((words for matches, words in kinds if matches), "no regular file")
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except _BROKEN as error:
+        kind = "a wheel" if path.suffix == ".whl" else "an archive"
+        raise DamagedArchive(f"'{path}' cannot be read as {kind}, is it complete? ({error})") from error
+
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -31,6 +260,7 @@ class Archive:
         """
         self.path = path.absolute()
         self.package = package.name
+        self._module = package.module
         self._files = files or open_files(self.path)
         top = top_of(package, self._files)
         name, self.version = _distribution(self._files)
@@ -57,14 +287,18 @@ class Archive:
 
     def mentioning(self, folder: str, word: str) -> list[str]:
         """See `Source.mentioning`."""
-        return sorted(self.texts(folder, word))
+        return having(self.python_files(), folder, word)
 
-    def texts(self, folder: str, word: str) -> dict[str, bytes]:
-        """Return the Python files right in `folder` that have `word`, with their bytes."""
-        inside = [name for name in self._files.names if _is_right_in(self._top + folder, name)]
-        names = [check_name(name, self.path) for name in inside]
-        texts = ((name, data) for name, data in self._files.read(names) if word.encode() in data)
-        return {name.removeprefix(self._top): data for name, data in texts}
+    def python_files(self) -> Mapping[str, bytes]:
+        """See `Source.python_files`; the archive is read once."""
+        return self._python_files
+
+    @cached_property
+    def _python_files(self) -> dict[str, bytes]:
+        top = f"{self._top}{self._module}/"
+        inside = [name for name in self._files.names if name.startswith(top) and name.endswith(".py")]
+        names = [check_name(name, self.path) for name in sorted(inside)]
+        return {name.removeprefix(self._top): data for name, data in self._files.read(names)}
 
     def _data(self, name: str) -> bytes | None:
         return dict(self._files.read([name]))[name] if name in self._files.names else None
@@ -107,10 +341,6 @@ def _not_held(path: str, packages: Sequence[KnownPackage], files: ArchiveFiles) 
 
 def _depth(name: str) -> int:
     return name.removeprefix("./").count("/")
-
-
-def _is_right_in(folder: str, name: str) -> bool:
-    return name.rpartition("/")[0] == folder and name.endswith(".py")
 
 
 def _distribution(files: ArchiveFiles) -> tuple[str | None, Version | None]:

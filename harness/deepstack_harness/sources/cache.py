@@ -22,7 +22,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from deepstack_harness.catalogue import data_files
+from deepstack_harness import files as data_files
 
 _PRIVATE = "DEEPSTACK_HARNESS_PRIVATE_CACHE"
 """Environment variable that leads workers to the private folder."""

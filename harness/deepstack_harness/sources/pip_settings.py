@@ -1,4 +1,4 @@
-"""The indexes that pip is configured with, and how to reach them.
+"""The indexes that pip is configured with, how to reach them, and credentials kept out of every text.
 
 pip itself is asked, so that its files, its environment variables and their order count exactly as
 they do in an installation (pip.pypa.io/en/stable/topics/configuration).
@@ -6,12 +6,14 @@ they do in an installation (pip.pypa.io/en/stable/topics/configuration).
 
 import ast
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from urllib.parse import unquote
 
 # In pip's order: a variable of the environment beats the command's section beats [global].
 _SECTIONS = (":env:", "install", "global")
@@ -86,3 +88,44 @@ def _from_environment() -> Mapping[str, str]:
         (name.removeprefix("PIP_"), text) for name, text in os.environ.items() if name.startswith("PIP_")
     )
     return {f":env:.{name.lower().replace('_', '-')}": text for name, text in named}
+
+
+_ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<rest>[^\s'\"<>]*)")
+_HIDDEN = "***"
+_SHORTEST = 4  # characters of a password that is hidden wherever it stands; shorter ones are in every text
+
+
+class Redactor:
+    """Filter that hides user names, passwords and queries of addresses of any scheme, `file` included.
+
+    What stands before the last `@` counts as credentials, although a path may have an `@`: an
+    address that is shown less well does no harm.  A query may be a token, so it is hidden too.
+    """
+
+    def __init__(self, addresses: Iterable[str] = ()) -> None:
+        """Take the configured addresses, whose credentials are hidden also where they stand alone."""
+        secrets = {secret for address in addresses for secret in _secrets(address)}
+        self._secrets = sorted(secrets, key=len, reverse=True)
+
+    def __call__(self, text: str) -> str:
+        """Return `text` without credentials."""
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        return _ADDRESS.sub(_without_credentials, text)
+
+
+def _without_credentials(found: re.Match[str]) -> str:
+    address, mark, _ = found["rest"].partition("?")
+    _, at, host = address.rpartition("@")
+    return f"{found['scheme']}{f'{_HIDDEN}@' if at else ''}{host}{f'?{_HIDDEN}' if mark else ''}"
+
+
+def _secrets(address: str) -> Iterator[str]:
+    user_info, at, _ = address.partition("://")[2].rpartition("@")
+    if not at:
+        return
+    _, _, password = user_info.partition(":")
+    for secret in (user_info, password):
+        for form in (secret, unquote(secret)):
+            if len(form) >= _SHORTEST:
+                yield form

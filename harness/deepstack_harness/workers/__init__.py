@@ -1,5 +1,11 @@
-"""Child processes: one class that starts, watches, limits and ends them, and one format of messages.
+"""Child processes: started, called or executed, limited, sandboxed, and ended with all that they started.
 
-`child` is the half that runs in the child; `supervised` starts it and ends it with all that it started;
-`worker` calls functions in it, `command` runs a command line; `outcomes` are the ways that either can end.
+To call functions in a child process, take a `warm.WarmWorker`: it starts a process when it is needed and
+replaces one that died.  `remote.Remote` names a function and the type of its result.  `worker.Worker` is one
+process, which is not replaced; `supervised.run_command` runs a command line.  `limits` has timeouts and other
+limits, `profiles` the sandboxes, `outcomes` the results: an answer, an exception, or the way a process ended.
+
+`child`, `fork_server` and `sandbox` run in the child and need nothing but the standard library.
+
+Private: what is public is imported from `deepstack_harness` itself.
 """

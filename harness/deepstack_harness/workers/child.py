@@ -16,7 +16,8 @@ by its path, also under the interpreter of another environment, with its setting
 
 Requests and messages are JSON objects, one per line:
 
-    request   {"call": 3, "target": "module:function" or "/file.py:function", "arguments": {..}}
+    request   {"call": 3, "target": "module:function" or "/file.py:function", "arguments": {..},
+               "through": "module:function" that is called with the function and its arguments, or absent}
     message   {"call": 3, "kind": "ready" | "phase" | "fact" | "answered" | "raised", "value": ..}
 
 A function that has a parameter named `channel` receives a `Channel`, to send phases and facts while it runs.
@@ -77,7 +78,7 @@ class Supervisor:
         self._folder: str | None = settings["folder"]
         self._most: int | None = settings["limits"]["processes"]
         self._status: int | None = None
-        self._told_to_end = False
+        self._ending = False
         self._signals, theirs = os.pipe()
         for end in (self._signals, theirs):
             os.set_blocking(end, False)
@@ -93,18 +94,18 @@ class Supervisor:
         """Wait for either end, end what is left of the tree, and write the exit status to the link."""
         _write_line(self._link, {"pid": self._process})
         self._reap()
-        while self._status is None and not self._told_to_end:
+        while self._status is None and not self._ending:
             self._wait(_PARENT_CHECK_MS if self._most is None else _COUNT_MS)
             if self._most is not None and (count := len(descendants(self._most))) > self._most:
                 _write_line(self._link, {"processes": count})
-                self._told_to_end = True
+                self._ending = True
             if os.getppid() != self._parent:  # a fork of the parent may hold its end of the link open
-                self._told_to_end = True
+                self._ending = True
             self._reap()
         self._poll.unregister(self._link)
         self._end_tree()
         if self._folder is not None:
-            _sibling("folders").remove_folder(self._folder)
+            _sibling("sandbox").remove_folder(self._folder)
         # As in subprocess: a negative number is a signal.
         _write_line(self._link, {"status": self._status})
         os._exit(0)  # the parent waits for our end: leave out what the interpreter tidies up
@@ -113,7 +114,7 @@ class Supervisor:
         for ready, _ in self._poll.poll(milliseconds):
             numbers = set() if ready == self._link else set(os.read(self._signals, 4096))
             if numbers != {signal.SIGCHLD}:  # the link, or SIGTERM, SIGHUP, SIGINT
-                self._told_to_end = True
+                self._ending = True
 
     def _end_tree(self) -> None:
         # The orphans of a killed child become our children, so only direct children need to be killed.
@@ -148,16 +149,16 @@ def child_processes() -> list[int]:
 
 def descendants(most: int) -> list[int]:
     """Return the process ids of this process's descendants, a few more than `most` where there are more."""
-    found = child_processes()
-    for pid in found:  # it grows meanwhile
-        if len(found) > most:
+    pids = child_processes()
+    for pid in pids:  # it grows meanwhile
+        if len(pids) > most:
             break
         try:
             # Only the first thread of each process is asked: torch's threads start no processes.
-            found += _listed_children(pid)
+            pids += _listed_children(pid)
         except OSError:
             continue  # it has ended
-    return found
+    return pids
 
 
 def _listed_children(pid: int) -> list[int]:
@@ -167,7 +168,7 @@ def _listed_children(pid: int) -> list[int]:
 
 def child_processes_by_stat() -> list[int]:
     """Return the same on a kernel that was built without CONFIG_PROC_CHILDREN."""
-    own, found = str(os.getpid()), []
+    own, pids = str(os.getpid()), []
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         try:
             with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as stat:
@@ -176,8 +177,8 @@ def child_processes_by_stat() -> list[int]:
         except OSError:
             continue  # it has ended
         if parent == own:
-            found.append(int(name))
-    return found
+            pids.append(int(name))
+    return pids
 
 
 class Channel:
@@ -214,8 +215,8 @@ def _become_the_process(supervisor: int, settings: Mapping[str, Any]) -> None:
         os._exit(1)
     _limit(settings["limits"])
     if settings["sandbox"]:  # before any module of the code under test, and before torch starts threads
-        told = _sibling("sandbox").enter(settings["sandbox"])
-        _write_line(settings["link"], {"sandbox": told})
+        report = _sibling("sandbox").enter(settings["sandbox"])
+        _write_line(settings["link"], {"sandbox": report})
     if settings["command"]:
         _execute(settings["command"], settings["link"])
     _close([settings["link"]])
@@ -288,7 +289,9 @@ def _answer(channel: Channel, request: Mapping[str, Any]) -> None:
         arguments = request["arguments"]
         if _has_parameter(function, "channel"):
             arguments = {**arguments, "channel": channel}
-        channel.send("answered", function(**arguments))
+        through = request.get("through")
+        answer = _find(channel, through)(function, arguments) if through else function(**arguments)
+        channel.send("answered", answer)
     except Exception as error:  # noqa: BLE001  # an exception of the called function is an answer
         channel.send("raised", _describe(error))
 

@@ -74,7 +74,7 @@ class _Server:
                 self._reap()
             for pid, control in self._controls.items():
                 if control.fileno() in ready:
-                    self._hear(pid, control)
+                    self._take_order(pid, control)
             if self._door is not None and self._door.fileno() in ready:
                 settings = self._take_request(self._door)
                 if settings is not None:
@@ -102,12 +102,12 @@ class _Server:
             with self._controls.pop(pid) as control:
                 _tell(control, os.waitstatus_to_exitcode(status))
 
-    def _hear(self, pid: int, control: socket.socket) -> None:
+    def _take_order(self, pid: int, control: socket.socket) -> None:
         try:
-            told = control.recv(1)
+            order = control.recv(1)
         except ConnectionResetError:
-            told = b""
-        if told:
+            order = b""
+        if order:
             os.kill(pid, signal.SIGKILL)  # it is not reaped: the number is still its own
         else:
             # The parent has ended, or will.  Killed, the supervisor would leave daemons of its tree behind.

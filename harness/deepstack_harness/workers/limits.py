@@ -1,4 +1,4 @@
-"""Limits of a worker, how each is raised, and the environment that gives a worker one thread."""
+"""Timeouts and other limits of a worker, how each is raised, and the environment of one thread."""
 
 import errno
 import json
@@ -11,9 +11,12 @@ from typing import Any, Self
 from deepstack_harness.errors import UsageError
 
 ONE_THREAD: Mapping[str, str] = MappingProxyType(
-    {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 )
-"""Every worker starts with these.  Inductor then compiles in the worker itself, in no pool of its own."""
+"""Every worker starts with these, before it imports torch: no call has to set torch's number of threads.
+
+torch takes MKL's number over OpenMP's.  Inductor then compiles in the worker itself, in no pool of its own.
+"""
 
 MIB = 1 << 20
 _UNITS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
@@ -42,7 +45,7 @@ BY_VARIABLE: Mapping[str, str] = MappingProxyType(
     }
 )
 """Environment variables that replace the limits of a worker with foreign code."""
-_TOLD = "DEEPSTACK_HARNESS_WORKER_LIMITS"
+_ADVICE = "DEEPSTACK_HARNESS_WORKER_LIMITS"
 _BY_ERRNO = MappingProxyType({errno.EFBIG: "file_size", errno.EMFILE: "open_files"})
 
 
@@ -58,14 +61,14 @@ def from_environment(variable: str, unit: str) -> int | None:
 
 @dataclass(frozen=True)
 class Limits:
-    """Time, memory and output that a worker may use; None is no limit."""
+    """Timeouts, memory and output of a worker; None is no limit."""
 
     start_s: float = 60.0
-    """Seconds until the worker is ready; the import of its preloaded module is part of it."""
+    """Timeout of the start, in seconds; the import of the preloaded module is part of it."""
     call_s: float | None = 300.0
-    """Seconds for one call."""
+    """Timeout of one call, in seconds."""
     step_s: float | None = None
-    """Seconds of a call without a phase or fact."""
+    """Timeout of a step: seconds of a call without a phase or fact."""
     memory: int | None = None
     """Bytes of private memory (RLIMIT_DATA): heap, stacks of threads and writable private mappings.
 
@@ -112,10 +115,10 @@ class Limits:
         about, unit, scale = _UNITS[name]
         return f"the limit of {about} is {value / scale:g} {unit}, {self.raised_by[name]} raises it"
 
-    def told(self) -> dict[str, str]:
+    def as_environment(self) -> dict[str, str]:
         """Return the environment by which `advice_about` in the worker knows limits that show as errors."""
         advice = {name: self.advice(name) for name in _BY_ERRNO.values()}
-        return {_TOLD: json.dumps({name: text for name, text in advice.items() if text})}
+        return {_ADVICE: json.dumps({name: text for name, text in advice.items() if text})}
 
 
 def advice_about(error: BaseException) -> str:
@@ -124,6 +127,6 @@ def advice_about(error: BaseException) -> str:
     if name is None:
         return ""
     try:
-        return str(json.loads(os.environ.get(_TOLD, "{}")).get(name, ""))
+        return str(json.loads(os.environ.get(_ADVICE, "{}")).get(name, ""))
     except (ValueError, AttributeError):  # code under test shares this environment
         return ""

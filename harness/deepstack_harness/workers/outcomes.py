@@ -4,10 +4,11 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic
 
 from deepstack_harness import errors
 from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
+from deepstack_harness.workers.remote import Result
 
 _BY_EXIT_CODE: Mapping[int, type[HarnessError]] = MappingProxyType(
     {ExitCode.USAGE: UsageError, ExitCode.MACHINE: MachineError}
@@ -23,10 +24,10 @@ class FinishedCall:
 
 
 @dataclass(frozen=True)
-class Answered(FinishedCall):
+class Answered(FinishedCall, Generic[Result]):
     """A call that returned `value`."""
 
-    value: Any
+    value: Result
 
 
 @dataclass(frozen=True)
@@ -174,12 +175,12 @@ class Crowded(WorkerEnd):
 class SentGarbage(WorkerEnd):
     """End of a worker whose answer pipe was closed, or that sent something other than a message."""
 
-    found: str
+    sent: str
 
     @property
     def reason(self) -> str:
         """The beginning of what came instead of a message."""
-        return f"sent no message, but {self.found}"
+        return f"sent no message, but {self.sent}"
 
 
 @dataclass(frozen=True)
@@ -192,10 +193,10 @@ class Stopped(WorkerEnd):
         return "ended by the process that started it"
 
 
-CallResult = Answered | RaisedInWorker | WorkerEnd
+CallResult = Answered[Result] | RaisedInWorker | WorkerEnd
 
 
-def value_of(result: CallResult, doing: str) -> Any:  # noqa: ANN401  # JSON
+def value_of(result: CallResult[Result], doing: str) -> Result:
     """Return the value of an answered call; `doing` says what the call was for, such as "timing steps".
 
     Raises an error of ours as it was raised in the worker, `HarnessError` for any other exception, and
@@ -217,6 +218,6 @@ def _last_line(output: str) -> str:
     return f"; printed at the end: {last}" if last else ""
 
 
-def end_of(status: int, **known: Any) -> WorkerEnd:
-    """Return the end that an exit status tells, negative for a signal; `known` are the fields of any end."""
-    return Exited(status=status, **known) if status >= 0 else Signalled(number=-status, **known)
+def end_of(status: int, **fields: Any) -> WorkerEnd:
+    """Return the end that an exit status stands for, negative for a signal; `fields` are those of any end."""
+    return Exited(status=status, **fields) if status >= 0 else Signalled(number=-status, **fields)

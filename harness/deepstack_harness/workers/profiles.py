@@ -1,4 +1,8 @@
-"""Sandbox profiles: permissions of a worker that runs code under test, and the switch that turns them off."""
+"""Sandbox profiles: permissions of a worker that runs code under test, and the switch that turns them off.
+
+Whoever runs code of a source or of a user gives its worker a profile: `profile_of` and `profile_for` return
+the strictest one that fits the code, its arm and its device.  `sandbox` enforces it in the worker.
+"""
 
 import logging
 import os
@@ -6,12 +10,15 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from deepstack_harness.contract.arm import Backend
+from deepstack_harness.contract.case import BufferKind, Case
 from deepstack_harness.errors import MachineError
-from deepstack_harness.workers.folders import remove_folder
+from deepstack_harness.workers.limits import BY_VARIABLE, Limits
+from deepstack_harness.workers.sandbox import remove_folder
 
 NO_SANDBOX = "DEEPSTACK_HARNESS_NO_SANDBOX"
 """Environment variable that turns every sandbox off, as `--no-sandbox` does; workers inherit it."""
@@ -98,7 +105,7 @@ class Confinement:
             "writable": [
                 self.folder,
                 *shared,
-                *(str(path) for one in profile.devices for path in _glob(one)),
+                *(str(path) for pattern in profile.devices for path in Path("/").glob(pattern.lstrip("/"))),
             ],
             "network": profile.network,
             "processes": profile.processes,
@@ -110,10 +117,6 @@ class Confinement:
         remove_folder(self.folder)
 
 
-def _glob(pattern: str) -> Iterator[Path]:
-    return Path("/").glob(pattern.lstrip("/"))
-
-
 def confine(profile: SandboxProfile, environment: Mapping[str, str | None]) -> Confinement:
     """Return the confinement of a new worker; raises `MachineError` where its folder cannot be made."""
     try:
@@ -122,19 +125,49 @@ def confine(profile: SandboxProfile, environment: Mapping[str, str | None]) -> C
         raise MachineError(f"no folder can be made for a worker: {error}") from None
 
 
-def note(told: Mapping[str, Any]) -> InForce:
-    """Return what a worker told of its sandbox; say once for this process which parts are missing."""
-    found = InForce(tuple(told.get("in_force", ())), tuple(told.get("missing", ())))
+def parts_in_force(report: Mapping[str, Any]) -> InForce:
+    """Return the parts of a worker's sandbox from its report; warn once in this process of missing ones."""
+    parts = InForce(tuple(report.get("in_force", ())), tuple(report.get("missing", ())))
     with _LOCK:
-        if found.missing and not _WARNED:
-            _WARNED.append(found)
+        if parts.missing and not _WARNED:
+            _WARNED.append(parts)
             _LOG.warning(
                 "this system offers no complete sandbox for code under test (%s); its limits of time, memory "
                 "and output still hold, and --no-sandbox turns off this warning with the sandbox",
-                "; ".join(found.missing),
+                "; ".join(parts.missing),
             )
-    return found
+    return parts
 
 
 _WARNED: list[InForce] = []
 _LOCK = threading.Lock()
+
+
+FOREIGN_LIMITS = Limits(
+    start_s=300.0, call_s=300.0, memory=8 * 2**30, open_files=1024, file_size=2**30, processes=256,
+    raised_by=BY_VARIABLE,
+)  # fmt: skip
+"""Limits of every worker with foreign code on the CPU; a driver of a GPU maps more memory than this."""
+CONTRACT_LIMITS = replace(FOREIGN_LIMITS, call_s=None, step_s=30.0)
+"""Limits where nothing is compiled: a call of a method takes microseconds, unless it hangs."""
+COMPILE_LIMITS = replace(FOREIGN_LIMITS, call_s=None, step_s=300.0)
+"""Limits where a decoder is compiled, which takes seconds on an idle machine."""
+
+
+def profile_of(case: Case) -> SandboxProfile | None:
+    """Return the strictest profile in which a case can be played; None for a buffer of ours."""
+    if case.buffer.kind not in (BufferKind.SOURCE, BufferKind.USER):
+        return None
+    # A user's class is imported, and what it imports may start processes: triton asks ldconfig.
+    imports = case.buffer.kind is BufferKind.USER
+    compiles = case.arm.backend is not Backend.NONE
+    return profile_for(case.device, ranks=case.arm.ranks, processes=imports or compiles)
+
+
+def profile_for(device: str, *, ranks: int = 1, processes: bool = True) -> SandboxProfile:
+    """Return the strictest profile for a device and a number of ranks; compilers are `processes`."""
+    if device.partition(":")[0] != "cpu":
+        return CUDA
+    if ranks > 1:
+        return RANKS
+    return COMPILE if processes else CONTRACT

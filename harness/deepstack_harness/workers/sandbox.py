@@ -15,13 +15,17 @@ bubblewrap was considered.  It makes namespaces, which many containers forbid, i
 would start the worker through one more program; Landlock and seccomp work inside the process.
 
 Reading is not restricted: torch, compilers and drivers read in too many places.
+
+`remove_folder` removes a folder that code under test wrote into, whatever it left there.
 """
 
 import ctypes
 import os
+import stat
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # the same on every architecture
@@ -88,13 +92,13 @@ def enter(rules: Mapping[str, Any]) -> dict[str, list[str]]:
     parts.insert(-1, ("no capabilities", _drop_capabilities))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    found: dict[str, list[str]] = {"in_force": [], "missing": []}
+    report: dict[str, list[str]] = {"in_force": [], "missing": []}
     for name, start in parts:
         try:
-            found["in_force"].append(start(rules))
+            report["in_force"].append(start(rules))
         except OSError as error:
-            found["missing"].append(f"{name}: {error.strerror or error}")
-    return found
+            report["missing"].append(f"{name}: {error.strerror or error}")
+    return report
 
 
 def landlock_abi() -> int:
@@ -241,3 +245,49 @@ def _call(number: int, *arguments: Any) -> int:  # what ctypes takes
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
+
+
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def remove_folder(folder: str) -> None:
+    """Remove a folder with all that is in it, as far as that can be removed; links are not followed.
+
+    `shutil.rmtree` recurses, and gives up at about 1,000 folders in each other.  Nobody else may use the
+    folder meanwhile.
+    """
+    with suppress(OSError):
+        here = os.open(folder, _FLAGS)
+        try:
+            names: list[str] = []
+            left = [_unlink_files(here)]
+            while left[-1] or names:
+                if left[-1]:
+                    names.append(left[-1].pop())
+                    os.chmod(names[-1], stat.S_IRWXU, dir_fd=here)
+                    here = _go(here, names[-1])
+                    left.append(_unlink_files(here))
+                else:
+                    left.pop()
+                    here = _go(here, "..")
+                    os.rmdir(names.pop(), dir_fd=here)
+        finally:
+            os.close(here)
+        os.rmdir(folder)
+
+
+def _go(here: int, name: str) -> int:
+    there = os.open(name, _FLAGS, dir_fd=here)
+    os.close(here)
+    return there
+
+
+def _unlink_files(here: int) -> list[str]:
+    """Remove the files of an open folder, and return the names of the folders in it."""
+    folders = []
+    for name in os.listdir(here):
+        if stat.S_ISDIR(os.lstat(name, dir_fd=here).st_mode):
+            folders.append(name)
+        else:
+            os.unlink(name, dir_fd=here)
+    return folders

@@ -1,5 +1,8 @@
 """A process under a supervisor of its own (`workers.child`): started, listened to, and ended with its tree.
 
+`run_command` runs a command line so; `workers.worker` calls functions.  Nothing that the process starts
+outlives it, or this process.
+
 psutil and execnet were considered.  psutil finds descendants in snapshots of all processes and loses those
 that became daemons between two of them; the subreaper in `child` does not, and has to run where psutil is
 not installed.  execnet brings a message format and uses stdin and stdout, which belong to the code that runs;
@@ -18,7 +21,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +29,7 @@ from deepstack_harness.errors import MachineError
 from deepstack_harness.workers import child
 from deepstack_harness.workers.forked import ForkedSupervisor, start_forked
 from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import Crowded, Flooded, TimedOut, WorkerEnd, end_of
 
 TAIL = 6000
 """Bytes of the output that are kept: a stack, and what was printed before it."""
@@ -57,7 +61,7 @@ class Supervised:
     """One process; a single thread listens to it, and any thread may stop it."""
 
     pid: int | None = None
-    """Process id, as soon as the supervisor has told it."""
+    """Process id, as soon as the supervisor has reported it."""
     status: int | None = None
     """Exit status, negative for a signal; None until the process has ended."""
     gone = False
@@ -65,7 +69,7 @@ class Supervised:
     stopped = False
     """True when `stop` was called."""
     sandbox: Mapping[str, Any] | None = None
-    """Result of `sandbox.enter`; None before the process has told it, and without a sandbox."""
+    """Result of `sandbox.enter`; None before the process has reported it, and without a sandbox."""
     crowd: int | None = None
     """Number of its processes, where these were too many and the supervisor has ended them."""
     refused: OSError | None = None
@@ -77,7 +81,8 @@ class Supervised:
 
     def __init__(self, options: StartOptions, limits: Limits) -> None:
         """Start it; raises `MachineError` where the supervisor cannot be started."""
-        self._told = b""
+        self._unread = b""
+        """The beginning of a line of the supervisor."""
         self._selector = selectors.DefaultSelector()
         self._link, theirs = socket.socketpair()
         self._link.setblocking(False)
@@ -161,20 +166,20 @@ class Supervised:
         if chunk == b"":
             self.gone = True
             self.unregister(self._link.fileno())
-        *lines, self._told = (self._told + (chunk or b"")).split(b"\n")
+        *lines, self._unread = (self._unread + (chunk or b"")).split(b"\n")
         for line in lines:
-            self._hear(json.loads(line))
+            self._take_report(json.loads(line))
 
-    def _hear(self, told: Mapping[str, Any]) -> None:
-        self.pid = told.get("pid", self.pid)
-        self.status = told.get("status", self.status)
-        self.sandbox = told.get("sandbox", self.sandbox)
-        self.crowd = told.get("processes", self.crowd)
-        if "errno" in told:
-            self.refused = OSError(told["errno"], os.strerror(told["errno"]))
+    def _take_report(self, report: Mapping[str, Any]) -> None:
+        self.pid = report.get("pid", self.pid)
+        self.status = report.get("status", self.status)
+        self.sandbox = report.get("sandbox", self.sandbox)
+        self.crowd = report.get("processes", self.crowd)
+        if "errno" in report:
+            self.refused = OSError(report["errno"], os.strerror(report["errno"]))
 
     def _kill_what_is_left(self) -> None:
-        """End the process where its supervisor was killed or stopped by it: then no status was told."""
+        """End the process where its supervisor was killed or stopped by it: then no status was reported."""
         if self.status is not None:
             return
         self._supervisor.kill()
@@ -240,3 +245,61 @@ def _abandon(
     link.close()
     if supervisor.stdout is not None:
         supervisor.stdout.close()
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line, where and with which environment it runs, and what becomes of its output.
+
+    `environment` is added to ours, where None removes a variable.  `log` is a file for everything that it
+    prints; without it the end of the output is kept.  `stderr` False drops what it prints there.
+    """
+
+    words: Sequence[str]
+    folder: Path | None = None
+    environment: Mapping[str, str | None] | None = None
+    log: Path | None = None
+    stderr: bool = True
+
+
+def run_command(command: Command, limits: Limits) -> WorkerEnd:
+    """Run a command until it ends, or until the timeout `limits.call_s`; `Exited` has its status.
+
+    What it started ends with it.  Raises `OSError` where it cannot be executed or its log cannot be written.
+    """
+    options = StartOptions(
+        {"command": list(command.words)}, environment=command.environment, folder=command.folder,
+        stderr=subprocess.STDOUT if command.stderr else subprocess.DEVNULL,
+    )  # fmt: skip
+    if command.log is None:
+        return _run(Supervised(options, limits), limits)
+    with command.log.open("wb") as log:
+        return _run(Supervised(replace(options, output=log), limits), limits, command.log)
+
+
+def _run(process: Supervised, limits: Limits, log: Path | None = None) -> WorkerEnd:
+    deadline = None if limits.call_s is None else time.monotonic() + limits.call_s
+    flooded, in_time = False, True
+    try:
+        while in_time and not flooded and not process.gone:
+            in_time = process.listen(deadline)
+            flooded = limits.output is not None and process.printed > limits.output
+    finally:
+        process.close()
+    if process.refused is not None:
+        raise process.refused
+    tail = (process.tail if log is None else _tail(log)).decode(errors="replace")
+    if process.crowd is not None:
+        return Crowded(count=process.crowd, limit=limits.processes or 0, output=tail)
+    if flooded:
+        return Flooded(size=process.printed, output=tail)
+    if not in_time:
+        assert limits.call_s is not None  # nothing else ends the wait
+        return TimedOut(seconds=limits.call_s, output=tail)
+    return end_of(process.end_status, output=tail)
+
+
+def _tail(log: Path) -> bytes:
+    with log.open("rb") as printed:
+        printed.seek(max(0, log.stat().st_size - TAIL))
+        return printed.read()

@@ -1,20 +1,28 @@
-"""A child process that is called like a function, watched, limited, and ended with all that it started."""
+"""A child process that is called like a function, with timeouts, limits and a sandbox.
 
+`Worker` is one process; `workers.warm.WarmWorker` replaces one that died.  A call is a request through one
+pipe, and phases, facts and the result come back through another: JSON objects, one per line, as
+`workers.child` documents them.  `Timeouts` are those of one call.
+"""
+
+import json
+import math
+import os
+import selectors
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import msgspec
 
 from deepstack_harness.errors import MachineError, says_out_of_memory
-from deepstack_harness.workers.clock import Clock
 from deepstack_harness.workers.limits import MIB, ONE_THREAD, Limits
-from deepstack_harness.workers.messages import Message, MessagePipes, NotAMessage
 from deepstack_harness.workers.outcomes import (
     Answered,
     CallResult,
@@ -28,8 +36,181 @@ from deepstack_harness.workers.outcomes import (
     WorkerEnd,
     end_of,
 )
-from deepstack_harness.workers.profiles import InForce, SandboxProfile, confine, is_switched_off, note
-from deepstack_harness.workers.supervised import StartOptions, Supervised
+from deepstack_harness.workers.profiles import (
+    InForce,
+    SandboxProfile,
+    confine,
+    is_switched_off,
+    parts_in_force,
+)
+from deepstack_harness.workers.remote import CALL_TYPED, Remote, Result
+from deepstack_harness.workers.supervised import GRACE_S, StartOptions, Supervised, read_now
+
+
+class Closing:
+    """Context manager that calls `close` at its end."""
+
+    def __enter__(self) -> Self:
+        """Return this object, to be closed."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Release what it holds."""
+        raise NotImplementedError
+
+
+class Timeouts:
+    """The running timeouts of a call: one for all of it, one for its next phase or fact."""
+
+    def __init__(self, call_s: float | None, step_s: float | None = None) -> None:
+        """Start both, in seconds; None is no timeout."""
+        self._call_s, self._step_s = call_s, step_s
+        self._deadline = _after(call_s)
+        self._step_deadline = _after(step_s)
+
+    @property
+    def limit_s(self) -> float | None:
+        """Seconds of the earlier deadline."""
+        return self._step_s if self.is_of_a_step else self._call_s
+
+    @property
+    def is_of_a_step(self) -> bool:
+        """True where the deadline of the step is the earlier one."""
+        return self._step_deadline < self._deadline
+
+    @property
+    def is_over(self) -> bool:
+        """True after the deadline of the call."""
+        return time.monotonic() >= self._deadline
+
+    def earlier(self, other: float | None) -> float | None:
+        """Return the earliest deadline; None where there is none."""
+        earliest = min(self._deadline, self._step_deadline, math.inf if other is None else other)
+        return None if earliest == math.inf else earliest
+
+    def renew(self) -> bool:
+        """Begin the next step; return False where steps have no limit."""
+        self._step_deadline = _after(self._step_s)
+        return self._step_s is not None
+
+
+def _after(seconds: float | None) -> float:
+    return math.inf if seconds is None else time.monotonic() + seconds
+
+
+_KINDS = frozenset({"ready", "phase", "fact", "answered", "raised"})
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of a worker: `call` is the number of the call that it belongs to, 0 for the start."""
+
+    call: int
+    kind: str
+    value: Any
+
+
+class NotAMessage(Exception):
+    """Something else came out of the answer pipe."""
+
+
+class MessagePipes:
+    """The pipe for requests and the pipe for answers; the child inherits the other ends."""
+
+    def __init__(self) -> None:
+        """Open both."""
+        self.for_requests, self._requests = os.pipe()
+        self._answers, self.for_answers = os.pipe()
+        self.received = 0
+        """Bytes that came since the last request."""
+        self.closes_at: float | None = None
+        """Set at the end of the answers: time (`time.monotonic()`) to give up a child that does not end."""
+        self._outbox, self._inbox, self._searched = memoryview(b""), bytearray(), 0
+        self._process: Supervised | None = None
+        self._closed = False
+
+    def attach(self, process: Supervised) -> None:
+        """Be served by the loop of `process`, which has inherited the other ends."""
+        self._process = process
+        for stream in (self._requests, self._answers):
+            os.set_blocking(stream, False)
+        process.register(self._answers, self._read)
+        self.close_theirs()
+
+    def close_theirs(self) -> None:
+        """Close the ends for the child: only with them closed here, its end is the end of the stream."""
+        os.close(self.for_requests)
+        os.close(self.for_answers)
+
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Send a request; what the pipe does not take now follows while `Supervised.listen` runs."""
+        assert self._process is not None  # attached
+        self._outbox = memoryview(json.dumps(request).encode() + b"\n")
+        self.received = len(self._inbox)
+        self._process.register(self._requests, self._write, selectors.EVENT_WRITE)
+
+    def receive(self) -> Message | None:
+        """Return the next message, None where it is not complete; raises `NotAMessage`."""
+        end = self._inbox.find(b"\n", self._searched)
+        if end < 0:
+            self._searched = len(self._inbox)
+            return None
+        line = bytes(self._inbox[:end])
+        del self._inbox[: end + 1]
+        self._searched = 0
+        return _parse(line)
+
+    def close(self) -> None:
+        """Close our ends; closing them again does nothing."""
+        if not self._closed:
+            os.close(self._requests)
+            os.close(self._answers)
+        self._closed = True
+
+    def _write(self) -> None:
+        assert self._process is not None  # attached
+        try:
+            self._outbox = self._outbox[os.write(self._requests, self._outbox) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # it has ended, and its answer will be missing
+            self._outbox = memoryview(b"")
+        if not self._outbox:
+            self._process.unregister(self._requests)
+
+    def _read(self) -> None:
+        assert self._process is not None  # attached
+        chunk = read_now(self._answers)
+        if chunk == b"":
+            self._process.unregister(self._answers)
+            self.closes_at = time.monotonic() + GRACE_S
+        self._inbox += chunk or b""
+        self.received += len(chunk or b"")
+
+
+def _parse(line: bytes) -> Message:
+    try:
+        sent = json.loads(line)
+        message = Message(sent["call"], sent["kind"], sent["value"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise NotAMessage(f"{line[:80]!r}") from None
+    if message.kind not in _KINDS or not isinstance(message.call, int):
+        raise NotAMessage(f"{line[:80]!r}")
+    return message
+
+
+def _request(target: str | Remote[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(target, str):
+        return {"target": target, "arguments": dict(arguments)}
+    typed = {name: msgspec.to_builtins(value) for name, value in arguments.items()}
+    return {"target": target.target, "arguments": typed, "through": CALL_TYPED}
+
 
 OnFact = Callable[[Any], None]
 
@@ -38,12 +219,12 @@ _MOST_RECEIVED = 2**30
 _FIXED = f"the limit of the messages of one call is {_MOST_RECEIVED / MIB:g} MiB, which is fixed"
 
 
-class Worker:
+class Worker(Closing):
     """One child process (`workers.child`) that serves one call after the other and keeps its modules loaded.
 
-    A call names its target as "package.module:function" or "/path/file.py:function"; arguments and results
-    are JSON values (NaN and infinities included).  A target with a parameter named `channel` is given a
-    `workers.child.Channel`, by which it sends facts and announces its phase.
+    A call names its target by a `Remote`, or as "package.module:function" or "/path/file.py:function"; then
+    arguments and results are JSON values (NaN and infinities included).  A target with a parameter named
+    `channel` is given a `workers.child.Channel`, by which it sends facts and announces its phase.
 
     One thread calls; any thread may call `stop`.  Whatever ends this process, SIGKILL included, the worker
     and all that it started, daemons included, end too.
@@ -76,7 +257,11 @@ class Worker:
         self._call = 0
         self._phase = "the start"
         self._facts: list[Any] = []
-        added: Mapping[str, str | None] = {**ONE_THREAD, **(environment or {}), **self.limits.told()}
+        added: Mapping[str, str | None] = {
+            **ONE_THREAD,
+            **(environment or {}),
+            **self.limits.as_environment(),
+        }
         self._confinement = None if sandbox is None or is_switched_off() else confine(sandbox, added)
         self._pipes = pipes = MessagePipes()
         try:
@@ -106,16 +291,6 @@ class Worker:
             folder, inherited=[pipes.for_requests, pipes.for_answers],
         )  # fmt: skip
 
-    def __enter__(self) -> Self:
-        """Return this worker, to be closed."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End it."""
-        self.close()
-
     @property
     def pid(self) -> int | None:
         """Process id of the process that is called, not of its supervisor; None before `start` has waited."""
@@ -124,28 +299,47 @@ class Worker:
     def start(self) -> WorkerEnd | None:
         """Wait until it can be called; return its end where it cannot."""
         if self.ended is None and not self._ready:
-            clock = Clock(self.limits.start_s)
+            timeouts = Timeouts(self.limits.start_s)
             with self._closed_on_error():
-                end = self._listen(clock)
+                end = self._listen(timeouts)
                 # The supervisor tells the id over a link of its own: on a busy machine it comes later.
                 while not isinstance(end, WorkerEnd) and self.pid is None:
-                    if not self._process.listen(clock.earlier(None)):
+                    if not self._process.listen(timeouts.earlier(None)):
                         break
         return self.ended
 
+    @overload
     def call(
         self,
         target: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        seconds: float | None = None,
+        timeout_s: float | None = None,
         on_fact: OnFact | None = None,
-    ) -> CallResult:
+    ) -> CallResult[Any]: ...
+    @overload
+    def call(
+        self,
+        target: Remote[Result],
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        on_fact: OnFact | None = None,
+    ) -> CallResult[Result]: ...
+    def call(
+        self,
+        target: str | Remote[Any],
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        on_fact: OnFact | None = None,
+    ) -> CallResult[Any]:
         """Call `target` in the worker and wait for its result; a worker that has ended returns its end.
 
-        `seconds` replaces `limits.call_s` and `limits.step_s` for this call.  `on_fact` is called with each
-        fact as it comes.  Where this process is interrupted meanwhile (Ctrl-C), or `on_fact` raises, the
-        worker is ended and the exception goes on.
+        Arguments and the value of a `Remote` are converted, others are JSON.  `timeout_s` replaces
+        `limits.call_s` and `limits.step_s` for this call.  `on_fact` is called with each fact as it comes.
+        Where this process is interrupted meanwhile (Ctrl-C), or `on_fact` raises, the worker is ended and
+        the exception goes on.
         """
         end = self.start()
         if end is not None:
@@ -155,10 +349,11 @@ class Worker:
             self._process.read_output()
             self._process.tail, self._process.printed = b"", 0
             self._phase, self._facts = "", []
-            self._pipes.send({"call": self._call, "target": target, "arguments": dict(arguments or {})})
+            self._pipes.send({"call": self._call, **_request(target, arguments or {})})
             limits = self.limits
-            clock = Clock(limits.call_s, limits.step_s) if seconds is None else Clock(seconds)
-            return self._listen(clock, on_fact)
+            timeouts = Timeouts(limits.call_s, limits.step_s) if timeout_s is None else Timeouts(timeout_s)
+            result = self._listen(timeouts, on_fact)
+            return self._converted(result, target.result) if isinstance(target, Remote) else result
 
     def stop(self) -> None:
         """End it without waiting; a call that is under way returns `Stopped`.  Any thread may call this."""
@@ -185,29 +380,37 @@ class Worker:
             self.close()
             raise
 
-    def _listen(self, clock: Clock, on_fact: OnFact | None = None) -> CallResult:
+    def _converted(self, result: CallResult, kind: type[Result]) -> CallResult[Result]:
+        if not isinstance(result, Answered):
+            return result
+        try:
+            return replace(result, value=msgspec.convert(result.value, kind))
+        except msgspec.ValidationError as error:
+            return self._end(SentGarbage, sent=f"another value: {error}")
+
+    def _listen(self, timeouts: Timeouts, on_fact: OnFact | None = None) -> CallResult:
         """Listen until the call is answered, or the worker ends."""
         while True:
             try:
                 message = self._pipes.receive()
             except NotAMessage as garbage:
-                return self._end(SentGarbage, found=str(garbage))
-            result = self._wait(clock) if message is None else self._take(message, clock, on_fact)
+                return self._end(SentGarbage, sent=str(garbage))
+            result = self._wait(timeouts) if message is None else self._take(message, timeouts, on_fact)
             if result is not None:
                 return result
 
-    def _wait(self, clock: Clock) -> WorkerEnd | None:
+    def _wait(self, timeouts: Timeouts) -> WorkerEnd | None:
         """Wait until something comes; return the end where nothing more can come, or too much came."""
         if self._process.gone and self._pipes.closes_at is not None:  # and every message was read
             return self._ended_by_itself()
-        if self._process.listen(clock.earlier(self._pipes.closes_at)):
+        if self._process.listen(timeouts.earlier(self._pipes.closes_at)):
             # What was printed before a message was ready as early as the message: `listen` has read both.
             return self._flooded()
         if self._pipes.closes_at is not None:
-            return self._end(SentGarbage, found="closed its answer pipe")
-        return self._timed_out(clock)
+            return self._end(SentGarbage, sent="closed its answer pipe")
+        return self._timed_out(timeouts)
 
-    def _take(self, message: Message, clock: Clock, on_fact: OnFact | None) -> CallResult | None:
+    def _take(self, message: Message, timeouts: Timeouts, on_fact: OnFact | None) -> CallResult | None:
         """Take a message; return the result of the call if it is one, or the end that it brings."""
         if message.call < self._call:  # of a thread that an earlier call left behind
             return None
@@ -221,10 +424,10 @@ class Worker:
             case kind if kind in self._awaited and message.call == self._call:
                 return self._result(message)
             case kind:
-                return self._end(SentGarbage, found=f"a message '{kind}' of call {message.call}")
-        if clock.is_over:
-            return self._timed_out(clock)
-        if clock.renew():
+                return self._end(SentGarbage, sent=f"a message '{kind}' of call {message.call}")
+        if timeouts.is_over:
+            return self._timed_out(timeouts)
+        if timeouts.renew():
             self._process.printed = 0
         return None
 
@@ -244,7 +447,7 @@ class Worker:
         try:
             raised = msgspec.convert(message.value, RaisedInWorker)
         except msgspec.ValidationError:
-            return self._end(SentGarbage, found="an exception without its fields")
+            return self._end(SentGarbage, sent="an exception without its fields")
         raised = replace(raised, facts=tuple(self._facts), output=self._output)
         if says_out_of_memory(raised.type, raised.message):
             return self._end(RanOutOfMemory, message=raised.sentence, advice=self.limits.advice("memory"))
@@ -252,7 +455,7 @@ class Worker:
 
     def _set_ready(self) -> None:
         if not self._ready and self._confinement is not None:
-            self.in_force = note(self._process.sandbox or {})
+            self.in_force = parts_in_force(self._process.sandbox or {})
         self._ready = True
 
     def _flooded(self) -> WorkerEnd | None:
@@ -262,11 +465,11 @@ class Worker:
             return self._end(Flooded, size=max(printed, received), advice=advice)
         return None
 
-    def _timed_out(self, clock: Clock) -> WorkerEnd:
-        name = "start_s" if not self._ready else "step_s" if clock.is_of_a_step else "call_s"
+    def _timed_out(self, timeouts: Timeouts) -> WorkerEnd:
+        name = "start_s" if not self._ready else "step_s" if timeouts.is_of_a_step else "call_s"
         # The seconds of one call may be given with it, and then no setting raises them.
-        advice = self.limits.advice(name) if clock.limit_s == getattr(self.limits, name) else ""
-        return self._end(TimedOut, seconds=clock.limit_s, advice=advice)
+        advice = self.limits.advice(name) if timeouts.limit_s == getattr(self.limits, name) else ""
+        return self._end(TimedOut, seconds=timeouts.limit_s, advice=advice)
 
     def _ended_by_itself(self) -> WorkerEnd:
         if self._process.stopped:
@@ -290,11 +493,3 @@ class Worker:
     @property
     def _output(self) -> str:
         return self._process.tail.decode(errors="replace")
-
-
-def call_once(
-    target: str, arguments: Mapping[str, Any] | None = None, limits: Limits | None = None
-) -> CallResult:
-    """Call `target` in a worker of its own; see `Worker.call`."""
-    with Worker(limits) as worker:
-        return worker.call(target, arguments)

@@ -1,0 +1,219 @@
+"""R13: races are found over recording streams and named, and every violation counts once."""
+
+from dataclasses import replace
+
+import pytest
+from torch import Tensor
+
+from deepstack_harness.audit.streams import device as projection
+from deepstack_harness.audit.streams import model_check
+from deepstack_harness.audit.streams import projections as faults
+from deepstack_harness.audit.streams.device import Lanes, Project
+from deepstack_harness.audit.streams.model_check import Setting, rehearse
+from deepstack_harness.audit.streams.projections import DUAL, ONE, TWO
+from deepstack_harness.contract.facts import (
+    OnDevice,
+    OpResult,
+    OrderingObservation,
+    Recording,
+    Subgraphs,
+    System,
+    SystemSubject,
+)
+from deepstack_harness.contract.oracles.neighbours import dependent, unordered
+from deepstack_harness.contract.oracles.neighbours import judge_ordering as judge
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.errors import NotMeasured
+
+SUBJECT = SystemSubject(System.DUAL_STREAM, "dual")
+
+
+def two_streams(project: Project, others: int = 1) -> Recording:
+    return rehearse(Setting(TWO, others, lambda _: project))
+
+
+def pairs(recording: Recording) -> set[tuple[str, str]]:
+    return {(one.name, other.name) for one, other, _ in unordered(recording)}
+
+
+INPUT, A, B, USE = "input: add", "projection A", "projection B", "use of the results: add"
+RACES: dict[Project, set[tuple[str, str]]] = {
+    faults.start_forgotten: {
+        (f"layer 1: {INPUT}", f"layer 1: {B}"), (f"layer 2: {INPUT}", f"layer 2: {B}"),
+        # B of layer 2 reads its input where A of layer 1 had its result, and writes what layer 1 still adds.
+        (f"layer 1: {A}", f"layer 2: {B}"), (f"layer 1: {USE}", f"layer 2: {B}"),
+    },
+    faults.done_forgotten: {
+        (f"layer 1: {B}", f"layer 1: {USE}"), (f"layer 2: {B}", f"layer 2: {USE}"),
+        # Both layers have B's result in one place; A's of layer 2 lies where layer 1 had its input.
+        (f"layer 1: {B}", f"layer 2: {USE}"), (f"layer 1: {B}", f"layer 2: {A}"),
+    },
+    faults.memory_reused_too_early: {
+        (f"layer 1: {B}", f"layer 1: {A}"), (f"layer 2: {B}", f"layer 2: {A}"),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("project", RACES, ids=lambda project: project.__name__)
+def test_both_operations_of_every_race_are_named(project: Project) -> None:
+    assert pairs(two_streams(project)) == RACES[project]
+
+
+def test_an_event_recorded_outside_orders_as_little_as_none() -> None:
+    outside = two_streams(faults.done_recorded_outside)
+    assert pairs(outside) == RACES[faults.done_forgotten]
+    assert outside.early_waits == 0
+
+
+@pytest.mark.parametrize("which", ["start_waited_too_early", "done_waited_too_early"])
+def test_a_wait_before_the_first_recording_does_nothing(which: str) -> None:
+    recording = two_streams(getattr(faults, which))
+    assert recording.early_waits == 1  # in layer 2 the event has layer 1's place
+    assert pairs(recording)
+
+
+@pytest.mark.parametrize(
+    ("project", "others", "orders"),
+    [
+        (projection.sequential, 1, 1),
+        (projection.dual, 1, 4),
+        (projection.dual, 2, 36),
+        (projection.dual_of_copy, 1, 4),
+    ],
+)
+def test_correct_ways_have_no_race_over_all_orders(project: Project, others: int, orders: int) -> None:
+    recording = two_streams(project, others)
+    assert (recording.orders, recording.different, recording.equal) == (orders, 0, True)
+    assert not unordered(recording)
+    assert dependent(recording)
+
+
+FAULTY = [
+    faults.start_forgotten,
+    faults.done_forgotten,
+    faults.done_recorded_outside,
+    faults.start_waited_too_early,
+    faults.done_waited_too_early,
+    faults.memory_reused_too_early,
+]
+
+
+@pytest.mark.parametrize("project", FAULTY, ids=lambda project: project.__name__)
+def test_every_race_shows_in_some_order_and_not_in_the_hosts_own(project: Project) -> None:
+    recording = two_streams(project)
+    assert recording.equal
+    assert 0 < recording.different < recording.orders
+    assert sorted(recording.first_different) == sorted(one.name for one in recording.operations)
+
+
+def unkept(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
+    return projection.dual_of_copy(x, weights, replace(lanes, keep=lambda *_: None))
+
+
+def test_what_keeps_the_copy_is_that_the_allocator_is_told() -> None:
+    assert pairs(two_streams(unkept)) == RACES[faults.memory_reused_too_early]
+
+
+def wrong(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
+    one, other = projection.sequential(x, weights, lanes)
+    return one + 1, other
+
+
+def failing(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
+    raise RuntimeError("no stream left")
+
+
+def nothing(x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
+    return x, x
+
+
+def observed(project: Project, *settings: str) -> OrderingObservation:
+    """Rehearsed in `settings`, results as if they were right."""
+    made = tuple(Setting(name, int(name != ONE), lambda _: project) for name in settings or (TWO,))
+    recordings = tuple(map(rehearse, made))
+    return OrderingObservation(SUBJECT, recordings, (OpResult("eager", 8, 0, 0),), (), None, "2.13")
+
+
+def test_a_wrong_result_is_a_violation_in_every_setting() -> None:
+    judged = judge(observed(wrong, ONE, TWO))
+    assert (judged.rule, judged.verdict, judged.value) == (Rule.R13, Verdict.FAIL, 4)
+    assert judged.detail.startswith(
+        "one stream: 1 of 1 orders give another result; one stream: another result than sequential; two "
+    )
+
+
+def test_an_exception_is_a_violation() -> None:
+    judged = judge(observed(failing))
+    assert (judged.verdict, judged.value, judged.unit) == (Verdict.FAIL, 1, "violations")
+    assert judged.detail == "two streams: raised RuntimeError: no stream left"
+
+
+def test_a_race_is_told_with_both_operations_streams_and_memory() -> None:
+    judged = judge(observed(faults.done_recorded_outside))
+    assert judged.value == 5
+    assert judged.detail == (
+        "two streams: nothing orders 'layer 1: projection B' on aux and 'layer 1: use of the results: add' "
+        "on main, which share memory 6 (and 3 more pairs); two streams: 11 of 15 orders give another result"
+    )
+
+
+def test_streams_that_were_not_used_are_told() -> None:
+    judged = judge(observed(projection.sequential))
+    assert (judged.verdict, judged.detail) == (Verdict.PASS, "two streams: nothing ran on aux")
+    assert judge(observed(projection.dual)).detail == ""
+
+
+RIGHT = observed(projection.dual)
+
+
+def changed(**changes: object) -> OrderingObservation:
+    return replace(RIGHT, **changes)  # type: ignore[arg-type]
+
+
+def test_different_elements_and_surplus_subgraphs_and_devices_count() -> None:
+    results = (OpResult("eager", 8, 0, 0), OpResult("inductor", 8, 3, 1))
+    judged = judge(changed(results=results))
+    assert (judged.value, judged.detail) == (1, "inductor: 3 of 8 elements differ from sequential")
+    subgraphs = tuple(
+        Subgraphs(k, k, distinct, distinct, 0.1, "x") for k, distinct in ((1, 1), (4, 4), (16, 2))
+    )
+    judged = judge(changed(subgraphs=subgraphs))
+    assert (judged.value, judged.detail) == (4, "4 identical layers build 4 distinct subgraphs, not 1")
+    judged = judge(changed(on_device=OnDevice("cuda:0", 1000, 7, first="repetition 3")))
+    said = "cuda:0: 7 of 1000 repetitions differ from sequential, the first with repetition 3"
+    assert (judged.value, judged.detail) == (1, said)
+    judged = judge(changed(on_device=OnDevice("cuda:0", 1000, 0, ended="timed out: no answer within 3 s")))
+    assert (judged.value, judged.detail) == (1, "cuda:0: timed out: no answer within 3 s")
+    assert judge(changed(on_device=OnDevice("cuda:0", 1000, 0))).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"recordings": ()}, "no setting was rehearsed"),
+        ({"results": ()}, "no result was compared"),
+        (
+            {"recordings": (replace(RIGHT.recordings[0], operations=RIGHT.recordings[0].operations[:1]),)},
+            "two streams: no operation depends on another, nothing was put to the test",
+        ),
+    ],
+)
+def test_what_shows_nothing_is_no_pass(changes: dict[str, object], said: str) -> None:
+    judged = judge(changed(**changes))
+    assert (judged.verdict, judged.detail) == (Verdict.ERROR, said)
+
+
+def test_an_observation_goes_to_json_and_back() -> None:
+    seen = replace(RIGHT, on_device=OnDevice("cuda:0", 1, 0), subgraphs=(Subgraphs(1, 1, 1, 1, 0.1, "x"),))
+    assert OrderingObservation.from_json(seen.to_json()) == seen
+
+
+def test_orders_that_are_too_many_are_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = next(one for one in DUAL.settings if one.others)
+    orders = rehearse(setting).orders
+    monkeypatch.setattr(model_check, "MOST_ORDERS", orders)
+    assert rehearse(setting).orders == orders
+    monkeypatch.setattr(model_check, "MOST_ORDERS", orders - 1)
+    with pytest.raises(NotMeasured, match=rf"operations in {orders} orders: too many to play"):
+        rehearse(setting)

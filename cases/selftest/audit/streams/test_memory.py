@@ -1,0 +1,204 @@
+"""Recording memory: what operations read and write, who gets memory again, and replays in any order."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from deepstack_harness.audit.streams.device import Device, Memory
+from deepstack_harness.audit.streams.model_check import Recorder, different_bits, play
+from deepstack_harness.errors import NotMeasured
+
+
+def tensor(floats: int = 4) -> Tensor:
+    return torch.zeros(floats)
+
+
+def test_memory_goes_back_to_its_stream_and_is_given_out_again() -> None:
+    memory = Memory()
+    one = tensor()
+    first = memory.made(one, stream=0).block
+    del one
+    other, own = tensor(), tensor()
+    assert memory.made(other, stream=1).block is not first
+    assert memory.made(own, stream=0).block is first
+
+
+def test_memory_of_another_size_is_other_memory() -> None:
+    memory = Memory()
+    one = tensor(129)  # 516 bytes: two units of the allocator
+    first = memory.made(one, 0).block
+    assert first.bytes == 1024
+    del one
+    small, large = tensor(4), tensor(200)
+    assert memory.made(small, 0).block is not first
+    assert memory.made(large, 0).block is first
+
+
+def test_memory_is_held_while_a_view_lives() -> None:
+    memory = Memory()
+    one = tensor()
+    view = one.detach()  # which, unlike a slice, does not hold on to `one` itself
+    first = memory.made(one, 0).block
+    assert memory.made(view, 0).block is first
+    del one
+    other = tensor()
+    assert memory.made(other, 0).block is not first
+    del view
+    last = tensor()
+    assert memory.made(last, 0).block is first
+
+
+def test_memory_that_another_stream_uses_does_not_come_back() -> None:
+    memory = Memory()
+    one = tensor()
+    first = memory.made(one, 0).block
+    memory.keep(one)
+    del one
+    other = tensor()
+    assert memory.made(other, 0).block is not first
+
+
+def test_what_was_there_before_is_never_given_out() -> None:
+    memory = Memory()
+    one = torch.arange(128.0)  # 512 bytes, of which nothing is rounded up
+    block = memory.given(one).block
+    assert block.before is not None
+    assert torch.equal(block.before.view(torch.float32), one)
+    del one
+    other = tensor(128)
+    assert memory.made(other, 0).block is not block
+
+
+def test_an_empty_tensor_cannot_be_followed() -> None:
+    with pytest.raises(NotMeasured, match="an empty tensor has no memory"):
+        Memory().made(torch.zeros(0), 0)
+
+
+def recorded(work: Callable[[Tensor], object]) -> Recorder:
+    """What is seen of `work` on x, whose role is 'weight'."""
+    x = torch.arange(1.0, 5.0)
+    recorder = Recorder(Device(0), {"weight": x})
+    with recorder:
+        work(x)
+    return recorder
+
+
+def accesses(work: Callable[[Tensor], object]) -> list[tuple[int, int]]:
+    """(how many blocks are read, how many written) of each operation."""
+    return [(len(call.operation.reads), len(call.operation.writes)) for call in recorded(work).recorded]
+
+
+def add_in_place(x: Tensor) -> None:
+    x += 1
+
+
+def store(x: Tensor) -> None:
+    x[1:] = 0
+
+
+OPERATIONS: dict[str, tuple[Callable[[Tensor], object], list[tuple[int, int]]]] = {
+    "makes a result": (lambda x: x + 1, [(1, 1)]),
+    "of two tensors": (lambda x: torch.add(x, torch.ones(4)), [(0, 1), (2, 1)]),
+    "in place": (lambda x: x.add_(1), [(1, 1)]),
+    "an operator in place": (add_in_place, [(1, 1)]),
+    "an assignment": (store, [(1, 1)]),
+    "into out": (lambda x: torch.add(x, 1, out=x), [(1, 1)]),
+    "a list of tensors": (lambda x: torch.cat([x, x[:2]]), [(1, 1)]),
+    "several results": (torch.sort, [(1, 2)]),
+    "a view": (lambda x: x.view(2, 2).t(), []),
+    "a question": (lambda x: (x.shape, x.dim(), len(x), x.is_cuda), []),
+}
+
+
+@pytest.mark.parametrize("what", OPERATIONS)
+def test_what_an_operation_reads_and_writes(what: str) -> None:
+    work, seen = OPERATIONS[what]
+    assert accesses(work) == seen
+
+
+def test_results_in_reused_memory_are_results() -> None:
+    def work(x: Tensor) -> None:
+        one = x + 1
+        del one
+        other = x + 2
+        del other
+
+    first, second = (call.operation for call in recorded(work).recorded)
+    assert first.writes == second.writes
+    assert first.reads == second.reads != first.writes
+
+
+def test_operations_are_named_by_role_and_by_what_is_done_around_them() -> None:
+    x = torch.ones(4)
+    recorder = Recorder(Device(0), {"projection A": x})
+    with recorder, recorder.naming("layer 1"):
+        y = torch.ones(4)
+        with recorder.naming("input"):
+            y = y * 2
+        torch.add(x, y)
+    assert [call.operation.name for call in recorder.recorded] == [
+        "layer 1: ones", "layer 1: input: mul", "layer 1: projection A",
+    ]  # fmt: skip
+
+
+def host_order(work: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """What `work` gave, and what its replay in the order of the host's calls gives."""
+    x = torch.arange(1.0, 5.0)
+    recorder = Recorder(Device(0), {})
+    with recorder:
+        answer = work(x)
+    replayed = play(recorder.recorded, range(len(recorder.recorded)), recorder.slot(answer))
+    return answer, replayed
+
+
+def chain(x: Tensor) -> Tensor:
+    x.mul_(2)
+    largest, places = torch.sort(x, descending=True)
+    y = torch.cat([largest, places.to(torch.float32)])
+    y[2:4] = 9
+    z = (y.view(2, 4).t() + 1).contiguous()
+    torch.add(z, 1, out=z)
+    return z[1:]
+
+
+def test_a_replay_gives_the_same_bits() -> None:
+    answer, replayed = host_order(chain)
+    assert answer.numel() == 6
+    assert different_bits(answer, replayed) == 0
+
+
+def replay_in(order: Sequence[int]) -> Tensor:
+    x = torch.ones(2)
+    recorder = Recorder(Device(0), {})
+    with recorder:
+        y = x + 1
+        y.mul_(3)
+        y.add_(1)
+    return play(recorder.recorded, order, recorder.slot(y))
+
+
+def test_another_order_gives_another_result_and_what_was_not_written_is_no_number() -> None:
+    assert replay_in([0, 1, 2]).tolist() == [7, 7]
+    assert replay_in([0, 2, 1]).tolist() == [9, 9]
+    assert replay_in([1, 2]).isnan().all()
+
+
+def test_a_replay_changes_nothing_outside() -> None:
+    x = torch.ones(2)
+    recorder = Recorder(Device(0), {})
+    with recorder:
+        x.add_(1)
+    assert play(recorder.recorded, [0], recorder.slot(x)).tolist() == [2, 2]
+    assert play(recorder.recorded, [0, 0], recorder.slot(x)).tolist() == [3, 3]
+    assert x.tolist() == [2, 2]
+
+
+def test_bits_are_compared_and_not_values() -> None:
+    nan = torch.tensor([float("nan"), 0.0])
+    assert different_bits(nan, nan.clone()) == 0
+    assert different_bits(nan, torch.tensor([float("nan"), -0.0])) == 1
+    assert different_bits(nan, nan[:1]) == 2
+    assert different_bits(nan, nan.double()) == 2
+    assert different_bits(torch.ones(2, 3).t(), torch.ones(3, 2, dtype=torch.float32)) == 0

@@ -1,0 +1,141 @@
+"""One fault that breaks several rules is told once, and what is known of a rule counts for both regimes."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from deepstack_harness.audit.standing import (
+    beside_known,
+    by_cause,
+    effects_in,
+    same_without_graphs,
+    stand_in_regimes,
+)
+from deepstack_harness.catalogue.known import KnownFailure, KnownRules
+from deepstack_harness.catalogue.plans import Where, plan_check
+from deepstack_harness.contract.case import PlannedCase, Regime, live_buffer
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.oracles.judge import JudgedCase
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement, Row, Shape, Verdict
+
+R = Rule
+LIVE, CAPTURED = Regime.LIVE, Regime.CAPTURED
+SHORT, LONG, GRAPHS = (
+    "cap 16: set 9; get 9; get 16",
+    "cap 16: set 9; get 9; set 3; get 9",
+    "cap 16: capture 16; set 9; replay 16; get 16",
+)
+
+
+def judged(trace: str, **steps: tuple[int, ...]) -> JudgedCase:
+    """Return a case whose rules were seen broken in these steps."""
+    (planned,) = plan_check(Where("qwen3_vl"), live_buffer("any"), [trace])
+    return of(planned, {R(rule): numbers for rule, numbers in steps.items()})
+
+
+def of(planned: PlannedCase, steps: dict[Rule, tuple[int, ...]]) -> JudgedCase:
+    said = [
+        Judgement(rule, Verdict.FAIL if rule in steps else Verdict.PASS, steps=steps.get(rule, ()))
+        for rule in R
+    ]
+    return JudgedCase(planned, Observation("float32", "cpu", 3, 8, "", ()), tuple(said))
+
+
+@pytest.mark.parametrize(
+    ("cases", "told"),
+    [
+        # R2 never stands alone: each time R4 came before it, or with it.
+        ([judged(SHORT, R4=(2,)), judged(LONG, R4=(2,), R2=(2, 4))], {R.R2: R.R4}),
+        ([judged(SHORT, R4=(2,)), judged(LONG, R4=(2,), R2=(4,))], {R.R2: R.R4}),
+        # It came before R4, or without it.
+        ([judged(SHORT, R4=(2,)), judged(LONG, R4=(4,), R2=(2,))], {}),
+        ([judged(SHORT, R2=(2,)), judged(LONG, R4=(2,), R2=(4,))], {}),
+        ([judged(SHORT, R2=(2,)), judged(LONG, R4=(2,))], {}),
+        # Always together: the first rule is told, but storage that moved before what graphs read from it.
+        ([judged(LONG, R3=(2,), R5=(2,))], {R.R5: R.R3}),
+        ([judged(GRAPHS, R3=(3,), R6=(3,))], {R.R3: R.R6}),
+        # Graphs explain nothing of live use.
+        ([judged(LONG, R3=(2,)), judged(GRAPHS, R6=(3,))], {}),
+    ],
+)
+def test_a_rule_that_is_never_broken_alone_is_an_effect(
+    cases: list[JudgedCase], told: dict[Rule, Rule]
+) -> None:
+    found = effects_in(cases)
+    assert {rule: cause for (_, rule), (_, cause) in found.items()} == told
+    assert all(effect[0] is cause[0] for effect, cause in found.items())
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_a_fault_under_graphs_is_the_live_one_if_its_trace_breaks_without_graphs(breaks: bool) -> None:
+    played = []
+
+    def replay(planned: PlannedCase) -> JudgedCase:
+        played.append((str(planned.case.trace), planned.case.regime, planned.case.arm.captured))
+        return of(planned, {R.R5: (2,)} if breaks else {})
+
+    cases = [judged(SHORT, R5=(2,)), judged(GRAPHS, R5=(3,), R6=(3,))]
+    found = same_without_graphs(cases, {R.R5: GRAPHS, R.R6: GRAPHS}, replay)
+    assert found == ({(CAPTURED, R.R5): (LIVE, R.R5)} if breaks else {})
+    assert played == [("cap 16: set 9; forward 16; get 16", LIVE, False)]
+
+
+def not_again(_: PlannedCase) -> JudgedCase:
+    raise AssertionError("it was played again")
+
+
+def test_a_class_that_ended_its_process_is_not_played_again() -> None:
+    cases = [judged(SHORT, R5=(2,)), judged(GRAPHS, R5=(3,))]
+    cases[0] = replace(cases[0], observation=replace(cases[0].observation, ended="exited with 3"))
+    assert same_without_graphs(cases, {R.R5: GRAPHS}, not_again) == {}
+
+
+def test_without_graphs_there_is_one_regime_and_nothing_to_compare() -> None:
+    standings = stand_in_regimes([judged(SHORT, R5=(2,))], "a.py", "Buffer", not_again)
+    assert standings.of.keys() == {LIVE}
+    assert standings.same_live == {}
+    assert [(one.rule, told) for one, told in standings.findings] == [(R.R5, ())]
+
+
+def row(rule: Rule, regime: Regime, verdict: Verdict = Verdict.FAIL, shape: Shape = Shape.CLEARED) -> Row:
+    return Row(revision="any", rule=rule, regime=regime, verdict=verdict, shape=shape)
+
+
+def test_effects_are_told_with_their_cause_unless_the_cause_is_known_and_they_are_new() -> None:
+    rows = [row(R.R2, LIVE), row(R.R4, LIVE), row(R.R4, CAPTURED), row(R.R7, LIVE, Verdict.PASS)]
+    effects = {(LIVE, R.R2): (LIVE, R.R4), (CAPTURED, R.R4): (LIVE, R.R4)}
+    assert by_cause(rows, effects) == [(rows[1], (rows[0], rows[2]))]
+    known = [rows[0], replace(rows[1], verdict=Verdict.XFAIL), rows[2]]
+    assert by_cause(known, effects) == [(one, ()) for one in known]
+
+
+ANY = KnownFailure("vllm", ">=0", ("*",), (R.R5,), "unreported", shapes=(Shape.CLEARED,))
+STATED = msgspec.structs.replace(ANY, regimes=(LIVE,))
+KEPT, BROKEN = Verdict.PASS, Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("entry", "live", "captured", "wanted"),
+    [
+        (ANY, BROKEN, BROKEN, (Verdict.XFAIL, Verdict.XFAIL)),
+        (ANY, KEPT, BROKEN, (Verdict.PASS, Verdict.XFAIL)),
+        (ANY, KEPT, KEPT, (Verdict.IMPROVED, Verdict.IMPROVED)),
+        (ANY, BROKEN, Verdict.SKIP, (Verdict.XFAIL, Verdict.SKIP)),
+        (STATED, BROKEN, BROKEN, (Verdict.XFAIL, Verdict.FAIL)),
+        (STATED, KEPT, BROKEN, (Verdict.IMPROVED, Verdict.FAIL)),
+        (STATED, BROKEN, KEPT, (Verdict.XFAIL, Verdict.PASS)),
+        (STATED, Verdict.SKIP, KEPT, (Verdict.MISSING, Verdict.PASS)),
+    ],
+)
+def test_a_known_failure_is_looked_for_in_both_regimes(
+    entry: KnownFailure, live: Verdict, captured: Verdict, wanted: tuple[Verdict, Verdict]
+) -> None:
+    rows = [row(R.R5, LIVE, live), row(R.R5, CAPTURED, captured)]
+    assert tuple(one.verdict for one in beside_known(rows, KnownRules([entry]))) == wanted
+
+
+def test_a_fault_of_another_shape_is_new_in_either_regime() -> None:
+    rows = [row(R.R5, LIVE), row(R.R5, CAPTURED, shape=Shape.LIVE)]
+    assert [one.verdict for one in beside_known(rows, KnownRules([ANY]))] == [Verdict.XFAIL, Verdict.FAIL]

@@ -1,0 +1,100 @@
+"""A worker that ends while a source is judged: what is said of the class, and what is not called again."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from cases.selftest.audit.synthetic_helpers import HELPER_FILE, RANGE_FILE, source
+from cases.selftest.engines.in_process_worker import InProcessCases, InProcessWorker
+from cases.selftest.engines.synthetic_driven import write_tree
+from cases.selftest.engines.synthetic_omni import write
+from cases.selftest.engines.synthetic_plugins import VL, ascend_files, over, vllm_files
+from cases.selftest.engines.synthetic_splitters import megatron_files
+from deepstack_harness.audit.classes import judge_class, judge_split
+from deepstack_harness.audit.source_worker import CONTROLS, MOST_ENDS, failed_control
+from deepstack_harness.audit.systems import DualStreams, PlaceholderRanges
+from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.contract.case import Case, registered
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.play.case_worker import SourceClass
+from deepstack_harness.workers.outcomes import CallResult, Exited, RaisedInWorker, Signalled
+
+CRASH = Signalled(phase="decoder", number=11)
+SENTENCE = "ended by SIGSEGV in decoder"
+
+
+def test_a_class_whose_definition_ends_the_worker_is_not_judged(tmp_path: Path) -> None:
+    with InProcessWorker(str(write_tree(tmp_path)), "define", CRASH) as worker:
+        found, _ = worker.classes()
+        standing = judge_class(found, worker)
+    assert (found.ended, found.methods, found.forward) == (SENTENCE, False, False)
+    assert {row.verdict for row in standing.rows} == {Verdict.ERROR}
+    assert all(SENTENCE in row.detail for row in standing.rows)
+    assert worker.ends == 2  # one for each class: nothing was played
+
+
+def test_a_splitter_that_ends_the_worker_breaks_r9_and_is_given_up(tmp_path: Path) -> None:
+    with InProcessWorker(str(write(tmp_path, megatron_files())), "split", Exited(status=3)) as worker:
+        (found,) = worker.classes()
+        (row,) = judge_class(found, worker).rows
+    assert (row.rule, row.verdict, row.unit) == (Rule.R9, Verdict.FAIL, "calls")
+    assert "step 2 'forward 16' raised exit: exited with 3" in row.detail
+    assert worker.ends == MOST_ENDS
+
+
+def test_ranks_that_end_the_worker_are_not_judged(tmp_path: Path) -> None:
+    text = over(tmp_path, ascend_files(), vllm_files(VL))
+    with InProcessWorker(text, "play_split", CRASH) as worker:
+        (found,) = worker.classes()
+        row = judge_split(found, worker, {})
+    assert (row.rule, row.verdict) == (Rule.R9, Verdict.ERROR)
+    assert SENTENCE in row.detail
+
+
+@pytest.mark.parametrize(
+    ("number", "function", "auditor", "name"),
+    [
+        ("40143", "observe_range", PlaceholderRanges(), "PlaceholderRange"),
+        ("36795", "observe_helpers", DualStreams(), CRASH.phase),
+    ],
+)
+def test_a_system_that_ends_the_worker_is_not_judged(
+    tmp_path: Path, number: str, function: str, auditor: PlaceholderRanges | DualStreams, name: str
+) -> None:
+    incident, root = find(number), str(source(tmp_path, ranges=RANGE_FILE, helpers=HELPER_FILE))
+    with InProcessWorker(root, function, CRASH) as worker:
+        (judged,) = auditor.theirs(incident, worker)
+    (row,) = judged.rows
+    assert (judged.subject, row.model_class, row.verdict) == (name, name, Verdict.ERROR)
+    assert (row.rule, row.incident, row.engine) == (incident.rules[0], number, "vllm")
+    assert SENTENCE in row.detail
+
+
+class Instead(InProcessCases):
+    """A worker that plays another buffer than the one it is asked for."""
+
+    @override
+    def play(self, case: Case, source: SourceClass | None = None) -> CallResult:
+        return super().play(replace(case, buffer=registered(CONTROLS[2])), source)
+
+
+RAISED = RaisedInWorker("ValueError", "builtins", "not enough values", exit_code=None)
+
+
+@pytest.mark.parametrize(
+    ("worker", "said"),
+    [
+        (InProcessCases("play", CRASH), "'reference' cannot be played behind it"),
+        (
+            InProcessCases("play", RAISED),
+            "the controls behind it could not be played: ValueError: not enough values",
+        ),
+        (Instead(), "'reference', which keeps every rule, breaks R3 behind it"),
+    ],
+    ids=["ended", "raised", "other"],
+)
+def test_a_control_that_does_not_pass_is_told(worker: InProcessCases, said: str) -> None:
+    assert (failed_control(worker) or "").endswith(said)

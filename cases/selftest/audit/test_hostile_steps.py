@@ -1,0 +1,86 @@
+"""Hostile mechanisms that one shared worker survives, or ends on at once: tried with every change.
+
+`test_hostile_sources` plays every mechanism through the whole `audit` command, which takes minutes.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.audit.hostile_sources import MECHANISMS, source
+from deepstack_harness.catalogue.plans import Where, plan_audit
+from deepstack_harness.contract.case import registered
+from deepstack_harness.contract.oracles.judge import judge_case
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.errors import UsageError
+from deepstack_harness.play.case_worker import CaseWorker, SourceClass, observation_of
+from deepstack_harness.sources.source import buffer_of
+from deepstack_harness.workers.profiles import CONTRACT, CONTRACT_LIMITS
+
+pytestmark = pytest.mark.xdist_group("hostile")
+MODEL = "Qwen3VLForConditionalGeneration"
+WHERE = Where("qwen3_vl")
+TRACE = Trace.parse("cap 16: set 9; get 16")
+LIMITS = replace(CONTRACT_LIMITS, step_s=20.0, memory=2 * 2**30, output=2**22, file_size=2**24)
+SURVIVED = (
+    "exit", "quit by name", "generator exit", "recursion", "fork", "fork that goes on", "fork bomb",
+    "daemon", "program", "write", "write over", "remove", "network", "listen", "signal its parent",
+    "a file", "out of memory by name", "text that raises", "exit in set", "a message",
+)  # fmt: skip
+ENDING = ("exit at once", "kill itself", "end itself", "segmentation fault", "abort")
+"""Each costs the start of another worker."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for temporary files of this process and of its worker."""
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="module")
+def worker(folder: Path) -> Iterator[CaseWorker]:
+    with pytest.MonkeyPatch.context() as patch, CaseWorker(LIMITS, sandbox=CONTRACT) as shared:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield shared
+    assert list(folder.iterdir()) == []
+
+
+def broken_by(mechanism: str, folder: Path, worker: CaseWorker, outside: Path) -> set[str]:
+    """Play a get of a hostile source; return what was found: rules, a refusal or an end."""
+    text = str(source(mechanism, folder, outside))
+    (planned,) = plan_audit(WHERE, buffer_of(open_source(text), MODEL), [TRACE])
+    try:
+        seen = observation_of(planned.case, worker.play(planned.case, SourceClass(text, MODEL, "methods")))
+    except UsageError as error:
+        return {str(error)}
+    judged = judge_case(planned, seen)
+    if judged.observation.error:  # the binding tries the methods, and its end is ERROR, as in an audit
+        assert mechanism in ENDING, judged.observation.error
+        return {judged.observation.error}
+    return set(judged.broken)
+
+
+@pytest.mark.parametrize("mechanism", [*SURVIVED, *ENDING])
+def test_it_is_found_and_harms_nothing(mechanism: str, tmp_path: Path, worker: CaseWorker) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "there").write_text("kept")
+    ends = worker.ends
+    assert broken_by(mechanism, tmp_path / "tree", worker, outside)
+    assert (worker.ends > ends) == (mechanism in ENDING)
+    assert [path.name for path in outside.iterdir()] == ["there"]
+    assert (outside / "there").read_text() == "kept"
+
+
+def test_the_worker_still_measures_behind_them(worker: CaseWorker) -> None:
+    (planned,) = plan_audit(WHERE, registered("reference"), [TRACE])
+    assert not judge_case(planned, observation_of(planned.case, worker.play(planned.case))).broken
+
+
+def test_at_least_25_mechanisms_are_tried() -> None:
+    assert {*SURVIVED, *ENDING} <= {*MECHANISMS}
+    assert len({*SURVIVED, *ENDING}) >= 25

@@ -1,0 +1,36 @@
+"""Standings written by hand: rows with a rule, a verdict and a reach."""
+
+from deepstack_harness.audit.account import Account
+from deepstack_harness.audit.audited_source import AuditedSource
+from deepstack_harness.audit.standing import Standing
+from deepstack_harness.audit.systems import SourceSystems
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Effect, Row, Shape, Verdict
+
+MEMBER = "vllm/model_executor/models/qwen3_vl.py"
+
+
+def row(
+    rule: Rule,
+    verdict: Verdict,
+    reach: str | None = None,
+    unit: str = "rows",
+    effect: Effect | None = None,
+    shape: Shape = Shape.REPLACED,
+) -> Row:
+    return Row(
+        engine="vllm", model_class="Qwen3VL", revision="vllm 0.22.1", source="vllm 0.22.1",
+        trace="cap 16: get 4", regime=Regime.LIVE, rule=rule, verdict=verdict, value=3, unit=unit,
+        reach=reach, effect=effect, detail="step 1 'get 4' was wrong", where=f"{MEMBER}:12-40", shape=shape,
+    )  # fmt: skip
+
+
+def standing(*rows: Row) -> Standing:
+    return Standing("vllm 0.22.1", "Qwen3VL", rows)
+
+
+def audited(*rows: Row) -> AuditedSource:
+    references = {("Qwen3VL", Rule.R1): "vllm 43602", ("Qwen3VL", Rule.R8): "unreported"}
+    beside = SourceSystems("vllm 0.22.1", (), ())
+    return AuditedSource("vllm 0.22.1", "vllm", (standing(*rows),), beside, Account(), references)

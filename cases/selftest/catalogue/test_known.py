@@ -1,0 +1,251 @@
+"""Known failures, upstream reports and live faults: what entries speak of, and files that are refused."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from deepstack_harness.catalogue.incidents import catalogue, find
+from deepstack_harness.catalogue.known import (
+    KNOWN_FAILURES,
+    LIVE_FAULTS,
+    UPSTREAM,
+    FaultState,
+    KnownFailure,
+    LiveFault,
+    Report,
+    known_of,
+    link_of,
+    state_of,
+)
+from deepstack_harness.catalogue.orders import covers
+from deepstack_harness.cli.main import build_parser
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Shape
+from deepstack_harness.errors import UsageError
+
+KNOWN = KnownFailure("vllm", ">=0.20,<0.23", ("*",), (Rule.R1,), "vllm 43602")
+THERE = {Rule.R1: "vllm 43602"}
+
+
+@pytest.mark.parametrize(
+    ("releases", "version", "covered"),
+    [
+        (">=0.20,<0.23", "0.22.1", True),
+        (">=0.20,<0.23", "0.20", True),
+        (">=0.20,<0.23", "0.23.0", False),
+        (">=0.20,<0.23", "0.22.1+cu129", True),
+        (">=0.20,<0.23", "0.22.0rc1", True),
+        (">=0.20,<0.23", "0.22.2.dev5+g1a2b3c4", True),
+        # Towards the release that changed it: not what was before, and not yet what comes.
+        (">=0.20,<0.23", "0.23.0rc1", False),
+        (">=0.23", "0.23.0rc1", False),
+        (">=0.20,<0.23", "0.23.0.dev7+g1a2b3c4", False),
+        # Later than the newest release that was measured.
+        ("<=0.33.0", "0.33.0.post1", False),
+        ("<=0.33.0", "0.33.1.dev1+g1a2b3c4", False),
+        ("<=0.33.0", "0.33.0.dev9", True),
+        ("<=0.22.1", "0.22.2.dev5+g1a2b3c4", False),
+    ],
+)
+def test_a_range_covers_versions_in_packagings_order(releases: str, version: str, covered: bool) -> None:
+    assert covers(releases, Version(version)) == covered
+
+
+def test_of_an_unknown_version_nothing_is_known() -> None:
+    assert not covers(">=0", None)
+    assert known_of("vllm", None, "AnyModel", [KNOWN]) == {}
+
+
+def test_an_entry_speaks_of_its_package_and_its_classes_alone() -> None:
+    version = Version("0.22.1")
+    assert known_of("vllm", version, "AnyModel", [KNOWN]) == THERE
+    assert known_of("sglang", version, "AnyModel", [KNOWN]) == {}
+    this = KnownFailure("vllm", ">=0.20", ("This",), (Rule.R1,), "vllm 43602")
+    assert known_of("vllm", version, "This", [this]) == THERE
+    assert known_of("vllm", version, "That", [this]) == {}
+
+
+def test_another_regime_or_shape_of_a_known_rule_is_new() -> None:
+    entry = KnownFailure(
+        "vllm", ">=0.20", ("*",), (Rule.R5,), "unreported", regimes=(Regime.LIVE,), shapes=(Shape.CLEARED,)
+    )
+    known = known_of("vllm", Version("0.22.1"), "AnyModel", [entry])
+    assert known.covers(Rule.R5, Regime.LIVE, Shape.CLEARED)
+    assert not known.covers(Rule.R5, Regime.CAPTURED, Shape.CLEARED)
+    assert not known.covers(Rule.R5, Regime.LIVE, Shape.LIVE)
+    any_shape = known_of("vllm", Version("0.22.1"), "AnyModel", [KNOWN])
+    assert any_shape.covers(Rule.R1, Regime.CAPTURED, Shape.NONE)
+
+
+def test_every_entry_that_comes_along_names_its_package() -> None:
+    packages = {"vllm", "vllm-omni", "sglang", "tpu-inference", "vllm-ascend"}
+    assert {entry.package for entry in KNOWN_FAILURES.entries} == packages
+
+
+ENTRY = """\
+schema_version = 4
+[[failure]]
+{package}
+releases = "{releases}"
+classes = ["*"]
+rules = ["{rule}"]
+reference = "x"
+"""
+VLLM = 'package = "vllm"'
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("schema_version = 1\nfailure = []\n", "schema_version 1, this harness reads 4"),
+        (ENTRY.format(package=VLLM, releases="newish", rule="R1"), "newish"),
+        (ENTRY.format(package=VLLM, releases=">=1", rule="R99"), "R99"),
+        (ENTRY.format(package="", releases=">=1", rule="R1"), "required field `package`"),
+        (ENTRY.format(package=VLLM, releases=">=1", rule="R1") + 'shapes = ["rows"]\n', "rows"),
+        ("not toml at all", "is not a file of known failures"),
+    ],
+)
+def test_a_bad_file_is_refused_with_the_entry(tmp_path: Path, text: str, quoted: str) -> None:
+    path = tmp_path / "known.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=quoted):
+        KNOWN_FAILURES.read(path)
+
+
+ROOT = Path(__file__).parents[3]
+FILE = """
+schema_version = 1
+
+[[fault]]
+id = "F1"
+package = "acme"
+versions = "1.0"
+title = "a title"
+state = "reproduced"
+seen = "run"
+reach = "unknown"
+incident = "43602"
+commands = ["repro 43602"]
+"""
+each_fault = pytest.mark.parametrize("fault", LIVE_FAULTS.entries, ids=lambda fault: fault.id)
+
+
+def read(folder: Path, text: str) -> LiveFault:
+    path = folder / "live_faults.toml"
+    path.write_text(text)
+    (fault,) = LIVE_FAULTS.read(path)
+    return fault
+
+
+def test_every_fault_that_was_read_has_a_verdict() -> None:
+    names = [fault.id for fault in LIVE_FAULTS.entries]
+    assert len(set(names)) == len(names)
+    assert {name.partition("-")[0] for name in names} == {f"F{number}" for number in (*range(1, 12), 13, 14)}
+
+
+@each_fault
+def test_a_reproduced_fault_names_an_incident_and_commands_that_are_taken(fault: LiveFault) -> None:
+    played = set()
+    for command in fault.commands:
+        words = shlex.split(command)
+        build_parser(words).parse_args(words)
+        assert words[0] == "repro" or words[:2] == ["audit", "--source"]
+        played |= {find(words[1]).id} if words[0] == "repro" else set()
+    assert (fault.incident in played) == (fault.state is FaultState.REPRODUCED)
+
+
+@each_fault
+def test_an_incident_that_a_reason_names_is_there(fault: LiveFault) -> None:
+    for number in re.findall(r"incident (\S+)", fault.why):
+        assert find(number).id == number
+
+
+@pytest.mark.skipif(not (ROOT / "tox.ini").exists(), reason="needs a checkout")
+def test_each_text_for_upstream_is_there_and_names_the_program_of_its_incident() -> None:
+    texts = {fault.upstream: fault.incident for fault in reversed(LIVE_FAULTS.entries) if fault.upstream}
+    assert len(texts) == 4
+    for path, incident in texts.items():
+        text = (ROOT / path).read_text()
+        assert f"repro {incident} --script" in text
+        assert "Not sent yet." in text
+        assert "## What was run" in text
+
+
+def test_an_entry_is_read_whole(tmp_path: Path) -> None:
+    fault = read(tmp_path, FILE)
+    assert fault.outcome == "reproduced: deepstack-harness repro 43602"
+    unknown = FILE.replace('state = "reproduced"', 'state = "unknown"\nwhy = "it takes a GPU"')
+    unknown = unknown.replace('commands = ["repro 43602"]\n', "")
+    assert read(tmp_path, unknown).outcome == "unknown: it takes a GPU"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('commands = ["repro 43602"]', "", "fault F1 is reproduced: say in 'commands' and 'incident'"),
+        ('incident = "43602"', "", "fault F1 is reproduced: say in 'commands' and 'incident'"),
+        ('state = "reproduced"', 'state = "unknown"', "fault F1 is unknown: say why"),
+        ('state = "reproduced"', 'state = "refuted"\nwhy = "seen"', "leave 'commands' out"),
+        ('state = "reproduced"', 'state = "fixed"', "Invalid enum value 'fixed'"),
+        ('seen = "run"', 'seen = "heard"', "Invalid enum value 'heard'"),
+    ],
+)
+def test_an_entry_that_contradicts_itself_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in FILE
+    with pytest.raises(UsageError, match=re.escape(said)):
+        read(tmp_path, FILE.replace(old, new, 1))
+
+
+REFERENCES = {reference for incident in catalogue() for reference in incident.references}
+REFERENCES |= {failure.reference for failure in KNOWN_FAILURES.entries}
+
+
+@pytest.mark.parametrize("reference", sorted(REFERENCES))
+def test_every_upstream_reference_has_a_link(reference: str) -> None:
+    project, _, number = reference.partition(" ")
+    if project in ("sequence", "unreported"):
+        assert link_of(reference) is None
+    else:
+        assert str(link_of(reference)).endswith(f"/issues/{number}")
+
+
+@pytest.mark.parametrize("report", UPSTREAM.entries, ids=lambda report: report.reference)
+def test_a_report_belongs_to_an_incident_or_says_why_to_none(report: Report) -> None:
+    assert link_of(report.reference)
+    assert re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", report.seen)
+    assert report.kind == "pull request" or report.state != "merged"
+    known = {reference for incident in catalogue() for reference in incident.references}
+    assert (report.reference in known) == (not report.reason)
+
+
+def test_the_state_of_a_reference() -> None:
+    assert state_of("sglang 33726") == "pull request, open in 2026-08"
+    assert state_of("vllm 43602") is None
+
+
+def test_who_asks_for_a_report_of_no_incident_is_told_why() -> None:
+    with pytest.raises(UsageError, match="'LightLLM#1155' is no incident: a right design"):
+        find("LightLLM#1155")
+
+
+@pytest.mark.parametrize(
+    ("alias", "incident"),
+    [
+        ("vllm-ascend 6261", "18098"),
+        ("tpu-inference 3164", "2266"),
+        ("mlx-vlm 581", "2296"),
+        ("mlx-engine 237", "1635"),
+        ("onnxruntime-genai 1989", "1635"),
+        ("MNN 4499", "44384"),
+        ("sonar 1664", "41485"),
+        ("sglang 13055", "33726"),
+        ("mbridge 47", "129"),
+        ("ms-swift 6477", "6514"),
+    ],
+)
+def test_a_report_of_the_same_fault_finds_its_incident(alias: str, incident: str) -> None:
+    assert find(alias).id == incident

@@ -1,0 +1,137 @@
+"""`audit` around the judging: what it prints beside its tables, writes, and means by `--base`."""
+
+import json
+from argparse import Namespace
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.audit.written_standings import MEMBER, audited, row, standing
+from deepstack_harness.audit import audited_source
+from deepstack_harness.audit.account import Account, UnjudgedCarrier
+from deepstack_harness.audit.audited_source import AuditedSource, FindingKey, Gate, judge_gate, keys_of
+from deepstack_harness.cli import audit, audit_table
+from deepstack_harness.cli import audit as audit_base
+from deepstack_harness.cli.audit import sarif_text
+from deepstack_harness.cli.output import Output
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.errors import Reason
+
+Capture = pytest.CaptureFixture[str]
+BROKEN = row(Rule.R3, Verdict.FAIL, "latent")
+FOUND = audited(BROKEN)
+REFUSED = UnjudgedCarrier("Qwen3Omni", MEMBER, 7, "its forward needs a tower")
+KNOWN = replace(REFUSED, name="Known", reason="no encoder writes it")
+ACCOUNT = Account(unjudged=(REFUSED, KNOWN))
+
+
+def test_graphs_that_were_not_driven_and_refused_classes_are_told_below_the_table(capsys: Capture) -> None:
+    found = replace(FOUND, account=ACCOUNT, live_alone=(Reason("no replay was found"),))
+    result = judge_gate(found.standings, Gate.FLAG, None, [found.account])
+    audit._show(Namespace(base=None, all=False), [found], Output(None, quiet=False), result, ["a note"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == audit_table.answer_of(found)
+    assert lines[3] == "a note"
+    assert f"  Qwen3Omni, {MEMBER}:7 (vllm 0.22.1): its forward needs a tower" in lines
+    assert "  vllm 0.22.1, no encoder writes it: Known" in lines
+    assert "1 finding in 1 class under calls no engine makes today: --all shows them" in lines
+    assert any(line.strip() == "graphs (vllm 0.22.1): no replay was found" for line in lines), lines
+
+
+def test_all_shows_latent_findings_and_places(capsys: Capture) -> None:
+    found = replace(FOUND, account=ACCOUNT)
+    result = judge_gate(found.standings, Gate.FLAG, None, [found.account])
+    audit._show(Namespace(base=None, all=True), [found], Output(None, quiet=False), result)
+    lines = capsys.readouterr().out.splitlines()
+    assert f"  no encoder writes it: Known, {MEMBER}:7 (vllm 0.22.1)" in lines
+    assert "wrong under calls no engine makes today" in lines
+    assert not any("--all shows them" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "base", "first"),
+    [
+        ({}, None, "reached by default: none. New: R3. Effect: none."),
+        ({"fail_on": "new"}, None, "faults that no catalogue knows count: 1 finding"),
+        (
+            {"fail_on": "new", "bisect": True},
+            None,
+            "under --bisect every fault counts: --fail-on new is not used",
+        ),
+        (
+            {"base": "HEAD"},
+            keys_of([standing(BROKEN)]),
+            "all faults count, where 'HEAD' does not have them: 0 findings",
+        ),
+    ],
+)
+def test_the_last_lines_tell_what_counted(
+    options: dict[str, object], base: frozenset[FindingKey] | None, first: str, capsys: Capture
+) -> None:
+    args = Namespace(**{"sarif": None, "bisect": False, "fail_on": "any", "base": None, **options})
+    gate = Gate.ANY if args.bisect else Gate(args.fail_on)
+    audit._close(args, Output(None, quiet=False), [FOUND], judge_gate([standing(BROKEN)], gate, base), base)
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[0], lines[-1]) == (first, "reached by default: none. New: R3. Effect: none.")
+
+
+def test_sarif_is_written_with_what_was_not_driven(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "found.sarif"
+    args = Namespace(sarif=str(path), bisect=False, fail_on="any", base=None)
+    found = replace(FOUND, account=ACCOUNT)
+    audit._close(args, Output(None, quiet=False), [found], judge_gate([standing(BROKEN)], Gate.ANY), None)
+    assert capsys.readouterr().out.splitlines()[0] == f"wrote {path}"
+    assert path.read_text() == sarif_text([found], None)
+    (run,) = json.loads(path.read_text())["runs"]
+    told = [
+        (one["level"], one["message"]["text"], one["locations"][0]["physicalLocation"]["region"]["startLine"])
+        for one in run["results"]
+        if one["ruleId"] == "not-judged"
+    ]
+    assert told == [
+        ("error", "Qwen3Omni was not judged: its forward needs a tower", 7),
+        ("note", "Known was not judged: its forward needs a tower", 7),
+    ]
+    assert run["tool"]["driver"]["rules"][run["results"][-1]["ruleIndex"]]["id"] == "not-judged"
+
+
+@pytest.mark.parametrize(
+    ("options", "gate"),
+    [
+        ({}, Gate.FLAG),
+        ({"base": "main"}, Gate.ANY),
+        ({"bisect": True}, Gate.ANY),
+        ({"fail_on": "default", "base": "main"}, Gate.DEFAULT),
+        ({"fail_on": "new", "bisect": True}, Gate.ANY),
+        ({"fail_on": "any"}, Gate.ANY),
+    ],
+)
+def test_the_gate_of_an_audit_is_the_one_that_was_named(options: dict[str, object], gate: Gate) -> None:
+    assert audit._gate(Namespace(**{"bisect": False, "fail_on": None, "base": None, **options})) is gate
+
+
+def test_a_base_is_judged_like_a_source_and_may_lack_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def judged(text: str, _say: object, *, may_lack_classes: bool = False) -> AuditedSource:
+        asked.append((text, may_lack_classes))
+        return FOUND
+
+    monkeypatch.setattr(audited_source, "audit_source", judged)
+    monkeypatch.setattr(audited_source, "base_of", lambda text, _sources: nullcontext(f"{text} opened"))
+    assert audit._base("HEAD", ["TREE"], print) == keys_of([standing(BROKEN)])
+    assert asked == [("HEAD opened", True)]
+
+
+def test_a_base_that_a_plugin_changes_becomes_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_base, "open_source", lambda _: None)
+    monkeypatch.setattr(audit_base, "_package", lambda text: text.partition("==")[0])
+    monkeypatch.setattr(audit_base, "_changed_by", lambda text: "vllm" if text.startswith("tpu") else None)
+    sources = ["tpu-inference==0.22", "sglang==0.5.4"]
+    assert audit_base.with_base(sources, "vllm==0.22.1") == (
+        ["tpu-inference==0.22 over vllm==0.22.1", "sglang==0.5.4"], None,
+    )  # fmt: skip
+    assert audit_base.with_base(sources[1:], "sglang==0.5.3") == (sources[1:], "sglang==0.5.3")

@@ -1,0 +1,67 @@
+"""`check`: its exit code follows the regime asked for, and it says for whom the other one matters."""
+
+import pytest
+
+from deepstack_harness.audit.standing import Standing, Standings
+from deepstack_harness.cli import check
+from deepstack_harness.cli.main import main
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.oracles.judge import JudgedCase
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Row, Verdict
+from deepstack_harness.errors import ExitCode
+
+RULES = (Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8, Rule.R11)
+
+
+def standing(regime: Regime, broken: Rule | None) -> Standing:
+    """Return a standing in which one rule is broken, or none."""
+    rows = (
+        Row(
+            revision="any",
+            rule=rule,
+            regime=regime,
+            trace="cap 16: get 4",
+            verdict=Verdict.FAIL if rule is broken else Verdict.PASS,
+            detail="seen",
+        )
+        for rule in RULES
+    )
+    return Standing("any", "any", tuple(rows))
+
+
+@pytest.mark.parametrize(
+    ("broken", "words", "code"),
+    [
+        (Regime.CAPTURED, "", ExitCode.HOLDS),
+        (Regime.CAPTURED, "--regime live", ExitCode.HOLDS),
+        (Regime.CAPTURED, "--regime captured", ExitCode.BROKEN),
+        (Regime.CAPTURED, "--regime both", ExitCode.BROKEN),
+        (Regime.LIVE, "", ExitCode.BROKEN),
+        (Regime.LIVE, "--regime captured", ExitCode.HOLDS),
+        (Regime.LIVE, "--regime both", ExitCode.BROKEN),
+    ],
+)
+def test_the_exit_code_follows_the_regime(
+    broken: Regime,
+    words: str,
+    code: ExitCode,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    regimes = (Regime.LIVE, Regime.CAPTURED)
+    seen = Standings({regime: standing(regime, Rule.R5 if regime is broken else None) for regime in regimes})
+    nothing: list[JudgedCase] = []
+    monkeypatch.setattr(check, "_judge", lambda _: (seen, nothing))
+    assert main(["check", "module:Class", *words.split()]) == code
+    out = capsys.readouterr().out
+    assert f"module:Class: {broken} use breaks R5" in out
+    assert "Buffer.clear" in out
+    told = "cudagraph_mode FULL" in out and "Eager and PIECEWISE runs are live" in out
+    assert told == (broken is Regime.CAPTURED)
+
+
+def test_the_help_says_what_thorough_adds(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+    assert "capacity 8192" in " ".join(capsys.readouterr().out.split())

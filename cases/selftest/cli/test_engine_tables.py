@@ -1,0 +1,148 @@
+"""Tables of a running engine and of a workload, and the lines about interpreted kernels."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.audit.written_standings import row
+from cases.selftest.contract.oracles.written_observations import ONE_GRAPH, RIGHT, observed
+from deepstack_harness.cli.engine import EngineTable
+from deepstack_harness.cli.output import Output
+from deepstack_harness.cli.repro_table import EvaluationTable, access_lines
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import Case, PlannedCase, Regime, registered
+from deepstack_harness.contract.facts import AccessFacts, KernelAccess
+from deepstack_harness.contract.observation import StepFacts
+from deepstack_harness.contract.oracles.judge import judge_case
+from deepstack_harness.contract.oracles.outputs import Evaluation
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Row, Verdict
+from deepstack_harness.engines.live.judge import EngineResult
+from deepstack_harness.engines.live.models import MODELS
+from deepstack_harness.engines.live.schedules import REPLAY_MODES
+from deepstack_harness.engines.live.session import StartOrder
+
+ORDER = StartOrder(MODELS["qwen3_vl"], Path("folder"))
+NEAR = replace(row(Rule.R0, Verdict.PASS), value=0.001, limit=0.5)
+FAR = replace(row(Rule.R0, Verdict.FAIL, "default"), value=0.0005, limit=0.0001)
+FIRST_MODE = next(iter(REPLAY_MODES.values()))
+
+
+def result(*rows: Row, **changes: object) -> EngineResult:
+    return replace(EngineResult("three images", ORDER, rows, 1.25, steps=7, replayed=3), **changes)  # type: ignore[arg-type]
+
+
+def table(
+    results: Sequence[EngineResult], capsys: pytest.CaptureFixture[str], regime: str
+) -> tuple[bool, str]:
+    shown = EngineTable(Output(None, quiet=False))
+    for one in results:
+        shown.show(one)
+    good = shown.close(regime, 9.0)
+    return good, capsys.readouterr().out
+
+
+def test_a_result_has_its_worst_distance_and_the_rules_that_it_breaks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    unmeasured = replace(row(Rule.R0, Verdict.SKIP), value=None)
+    results = [result(NEAR, FAR, unmeasured, replay=FIRST_MODE), result(row(Rule.R2, Verdict.PASS))]
+    good, said = table(results, capsys, "live")
+    lines = [line for line in said.splitlines() if "three images" in line]
+    assert [line.split()[-1] for line in lines] == ["R0", "none"]
+    assert lines[0].split()[-6:-1] == ["7", "3", "0.0005", "0.0001", "1.2"]
+    assert lines[1].split()[-4:-1] == ["-", "-", "1.2"]
+    assert FIRST_MODE.name in lines[0]
+    assert "R0 output: step 1 'get 4' was wrong (default)" in said
+    assert not good
+
+
+CAPTURED = replace(row(Rule.R2, Verdict.FAIL), regime=Regime.CAPTURED)
+BOTH = "live: keeps R2; emulated replays: breaks R2"
+UNJUDGED = row(Rule.R3, Verdict.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("rows", "regime", "good", "told"),
+    [
+        ([row(Rule.R2, Verdict.PASS)], "live", True, "live: keeps R2"),
+        ([row(Rule.R2, Verdict.PASS), CAPTURED], "live", True, BOTH),
+        ([row(Rule.R2, Verdict.PASS), CAPTURED], "captured", False, BOTH),
+        ([row(Rule.R2, Verdict.PASS), CAPTURED], "both", False, BOTH),
+        ([row(Rule.R2, Verdict.PASS), UNJUDGED], "live", False, "live: keeps R2, not judged R3"),
+        ([row(Rule.R2, Verdict.PASS), row(Rule.R2, Verdict.XFAIL)], "live", False, "live: breaks R2"),
+    ],
+)
+def test_the_verdict_of_a_class_is_that_of_the_regime_that_was_asked_for(
+    capsys: pytest.CaptureFixture[str], rows: list[Row], regime: str, good: bool, told: str
+) -> None:
+    met = frozenset({("eager", "text"), ("graph", "image")})
+    held, said = table([result(*rows, met=met), result(met=met)], capsys, regime)
+    assert held == good
+    assert f"vllm 0.22.1, Qwen3VL: {told}" in said
+    assert "met 2 distinct pairs of dispatch and visual state" in said
+    assert said.splitlines()[-1] == "2 results in 9 s"
+
+
+def test_an_engine_that_gave_no_row_is_not_good(capsys: pytest.CaptureFixture[str]) -> None:
+    assert table([result()], capsys, "live")[0] is False
+
+
+CASE = Case(
+    "qwen3_vl", registered("pr40932"), Trace.parse("cap 16: set 16; forward 16"), ArmSpec.parse("eager")
+)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "found", "cells"),
+    [
+        (None, Evaluation(None, 0, 0, 2, 0), ["-", "0", "0", "-", "2", "0"]),
+        (2, Evaluation(0.98765, 30, 7, 0, 5), ["0.9877", "30", "7", "2", "0", "5"]),
+    ],
+)
+def test_a_workload_has_the_figures_of_an_evaluation(
+    capsys: pytest.CaptureFixture[str], graphs: int | None, found: Evaluation, cells: list[str]
+) -> None:
+    shown = EvaluationTable(Output(None, quiet=False), [("pr40932", "eager")])
+    facts = None if graphs is None else replace(ONE_GRAPH, graphs=graphs)
+    shown.add(CASE, facts, found)
+    head, line = capsys.readouterr().out.splitlines()
+    assert head.split()[:4] == ["revision", "arm", "greedy", "as"]
+    assert line.split() == ["pr40932", "eager", *cells]
+
+
+LEVEL = KernelAccess(
+    "triton_add_0", "payload[0]", 32, 0, 32, argument="in_ptr1", shape=(4, 2), itemsize=4, read=((0, 4),),
+    elements_read=8,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("accesses", "told"),
+    [
+        ((LEVEL,), "1 launches touched payload rows 0..3 ("),
+        (
+            (replace(LEVEL, read=(), wild=((4, 6),), end=48),),
+            "payload rows 4..5, 1 accesses outside of their ",
+        ),
+        ((replace(LEVEL, tensor="buffer 0"),), "1 launches touched no row of a payload ("),
+    ],
+)
+def test_payload_rows_that_kernels_touched_are_told(accesses: tuple[KernelAccess, ...], told: str) -> None:
+    facts = AccessFacts(accesses, programs=3)
+    steps = [
+        StepFacts("set 16", 16, accesses=facts),
+        StepFacts("forward 16", 16, accesses=facts, distances=replace(RIGHT, effect=0.0)),
+        StepFacts("forward 16", 16, accesses=facts, distances=RIGHT),
+    ]
+    judged = judge_case(
+        PlannedCase(CASE, None), observed(StepFacts("set 16", 16), StepFacts("forward 16", 16), facts=None)
+    )
+    judged = replace(judged, observation=replace(judged.observation, steps=tuple(steps)))
+    (line,) = access_lines(judged)
+    assert line.startswith("pr40932, 'forward 16': ")
+    assert told in line
+    assert f"effect {RIGHT.effect:.1e}" in line

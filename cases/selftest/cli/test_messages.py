@@ -1,0 +1,156 @@
+"""Sentences of commands about what is refused, left over or broken, without a run of the compiler."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.contract.oracles.written_observations import RIGHT, answer, observed
+from cases.selftest.engines.synthetic_vllm import Vllm
+from deepstack_harness.catalogue.incidents import catalogue, find
+from deepstack_harness.catalogue.plans import Where, plan_workload
+from deepstack_harness.cli import fuzz, nightly, repro
+from deepstack_harness.cli.main import main
+from deepstack_harness.cli.output import Output
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import Observation, StepFacts
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.errors import ExitCode, MachineError, UsageError
+from deepstack_harness.fuzz.campaign import Hunted
+from deepstack_harness.fuzz.faults import Finding
+from deepstack_harness.fuzz.player import FindingKind
+
+Capture = pytest.CaptureFixture[str]
+AROUND = next(one for one in catalogue() if not one.about_sources and one.system == "deepstack")
+
+
+def refused(words: Sequence[str], capsys: Capture) -> tuple[int, str]:
+    code = main(list(words))
+    seen = capsys.readouterr()
+    assert seen.err.count("\n") == 1, seen.err
+    return code, seen.err
+
+
+def test_a_fault_around_the_class_is_in_no_source(tmp_path: Path, capsys: Capture) -> None:
+    tree = Vllm().tree(tmp_path)
+    code, said = refused(["repro", AROUND.id, "--source", str(tree)], capsys)
+    assert code == ExitCode.USAGE
+    assert f"incident {AROUND.id} is a fault of the code around the model class" in said
+
+
+def test_a_family_whose_class_has_no_methods_is_told_what_calls_it(tmp_path: Path) -> None:
+    source = open_source(str(Vllm().tree(tmp_path)))
+    found = repro._families_of_sources(find("43602"), ["granite4_vision", "qwen3_vl:opaque"], source)
+    assert found == ["qwen3_vl:opaque"]
+    with pytest.raises(UsageError, match="is about granite4_vision, whose class has no get, set and clear"):
+        repro._families_of_sources(find("43602"), ["granite4_vision"], source)
+
+
+@pytest.mark.parametrize(("families", "more"), [(1, ""), (2, " and 2 families")])
+def test_the_rest_of_a_reproduction_is_told_by_its_command(families: int, more: str, capsys: Capture) -> None:
+    repro._print_full_command(find("43602"), [Where("qwen3_vl")] * families, Output(None, quiet=False))
+    said = capsys.readouterr().out
+    found = re.fullmatch(r"all of it, (\d+) cases of (\d+) revisions(.*): deepstack-harness (.*)\n", said)
+    assert found, said
+    assert int(found[1]) % families == 0
+    assert found[2] == str(len(find("43602").revisions))
+    assert (found[3], found[4]) == (more, "repro 43602 --full")
+
+
+FINDING = Finding(
+    FindingKind.RULE, Rule.R5, "cap 16: get 4", "rows", "row 0 was read", "reference", "eager", "qwen3_vl", 3,
+    0.5, 0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("hunted", "code", "said"),
+    [
+        (Hunted(complete=True), ExitCode.HOLDS, "a buffer: nothing found\n"),
+        (Hunted(), ExitCode.HOLDS, "nothing found; examples are left, the same command continues\n"),
+        (Hunted([FINDING, FINDING]), ExitCode.BROKEN, "a buffer: R5\n"),
+    ],
+)
+def test_a_hunt_ends_with_what_it_found_or_left(
+    hunted: Hunted, code: ExitCode, said: str, capsys: Capture
+) -> None:
+    assert fuzz._print_verdict(Output(None, quiet=False), hunted, "a buffer") == code
+    assert capsys.readouterr().out.endswith(said)
+
+
+def test_a_night_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is not empty: choose another --out folder"):
+        nightly._make_folder(tmp_path)
+    with pytest.raises(MachineError, match="cannot write to .*/file/night': Not a directory"):
+        nightly._make_folder(tmp_path / "file" / "night")
+
+
+def test_a_summary_that_cannot_be_written_is_said_and_ends_nothing(tmp_path: Path) -> None:
+    said = nightly._write_summary(tmp_path / "gone", [])
+    assert said == f"cannot write '{tmp_path / 'gone' / 'nightly.json'}': No such file or directory"
+
+
+TRACE = Trace.parse("cap 16: set 16; forward 16; clear 16")
+
+
+def played(case: Case, *, share: float) -> Observation:
+    """What eager agrees with in a share of the tokens; the text of the steps is the trace's."""
+    distances = replace(RIGHT, greedy=share)
+    steps = [
+        StepFacts(str(step), 16, answer=answer(), distances=distances if step.op == "forward" else None)
+        for step in case.trace
+    ]
+    return observed(*steps, facts=None)
+
+
+def test_a_workload_is_planned_over_all_revisions_and_with_guards_over_the_faulty_ones() -> None:
+    incident = find("43602")
+    plan = plan_workload(incident, Where("qwen3_vl"), TRACE)
+    assert [(one.case.buffer.name, one.case.arm.name) for one in plan] == [
+        *((name, "eager/drop_all") for name in incident.revisions),
+        *((name, "eager/stock") for name in incident.faulty),
+    ]
+    assert {one.case.trace for one in plan} == {TRACE}
+
+
+@pytest.mark.parametrize("as_known", [True, False])
+def test_a_workload_must_show_the_faulty_revisions_and_no_other(as_known: bool, capsys: Capture) -> None:
+    incident = find("43602")
+    plan = plan_workload(incident, Where("qwen3_vl"), TRACE)
+
+    def play(case: Case) -> Observation:
+        wrong = case.buffer.name in incident.faulty and case.arm.guards == "drop_all"
+        return played(case, share=0.5 if wrong and as_known else 1.0)
+
+    held = repro._evaluate(incident, plan, play, Output(None, quiet=False))
+    said = capsys.readouterr().out.splitlines()
+    assert held == as_known
+    assert said[-1] == ("as the catalogue expects" if as_known else "not as the catalogue expects")
+    assert len([line for line in said if "0.5000" in line]) == (len(incident.faulty) if as_known else 0)
+
+
+@pytest.mark.parametrize(("share", "said"), [(1.0, "agrees with eager"), (0.9, "does not agree with eager")])
+def test_a_source_agrees_with_eager_or_not(share: float, said: str, capsys: Capture) -> None:
+    incident = find("43602")
+    plan = plan_workload(incident, Where("qwen3_vl"), TRACE)
+    plan = [one for one in plan if one.case.buffer.name == incident.fixed[0]]
+
+    def play(case: Case) -> Observation:
+        return played(case, share=share)
+
+    repro._evaluate(incident, plan, play, Output(None, quiet=False), source=True)
+    assert capsys.readouterr().out.splitlines()[-1] == said
+
+
+def test_a_workload_is_told_in_numbers_before_it_is_served(tmp_path: Path, capsys: Capture) -> None:
+    trace = repro._workload_trace(None, Output(None, quiet=False))
+    said = capsys.readouterr().out
+    found = re.match(r"200 requests, (\d+) steps \((\d+) with visual tokens\), (\d+) token counts; ", said)
+    assert found, said
+    assert 0 < int(found[2]) <= int(found[1])
+    assert int(found[3]) == len({step.tokens for step in trace if step.op == "forward"})

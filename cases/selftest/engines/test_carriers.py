@@ -1,0 +1,168 @@
+"""Carriers of a payload: found and driven under any name of class, attribute, container and argument."""
+
+import ast
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from cases.selftest.engines.synthetic_carriers import NONE_UNTIL_THE_FIRST, RIGHT, write_carrier
+from deepstack_harness.engines.bind import FoundClass
+from deepstack_harness.engines.bound_class import ForwardClass
+from deepstack_harness.engines.carriers import Carrier, find_carrier
+from deepstack_harness.engines.classes import classes_of
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.stand_ins import UNBOUNDED, ForwardBuffer
+from deepstack_harness.engines.syntax import Function
+
+EMBED = """
+def embed_input_ids(self, input_ids, multimodal_embeddings=None, *, is_multimodal=None):
+    text = self.decoder.embed_input_ids(input_ids)
+    {store}
+    return text
+"""
+FORWARD = """
+def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, **kwargs):
+    {hand}
+"""
+STORED, HANDED = 4, 8
+"""The lines of the two statements that stand in the templates."""
+
+
+def carrier(text: str) -> Carrier | None:
+    """Return what the methods of `text` carry; `others` are further methods of the class."""
+    methods = {node.name: node for node in ast.parse(text).body if isinstance(node, Function)}
+    return find_carrier(methods.get)
+
+
+def of(store: str, hand: str, others: str = "") -> Carrier | None:
+    """Put statements into both methods."""
+    embed = EMBED.format(store=textwrap.indent(textwrap.dedent(store), " " * 4).strip())
+    forward = FORWARD.format(hand=textwrap.indent(textwrap.dedent(hand), " " * 4).strip())
+    return carrier(f"{embed}{forward}{others}")
+
+
+LEVELS, HIDDEN = 3, 8
+
+
+def class_in(root: Path, choices: Mapping[str, str]) -> FoundClass:
+    """Return the only class of a tree."""
+    (only,) = classes_of(open_source(str(write_carrier(root, choices))))
+    return only
+
+
+def made(root: Path, choices: Mapping[str, str]) -> ForwardBuffer:
+    """Return a buffer of the only class of a tree."""
+    only = class_in(root, choices)
+    assert isinstance(only.forward, ForwardClass), only.refusals
+    return only.forward(16, HIDDEN, LEVELS, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def payload(tokens: int) -> Tensor:
+    return 1.0 + torch.arange(LEVELS * tokens * HIDDEN, dtype=torch.float32).view(LEVELS, tokens, HIDDEN)
+
+
+def read(buffer: ForwardBuffer, tokens: int) -> Tensor:
+    answer = buffer.get(tokens)
+    assert answer is not None
+    return torch.stack(answer)
+
+
+@pytest.mark.parametrize(
+    ("store", "hand", "attribute", "arguments"),
+    [
+        ("self.kept = text", "return self.decoder(inputs_embeds, extra=self.kept)", "kept", ("extra",)),
+        ("self.rows[:9].copy_(text)", "return self.decoder.model(self.rows[:9])", "rows", ()),
+        ("self.by_name['a'] = text", "x = {**self.by_name}\nreturn self.net(side=x)", "by_name", ("side",)),
+        ("self.queue.append(text)", "x = self.queue.pop()\nreturn self.net(side=x)", "queue", ("side",)),
+        ("setattr(self, 'late', text)", "return self.net(side=getattr(self, 'late'))", "late", ("side",)),
+        ("self.kept = text", "more = {}\nmore.update(side=self.kept)\nreturn self.net(**more)", "kept", ()),
+        ("self.kept = text", "net = self.net.model\nreturn net(side=self.kept)", "kept", ("side",)),
+        (
+            "self.kept = text",
+            "net = self.get_language_model()\nreturn net(side=self.kept)", "kept", ("side",),
+        ),
+    ],
+)  # fmt: skip
+def test_a_payload_is_found_in_any_container(
+    store: str, hand: str, attribute: str, arguments: tuple[str, ...]
+) -> None:
+    found = of(store, hand)
+    assert found is not None
+    assert (found.attributes, found.arguments) == ((attribute,), arguments)
+
+
+def test_lines_are_those_of_the_store_and_of_the_call() -> None:
+    found = of("self.kept = text", "return self.net(side=self.kept)")
+    assert found is not None
+    assert (found.stored, found.handed) == (STORED, HANDED)
+
+
+def test_methods_that_are_called_count_as_well() -> None:
+    others = """
+def keep(self, rows):
+    self.slot = {"a": rows}
+
+def kept(self, count):
+    return {name: rows[:count] for name, rows in self.slot.items()}
+"""
+    found = of("self.keep(text)", "rows = self.kept(9)\nreturn self.net(side=rows)", others)
+    assert found is not None
+    assert (found.attributes, found.arguments) == (("slot",), ("side",))
+
+
+@pytest.mark.parametrize(
+    ("store", "hand"),
+    [
+        ("pass", "return self.net(side=self.kept)"),  # nothing is stored
+        ("kept = text", "return self.net(inputs_embeds)"),  # in a variable alone
+        ("self.kept = text", "return self.net(inputs_embeds)"),  # nobody reads it
+        ("self.kept = text", "if self.kept is None:\n    return None\nreturn self.net(inputs_embeds)"),
+        ("self.kept = text", "x = self.scaled(self.kept)\nreturn inputs_embeds"),  # not to a model
+    ],
+)
+def test_what_is_not_handed_on_is_no_payload(store: str, hand: str) -> None:
+    assert of(store, hand, "\ndef scaled(self, rows):\n    return rows\n") is None
+
+
+def test_methods_that_call_each_other_come_to_an_end() -> None:
+    found = of("self.keep(text)", "return self.net(self.kept)", "\ndef keep(self, x):\n    self.keep(x)\n")
+    assert found is None
+
+
+def test_a_class_without_either_method_carries_nothing() -> None:
+    assert carrier("def forward(self):\n    return self.net(self.kept)") is None
+    assert carrier("def embed_input_ids(self, ids):\n    self.kept = ids") is None
+
+
+@pytest.mark.parametrize("container", NONE_UNTIL_THE_FIRST)
+def test_none_until_the_first_sound(container: str, tmp_path: Path) -> None:
+    buffer = made(tmp_path, NONE_UNTIL_THE_FIRST[container])
+    assert buffer.get(16) is None
+    buffer.set(payload(9))
+    assert torch.equal(read(buffer, 9), payload(9))
+    buffer.clear(9)
+    buffer.begin_step(4, profile=False)
+    assert buffer.get(4) is None
+
+
+@pytest.mark.parametrize("container", RIGHT)
+def test_zeros_until_the_first_sound(container: str, tmp_path: Path) -> None:
+    buffer = made(tmp_path, RIGHT[container])
+    assert torch.equal(read(buffer, 16), torch.zeros(LEVELS, 16, HIDDEN))
+    buffer.set(payload(9))
+    padded = torch.cat([payload(9), torch.zeros(LEVELS, 7, HIDDEN)], dim=1)
+    assert torch.equal(read(buffer, 16), padded)
+
+
+def test_a_class_without_storage_of_its_own_has_no_capacity(tmp_path: Path) -> None:
+    assert made(tmp_path, NONE_UNTIL_THE_FIRST["dict"]).capacity == UNBOUNDED
+
+
+def test_the_class_is_found_and_named(tmp_path: Path) -> None:
+    only = class_in(tmp_path, NONE_UNTIL_THE_FIRST["list"])
+    assert (only.model_class, only.member) == ("SoundModel", "vllm/model_executor/models/sound.py")
+    assert only.methods is None

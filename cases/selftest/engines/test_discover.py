@@ -1,0 +1,164 @@
+"""Classes of a source: cut without torch, found across circular bases, refused where nested too deeply."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import deepstack_harness
+from cases.selftest.audit.test_audit import GIVEN
+from cases.selftest.engines.bound_forward import forward_of
+from cases.selftest.engines.synthetic_driven import QWEN as DRIVEN_QWEN
+from cases.selftest.engines.synthetic_driven import write_tree
+from cases.selftest.engines.synthetic_vllm import HANDS_ON, QWEN, ModelFile, Vllm
+from deepstack_harness.engines.bind import define_found
+from deepstack_harness.engines.classes import methods_of
+from deepstack_harness.engines.cut_model import BY_FORWARD, BY_METHODS
+from deepstack_harness.engines.discover import find_cuts
+from deepstack_harness.engines.known import engine_of, open_source
+from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, METHODS_STAND_INS
+from deepstack_harness.errors import UsageError
+
+NAME = "Qwen3VLForConditionalGeneration"
+OTHER, THIRD = (f"vllm/model_executor/models/{name}.py" for name in ("other", "third"))
+
+
+def model(bases: str = "NoSuchBase") -> str:
+    return str(ModelFile(class_name=f"{NAME}({bases})", more=HANDS_ON)) + GIVEN
+
+
+CIRCULAR = {
+    "itself": {QWEN: model(NAME)},
+    "two classes": {QWEN: f"{model('Z')}\n\nclass Z({NAME}):\n    pass\n"},
+    "names": {QWEN: f"{model('A')}\nA = B\nB = A\n"},
+    "two files": {
+        QWEN: f"from .other import Z\n{model('Z')}",
+        OTHER: f"from .qwen3_vl import {NAME}  # deepstack\n\n\nclass Z({NAME}):\n    pass\n",
+    },
+    "imports": {
+        QWEN: f"from .other import Z\n{model('Z')}",
+        OTHER: "from .third import Z  # deepstack\n",
+        THIRD: "from .other import Z\n",
+    },
+    "star imports": {
+        QWEN: f"from .other import *\n{model('Z')}",
+        OTHER: "from .third import *  # deepstack\n",
+        THIRD: "from .other import *\n",
+    },
+    "helpers": {QWEN: f"{model()}\n\ndef a():\n    return b()\n\n\ndef b():\n    return a()\n"},
+}
+
+
+def found_in(root: Path, files: dict[str, str]) -> list[str]:
+    """Find and define all classes of a tree; return their names."""
+    Vllm("0.10.0", files[QWEN]).tree(root)
+    for member, text in files.items():
+        (root / member).write_text(text)
+    source = open_source(str(root))
+    cuts = find_cuts(source, engine_of(source).files)
+    for cut in cuts:
+        define_found(source, cut)
+    return [cut.model_class for cut in cuts]
+
+
+ROOT = Path(deepstack_harness.__file__).parents[2]
+
+CUT = """\
+import sys
+from deepstack_harness.engines.discover import find_cuts
+from deepstack_harness.engines.known import engine_of; from deepstack_harness.engines.known import open_source
+source = open_source(sys.argv[1])
+for found in find_cuts(source, engine_of(source).files):
+    print(found.model_class, type(found.methods).__name__, type(found.forward).__name__)
+assert "torch" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("kind", CIRCULAR)
+def test_what_goes_round_comes_to_an_end(kind: str, tmp_path: Path) -> None:
+    assert NAME in found_in(tmp_path, CIRCULAR[kind])
+
+
+@pytest.mark.parametrize("expression", ["-" * 900 + "1", "1" + "+1" * 900, "config" + ".a" * 900])
+def test_expressions_of_other_lines_do_no_harm(expression: str, tmp_path: Path) -> None:
+    text = model().replace("self.config = config", f"self.config = {expression}")
+    assert found_in(tmp_path, {QWEN: text}) == [NAME]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        model().replace("self.config = config", f"self.config = {'+'.join(['1'] * 20000)}"),
+        model().replace("self.config = config", f"self.config = {'(' * 5000}1{')' * 5000}"),
+        model().replace("self.config = config", f"self.config = config{'.a' * 50000}"),
+        model().replace("self.config = config", f"self.config = {'9' * 10000}"),
+        f"{model()}\0",
+    ],
+)
+def test_code_that_cannot_be_parsed_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"qwen3_vl\.py"):
+        found_in(tmp_path, {QWEN: text})
+
+
+def test_a_long_chain_of_bases_is_refused(tmp_path: Path) -> None:
+    chain = "".join(f"class C{number + 1}(C{number}):\n    pass\n" for number in range(1500))
+    other = f"from .qwen3_vl import {NAME} as C0  # deepstack\n{chain}"
+    with pytest.raises(UsageError, match="nested too deeply"):
+        found_in(tmp_path, {QWEN: model(), OTHER: other})
+
+
+def test_a_class_is_found_and_cut_without_torch(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", CUT, str(tree)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "Granite4VisionForConditionalGeneration Reason ModelCut",
+        "Qwen3VLForConditionalGeneration Reason ModelCut",
+    ]
+
+
+def test_cutting_executes_nothing_and_reads_all_that_binding_needs(tmp_path: Path) -> None:
+    text = (write_tree(tmp_path) / DRIVEN_QWEN).read_text()
+    loud = f"import os\nLOUD = os.environ.setdefault('CUT_CODE_RAN', 'yes')\n{text}".replace(
+        "self.filled = 0", "self.filled = len(LOUD) * 0", 1
+    )
+    source = open_source(str(write_tree(tmp_path, {DRIVEN_QWEN: loud})))
+    cuts = find_cuts(source, engine_of(source).files)
+    for path in tmp_path.rglob("*.py"):
+        path.unlink()
+    assert "CUT_CODE_RAN" not in os.environ
+    try:
+        found = [define_found(source, cut) for cut in cuts]
+        assert os.environ["CUT_CODE_RAN"] == "yes"
+    finally:
+        os.environ.pop("CUT_CODE_RAN", None)
+    assert [(one.model_class, bool(one.methods), bool(one.forward)) for one in found] == [
+        ("Granite4VisionForConditionalGeneration", False, True),
+        ("Qwen3VLForConditionalGeneration", False, True),
+    ]
+
+
+def test_every_name_that_cutting_replaces_has_an_object() -> None:
+    assert METHODS_STAND_INS.keys() == BY_METHODS.stand_ins
+    assert FORWARD_STAND_INS.keys() == BY_FORWARD.stand_ins
+
+
+def test_a_helper_is_defined_once_for_all_that_import_it(tmp_path: Path) -> None:
+    """Two names of one function are one object, as in Python."""
+    text = (write_tree(tmp_path) / DRIVEN_QWEN).read_text()
+    both = text.replace(
+        "import put_rows as place, ", "import put_rows as place, put_rows as again, "
+    ).replace("place(rows, [level]", "assert place is again\n            place(rows, [level]")
+    source = open_source(str(write_tree(tmp_path, {DRIVEN_QWEN: both})))
+    assert forward_of(source).model_class == "Qwen3VLForConditionalGeneration"
+
+
+def test_an_attribute_of_the_real_bases_is_no_attribute_that_is_missing(tmp_path: Path) -> None:
+    """`nn.Module` has `state_dict`: that is known once torch is there, and nothing is refused before."""
+    text = str(ModelFile()).replace("if self.filled == 0:", "if self.filled == 0 and self.state_dict:")
+    bound = methods_of(open_source(str(Vllm(qwen=text).tree(tmp_path))))
+    assert bound.of.cut.of_host.keys() == {"state_dict", "_mark_tower_model"}

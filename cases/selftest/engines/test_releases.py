@@ -1,0 +1,134 @@
+"""Released vLLM sources, fetched from the configured index, answer S1..S10 as their revision does."""
+
+import linecache
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cases.selftest.models.sequences import SEQUENCES, Read
+from deepstack_harness.contract.trace import Op, Trace
+from deepstack_harness.engines.bound_class import MethodsBuffer, MethodsClass
+from deepstack_harness.engines.classes import methods_of
+from deepstack_harness.engines.kinds.vllm import VLLM
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.stand_ins import Surroundings
+from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.source import Source
+
+pytestmark = pytest.mark.network  # the sources of released wheels are read, a few hundred kB each
+
+REVISION_OF = {
+    "0.11.1": "original",
+    "0.19.1": "original",
+    "0.20.0": "pr40145",
+    "0.20.1": "pr40145",
+    "0.22.1": "pr40932",
+    "0.23.0": "pr43617",
+    "0.33.0": "pr49397",
+}
+LEVELS, HIDDEN = 3, 8
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests, and empty at first: the index is asked."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def use_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(cache))
+
+
+@pytest.fixture(scope="module", params=REVISION_OF)
+def source(request: pytest.FixtureRequest) -> Source:
+    """One release, with what was looked up about it."""
+    return open_source(f"vllm=={request.param}")
+
+
+def new_buffer(bound: MethodsClass, capacity: int = 16) -> MethodsBuffer:
+    return bound(capacity, HIDDEN, LEVELS, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def reads(buffer: MethodsBuffer, trace: Trace) -> list[Read]:
+    """What each get of the trace answers; clear may raise, as it does in some revisions."""
+    answers: list[Read] = []
+    for step in trace:
+        if step.op is Op.SET:
+            buffer.set(torch.ones(LEVELS, step.tokens, HIDDEN))
+        elif step.op is Op.CLEAR:
+            with suppress(ValueError):
+                buffer.clear(step.tokens)
+        else:
+            answers.append(read(buffer, step.tokens))
+    return answers
+
+
+def read(buffer: MethodsBuffer, tokens: int) -> Read:
+    """Rows and rows that hold data, None, or the exception; every level must agree."""
+    try:
+        levels = buffer.get(tokens)
+    except ValueError as error:
+        return type(error).__name__
+    if levels is None:
+        return None
+    assert len(levels) == LEVELS
+    (counts,) = {(len(level), int(level.any(dim=1).sum())) for level in levels}
+    return counts
+
+
+@pytest.mark.parametrize("model", VLLM.by_methods)
+def test_sequences(source: Source, model: str) -> None:
+    bound = methods_of(source, model)
+    assert bound.model_class == VLLM.by_methods[model].class_name
+    found = {name: reads(new_buffer(bound), Trace.parse(each.trace)) for name, each in SEQUENCES.items()}
+    assert found == {name: each.of(REVISION_OF[str(source.version)]) for name, each in SEQUENCES.items()}
+
+
+def test_growth_moves_the_storage(source: Source) -> None:
+    buffer = new_buffer(methods_of(source))
+    buffer.set(torch.ones(LEVELS, 9, HIDDEN))
+    before = buffer.get(9)
+    buffer.set(torch.ones(LEVELS, 20, HIDDEN))
+    after = buffer.get(20)
+    assert before is not None
+    assert after is not None
+    assert buffer.capacity == 20
+    assert {level.data_ptr() for level in before}.isdisjoint(level.data_ptr() for level in after)
+
+
+def test_the_line_that_answers_an_empty_get_is_quoted(source: Source) -> None:
+    bound = methods_of(source)
+    name, _, line = new_buffer(bound).where_returned(4).rpartition(":")
+    assert name == bound.filename
+    quoted = linecache.getline(name, int(line)).strip()
+    answers_none = REVISION_OF[str(source.version)] in {"pr40145", "pr40932"}
+    assert quoted.startswith("return None" if answers_none else "return IntermediateTensors(")
+
+
+def meta_device() -> AbstractContextManager[object]:
+    return torch.device("meta")
+
+
+@pytest.mark.parametrize(("release", "leaves"), [("0.23.0", {torch.device("meta")}), ("0.33.0", None)])
+def test_a_skipped_tower_leaves_meta_rows_or_from_0_28_on_none(release: str, leaves: object) -> None:
+    skipped = replace(
+        methods_of(open_source(f"vllm=={release}")), surroundings=Surroundings(meta_device, vision=False)
+    )
+    levels = new_buffer(skipped).get(4)
+    assert (levels and {level.device for level in levels}) == leaves
+
+
+def test_a_release_before_deepstack_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^vllm 0\.10\.2 has no .*qwen3_vl\.py; .* since vllm 0\.11\.0$"):
+        methods_of(open_source("vllm==0.10.2"))
+
+
+def test_a_release_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match=r"there is no vllm 0\.22\.99: near it are 0\.22\.0, 0\.22\.1, 0\.23\.0"
+    ):
+        methods_of(open_source("vllm==0.22.99"))

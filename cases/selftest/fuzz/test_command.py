@@ -1,0 +1,86 @@
+"""`python -m deepstack_harness fuzz`: what it prints, writes and exits with."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cases.selftest.catalogue.written_scripts import run_python
+from deepstack_harness.cli import fuzz as command
+from deepstack_harness.cli.main import main
+from deepstack_harness.cli.output import Output
+from deepstack_harness.contract.verdicts import Row
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.fuzz.campaign import Campaign, FuzzRequest, Hunted, read_journal
+from deepstack_harness.fuzz.faults import Progress
+
+pytestmark = pytest.mark.xdist_group("fuzz command")  # its fixtures are played once
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("fuzz")
+    code = main(
+        ["fuzz", "--revision", "pr43617", "--examples", "60", "--out", str(out), "--json", str(out / "rows")]
+    )
+    assert code == ExitCode.BROKEN
+    return out
+
+
+def test_findings_are_told_as_rows_lines_and_programs(folder: Path) -> None:
+    found = read_journal(folder)
+    rows = [json.loads(line) for line in (folder / "rows").read_text().splitlines()]
+    assert {"R3", "R8"} <= {row["rule"] for row in rows}
+    assert [row["trace"] for row in rows] == [one.trace for one in found]
+    assert all(list(row)[: len(fields(Row))] == [field.name for field in fields(Row)] for row in rows)
+    assert {row["effect"] for row in rows if row["rule"] == "R3"} <= {"padding", "output"}
+    assert {row["regime"] for row in rows} == {"live"}
+    assert (folder / "findings.txt").read_text().splitlines() == [one.line for one in found]
+
+
+def test_there_is_a_program_for_each_and_it_shows_its_fault(folder: Path) -> None:
+    programs = sorted(folder.glob("R*.py"))
+    assert len(programs) == len(read_journal(folder))
+    assert run_python(folder, "-I", programs[0].name).returncode == 1
+
+
+def test_the_cases_are_red_while_the_faults_are_there(folder: Path) -> None:
+    cases: dict[str, Any] = {}
+    exec((folder / "test_found.py").read_text(), cases)
+    assert len(cases["FOUND"]) == len(read_journal(folder))
+    for rule, trace in cases["FOUND"]:
+        with pytest.raises(AssertionError):
+            cases["test_the_rule_is_kept"](rule, trace)
+
+
+@pytest.mark.slow
+def test_a_compiled_decoder_is_named_by_backend_and_arm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--arm", "eager/drop_all", "--examples", "6", "--out", str(tmp_path)]
+    assert main(["fuzz", "--revision", "reference", *words]) == ExitCode.HOLDS
+    said = capsys.readouterr().out
+    assert "6 of 6 examples" in said
+    assert "1 graph of 1" in said
+    assert "reference [eager/drop_all]: nothing found" in said
+
+
+@pytest.mark.parametrize(
+    ("hunted", "said"),
+    [
+        (Hunted(), None),
+        (
+            Hunted(progress=Progress(examples=40), resumed=1),
+            "continuing an interrupted run after 40 examples",
+        ),
+    ],
+)
+def test_a_run_that_goes_on_says_after_what(
+    hunted: Hunted, said: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command._print_folder(Output(None, quiet=False), Campaign(FuzzRequest(), tmp_path, 100), hunted)
+    first, *more = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"findings are kept in {tmp_path}; ")
+    assert more == ([f"{said} and 1 finding"] if said else [])

@@ -1,0 +1,113 @@
+"""Mutants: one fault each, caught by its rule and by no other; the reference by none.
+
+Here on fixed traces; `python -m deepstack_harness selftest` hunts for them with no hint.
+"""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.play.playing import broken, judge
+from cases.shallow import shallow
+from deepstack_harness.catalogue.buffers import MUTANTS, read_mutants
+from deepstack_harness.catalogue.plans import CAPTURE_TRACES, CONTRACT_TRACES
+from deepstack_harness.contract.arm import EAGER, ArmSpec
+from deepstack_harness.contract.case import Compare
+from deepstack_harness.contract.names import imported
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.models.reference import ReferenceBuffer
+from deepstack_harness.play.model import Model
+
+LURES = (
+    # Everything is read after every step, so that a row goes wrong in one step only.
+    "cap 16: get 16; set 1; get 16; get 1; get 0; set 9; get 16; set 0; get 16",
+    "cap 16: set 16; get 16; clear 16; get 16; set 9; clear 0; get 16; set 5; clear 5; get 16; set 4; get 16",
+    "cap 16: set 9; get 16; clear 9; resize 16; get 16",
+    "cap 16: resize 4; set 4; get 4; resize 9; get 9; resize 4; get 4; resize 3; get 4; set 12; get 12",
+    "cap 16: " + "; ".join(f"set {tokens}; get 16" for tokens in range(1, 11)),
+    "cap 16: get 16; set 3 hidden=129; set 3; get 16; set 3 levels=4; set 3; get 16; set 3 levels=2; get 16",
+    "cap 16: set 9; get 16; get -1; get 16; clear -1; get 16; resize -1; get 16",
+    "cap 16: set 16; get 16; get 17; get 16; set 20; get 16; get 20; set 24; get 24",
+)
+TRACES = {
+    "eager": (*CONTRACT_TRACES, *LURES),
+    "eager/full": (
+        *CAPTURE_TRACES,
+        "cap 16: capture 16; replay 16; resize 20; get 16; resize 24; get 16; replay 16",
+        "cap 16: capture 16; capture 8; get 16; set 9; get 16; replay 16; get 16; get 20; get 16; replay 8",
+    ),
+    "eager/stock": ("cap 16: profile 16; set 16; forward 16; resize 20; forward 16",),
+}
+
+
+def rules_broken(model: Model, buffer: str, arm: ArmSpec) -> set[Rule]:
+    """Without R0: an output is wrong besides, wherever a replay read wrong rows."""
+    compare = Compare.NOTHING if arm == EAGER else Compare.EAGER
+    model = shallow("qwen3_vl") if arm.compiled else model
+    found = (broken(judge(model, trace, buffer, arm, compare)) for trace in TRACES[arm.name])
+    return set().union(*found) - {Rule.R0}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_is_caught_by_its_rule_and_by_no_other(qwen: Model, mutant: str) -> None:
+    arm = ArmSpec.parse(MUTANTS[mutant].arm)
+    assert rules_broken(qwen, mutant, arm) == {MUTANTS[mutant].rule}
+
+
+@pytest.mark.parametrize("arm", TRACES)
+def test_the_reference_breaks_nothing_on_the_traces_that_catch_mutants(qwen: Model, arm: str) -> None:
+    assert rules_broken(qwen, "reference", ArmSpec.parse(arm)) == set()
+
+
+@pytest.mark.parametrize("mutant", [name for name, one in MUTANTS.items() if one.arm == "eager/full"])
+def test_a_mutant_of_the_captured_regime_is_right_in_the_live_one(qwen: Model, mutant: str) -> None:
+    assert rules_broken(qwen, mutant, EAGER) == set()
+
+
+@pytest.mark.parametrize("mutant", [name for name, one in MUTANTS.items() if one.arm == "eager/stock"])
+def test_answers_that_cost_graphs_are_seen_without_a_compiler(qwen: Model, mutant: str) -> None:
+    assert rules_broken(qwen, mutant, EAGER) == {Rule.R11}
+
+
+def test_there_are_mutants_for_every_rule_that_a_buffer_can_break() -> None:
+    assert len(MUTANTS) >= 40
+    # R0 is broken besides; R9 and R10 are broken by callers and families, R12 to R14 beside the buffer.
+    beside = {Rule.R0, Rule.R9, Rule.R10, Rule.R12, Rule.R13, Rule.R14}
+    assert {mutant.rule for mutant in MUTANTS.values()} == set(Rule) - beside
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_index_says_what_the_class_says(name: str) -> None:
+    mutant = MUTANTS[name]
+    made_by = imported(mutant.target)
+    assert isinstance(made_by, type)
+    assert issubclass(made_by, ReferenceBuffer)
+    assert getattr(made_by, "rule") is mutant.rule  # noqa: B009  # it is no attribute of the base
+    assert getattr(made_by, "arm", "eager") == mutant.arm
+    assert mutant.target.partition(":")[0].endswith(f".{mutant.rule.lower()}")
+    assert (inspect.getdoc(made_by) or "").startswith(mutant.summary)
+    assert mutant.summary.endswith(".")
+
+
+def test_a_class_without_a_rule_is_no_mutant_that_goes_unnoticed(tmp_path: Path) -> None:
+    (tmp_path / "r1.py").write_text("class AnswersNothing(ReferenceBuffer):\n    pass\n")
+    with pytest.raises(KeyError, match="rule"):
+        read_mutants(tmp_path)
+
+
+def test_names_are_those_of_the_classes_unless_they_state_another(tmp_path: Path) -> None:
+    (tmp_path / "r1.py").write_text(
+        "class AnswersNothing(ReferenceBuffer):\n"
+        '    """Answers None."""\n'
+        "    rule = Rule.R1\n"
+        "class LosesRow16(ReferenceBuffer):\n"
+        '    name = "loses_row_16"\n'
+        "    rule = Rule.R2\n"
+        '    arm = "eager/full"\n'
+    )
+    found = read_mutants(tmp_path)
+    assert [(name, mutant.rule, mutant.arm, mutant.summary) for name, mutant in found.items()] == [
+        ("answers_nothing", Rule.R1, "eager", "Answers None."),
+        ("loses_row_16", Rule.R2, "eager/full", ""),
+    ]

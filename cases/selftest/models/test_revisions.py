@@ -1,0 +1,107 @@
+"""Every revision answers S1..S10 as the releases it follows were seen to."""
+
+import pytest
+import torch
+
+from cases.selftest.models.sequences import REVISIONS, SEQUENCES, Read, Sequence
+from cases.selftest.play.playing import observe
+from deepstack_harness.catalogue.buffers import REVISIONS as REGISTERED
+from deepstack_harness.contract.observation import Answer, Observation, StepFacts
+from deepstack_harness.contract.protocols import Buffer, follow
+from deepstack_harness.models.reference import ReferenceBuffer
+from deepstack_harness.models.revisions import Pr44384Buffer, Pr49397Buffer
+from deepstack_harness.play.model import Model
+
+
+def reads(observation: Observation) -> list[Read]:
+    return [_read(facts) for facts in observation.steps if facts.step.startswith("get")]
+
+
+def _read(facts: StepFacts) -> Read:
+    if facts.raised:
+        return facts.raised.type
+    assert facts.answer is not None
+    if facts.answer.structure == "none":
+        return None
+    return _counts(facts.answer)
+
+
+def _counts(answer: Answer) -> Read:
+    levels = tuple(
+        (sum(run.rows for run in runs), sum(run.rows for run in runs if run.payload)) for runs in answer.rows
+    )
+    return levels if len(set(levels)) > 1 else levels[0]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("sequence", SEQUENCES.values(), ids=SEQUENCES)
+def test_sequences(qwen: Model, sequence: Sequence, revision: str) -> None:
+    assert reads(observe(qwen, sequence.trace, revision)) == sequence.of(revision)
+
+
+def test_every_registered_revision_is_held_to_the_table() -> None:
+    # `test_per_layer_inputs.py` has what that buffer answers: nothing is cleared there, by design.
+    assert set(REGISTERED) == {*REVISIONS, "per_layer_inputs"}
+
+
+GROWS = [revision for revision in REVISIONS if not revision.startswith("granite_")]
+
+
+@pytest.mark.parametrize("revision", GROWS)
+def test_growth_moves_the_storage_and_only_the_reference_says_so(qwen: Model, revision: str) -> None:
+    _, before, _, after = observe(qwen, SEQUENCES["S7"].trace, revision).steps
+    assert before.answer is not None
+    assert after.answer is not None
+    assert before.answer.addresses != after.answer.addresses
+    assert (before.generation != after.generation) == (revision == "reference")
+
+
+def test_without_a_vision_tower_there_is_never_an_answer() -> None:
+    made = Pr49397Buffer(16, 8, 3, dtype=torch.float32, device=torch.device("cpu"), vision=False)
+    made.set(torch.ones(3, 4, 8))
+    assert made.get(4) is None
+
+
+@pytest.mark.parametrize("revision", [one for one in REVISIONS if one not in GROWS])
+@pytest.mark.parametrize("step", ["get -1", "clear -1", "resize 20"])
+def test_steps_that_granite_has_not(qwen: Model, revision: str, step: str) -> None:
+    *_, facts, _ = observe(qwen, f"cap 16: set 9; {step}; get 16", revision).steps
+    assert facts.unavailable is not None
+    assert facts.raised is None
+
+
+def test_the_reference_keeps_retired_storage_until_it_is_released() -> None:
+    made = ReferenceBuffer(4, 8, 1, dtype=torch.float32, device=torch.device("cpu"))
+    made.set(torch.ones(1, 4, 8))
+    old = made.get(4)
+    assert old is not None
+    address = old[0].data_ptr()
+    del old
+    made.resize(64)
+    assert made._retired[0][0].data_ptr() == address
+    made.release()
+    assert not made._retired
+
+
+def rows_of(buffer: Buffer) -> tuple[torch.Tensor, ...]:
+    levels = buffer.get(4)
+    assert levels is not None
+    return levels
+
+
+def test_a_buffer_that_follows_its_tensors_is_made_anew_in_their_dtype() -> None:
+    made = Pr44384Buffer(4, 8, 2, dtype=torch.float32, device=torch.device("cpu"))
+    made.set(torch.ones(2, 3, 8))
+    for dtype, kept in ((torch.float32, True), (torch.bfloat16, False)):
+        follow(made, torch.empty(1, 8, dtype=dtype))
+        levels = torch.stack(rows_of(made))
+        assert (levels.shape, levels.dtype) == ((2, 4, 8), dtype)
+        assert bool(levels.any()) is kept
+    made.set(torch.ones(2, 3, 8))
+    assert {level.dtype for level in rows_of(made)} == {torch.float32}
+
+
+def test_a_buffer_that_follows_nothing_is_left_alone() -> None:
+    made = ReferenceBuffer(4, 8, 1, dtype=torch.float32, device=torch.device("cpu"))
+    follow(made, torch.empty(1, 8, dtype=torch.bfloat16))
+    assert {level.dtype for level in rows_of(made)} == {torch.float32}

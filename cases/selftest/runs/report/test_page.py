@@ -1,0 +1,305 @@
+"""The HTML page as a text: what it holds, that it holds no more, and that nothing from outside is markup."""
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.runs.report.written_runs import (
+    ATTACK,
+    BROKEN,
+    SCRIPT,
+    UNEXPECTED,
+    planned,
+    write_beside,
+    write_history,
+    write_run,
+)  # fmt: skip
+from deepstack_harness.cli.main import main
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict, worst
+from deepstack_harness.runs.records import CaseRecord
+from deepstack_harness.runs.report.figures import figures_of
+from deepstack_harness.runs.report.page import duration, render_page
+from deepstack_harness.runs.report.run_data import Figure, RunData, load_run, summarise
+from deepstack_harness.runs.report.tables import incident_groups, number, release_matrix, run_matrix
+from deepstack_harness.text import clean
+
+MOST = 2_000_000  # bytes of a page
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes, and every text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> RunData:
+    history = write_history(tmp_path_factory.mktemp("report") / "history")
+    write_beside(write_run(history / "night-20"))
+    return load_run(history / "night-20", history)
+
+
+@pytest.fixture(scope="module")
+def page(found: RunData) -> str:
+    return render_page(found)
+
+
+@pytest.fixture(scope="module")
+def figures(found: RunData) -> dict[str, Figure]:
+    return {figure.key: figure for figure in figures_of(found)}
+
+
+def test_the_page_is_small_and_the_same_every_time(found: RunData, page: str) -> None:
+    assert len(page.encode()) < MOST / 5
+    assert render_page(found) == page
+
+
+def test_nothing_from_outside_is_an_element_or_an_attribute(page: str) -> None:
+    elements = Elements(page)
+    assert [tag for tag, _ in elements.found].count("script") == 1
+    assert "img" not in {tag for tag, _ in elements.found}
+    assert not [attrs for _, attrs in elements.found if any(name.startswith("on") for name in attrs)]
+    assert clean(SCRIPT) in elements.texts
+    assert sum(str(clean(ATTACK)) in text for text in elements.texts) > 5
+
+
+def test_what_comes_from_outside_is_text_in_a_plot_too(page: str) -> None:
+    labels = [text for text in Elements(page).texts if text.startswith("granite4_vision\N{NO-BREAK SPACE}")]
+    assert any("<script>document" in text for text in labels)
+
+
+def test_every_address_is_in_the_page(page: str) -> None:
+    elements = Elements(page).found
+    places = {attrs["id"] for _, attrs in elements if "id" in attrs}
+    ids = [attrs["id"] for _, attrs in elements if "id" in attrs]
+    assert len(ids) == len(places)
+    for tag, attrs in elements:
+        assert "src" not in attrs
+        if tag != "link" and "href" in attrs:
+            upstream = attrs["href"].startswith("https://github.com/")
+            assert upstream or (attrs["href"][:1] == "#" and attrs["href"][1:] in places)
+        for key in attrs.get("data-open", "").split():
+            assert key in places
+    known = r'http-equiv|http://www\.w3\.org/2000/svg|href="https://github\.com/[\w-]+/[\w-]+/issues/\d+"'
+    assert "http" not in re.sub(known, "", page)
+
+
+def test_the_policy_lets_our_script_run_and_no_other(page: str) -> None:
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
+
+
+def test_plots_keep_text_as_text_and_take_the_colours_of_the_page(figures: dict[str, Figure]) -> None:
+    plots = [figure.svg for figure in figures.values() if figure.svg]
+    assert len(plots) == 5
+    for plot in plots:
+        assert plot.count("<text") > 3
+        assert set(re.findall(r"#[0-9a-f]{6}\b", plot)) == set()
+        assert "var(--ink)" in plot
+        assert "font-family" not in plot
+
+
+def test_the_matrix_has_the_worst_verdict_of_each_place(found: RunData) -> None:
+    matrix = run_matrix(found)
+    line = next(one for one in matrix.lines if one.names == ("granite4_vision", "inductor/drop_all", "cpu"))
+    shown = {cell.rule: (cell.verdict, cell.times, len(cell.rows)) for cell in line.cells if cell}
+    assert shown[Rule.R0] == (Verdict.FAIL, 1, 3)
+    assert shown[Rule.R1] == (Verdict.XFAIL, 1, 3)
+    assert shown[Rule.R2] == (Verdict.PASS, 3, 3)
+    assert len(matrix.lines) == 15
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "shown"),
+    [
+        ("PASS SKIP", Verdict.PASS),
+        ("SKIP", Verdict.SKIP),
+        ("XFAIL PASS", Verdict.XFAIL),
+        ("XFAIL IMPROVED", Verdict.IMPROVED),
+        ("IMPROVED ERROR", Verdict.ERROR),
+        ("ERROR FAIL", Verdict.FAIL),
+        ("MISSING XFAIL", Verdict.MISSING),
+    ],
+)
+def test_what_somebody_has_to_look_at_comes_first(verdicts: str, shown: Verdict) -> None:
+    assert worst(map(Verdict, verdicts.split())) is shown
+
+
+def test_the_summary_is_red_for_a_run_that_did_not_end(found: RunData) -> None:
+    assert summarise(found).unexpected == UNEXPECTED
+    good = tuple(row for row in found.rows if row.verdict in {"PASS", "SKIP", "XFAIL"})
+    whole = replace(found, rows=good)
+    assert summarise(whole).good
+    (about,) = found.about
+    assert not summarise(replace(whole, about=(replace(about, finished=None),))).good
+    assert not summarise(replace(whole, rows=(), cases={})).good
+
+
+def test_releases_stand_against_rules(found: RunData) -> None:
+    matrix = release_matrix(found)
+    assert matrix
+    assert [line.names[0] for line in matrix.lines] == [
+        f"vllm {name}" for name in ("0.20.0", "0.22.1", "0.33.0") for _ in "ab"
+    ]
+    assert [cell.verdict for cell in matrix.lines[2].cells if cell] == [
+        "PASS",
+        "PASS",
+        "FAIL",
+        "FAIL",
+        "PASS",
+    ]
+
+
+def test_the_figures_are_those_of_the_run(figures: dict[str, Figure]) -> None:
+    tables = {key: figure.table.rows for key, figure in figures.items() if figure.table}
+    distances, work, kernels = tables["distances"], tables["work"], tables["kernels"]
+    assert distances[0][4:7] == (1.1, 6e-07, 0.71)
+    assert distances[0][9] == "XFAIL"
+    assert distances[-1][4] == 3e-07
+    assert work[0] == ("granite4_vision", "granite_full", "inductor/drop_all", 8, 4096, 512.0, 1)
+    assert {row[3:6] for row in work[2:]} == {(16, 16, 1.0), (8, 8, 1.0)}
+    assert len(kernels) == 3
+    assert kernels[0][:2] == ("granite4_vision", "granite_full")
+    assert kernels[0][-3:] == (8192 * 4096, 77 * 4096, 106.39)
+    assert tables["graphs"][0][3:7] == (4, 1, 3, "1 1 2 3 4")
+    assert [row[5] for row in tables["history"]] == [5, 4, 4, 4, 3, 3]
+    assert tables["fuzz"] == [("R3-finding.py",)]
+
+
+def test_figures_without_data_say_what_is_missing(tmp_path: Path) -> None:
+    case, _ = planned()[0]
+    found = load_run(write_run(tmp_path / "run", found=[(replace(case, family="none"), {})]))
+    missing = {figure.key: figure.absent for figure in figures_of(found) if figure.table is None}
+    assert set(missing) == {"distances", "kernels", "graphs", "history", "fuzz"}
+    assert all(missing.values())
+
+
+def test_sections_without_content_are_left_out(tmp_path: Path) -> None:
+    case, _ = planned()[0]
+    found = load_run(write_run(tmp_path / "run", found=[(replace(case, family="none"), {})]))
+    sections = (attrs for tag, attrs in Elements(render_page(found)).found if tag == "section")
+    ids = {attrs["id"] for attrs in sections if "id" in attrs}
+    assert ids == {"incidents", "verdicts", "figures", "work", "about"}
+
+
+def test_incidents_tell_what_was_expected_and_what_was_seen(found: RunData) -> None:
+    groups = {group.key: group for group in incident_groups(found)}
+    known, others = groups["43602"], groups[""]
+    assert [group.key for group in incident_groups(found)] == ["", "43602"]  # the unexpected one is first
+    assert known.links[0] == ("vllm 43602", "https://github.com/vllm-project/vllm/issues/43602")
+    (line,) = known.subjects
+    assert (line.subject, line.cases, line.verdict) == ("original", 9, Verdict.XFAIL)
+    assert line.expected == line.seen == (Rule.R0, Rule.R1)
+    (wrong,) = (line for line in others.subjects if line.subject == "granite_full")
+    assert (wrong.seen, wrong.expected) == ((Rule.R0, Rule.R10, Rule.R11), ())
+    assert (wrong.cases, wrong.verdict, wrong.unexpected) == (3, Verdict.FAIL, True)
+    assert sum(len(group.cases) for group in groups.values()) == len(found.cases)
+
+
+def test_findings_have_the_same_place_in_every_run(found: RunData, tmp_path: Path) -> None:
+    def places(run: RunData) -> set[str]:
+        return set(re.findall(r'id="(case-[^"]+)"', render_page(run)))
+
+    again = load_run(write_run(tmp_path / "run", found=list(reversed(planned()))[1:]))
+    assert len(places(found)) == 13
+    assert places(again) == places(found) - {f"case-{planned()[-1][0].id}"}
+
+
+def test_what_changed_since_the_last_run_is_told(found: RunData) -> None:
+    assert found.changes
+    assert found.changes.since == "night-19"
+    assert {str(change.kind) for change in found.changes.found} == {"new"}
+    assert "Since the run night-19" in render_page(found)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (200, "3 min 20 s"), (3900, "1 h 5 min")]
+)
+def test_times_are_written_for_people(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_only_outputs_that_were_judged_have_a_distance(found: RunData) -> None:
+    rows = tuple(
+        replace(row, verdict=Verdict.SKIP) if row.rule is Rule.R0 and row.verdict is Verdict.PASS else row
+        for row in found.rows
+    )
+    (figure,) = (one for one in figures_of(replace(found, rows=rows)) if one.key == "distances")
+    assert figure.table
+    assert {row[9] for row in figure.table.rows} == {"XFAIL", "FAIL"}
+
+
+def test_distances_that_a_log_scale_cannot_show_are_drawn_at_its_ends(found: RunData) -> None:
+    def with_distance(case: CaseRecord, eager: float) -> CaseRecord:
+        assert case.distances
+        return replace(case, distances=replace(case.distances, eager=eager, rounding=0.0))
+
+    compiled = list({case.arm: case for case in found.cases.values() if case.distances}.values())[:2]
+    cases = {
+        case.case: with_distance(case, far) for case, far in zip(compiled, (0.0, 1.797e308), strict=True)
+    }
+    (figure,) = (one for one in figures_of(replace(found, cases=cases)) if one.key == "distances")
+    assert figure.svg
+    assert ">0<" in figure.svg
+    assert ">not finite<" in figure.svg
+
+
+def test_a_page_of_thousands_of_cases_stays_small_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+    (case, _), *_ = planned()
+    (short, *_), known = planned()[-2], planned()[3][1]
+    many = [(replace(case, seed=seed), known) for seed in range(1500)]
+    found = load_run(write_run(tmp_path / "run", found=[*many, (short, BROKEN)]))
+    long = {key: replace(one, script=SCRIPT * 50) for key, one in found.cases.items()}
+    page = render_page(replace(found, cases=long))
+    assert len(page.encode()) < MOST
+    assert "the first 300 of 1501 are here" in " ".join(page.split())
+    assert "Its script found no room in this page" in page
+    assert page.index('class="badge FAIL">FAIL</span> <span class="title"') < page.index(
+        'class="badge XFAIL">XFAIL</span> <span class="title"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        (0, "0"),
+        (4096, "4,096"),
+        (3e-7, "3e-07"),
+        (1.23456, "1.235"),
+        (1.797e308, "not finite"),
+        (-2.0, "-2"),
+    ],
+)
+def test_figures_have_no_more_digits_than_matter(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_the_command_writes_every_file_it_is_asked_for_and_nothing_beside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", found=planned()[:2])
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    files = {option: tmp_path / option.strip("-") for option in ("--html", "--markdown", "--junit")}
+    words = [word for option, path in files.items() for word in (option, str(path))]
+    assert main(["report", str(run), *words]) == 0
+    assert capsys.readouterr().out == ""
+    assert [path.read_text(encoding="utf-8")[:2] for path in files.values()] == ["<!", "##", "<?"]
+    assert {path: path.read_bytes() for path in run.iterdir()} == before

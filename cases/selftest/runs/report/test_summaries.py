@@ -1,0 +1,267 @@
+"""Short texts of a report where something is missing, damaged, or too much to be shown."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.audit.written_standings import audited, row
+from cases.selftest.contract.oracles.written_observations import QUIET, RIGHT, answer, observed
+from cases.selftest.runs.report.written_runs import planned, write_run
+from deepstack_harness.audit.audited_source import Gate, judge_gate
+from deepstack_harness.audit.standing import Standing
+from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.cli import report as run_table
+from deepstack_harness.cli import repro_table
+from deepstack_harness.cli.audit import sarif_text
+from deepstack_harness.cli.audit_table import AuditTable, show_gate
+from deepstack_harness.cli.fuzz import show_findings
+from deepstack_harness.cli.main import main
+from deepstack_harness.cli.output import Output
+from deepstack_harness.cli.report import show_run
+from deepstack_harness.cli.repro_table import IncidentTitle, ReproTable
+from deepstack_harness.cli.run import unexpected
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import Case, PlannedCase, registered
+from deepstack_harness.contract.observation import Answer, StepFacts
+from deepstack_harness.contract.oracles.judge import JudgedCase, judge_case
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Effect, Judgement, Verdict
+from deepstack_harness.errors import UsageError
+from deepstack_harness.runs.case_result import lost_result
+from deepstack_harness.runs.compare import Change, ChangeKind
+from deepstack_harness.runs.records import CaseEnding
+from deepstack_harness.runs.report import figures as graphs
+from deepstack_harness.runs.report import texts as markdown
+from deepstack_harness.runs.report.run_data import Changes, RunData, load_run
+from deepstack_harness.runs.report.tables import case_findings
+from deepstack_harness.runs.report.texts import annotations, render_markdown
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
+    return load_run(write_run(tmp_path_factory.mktemp("report") / "run", found=planned()[:2]))
+
+
+CHANGE = Change(ChangeKind.REGRESSION, "verdict R0", "abc", "qwen3_vl | eager", "PASS", "FAIL")
+
+
+@pytest.mark.parametrize(
+    ("count", "said", "more"),
+    [
+        (0, "Since the run night-19: nothing changed.", ""),
+        (1, "Since the run night-19: 1 change.", ""),
+        (33, "Since the run night-19: 33 changes.", "3 more changes are in the HTML report."),
+    ],
+)
+def test_changes_are_counted_and_the_first_are_in_a_table(
+    run: RunData, count: int, said: str, more: str
+) -> None:
+    text = render_markdown(replace(run, changes=Changes("night-19", (CHANGE,) * count)))
+    assert said in text
+    rows = [
+        line for line in text.splitlines() if line.startswith("| regression | verdict R0 | PASS | FAIL |")
+    ]
+    assert len(rows) == min(count, markdown.MOST_CHANGES)
+    assert all("qwen3_vl \\| eager" in line for line in rows)
+    assert ("more changes" in text) == bool(more)
+    assert more in text
+
+
+def test_a_run_that_played_nothing_says_so(run: RunData, capsys: Capture) -> None:
+    empty = replace(run, rows=(), cases={})
+    text = render_markdown(empty)
+    assert "No case was played." in text
+    show_run(Output(None, quiet=False), empty)
+    assert "R0" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("started", "when"),
+    [
+        ("2026-11-20T03:00:00+01:00", "2026-11-20 02:00 UTC"),
+        ("yesterday", "yesterday"),
+        ("", "at an unknown time"),
+    ],
+)
+def test_the_start_of_a_run_is_told_in_utc_where_it_is_a_time(run: RunData, started: str, when: str) -> None:
+    assert replace(run, started=started).when == when
+
+
+def test_what_no_night_wrote_is_refused_by_name(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", found=planned()[:1])
+    (folder / "nightly.json").write_text('[{"stage": 3}]')
+    with pytest.raises(UsageError, match=r"nightly\.json is not what a night writes: Expected `str`"):
+        load_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("gate", "base", "said"),
+    [
+        (Gate.NEW, None, "faults that no catalogue knows count: 1 finding"),
+        (Gate.ANY, "0.21.0", "all faults count, where '0.21.0' does not have them: 2 findings"),
+    ],
+)
+def test_a_gate_names_what_it_counted(gate: Gate, base: str | None, said: str, capsys: Capture) -> None:
+    rows = [row(Rule.R1, Verdict.XFAIL, "default"), row(Rule.R3, Verdict.FAIL, "latent")]
+    found = judge_gate(audited(*rows).standings, gate, None if base is None else frozenset())
+    show_gate(Output(None, quiet=False), found, base)
+    head, *lines, _ = capsys.readouterr().out.splitlines()
+    assert head == said
+    assert len(lines) == len(found.failing)
+    assert lines[-1].split()[:2] == ["R3", "Qwen3VL"]
+
+
+def test_a_rule_that_was_not_judged_is_a_notification_and_no_result() -> None:
+    text = sarif_text([audited(row(Rule.R3, Verdict.ERROR))], None)
+    assert "R3 of Qwen3VL was not judged: step 1 'get 4' was wrong" in text
+
+
+TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16")
+
+
+def repro_case(revision: str, structure: str, must_break: frozenset[Rule]) -> JudgedCase:
+    """A case of incident 43602: the profile run answers `structure`, then all is right."""
+    case = Case("qwen3_vl", registered(revision), TRACE, ArmSpec.parse("eager/drop_all"))
+    first = answer() if structure == "tensors" else Answer("none", (), (), (), (), ())
+    steps = (
+        StepFacts("profile 16", 16, answer=first, distances=QUIET),
+        StepFacts("set 16", 16),
+        StepFacts("forward 16", 16, answer=answer(), distances=RIGHT),
+    )
+    return judge_case(PlannedCase(case, must_break, incident="43602"), observed(*steps, facts=None))
+
+
+FREE = repro_case("pr43617", "tensors", frozenset())
+HAS = repro_case("pr40932", "none", frozenset({Rule.R1}))
+
+
+@pytest.fixture
+def table(capsys: Capture) -> ReproTable:
+    shown = ReproTable(IncidentTitle(Output(None, quiet=False), find("43602")), [FREE.planned], "qwen3_vl")
+    capsys.readouterr()
+    return shown
+
+
+def test_before_inductor_starts_the_broken_rules_are_told(table: ReproTable, capsys: Capture) -> None:
+    table.so_far([FREE, HAS], 12.4)
+    assert capsys.readouterr().out == ("\nwithout Inductor: pr40932 broke R1; Inductor follows, about 12 s\n")
+    table.so_far([FREE], 12.4)
+    assert capsys.readouterr().out == ""
+    table.source_so_far("vllm 0.22.1", [FREE], 3)
+    table.source_so_far("vllm 0.22.1", [HAS], 3)
+    assert (
+        capsys.readouterr()
+        .out.split("\n\n")[-1]
+        .startswith(
+            "without Inductor: vllm 0.22.1: HAS incident 43602, breaks R1; Inductor follows, about 3 s"
+        )
+    )
+
+
+def test_a_source_is_free_has_the_fault_or_was_not_judged(table: ReproTable, capsys: Capture) -> None:
+    table.source_verdict("vllm 0.22.1", "a.py:3", [], [])
+    assert capsys.readouterr().out == "vllm 0.22.1: free of incident 43602\n"
+    table.source_verdict("vllm 0.22.1", "a.py:3", [HAS], [])
+    assert capsys.readouterr().out == "\nwhere: a.py:3\nvllm 0.22.1: HAS incident 43602, breaks R1\n"
+    table.source_verdict("vllm 0.22.1", "a.py:3", [HAS], [HAS])
+    assert capsys.readouterr().out.splitlines()[-1] == "not as the catalogue expects: 1 case"
+
+
+def test_a_case_that_is_not_as_expected_tells_both(table: ReproTable, capsys: Capture) -> None:
+    table.unexpected([repro_case("pr43617", "none", frozenset())])
+    said = capsys.readouterr().out
+    assert "not as expected: pr43617 under eager/drop_all on 'cap 16: " in said
+    assert " broke R1 R2, expected none\n  R1 FAIL: " in said
+
+
+def test_findings_that_are_not_shown_are_counted(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = load_run(write_run(tmp_path / "run"))
+    cases = case_findings(found)
+    unexpected = sum(finding.unexpected for finding in cases)
+    monkeypatch.setattr(run_table, "MOST_KNOWN", 1)
+    show_run(Output(None, quiet=False), found)
+    more = f"and {len(cases) - unexpected - 1} more cases broken as expected; --html FILE shows them"
+    assert more in capsys.readouterr().out.splitlines()
+    monkeypatch.setattr(markdown, "MOST_FINDINGS", 1)
+    assert f"\n{unexpected - 1} more cases are in the HTML report.\n" in render_markdown(found)
+
+
+def test_a_rule_that_a_line_does_not_have_is_an_empty_cell() -> None:
+    assert (markdown._cell(None), run_table._cell(None)) == ("", "")
+    assert markdown._row(["R0", markdown._cell(None)]) == "| R0 |  |"
+
+
+def test_arms_that_were_wrong_without_an_error_are_told(table: ReproTable, capsys: Capture) -> None:
+    off = replace(HAS, judgements=(Judgement(Rule.R0, Verdict.FAIL, effect=Effect.OUTPUT),))
+    table.shown([FREE, off, off])
+    assert capsys.readouterr().out.splitlines()[:2] == ["", "wrong without an error under: eager/drop_all"]
+    raised = replace(HAS, judgements=(Judgement(Rule.R0, Verdict.FAIL, effect=Effect.CRASH),))
+    table.shown([FREE, raised])
+    assert "wrong without" not in capsys.readouterr().out
+
+
+def test_a_case_that_could_not_be_judged_has_the_colour_of_an_error() -> None:
+    lost = replace(FREE, judgements=(Judgement(Rule.R0, Verdict.ERROR), Judgement(Rule.R1, Verdict.FAIL)))
+    assert repro_table._style(lost) == Verdict.ERROR.style
+    broken = replace(FREE, judgements=(Judgement(Rule.R1, Verdict.FAIL),))
+    kept = replace(FREE, judgements=(Judgement(Rule.R1, Verdict.PASS),))
+    assert (repro_table._style(broken), repro_table._style(kept)) == (Verdict.FAIL.style, "")
+
+
+def test_what_kernels_touched_stands_under_the_block_once(
+    table: ReproTable, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repro_table, "access_lines", lambda judged: [f"{judged.case.subject} touched row 3"])
+    table.add(FREE)
+    capsys.readouterr()
+    table.end_block()
+    assert capsys.readouterr().out == "pr43617 touched row 3\n"
+    table.end_block()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_case_that_did_not_end_is_one_line_of_a_run() -> None:
+    ended = lost_result(FREE.planned, CaseEnding.CRASHED, "ended by SIGSEGV", "", 0.1)
+    (line,) = unexpected([ended])
+    assert line.startswith("ERROR pr43617 float32 'cap 16: profile 16; set 16; forward 16': crashed: ")
+
+
+def test_nothing_found_has_no_table(capsys: Capture) -> None:
+    show_findings(Output(None, quiet=False), [])
+    assert capsys.readouterr().out == ""
+
+
+def test_cases_without_steps_have_no_plot_of_graphs(tmp_path: Path) -> None:
+    case, found = planned()[2]  # compiled
+    run = load_run(write_run(tmp_path / "run", found=[(case, found)]))
+    (whole,) = run.cases.values()
+    assert whole.graphs
+    assert graphs.figure_graphs(run).svg is not None
+    without = graphs.figure_graphs(replace(run, cases={whole.case: replace(whole, steps=())}))
+    assert (without.svg, without.absent) == (None, "")
+    assert without.table is not None
+
+
+def test_the_classes_of_a_group_stand_in_a_line_for_each_source(capsys: Capture) -> None:
+    broken = row(Rule.R3, Verdict.FAIL)
+    AuditTable(Output(None, quiet=False)).show(
+        [Standing("vllm 0.22.1", "Qwen3VL", (broken,)), Standing("vllm 0.22.2", "Qwen3VL", (broken,))]
+    )
+    head, first, other, *_ = capsys.readouterr().out.splitlines()
+    assert head.split()[-1] == "classes"
+    assert first.split()[0] == "A"
+    assert first.endswith("vllm 0.22.1: Qwen3VL")
+    assert other.strip() == "vllm 0.22.2: Qwen3VL"
+    assert other.index("vllm") == first.index("vllm")
+
+
+def test_the_command_prints_annotations_and_no_other_report(tmp_path: Path, capsys: Capture) -> None:
+    run = write_run(tmp_path / "run", found=planned()[:2])
+    assert main(["report", str(run), "--annotations"]) == 0
+    assert capsys.readouterr().out.splitlines() == list(annotations(load_run(run)))

@@ -1,0 +1,321 @@
+"""What `report` writes as text: on the terminal, as Markdown, as annotations, as JUnit XML."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+from markdown_it import MarkdownIt
+
+from cases.selftest.runs.report.written_runs import (
+    ATTACK,
+    BROKEN,
+    UNEXPECTED,
+    Found,
+    audit_rows,
+    planned,
+    write_beside,
+    write_history,
+    write_lines,
+    write_run,
+)  # fmt: skip
+from deepstack_harness.cli.main import main
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.runs.nights import EndedStage, StageOutcome
+from deepstack_harness.runs.report.page import render_page
+from deepstack_harness.runs.report.run_data import RunData, load_run, summarise
+from deepstack_harness.runs.report.texts import _annotation, annotations, plain, render_markdown
+from deepstack_harness.text import clean
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = write_run(tmp_path_factory.mktemp("report") / "run")
+    write_beside(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> RunData:
+    return load_run(folder)
+
+
+def many_broken(count: int) -> list[tuple[Case, Found]]:
+    (case, _), *_ = planned()
+    return [(replace(case, seed=seed), BROKEN) for seed in range(count)]
+
+
+def test_the_terminal_shows_the_matrix_and_every_unexpected_finding(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(folder)]) == 0
+    said = capsys.readouterr().out
+    lines = [line.split() for line in said.splitlines()]
+    assert [
+        "granite4_vision",
+        "inductor/drop_all",
+        "cpu",
+        "FAIL",
+        "xf",
+        "ok",
+        "ok",
+        "-",
+        "FAIL",
+        "ok",
+    ] in lines
+    assert "FAIL  granite4_vision granite_full inductor/drop_all bfloat16 cpu\n  trace      cap 16:" in said
+    assert "R10 FAIL     4,096 rows, limit 0; 4096 rows were processed for 16" in said
+    assert "diagnosis  step 3 'forward 16': argument 'payload' was None" in said
+    assert said.rstrip().endswith(f"{UNEXPECTED} unexpected: 3 FAIL, 1 ERROR, 1 IMPROVED")
+    assert "\x1b" not in said
+
+
+def test_a_killed_run_is_reported_without_what_it_did_not_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed = write_run(tmp_path / "run", finished=False)
+    assert main(["report", str(killed)]) == 0
+    said = capsys.readouterr().out
+    assert "7 rows of a case that did not end are left out" in said
+    assert "stopped before its end, 33 of 34 cases were played" in said.splitlines()[-1]
+    assert "torch compiled 4 graphs" not in said  # the finding of the case that did not end
+
+
+def test_json_gets_the_unexpected_judgements(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(folder), "--json", "-"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert Counter(row["verdict"] for row in rows) == {"FAIL": 3, "ERROR": 1, "IMPROVED": 1}
+
+
+class Rendered(HTMLParser):
+    """Markdown as a page: its elements, the texts in code spans, and those outside of them."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.texts: list[str] = []
+        self.spans: list[str] = []
+        self.cells: list[int] = []
+        self._in_code = False
+        self.feed(MarkdownIt("commonmark").enable("table").render(said))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self._in_code |= tag == "code"
+        if tag == "tr":
+            self.cells.append(0)
+        elif tag in ("td", "th"):
+            self.cells[-1] += 1
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_code &= tag != "code"
+
+    def handle_data(self, data: str) -> None:
+        (self.spans if self._in_code else self.texts).append(data)
+
+
+def test_nothing_from_outside_comes_alive_in_markdown(found: RunData) -> None:
+    rendered = Rendered(render_markdown(found))
+    known = "a code details h2 h3 p summary table tbody td th thead tr"
+    assert set(rendered.tags) <= set(known.split())
+    attack = str(clean(ATTACK)).strip()
+    assert sum(attack in span for span in rendered.spans) >= 2
+    assert not [text for text in rendered.texts if "@me" in text or "<script>" in text]
+    assert Counter(rendered.cells) == {10: 16, 4: 4 + 5, 5: 3, 8: 7}  # matrix, findings, incidents, releases
+
+
+def test_markdown_is_short_for_a_clean_run(found: RunData) -> None:
+    good = tuple(row for row in found.rows if row.verdict in {"PASS", "SKIP", "XFAIL"})
+    said = render_markdown(replace(found, rows=good))
+    assert said.startswith("## ✅ nothing unexpected")
+    assert "[43602](https://github.com/vllm-project/vllm/issues/43602): a payload" in said
+    assert "| original R0 R1 | the same |" in said
+    assert len(said.splitlines()) < 20
+    assert "&#" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("step 3 'forward 16': 4.6 from eager", "step 3 'forward 16': 4.6 from eager"),
+        ("a_b and _c_ and *d*", "a_b and \\_c\\_ and \\*d\\*"),
+        ("a | <b> `c`", "a \\| \\<b\\> \\`c\\`"),
+        ("# a heading", "\\# a heading"),
+        ("ask @me in #12", "`ask @me in #12`"),
+        ("see https://x.org | `y`", "`` see https://x.org | `y` ``"),
+    ],
+)
+def test_text_for_markdown_is_escaped_where_it_must_be(text: str, said: str) -> None:
+    assert plain(text) == said
+
+
+def test_a_bar_in_a_table_is_escaped_in_a_code_span_too() -> None:
+    rows = ["| a |", "| --- |", f"| {plain('x | y at https://z', in_table=True)} |"]
+    assert Rendered("\n".join(rows)).spans == ["x | y at https://z"]
+
+
+def test_markdown_is_never_longer_than_github_takes(tmp_path: Path) -> None:
+    found = load_run(write_run(tmp_path / "run", found=many_broken(3)))
+    long = "x" * 2**20
+    said = render_markdown(replace(found, notes=(long, "short")))
+    assert len(said.encode()) < 2**20
+    assert long not in said
+    assert "> short" in said
+    assert "1 blocks found no room here" in said
+
+
+def test_annotations_are_commands_on_one_line_each(found: RunData) -> None:
+    lines = list(annotations(found))
+    assert [line.split(" ")[0] for line in lines] == ["::error"] * 3 + ["::warning", "::notice"]
+    assert lines[0].startswith(
+        "::error title=FAIL granite4_vision granite_full inductor/drop_all bfloat16 cpu::trace: cap 16"
+    )
+    assert "%0AR10 work FAIL: 4,096 rows" in lines[0]
+    assert not any("\n" in line for line in lines)
+
+
+def test_annotations_are_no_more_than_github_shows(tmp_path: Path) -> None:
+    lines = list(annotations(load_run(write_run(tmp_path / "run", found=many_broken(25)))))
+    assert len(lines) == 11
+    assert lines[-2] == "::error title=and more::16 more cases; the report has them all"
+
+
+def test_a_text_cannot_end_its_annotation(found: RunData) -> None:
+    assert _annotation("error", "a:b,c", "100%\n::error::x") == "::error title=a%3Ab%2Cc::100%25%0A::error::x"
+
+
+def test_junit_has_one_test_for_each_judgement(folder: Path, found: RunData, tmp_path: Path) -> None:
+    target = tmp_path / "junit.xml"
+    assert main(["report", str(folder), "--junit", str(target)]) == 0
+    root = ET.fromstring(target.read_text(encoding="utf-8"))
+    counts = Counter(row.verdict for row in found.rows)
+    assert int(root.attrib["tests"]) == len(found.rows) == len(list(root.iter("testcase")))
+    assert int(root.attrib["failures"]) == counts[Verdict.FAIL] + counts[Verdict.IMPROVED] == 4
+    assert int(root.attrib["errors"]) == counts[Verdict.ERROR] == 1
+    assert len(list(root.iter("skipped"))) == counts[Verdict.SKIP] + counts[Verdict.XFAIL]
+    assert float(root.attrib["time"]) == pytest.approx(1.25 * len(found.cases))
+    assert {suite.attrib["name"] for suite in root.iter("testsuite")} == {
+        one.group for one in found.cases.values()
+    }
+    failure = next(root.iter("failure"))
+    assert failure.text is not None
+    assert "cap 16: profile 16" in failure.text
+
+
+@pytest.mark.parametrize(
+    ("text", "harmless"),
+    [
+        ("a\x1b[31mb", "a\ufffd[31mb"),
+        ("\x00\x08\x7f\x9b", "\ufffd" * 4),
+        ("a\r\nb\tc", "a\nb\tc"),
+        ("a\rb", "a\ufffdb"),
+        ("\ud800", "\ufffd"),
+        ("\ufffe", "\ufffd"),
+        ("漢 é \U0001f600", "漢 é \U0001f600"),
+    ],
+)
+def test_text_from_outside_is_made_harmless(text: str, harmless: str) -> None:
+    assert clean({"a": [text, 1, None]}) == {"a": [harmless, 1, None]}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nowhere"], "'nowhere' is not a folder; give one that 'run --out DIR' wrote"),
+        (["empty"], "empty"),
+        (["run/rows.jsonl"], "'run/rows.jsonl' is not a folder"),
+        (["run", "--history", "nowhere"], "'nowhere' is not a folder; --history takes"),
+        (["run", "--html", "nowhere/a.html"], "cannot write to 'nowhere/a.html'"),
+        (["bad_kernels"], "bad_kernels/kernels.jsonl is not a file of JSON lines"),
+        (["bad_verdict"], "bad_verdict/rows.jsonl"),
+        (["bad_audit"], "line 1 of 'bad_audit/audit.jsonl' is not what a run writes"),
+        (["old_audit"], "'old_audit/audit.jsonl' has schema_version 1, this harness reads 2 and 3"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused_with_a_sentence(
+    words: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    for name in {"run", words[0]} & {"run", "bad_kernels", "bad_verdict", "bad_audit", "old_audit"}:
+        write_run(Path(name), found=planned()[:1])
+    spoil(words[0])
+    assert main(["report", *words]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def spoil(name: str) -> None:
+    folder = Path(name)
+    if name == "bad_kernels":
+        (folder / "kernels.jsonl").write_text('{"kind": \n{"kind": "graph"}\n')
+    if name == "bad_audit":
+        write_lines(folder / "audit.jsonl", [{**asdict(row), "rule": "R99"} for row in audit_rows()])
+    if name == "old_audit":
+        write_lines(folder / "audit.jsonl", [replace(row, schema_version=1) for row in audit_rows()])
+    if name == "bad_verdict":
+        rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+        write_lines(folder / "rows.jsonl", [{**row, "verdict": "MAYBE"} for row in rows])
+
+
+def test_a_run_that_does_not_read_is_left_out_of_the_history_by_name(tmp_path: Path) -> None:
+    history = write_history(tmp_path / "history")
+    (history / "night-16" / "rows.jsonl").write_text("{}\n{}\n")
+    (history / "no-run").mkdir()
+    found = load_run(history / "night-19", history)
+    assert [run.name for run in found.history or ()] == ["night-15", "night-17", "night-18"]
+    (note,) = found.notes
+    assert "night-16" in note
+    assert note.startswith("not in the history: ")
+
+
+LOG = "\n".join(["what was printed before", "x" * 290, "FAILED cases/test_a.py", "1 failed\x1b"])
+NIGHT = [EndedStage("tests", StageOutcome.BROKEN, 1, 60.4, LOG), EndedStage("run", StageOutcome.HELD, 0, 3.0)]
+
+
+def of_a_night(folder: Path) -> Path:
+    write_run(folder, found=planned()[:1])
+    (folder / "nightly.json").write_bytes(msgspec.json.encode(NIGHT))
+    return folder
+
+
+def test_a_stage_of_the_night_that_did_not_hold_is_named_with_its_last_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = of_a_night(tmp_path / "run")
+    assert main(["report", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "note: stage tests of the night: broken; FAILED cases/test_a.py\n1 failed\ufffd\n" in said
+    assert said.splitlines()[-1] == "the night: tests broken; the run: nothing unexpected"
+
+
+def test_a_night_whose_tests_broke_is_not_good_because_its_run_was(tmp_path: Path) -> None:
+    run = load_run(of_a_night(tmp_path / "run"))
+    assert not summarise(run).good
+    assert summarise(replace(run, stages=run.stages[1:] if run.stages else None)).good
+    assert render_markdown(run).startswith("## ❌ the night")
+    *_, last = annotations(run)
+    assert last.startswith("::error title=deepstack harness::the night: tests broken; the run: nothing")
+    assert '<td class="figure">broken</td>' in render_page(run)
+
+
+def test_the_order_in_which_cases_ended_changes_nothing(tmp_path: Path) -> None:
+    one = load_run(write_run(tmp_path / "one" / "run"))
+    other = load_run(write_run(tmp_path / "other" / "run", found=planned()[::-1]))
+    assert (one.rows, list(one.cases)) == (other.rows, list(other.cases))
+
+
+def test_a_torn_last_line_beside_a_run_is_no_reason_to_refuse_it(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", found=planned()[:1])
+    (folder / "kernels.jsonl").write_text('{"kind": "graph"}\n{"kind": "gra')
+    assert load_run(folder).kernels == ({"kind": "graph"},)

@@ -1,0 +1,213 @@
+"""`compare` names a planted change for what it is, against the last run and over the history."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.runs.written_results import case, write
+from deepstack_harness.cli.main import main
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.runs.compare import Change, ChangeKind, compare, seconds
+from deepstack_harness.runs.store import read_stored
+
+BASE = {"a": ("PASS", "PASS"), "b": ("PASS", "XFAIL")}
+
+
+def changes(
+    tmp_path: Path, old: dict[str, tuple[str, str]], new: dict[str, tuple[str, str]]
+) -> list[tuple[str, str, str]]:
+    found = compare(read_stored(write(tmp_path / "old", old)), read_stored(write(tmp_path / "new", new)))
+    return [(one.kind, one.metric, one.case) for one in found]
+
+
+def test_a_run_that_is_the_same_has_not_changed(tmp_path: Path) -> None:
+    assert changes(tmp_path, BASE, BASE) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        ("PASS", "FAIL", ChangeKind.REGRESSION),
+        ("PASS", "XFAIL", ChangeKind.REGRESSION),
+        ("PASS", "ERROR", ChangeKind.REGRESSION),
+        ("XFAIL", "ERROR", ChangeKind.REGRESSION),
+        ("SKIP", "FAIL", ChangeKind.REGRESSION),
+        ("ERROR", "FAIL", ChangeKind.REGRESSION),
+        ("XFAIL", "IMPROVED", ChangeKind.IMPROVEMENT),
+        ("FAIL", "PASS", ChangeKind.IMPROVEMENT),
+        ("ERROR", "PASS", ChangeKind.IMPROVEMENT),
+        ("PASS", "SKIP", ChangeKind.MISSING),
+        ("XFAIL", "SKIP", ChangeKind.MISSING),
+        ("SKIP", "PASS", ChangeKind.NEW),
+        ("FAIL", "XFAIL", None),
+        ("IMPROVED", "PASS", None),
+    ],
+)
+def test_a_verdict_that_changed(tmp_path: Path, old: str, new: str, kind: ChangeKind | None) -> None:
+    found = changes(tmp_path, {"a": ("PASS", old)}, {"a": ("PASS", new)})
+    assert found == ([] if kind is None else [(kind, "verdict R2", "a")])
+
+
+def test_cases_that_are_gone_and_that_are_new(tmp_path: Path) -> None:
+    found = changes(tmp_path, {**BASE, "gone": BASE["a"]}, {**BASE, "came": BASE["a"]})
+    assert found == [(ChangeKind.MISSING, "case", "gone"), (ChangeKind.NEW, "case", "came")]
+
+
+@pytest.mark.parametrize(
+    ("metric", "before", "now", "kind"),
+    [
+        ("distance", 1e-5, 5e-5, ChangeKind.REGRESSION),
+        ("distance", 1e-5, 3e-5, None),
+        ("distance", 5e-5, 1e-5, ChangeKind.IMPROVEMENT),
+        ("distance", 0.0, 3e-6, None),  # rounding is 1e-6
+        ("distance", 0.0, 5e-6, ChangeKind.REGRESSION),
+        ("graphs", 1, 2, ChangeKind.REGRESSION),
+        ("graphs", 3, 2, ChangeKind.IMPROVEMENT),
+        ("recompiles", 0, 1, ChangeKind.REGRESSION),
+        ("recompiles", 1, 0, ChangeKind.IMPROVEMENT),
+        ("seconds", 1.0, 100.0, None),
+    ],
+)
+def test_a_figure_that_changed(
+    tmp_path: Path, metric: str, before: float, now: float, kind: ChangeKind | None
+) -> None:
+    old, new = (
+        read_stored(write(tmp_path / name, {"a": BASE["a"]}, {"a": case("a", **{metric: value})}))  # type: ignore[arg-type]
+        for name, value in (("old", before), ("new", now))
+    )
+    found = compare(old, new)
+    assert [(one.kind, one.metric) for one in found] == ([] if kind is None else [(kind, metric)])
+
+
+def test_seconds_are_told_those_that_grew_first(tmp_path: Path) -> None:
+    old = write(tmp_path / "old", BASE, {"a": case("a", seconds=1.0), "b": case("b", seconds=1.0)})
+    new = write(tmp_path / "new", BASE, {"a": case("a", seconds=1.0), "b": case("b", seconds=3.0)})
+    assert [one[1:] for one in seconds(read_stored(old), read_stored(new))] == [(1.0, 3.0), (1.0, 1.0)]
+
+
+def nights(tmp_path: Path, distances: list[float], verdicts: list[str]) -> list[Change]:
+    """The last is NEW, the one before it OLD."""
+    runs = []
+    for number, (distance, verdict) in enumerate(zip(distances, verdicts, strict=True)):
+        written = {"a": replace(case("a"), distances=case("a", distance=distance).distances)}
+        runs.append(
+            read_stored(write(tmp_path / str(number), {"a": ("PASS", verdict)}, written, started=f"{number}"))
+        )
+    *history, old, new = runs
+    return compare(old, new, history)
+
+
+def test_a_drift_too_slow_for_two_runs_is_seen_over_the_history(tmp_path: Path) -> None:
+    found = nights(tmp_path, [1e-5, 1e-5, 1e-5, 2e-5, 4e-5, 8e-5], ["PASS"] * 6)
+    assert [(one.kind, one.metric, one.since) for one in found] == [
+        (ChangeKind.REGRESSION, "distance", "the last 5 runs")
+    ]
+    assert (found[0].before, found[0].after) == ("1e-05", "8e-05")
+
+
+def test_what_broke_last_night_is_still_broken_tonight(tmp_path: Path) -> None:
+    found = nights(tmp_path, [0.0] * 5, ["PASS", "PASS", "PASS", "FAIL", "FAIL"])
+    assert [(one.kind, one.metric, one.since) for one in found] == [
+        (ChangeKind.REGRESSION, "verdict R2", "the last 4 runs")
+    ]
+
+
+def test_what_was_mended_last_night_is_not_said_again(tmp_path: Path) -> None:
+    assert nights(tmp_path, [0.0] * 5, ["FAIL", "FAIL", "FAIL", "PASS", "PASS"]) == []
+
+
+def test_one_bad_night_in_the_history_is_no_baseline(tmp_path: Path) -> None:
+    assert nights(tmp_path, [1e-5, 1e-2, 1e-5, 1e-5, 1e-5], ["PASS", "ERROR", "PASS", "PASS", "PASS"]) == []
+
+
+def test_a_case_that_was_gone_last_night_is_still_missing(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path / "history" / str(number), BASE, started=f"2026-01-0{number}")
+    old, new = (write(tmp_path / name, {"a": BASE["a"]}) for name in ("old", "new"))
+    assert main(["compare", str(old), str(new), "--quiet"]) == ExitCode.HOLDS
+    words = ["--history", str(tmp_path / "history"), "--quiet"]
+    assert main(["compare", str(old), str(new), *words]) == ExitCode.BROKEN
+
+
+def test_a_case_that_was_there_in_a_minority_of_nights_is_not_missed(tmp_path: Path) -> None:
+    played = [BASE, {"a": BASE["a"]}, {"a": BASE["a"]}]
+    runs = [
+        read_stored(write(tmp_path / str(n), verdicts, started=str(n))) for n, verdicts in enumerate(played)
+    ]
+    assert compare(runs[1], runs[2], runs[:1]) == []
+
+
+@pytest.mark.parametrize(
+    ("new", "said", "code"),
+    [
+        ({**BASE, "a": ("PASS", "FAIL")}, "regression   verdict R2   kept -> broken", ExitCode.BROKEN),
+        ({**BASE, "b": ("PASS", "IMPROVED")}, "improvement  verdict R2   broken -> kept", ExitCode.BROKEN),
+        ({"a": BASE["a"]}, "missing      case         there -> gone", ExitCode.BROKEN),
+        ({**BASE, "c": ("PASS", "PASS")}, "new          case         not there -> there", ExitCode.HOLDS),
+        (BASE, "nothing changed", ExitCode.HOLDS),
+    ],
+)
+def test_the_command_names_each_change_and_exits(
+    tmp_path: Path,
+    new: dict[str, tuple[str, str]],
+    said: str,
+    code: ExitCode,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folders = [str(write(tmp_path / name, verdicts)) for name, verdicts in (("old", BASE), ("new", new))]
+    assert main(["compare", *folders]) == code
+    assert said in capsys.readouterr().out
+
+
+def test_changes_are_json_for_programs(tmp_path: Path) -> None:
+    old, new = write(tmp_path / "old", BASE), write(tmp_path / "new", {"a": BASE["a"]})
+    main(["compare", str(old), str(new), "--json", str(tmp_path / "changes.jsonl"), "--quiet"])
+    (line,) = (tmp_path / "changes.jsonl").read_text().splitlines()
+    assert json.loads(line)["kind"] == "missing"
+    assert json.loads(line)["schema_version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere", "nowhere"], "'nowhere' holds no run"),
+        (["old", "new", "--history", "/nowhere"], "history '/nowhere' is neither"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(
+    tmp_path: Path,
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("old", "new"):
+        write(tmp_path / name, BASE)
+    assert main(["compare", *words, "--quiet"]) == ExitCode.USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_the_command_tells_the_seconds_that_grew_and_judges_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = {"old": case("a", seconds=1.0), "new": case("a", seconds=2.5)}
+    folders = [str(write(tmp_path / name, {"a": ("PASS", "PASS")}, {"a": one})) for name, one in runs.items()]
+    assert main(["compare", *folders]) == ExitCode.HOLDS
+    said = capsys.readouterr().out.splitlines()
+    assert "nothing changed" in said[-1]
+    (grew,) = [line for line in said[-3:] if line.startswith("  2.50 s, before 1.00 s: ")]
+    assert "reference" in grew
+
+
+def test_the_command_tells_what_of_the_history_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights = tmp_path / "nights"
+    old, new = (str(write(nights / name, BASE, started=name)) for name in ("2026-01-01", "2026-01-02"))
+    (nights / "torn").mkdir()
+    (nights / "torn" / "run.json").write_text("{")
+    assert main(["compare", old, new, "--history", str(nights)]) == ExitCode.HOLDS
+    assert "torn" in capsys.readouterr().out.splitlines()[0]

@@ -1,0 +1,340 @@
+"""Stages of a night: how they end, what the night does then, and what it tells."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from packaging.version import Version
+
+from cases.selftest.workers.misbehaving import ALWAYS
+from cases.selftest.workers.processes import Witness, has_ended
+from deepstack_harness import files as data_files
+from deepstack_harness.audit.account import Account, UnjudgedCarrier
+from deepstack_harness.cli import nightly as nightly_command
+from deepstack_harness.cli.main import COMMANDS, build_parser, main
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Row, Verdict
+from deepstack_harness.engines.live.environment import STAMP, folder_for, python_of
+from deepstack_harness.errors import ExitCode, MachineError, UsageError
+from deepstack_harness.runs import nights as night_module
+from deepstack_harness.runs import nights as stages_module
+from deepstack_harness.runs.nights import (
+    EndedStage,
+    NightlyRun,
+    NightRequest,
+    Stage,
+    StageOutcome,
+    exit_code,
+    gpu_fault,
+    has_unexpected,
+    stages,
+    write_summary,
+)
+from deepstack_harness.workers.outcomes import Stopped
+
+HELD, BROKEN, FAILED, NOT_RUN = (
+    StageOutcome.HELD,
+    StageOutcome.BROKEN,
+    StageOutcome.FAILED,
+    StageOutcome.NOT_RUN,
+)
+SLEEPS = "import time; time.sleep(600)"
+HANGS = f"""
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", "{SLEEPS}"]).pid, flush=True)
+time.sleep(600)"""
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", "-c", code)
+
+
+def stage(name: str, code: int = 0, *, gpu: bool = False, last: bool = False) -> Stage:
+    said = f"print('{name} said so'); raise SystemExit({code})"
+    return Stage(name, python(said), 60, gpu=gpu, last=last)
+
+
+def night(folder: Path, *faults: str | None, free: int = 2**40) -> NightlyRun:
+    told: Iterator[str | None] = iter(faults)
+    return NightlyRun(folder, lambda: next(told), lambda _: free)
+
+
+def outcomes(ended: list[EndedStage]) -> dict[str, StageOutcome]:
+    return {one.stage: one.outcome for one in ended}
+
+
+def test_a_failure_is_kept_and_the_night_goes_on(tmp_path: Path) -> None:
+    done = list(night(tmp_path).run([stage("a"), stage("b", 1), stage("c", 2), stage("d"), stage("report")]))
+    assert outcomes(done) == {"a": HELD, "b": BROKEN, "c": FAILED, "d": HELD, "report": HELD}
+    assert [one.code for one in done] == [0, 1, 2, 0, 0]
+    assert done[1].detail == "b said so"
+    assert exit_code(done) is ExitCode.BROKEN
+    assert (tmp_path / "b.log").read_text() == "b said so\n"
+
+
+@pytest.mark.parametrize(
+    ("ended", "code"),
+    [
+        ([EndedStage("a", HELD, 0)], ExitCode.HOLDS),
+        ([EndedStage("a", FAILED, 3), EndedStage("b", FAILED, 4)], ExitCode.MACHINE),
+        ([EndedStage("a", FAILED, 2)], ExitCode.BUG),
+        ([EndedStage("a", FAILED, -11)], ExitCode.BUG),
+        ([EndedStage("a", HELD, 0), EndedStage("b", NOT_RUN)], ExitCode.MACHINE),
+        ([EndedStage("a", StageOutcome.TIMED_OUT), EndedStage("b", BROKEN, 1)], ExitCode.BROKEN),
+    ],
+)
+def test_the_exit_code_tells_the_worst(ended: list[EndedStage], code: ExitCode) -> None:
+    assert exit_code(ended) is code
+
+
+def test_a_gpu_that_vanishes_takes_its_stages_with_it_and_no_other(tmp_path: Path) -> None:
+    planned = [
+        stage("a", gpu=True), stage("b", 1, gpu=True), stage("c", gpu=True), stage("d"),
+        Stage("e", python("raise SystemExit(5)"), 60, gpu=True, without_gpu=python("print('on the CPU')")),
+        stage("report", last=True),
+    ]  # fmt: skip
+    done = list(night(tmp_path, None, "Xid 79: fell off the bus").run(planned))
+    assert outcomes(done) == {
+        "gpu": HELD, "a": HELD, "b": BROKEN, "c": NOT_RUN, "d": HELD, "e": HELD, "report": HELD,
+    }  # fmt: skip
+    assert done[2].detail == "the GPU is lost: Xid 79: fell off the bus; b said so"
+    assert done[3].detail == "the GPU is lost: Xid 79: fell off the bus"
+    assert (tmp_path / "e.log").read_text() == "on the CPU\n"
+
+
+def test_a_gpu_that_is_not_there_is_told_first(tmp_path: Path) -> None:
+    done = list(night(tmp_path, "no driver").run([stage("a", gpu=True), stage("b")]))
+    assert outcomes(done) == {"gpu": FAILED, "a": NOT_RUN, "b": HELD}
+    assert exit_code(done) is ExitCode.MACHINE
+
+
+def test_a_gpu_is_not_asked_for_where_no_stage_needs_it(tmp_path: Path) -> None:
+    assert outcomes(list(night(tmp_path).run([stage("a", 1)]))) == {"a": BROKEN}
+
+
+def test_a_full_disk_ends_with_the_report_that_says_so(tmp_path: Path) -> None:
+    seen = "import pathlib, sys; sys.exit(pathlib.Path('ballast').exists())"
+    last = Stage("report", python(seen), 60, last=True, where=tmp_path)
+    held_back = Stage("ballast", python(seen), 60, where=tmp_path)
+    assert outcomes(list(night(tmp_path).run([held_back]))) == {"ballast": BROKEN}
+    done = list(night(tmp_path, free=2**28).run([stage("a"), last]))
+    assert outcomes(done) == {"a": NOT_RUN, "report": HELD}
+    assert done[0].detail == "the disk is full: 256 MiB are left"
+
+
+def test_a_stage_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    done = list(night(tmp_path).run([Stage("a", python(HANGS), 1), stage("b")]))
+    assert outcomes(done) == {"a": StageOutcome.TIMED_OUT, "b": HELD}
+    assert has_ended(int((tmp_path / "a.log").read_text()))
+
+
+INTERRUPTED = """
+import sys
+from deepstack_harness.cli.main import main
+from deepstack_harness.runs import nights as stages
+from deepstack_harness.runs.nights import Stage
+
+stages.stages = lambda *_: [Stage("hangs", ("sh", "-c", sys.argv[2]), 600)]
+sys.exit(main(["nightly", "--out", sys.argv[1]]))
+"""
+
+
+@pytest.mark.usefixtures("reset_signals")
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_night_that_ends_ends_its_stage(tmp_path: Path, witness: Witness, told: signal.Signals) -> None:
+    stage = f"exec 3> {witness.path}; (setsid sleep 600 &) ; echo up >&3; sleep 600"
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "night"), stage]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as night:
+        witness.line()
+        night.send_signal(told)
+        _, said = night.communicate()
+    if told is signal.SIGKILL:
+        assert night.returncode == -signal.SIGKILL
+    else:
+        assert (night.returncode, said) == (128 + told, f"deepstack-harness: ended by {told.name}\n")
+    assert witness.is_closed()
+
+
+def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.log").mkdir()
+    (done,) = night(tmp_path).run([stage("a")])
+    assert (done.outcome, done.detail) == (FAILED, "could not be started: Is a directory")
+
+
+def test_the_summary_is_harmless_in_markdown(tmp_path: Path) -> None:
+    write_summary(tmp_path, [EndedStage("a", BROKEN, 1, 2.5, "x | <script>\nlast")])
+    assert (tmp_path / "nightly.md").read_text().splitlines()[
+        -1
+    ] == r"| a | broken | 2 | x \| &lt;script> last |"
+
+
+def wanted(folder: Path, *devices: str, sources: tuple[str, ...] = ()) -> NightRequest:
+    return NightRequest(folder / "new", folder, devices, 5, 2, sources)
+
+
+@pytest.fixture
+def environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two whole environments of an engine, and one that is half made."""
+    monkeypatch.setattr(data_files, "cache", lambda: tmp_path / "cache")
+    for version, whole in (("0.9.1", True), ("0.32.0", True), ("0.33.0", False)):
+        folder = folder_for(Version(version))
+        python_of(folder).parent.mkdir(parents=True)
+        python_of(folder).touch()
+        if whole:
+            (folder / STAMP).write_text(f'{{"version": "{version}"}}')
+
+
+@pytest.mark.usefixtures("environments")
+def test_a_night_with_an_engine_plays_and_searches_it(tmp_path: Path) -> None:
+    planned = {one.name: one for one in stages(wanted(tmp_path, "cpu"), ["engine", "search"])}
+    assert list(planned) == ["engine", "search"]
+    for one in planned.values():
+        words = one.command[3:]
+        parsed = build_parser(words).parse_args(words)
+        assert (parsed.command, parsed.source) == ("engine", "vllm==0.32.0")
+        assert (parsed.search == 5) == (one.name == "search")
+        assert parsed.json == str(tmp_path / "new" / f"{one.name}.jsonl")
+    assert planned["search"].seconds > 5 * 60 * 4
+
+
+def test_a_night_without_an_engine_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "cache", lambda: tmp_path / "cache")
+    assert {"engine", "search"}.isdisjoint(one.name for one in stages(wanted(tmp_path, "cpu")))
+
+
+def test_every_command_of_a_night_is_one_that_the_parser_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_files, "cache", lambda: tmp_path / "cache")
+    for name, finished in (("1", '"t"'), ("2", '"t"'), ("3", "null")):
+        about = (tmp_path / name).joinpath
+        about().mkdir()
+        about("run.json").write_text(ABOUT.replace("FINISHED", finished))
+    planned = {one.name: one for one in stages(wanted(tmp_path, "cpu", "cuda", sources=("0.33.0",)))}
+    named = ["tests", "run", "kernels", "audit", "newest", "fuzz", "bench", "untested", "compare", "report"]
+    assert [name for name in named if name in planned or name != "untested"] == list(planned)
+    for one in planned.values():
+        words = one.command[3:]
+        if one.name != "tests" and words[0] in COMMANDS:
+            assert build_parser(words).parse_args(words).command == one.name
+    assert planned["compare"].command[4:6] == (str(tmp_path / "2"), str(tmp_path / "new"))
+    assert "--deepstack-require-gpu" in planned["tests"].command
+    assert "cuda" not in " ".join([*planned["run"].without_gpu, *planned["tests"].without_gpu])
+
+
+ABOUT = """{"schema_version": 3, "harness": "1", "started": "t", "finished": FINISHED, "command": [],
+"selection": null, "tier": "nightly", "shard": null, "planned": {"groups": 0, "cases": 0}, "plan": "",
+"environment": {"python": "3", "torch": null, "triton": null, "platform": "", "cpu": "", "device": [],
+"driver": null, "commit": null, "settings": {}}}"""
+
+
+def test_the_first_night_has_nothing_to_compare_with(tmp_path: Path) -> None:
+    assert "compare" not in [one.name for one in stages(wanted(tmp_path, "cpu"))]
+    with pytest.raises(UsageError, match="unknown stage 'compare'; this night has tests, run"):
+        stages(wanted(tmp_path, "cpu"), ["compare"])
+
+
+@pytest.mark.parametrize(("reason", "red"), [("", True), ("no encoder writes it", False)])
+def test_a_carrier_that_was_not_judged_makes_the_night_red_unless_it_is_known(
+    tmp_path: Path, reason: str, red: bool
+) -> None:
+    rows = tmp_path / "audit.jsonl"
+    carrier = UnjudgedCarrier("Fresh", "vllm/models/fresh.py", 7, "nothing drives it", reason)
+    rows.write_bytes(msgspec.json.encode(carrier.row("vllm 0.33.0", "vllm")) + b"\n")
+    assert has_unexpected(rows) is red
+    (outdated,) = Account(outdated=("Fresh",)).rows("vllm 0.33.0", "vllm")
+    rows.write_bytes(msgspec.json.encode(outdated) + b"\n")
+    assert has_unexpected(rows)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "red"),
+    [
+        ("XFAIL PASS SKIP", False),
+        ("XFAIL FAIL", True),
+        ("IMPROVED", True),
+        ("MISSING PASS", True),
+        ("ERROR PASS", True),
+        ("", True),
+        ("torn", True),
+    ],
+)
+def test_known_failures_of_a_source_do_not_make_the_night_red(
+    tmp_path: Path, verdicts: str, red: bool
+) -> None:
+    rows = tmp_path / "audit.jsonl"
+    found = [] if verdicts == "torn" else map(Verdict, verdicts.split())
+    written = [Row(revision="vllm 0.33.0", rule=Rule.R3, verdict=verdict).to_json() for verdict in found]
+    rows.write_text("torn\n" if verdicts == "torn" else "".join(f"{row}\n" for row in written))
+    assert has_unexpected(rows) is red
+    audit = Stage("audit", python("raise SystemExit(1)"), 60, has_unexpected=lambda: has_unexpected(rows))
+    (done,) = night(tmp_path).run([audit])
+    assert done.outcome is (BROKEN if red else HELD)
+
+
+def test_the_command_writes_what_happened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "night"
+    words = ["nightly", "--history", str(tmp_path), "--out", str(out), "--stage", "report"]
+    assert main(words) == ExitCode.BUG  # there is no run in the folder
+    assert "report    failed" in capsys.readouterr().out
+    assert "| report | failed |" in (out / "nightly.md").read_text()
+    assert main(words) == ExitCode.USAGE
+    assert "is not empty: choose another --out folder" in capsys.readouterr().err
+
+
+def test_a_log_without_end_ends_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(night_module, "_LONGEST_FILE", 2**20)
+    done = list(night(tmp_path).run([Stage("a", ("yes",), 60), stage("b")]))
+    assert outcomes(done) == {"a": FAILED, "b": HELD}
+    assert done[0].code == -signal.SIGXFSZ
+    assert (tmp_path / "a.log").stat().st_size == 2**20
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_a_gpu_whose_driver_misbehaves_is_lost(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(night_module, "_USE_GPU", f"cases.selftest.workers.misbehaving:{name}")
+    monkeypatch.setattr(night_module, "_GPU_SECONDS", 0.5 if name == "hang_always" else 60.0)
+    assert (gpu_fault() or "").startswith(ALWAYS[name])
+
+
+def test_a_stage_that_a_signal_ends_has_failed(tmp_path: Path) -> None:
+    (done,) = night(tmp_path).run([Stage("a", ("sh", "-c", "echo going; kill -SEGV $$"), 60)])
+    assert (done.outcome, done.code, done.detail) == (FAILED, -signal.SIGSEGV, "going")
+
+
+@pytest.mark.gpu
+def test_the_gpu_is_there() -> None:
+    assert gpu_fault() is None
+
+
+def test_a_night_without_the_tests_of_the_harness_or_without_a_summary_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages_module, "has_selftests", lambda: False)
+    monkeypatch.setattr(nightly_command, "_plan", lambda _: (tmp_path, []))
+    monkeypatch.setattr(
+        nightly_command, "_write_summary", lambda *_: "the summary is lost: No space left on device"
+    )
+    monkeypatch.setattr(NightlyRun, "run", lambda *_: iter([EndedStage("a", StageOutcome.HELD, 0, 1.0, "")]))
+    assert main(["nightly", "--history", str(tmp_path)]) == ExitCode.HOLDS
+    first, *_, lost, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("the tests of the harness itself are in its checkout only")
+    assert lost == "the summary is lost: No space left on device; only the lines above remain"
+    assert last.startswith(str(tmp_path))
+
+
+def test_a_gpu_that_cannot_be_asked_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_process(*_: object, **__: object) -> None:
+        raise MachineError("no process can be started")
+
+    monkeypatch.setattr(night_module, "WarmWorker", no_process)
+    assert gpu_fault() == "cannot be asked: no process can be started"
+
+
+def test_an_end_that_a_stage_cannot_have_is_our_bug() -> None:
+    with pytest.raises(TypeError, match="a stage without limits ended as Stopped"):
+        night_module._exit_status(Stopped())

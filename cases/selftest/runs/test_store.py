@@ -1,0 +1,464 @@
+"""The folder of a run: written, read back, resumed, damaged, of an earlier version, and as tables."""
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import msgspec
+import pandas as pd
+import pytest
+
+from cases.selftest.catalogue.declared_packages import declare, forget
+from cases.selftest.runs.report.written_runs import planned, write_run
+from cases.selftest.runs.test_command import group_on
+from cases.selftest.runs.written_results import about, case, row, write
+from deepstack_harness.cli import run as command
+from deepstack_harness.cli.main import main
+from deepstack_harness.cli.output import JsonLines, Output, OutputLost
+from deepstack_harness.contract.names import Names
+from deepstack_harness.contract.verdicts import SCHEMA_VERSION, Row, Shape, Verdict
+from deepstack_harness.errors import ExitCode, MachineError, UsageError
+from deepstack_harness.runs import frames as parquet
+from deepstack_harness.runs.execution import Execution
+from deepstack_harness.runs.frames import read_dataset, read_history, read_run, write_parquet
+from deepstack_harness.runs.newest import AuditedPackage, changes
+from deepstack_harness.runs.records import Files, Shard
+from deepstack_harness.runs.report import figures
+from deepstack_harness.runs.report.figures import figures_of
+from deepstack_harness.runs.report.run_data import RunData, load_run
+from deepstack_harness.runs.store import RunPart, RunWriter, read_about, read_part, read_stored
+
+GOOD = {"a": ("PASS", "SKIP"), "b": ("PASS", "XFAIL")}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "run", GOOD)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_what_was_written_is_read(folder: Path) -> None:
+    run = read_run(folder)
+    assert list(run.cases["case"]) == ["a", "b"]
+    assert list(zip(run.rows["case"], run.rows["verdict"], strict=True)) == [
+        ("a", "PASS"), ("a", "SKIP"), ("b", "PASS"), ("b", "XFAIL"),
+    ]  # fmt: skip
+    assert run.cases["distances"][0]["effect"] == 4.0
+    assert run.meta[0]["finished"] > run.meta[0]["started"]
+    assert run.meta[0]["environment"]["torch"]
+    assert run.notes == []
+
+
+def test_a_run_that_was_killed_is_read_without_its_last_torn_lines(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    writer = RunWriter(files, about(3), resume=False)
+    writer.append((row("a", "R0", "PASS"), row("a", "R2", "PASS")), case("a"))
+    writer.close()
+    with files.rows.open("a") as stream:
+        stream.write(
+            files.rows.read_text().splitlines()[0].replace('"case":"a"', '"case":"b"') + "\n" + '{"inci'
+        )
+    with files.cases.open("a") as stream:
+        stream.write('{"case":"b"')
+    run = read_run(tmp_path)
+    assert list(run.cases["case"]) == ["a"]
+    assert set(run.rows["case"]) == {"a"}
+    assert len(run.notes) == 3
+    assert "cases.jsonl: the last line was cut off" in run.notes[0]
+
+    again = RunWriter(files, about(3), resume=True)
+    again.append((row("b", "R0", "FAIL"), row("b", "R2", "PASS")), case("b"))
+    again.close()
+    run = read_run(tmp_path)
+    assert list(run.rows["case"]) == ["a", "a", "b", "b"]
+    assert run.notes == []
+
+
+def test_a_folder_with_a_run_is_not_written_again(folder: Path) -> None:
+    before = contents(folder)
+    with pytest.raises(UsageError, match=r"run\.json' exists already.*--resume"):
+        RunWriter(Files(folder), about(2), resume=False)
+    assert contents(folder) == before
+
+
+def test_a_run_of_other_cases_is_not_resumed(folder: Path) -> None:
+    before = contents(folder)
+    with pytest.raises(UsageError, match="holds a run of other cases"):
+        RunWriter(Files(folder), about(2, plan="another"), resume=True)
+    with pytest.raises(UsageError, match="in 1 shards"):
+        RunWriter(Files(folder, Shard(1, 2)), about(2, Shard(1, 2)), resume=True)
+    assert contents(folder) == before
+
+
+def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
+    first = RunWriter(Files(tmp_path), about(2), resume=False)
+    with pytest.raises(UsageError, match="another process"):
+        RunWriter(Files(tmp_path), about(2), resume=True)
+    first.close()
+
+
+@pytest.mark.parametrize("name", ["run.json", "rows.jsonl", "cases.jsonl"])
+def test_somebody_elses_file_is_not_overwritten(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    for resume in (False, True):
+        with pytest.raises(UsageError, match=name.replace(".", r"\.")):
+            RunWriter(Files(tmp_path), about(2), resume=resume)
+    assert contents(tmp_path) == {name: b"mine"}
+
+
+def test_shards_are_one_run(tmp_path: Path) -> None:
+    write(tmp_path, {"a": GOOD["a"]}, shard=Shard(1, 2))
+    assert read_run(tmp_path).notes == ["shard 2/2 is not here"]
+    write(tmp_path, {"b": GOOD["b"]}, shard=Shard(2, 2))
+    run = read_run(tmp_path)
+    assert sorted(run.cases["case"]) == ["a", "b"]
+    assert run.notes == []
+    assert len(run.meta) == 2
+
+
+def damaged(path: Path, how: str) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    changed = {
+        "corrupt": [lines[0].replace(":", "", 1), *lines[1:]],
+        "binary": ["\x00\x01\n", *lines],
+        "torn": [*lines[:-1], lines[-1][:-9]],
+        "cut": lines[:-1],
+        "twice": [*lines, lines[-1]],
+        "old": [line.replace('"schema_version":3', '"schema_version":1') for line in lines],
+        "new": [line.replace('"schema_version":3', '"schema_version":4') for line in lines],
+        "foreign": ['{"hello": "world"}\n'],
+        "other fields": ['{"schema_version":3, "hello": "world"}\n'],
+        "list": ["[1]\n"],
+    }
+    path.write_text("".join(changed[how]))
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "cases.jsonl"])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("corrupt", "line 1 of"), ("binary", "line 1 of"), ("torn", "middle of a line"), ("cut", "has"),
+        ("twice", "has"), ("old", "schema_version 1, this harness reads 2 and 3"),
+        ("new", "schema_version 4"),
+        ("foreign", "not what a run writes"), ("other fields", "not what a run writes"),
+        ("list", "line 1 of"),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_refused_by_name(folder: Path, name: str, how: str, said: str) -> None:
+    damaged(folder / name, how)
+    before = contents(folder)
+    with pytest.raises(UsageError) as error:
+        read_run(folder)
+    assert name in str(error.value)
+    assert said in str(error.value)
+    with pytest.raises(UsageError, match=name.replace(".", r"\.")):
+        RunWriter(Files(folder), about(2), resume=True)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema_version": 1}', '{"schema_version": 3}'])
+def test_a_damaged_run_json_is_refused_by_name(folder: Path, text: str) -> None:
+    (folder / "run.json").write_text(text)
+    with pytest.raises(UsageError, match=r"run\.json"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "cases.jsonl"])
+def test_a_file_that_is_gone_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(UsageError, match=name.replace(".", r"\.")):
+        read_run(folder)
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(UsageError, match=r"holds no run: it has no run\.json"):
+            read_run(folder)
+
+
+def test_shards_of_different_runs_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"a": GOOD["a"]}, shard=Shard(1, 2))
+    path = tmp_path / "run-1of2.json"
+    (tmp_path / "run-2of2.json").write_text(path.read_text().replace('"plan": "plan"', '"plan": "other"'))
+    for kind in ("rows", "cases"):
+        (tmp_path / f"{kind}-2of2.jsonl").write_bytes((tmp_path / f"{kind}-1of2.jsonl").read_bytes())
+    with pytest.raises(UsageError, match="different runs"):
+        read_run(tmp_path)
+
+
+def test_a_disk_that_is_full_is_said_with_what_to_do(tmp_path: Path) -> None:
+    writer = RunWriter(Files(tmp_path), about(2), resume=False)
+    full = Path("/dev/full").open("ab")  # noqa: SIM115  # the writer closes it
+    writer._rows.close()
+    writer._rows = full
+    with pytest.raises(MachineError, match="No space left on device.*--resume"):
+        writer.append((row("a", "R0", "PASS"),), case("a", rows=1))
+    with pytest.raises(OSError, match="No space"):
+        full.close()
+    writer.close()
+
+
+def test_parquet_has_the_same_and_is_a_history(tmp_path: Path) -> None:
+    """As a dataset on the hub would: runs in folders, told apart by their start."""
+    starts = ["2026-01-01T00:00:00.000+00:00", "2026-01-02T00:00:00.000+00:00"]
+    for number, started in enumerate(starts):
+        folder = write(tmp_path / "data" / str(number), GOOD, started=started)
+        write_parquet(read_part(Files(folder)))
+        frame = pd.read_parquet(folder / "rows.parquet")
+        assert list(frame["verdict"]) == list(read_run(folder).rows["verdict"])
+        assert set(frame["run"]) == {started}
+    runs = list(read_dataset(str(tmp_path / "data")))
+    assert [run.started for run in runs] == starts
+    for run in runs:
+        ours = read_stored(tmp_path / "data" / "0")
+        assert (run.rows, run.cases) == (ours.rows, ours.cases)
+
+
+def test_a_history_is_read_oldest_first_and_names_what_it_leaves_out(tmp_path: Path) -> None:
+    for name, started in (("x", "2026-03-01"), ("y", "2026-01-01"), ("z", "2026-02-01")):
+        write(tmp_path / name, GOOD, started=started)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "z" / "rows.jsonl").write_text("damaged")
+    runs, notes = read_history(str(tmp_path))
+    assert [run.name for run in runs] == ["y", "x"]
+    assert len(notes) == 1
+    assert "rows.jsonl" in notes[0]
+
+
+@pytest.mark.parametrize("source", ["nowhere", "/no/such/folder"])
+def test_a_history_that_is_none_is_quoted(source: str) -> None:
+    with pytest.raises(UsageError, match=source):
+        read_history(source)
+
+
+def test_a_hub_dataset_without_a_network_is_the_machines_fault() -> None:
+    with pytest.raises(MachineError, match="nobody/nothing"):
+        read_history("nobody/nothing")
+
+
+def test_a_shard_is_read_as_it_is_written() -> None:
+    assert (Shard.parse("2/3"), str(Shard.parse("2/3"))) == (Shard(2, 3), "2/3")
+
+
+@pytest.fixture
+def two_cases(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run", found=planned()[:2])
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (None, "is not a dataset of runs: "),
+        (pd.DataFrame({"verdict": ["PASS"]}), "its rows have no column 'run'"),
+        (
+            pd.DataFrame({"run": ["1"], "schema_version": [2]}),
+            "does not hold what a run writes: Expected `str`, got `null`",
+        ),
+        (pd.DataFrame({"run": ["1"], "schema_version": [99]}), "has schema_version 99"),
+    ],
+)
+def test_a_dataset_of_something_else_is_no_history(
+    frame: "pd.DataFrame | None", said: str, tmp_path: Path
+) -> None:
+    if frame is not None:
+        frame.to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(UsageError, match=said):
+        list(read_dataset(str(tmp_path)))
+
+
+def test_a_parquet_file_that_cannot_be_written_leaves_the_lines(two_cases: Path) -> None:
+    (two_cases / "rows.parquet").mkdir()
+    with pytest.raises(MachineError, match=r"rows\.parquet': .*; the JSON lines beside it are whole"):
+        write_parquet(read_part(Files(two_cases)))
+    assert len(load_run(two_cases).cases) == 2
+
+
+def test_without_pandas_the_line_that_installs_it_is_said(
+    two_cases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MachineError, match=r"pip install 'deepstack-harness\[reports\]'"):
+        read_run(two_cases)
+
+
+def test_a_run_that_was_ended_before_its_first_case_reads(tmp_path: Path) -> None:
+    two_cases = write_run(tmp_path / "run", found=planned()[:1], finished=False)
+    for name in ("rows.jsonl", "cases.jsonl"):
+        (two_cases / name).unlink()
+    assert (load_run(two_cases).rows, len(load_run(two_cases).cases)) == ((), 0)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
+def test_a_row_that_cannot_be_written_is_said() -> None:
+    lines = JsonLines("/dev/full")
+    with pytest.raises(MachineError, match="cannot write rows to '/dev/full': No space left on device"):
+        lines.write({"a": 1})
+    lines.close()
+
+
+def test_a_reader_that_went_away_is_no_fault_of_the_machine(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    lines = JsonLines(str(tmp_path / "pipe"))
+    os.close(reader)
+    with pytest.raises(OutputLost):
+        lines.write({"a": 1})
+    lines.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "absent"),
+    [
+        ({"fuzz": ()}, "fuzz", "the fuzzer found nothing"),
+        ({"history": ()}, "history", "the folder of earlier runs has none yet"),
+    ],
+)
+def test_a_figure_of_nothing_says_so(
+    changes: dict[str, tuple[()]], key: str, absent: str, two_cases: Path
+) -> None:
+    run: RunData = replace(load_run(two_cases), **changes)  # type: ignore[arg-type]
+    (figure,) = (one for one in figures_of(run) if one.key == key)
+    assert figure.absent == absent
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("raises", "figure 'mine' of acme 1.0 raised KeyError: 'rows'"),
+        ("text", "figure 'mine' of acme 1.0 returned 'a plot', which is not a Figure"),
+    ],
+)
+def test_a_figure_of_another_package_that_cannot_be_made_is_named(
+    name: str, said: str, tmp_path: Path, two_cases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, site = load_run(two_cases), tmp_path / "site"
+    site.mkdir()
+    (site / "acme_figures.py").write_text(
+        "def raises(run):\n    raise KeyError('rows')\ndef text(run):\n    return 'a plot'\n"
+    )
+    declare(site, "acme", {"figures": {"mine": f"acme_figures:{name}"}})
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setattr(figures, "EXTRA_FIGURES", Names("figure", {}, "figures"))  # ours has been read
+    forget()
+    try:
+        with pytest.raises(UsageError, match=said):
+            figures_of(run)
+    finally:
+        forget()
+        sys.modules.pop("acme_figures", None)
+
+
+WRITTEN = Path(__file__).parent / "version_2"
+"""Two cases of a run as version 2 wrote them: a faulty and a right buffer under captured graphs."""
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(WRITTEN, tmp_path / "earlier"))
+
+
+@pytest.fixture
+def later(tmp_path: Path) -> Path:
+    """The same run as this version writes it: each broken rule has a shape."""
+    folder, written = tmp_path / "later", read_stored(WRITTEN)
+    about = replace(written.abouts[0], schema_version=SCHEMA_VERSION, started="2027-01-01T00:00:00+00:00")
+    writer = RunWriter(Files(folder), about, resume=False)
+    for ended in written.cases:
+        rows = [with_shape(row) for row in written.rows if row.case == ended.case]
+        writer.append(rows, replace(ended, schema_version=SCHEMA_VERSION))
+    writer.finish()
+    writer.close()
+    return folder
+
+
+def with_shape(row: Row) -> Row:
+    shape = Shape.CLEARED if row.verdict is Verdict.XFAIL else None
+    return replace(row, schema_version=SCHEMA_VERSION, shape=shape)
+
+
+def test_a_run_is_read_with_every_field_that_it_has() -> None:
+    run = read_stored(WRITTEN)
+    lines = [json.loads(line) for line in (WRITTEN / "rows.jsonl").read_text().splitlines()]
+    assert [asdict(row) for row in run.rows] == [{**line, "shape": None} for line in lines]
+    assert {row.schema_version for row in run.rows} == {2}
+    assert len(run.cases) == 2
+
+
+def test_a_run_is_reported_and_compared(
+    earlier: Path, later: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(earlier), "--html", str(tmp_path / "page.html")]) == ExitCode.HOLDS
+    assert main(["report", str(later), "--history", str(tmp_path)]) == ExitCode.HOLDS
+    assert main(["compare", str(earlier), str(later)]) == ExitCode.HOLDS
+    assert capsys.readouterr().out.endswith("nothing changed\n")
+
+
+def test_datasets_of_both_versions_are_one_history(later: Path, tmp_path: Path) -> None:
+    write_parquet(read_part(Files(later)))
+    (tmp_path / "earlier").mkdir()
+    for kind in ("rows", "cases"):  # as version 2 wrote them
+        frame = pd.read_parquet(later / f"{kind}.parquet").drop(columns="shape", errors="ignore")
+        frame = frame.assign(run="2026", schema_version=2)
+        frame.to_parquet(tmp_path / "earlier" / f"{kind}.parquet")
+    runs = list(read_dataset(str(tmp_path)))
+    assert [len(run.rows) for run in runs] == [24, 24]
+    assert [{row.shape for row in run.rows} for run in runs] == [{None}, {None, Shape.CLEARED}]
+
+
+def test_a_run_is_not_continued(earlier: Path) -> None:
+    before = {path.name: path.read_bytes() for path in earlier.iterdir()}
+    about = replace(read_about(Files(earlier)), schema_version=SCHEMA_VERSION)
+    with pytest.raises(UsageError, match="holds a run of schema_version 2 .*can be read, not continued"):
+        RunWriter(Files(earlier), about, resume=True)
+    assert {path.name: path.read_bytes() for path in earlier.iterdir()} == before
+
+
+def test_the_broken_rules_of_a_night_are_compared_without_shapes() -> None:
+    night = '{"source": "vllm 0.1", "driven": {"A": "a.py:1"}, "broken": [["A", "R3", "live", "rows"]]}'
+    before = msgspec.json.decode(night, type=AuditedPackage)
+    key = ("A", "R3", "live", "replaced payload")
+    now = AuditedPackage("vllm 0.2", before.driven, (key,), SCHEMA_VERSION)
+    assert list(changes(before, now)) == []
+    other = replace_key(now, ("A", "R5", "live", "cleared payload"))
+    assert list(changes(before, other)) == [
+        "vllm 0.2: broken since vllm 0.1: A R5 live",
+        "vllm 0.2: no longer broken: A R3 live",
+    ]
+    same_rule = replace_key(now, ("A", "R3", "live", "zeros"))
+    assert next(iter(changes(now, same_rule))) == "vllm 0.2: broken since vllm 0.2: A R3 live zeros"
+
+
+def replace_key(record: AuditedPackage, key: tuple[str, str, str, str]) -> AuditedPackage:
+    return AuditedPackage(record.source, record.driven, (key,), record.schema_version)
+
+
+def test_groups_without_a_gpu_are_named_before_the_cases(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = SimpleNamespace(cases=[1, 2], rows=[])
+    execution = SimpleNamespace(
+        writer=SimpleNamespace(part=part), groups=[group_on("cpu", 1)], left_out=[group_on("cuda", 3)]
+    )
+    command._announce(cast(Execution, execution), tmp_path, Output(None, quiet=False), resume=True)
+    assert capsys.readouterr().out.splitlines() == [
+        f"1 case in 1 group into {tmp_path}, 2 cases there already",
+        "left out: qwen3_vl eager/tp3 cuda, which needs 3 GPUs",
+    ]
+
+
+def test_a_run_without_the_library_datasets_says_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "has_datasets", lambda: False)
+    written = SimpleNamespace(rows=[], cases=[])
+    assert command._close(cast(RunPart, written), tmp_path, Output(None, quiet=False)) == ExitCode.HOLDS
+    assert "the library `datasets` is not installed" in capsys.readouterr().out.splitlines()[0]
+    assert list(tmp_path.iterdir()) == []

@@ -1,1 +1,0 @@
-"""Ways to run a decoder: one file per kind of session."""

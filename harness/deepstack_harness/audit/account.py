@@ -1,0 +1,461 @@
+"""The account of a source: everything in it that carries a payload, and whether it was judged.
+
+All Python files of the package are looked at, in all folders.  Two things make a carrier:
+
+- the shape: a class stores an attribute in `embed_input_ids`, and its `forward` hands it to a part
+  of the model (`engines.carriers`), whatever the names are;
+- the word: code hands a payload on under a name that has the engine's word in it, as a parameter that is no
+  flag, a keyword of a call, or a place that it assigns to.  What constructors are given is configuration.
+  Comments, texts, weight names and imports hand nothing on.
+
+A carrier that was not judged is no fault, and no proof that there is none: every audit fails for it, unless
+`fixtures/known_carriers.toml` has it with a reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import msgspec
+
+from deepstack_harness.audit.source_worker import AuditedClass
+from deepstack_harness.catalogue.known import KNOWN_CARRIERS, KnownCarrier
+from deepstack_harness.catalogue.orders import UNKNOWN
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Row, Verdict
+from deepstack_harness.engines.carriers import (
+    EMBED,
+    FORWARD,
+    Carrier,
+    FindMethod,
+    find_carrier,
+    reached,
+    stored_by_embedding,
+)
+from deepstack_harness.engines.discover import collector_paused, depth_limited
+from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.known import engine_of
+from deepstack_harness.engines.syntax import Function, parse, writes
+from deepstack_harness.errors import Reason, UsageError
+from deepstack_harness.sources.source import Source, decode, inside_package
+
+SYSTEM = "account"
+"""`system` in the rows of carriers that were not judged."""
+WORD = "deepstack"
+"""The word of every engine; an engine may have one of its own (`KnownEngine.word`)."""
+_CONSTRUCTORS = frozenset({"__init__", "__new__", "__post_init__"})
+_DEFINES_EMBED = f"def {EMBED}(".encode()
+
+
+@dataclass(frozen=True)
+class UnjudgedCarrier:
+    """A class or function that carries a payload and was not judged.
+
+    `line` is None where no single line of the file is meant, and `member` is empty for an entry alone.
+    `reason` is that of its entry among the known carriers, empty without one.
+    """
+
+    name: str
+    member: str
+    line: int | None
+    why: str
+    reason: str = ""
+
+    @property
+    def where(self) -> str:
+        """`MEMBER:LINE`, or `MEMBER` without a line."""
+        return Reason("", self.member, self.line).where
+
+    @property
+    def detail(self) -> str:
+        """The sentence about it, with the reason of its entry."""
+        return f"{self.why} [known: {self.reason}]" if self.reason else self.why
+
+    def row(self, label: str, package: str) -> dict[str, object]:
+        """Return its row for programs: the fields of a `Row`, with None for the rule."""
+        row = Row(
+            system=SYSTEM, engine=package, model_class=self.name, revision=label, source=label, rule=Rule.R0,
+            verdict=Verdict.SKIP if self.reason else Verdict.ERROR, reach=UNKNOWN, detail=self.detail,
+            where=self.where, expected=bool(self.reason),
+        )  # fmt: skip
+        return {**msgspec.to_builtins(row), "rule": None}
+
+
+@dataclass(frozen=True)
+class Account:
+    """Every file of a source with a carrier or the word in it.
+
+    `judged` are the files whose carriers were all judged, `unjudged` the carriers that were not, and
+    `without` the files that have the word and carry nothing.  `outdated` are classes that were judged
+    although a known carrier says that they cannot be.
+    """
+
+    judged: tuple[str, ...] = ()
+    unjudged: tuple[UnjudgedCarrier, ...] = ()
+    without: tuple[str, ...] = ()
+    outdated: tuple[str, ...] = ()
+
+    @property
+    def failing(self) -> tuple[UnjudgedCarrier, ...]:
+        """The carriers that no entry knows: they fail every audit."""
+        return tuple(carrier for carrier in self.unjudged if not carrier.reason)
+
+    def rows(self, label: str, package: str) -> list[dict[str, object]]:
+        """Return the rows for programs: of carriers that were not judged, and of outdated entries."""
+        why = "it was judged, and a known carrier says that it cannot be"
+        outdated = (UnjudgedCarrier(name, "", None, why) for name in self.outdated)
+        return [
+            *(carrier.row(label, package) for carrier in self.unjudged),
+            *({**carrier.row(label, package), "verdict": Verdict.IMPROVED} for carrier in outdated),
+        ]
+
+
+def account_of(
+    source: Source, classes: Sequence[AuditedClass], entries: Iterable[KnownCarrier] | None = None
+) -> Account:
+    """Look at every Python file of a source; `classes` are those that were found, judged or refused.
+
+    `entries` are the known carriers, by default those that come with the harness.  Raises what
+    `Source.python_files` raises, and `UsageError` for classes that are nested too deeply.
+    """
+    chosen = KNOWN_CARRIERS.entries if entries is None else entries
+    known = [entry for entry in chosen if entry.is_about(source.package, source.version)]
+    with collector_paused(), depth_limited(source):
+        return _Accountant(source, classes, known).account()
+
+
+@dataclass(frozen=True)
+class _Class:
+    """A class statement, and the file it stands in."""
+
+    node: ast.ClassDef
+    member: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.member, self.node.name
+
+    @cached_property
+    def methods(self) -> dict[str, Function]:
+        return {node.name: node for node in self.node.body if isinstance(node, Function)}
+
+    @cached_property
+    def bases(self) -> list[str]:
+        """The last part of each base's name: `Base` for `models.Base` and for `Base[T]`."""
+        found: list[str] = []
+        for base in self.node.bases:
+            node = base.value if isinstance(base, ast.Subscript) else base
+            if isinstance(node, ast.Name | ast.Attribute):
+                found.append(node.id if isinstance(node, ast.Name) else node.attr)
+        return found
+
+
+class _Accountant:
+    """The classes of the files that had to be parsed, and what became of each."""
+
+    def __init__(
+        self, source: Source, classes: Sequence[AuditedClass], known: Sequence[KnownCarrier]
+    ) -> None:
+        engine = engine_of(source)
+        self._files = source.python_files()
+        self._module = engine.package.module
+        self._known = known
+        self._words = tuple(sorted({WORD, engine.word}))
+        self._refused = [audited for audited in classes if not audited.can_be_judged]
+        self._driven = {
+            (audited.member, _plain_name(audited)) for audited in classes if audited.can_be_judged
+        }
+        self._driven_files = {member for member, _ in self._driven}
+        if self._driven:
+            self._driven_files |= set(_driven_along(engine, classes))
+        self._trees: dict[str, ast.Module] = {}
+        self._unread: dict[str, str] = {}
+        self._by_name: dict[str, list[_Class]] = {}
+
+    def account(self) -> Account:
+        """Find carriers by their shape in all classes, then by the word in the files that are left."""
+        worded = self._having("|".join(map(re.escape, self._words)))
+        self._parse(worded)
+        self._parse(name for name, data in self._files.items() if _DEFINES_EMBED in data)
+        self._parse_relatives()
+        shapes = list(self._shapes())
+        carriers = [*self._refusals(), *self._unjudged(shapes)]
+        unjudged_files = {carrier.member for carrier in carriers}
+        judged = self._driven_files | {
+            owner.member for owner, _ in shapes if owner.member not in unjudged_files
+        }
+        for member in worded:
+            if member not in judged | unjudged_files:
+                carriers += self._by_word(member)
+        unjudged = tuple(
+            replace(carrier, reason=self._reason(carrier.name, carrier.member)) for carrier in carriers
+        )
+        unjudged_files = {carrier.member for carrier in unjudged}
+        return Account(
+            tuple(sorted(judged & self._files.keys() - unjudged_files)),
+            unjudged,
+            tuple(member for member in worded if member not in judged | unjudged_files),
+            tuple(sorted(name for member, name in self._driven if self._reason(name, member))),
+        )
+
+    def _having(self, pattern: str) -> list[str]:
+        """Return the files whose text has the pattern."""
+        wanted = re.compile(pattern.encode())
+        return sorted(name for name, data in self._files.items() if wanted.search(data))
+
+    def _parse(self, members: Iterable[str]) -> None:
+        """Parse files, and note their classes, and those that cannot be parsed."""
+        for member in members:
+            if member in self._trees or member in self._unread:
+                continue
+            try:
+                tree = parse(decode(self._files[member], member))
+            except UsageError as error:
+                self._unread[member] = str(error)
+                continue
+            self._trees[member] = tree
+            for node in _statements(tree.body):
+                if isinstance(node, ast.ClassDef):
+                    self._by_name.setdefault(node.name, []).append(_Class(node, member))
+
+    def _parse_relatives(self) -> None:
+        """Parse base classes of what embeds, and then what derives from it or reads what it stores."""
+        self._parse_bases()
+        storing = {
+            owner.node.name: stored
+            for owner in self._classes
+            if (stored := stored_by_embedding(self._lookup(owner)))
+        }
+        attributes = {name for stored in storing.values() for name in stored}
+        if storing:
+            self._parse(self._having(rf"\bself\.(?:{_any_of(attributes)})\b"))
+            self._parse(self._having(rf"class \w+\([^)]*\b(?:{_any_of(storing)})\b"))
+            self._parse_bases()
+
+    def _parse_bases(self) -> None:
+        """Parse the base classes of all classes that embed or run, as far as the source has them."""
+        looked: set[str] = set()
+        while True:
+            steps = [owner for owner in self._classes if {EMBED, FORWARD} & owner.methods.keys()]
+            bases = {name for owner in steps for base in self._lineage(owner) for name in base.bases}
+            missing = bases - self._by_name.keys() - looked
+            if not missing:
+                return
+            looked |= missing
+            self._parse(self._having(rf"class (?:{_any_of(missing)})\b"))
+
+    @property
+    def _classes(self) -> list[_Class]:
+        found = (owner for named in self._by_name.values() for owner in named)
+        return sorted(found, key=lambda owner: owner.key)
+
+    def _lineage(self, owner: _Class, derived: tuple[tuple[str, str], ...] = ()) -> Iterator[_Class]:
+        """Yield a class and its base classes, depth first; a damaged source may name a derived class."""
+        yield owner
+        for name in owner.bases:
+            base = self._base(owner, name)
+            if base is not None and base.key not in derived:
+                yield from self._lineage(base, (*derived, owner.key))
+
+    def _base(self, owner: _Class, name: str) -> _Class | None:
+        """Return what a class means by the name of a base: one of its own file, or of the nearest folder."""
+        others = [each for each in self._by_name.get(name, ()) if each.key != owner.key]
+        return max(others, key=lambda each: _nearness(each.member, owner.member), default=None)
+
+    def _lookup(self, owner: _Class) -> FindMethod:
+        lineage = list(self._lineage(owner))
+        return lambda name: next((each.methods[name] for each in lineage if name in each.methods), None)
+
+    def _refusals(self) -> Iterator[UnjudgedCarrier]:
+        """Yield the classes that were found and cannot be driven."""
+        for audited in self._refused:
+            reason = audited.refusals[-1]
+            where = inside_package(reason.where, self._module)
+            why = str(reason) if where == reason.where else f"{reason.text} ({where})"
+            line = self._line(audited.member, _plain_name(audited))
+            yield UnjudgedCarrier(audited.model_class, audited.member, line, why)
+
+    def _line(self, member: str, name: str) -> int | None:
+        """Return the line of a class statement; None where the file has no such class."""
+        lines = (owner.node.lineno for owner in self._by_name.get(name, ()) if owner.member == member)
+        return next(lines, None)
+
+    def _shapes(self) -> Iterator[tuple[_Class, Carrier]]:
+        """Yield the classes with the shape of a carrier that do a part of it themselves."""
+        for owner in self._classes:
+            method = self._lookup(owner)
+            carrier = find_carrier(method) if owner.methods else None
+            if carrier is not None:
+                steps = {*reached(EMBED, method), *reached(FORWARD, method)}
+                if steps & owner.methods.keys() or _constructs(owner, carrier):
+                    yield owner, carrier
+
+    def _unjudged(self, shapes: Iterable[tuple[_Class, Carrier]]) -> Iterator[UnjudgedCarrier]:
+        refused = {(owner.member, _plain_name(owner)) for owner in self._refused}
+        for owner, carrier in shapes:
+            if owner.key not in refused and not self._is_judged(owner):
+                kept = ", ".join(f"self.{name}" for name in carrier.attributes)
+                why = (
+                    f"nothing drives it: {EMBED} stores {kept}, which {FORWARD} hands to a part of the model"
+                )
+                yield UnjudgedCarrier(owner.node.name, owner.member, owner.node.lineno, why)
+
+    def _is_judged(self, owner: _Class) -> bool:
+        """Tell whether a class was driven, or a class that has both methods from it."""
+        method = self._lookup(owner)
+        for derived in self._classes:
+            if derived.key in self._driven:
+                other = self._lookup(derived)
+                same = all(method(name) is other(name) for name in (EMBED, FORWARD))
+                if owner.key == derived.key or (
+                    same and owner.key in {each.key for each in self._lineage(derived)}
+                ):
+                    return True
+        return False
+
+    def _by_word(self, member: str) -> Iterator[UnjudgedCarrier]:
+        """Yield the classes and functions of a file that hand a payload on under a name with the word."""
+        stem = member.rpartition("/")[2]
+        if member in self._unread:
+            yield UnjudgedCarrier(stem, member, None, self._unread[member])
+            return
+        for node in self._trees[member].body:
+            act = next(_acts(node, self._words), None)
+            if act is not None:
+                name = getattr(node, "name", stem)
+                yield UnjudgedCarrier(name, member, act.line, f"nothing drives it: {act.text}")
+
+    def _reason(self, name: str, member: str) -> str:
+        return next((entry.reason for entry in self._known if entry.names(name, member)), "")
+
+
+def _plain_name(audited: AuditedClass) -> str:
+    """Return the name that a class has in its file: classes of one name have a folder in front of it."""
+    return audited.model_class.rpartition(".")[2]
+
+
+def _driven_along(engine: KnownEngine, classes: Iterable[AuditedClass]) -> Iterator[str]:
+    """Yield the files of an engine that are driven together with its classes."""
+    for audited in classes:
+        yield from (place.partition(":")[0] for place in (audited.patched_at, audited.replayed_at) if place)
+    if engine.argument is not None:
+        yield from (part.member for part in (engine.argument.wrapper, engine.argument.writer) if part)
+
+
+def _constructs(owner: _Class, carrier: Carrier) -> bool:
+    """Tell whether a constructor of a class makes what it carries, or leaves out that of its base."""
+    own = [owner.methods[name] for name in _CONSTRUCTORS if name in owner.methods]
+    kept = {f"self.{name}" for name in carrier.attributes}
+    inherits = any(
+        isinstance(each, ast.Name) and each.id == "super" for node in own for each in ast.walk(node)
+    )
+    return any(writes(node) & kept for method in own for node in method.body) or bool(own and not inherits)
+
+
+def _nearness(member: str, other: str) -> tuple[bool, int]:
+    """Return a key by which the file itself is the nearest, then files of the same folder."""
+    common = 0
+    for mine, theirs in zip(member.split("/"), other.split("/"), strict=False):
+        if mine != theirs:
+            break
+        common += 1
+    return member == other, common
+
+
+def _any_of(names: Iterable[str]) -> str:
+    return "|".join(map(re.escape, sorted(names)))
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements and those below `if`, `try`, `with`, classes and functions, not expressions."""
+    waiting = list(reversed(body))
+    while waiting:
+        node = waiting.pop()
+        yield node
+        blocks = (getattr(node, name, ()) for name in ("body", "orelse", "handlers", "finalbody"))
+        waiting += [each for block in blocks for each in block]
+
+
+class _Act(NamedTuple):
+    """A line that hands a payload on, and a sentence about it."""
+
+    line: int
+    text: str
+
+
+def _acts(node: ast.AST, words: Sequence[str], function: str = "") -> Iterator[_Act]:
+    """Yield what hands a payload on under a name with one of the words, in the order of the text."""
+    if isinstance(node, Function):
+        function = node.name
+        yield from _parameters(node, words)
+    elif isinstance(node, ast.Call) and function not in _CONSTRUCTORS:
+        for keyword in node.keywords:
+            if _has(keyword.arg, words) and _is_computed(keyword.value):
+                yield _Act(keyword.value.lineno, f"it hands on '{keyword.arg}'")
+    elif isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and function not in _CONSTRUCTORS:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for place in (each for target in targets for each in _places(target)):
+            named = any(_has(name, words) for name in _names_in(place))
+            if named and node.value is not None and _is_computed(node.value):
+                yield _Act(node.lineno, f"it stores into '{ast.unparse(place)}'")
+    for child in ast.iter_child_nodes(node):
+        yield from _acts(child, words, function)
+
+
+def _parameters(node: Function, words: Sequence[str]) -> Iterator[_Act]:
+    """Yield the parameters of a function that may be a payload: constructors and flags have none."""
+    if node.name in _CONSTRUCTORS:
+        return
+    given = node.args
+    positional = [*given.posonlyargs, *given.args]
+    defaults = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
+    for parameter, default in zip(
+        [*positional, *given.kwonlyargs], [*defaults, *given.kw_defaults], strict=True
+    ):
+        flag = isinstance(default, ast.Constant) and isinstance(default.value, bool | int | str)
+        if _has(parameter.arg, words) and not flag and not _is_flag_type(parameter.annotation):
+            yield _Act(parameter.lineno, f"{node.name} is given '{parameter.arg}'")
+
+
+def _is_flag_type(annotation: ast.expr | None) -> bool:
+    """Tell `bool`, `int | None`, `Optional[str]` and the like."""
+    names = set(re.findall(r"[\w.]+", ast.unparse(annotation))) if annotation else set()
+    return bool(names & {"bool", "int", "str"}) and names <= {"bool", "int", "str", "None", "Optional"}
+
+
+def _places(target: ast.expr) -> Iterator[ast.expr]:
+    """Yield the attributes and members that an assignment changes; a variable is none."""
+    if isinstance(target, ast.Tuple | ast.List):
+        for each in target.elts:
+            yield from _places(each)
+    elif isinstance(target, ast.Attribute | ast.Subscript):
+        yield target
+
+
+def _names_in(place: ast.expr) -> Iterator[str]:
+    """Yield the names by which a place is known: an attribute, a key, the container that a member is in."""
+    if isinstance(place, ast.Attribute):
+        yield place.attr
+    elif isinstance(place, ast.Subscript):
+        constants = (each.value for each in ast.walk(place.slice) if isinstance(each, ast.Constant))
+        yield from (value for value in constants if isinstance(value, str))
+        yield from _names_in(place.value)
+    elif isinstance(place, ast.Name):
+        yield place.id
+
+
+def _is_computed(value: ast.expr) -> bool:
+    """Tell a value that may be a payload from None, a number, a text and an empty container."""
+    match value:
+        case ast.Constant() | ast.List(elts=[]) | ast.Tuple(elts=[]) | ast.Dict(keys=[]):
+            return False
+    return True
+
+
+def _has(name: str | None, words: Sequence[str]) -> bool:
+    return name is not None and any(word in name for word in words)

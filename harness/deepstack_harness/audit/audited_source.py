@@ -1,0 +1,282 @@
+"""Audit one source: judge its classes and the systems beside them, and account for what was not judged.
+
+A finding has a place, the file inside the package and the lines of the method that the rule is
+about.  A gate says which findings turn the exit code of `audit` to 1.
+"""
+
+import ast
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from deepstack_harness.audit.account import Account, UnjudgedCarrier, account_of
+from deepstack_harness.audit.classes import judge_class, known_rules_of
+from deepstack_harness.audit.source_worker import AuditedClass, SourceWorker, unjudged
+from deepstack_harness.audit.standing import Standing
+from deepstack_harness.audit.systems import SourceSystems, judge_systems
+from deepstack_harness.catalogue.orders import DEFAULT, FLAG, UNKNOWN
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import BROKEN, UNEXPECTED, Row, Verdict
+from deepstack_harness.engines.known import engine_of
+from deepstack_harness.engines.syntax import parse
+from deepstack_harness.errors import Reason, UsageError
+from deepstack_harness.sources.folder import revision_of
+from deepstack_harness.sources.request import names_source
+from deepstack_harness.sources.source import Source, inside_package
+from deepstack_harness.text import plural
+
+_VERBS = {Rule.R3: "set", Rule.R4: "set", Rule.R5: "clear"}
+"""Calls that break a rule, by the method that does them; all other rules are about the answers of get."""
+_Statement = ast.ClassDef | ast.FunctionDef
+"""A class, or a function that splits a payload over ranks."""
+_FORWARD = ("forward", "embed_input_ids")
+"""Methods of a class that keeps its payload without get, set and clear."""
+
+
+def located(standing: Standing, source: Source, found: AuditedClass) -> Standing:
+    """Return the standing with `MEMBER:FIRST-LAST` in the rows of broken rules.
+
+    The lines are those of the class's own method that the rule is about; where it inherits that method they
+    are those of the class.
+    """
+    statement = _statement(source, found)
+    rows = (_with_place(row, found, statement) if row.verdict in BROKEN else row for row in standing.rows)
+    return replace(standing, rows=tuple(rows))
+
+
+def _with_place(row: Row, found: AuditedClass, statement: _Statement | None) -> Row:
+    if row.regime is Regime.CAPTURED and found.replayed_at:
+        return replace(row, where=found.replayed_at)
+    if row.rule is Rule.R9 and found.patched_at:
+        return replace(row, where=found.patched_at)
+    return _with_method_lines(row, found.member, statement)
+
+
+def class_at(source: Source, found: AuditedClass) -> str:
+    """Return `MEMBER:LINE` of a class."""
+    statement = _statement(source, found)
+    return f"{found.member}:{statement.lineno}" if statement else found.member
+
+
+def _statement(source: Source, found: AuditedClass) -> _Statement | None:
+    statements = parse(source.read(found.member)).body
+    classes = (node for node in statements if isinstance(node, _Statement))
+    name = found.model_class.rpartition(".")[2]  # behind a folder, where several have this name
+    return next((node for node in classes if node.name == name), None)
+
+
+def _with_method_lines(row: Row, member: str, statement: _Statement | None) -> Row:
+    if statement is None:
+        return replace(row, where=member)
+    verb = _VERBS.get(row.rule, "get")
+    methods = [node for node in statement.body if isinstance(node, ast.FunctionDef)]
+    own = (node for node in methods if "deepstack" in node.name and verb in node.name.split("_"))
+    forward = (node for node in methods if node.name in _FORWARD)
+    lines = next(own, None) or next(forward, None) or statement
+    return replace(row, where=f"{member}:{lines.lineno}-{lines.end_lineno}")
+
+
+GRAPHS = "graphs"
+"""The name under which the graphs of an engine's own runner are told."""
+
+
+@dataclass(frozen=True)
+class AuditedSource:
+    """The judged classes and systems of one source, and the account of what carries a payload in it.
+
+    `references` are the issues that known failures wait for, by class or subject and rule.  `live_alone`
+    has the reasons why graphs of an engine could not be driven.  `places` has `MEMBER:LINE` of everything
+    that could be driven: classes, subjects of the systems beside them, and `GRAPHS` of the engine's runner.
+    """
+
+    label: str
+    package: str
+    classes: tuple[Standing, ...]
+    beside: SourceSystems
+    account: Account = field(default_factory=Account)
+    references: Mapping[tuple[str, Rule], str] = field(default_factory=dict)
+    live_alone: tuple[Reason, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def standings(self) -> tuple[Standing, ...]:
+        """The classes, then the subjects of the systems beside them."""
+        return (*self.classes, *self.beside.standings)
+
+
+def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: bool = False) -> AuditedSource:
+    """Judge everything in the source that `text` names; `say` is told how far it is.
+
+    Raises `UsageError` for what is no source or has nothing that carries a payload, unless it may lack that,
+    and `MachineError` where a file cannot be fetched.
+    """
+    with SourceWorker(text) as worker:
+        source, label = worker.source, worker.source.label
+        say(f"looking for classes in {label}")
+        found = worker.classes()
+        say(f"looking through all files of {label}")
+        account = account_of(source, found)
+        # The files of a plugin alone are no reason to judge it over a base that has none of its classes.
+        carries = bool(found) or (bool(account.unjudged) and engine_of(source).overlay is None)
+        if not (carries or may_lack_classes):
+            raise _without_classes(source)
+        judged = [one for one in found if one.can_be_judged]
+        standings = []
+        for number, one in enumerate(judged, 1):
+            say(f"judging {one.model_class} of {label} ({number} of {plural(len(judged), 'class')})")
+            standings.append(located(judge_class(one, worker), source, one))
+        say(f"judging placeholder ranges and dual streams of {label}")
+        beside = _with_system_places(judge_systems(worker), engine_of(source).package.module)
+        why = worker.failed_control()
+    if why is not None:
+        standings = [unjudged(one, why) for one in standings]
+        beside = beside.unjudged(why)
+    live_alone = tuple(dict.fromkeys(one.not_driven for one in judged if one.not_driven is not None))
+    return AuditedSource(
+        label,
+        source.package,
+        tuple(standings),
+        beside,
+        account,
+        _known_references(source, [one.model_class for one in (*standings, *beside.standings)]),
+        live_alone,
+        _places(source, judged, beside),
+    )
+
+
+def _without_classes(source: Source) -> UsageError:
+    engine = engine_of(source)
+    title, since = engine.package.title, engine.since
+    return UsageError(
+        f"{source.label} has no class with a deepstack buffer; {title} has had one since {since}"
+    )
+
+
+def _known_references(source: Source, names: Sequence[str]) -> dict[tuple[str, Rule], str]:
+    """Return the report of each known failure of these classes, by class and rule."""
+    return {
+        (name, rule): reference for name in names for rule, reference in known_rules_of(source, name).items()
+    }
+
+
+def _places(source: Source, judged: Sequence[AuditedClass], beside: SourceSystems) -> dict[str, str]:
+    places = {one.model_class: class_at(source, one) for one in judged if one.ended is None}
+    graphs = {f"{GRAPHS} of {one.model_class}": one.replayed_at for one in judged if one.replayed_at}
+    systems = {one.subject: one.where or source.label for one in beside.judged}
+    return places | graphs | systems
+
+
+@contextmanager
+def base_of(text: str, sources: list[str]) -> Iterator[str]:
+    """Yield the source that `--base` names: a source, or the files of a commit of the only source.
+
+    Raises `UsageError` for a commit of what is no git repository.
+    """
+    if names_source(text):
+        yield text
+        return
+    if len(sources) != 1:
+        raise UsageError(f"'{text}' would be a commit of one --source, and there are {len(sources)}")
+    root = Path(sources[0]).expanduser()
+    if not root.is_dir():
+        raise UsageError(f"'{text}' is no source, and '{sources[0]}' is no repository that could have it")
+    with revision_of(root, text) as folder:
+        yield str(folder)
+
+
+def _with_system_places(beside: SourceSystems, module: str) -> SourceSystems:
+    """Return the systems with the place of each subject in its rows."""
+    judged = []
+    for one in beside.judged:
+        where = inside_package(one.where, module) or None
+        judged.append(replace(one, rows=tuple(replace(row, where=where) for row in one.rows)))
+    return replace(beside, judged=tuple(judged))
+
+
+FindingKey = tuple[str, str, str, str]
+"""Class, rule, regime and unit of the figure: what makes two findings of two versions the same fault."""
+
+
+class Gate(StrEnum):
+    """Findings that fail an audit.
+
+    ANY: all.  NEW: those that no catalogue knows.  FLAG: those that default settings or a flag lead to.
+    DEFAULT: those that default settings lead to.  A fault of unknown reach counts in both, since nobody has
+    read the orders of that engine.  Known failures that are mended, or were not put to the test, count in
+    ANY and FLAG.
+    """
+
+    ANY = "any"
+    NEW = "new"
+    FLAG = "flag"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """Findings that fail an audit.
+
+    Rules and carriers that were not judged, and entries of known carriers that are outdated, fail every
+    audit.
+    """
+
+    gate: Gate
+    failing: tuple[Row, ...]
+    unjudged: tuple[Row, ...]
+    carriers: tuple[UnjudgedCarrier, ...] = ()
+    outdated: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """True if nothing fails."""
+        return not (self.failing or self.unjudged or self.carriers or self.outdated)
+
+
+def judge_gate(
+    standings: Iterable[Standing],
+    gate: Gate,
+    base: Collection[FindingKey] | None = None,
+    accounts: Sequence[Account] = (),
+) -> GateResult:
+    """Return what fails: the findings that `gate` lets count, of those that `base` does not have."""
+    rows = [row for standing in standings for row in standing.rows]
+    failing = [row for row in rows if _counts(row, gate, compared=base is not None)]
+    if base is not None:
+        failing = [row for row in failing if key_of(row) not in base]
+    return GateResult(
+        gate,
+        tuple(failing),
+        tuple(row for row in rows if row.verdict is Verdict.ERROR),
+        tuple(one for account in accounts for one in account.failing),
+        tuple(name for account in accounts for name in account.outdated),
+    )
+
+
+def keys_of(standings: Sequence[Standing]) -> frozenset[FindingKey]:
+    """Return the findings of a base, known ones included."""
+    return frozenset(key_of(row) for one in standings for row in one.rows if row.verdict in BROKEN)
+
+
+def key_of(row: Row) -> FindingKey:
+    """Return what stays the same of a finding from version to version."""
+    return row.model_class or row.revision, row.rule, row.regime, row.shape or ""
+
+
+def _counts(row: Row, gate: Gate, *, compared: bool) -> bool:
+    if row.verdict is Verdict.ERROR:
+        return False
+    if row.verdict not in BROKEN:
+        # A mended fault is no fault that a change adds.
+        return gate in (Gate.ANY, Gate.FLAG) and row.verdict in UNEXPECTED and not compared
+    reach = row.reach or UNKNOWN
+    match gate:
+        case Gate.ANY:
+            return True
+        case Gate.NEW:
+            return row.verdict is Verdict.FAIL
+        case Gate.FLAG:
+            return reach in (DEFAULT, UNKNOWN) or reach.startswith(FLAG)
+    return reach in (DEFAULT, UNKNOWN)

@@ -1,0 +1,349 @@
+"""Judge one class of a source: the rules that it breaks, and how the engine comes to it.
+
+A class with get, set and clear is judged by the audit traces, live and captured, and by the orders in
+which its engine calls it; one that has only `embed_input_ids` and `forward`, by the orders alone.  A
+text model whose payload is an argument is judged live by the audit traces, and captured by the graphs
+of its own engine.  A plugin that gives each rank of a step its rows, and a function that splits a
+payload over ranks, are judged by R9, rank by rank in one process.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from deepstack_harness.audit.source_worker import AuditedClass, SourceWorker, gives_up
+from deepstack_harness.audit.standing import Standing, same_without_graphs, sum_up, sum_up_regimes
+from deepstack_harness.catalogue.known import KNOWN_FAILURES, KnownRules
+from deepstack_harness.catalogue.orders import (
+    DEFAULT,
+    FLAG,
+    LATENT,
+    UNKNOWN,
+    Order,
+    evidence_of,
+    latent_argument,
+    reach_of,
+)
+from deepstack_harness.catalogue.plans import AUDIT_TRACES, Where, plan_audit, plan_compiled
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import HIDDEN_ALONE, LEVELS_ALONE, BufferRef, Case, PlannedCase, Regime
+from deepstack_harness.contract.observation import Observation, Raised, StepFacts
+from deepstack_harness.contract.oracles.judge import JudgedCase, judge_case, judge_cases, unjudged_case
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import BROKEN, Evidence, Row, Verdict
+from deepstack_harness.engines.known import engine_of
+from deepstack_harness.play.case_worker import PLAY_SPLIT, SPLIT, SourceClass, Way, kind_of
+from deepstack_harness.sources.request import Overlaid
+from deepstack_harness.sources.source import Source, buffer_of
+from deepstack_harness.text import plural
+from deepstack_harness.workers.outcomes import WorkerEnd, value_of
+
+WHERE = Where("qwen3_vl")
+"""Its hidden size and levels are those that buffers are made with; no decoder runs."""
+LIVE_TRACES = tuple(map(Trace.parse, AUDIT_TRACES))
+"""The audit traces without those that record calls of a buffer: the engine's own runner captures."""
+
+
+def judge_replayed(found: AuditedClass, traces: Iterable[str], worker: SourceWorker) -> list[JudgedCase]:
+    """Play traces under the graphs of the engine's own runner, and judge them."""
+    buffer = replace(buffer_of(worker.source, found.model_class), replayed=True)
+    return worker.judge(plan_audit(WHERE, buffer, map(Trace.parse, traces)), found.model_class, "methods")
+
+
+def explain_limits(standing: Standing, found: AuditedClass, cannot_ask: Mapping[Rule, str]) -> Standing:
+    """Return the standing with what cannot be asked of the engine, and with what its graphs lose."""
+    return replace(standing, rows=tuple(_explained(standing.rows, found, cannot_ask)))
+
+
+def _explained(rows: Iterable[Row], found: AuditedClass, cannot_ask: Mapping[Rule, str]) -> Iterable[Row]:
+    for row in rows:
+        if row.rule in cannot_ask:
+            yield replace(row, verdict=Verdict.SKIP, value=None, detail=cannot_ask[row.rule], expected=None)
+        elif row.regime is Regime.CAPTURED and row.verdict in BROKEN and found.lost:
+            yield replace(row, detail=f"{row.detail}; {found.lost} ({found.replayed_at})")
+        else:
+            yield row
+
+
+def known_rules_of(source: Source, model_class: str) -> KnownRules:
+    """Return rule -> reference of the known failures of one class; none for an unknown version."""
+    overlay = engine_of(source).overlay
+    sources = [source]
+    if overlay is not None and overlay.base_storage and isinstance(source, Overlaid):
+        sources.append(source.base)
+    return KnownRules(
+        entry
+        for entry in KNOWN_FAILURES.entries
+        if any(entry.is_about(one.package, one.version, model_class) for one in sources)
+    )
+
+
+PADDED = (
+    ("cap 16: set 9; get 10", 2),
+    ("cap 16: set 9; get 12", 4),
+    ("cap 16: set 9; get 16", 8),
+    ("cap 16: set 9; get 12; clear 12; set 3; get 4", 4),
+)
+"""Steps that were padded to a multiple of the ranks, and how many ranks share them."""
+UNPADDED = (("cap 16: set 10; get 10", 4), ("cap 16: set 9; get 9", 8))
+"""Steps that were not: `torch.chunk` makes parts of unequal size, or fewer than there are ranks."""
+_SETTING = "sequence parallelism"
+
+
+def judge_split(found: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str]) -> Row:
+    """Return the row of R9: the worst of all steps, with how the engine comes to it."""
+    padded = [_judge_on_ranks(found, worker, *one) for one in PADDED]
+    unpadded = [_judge_on_ranks(found, worker, *one) for one in UNPADDED]
+    cases = [*padded, *unpadded]
+    (row,) = sum_up(cases, worker.source.label, found.model_class, known, rules=[Rule.R9]).rows
+    return _with_split_reach(row, worker.source.package, padded) if row.verdict in BROKEN else row
+
+
+def _judge_on_ranks(found: AuditedClass, worker: SourceWorker, text: str, ranks: int) -> JudgedCase:
+    """Play one trace on every rank, and judge it as a step that ranks share."""
+    buffer = buffer_of(worker.source, found.model_class)
+    (alone,) = plan_audit(WHERE, buffer, [Trace.parse(text)])
+    shared = PlannedCase(replace(alone.case, arm=ArmSpec.parse(f"eager/tp{ranks}")), None)
+    source = SourceClass(worker.text, found.model_class)
+    result = worker.call(PLAY_SPLIT, {"case": alone.case, "source": source, "ranks": ranks})
+    if isinstance(result, WorkerEnd):
+        return unjudged_case(shared, result.sentence)
+    seen = value_of(result, f"the rows of each rank of {found.model_class}")
+    return judge_case(shared, seen)
+
+
+def _with_split_reach(row: Row, package: str, padded: Sequence[JudgedCase]) -> Row:
+    """Return the row with its reach: an engine that pads comes to a fault of padded steps alone."""
+    broken = [judged for judged in padded if Rule.R9 in judged.broken]
+    if broken:
+        return replace(row, reach=f"{FLAG}{_SETTING}", evidence=Evidence.READ)
+    kept = f"{row.detail}; {plural(len(padded), 'step')} padded to a multiple of the ranks kept it"
+    if latent_argument(package, Rule.R9) is None:
+        return replace(row, reach=UNKNOWN, detail=kept)
+    return replace(row, reach=LATENT, evidence=Evidence.READ, detail=kept)
+
+
+STEPS = (
+    # All tokens visual; images across the edges of ranks; ranks without a visual token; a step that is
+    # padded to a multiple of the ranks; a step of text after a visual one.
+    (16, "set 16"),
+    (16, "set 16 spans=1-6+7-11"),
+    (16, "set 16 spans=0-3"),
+    (9, "set 9 spans=2-9"),
+    (8, "set 8 spans=5-7; forward 8; set 0"),
+)
+"""The tokens of the last step, and what comes before it."""
+RANKS = (2, 4, 8)
+
+
+def judge_splitter(found: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str] | None) -> Standing:
+    """Judge a splitter by R9; how an engine comes to a fault is unknown, since no runner was read."""
+    cases = list(_judge_splits(found, worker))
+    label = worker.source.label
+    standing = sum_up(cases, label, found.model_class, known, rules=(Rule.R9,))
+    rows = (replace(row, reach=UNKNOWN) if row.verdict in BROKEN else row for row in standing.rows)
+    return replace(standing, rows=tuple(rows))
+
+
+def plan_splits(buffer: BufferRef) -> list[PlannedCase]:
+    """Plan every step for each number of ranks, padded to a multiple of them."""
+    return [
+        replace(planned, case=replace(planned.case, arm=ArmSpec(ranks=ranks)))
+        for tokens, before in STEPS
+        for ranks in RANKS
+        for planned in plan_audit(WHERE, buffer, [_trace(before, -(-tokens // ranks) * ranks)])
+    ]
+
+
+def _trace(before: str, padded: int) -> Trace:
+    return Trace.parse(f"cap 64: {before}; forward {padded}")
+
+
+def _judge_splits(found: AuditedClass, worker: SourceWorker) -> Iterator[JudgedCase]:
+    def play(case: Case) -> Observation:
+        named = {"text": worker.text, "model_class": found.model_class}
+        result = worker.call(SPLIT, {**named, "case": case})
+        if isinstance(result, WorkerEnd):
+            return _ended(case, result)
+        return value_of(result, f"the parts of {found.model_class}")
+
+    plan = plan_splits(buffer_of(worker.source, found.model_class))
+    return judge_cases(plan, play, (Rule.R9,), given_up=gives_up(worker))
+
+
+def _ended(case: Case, end: WorkerEnd) -> Observation:
+    """Return the observation of a case whose last step ended the process."""
+    *before, last = (StepFacts(str(step), case.trace.capacity) for step in case.trace)
+    raised = Raised(kind_of(end), end.reason, "decoder", "", ends=True)
+    steps = (*before, replace(last, raised=raised))
+    return Observation(case.dtype, case.device, LEVELS_ALONE, HIDDEN_ALONE, "", steps)
+
+
+@dataclass(frozen=True)
+class PlayedOrder:
+    """One order of the engine, and what became of it."""
+
+    order: Order
+    judged: JudgedCase
+
+
+def judge_class(found: AuditedClass, worker: SourceWorker) -> Standing:
+    """Judge a class by the audit traces on its methods, and by the engine's orders on the class itself.
+
+    A class without methods is judged by the orders alone.  Replayed orders are judged in any
+    case, since a fault of a captured graph may show on no other trace.  Each broken rule is given
+    its reach in either regime, as far as the class can be driven in its own call order.  Every rule of a
+    class whose definition ended the worker is ERROR.
+    """
+    source = worker.source
+    known = known_rules_of(source, found.model_class)
+    if found.ended is not None:
+        planned, *_ = plan_audit(WHERE, buffer_of(source, found.model_class))
+        return sum_up([unjudged_case(planned, found.ended)], source.label, found.model_class, known)
+    if found.splits:
+        return judge_splitter(found, worker, known)
+    played = play_orders(found, worker)
+    if found.argument:
+        cases = _play(found, worker, "methods", LIVE_TRACES)
+        cases += [one.judged for one in played if one.judged.case.buffer.replayed]
+    elif found.methods:
+        cases = _play(found, worker, "methods", None)
+        cases += [one.judged for one in played if one.order in worker.orders.replayed]
+    else:
+        cases = [one.judged for one in played]
+    standing = sum_up_regimes(cases, source.label, found.model_class, known)
+    standing = explain_limits(standing, found, engine_of(source).cannot_ask)
+    rows = tuple(_with_reach(row, found, worker, played) for row in standing.rows)
+    rows = (*judge_compiled(found, worker, known), *rows, *_shared_rows(found, worker, known))
+    same = same_without_graphs(cases, _broken_by_graphs(rows), partial(_play_once_more, found, worker))
+    return replace(standing, rows=rows, effects={**standing.effects, **same})
+
+
+COMPILED_TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16; forward 1")
+"""A profile run, which calls no `embed_input_ids`, a prefill with a payload, and a decode."""
+
+
+def judge_compiled(found: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str]) -> list[Row]:
+    """Return the row of R0: what the class's own text model computes, compiled with all guards dropped.
+
+    The layers of the text model are stand-ins; its own `forward` runs.  Return nothing for a class of an
+    engine whose text models nobody looks for.
+    """
+    buffer = buffer_of(worker.source, found.model_class)
+    (planned,) = plan_compiled(WHERE, buffer, COMPILED_TRACE)
+    if not found.compiled:
+        if not found.uncompiled:
+            return []
+        judged = unjudged_case(planned, found.uncompiled)
+    else:
+        (judged,) = worker.judge([planned], found.model_class, "compiled")
+    standing = sum_up([judged], worker.source.label, found.model_class, known, rules=[Rule.R0])
+    (row,) = standing.rows
+    if not found.compiled:
+        return [replace(row, verdict=Verdict.SKIP, value=None, detail=found.uncompiled, expected=None)]
+    if row.verdict not in BROKEN:
+        return [row]
+    detail = f"{row.detail}; compiled in the profile run: {found.compiled}"
+    if not worker.orders.live:
+        return [replace(row, reach=UNKNOWN, detail=detail)]
+    return [replace(row, reach=DEFAULT, evidence=Evidence.READ, detail=detail)]
+
+
+def _shared_rows(found: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str]) -> list[Row]:
+    """Return the row of R9 for a plugin that gives ranks their rows."""
+    overlay = engine_of(worker.source).overlay
+    splits = overlay is not None and overlay.splits and found.methods
+    return [judge_split(found, worker, known)] if splits else []
+
+
+def _broken_by_graphs(rows: Iterable[Row]) -> dict[Rule, str]:
+    broken = (row for row in rows if row.regime is Regime.CAPTURED and row.verdict in BROKEN)
+    return {row.rule: row.trace for row in broken}
+
+
+def _play_once_more(found: AuditedClass, worker: SourceWorker, planned: PlannedCase) -> JudgedCase:
+    """Play one more case, in the way that shows more of the class."""
+    # Graphs that are given the payload are those of whole steps.
+    way: Way = "methods" if found.methods and not (found.argument and found.forward) else "forward"
+    (judged,) = worker.judge([planned], found.model_class, way)
+    return judged
+
+
+def play_orders(found: AuditedClass, worker: SourceWorker) -> list[PlayedOrder]:
+    """Play every order of the engine on the class itself, or else on its methods.
+
+    Methods stand in where `forward` cannot be driven: `embed_input_ids` sets the payload, and the
+    outer forward gets and clears it.  On the classes of vLLM 0.19.1 to 0.33.0 that have both, the
+    same rules break on every order that a release takes.
+    """
+    orders = worker.orders
+    replayed = () if found.argument and not found.replayed_at else orders.replayed
+    return [
+        *_play_orders(found, worker, orders.live, replayed=False),
+        *_play_orders(found, worker, replayed, replayed=True),
+    ]
+
+
+def reach_in(
+    rule: Rule, found: AuditedClass, worker: SourceWorker, played: Iterable[PlayedOrder]
+) -> tuple[str, Evidence | None]:
+    """Return how the engine comes to break `rule`, by the orders that were played, and what that rests on.
+
+    `latent` is said only of a class that was driven in the engine's own call order, and of a rule with a
+    written argument (`catalogue.latent`), `unknown` otherwise: its `embed_input_ids` and `forward` may do
+    more than to call the methods.
+    """
+    source = worker.source
+    orders = [one.order for one in played if rule in one.judged.broken]
+    reach = reach_of(orders, source.version)
+    if reach != LATENT:
+        return reach, evidence_of(orders, source.version)
+    driven = found.forward and worker.orders.live
+    argued = latent_argument(source.package, rule) is not None
+    return (LATENT, Evidence.READ) if driven and argued else (UNKNOWN, None)
+
+
+def _play_orders(
+    found: AuditedClass, worker: SourceWorker, orders: Sequence[Order], *, replayed: bool
+) -> list[PlayedOrder]:
+    way: Way = "forward" if found.forward else "methods"
+    judged = _play(found, worker, way, [order.trace for order in orders], replayed=replayed)
+    return [PlayedOrder(order, each) for order, each in zip(orders, judged, strict=True)]
+
+
+def _play(
+    found: AuditedClass,
+    worker: SourceWorker,
+    way: Way,
+    traces: Iterable[Trace] | None,
+    *,
+    replayed: bool = False,
+) -> list[JudgedCase]:
+    """Play traces, by default the audit traces, and judge them."""
+    buffer = replace(buffer_of(worker.source, found.model_class), replayed=replayed)
+    return worker.judge(plan_audit(WHERE, buffer, traces), found.model_class, way)
+
+
+def _with_reach(row: Row, found: AuditedClass, worker: SourceWorker, played: Sequence[PlayedOrder]) -> Row:
+    if row.verdict not in BROKEN:
+        return row
+    # An order of the other regime does not lead to this fault.
+    mine = [one for one in played if one.judged.case.regime is row.regime]
+    reach, evidence = reach_in(row.rule, found, worker, mine)
+    if row.regime is Regime.CAPTURED and reach.startswith(FLAG) and found.graphs_settings:
+        reach = f"{FLAG}{found.graphs_settings}"
+    needed = engine_of(worker.source).needs.get(found.model_class)
+    if needed and reach == DEFAULT:
+        reach = f"{FLAG}{needed}"
+    detail = f"{row.detail}{_tried(mine)}" if reach == UNKNOWN else row.detail
+    return replace(row, reach=reach, evidence=evidence, detail=detail)
+
+
+def _tried(played: Sequence[PlayedOrder]) -> str:
+    """Return how many orders did not lead to a fault whose reach is unknown."""
+    return (
+        f"; {plural(len(played), 'order')} of the engine tried"
+        if played
+        else "; no order of the engine is known"
+    )

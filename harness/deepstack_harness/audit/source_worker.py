@@ -1,0 +1,263 @@
+"""Warm workers that define and drive the classes of one source; this process only cuts them and judges.
+
+`SourceWorker` drives all classes of a source, `FamilyWorker` the one class that a source has for a model
+family.  A worker has no network: this process reads every file that a call is about, from `source`, before
+the call.  A release is cached by that, if need be privately, and the worker finds it on the disk.
+
+Controls are buffers of ours that are played behind a source in its worker.
+
+Code under test shares a process with the code that measures it, and may replace that code, on purpose or
+by accident.  Judging is out of its reach.  Behind each source `reference` has to pass in the same process,
+and a mutant of each rule has to be caught.  This detects a worker that measures nothing any more; it does
+not detect code that lets go of the harness before the controls, or that knows them.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from deepstack_harness.audit.standing import Standing
+from deepstack_harness.catalogue.buffers import MUTANTS
+from deepstack_harness.catalogue.orders import Orders, deciding_functions, orders_of
+from deepstack_harness.catalogue.plans import Where, plan_audit
+from deepstack_harness.contract.case import Case, PlannedCase, registered
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.oracles.judge import JudgedCase, judge_cases
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.engines.discover import ArgumentCut, FoundCut
+from deepstack_harness.engines.known import cut_methods_of, cuts_of, open_source
+from deepstack_harness.engines.syntax import function_hashes
+from deepstack_harness.errors import HarnessError, Reason
+from deepstack_harness.play.case_worker import (
+    DEFINE,
+    DESCRIBE,
+    WHERE_RETURNED,
+    CaseWorker,
+    SourceClass,
+    Way,
+    observation_of,
+)
+from deepstack_harness.sources.source import buffer_of
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import WorkerEnd, value_of
+from deepstack_harness.workers.profiles import (
+    COMPILE,
+    COMPILE_LIMITS,
+    CONTRACT,
+    CONTRACT_LIMITS,
+)
+
+MOST_ENDS = 3
+"""Workers that one class may end before the rest of its cases is left out: each may take its whole time."""
+
+
+def judge_plan(
+    plan: Iterable[PlannedCase], worker: CaseWorker, source: SourceClass | None = None
+) -> list[JudgedCase]:
+    """Play a plan, one case after the other, and judge each.
+
+    `source` is the class of a source that all cases are about.  A class that has ended its worker three
+    times is given up: the cases behind are not judged.  Raises the errors that the worker raised.
+    """
+
+    def play(case: Case) -> Observation:
+        return observation_of(case, worker.play(case, source))
+
+    return list(judge_cases(plan, play, given_up=gives_up(worker)))
+
+
+def gives_up(worker: CaseWorker) -> Callable[[], str]:
+    """Return a function that says why no more cases are played, as soon as the worker was ended thrice."""
+    before = worker.ends
+
+    def given_up() -> str:
+        if worker.ends - before < MOST_ENDS:
+            return ""
+        return f"not played: the process that played other cases was ended {MOST_ENDS} times"
+
+    return given_up
+
+
+_RIGHT = "reference"
+_WHERE = Where("qwen3_vl")
+CONTROLS = tuple(
+    next(name for name, mutant in MUTANTS.items() if mutant.rule is rule and mutant.arm == "eager")
+    for rule in (Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R8)
+)
+"""A mutant of each rule that the methods of a buffer keep or break, and that shows without a decoder."""
+
+
+def failed_control(worker: CaseWorker) -> str | None:
+    """Play the controls in a worker that played code under test; return what went wrong, None for nothing."""
+    try:
+        return _reference_fails(worker) or next(
+            filter(None, (_passes(name, worker) for name in CONTROLS)), None
+        )
+    except HarnessError as error:
+        return f"the controls behind it could not be played: {error}"
+
+
+def unjudged(standing: Standing, why: str) -> Standing:
+    """Return a standing whose rows are ERROR: its worker measured wrongly."""
+    rows = (replace(row, verdict=Verdict.ERROR, value=None, detail=why) for row in standing.rows)
+    return replace(standing, rows=tuple(rows))
+
+
+def _reference_fails(worker: CaseWorker) -> str | None:
+    judged = judge_plan(_plan(_RIGHT), worker)
+    wrong = sorted({rule for one in judged for rule in one.broken})
+    if wrong:
+        return f"{_NOT_TRUSTED}: '{_RIGHT}', which keeps every rule, breaks {', '.join(wrong)} behind it"
+    if not all(one.observation.steps and not one.observation.ended for one in judged):
+        return f"{_NOT_TRUSTED}: '{_RIGHT}' cannot be played behind it"
+    return None
+
+
+def _passes(name: str, worker: CaseWorker) -> str | None:
+    rule = MUTANTS[name].rule
+    for planned in _plan(name):
+        if any(rule in one.broken for one in judge_plan([planned], worker)):
+            return None
+    return f"{_NOT_TRUSTED}: '{name}', which breaks {rule}, is not caught behind it"
+
+
+_NOT_TRUSTED = "the worker measures wrongly after it ran this source"
+
+
+def _plan(name: str) -> list[PlannedCase]:
+    return plan_audit(_WHERE, registered(name))
+
+
+@dataclass(frozen=True)
+class AuditedClass:
+    """One deepstack class of a source, and the ways in which it can be driven.
+
+    `refusals` say why a way cannot be taken, `note` what the class shares with another one.  `ended` says
+    how the worker ended that defined the class; then nothing else is known.
+
+    `splits` is True for a function that splits a payload over ranks.  `compiled` is the place and the name of
+    the compiled text model behind the class, and `uncompiled` says why there is none.
+
+    `argument` is True for an engine whose graphs are given a step's payload as an argument.  Then
+    `replayed_at` is the place of the replay of its graphs, empty where they cannot be driven, and
+    `not_driven` says why.  `lost` says what they lose, `graphs_note` is what else is known of them, and
+    `graphs_settings` are the engine's options that lead to them, where its orders do not say it.
+    `patched_at` is the place of what a plugin does to the class.
+    """
+
+    model_class: str
+    member: str
+    methods: bool = False
+    forward: bool = False
+    refusals: tuple[Reason, ...] = ()
+    note: str = ""
+    ended: str | None = None
+    argument: bool = False
+    replayed_at: str = ""
+    patched_at: str = ""
+    lost: str = ""
+    not_driven: Reason | None = None
+    graphs_note: str = ""
+    graphs_settings: str = ""
+    splits: bool = False
+    compiled: str = ""
+    uncompiled: str = ""
+
+    @property
+    def can_be_judged(self) -> bool:
+        """True if there is something to say about the class."""
+        return self.methods or self.forward or self.splits or self.ended is not None
+
+
+class SourceWorker(CaseWorker):
+    """A warm worker that drives all classes of the source that `text` names."""
+
+    def __init__(self, text: str, limits: Limits = CONTRACT_LIMITS) -> None:
+        """Raise `UsageError` for what is no source, `MachineError` where it cannot be fetched."""
+        super().__init__(limits, sandbox=CONTRACT)
+        self.text, self.source = text, open_source(text)
+
+    @cached_property
+    def orders(self) -> Orders:
+        """The orders in which the engine of this source calls its classes.
+
+        Those that were recorded are among them where this source decides as the recorded one did.  Raises
+        `MachineError` where a file that decides cannot be fetched.
+        """
+        hashes = function_hashes(self.source, deciding_functions(self.source.package))
+        return orders_of(self.source.package, hashes)
+
+    def classes(self) -> list[AuditedClass]:
+        """Find all deepstack classes, and define each in the worker; raise what `cuts_of` raises."""
+        return [self._define(cut) for cut in cuts_of(self.source)]
+
+    def judge(self, plan: Iterable[PlannedCase], model_class: str, way: Way) -> list[JudgedCase]:
+        """Play a plan on a class and judge it, as `judge_plan` does."""
+        return judge_plan(plan, self, SourceClass(self.text, model_class, way))
+
+    def failed_control(self) -> str | None:
+        """Return what shows that the worker measures wrongly after all that it ran; None for nothing."""
+        return failed_control(self)
+
+    def _define(self, cut: FoundCut) -> AuditedClass:
+        result = self.call(DEFINE, {"text": self.text, "model_class": cut.model_class})
+        if isinstance(result, WorkerEnd):
+            return AuditedClass(cut.model_class, cut.member, note=cut.note, ended=result.sentence)
+        ways = value_of(result, f"the definition of {cut.model_class}")
+        found = AuditedClass(
+            cut.model_class, cut.member, ways.methods, ways.forward, ways.refusals, ways.note or cut.note,
+            splits=ways.splits, compiled=ways.compiled, uncompiled=ways.uncompiled,
+        )  # fmt: skip
+        if cut.patch is not None:
+            found = replace(found, patched_at=cut.patch.at)
+        graphs_at = _graphs_at(cut)
+        if graphs_at is None:
+            return found
+        place = graphs_at if ways.replays else ""
+        found = replace(found, argument=True, replayed_at=place, lost=ways.lost, not_driven=ways.not_driven)
+        if not isinstance(cut.methods, ArgumentCut):
+            return found
+        runner = cut.methods
+        return replace(found, graphs_note=runner.replay_note, graphs_settings=runner.replay_settings)
+
+
+def _graphs_at(cut: FoundCut) -> str | None:
+    """Return the place of a class's own graphs, empty where it is not known; None for a class without."""
+    if isinstance(cut.methods, ArgumentCut):
+        return cut.methods.replayed_at
+    return (cut.patch.step_at or None) if cut.patch else None
+
+
+class FamilyWorker(CaseWorker):
+    """A warm worker that plays cases on the get, set and clear of one class; other buffers are ours."""
+
+    def __init__(self, text: str, family: str, limits: Limits = COMPILE_LIMITS) -> None:
+        """Define the class in a worker.
+
+        `text` names the source.  Raises `UsageError` for what is no source or has no such class,
+        `MachineError` where the source cannot be fetched or the worker ended.
+        """
+        super().__init__(limits, sandbox=COMPILE)
+        self.source = open_source(text)
+        cut_methods_of(self.source, family)
+        self._named = SourceClass(text, "", family=family)
+        described = value_of(
+            self.call(DESCRIBE, {"source": self._named}), f"the class of {self.source.label} for {family}"
+        )
+        self.model_class, self.filename = described.model_class, described.filename
+        self.buffer = buffer_of(self.source, self.model_class)
+
+    def observe(self, case: Case) -> Observation:
+        """Play a case; raises the error that the worker raised."""
+        named = self._named if case.buffer == self.buffer else None
+        return observation_of(case, self.play(case, named))
+
+    def where_returned(self, case: Case, seen: Observation, tokens: int) -> str:
+        """Return FILE:LINE of the `return` by which an empty buffer answers `get(tokens)`."""
+        sizes = (case.trace.capacity, seen.hidden, seen.levels)
+        result = self.call(WHERE_RETURNED, {
+            "source": self._named, "tokens": tokens, "sizes": sizes, "dtype": seen.dtype,
+            "device": seen.device,
+        })  # fmt: skip
+        return value_of(result, "the line of an answer")

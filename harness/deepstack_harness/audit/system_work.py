@@ -1,0 +1,83 @@
+"""Observe the range class and the dual-stream helpers of a source, in the worker that runs them."""
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+
+from deepstack_harness.audit.cut_systems import RANGES_CLASS
+from deepstack_harness.audit.ranges import OTHER_KIND, bind_range, observe_ranges, range_named, step_costs_of
+from deepstack_harness.audit.streams.model_check import rehearse
+from deepstack_harness.audit.streams.projections import DualStream, helpers_of
+from deepstack_harness.audit.streams.subgraphs import (
+    LAYERS_SUBGRAPHS as LAYERS,
+)
+from deepstack_harness.audit.streams.subgraphs import (
+    count_growth,
+    observe_results,
+)
+from deepstack_harness.contract.facts import OnDevice, OrderingObservation, System, SystemSubject
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.workers.child import Channel
+
+
+def observe_ordering(
+    subject: SystemSubject,
+    way: DualStream,
+    *,
+    backends: Sequence[str] = ("aot_eager",),
+    growth: str = "aot_eager",
+    layers: Sequence[int] = LAYERS,
+    on_device: OnDevice | None = None,
+) -> OrderingObservation:
+    """Return the facts of `way` on the CPU, and what was seen `on_device`.
+
+    A way that stands for its op is compiled: the op once by `backends`, stacks of as many
+    `layers` by `growth` (`aot_eager`, `inductor`).  Behind one op all ways are the same
+    to a compiler.  Raises `NotMeasured`.
+    """
+    subgraphs = count_growth(layers, named=way.named, backend=growth) if way.subgraphs else ()
+    return OrderingObservation(
+        subject,
+        tuple(rehearse(setting) for setting in way.settings),
+        observe_results(way, backends if way.subgraphs else ()),
+        subgraphs,
+        on_device,
+        str(torch.__version__),
+    )
+
+
+def observe_range(channel: Channel, text: str) -> dict[str, object]:
+    """Question the range class of a source; return the fields of an `ObservedRange`.
+
+    Raises `UsageError` where the source has no such class.
+    """
+    source = open_source(text)
+    channel.phase(f"the questions to {RANGES_CLASS}")
+    bound = bind_range(source)
+    subject = SystemSubject(System.PLACEHOLDER_RANGES, source.label, RANGES_CLASS, source.package)
+    seen = observe_ranges(subject, bound.make)
+    found: dict[str, object] = {"observation": seen, "where": f"{bound.filename}:{bound.line}"}
+    ours = OTHER_KIND.get(seen.kept_as)
+    if ours is not None:  # a class whose answers are wrong has findings instead of a cost
+        channel.phase(f"the cost of {RANGES_CLASS}")
+        try:
+            found["costs"] = list(step_costs_of({"theirs": bound.make, ours: range_named(ours)}).values())
+        except Exception as error:  # noqa: BLE001  # what a class raises is no bug of ours
+            found["not_measured"] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def observe_helpers(channel: Channel, text: str) -> None:
+    """Record every dual-stream helper of a source; send an `ObservedHelper` of each as a fact.
+
+    Raises `UsageError` where the source has none.
+    """
+    source = open_source(text)
+    channel.phase("the definition of the helpers")
+    for code, way in helpers_of(source):
+        channel.phase(code.name)
+        subject = SystemSubject(System.DUAL_STREAM, source.label, code.name, source.package)
+        seen = observe_ordering(subject, way)
+        fact = {"observation": seen, "where": f"{code.filename}:{code.line}"}
+        channel.fact(msgspec.to_builtins(fact))

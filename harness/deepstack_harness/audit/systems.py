@@ -1,0 +1,346 @@
+"""Judge the systems that play no trace: placeholder ranges, dual streams and generated kernels.
+
+Each system has an auditor, which answers in rows; systems are named in `catalogue.registry.SYSTEMS`,
+and `repro` and `audit` ask them through `SystemAuditor`.  Only variants of ours run in this process,
+and what imports torch is imported for them alone: those of a source run in its worker.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import msgspec
+from typing_extensions import TypeIs, override
+
+from deepstack_harness.audit.cut_systems import RANGES_CLASS, helper_file, range_file
+from deepstack_harness.audit.source_worker import SourceWorker, unjudged
+from deepstack_harness.audit.standing import Standing, beside_known
+from deepstack_harness.catalogue.incidents import Incident, catalogue
+from deepstack_harness.catalogue.known import known_of
+from deepstack_harness.catalogue.registry import SYSTEMS, SYSTEMS_OF_SOURCES
+from deepstack_harness.compile.kernels import Measurement, Subject, measure
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.facts import (
+    OrderingObservation,
+    RangeObservation,
+    SchedulingCost,
+    System,
+    SystemSubject,
+)
+from deepstack_harness.contract.oracles import (
+    compiler as kernels,
+)
+from deepstack_harness.contract.oracles import (
+    neighbours as ordering,
+)
+from deepstack_harness.contract.oracles import (
+    neighbours as ranges,
+)
+from deepstack_harness.contract.oracles.judge import effect_of
+from deepstack_harness.contract.oracles.trace_audit import error
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement, Row, RuleVerdicts, Verdict
+from deepstack_harness.engines.known import engine_of
+from deepstack_harness.errors import NotMeasured, UsageError
+from deepstack_harness.sources.source import Source
+from deepstack_harness.text import plural
+from deepstack_harness.workers.outcomes import WorkerEnd, value_of
+from deepstack_harness.workers.remote import Remote
+
+
+@dataclass(frozen=True)
+class JudgedSubject(RuleVerdicts):
+    """One subject of an incident, judged: a row for each rule, and the rules that it must break.
+
+    `must_break` is None where no catalogue says so (a user's source).  `figures` are further
+    measurements, in words: ratios, counts.  `where` is the file and line that was judged, of a source.
+    """
+
+    subject: str
+    must_break: frozenset[Rule] | None
+    rows: tuple[Row, ...]
+    figures: str = ""
+    where: str = ""
+
+    @property
+    @override
+    def verdicts(self) -> Collection[tuple[Rule, Verdict]]:
+        return [(row.rule, row.verdict) for row in self.rows]
+
+    @property
+    def records(self) -> tuple[Row, ...]:
+        """The rows as programs read them, the figures among their details."""
+        return tuple(
+            replace(row, detail="; ".join(filter(None, [row.detail, self.figures]))) for row in self.rows
+        )
+
+    @property
+    def as_expected(self) -> bool:
+        """Say whether exactly the expected rules are broken, and every rule could be judged."""
+        return self.breaks_exactly(self.must_break)
+
+
+class SystemAuditor(Protocol):
+    """Auditor of the incidents of one system: it judges their subjects."""
+
+    def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
+        """Judge every faulty and every fixed variant."""
+        ...
+
+    def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
+        """Judge the classes and helpers that a source has of the system.
+
+        Raises `UsageError` where the source, or any source, has nothing of the kind.
+        """
+        ...
+
+
+def system_of(incident: Incident) -> SystemAuditor:
+    """Return the auditor of an incident's system; raises `UsageError` for an unknown system."""
+    return SYSTEMS.load(incident.system, _makes_auditors, "a class of the protocol SystemAuditor")()
+
+
+def _makes_auditors(found: object) -> TypeIs[Callable[[], SystemAuditor]]:
+    return isinstance(found, type)
+
+
+def must_break(incident: Incident, variant: str) -> frozenset[Rule]:
+    """Return the rules that a variant must break: all of the incident's for a faulty one, none for others."""
+    return frozenset(incident.rules) if variant in incident.faulty else frozenset()
+
+
+@dataclass(frozen=True)
+class SourceSystems:
+    """The judged subjects of one source, and a sentence for each system that the source lacks."""
+
+    label: str
+    judged: tuple[JudgedSubject, ...]
+    refusals: tuple[str, ...]
+
+    @property
+    def standings(self) -> list[Standing]:
+        """The subjects, in the form in which the audit sums up classes."""
+        return [Standing(self.label, one.subject, one.rows) for one in self.judged]
+
+    def unjudged(self, why: str) -> "SourceSystems":
+        """Return the same subjects with every rule ERROR: their worker measured wrongly."""
+        found = zip(self.judged, self.standings, strict=True)
+        judged = (replace(one, rows=unjudged(standing, why).rows) for one, standing in found)
+        return replace(self, judged=tuple(judged))
+
+
+def judge_systems(worker: SourceWorker) -> SourceSystems:
+    """Judge every system that sources have something of, with known failures told apart.
+
+    Raises `MachineError` where a file cannot be fetched.
+    """
+    judged: list[JudgedSubject] = []
+    refusals: list[str] = []
+    if not engine_of(worker.source).systems:
+        return SourceSystems(worker.source.label, (), ())
+    for incident in catalogue():
+        if incident.system in SYSTEMS_OF_SOURCES:
+            try:
+                judged += _beside_known(worker.source, _judge_system(incident, worker))
+            except UsageError as error:
+                refusals.append(str(error))
+    return SourceSystems(worker.source.label, tuple(judged), tuple(refusals))
+
+
+def _judge_system(incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
+    for subject in system_of(incident).theirs(incident, worker):
+        # An audit is about rules, not about an incident.
+        yield replace(subject, rows=tuple(replace(row, incident=None) for row in subject.rows))
+
+
+def _beside_known(source: Source, found: Iterable[JudgedSubject]) -> list[JudgedSubject]:
+    known = partial(known_of, source.package, source.version)
+    return [replace(each, rows=tuple(beside_known(each.rows, known(each.subject)))) for each in found]
+
+
+class PlaceholderRanges:
+    """The auditor of R12, which also measures the cost of a scheduling step."""
+
+    def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
+        """Judge every variant; those that differ only in how the sum is kept have a cost."""
+        from deepstack_harness.audit.ranges import OTHER_KIND, observe_ranges, range_named, step_costs_of
+
+        costs = step_costs_of({name: range_named(name) for name in OTHER_KIND})
+        for name in incident.revisions:
+            subject = SystemSubject(System.PLACEHOLDER_RANGES, name)
+            seen = observe_ranges(subject, range_named(name))
+            row = _system_row(incident, subject, ranges.judge_ranges(seen), seen.torch)
+            cost = _compared(costs[name], costs[OTHER_KIND[name]]) if name in costs else ""
+            yield JudgedSubject(name, must_break(incident, name), (row,), _joined(_kept(seen), cost))
+
+    def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
+        """Judge the class of the source, with its cost against our variant of the other kind."""
+        range_file(worker.source)
+        result = worker.call(_OBSERVE_RANGE, {"text": worker.text})
+        if isinstance(result, WorkerEnd):
+            yield _ended(incident, System.PLACEHOLDER_RANGES, RANGES_CLASS, Rule.R12, worker, result)
+            return
+        found = value_of(result, f"questions to {RANGES_CLASS}")
+        seen = found.observation
+        row = _system_row(incident, seen.subject, ranges.judge_ranges(seen), seen.torch)
+        cost = _compared(*found.costs) if found.costs else ""
+        refused = f"cost not measured: {found.not_measured}" if found.not_measured else ""
+        yield JudgedSubject(RANGES_CLASS, None, (row,), _joined(_kept(seen), cost, refused), found.where)
+
+
+class DualStreams:
+    """The auditor of R13: orders of the streams, results, distinct subgraphs."""
+
+    def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
+        """Judge every variant."""
+        from deepstack_harness.audit.streams.projections import dual_stream_named
+        from deepstack_harness.audit.system_work import observe_ordering
+
+        for name in incident.revisions:
+            subject = SystemSubject(System.DUAL_STREAM, name)
+            seen = observe_ordering(subject, dual_stream_named(name))
+            row = _system_row(incident, subject, ordering.judge_ordering(seen), seen.torch)
+            yield JudgedSubject(name, must_break(incident, name), (row,), _played(seen))
+
+    def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
+        """Judge every helper of the source; none stands for an op, so nothing is compiled."""
+        helper_file(worker.source)
+        result = worker.call(_OBSERVE_HELPERS, {"text": worker.text})
+        for fact in result.facts:
+            found = msgspec.convert(fact, ObservedHelper)
+            seen = found.observation
+            row = _system_row(incident, seen.subject, ordering.judge_ordering(seen), seen.torch)
+            yield JudgedSubject(seen.subject.model_class or "", None, (row,), _played(seen), found.where)
+        if isinstance(result, WorkerEnd):
+            yield _ended(incident, System.DUAL_STREAM, result.phase, Rule.R13, worker, result)
+        else:
+            value_of(result, "dual-stream helpers")
+
+
+class ObservedRange(msgspec.Struct):
+    """The range class of a source: its answers, costs of a step (its own, ours), and FILE:LINE."""
+
+    observation: RangeObservation
+    where: str
+    costs: tuple[SchedulingCost, ...] = ()
+    not_measured: str = ""
+
+
+class ObservedHelper(msgspec.Struct):
+    """One dual-stream helper of a source, and FILE:LINE where it begins."""
+
+    observation: OrderingObservation
+    where: str
+
+
+_WORK = "deepstack_harness.audit.system_work"
+_OBSERVE_RANGE = Remote(f"{_WORK}:observe_range", ObservedRange)
+_OBSERVE_HELPERS = Remote(f"{_WORK}:observe_helpers", type(None))
+
+
+def _ended(
+    incident: Incident, system: System, name: str, rule: Rule, worker: SourceWorker, end: WorkerEnd
+) -> JudgedSubject:
+    """Return ERROR for a class or function that ended the process which ran it."""
+    subject = SystemSubject(system, worker.source.label, name, worker.source.package)
+    return JudgedSubject(name, None, (_system_row(incident, subject, error(rule, end.sentence), ""),))
+
+
+def _system_row(incident: Incident, subject: SystemSubject, said: Judgement, torch: str) -> Row:
+    return Row(
+        incident=incident.id, system=subject.system, engine=subject.engine, model_class=subject.model_class,
+        revision=subject.variant, source=subject.source, torch=torch,
+        **replace(said, effect=effect_of(said)).columns,
+    )  # fmt: skip
+
+
+def _kept(seen: RangeObservation) -> str:
+    return f"kept as {seen.kept_as}"
+
+
+def _compared(own: SchedulingCost, other: SchedulingCost) -> str:
+    cheap, dear = sorted([own.microseconds, other.microseconds])
+    return (
+        f"a scheduling step of {own.workload} takes {own.microseconds:.1f} us, "
+        f"with our '{other.variant}' {other.microseconds:.1f} us ({dear / cheap:.1f} times)"
+    )
+
+
+def _played(seen: OrderingObservation) -> str:
+    counts = ", ".join(f"{one.layers} -> {one.distinct}" for one in seen.subgraphs)
+    times = ", ".join(f"{one.seconds:.2f}" for one in seen.subgraphs)
+    orders = sum(recording.orders for recording in seen.recordings)
+    return _joined(
+        f"{plural(orders, 'order')} played",
+        f"layers -> distinct subgraphs {counts} (cold compile {times} s)" if counts else "",
+    )
+
+
+def _joined(*words: str) -> str:
+    return "; ".join(filter(None, words))
+
+
+_SLICED = Subject("granite4_vision", "granite_sliced", tokens=77, capacity=8192, profile_tokens=8192)
+VARIANTS: Mapping[str, Subject] = {
+    # Traced with as many rows as the buffer has, both sizes would be one symbol; so the code alone tells.
+    "granite_rows": replace(_SLICED, revision="granite_rows", profile_tokens=512),
+    "granite_full": replace(_SLICED, revision="granite_full"),
+    "granite_full_cut_in_graph": replace(_SLICED, revision="granite_full", profile_tokens=512),
+    "granite_sliced": _SLICED,
+}
+"""Revisions in the run that shows them; traced below the capacity, `granite_full` is cut in the graph."""
+
+
+class Kernels:
+    """R10, of code generated for the CPU; nothing of it is run."""
+
+    def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
+        """Judge every variant; one child measures all."""
+        subjects = [_variant(name) for name in incident.revisions]
+        for name, subject, (said, seen) in zip(
+            incident.revisions, subjects, _judge_kernel_variant(subjects), strict=True
+        ):
+            row = _kernel_row(incident, name, subject, said, seen)
+            yield JudgedSubject(name, must_break(incident, name), (row,), _figures(seen) if seen else "")
+
+    def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
+        """Raise `UsageError`: no class of a source is compiled here."""
+        raise UsageError(
+            f"incident {incident.id} is about code generated for decoders of ours, "
+            f"and no class of {worker.source.label} is compiled for it: leave --source out"
+        )
+
+
+def _variant(name: str) -> Subject:
+    if name not in VARIANTS:
+        raise UsageError(f"unknown variant '{name}' of system kernels; known are {', '.join(VARIANTS)}")
+    return VARIANTS[name]
+
+
+def _judge_kernel_variant(subjects: Sequence[Subject]) -> list[tuple[Judgement, Measurement | None]]:
+    try:
+        found = measure(subjects)
+    except NotMeasured as why:
+        return [(error(Rule.R10, str(why)), None) for _ in subjects]
+    return [(kernels.judge_kernels(seen.calls, seen.subject.tokens), seen) for seen in found]
+
+
+def _figures(seen: Measurement) -> str:
+    call = seen.calls[-1]
+    size = (
+        f"{call.largest.points:,} points ({call.largest.symbolic_points}, n = {call.symbols.get('n', '-')})"
+    )
+    return f"{len(call.generated)} generated kernels, the largest has {size}"
+
+
+def _kernel_row(
+    incident: Incident, name: str, subject: Subject, said: Judgement, seen: Measurement | None
+) -> Row:
+    arm = ArmSpec.parse(subject.arm)
+    return Row(
+        incident=incident.id, system=incident.system, family=seen.family if seen else subject.family,
+        revision=name, arm=arm.name, guard_policy=arm.guards, shape_policy=arm.shapes, backend=arm.backend,
+        capture=arm.capture, dtype=subject.dtype, torch=seen.torch if seen else "",
+        **replace(said, effect=effect_of(said)).columns,
+    )  # fmt: skip

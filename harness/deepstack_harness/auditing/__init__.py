@@ -1,1 +1,0 @@
-"""Audits of the classes and helpers of a package source."""

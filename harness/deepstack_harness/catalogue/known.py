@@ -1,0 +1,234 @@
+"""Known failures of releases, known carriers, upstream reports and live faults, read from `fixtures/`.
+
+`known_failures.toml` has the rules that released classes are known to break, `known_carriers.toml` what
+carries a payload and cannot be driven.  `upstream.toml` has the state of upstream issues and pull
+requests.  `live_faults.toml` has faults that were read in the code of the newest engines, and what became of
+each.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Literal
+
+import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+from deepstack_harness.catalogue.orders import covers
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Shape
+from deepstack_harness.files import DataFile
+
+
+class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rules that classes (`*`: all) of some releases break, and the upstream issue that they wait for.
+
+    `regimes` are those in which they are broken, and `shapes` say what goes wrong.  Any other fault of the
+    same rule is new.  Empty stands for all shapes, and for either regime or both.
+    """
+
+    package: str
+    releases: str
+    classes: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    reference: str
+    regimes: tuple[Regime, ...] = ()
+    shapes: tuple[Shape, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a range that cannot be parsed; msgspec adds where it stands in the file."""
+        try:
+            SpecifierSet(self.releases)
+        except InvalidSpecifier as error:
+            raise ValueError(str(error)) from None
+
+    def is_about(self, package: str, version: Version | None, model_class: str) -> bool:
+        """Tell whether this entry speaks of that class of that version; see `releases.covers`."""
+        named = "*" in self.classes or model_class in self.classes
+        return named and package == self.package and covers(self.releases, version)
+
+
+class KnownRules(dict[Rule, str]):
+    """The known failures of one class, rule -> reference, and which faults of a rule they are about."""
+
+    def __init__(self, entries: Iterable[KnownFailure]) -> None:
+        """Take the entries that are about the class."""
+        self._entries = tuple(entries)
+        super().__init__({rule: entry.reference for entry in self._entries for rule in entry.rules})
+
+    def covers(self, rule: Rule, regime: Regime, shape: str | None) -> bool:
+        """Tell whether a fault of a rule is a known one."""
+        return any(
+            rule in entry.rules
+            and regime in (entry.regimes or (regime,))
+            and shape in (entry.shapes or (shape,))
+            for entry in self._entries
+        )
+
+    def states(self, rule: Rule, regime: Regime) -> bool:
+        """Tell whether an entry names this regime, so that a rule that is kept in it has been mended."""
+        return any(rule in entry.rules and regime in entry.regimes for entry in self._entries)
+
+
+KNOWN_FAILURES = DataFile(
+    "fixtures/known_failures.toml", "a file of known failures", "failure", KnownFailure, version=4
+)
+
+
+def known_of(
+    package: str, version: Version | None, model_class: str, entries: Iterable[KnownFailure] | None = None
+) -> KnownRules:
+    """Return rule -> reference of the known failures of one class; none for an unknown version."""
+    chosen = KNOWN_FAILURES.entries if entries is None else entries
+    return KnownRules(entry for entry in chosen if entry.is_about(package, version, model_class))
+
+
+class KnownCarrier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Classes or functions of some releases that carry a payload and cannot be driven, with the reason.
+
+    `carriers` are their names and `files` the files that they lie in, both as patterns of `fnmatch`.
+    """
+
+    package: str
+    releases: str
+    files: tuple[str, ...]
+    carriers: tuple[str, ...]
+    reason: str
+
+    def __post_init__(self) -> None:
+        """Refuse a range that cannot be parsed, and an entry without a reason."""
+        try:
+            SpecifierSet(self.releases)
+        except InvalidSpecifier as error:
+            raise ValueError(str(error)) from None
+        if not self.reason.strip():
+            raise ValueError(f"{', '.join(self.carriers)}: a known carrier needs a reason")
+
+    def is_about(self, package: str, version: Version | None) -> bool:
+        """Tell whether this entry speaks of that version; see `releases.covers`."""
+        return package == self.package and covers(self.releases, version)
+
+    def names(self, carrier: str, member: str) -> bool:
+        """Tell whether this entry speaks of the class or function `carrier` of the file `member`."""
+        return any(fnmatchcase(carrier, pattern) for pattern in self.carriers) and any(
+            fnmatchcase(member, pattern) for pattern in self.files
+        )
+
+
+KNOWN_CARRIERS = DataFile(
+    "fixtures/known_carriers.toml", "a file of known carriers", "carrier", KnownCarrier, version=1
+)
+
+
+_REPOSITORIES: Mapping[str, str] = MappingProxyType(
+    {
+        "vllm": "vllm-project/vllm",
+        "vllm-ascend": "vllm-project/vllm-ascend",
+        "vllm-omni": "vllm-project/vllm-omni",
+        "tpu-inference": "vllm-project/tpu-inference",
+        "sglang": "sgl-project/sglang",
+        "pytorch": "pytorch/pytorch",
+        "FastDeploy": "PaddlePaddle/FastDeploy",
+        "Qwen3-VL": "QwenLM/Qwen3-VL",
+        "mlx-vlm": "Blaizzy/mlx-vlm",
+        "mlx-engine": "lmstudio-ai/mlx-engine",
+        "mbridge": "ISEEKYAN/mbridge",
+        "Megatron-Bridge": "NVIDIA-NeMo/Megatron-Bridge",
+        "ms-swift": "modelscope/ms-swift",
+        "onnxruntime-genai": "microsoft/onnxruntime-genai",
+        "LightLLM": "ModelTC/LightLLM",
+        "MNN": "alibaba/MNN",
+        "sonar": "dphnAI/sonar",
+        "TensorRT-LLM": "NVIDIA/TensorRT-LLM",
+    }
+)
+
+
+class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An issue or a pull request, and its state in the month `seen` (`2026-08`).
+
+    `reason` says why the catalogue has no incident of it; it is empty where one has the reference.
+    """
+
+    reference: str
+    kind: Literal["issue", "pull request"]
+    state: Literal["open", "closed", "merged"]
+    seen: str
+    reason: str = ""
+
+
+UPSTREAM = DataFile("fixtures/upstream.toml", "a file of upstream reports", "report", Report)
+
+
+def state_of(reference: str) -> str | None:
+    """Return `pull request, open in 2026-08`; None for a reference whose state nobody wrote down."""
+    report = next((each for each in UPSTREAM.entries if each.reference == reference), None)
+    return f"{report.kind}, {report.state} in {report.seen}" if report else None
+
+
+def link_of(reference: str) -> str | None:
+    """Return the address of a reference such as `vllm 43602`; None for one that is not upstream.
+
+    GitHub leads from the address of an issue to the pull request of that number.
+    """
+    project, _, number = reference.partition(" ")
+    repository = _REPOSITORIES.get(project)
+    return f"https://github.com/{repository}/issues/{number}" if repository and number.isdecimal() else None
+
+
+class FaultState(StrEnum):
+    """Verdict on a fault that was read or seen in an engine's code."""
+
+    REPRODUCED = "reproduced"
+    REFUTED = "refuted"
+    UNKNOWN = "unknown"
+
+
+class Seen(StrEnum):
+    """Way in which the engine's own code was judged."""
+
+    RUN = "run"
+    READ = "read"
+
+
+class LiveFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A fault of some versions of a package, and the commands that show its mechanism.
+
+    `incident` is the entry of the catalogue with that mechanism.  `why` says what refutes the fault, or what
+    it would take to know.  `upstream` is the text that could be sent to the project.
+    """
+
+    id: str
+    package: str
+    versions: str
+    title: str
+    state: FaultState
+    seen: Seen
+    reach: str
+    incident: str = ""
+    commands: tuple[str, ...] = ()
+    why: str = ""
+    upstream: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a reproduced fault without a command or an incident, and any other without a reason."""
+        if self.state is FaultState.REPRODUCED:
+            if not (self.commands and self.incident):
+                raise ValueError(
+                    f"fault {self.id} is reproduced: say in 'commands' and 'incident' by what and as which"
+                )
+        elif not self.why or self.commands:
+            raise ValueError(f"fault {self.id} is {self.state}: say why, and leave 'commands' out")
+
+    @property
+    def outcome(self) -> str:
+        """The command that shows the fault, or the reason why none does."""
+        if self.state is FaultState.REPRODUCED:
+            return f"reproduced: deepstack-harness {self.commands[0]}"
+        return f"{self.state}: {self.why}"
+
+
+LIVE_FAULTS = DataFile("fixtures/live_faults.toml", "a file of live faults", "fault", LiveFault)

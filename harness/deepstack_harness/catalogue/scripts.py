@@ -1,0 +1,421 @@
+"""Standalone programs that show an incident or a finding, to attach to an upstream issue.
+
+The program of an incident needs torch and nothing of the harness, and its pytest file needs pytest too.  It
+prints a line for each wrong step and exits with 1.  One line is marked `# THE FAULT; the fix: ...`: with the
+statement of the mark in its place, the fault is gone.  The catalogue says what a program shows
+(`[incident.script]`).  `templates/` has, in a folder named by the incident's id, the buffer and the engine
+around it (`body.py.jinja`), or a whole script and test.  A body extends one of four bases: `compiled.jinja`
+(output of a compiled decoder against eager), `counted.jinja` (graphs built, guards kept), `replayed.jinja`
+(a captured graph), `rows.jinja` (the buffer alone).  Templates restate buffers in ten lines instead of
+inlining the revisions, which take 40 to 90: an issue has to be read.
+
+The program of a finding plays a trace on a buffer and compares every answer with the payload that was set
+last.  A buffer of ours is inlined with everything of ours that it uses; a class of the user's or of another
+package is imported.  Of a vLLM class the methods are cut out of the source that the program is called with.
+"""
+
+import ast
+import importlib
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+
+import jinja2
+
+from deepstack_harness.catalogue.buffers import BUFFERS, buffer_named
+from deepstack_harness.catalogue.incidents import DEEPSTACK, Incident, Script, catalogue
+from deepstack_harness.catalogue.registry import CALLERS, VARIANTS
+from deepstack_harness.contract.arm import ArmSpec, engine_flags
+from deepstack_harness.contract.case import ENGINE, parse_subject
+from deepstack_harness.contract.protocols import Family, payload_width
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step, Trace
+from deepstack_harness.errors import UsageError
+from deepstack_harness.text import one_line, printable
+
+_OURS = "deepstack_harness."
+_ERRORS = "deepstack_harness.errors"
+_DROPPED = frozenset({"rule", "arm", "name", "in_graph"})
+"""Class attributes that only the harness reads."""
+
+
+def inlined(made_by: type) -> str:
+    """Return the class and what it uses, without docstrings; what is used stands first.
+
+    Names of torch and of the standard library are imported; `import torch` itself is left to the
+    program.  Exceptions of the harness become plain ones.
+    """
+    collected = _Collected()
+    collected.add(made_by.__module__, made_by.__name__)
+    imports = [
+        f"from {module} import {', '.join(sorted(names))}"
+        for module, names in sorted(collected.imports.items())
+    ]
+    return "\n\n\n".join(["\n".join(imports), *collected.definitions])
+
+
+class _Collected:
+    """Definitions in an order in which each stands after those that it uses, and imports."""
+
+    def __init__(self) -> None:
+        self.imports: dict[str, set[str]] = {}
+        self.definitions: list[str] = []
+        self._seen: set[tuple[str, str]] = set()
+
+    def add(self, module: str, name: str) -> None:
+        """Collect what `module` binds to `name`; builtins and `import` statements need nothing."""
+        if (module, name) in self._seen:
+            return
+        self._seen.add((module, name))
+        node = _top_level(module).get(name)
+        if isinstance(node, ast.ImportFrom):
+            self._add_imported(str(node.module), name)
+        elif node is not None and not isinstance(node, ast.Import):
+            bare = _Bare().visit(deepcopy(node))
+            for used in ast.walk(bare):
+                if isinstance(used, ast.Name):
+                    self.add(module, used.id)
+            self.definitions.append(ast.unparse(bare))
+
+    def _add_imported(self, source: str, name: str) -> None:
+        if source == _ERRORS:
+            self.definitions.append(f"class {name}(Exception):\n    pass")
+        elif source.startswith(_OURS):
+            self.add(source, name)
+        else:
+            self.imports.setdefault(source, set()).add(name)
+
+
+@cache
+def _top_level(module: str) -> dict[str, ast.stmt]:
+    """Return the statement that binds each name at the top level of a module."""
+    bound: dict[str, ast.stmt] = {}
+    for node in ast.parse(inspect.getsource(importlib.import_module(module))).body:
+        match node:
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                bound |= {alias.asname or alias.name: node for alias in names}
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                bound[name] = node
+            case ast.Assign(targets=targets):
+                bound |= {target.id: node for target in targets if isinstance(target, ast.Name)}
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                bound[name] = node
+    return bound
+
+
+class _Bare(ast.NodeTransformer):
+    """Transformer that removes docstrings, `@override`, and class attributes that only the harness reads."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.decorator_list = [each for each in node.decorator_list if ast.unparse(each) != "override"]
+        return self._without_docstring(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        node.body = [each for each in node.body if not _is_dropped(each)] or [ast.Pass()]
+        return self._without_docstring(node)
+
+    def _without_docstring(self, node: ast.FunctionDef | ast.ClassDef) -> ast.AST:
+        if ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+        return self.generic_visit(node)
+
+
+def _is_dropped(node: ast.stmt) -> bool:
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return name in _DROPPED
+    return False
+
+
+_COMMENT_WIDTH = 100
+_LONGEST_LINE = 110
+_LIVE_OPS = frozenset({Op.PROFILE, Op.SET, Op.GET, Op.CLEAR, Op.FORWARD})
+_CAPTURED_OPS = frozenset({Op.CAPTURE, Op.SET, Op.REPLAY})
+
+
+def render_script(incident: Incident, family: str) -> str:
+    """Return a program of some 80 lines that plays the incident's trace and exits with 1.
+
+    `family` gives the number of levels and the hidden size; it is empty for an incident that plays no
+    trace.  Raises `UsageError` for an incident without a script, a family that the incident does not
+    have, and a trace that no script can play.
+    """
+    return _render("script", incident, family)
+
+
+def render_pytest(incident: Incident, family: str) -> str:
+    """Return a pytest file that is red on the fault; raises what `render_script` raises."""
+    return _render("test", incident, family)
+
+
+def render_upstream_test(incident: Incident) -> str:
+    """Return a test for the engine's own suite, which imports the engine and nothing of the harness.
+
+    Raises `UsageError` for an incident that has none.
+    """
+    made = environment()
+    name = f"{incident.id}/upstream.py.jinja"
+    having = sorted(
+        template.partition("/")[0]
+        for template in made.list_templates()
+        if template.endswith("/upstream.py.jinja")
+    )
+    if name.partition("/")[0] not in having:
+        raise UsageError(
+            f"incident {incident.id} has no test for an engine's own suite, only {', '.join(having)} has: "
+            "--pytest writes one that needs torch and pytest alone"
+        )
+    return _tidy(made.get_template(name).render(references=", ".join(incident.references)))
+
+
+def _render(kind: str, incident: Incident, family: str) -> str:
+    script = _script_of(incident)
+    template = _template(incident, kind)
+    text = template.render(
+        incident=incident,
+        revision=script.subject,
+        summary=_describe_subject(incident.system, script.subject),
+        needs=script.needs,
+        **(_trace_variables(incident, script, family) if incident.system == DEEPSTACK else {}),
+    )
+    return _tidy(text)
+
+
+def _template(incident: Incident, kind: str) -> jinja2.Template:
+    """Return the incident's own script or test, or the common one that includes the incident's body."""
+    made = environment()
+    known = set(made.list_templates())
+    own, body = f"{incident.id}/{kind}.py.jinja", f"{incident.id}/body.py.jinja"
+    if not {own, body} & known:
+        raise UsageError(
+            f"no script can be written for incident {incident.id} ({incident.name}): "
+            f"deepstack_harness/catalogue/templates has no folder '{incident.id}'"
+        )
+    return made.get_template(own if own in known else f"{kind}.py.jinja")
+
+
+def _trace_variables(incident: Incident, script: Script, family: str) -> dict[str, object]:
+    """Return the further variables of templates that play a trace."""
+    trace, spec = _trace_of(incident, script, family), ArmSpec.parse(script.arm)
+    model = _family_of(incident, family)
+    return {
+        "family": family, "flags": engine_flags(spec), "backend": spec.backend.compiler, "trace": trace,
+        "padded": _padded(trace), "levels": model.levels, "hidden": model.hidden,
+        "width": payload_width(model),
+    }  # fmt: skip
+
+
+def _describe_subject(system: str, subject: str) -> str:
+    """Describe what is inlined: the caller where the fault is the caller's, else the buffer."""
+    if system in VARIANTS:
+        variant = VARIANTS[system][subject]
+        return f"{variant.summary}; fault: {variant.fault}"
+    revision, caller = parse_subject(subject)
+    buffer = BUFFERS[revision].summary.rstrip(".")
+    if caller != ENGINE:
+        engine = CALLERS[caller].summary.rstrip(".")
+        rules = "every rule" if revision == "reference" else f"every rule but this: {buffer}"
+        return f"{engine[:1].lower()}{engine[1:]}, around a buffer that keeps {rules}"
+    return f"the buffer of {buffer}"
+
+
+def _tidy(text: str) -> str:
+    """Remove surplus empty lines, as a formatter does: two at most, one inside a class or function."""
+    text = re.sub(r"\n{2,}(?=[ ])", "\n\n", text)
+    return re.sub(r"\n{4,}", "\n\n\n", text).strip() + "\n"
+
+
+def environment() -> jinja2.Environment:
+    """Make the environment that renders all templates of this package."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("deepstack_harness.catalogue"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters["comment"] = _comment
+    made.filters["steps"] = _steps_list
+    return made
+
+
+def _steps_list(trace: Trace, *left_out: str) -> str:
+    """Render the trace as a list of (operation, tokens), on one line where it fits."""
+    pairs = [f'("{step.op}", {step.tokens})' for step in trace if step.op not in left_out]
+    line = f"STEPS = [{', '.join(pairs)}]"
+    if len(line) <= _LONGEST_LINE:
+        return line
+    return "\n".join(["STEPS = [", *(f"    {pair}," for pair in pairs), "]"])
+
+
+def _comment(text: str) -> str:
+    """Wrap each line into comment lines; continuation lines are indented."""
+    wrapped = [
+        textwrap.fill(
+            line,
+            _COMMENT_WIDTH,
+            initial_indent="# ",
+            subsequent_indent="#   ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.strip().splitlines()
+    ]
+    return "\n".join(wrapped) + "\n"
+
+
+def _script_of(incident: Incident) -> Script:
+    if incident.script is None:
+        have = ", ".join(each.id for each in catalogue() if each.script)
+        raise UsageError(
+            f"no script can be written for incident {incident.id} ({incident.name}); {have} have one"
+        )
+    return incident.script
+
+
+def _trace_of(incident: Incident, script: Script, family: str) -> Trace:
+    """Return the trace of the first run of `family` in which the subject breaks a rule under the arm."""
+    runs = [
+        run for run in incident.runs_of(family) if script.arm in run.arms and run.broken.get(script.subject)
+    ]
+    if not runs:
+        raise UsageError(
+            f"incident {incident.id} has no run of family '{family}' in which {script.subject} breaks a "
+            f"rule under '{script.arm}', which its script inlines"
+        )
+    trace, written = Trace.parse(runs[0].trace), _playable(script)
+    for step in trace:
+        plain = (step.levels, step.hidden) == (None, None)
+        if step.op not in written or not plain or not _fits(script, step, trace.capacity):
+            raise UsageError(
+                f"a script has no step '{step}' at capacity {trace.capacity}: "
+                f"it plays {', '.join(sorted(written))} of 1 to capacity tokens"
+            )
+    return trace
+
+
+def _playable(script: Script) -> frozenset[Op]:
+    """Return the operations that the script can play."""
+    if ArmSpec.parse(script.arm).captured:
+        return _CAPTURED_OPS
+    return _LIVE_OPS | {Op.RELOAD} if script.reloads else _LIVE_OPS
+
+
+def _fits(script: Script, step: Step, capacity: int) -> bool:
+    """Return whether the buffer of the script has room for the step, or grows for it."""
+    room = 2 * capacity if script.grows else capacity
+    return step.op is Op.RELOAD or 0 < step.tokens <= room
+
+
+def _family_of(incident: Incident, name: str) -> Family:
+    if not incident.has_family(name):
+        raise UsageError(
+            f"incident {incident.id} has no family '{name}'; it has {', '.join(incident.families)}"
+        )
+    from deepstack_harness.catalogue.registry import family_named  # imports torch
+
+    return family_named(name.partition(":")[0])
+
+
+def _padded(trace: Trace) -> Sequence[tuple[int, int]]:
+    """Return (tokens set, tokens asked for) of every step that asks for more than was set."""
+    pairs, tokens = [], 0
+    for step in trace:
+        if step.op is Op.SET:
+            tokens = step.tokens
+        elif 0 < tokens < step.tokens:
+            pairs.append((tokens, step.tokens))
+    return list(dict.fromkeys(pairs))
+
+
+_FINDING_WIDTH = 110
+_OPTIONS = ("layout", "dtype", "values", "grad", "fail")
+_NO_GRAPHS = frozenset({Op.CAPTURE, Op.REPLAY, Op.RELOAD})
+
+
+@dataclass(frozen=True)
+class ProgramBuffer:
+    """The class of a buffer: a named one, MODULE:CLASS, or a class of a vLLM source.
+
+    `member` is the file inside the source that defines the class `name`; None for the other two.
+    """
+
+    name: str
+    member: str | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """True if the code can be inlined; the code of other packages is imported."""
+        return self.name in BUFFERS.own
+
+    @property
+    def target(self) -> str:
+        """MODULE:CLASS of a class that is imported."""
+        return BUFFERS[self.name].target if self.name in BUFFERS else self.name
+
+
+def render_finding(
+    trace: Trace, rule: Rule, detail: str, buffer: ProgramBuffer, *, levels: int = 3, hidden: int = 8
+) -> str:
+    """Return the text of the program; `levels` and `hidden` are the usual sizes of the buffer that it makes.
+
+    Raises `UsageError` for a trace with graphs, which a buffer alone does not have, and for payloads and
+    settings of buffers that the program does not have.
+    """
+    levels, hidden = trace.levels or levels, trace.hidden or hidden
+    if unusual := [*_unusual(trace)]:
+        raise UsageError(f"a script cannot play '{trace}': it has no {', '.join(unusual)}")
+    if whole := [str(step) for step in trace if step.op in _NO_GRAPHS]:
+        raise UsageError(f"a script cannot play '{whole[0]}': it has only a buffer, and no graphs")
+    text = environment().get_template("finding.py.jinja").render(
+        trace=trace, buffer=buffer, levels=levels, hidden=hidden,
+        header=_finding_header(trace, rule, detail, buffer),
+        steps=_wrapped(f"STEPS = {[*_finding_steps(trace, levels, hidden)]}", "    ").replace("'", '"'),
+        code=_inlined_buffer(buffer.name) if buffer.is_ours else "",
+        imported=buffer.target.partition(":")[::2],
+    )  # fmt: skip
+    return text.strip() + "\n"
+
+
+def _unusual(trace: Trace) -> Iterator[str]:
+    """Iterate over what the program does not have: settings of the trace, options of its steps."""
+    settings = {"dtype": trace.dtype, "mode": trace.mode, "buffers": trace.buffers > 1}
+    yield from (key for key, value in settings.items() if value)
+    for step in trace:
+        yield from (f"{key}=" for key in _OPTIONS if getattr(step, key))
+
+
+def _finding_header(trace: Trace, rule: Rule, detail: str, buffer: ProgramBuffer) -> str:
+    lines = [
+        f"{buffer.name} breaks rule {rule} ({rule.word}).",
+        f"Seen: {detail}",
+        f"The trace: {trace}",
+    ]
+    return "\n".join(_wrapped(f"# {one_line(printable(line, 2000))}", "#   ") for line in lines)
+
+
+def _wrapped(text: str, indent: str) -> str:
+    return textwrap.fill(text, _FINDING_WIDTH, subsequent_indent=indent, break_long_words=False)
+
+
+def _finding_steps(trace: Trace, levels: int, hidden: int) -> Iterator[tuple[str, int, int, int]]:
+    """Yield (call, tokens, levels, hidden) of every call on the buffer."""
+    for step in trace:
+        for call in ("get", "clear") if step.op in RUNS_DECODER else (str(step.op),):
+            yield call, step.tokens, *_shape(step, levels, hidden)
+
+
+def _shape(step: Step, levels: int, hidden: int) -> tuple[int, int]:
+    """Return (levels, hidden) of a payload: the step's own, or else those of the program's buffer."""
+    return (levels if step.levels is None else step.levels, hidden if step.hidden is None else step.hidden)
+
+
+def _inlined_buffer(name: str) -> str:
+    """Return the class of a revision or mutant of ours, under the name `Buffer`."""
+    made_by = buffer_named(name)
+    assert isinstance(made_by, type), name
+    return f"{inlined(made_by)}\n\n\nBuffer = {made_by.__name__}"

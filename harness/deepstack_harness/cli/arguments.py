@@ -1,0 +1,88 @@
+"""Options that several commands share: numbers within bounds, removed options, and the source."""
+
+from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, _ArgumentGroup
+from functools import partial
+from typing import NoReturn
+
+from typing_extensions import override
+
+from deepstack_harness.engines.kinds.vllm import VLLM
+from deepstack_harness.errors import UsageError
+from deepstack_harness.sources.request import expand_shorthand
+from deepstack_harness.text import shortened
+
+MOST = 10**9
+"""Seconds, minutes or GiB without an end for every purpose; larger numbers overflow clocks and limits."""
+
+
+def finite(text: str) -> float:
+    """Read a number; argparse makes a usage error of `ArgumentTypeError`.
+
+    `float` takes `nan` and `inf` as well: limits that nothing reaches, and that no comparison refuses.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not abs(number) <= MOST:
+        raise ArgumentTypeError(f"takes a number up to {MOST:,}, as in 1.5, not '{shortened(text, 200)}'")
+    return number
+
+
+def whole(text: str) -> int:
+    """Read a whole number; argparse makes a usage error of `ArgumentTypeError`."""
+    # Python reads no number of more than 4,300 digits.
+    if not text.strip().lstrip("+-").isdecimal() or len(text) > 100 or abs(int(text)) > MOST:
+        raise ArgumentTypeError(f"takes a whole number up to {MOST:,}, not '{shortened(text, 200)}'")
+    return int(text)
+
+
+class _RemovedOption(Action):
+    """An option of an earlier version: it is refused with the name of its replacement."""
+
+    @override
+    def __call__(
+        self, parser: object, namespace: object, values: object, option: str | None = None
+    ) -> NoReturn:
+        raise UsageError(f"{option} was removed: {self.metavar}")
+
+
+def add_removed(parser: ArgumentParser, option: str, replacement: str) -> None:
+    """Refuse an option of an earlier version with a sentence that names what replaces it."""
+    parser.add_argument(
+        option, action=_RemovedOption, nargs="?", default=SUPPRESS, help=SUPPRESS, metavar=replacement
+    )
+
+
+SOURCE_HELP = (
+    "a release (vllm==0.22.1), installed:vllm, or the path of a wheel, an sdist (.tar.gz, .zip) "
+    "or a source tree"
+)
+_SHORT = "short for --source vllm==X; X may also be a path or 'installed'"
+_of_vllm = partial(expand_shorthand, VLLM.package.name)
+
+
+def add_source(parser: ArgumentParser | _ArgumentGroup, help_text: str) -> None:
+    """Add the options for one source, `args.source`, None where there is none.
+
+    Give a mutually exclusive group, so that one of both can be used only.
+    """
+    parser.add_argument("--source", metavar="SOURCE", help=f"{help_text}: {SOURCE_HELP}")
+    parser.add_argument("--vllm", dest="source", metavar="X", type=_of_vllm, help=_SHORT)
+
+
+def add_sources(parser: ArgumentParser, help_text: str) -> None:
+    """Add the options for any number of sources, `args.source`, in the order in which they are given."""
+    for name, reads, text in (
+        ("--source", str, f"{help_text}, may be repeated: {SOURCE_HELP}"),
+        ("--vllm", _of_vllm, _SHORT),
+    ):
+        parser.add_argument(
+            name,
+            dest="source",
+            action="append",
+            default=[],
+            metavar="SOURCE" if name == "--source" else "X",
+            type=reads,
+            help=text,
+        )

@@ -1,0 +1,343 @@
+"""`audit`: its options, the sources that it judges and compares, its output and its SARIF file.
+
+`--base` has two meanings: for a plugin it is the source whose classes the plugin changes, otherwise
+the source whose faults do not count.  Findings are written as SARIF 2.1.0 (OASIS), which code hosts
+show beside the lines of a pull request; what is ours alone is in the `properties` bags.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from deepstack_harness import __version__
+from deepstack_harness.audit.account import UnjudgedCarrier
+from deepstack_harness.audit.audited_source import (
+    AuditedSource,
+    FindingKey,
+    Gate,
+    GateResult,
+    judge_gate,
+    key_of,
+    keys_of,
+)
+from deepstack_harness.catalogue.known import link_of
+from deepstack_harness.catalogue.orders import DEFAULT
+from deepstack_harness.cli.arguments import SOURCE_HELP, add_sources
+from deepstack_harness.cli.output import Output, write_text
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import BROKEN, Row, Verdict
+from deepstack_harness.engines.known import (
+    engine_of,
+    locate_source,
+    named_package,
+    newest_release,
+    open_source,
+)
+from deepstack_harness.errors import ExitCode, HarnessError, UsageError
+from deepstack_harness.sources.request import OVER, names_source, split_over
+
+
+def with_base(sources: Sequence[str], base: str | None) -> tuple[list[str], str | None]:
+    """Return the sources, plugins over the base that `--base` names, and the base of a comparison, if any.
+
+    Raises `UsageError` for what is no source, for a base that no source could have as either, and for one
+    that some sources have as the one and some as the other.
+    """
+    found, compared = list(sources), base
+    if base is not None and names_source(base):
+        package, plugins = _package(base), {text: bare for text in sources if (bare := _changed_by(text))}
+        if package in plugins.values():
+            _refuse_both(sources, list(plugins), base)
+            found, compared = [f"{text}{OVER}{base}" if text in plugins else text for text in sources], None
+        else:
+            _refuse_other(base, package, {_package(text) for text in sources})
+    for text in found:
+        open_source(text)  # misspelt ones cost no import of torch
+    return found, compared
+
+
+def _changed_by(text: str) -> str | None:
+    """Return the package whose classes a plugin that is named without a base changes."""
+    named, base = split_over(text)
+    overlay = engine_of(locate_source(named)).overlay if base is None else None
+    return overlay.base.package.name if overlay else None
+
+
+def _package(text: str) -> str:
+    return locate_source(split_over(text)[0]).package
+
+
+def _refuse_both(sources: Sequence[str], plugins: Sequence[str], base: str) -> None:
+    package = _package(base)
+    same = [text for text in sources if text not in plugins and _package(text) == package]
+    if same:
+        raise UsageError(
+            f"--base '{base}' could have the classes of {plugins[0]}, or be compared with {same[0]}: "
+            f"write --source '{plugins[0]}{OVER}{base}' for the first"
+        )
+
+
+def _refuse_other(base: str, package: str, packages: set[str]) -> None:
+    if package not in packages:
+        raise UsageError(
+            f"--base '{base}' is a source of {package}: no --source is one, or changes its classes"
+        )
+
+
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_PLACE = re.compile(r"(?P<file>.+?)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?")
+
+
+def sarif_text(audited: Sequence[AuditedSource], base: Collection[FindingKey] | None) -> str:
+    """Return one run with a result per broken rule; `base` has the findings that are not new."""
+    rows = [
+        (row, one.references.get((row.model_class or row.revision, row.rule), ""))
+        for one in audited
+        for standing in one.standings
+        for row in standing.rows
+    ]
+    broken = [(row, reference) for row, reference in rows if row.verdict in BROKEN]
+    used = [rule for rule in Rule if any(row.rule is rule for row, _ in broken)]
+    carriers = [(one, carrier) for one in audited for carrier in one.account.unjudged]
+    rules = [*map(_rule, used), *([_NOT_JUDGED] if carriers else [])]
+    run = {
+        "tool": {"driver": {"name": "deepstack-harness", "version": __version__, "rules": rules}},
+        "columnKind": "unicodeCodePoints",
+        "results": [
+            *(_result(row, reference, used, base) for row, reference in broken),
+            *(_unjudged_result(one, carrier, len(used), base) for one, carrier in carriers),
+        ],
+        "invocations": [{
+            "executionSuccessful": not any(row.verdict is Verdict.ERROR for row, _ in rows),
+            "toolExecutionNotifications": list(_notifications([row for row, _ in rows])),
+        }],
+    }  # fmt: skip
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
+
+
+_NOT_JUDGED: Mapping[str, Any] = {
+    "id": "not-judged",
+    "name": "not judged",
+    "shortDescription": {"text": "a payload is carried, and no rule was judged"},
+    "fullDescription": {
+        "text": "A class or function carries a payload and cannot be driven, so that nothing is known of it."
+    },
+}
+
+
+def _unjudged_result(
+    one: AuditedSource, carrier: UnjudgedCarrier, index: int, base: Collection[FindingKey] | None
+) -> dict[str, Any]:
+    """Return the result of a carrier that was not judged: an error, or a note where it is known."""
+    key = f"{carrier.name}|{carrier.member}|{_NOT_JUDGED['id']}"
+    result: dict[str, Any] = {
+        "ruleId": _NOT_JUDGED["id"],
+        "ruleIndex": index,
+        "level": "note" if carrier.reason else "error",
+        "message": {"text": f"{carrier.name} was not judged: {carrier.why}"},
+        "locations": [_location(carrier.where, carrier.name)],
+        "partialFingerprints": {"deepstackHarness/v1": hashlib.sha256(key.encode()).hexdigest()[:16]},
+        "properties": {"source": one.label, **({"known": carrier.reason} if carrier.reason else {})},
+    }
+    if base is not None:
+        result["baselineState"] = "new"
+    return result
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    return {
+        "id": str(rule),
+        "name": rule.word,
+        "shortDescription": {"text": f"{rule} {rule.word}"},
+        "fullDescription": {"text": rule.promise},
+    }
+
+
+def _result(
+    row: Row, reference: str, used: Sequence[Rule], base: Collection[FindingKey] | None
+) -> dict[str, Any]:
+    subject = row.model_class or row.revision
+    trace = f" on '{row.trace}'" if row.trace else ""
+    known = row.verdict is Verdict.XFAIL
+    result: dict[str, Any] = {
+        "ruleId": str(row.rule),
+        "ruleIndex": used.index(row.rule),
+        "level": "note" if known and row.reach != DEFAULT else "error" if row.reach == DEFAULT else "warning",
+        "message": {"text": f"{subject}{trace}: {row.detail}"},
+        "locations": [_location(row.where, subject)],
+        "partialFingerprints": {"deepstackHarness/v1": _fingerprint(row)},
+        "properties": {
+            name: str(value)
+            for name, value in (
+                ("source", row.source), ("regime", row.regime), ("reach", row.reach),
+                ("evidence", row.evidence), ("effect", row.effect), ("known", reference if known else None),
+            )
+            if value
+        },
+    }  # fmt: skip
+    if base is not None:
+        result["baselineState"] = "unchanged" if key_of(row) in base else "new"
+    if known and (link := link_of(reference)):
+        result["workItemUris"] = [link]
+    return result
+
+
+def _location(where: str | None, subject: str) -> dict[str, Any]:
+    location: dict[str, Any] = {"logicalLocations": [{"name": subject, "kind": "type"}]}
+    place = _PLACE.fullmatch(where or "")
+    if place:
+        physical: dict[str, Any] = {"artifactLocation": {"uri": place["file"], "uriBaseId": "%SRCROOT%"}}
+        if place["first"]:
+            physical["region"] = {
+                "startLine": int(place["first"]),
+                "endLine": int(place["last"] or place["first"]),
+            }
+        location["physicalLocation"] = physical
+    return location
+
+
+def _fingerprint(row: Row) -> str:
+    """Return what stays the same of a finding when lines move and versions change."""
+    return hashlib.sha256("|".join(key_of(row)).encode()).hexdigest()[:16]
+
+
+def _notifications(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        if row.verdict is Verdict.ERROR:
+            text = f"{row.rule} of {row.model_class or row.revision} was not judged: {row.detail}"
+            yield {"level": "error", "message": {"text": text}}
+
+
+SUMMARY = "judge the deepstack classes of one or more sources by all rules, and the systems around them"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the sources, in the order they are shown, and what turns the exit code to 1."""
+    add_sources(parser, "a source to judge; the bare name of a package means its newest release")
+    parser.add_argument(
+        "--fail-on",
+        choices=[gate.value for gate in Gate],
+        help="exit with 1 on any fault (any), on those that no catalogue knows (new), on those that default "
+        "settings or a flag lead to (flag), or default settings alone (default); a fault of unknown reach "
+        "counts as default, and what carries a payload and was not judged always counts; without this "
+        "option flag, with --base or --bisect any",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also show the faults under calls that no engine makes today, which are counted otherwise",
+    )
+    parser.add_argument(
+        "--base",
+        metavar="SOURCE|REV",
+        help="exit with 1 only on faults that this source does not have, or this commit of the --source; for "
+        "a plugin (tpu-inference, vllm-ascend) the vLLM that it changes, by default the release it pins",
+    )
+    parser.add_argument(
+        "--sarif", metavar="FILE", help="also write the findings as SARIF 2.1.0, with file and lines"
+    )
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when nothing fails that --fail-on and --base let count, and all could be judged; 1 otherwise."""
+    if not args.source:
+        raise UsageError(f"audit needs a source, --source {SOURCE_HELP}")
+    notes: list[str] = []
+    args.source = [_one_release(text, notes) for text in args.source]
+    args.source, args.base = with_base(args.source, args.base and _one_release(args.base, notes))
+    from deepstack_harness.audit.audited_source import audit_source
+
+    try:
+        with output.progress("starting") as say:
+            base = None if args.base is None else _base(args.base, args.source, say)
+            audited = [audit_source(text, say) for text in args.source]
+    except HarnessError:
+        for note in notes:
+            output.line(note)
+        raise
+    standings = [standing for one in audited for standing in one.standings]
+    result = judge_gate(standings, _gate(args), base, [one.account for one in audited])
+    _show(args, audited, output, result, notes)
+    _close(args, output, audited, result, base)
+    return ExitCode.HOLDS if result.holds else ExitCode.BROKEN
+
+
+def _gate(args: Namespace) -> Gate:
+    """Return the gate: a bisection, and a comparison that names none, counts every fault."""
+    if args.bisect or (args.fail_on is None and args.base is not None):
+        return Gate.ANY
+    return Gate.FLAG if args.fail_on is None else Gate(args.fail_on)
+
+
+def _one_release(text: str, notes: list[str]) -> str:
+    """Return the source with a bare name replaced by its newest release, which is noted."""
+    package = named_package(text)
+    if package is None:
+        return text
+    found = newest_release(package)
+    notes.append(f"'{text}' is the newest release that pip would install: {found}")
+    return found
+
+
+def _show(
+    args: Namespace,
+    audited: Sequence[AuditedSource],
+    output: Output,
+    result: GateResult,
+    notes: Sequence[str] = (),
+) -> None:
+    """Print the answer, then the findings, what was not judged, and the tables of all rules."""
+    from deepstack_harness.cli.audit_table import (
+        AuditTable,
+        show_account,
+        show_answer,
+        show_beside,
+        show_engine_rules,
+    )
+
+    show_answer(output, audited, result, args.base)
+    for note in notes:
+        output.line(note)
+    table = AuditTable(output)
+    for one in audited:
+        for reason in one.live_alone:
+            table.refuse(one.label, "graphs", reason)
+    standings = [standing for one in audited for standing in one.classes]
+    table.show_findings(standings, latent=args.all)
+    show_account(output, audited, places=args.all)
+    table.show(standings)
+    show_beside(output, [one.beside for one in audited])
+    show_engine_rules(output, audited)
+    table.close([standing for one in audited for standing in one.standings])
+
+
+def _close(
+    args: Namespace,
+    output: Output,
+    audited: Sequence[AuditedSource],
+    result: GateResult,
+    base: frozenset[FindingKey] | None,
+) -> None:
+    """Write the SARIF file, and print the last lines."""
+    from deepstack_harness.cli.audit_table import show_gate, show_summary
+
+    if args.sarif:
+        write_text(args.sarif, sarif_text(audited, base))
+        output.line(f"wrote {args.sarif}")
+    if args.bisect and args.fail_on not in (None, Gate.ANY):
+        output.line(f"under --bisect every fault counts: --fail-on {args.fail_on} is not used", "yellow")
+    if args.fail_on not in (None, Gate.ANY) or base is not None:
+        show_gate(output, result, args.base)
+    show_summary(output, audited, result)
+
+
+def _base(text: str, sources: list[str], say: Callable[[str], None]) -> frozenset[FindingKey]:
+    from deepstack_harness.audit.audited_source import audit_source, base_of
+
+    with base_of(text, sources) as base:
+        return keys_of(audit_source(base, say, may_lack_classes=True).standings)

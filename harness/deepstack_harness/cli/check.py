@@ -1,0 +1,151 @@
+"""`check`: the whole buffer contract against a class of your own, as a table of rules and regimes."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from deepstack_harness.audit.standing import RULES, WHO_IS_CAPTURED, Standings
+from deepstack_harness.catalogue.plans import CHECK_TRACES, Where, plan_check
+from deepstack_harness.cli.audit_table import figure_of
+from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.contract.case import Regime, check_device, check_dtype, user_buffer
+from deepstack_harness.contract.oracles.judge import JudgedCase
+from deepstack_harness.contract.protocols import WHERE, quoted
+from deepstack_harness.contract.rules import Rule, names_of
+from deepstack_harness.contract.verdicts import Row, Verdict, worst
+from deepstack_harness.errors import ExitCode
+
+if TYPE_CHECKING:
+    from deepstack_harness.contract.case import PlannedCase
+    from deepstack_harness.play.case_worker import CaseWorker
+
+SUMMARY = "test a buffer class of your own against the contract"
+_FAMILY = "qwen3_vl"
+"""Its hidden size and levels are those that the buffer is made with."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the class, the device and dtype that it is made with, and how much is played."""
+    parser.add_argument(
+        "target",
+        metavar="MODULE:CLASS",
+        help="a class made with (capacity, hidden, levels, *, dtype, device)",
+    )
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
+    parser.add_argument(
+        "--dtype", default="float32", metavar="D", help="float32 (default), bfloat16, float16 or float64"
+    )
+    parser.add_argument(
+        "--regime",
+        default="live",
+        choices=("live", "captured", "both"),
+        help="what the exit code follows: every call runs the Python of the class (live, default), or graphs "
+        "replay it (captured); both are played and printed",
+    )
+    parser.add_argument(
+        "--thorough",
+        action="store_true",
+        help=f"play more than the sample of {len(CHECK_TRACES)} traces: all sizes of a buffer, real ones too "
+        "(capacity 8192), failing allocations and histories of hundreds of steps; this takes half a minute",
+    )
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when every rule that could be put to the test is kept in the regime asked for, 1 when not."""
+    user_buffer(args.target)
+    check_dtype(args.dtype)
+    check_device(args.device)
+    from deepstack_harness.models.family import parse_device
+
+    parse_device(args.device)
+    standings, advised = _judge(args)
+    for standing in standings.of.values():
+        for row in standing.rows:
+            output.record(row)
+    show_regimes(output, standings)
+    show_advice(output, standings, advised)
+    wrong = {regime: standing.broken | standing.unjudged for regime, standing in standings.of.items()}
+    good = not any(standing.broken | standing.unjudged for standing in standings.chosen(args.regime))
+    kept: frozenset[Rule] = frozenset().union(*(standing.kept for standing in standings.of.values()))
+    breaks = "; ".join(f"{regime} use breaks {names_of(rules)}" for regime, rules in wrong.items() if rules)
+    output.verdict(f"{args.target}: {breaks or f'keeps {names_of(kept)}'}", good=good)
+    return ExitCode.HOLDS if good else ExitCode.BROKEN
+
+
+def _judge(args: Namespace) -> tuple[Standings, list[JudgedCase]]:
+    """Play the traces in a worker; return where the class stands, and the cases that are advisory."""
+    from deepstack_harness.audit.source_worker import judge_plan
+    from deepstack_harness.audit.standing import stand_in_regimes
+    from deepstack_harness.catalogue.traces import ADVISORY_TRACES, thorough_traces
+    from deepstack_harness.play.case_worker import LOAD, CaseWorker
+    from deepstack_harness.workers.outcomes import value_of
+    from deepstack_harness.workers.profiles import CONTRACT_LIMITS, profile_for
+
+    where, buffer = Where(_FAMILY, args.dtype, args.device), user_buffer(args.target)
+    plan = plan_check(where, buffer, (*CHECK_TRACES, *thorough_traces()) if args.thorough else CHECK_TRACES)
+    with CaseWorker(CONTRACT_LIMITS, sandbox=profile_for(args.device)) as worker:
+        name = value_of(worker.call(LOAD, {"target": args.target}), f"loading {args.target}")
+        cases = judge_plan(plan, worker)
+        standings = stand_in_regimes(cases, args.target, name, partial(_judge_once_more, worker))
+        advised = [] if worker.ends else judge_plan(plan_check(where, buffer, ADVISORY_TRACES), worker)
+    return standings, advised
+
+
+def _judge_once_more(worker: CaseWorker, planned: PlannedCase) -> JudgedCase | None:
+    """Play one more case; a class that has ended its worker is left alone."""
+    from deepstack_harness.audit.source_worker import judge_plan
+
+    return None if worker.ends else judge_plan([planned], worker)[0]
+
+
+_COLUMNS = [Column(3), Column(9), Column(10), Column(10), Column(0)]
+
+
+def show_regimes(output: Output, standings: Standings) -> None:
+    """Print a line per rule with its verdict in each regime, then every broken rule in full."""
+    output.row(_COLUMNS, ["", "", *(str(regime) for regime in standings.of), ""], "dim")
+    for rule in RULES:
+        rows = [_deciding_row(standings, regime, rule) for regime in standings.of]
+        verdict = worst(row.verdict for row in rows)
+        why = rows[0].detail if verdict is Verdict.SKIP else ""
+        output.row(_COLUMNS, [rule, rule.word, *(row.verdict.word for row in rows), why], verdict.style)
+    rows = [row for standing in standings.of.values() for row in standing.rows]
+    findings = [*standings.findings, *((row, ()) for row in rows if row.verdict is Verdict.ERROR)]
+    for rule in sorted({row.rule for row, _ in findings}, key=list(Rule).index):
+        output.line()
+        output.line(quoted(rule), "bold")
+        for row, effects in (finding for finding in findings if finding[0].rule is rule):
+            output.line(f"  {row.regime}: {figure_of(row)} on '{row.trace}': {row.detail}")
+            for effect in effects:
+                output.line(
+                    f"    also {effect.rule} {effect.regime}: {figure_of(effect)} on '{effect.trace}'"
+                )
+    if findings:
+        output.line()
+        output.line(WHERE)
+    captured = standings.of.get(Regime.CAPTURED)
+    if captured and captured.broken:
+        output.line(f"captured: {WHO_IS_CAPTURED}")
+
+
+def show_advice(output: Output, standings: Standings, cases: Iterable[JudgedCase]) -> None:
+    """Print what became of counts that are no Python int; no rule is about them, and no row has them."""
+    known = {rule for standing in standings.of.values() for rule in standing.broken}
+    details = [
+        f"  {judgement.detail}"
+        for judged in cases
+        for judgement in judged.judgements
+        if judgement.verdict is Verdict.FAIL and judgement.rule not in known
+    ]
+    if details:
+        output.line()
+        output.line("advisory: counts that are no Python int; the contract lets a buffer refuse them")
+        for text in details:
+            output.line(text)
+
+
+def _deciding_row(standings: Standings, regime: Regime, rule: Rule) -> Row:
+    return next(row for row in standings.of[regime].rows if row.rule is rule)

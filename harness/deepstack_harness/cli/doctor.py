@@ -1,0 +1,263 @@
+"""`doctor`: what this machine can run, and why it cannot run the rest.
+
+Each check tries the real thing: it imports torch, compiles with Inductor, asks the package index, writes to
+the cache, and tries to leave the sandbox for code under test.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from deepstack_harness import files as data_files
+from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.kinds.vllm import VLLM
+from deepstack_harness.engines.known import ENGINES
+from deepstack_harness.errors import ExitCode, torch_problem
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import Answered
+from deepstack_harness.workers.profiles import CONTRACT, is_switched_off
+from deepstack_harness.workers.remote import Remote
+from deepstack_harness.workers.warm import WarmWorker
+
+SUMMARY = "show what this machine can run, and why it cannot run the rest"
+_COLUMNS = (Column(16), Column(3), Column(0))
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add nothing beyond the common options."""
+
+
+def run(_args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when `repro 43602` can run here on the CPU, 3 when something it needs is missing."""
+    missing = []
+    for finding in examine():
+        here = "yes" if finding.here else "no"
+        output.row(_COLUMNS, [finding.what, here, finding.found], "" if finding.here else "yellow")
+        output.record(finding)
+        if finding.needed and not finding.here:
+            missing.append(finding.what)
+    if missing:
+        output.verdict(f"cannot run 'repro 43602': {', '.join(missing)} missing", good=False)
+        return ExitCode.MACHINE
+    output.verdict("can run 'repro 43602' on the CPU", good=True)
+    return ExitCode.HOLDS
+
+
+_ATTEMPTS = Remote(f"{__name__}:leave", list[str])
+WITHOUT_SANDBOX = "code of a source can write files and use the network"
+
+
+def sandbox_found() -> tuple[bool, str]:
+    """Return True where a sandbox is whole, and the parts that are in force or missing."""
+    if is_switched_off():
+        return False, f"turned off: {WITHOUT_SANDBOX}"
+    with tempfile.TemporaryDirectory() as outside, WarmWorker(sandbox=CONTRACT) as worker:
+        left = worker.call(_ATTEMPTS, {"outside": outside})
+        found = worker.in_force
+    if not isinstance(left, Answered):
+        return False, left.sentence
+    parts = ", ".join(found.in_force) or "none"
+    if found.missing or left.value:
+        lacking = "; ".join([*found.missing, *(f"it could {attempt}" for attempt in left.value)])
+        return False, f"{parts}; missing: {lacking}"
+    return True, parts
+
+
+def leave(outside: str) -> list[str]:
+    """Return the attempts to reach outside that succeeded; for a worker."""
+    done = []
+    with suppress(OSError):
+        Path(outside, "file").touch()
+        done.append("write outside its folder")
+    with suppress(OSError), socket.create_server(("127.0.0.1", 0)):
+        done.append("use the network")
+    with suppress(OSError):
+        os.kill(os.getppid(), 0)
+        done.append("send signals")
+    return done
+
+
+OLDEST_TORCH = (2, 10)
+NEWEST_TORCH = (2, 15)
+_COMPILE = Remote("deepstack_harness.cli.doctor:compile_something", float)
+_COMPILE_SECONDS = 180.0
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_LIBRARIES = {
+    "triton": "'kernels --target h200' is refused",
+    "ray": "'run --executor ray' is refused",
+    "pandas": "'run SELECTION' and results as frames are refused",
+    "datasets": "a run leaves JSON lines and no Parquet",
+    "matplotlib": "'report --html' is refused",
+    "junitparser": "'report --junit' is refused",
+    "pyarrow": "'repro --workload' is refused",
+    "pytest-xdist": "'pytest -n' and 'nightly' are refused",
+}
+"""Optional libraries, and what does not work without each."""
+
+
+@dataclass(frozen=True)
+class MachineCheck:
+    """Result of one check: whether the thing is here, what was found, and whether everything needs it."""
+
+    what: str
+    here: bool
+    found: str
+    needed: bool = False
+
+
+def examine() -> Iterator[MachineCheck]:
+    """Yield each result as soon as it is known, cheap checks first; the last one compiles in a worker."""
+    yield MachineCheck("python", sys.version_info >= (3, 11), sys.version.split()[0], needed=True)
+    yield from (check() for check in CHECKS)
+
+
+def torch_version() -> MachineCheck:
+    """Check that torch is one of the versions whose private APIs were read."""
+    problem = _torch_problem()
+    if problem:
+        return MachineCheck("torch", here=False, found=problem, needed=True)
+    import torch
+
+    found = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    known = f"read in {_dotted(OLDEST_TORCH)} .. {_dotted(NEWEST_TORCH)}"
+    return MachineCheck(
+        "torch", OLDEST_TORCH <= found <= NEWEST_TORCH, f"{torch.__version__}, {known}", needed=True
+    )
+
+
+def gpu() -> MachineCheck:
+    """Name the GPUs that torch sees: without one, cases for a GPU are skipped."""
+    if _torch_problem():
+        return MachineCheck("gpu", here=False, found="unknown: torch is needed to look for one")
+    import torch
+
+    count = torch.cuda.device_count()
+    names = ", ".join(torch.cuda.get_device_name(index) for index in range(count))
+    return MachineCheck("gpu", count > 0, names or "none: --device cuda is refused, GPU cases are skipped")
+
+
+def _torch_problem() -> str | None:
+    """Return why torch cannot be imported, with the line that installs it."""
+    try:
+        import torch  # noqa: F401  # a broken torch raises here
+    except Exception as error:
+        problem = torch_problem(error)
+        if problem is None:
+            raise
+        return problem
+    return None
+
+
+def installed_engine(engine: KnownEngine) -> MachineCheck:
+    """Look for an installed engine, as `--source installed:NAME` does: nothing else needs one."""
+    from deepstack_harness.errors import UsageError
+    from deepstack_harness.sources.tree import installed
+
+    name = engine.package.name
+    try:
+        return MachineCheck(name, here=True, found=installed(engine.package).label)
+    except UsageError as error:
+        return MachineCheck(name, here=False, found=f"'--source installed:{name}' is refused: {error}")
+
+
+def library(name: str, without: str) -> MachineCheck:
+    """Check that an optional library is installed, by its metadata: some take seconds to import."""
+    try:
+        return MachineCheck(name, here=True, found=importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return MachineCheck(name, here=False, found=f"not installed: {without}")
+
+
+def chromium() -> MachineCheck:
+    """Check that the HTML report can be tested here; writing and reading it needs no browser."""
+    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if browser and shutil.which("chromedriver"):
+        return MachineCheck("chromium", here=True, found=f"{browser}, with chromedriver")
+    lacking = "no chromedriver" if browser else f"none of {', '.join(_BROWSERS)}"
+    return MachineCheck("chromium", here=False, found=f"{lacking}: browser cases are skipped")
+
+
+def package_index() -> MachineCheck:
+    """Check that releases can be fetched: ask the configured index for the list of vLLM's releases."""
+    from deepstack_harness.errors import HarnessError
+    from deepstack_harness.sources.index import known_releases
+
+    try:
+        found = known_releases(VLLM.package)
+    except HarnessError as error:
+        return MachineCheck("package index", here=False, found=str(error))
+    return MachineCheck(
+        "package index", here=True, found=f"{len(found)} releases of vLLM, newest {found[-1]}"
+    )
+
+
+def cache_folder() -> MachineCheck:
+    """Check that files of releases can be cached."""
+    folder = data_files.cache()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free / 2**30
+    except OSError as error:
+        return MachineCheck(
+            "cache", here=False, found=f"{folder}: {error.strerror}; releases are fetched by every command"
+        )
+    return MachineCheck("cache", here=True, found=f"{folder}, {free:.0f} GiB free")
+
+
+def sandbox() -> MachineCheck:
+    """Check that code under test is kept from files, network and processes."""
+    whole, found = sandbox_found()
+    return MachineCheck("sandbox", here=whole, found=found)
+
+
+def inductor() -> MachineCheck:
+    """Check that Inductor's CPU backend works: compile and run a function in a worker."""
+    if _torch_problem():
+        return MachineCheck("inductor on cpu", here=False, found="torch is needed to compile", needed=True)
+    with WarmWorker(Limits(call_s=_COMPILE_SECONDS)) as worker:
+        result = worker.call(_COMPILE)
+    if isinstance(result, Answered):
+        return MachineCheck(
+            "inductor on cpu", here=True, found=f"compiles, {os.cpu_count()} cores", needed=True
+        )
+    return MachineCheck("inductor on cpu", here=False, found=result.sentence.partition("\n")[0], needed=True)
+
+
+def compile_something() -> float:
+    """Compile a small sum with Inductor and return its result; for a worker."""
+    import torch
+
+    def total(values: torch.Tensor) -> torch.Tensor:
+        return (values * 2).sum()
+
+    return float(torch.compile(total)(torch.ones(8)))
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+CHECKS: tuple[Callable[[], MachineCheck], ...] = (
+    torch_version,
+    gpu,
+    *(partial(installed_engine, engine) for engine in ENGINES),
+    *(partial(library, name, without) for name, without in _LIBRARIES.items()),
+    sandbox,
+    chromium,
+    cache_folder,
+    package_index,
+    inductor,
+)

@@ -1,0 +1,236 @@
+"""`engine`: a real engine, end to end, on tiny random models.
+
+The table has a line for each schedule with the broken rules under it, and ends with a line for each class.
+"""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deepstack_harness.cli.arguments import add_source, finite, whole
+from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.rules import Rule, names_of
+from deepstack_harness.contract.verdicts import BROKEN, KEPT, Row, Verdict
+from deepstack_harness.engines.live.judge import ORACLES, EngineResult
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.text import plural
+
+if TYPE_CHECKING:
+    from deepstack_harness.engines.live.environment import EngineHome
+    from deepstack_harness.engines.live.models import TinyModel
+    from deepstack_harness.engines.live.play import EngineWork
+    from deepstack_harness.sources.source import Source
+
+SUMMARY = "run a real engine end to end on tiny models, under schedules of requests"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the engine, what is played on it, and what is put into it."""
+    add_source(
+        parser.add_mutually_exclusive_group(),
+        "the engine; an environment that has one is given by its folder, and a release gets an environment "
+        "of its own, with its build for CPUs",
+    )
+    parser.add_argument(
+        "--family", action="append", default=[], metavar="F", help="play this family only, may be repeated"
+    )
+    parser.add_argument(
+        "--schedule", action="append", default=[], metavar="NAME",
+        help="play this schedule only, may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--mode",
+        choices=("eager", "compile", "both"),
+        default="both",
+        help="uncompiled, compiled, or both (default)",
+    )
+    parser.add_argument(
+        "--methods", metavar="SOURCE",
+        help="put the get, set and clear of this source into the engine's class: a release (vllm==0.22.1) "
+        "or a path",
+    )  # fmt: skip
+    parser.add_argument(
+        "--regime", choices=("live", "captured", "both"), default="live",
+        help="the exit code follows steps as they run here (live, default), emulated replays of CUDA graphs "
+        "(captured), or both; all are played and printed",
+    )  # fmt: skip
+    parser.add_argument(
+        "--search", type=finite, metavar="MINUTES",
+        help="instead, draw schedules for so many minutes a family, and shrink one that breaks a rule",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="seed of the search (default 0)")
+    parser.add_argument(
+        "--record",
+        metavar="FILE",
+        help="also write the distinct orders of calls that were seen, for fixtures/orders",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only say which environment and engines would be made and started",
+    )
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when every rule that was judged is kept in the regime asked for, 1 when not."""
+    from deepstack_harness.engines.live.environment import find_home, plan_home
+    from deepstack_harness.engines.live.play import play_engine
+    from deepstack_harness.engines.live.search import search_engine
+
+    methods = _methods(args)
+    models = _models(args, methods)
+    if args.dry_run:
+        for line in plan_home(args.source):
+            output.line(line)
+        return ExitCode.HOLDS
+    begun = time.monotonic()
+    home = find_home(args.source, output.line)
+    label = f"{home.label} with methods of {methods.label}" if methods else home.label
+    work = _engine_work(args, home, label, models, methods)
+    table = EngineTable(output)
+    with output.progress(f"starting {label}") as say:
+        minutes = args.search
+        results = search_engine(work, 60 * minutes, args.seed, say) if minutes else play_engine(work, say)
+        for result in results:
+            table.show(result)
+    if args.record:
+        count = work.recorder.write(Path(args.record))
+        output.line(f"wrote {plural(count, 'order')} to {args.record}")
+    good = table.close(args.regime, time.monotonic() - begun)
+    return ExitCode.HOLDS if good else ExitCode.BROKEN
+
+
+def _models(args: Namespace, methods: Source | None) -> list[TinyModel]:
+    from deepstack_harness.engines.known import engine_of
+    from deepstack_harness.engines.live.models import MODELS, model_of
+    from deepstack_harness.engines.live.schedules import schedules_of
+
+    # Methods can be put into a class that has them itself; others inherit them, or have one function.
+    having = MODELS if methods is None else engine_of(methods).by_methods
+    every = [model for model in MODELS.values() if model.family in having]
+    models = [model_of(name) for name in args.family] or every
+    for model in models:
+        schedules_of(model, args.schedule)
+    return models
+
+
+def _methods(args: Namespace) -> Source | None:
+    from deepstack_harness.engines.known import open_alone
+
+    return None if args.methods is None else open_alone(args.methods)
+
+
+def _engine_work(
+    args: Namespace, home: EngineHome, label: str, models: list[TinyModel], methods: Source | None
+) -> EngineWork:
+    from deepstack_harness.engines.live.play import EngineWork
+    from deepstack_harness.engines.live.session import methods_text
+
+    texts = {} if methods is None else {model.family: methods_text(methods, model.family) for model in models}
+    compiled = {"eager": (False,), "compile": (True,), "both": (False, True)}[args.mode]
+    return EngineWork(home, label, models, args.schedule, compiled, texts)
+
+
+_COLUMNS = (
+    Column(22), Column(14), Column(24), Column(18), Column(5, right=True), Column(8, right=True),
+    Column(8, right=True), Column(8, right=True), Column(8, right=True), Column(0),
+)  # fmt: skip
+_HEADINGS = (
+    "family",
+    "arm",
+    "schedule",
+    "graphs",
+    "steps",
+    "replayed",
+    "distance",
+    "limit",
+    "seconds",
+    "broken",
+)
+
+
+class EngineTable:
+    """Results as they come; the last lines sum them up by class and regime."""
+
+    def __init__(self, output: Output) -> None:
+        """Print the head."""
+        self._output = output
+        self._results: list[EngineResult] = []
+        output.line(
+            "distance: largest difference of log-probabilities that should be equal; graphs: emulated"
+        )
+        output.row(_COLUMNS, _HEADINGS, "bold")
+
+    def show(self, result: EngineResult) -> None:
+        """Print one result, and a line for each rule that it breaks."""
+        self._results.append(result)
+        worst = _worst(result)
+        figures = [
+            _figure(worst.value if worst else None),
+            _figure(worst.limit if worst else None),
+            f"{result.seconds:.1f}",
+        ]
+        graphs = result.replay.name if result.replay else "-"
+        self._output.row(
+            _COLUMNS,
+            [result.order.model.family, result.order.arm, result.name, graphs, str(result.steps),
+             str(result.replayed), *figures, names_of(row.rule for row in result.broken)],
+            "red" if result.broken else "",
+        )  # fmt: skip
+        for row in result.rows:
+            self._output.record(row)
+        for row in result.broken:
+            self._output.line(f"    {row.rule} {row.rule.word}: {row.detail} ({row.reach})", "red")
+
+    def close(self, regime: str, seconds: float) -> bool:
+        """Print what each class keeps and breaks, and the blind spots; return whether the regime is good."""
+        rows = [row for result in self._results for row in result.rows]
+        self._output.line()
+        for oracle in ORACLES.values():
+            self._output.line(f"{oracle.name}: {oracle.question} Cannot see {oracle.cannot_see}.", "dim")
+        met = frozenset().union(*(result.met for result in self._results))
+        self._output.line(f"met {len(met)} distinct pairs of dispatch and visual state", "dim")
+        good = True
+        for label, model_class in sorted({(row.revision, row.model_class or "") for row in rows}):
+            of_class = [row for row in rows if row.model_class == model_class]
+            wrong = [row for row in of_class if _is_wrong(row, regime)]
+            self._output.verdict(f"{label}, {model_class}: {_kept_and_broken(of_class)}", good=not wrong)
+            good = good and not wrong
+        self._output.line(f"{len(self._results)} results in {seconds:.0f} s")
+        return good and bool(rows)
+
+
+def _kept_and_broken(rows: Iterable[Row]) -> str:
+    rows = list(rows)
+    parts = []
+    for regime, name in ((Regime.LIVE, "live"), (Regime.CAPTURED, "emulated replays")):
+        of_regime = [row for row in rows if row.regime is regime]
+        broken = {row.rule for row in of_regime if row.verdict in BROKEN}
+        kept = {row.rule for row in of_regime if row.verdict in KEPT} - broken
+        unjudged = {row.rule for row in of_regime if row.verdict is Verdict.ERROR}
+        if of_regime:
+            verdict = f"breaks {names_of(broken)}" if broken else f"keeps {names_of(kept)}"
+            parts.append(f"{name}: {verdict}" + (f", not judged {names_of(unjudged)}" if unjudged else ""))
+    return "; ".join(parts)
+
+
+def _is_wrong(row: Row, regime: str) -> bool:
+    wrong = row.verdict in BROKEN or row.verdict is Verdict.ERROR
+    return wrong and regime in ("both", row.regime)
+
+
+def _worst(result: EngineResult) -> Row | None:
+    """Return the row of answers that should be equal and are furthest apart."""
+    rows = [
+        row for row in result.rows if row.rule is Rule.R0 and row.value is not None and row.limit is not None
+    ]
+    return max(rows, key=lambda row: (row.verdict in BROKEN, row.value), default=None)
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

@@ -1,0 +1,192 @@
+"""`fuzz`: look for faults that nobody has reported yet, in a buffer, a source, or a compiled decoder.
+
+A line of progress while it hunts, then a row for each finding; `--json` gets findings as rows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepstack_harness.cli.arguments import add_removed, add_source, finite
+from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.facts import System
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import SCHEMA_VERSION, Verdict
+from deepstack_harness.engines.known import open_alone
+from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.files import hypothesis_storage
+from deepstack_harness.fuzz.faults import Finding, Progress
+from deepstack_harness.text import plural
+
+if TYPE_CHECKING:
+    from deepstack_harness.fuzz.campaign import Campaign, Hunted
+
+SUMMARY = "search for broken rules with random token counts and lifecycles; shrink each finding"
+EXAMPLES = 2000
+_NO_END = 10**7
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add what is hunted on, how it is run, and for how long."""
+    whose = parser.add_mutually_exclusive_group()
+    add_source(whose, "test the buffer of this source")
+    whose.add_argument("--buffer", metavar="MODULE:CLASS", help="test a buffer class of your own")
+    whose.add_argument("--revision", metavar="R", help="test this revision or mutant (default reference)")
+    parser.add_argument(
+        "--family",
+        default="qwen3_vl",
+        metavar="F",
+        help="model family, see 'list families' (default qwen3_vl)",
+    )
+    parser.add_argument(
+        "--arm", default="eager", metavar="A",
+        help="eager (default), which plays the buffer alone, or another arm of 'list arms'",
+    )  # fmt: skip
+    add_removed(parser, "--backend", "name the backend in the arm, as in --arm inductor/drop_all")
+    parser.add_argument(
+        "--examples", type=int, metavar="N",
+        help=f"number of traces (default {EXAMPLES}; with --minutes, as many as the time allows)",
+    )  # fmt: skip
+    parser.add_argument("--minutes", type=finite, metavar="M", help="stop after M minutes")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the random traces (default 0)"
+    )
+    parser.add_argument(
+        "--boundary",
+        action="store_true",
+        help="instead, try all small token counts and capacities, and random larger ones",
+    )
+    parser.add_argument("--out", metavar="DIR", help="folder for the findings (default reports/fuzz/...)")
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when nothing was found, 1 when something was."""
+    os.environ.update(hypothesis_storage())
+    from deepstack_harness.fuzz.campaign import open_campaign, run_campaign, with_reach, write_findings
+
+    campaign = _campaign(args)
+    hunted = open_campaign(campaign)
+    _print_folder(output, campaign, hunted)
+    with output.progress("starting") as say:
+        run_campaign(
+            campaign, hunted, lambda now, findings: say(status(now, campaign.examples, len(findings)))
+        )
+        findings = with_reach(hunted.findings, campaign.request)
+    files = write_findings(campaign.folder, findings, campaign.request)
+    for finding in findings:
+        output.record(row_of(finding, hunted.torch))
+    show_findings(output, findings)
+    output.line(status(hunted.progress, campaign.examples, len(findings)))
+    for file in files if findings else ():
+        output.line(f"wrote {file}")
+    return _print_verdict(output, hunted, f"{campaign.request.name} [{campaign.request.arm}]")
+
+
+def _campaign(args: Namespace) -> Campaign:
+    from deepstack_harness.fuzz.campaign import Campaign, FuzzRequest, HuntLimits, boundary_examples
+
+    request = FuzzRequest(args.source, args.buffer, args.revision, ArmSpec.parse(args.arm).name, args.family)
+    request.target()  # refuses what is wrong before a worker starts and a folder is made
+    if request.source:
+        open_alone(request.source)
+    count = args.examples if args.examples is not None else (_NO_END if args.minutes else EXAMPLES)
+    if count < 1 or (args.minutes is not None and args.minutes <= 0):
+        raise UsageError(f"{_wrong_limit(args)} must be above 0")
+    compiled = ArmSpec.parse(request.arm).compiled
+    limits = HuntLimits(
+        step_s=300.0 if compiled else 20.0, seconds=None if args.minutes is None else 60 * args.minutes
+    )
+    examples = boundary_examples() if args.boundary else count
+    folder = Path(args.out or _default_folder(request.name, request.arm, args))
+    return Campaign(request, folder, examples, args.seed, args.boundary, limits)
+
+
+def _wrong_limit(args: Namespace) -> str:
+    """Return the option that is not above 0, with its value."""
+    return (
+        f"--examples {args.examples}"
+        if args.examples is not None and args.examples < 1
+        else f"--minutes {args.minutes:g}"
+    )
+
+
+def _default_folder(name: str, arm: str, args: Namespace) -> str:
+    words = [name, *([] if arm == "eager" else [arm]), *(["boundary"] if args.boundary else [])]
+    return f"reports/fuzz/{re.sub(r'[^A-Za-z0-9.]+', '-', ' '.join(words)).strip('-')}-seed{args.seed}"
+
+
+def _print_folder(output: Output, campaign: Campaign, hunted: Hunted) -> None:
+    output.line(
+        f"findings are kept in {campaign.folder}; the same command continues a run that was interrupted"
+    )
+    if hunted.progress.examples:
+        done = f"{plural(hunted.progress.examples, 'example')} and {plural(hunted.resumed, 'finding')}"
+        output.line(f"continuing an interrupted run after {done}")
+
+
+def _print_verdict(output: Output, hunted: Hunted, name: str) -> ExitCode:
+    names = " ".join(sorted({finding.name for finding in hunted.findings}))
+    if hunted.findings:
+        output.verdict(f"{name}: {names}", good=False)
+        return ExitCode.BROKEN
+    left = "" if hunted.complete else "; examples are left, the same command continues"
+    output.verdict(f"{name}: nothing found{left}", good=True)
+    return ExitCode.HOLDS
+
+
+_COLUMNS = (Column(6), Column(8, right=True), Column(8, right=True), Column(24), Column(60))
+_HEADS = ("broken", "example", "seconds", "reach", "trace")
+
+
+def status(progress: Progress, examples: int, findings: int) -> str:
+    """Return one line about the progress of a hunt."""
+    graphs = f", {plural(progress.graphs, 'graph')} of {progress.budget}" if progress.budget else ""
+    return (
+        f"{progress.examples} of {examples} examples, {progress.steps} steps, "
+        f"{progress.steps_per_second:.0f} steps/s, {plural(progress.states, 'state')}{graphs}, "
+        f"{plural(findings, 'finding')}"
+    )
+
+
+def show_findings(output: Output, findings: Sequence[Finding]) -> None:
+    """Print a row for each finding, and under it what was seen."""
+    if not findings:
+        return
+    output.line()
+    output.row(_COLUMNS, _HEADS, "bold")
+    for finding in findings:
+        cells = (
+            finding.name, str(finding.examples), f"{finding.seconds:.1f}", finding.reach or "", finding.trace,
+        )  # fmt: skip
+        output.row(_COLUMNS, cells, Verdict.FAIL.style)
+        alone = "" if finding.alone is not False else " (only behind the traces before it)"
+        output.line(f"        {finding.detail}{alone}", "dim")
+    output.line()
+
+
+def row_of(finding: Finding, torch: str) -> dict[str, Any]:
+    """Return a finding as one JSON object: the fields of every row, and those of a finding.
+
+    A finding that ended its process has no rule.
+    """
+    arm, trace = ArmSpec.parse(finding.arm), Trace.parse(finding.trace)
+    return {
+        "schema_version": SCHEMA_VERSION, "incident": None, "system": System.DEEPSTACK,
+        "engine": finding.engine, "family": finding.family, "model_class": finding.model_class,
+        "revision": finding.target, "source": finding.source, "trace": finding.trace, "arm": arm.name,
+        "regime": Regime.CAPTURED if trace.replays else Regime.LIVE, "guard_policy": arm.guards,
+        "shape_policy": arm.shapes, "backend": arm.backend, "capture": arm.capture, "device": "cpu",
+        "dtype": "float32", "rule": finding.rule, "verdict": Verdict.FAIL, "value": finding.value,
+        "limit": finding.limit, "unit": finding.unit, "reach": finding.reach, "evidence": None,
+        "effect": finding.effect, "detail": finding.detail, "node_id": None, "torch": torch, "case": "",
+        "where": None, "expected": None, "shape": finding.shape or None, "kind": finding.kind,
+        "call": finding.call, "exception": finding.exception, "examples": finding.examples,
+        "seconds": round(finding.seconds, 3), "seed": finding.seed, "alone": finding.alone,
+    }  # fmt: skip

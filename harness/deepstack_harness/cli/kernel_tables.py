@@ -1,0 +1,318 @@
+"""The tables of `kernels`: generated kernels of one decoder, or of two beside each other.
+
+`--execute` adds what each launch touched, and `--cost` the times of decode steps.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, zip_longest
+from typing import NamedTuple
+
+from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.compile.kernel_rows import ExecutedLaunch, ExecutedStep
+from deepstack_harness.compile.kernels import Costs, Measurement, Pair, Subject, paired
+from deepstack_harness.contract.facts import GraphCall, Kernel, KernelAccess, rows_in_words
+from deepstack_harness.contract.verdicts import Judgement
+
+_LONGEST_NAME = 60
+_GIB = 2**30
+_PAYLOAD_FIRST = (
+    "this decoder reads the payload's size first; vLLM 0.20.0 read the hidden states' first, which runs the "
+    "step's rows only on torch 2.13 (family variant hidden_first), so what slowed production down is unproven"
+)
+_TOTALS: tuple[tuple[str, Callable[[GraphCall], int]], ...] = (
+    ("generated kernels", lambda call: len(call.generated)),
+    ("largest kernel, points", lambda call: call.largest.points or 0),
+    ("points of all", lambda call: call.points),
+    ("bytes moved", lambda call: call.bytes),
+    ("bytes that must move", lambda call: call.ideal_bytes),
+    ("rows, at most", lambda call: call.rows),
+    (
+        "rows given to extern kernels",
+        lambda call: max((kernel.rows or 0 for kernel in call.extern), default=0),
+    ),
+)
+
+
+def show_measurement(output: Output, measured: Measurement) -> None:
+    """Print every kernel, equal ones once with their number, and the totals."""
+    _print_measured_head(output, measured)
+    for call in measured.calls:
+        output.line(_bound(call), "bold")
+        _kernels(output, call)
+        for title, total in _TOTALS:
+            output.line(f"{title:<28}  {total(call):>14,}")
+        output.line()
+    _print_seconds(output, [measured])
+
+
+def show_comparison(output: Output, measured: Sequence[Measurement]) -> None:
+    """Print totals with their ratios, then the kernels that differ."""
+    _print_measured_head(output, measured[0])
+    one, other = (measurement.calls[-1] for measurement in measured)
+    names = [measurement.subject.revision for measurement in measured]
+    width = max(14, *map(len, names))
+    columns = [Column(28), Column(width, right=True), Column(width, right=True), Column(8, right=True)]
+    output.row(columns, ["", *names, "ratio"], "dim")
+    output.row(
+        columns, ["size of the largest", *(call.largest.symbolic_points or "" for call in (one, other)), ""]
+    )
+    for title, total in _TOTALS:
+        left, right = total(one), total(other)
+        output.row(columns, [title, f"{left:,}", f"{right:,}", _ratio(left, right)])
+    output.line()
+    _differences(output, paired(one, other))
+    _print_seconds(output, measured)
+
+
+def show_judgement(output: Output, subject: Subject, judgement: Judgement) -> None:
+    """Print whether the revision keeps rule R10 in this step, with figure and limit."""
+    value, limit = judgement.value, judgement.limit
+    figure = "" if value is None else f", {value:,.0f} {judgement.unit} against {limit:,.0f}"
+    line = f"{judgement.rule} of {subject.revision}: {judgement.verdict.word}{figure}; {judgement.detail}"
+    output.line(line, judgement.verdict.style or "green")
+
+
+def show_costs(output: Output, costs: Costs) -> None:
+    """Print each step in milliseconds, with the two ratios."""
+    output.line(
+        f"decode steps of {costs.family}, {costs.dtype}, {costs.device}, torch {costs.torch}, one thread; "
+        f"milliseconds, the minimum of {costs.repetitions} alternating measurements"
+    )
+    output.line()
+    columns = [Column(width, right=True) for width in (8, 6, 12, 9, 8, 11, 18)]
+    headings = ["capacity", "tokens", "whole buffer", "sliced", "ratio", "no payload", "zeros to skipping"]
+    output.row(columns, headings, "dim")
+    for step in costs.steps:
+        times = [f"{1000 * seconds:.2f}" for seconds in (step.full, step.sliced, step.skipped)]
+        full, sliced, skipped = times
+        cells = [str(step.capacity), str(step.tokens), full, sliced, f"{step.extra_rows:.1f}x", skipped]
+        output.row(columns, [*cells, f"{step.zeros:.2f}x"])
+
+
+def _print_measured_head(output: Output, measured: Measurement) -> None:
+    subject = measured.subject
+    traced = "sizes compiled in" if subject.static else f"traced with {subject.profile_tokens} rows"
+    made_with = f"torch {measured.torch}" + (f", triton {measured.triton}" if measured.triton else "")
+    output.line(
+        f"{measured.family}, {subject.dtype}, {traced}, called with {subject.tokens} of {subject.capacity}; "
+        f"{measured.device}, {'run' if subject.runs else 'generated and called, not run'}, {made_with}"
+    )
+    if "payload_first" in measured.family:
+        output.line(_PAYLOAD_FIRST, "dim")
+    output.line()
+
+
+def _bound(call: GraphCall) -> str:
+    symbols = ", ".join(f"{name} = {value}" for name, value in sorted(call.symbols.items()))
+    return f"graph {call.graph}, {symbols or 'no symbols'}"
+
+
+def _kernels(output: Output, call: GraphCall) -> None:
+    right = [Column(width, right=True) for width in (12, 12, 7, 13, 7)]
+    columns = [Column(5, right=True), Column(9), *right, Column(0)]
+    output.row(columns, ["times", "kind", "points", "size", "rows", "bytes", "excess", "kernel"], "dim")
+    for kernel, times in _counted(call.kernels):
+        output.row(
+            columns, [str(times), kernel.kind, *_figures(kernel), _short(kernel.kernel)], _style(kernel)
+        )
+        _candidates(output, kernel)
+
+
+def _counted(kernels: Iterable[Kernel]) -> list[tuple[Kernel, int]]:
+    """Count kernels that are equal to a reader, in the order of the first."""
+    seen: dict[tuple[object, ...], list[Kernel]] = {}
+    for kernel in kernels:
+        seen.setdefault((kernel.kind, _short(kernel.kernel), *_figures(kernel), kernel.function), []).append(
+            kernel
+        )
+    return [(alike[0], len(alike)) for alike in seen.values()]
+
+
+def _figures(kernel: Kernel) -> list[str]:
+    points = "" if kernel.points is None else f"{kernel.points:,}"
+    rows = "" if kernel.rows is None else f"{kernel.rows:,}"
+    return [
+        points,
+        kernel.symbolic_points or "",
+        rows,
+        f"{kernel.bytes:,}",
+        _ratio(kernel.bytes, kernel.ideal_bytes),
+    ]
+
+
+def _candidates(output: Output, kernel: Kernel) -> None:
+    for candidate in kernel.candidates:
+        output.line(
+            f"       {candidate.config}: grid {'x'.join(map(str, candidate.grid))}, {candidate.registers} "
+            f"registers, {candidate.spills} bytes spilled, {candidate.shared} bytes shared",
+            "dim",
+        )
+
+
+def _differences(output: Output, pairs: Sequence[Pair]) -> None:
+    """Print kernels that differ in size, equal pairs once; left and right as in the totals."""
+    shown = [(_shown(pair.one), _shown(pair.other)) for pair in pairs]
+    differing = [(one, other) for one, other in shown if one.figures != other.figures]
+    output.line(f"{len(pairs) - len(differing)} kernels are equal, {len(differing)} differ")
+    if not differing:
+        return
+    right = [Column(width, right=True) for width in (12, 12, 7, 7, 13, 13, 8)]
+    columns = [Column(5, right=True), *right, Column(0)]
+    output.row(columns, ["times", "points", "", "rows", "", "bytes", "", "ratio", "kernel"], "dim")
+    for (one, other), times in Counter(differing).items():
+        figures = chain.from_iterable(zip(one.figures, other.figures, strict=True))
+        output.row(
+            columns,
+            [
+                str(times),
+                *figures,
+                _ratio(one.bytes, other.bytes) if one.bytes else "",
+                one.name or other.name,
+            ],
+        )
+    output.line()
+
+
+class _Shown(NamedTuple):
+    """One side of a pair as it is shown; empty where there is no such kernel."""
+
+    figures: tuple[str, str, str] = ("-", "-", "-")
+    bytes: int = 0
+    name: str = ""
+
+
+def _shown(kernel: Kernel | None) -> _Shown:
+    if kernel is None:
+        return _Shown()
+    points, _, rows, moved, _ = _figures(kernel)
+    return _Shown((points, rows, moved), kernel.bytes, _short(kernel.kernel))
+
+
+def _style(kernel: Kernel) -> str:
+    return "red" if kernel.bytes > kernel.ideal_bytes else ""
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 2]}.."
+
+
+def _ratio(one: int, other: int) -> str:
+    return f"{one / other:.1f}x" if other else ""
+
+
+def _print_seconds(output: Output, measured: Sequence[Measurement]) -> None:
+    seconds = sum(measurement.seconds for measurement in measured)
+    busy = sum(measurement.processor_seconds for measurement in measured)
+    peak = max(measurement.peak_bytes for measurement in measured)
+    output.line(f"took {seconds:.1f} s ({busy:.1f} s of processor time), {peak / _GIB:.1f} GiB at most")
+
+
+_GATHERS = (
+    "the static count takes a gather for as many elements as its index expression has; "
+    "which ones it reads is known only here"
+)
+_NOT_INTERPRETED = (
+    "interpreted on the CPU: the source with one configuration, programs one after the other; races, PTX, "
+    "layouts and CUDA graphs are not seen, matrix products and attention are torch's"
+)
+
+
+def show_executed(output: Output, step: ExecutedStep) -> None:
+    """Print every launch, equal ones once with their number, and what touched a payload."""
+    _print_executed_head(output, step)
+    right = [Column(width, right=True) for width in (7, 9, 13, 13, 7)]
+    columns = [Column(5, right=True), *right, Column(0)]
+    heads = ["times", "rows", "payload", "bytes", "static bytes", "ratio", "kernel"]
+    output.row(columns, heads, "dim")
+    for (cells, style), times in Counter(map(_cells, step.launches)).items():
+        output.row(columns, [str(times), *cells], style)
+    output.line()
+    for launch in step.launches:
+        for access in launch.accesses:
+            if access.of_payload or access.outside:
+                output.line(_access_line(access), "red" if access.outside else "")
+    output.line()
+    _print_totals(output, step)
+
+
+def show_executed_beside(output: Output, steps: Sequence[ExecutedStep]) -> None:
+    """Print the launches of two revisions in order, rows and bytes of both."""
+    _print_executed_head(output, steps[0])
+    one, other = steps
+    right = [Column(width, right=True) for width in (7, 7, 9, 9, 13, 13)]
+    columns = [Column(5, right=True), *right, Column(0)]
+    names = f"{one.measured.subject.revision}, then {other.measured.subject.revision}"
+    output.row(columns, ["times", "rows", "", "payload", "", "bytes", "", f"kernel ({names})"], "dim")
+    pairs = zip_longest(one.launches, other.launches)
+    for cells, times in Counter(_cells_of_both(left, right_one) for left, right_one in pairs).items():
+        output.row(columns, [str(times), *cells], "" if cells[0] == cells[1] else "red")
+    output.line()
+    for step in steps:
+        _print_totals(output, step)
+
+
+def _print_executed_head(output: Output, step: ExecutedStep) -> None:
+    measured, subject = step.measured, step.measured.subject
+    output.line(
+        f"{measured.family}, {subject.dtype}, traced with {subject.profile_tokens} rows, called with "
+        f"{subject.tokens} of {subject.capacity}; {measured.device}, torch {measured.torch}, "
+        f"triton {measured.triton}"
+    )
+    output.line(_NOT_INTERPRETED, "dim")
+    output.line()
+
+
+def _cells(launch: ExecutedLaunch) -> tuple[tuple[str, ...], str]:
+    counted = launch.counted.bytes
+    ratio = f"{counted / launch.bytes:.2f}x" if launch.bytes else ""
+    payload = f"{launch.payload_rows:,}" if launch.payload_rows else ""
+    name = _short(launch.kernel)
+    wild = any(access.outside for access in launch.accesses)
+    return (
+        f"{launch.rows:,}",
+        payload,
+        f"{launch.bytes:,}",
+        f"{counted:,}",
+        ratio,
+        name,
+    ), "red" if wild else ""
+
+
+def _cells_of_both(one: ExecutedLaunch | None, other: ExecutedLaunch | None) -> tuple[str, ...]:
+    both = (one, other)
+    rows = ["-" if launch is None else f"{launch.rows:,}" for launch in both]
+    payload = [
+        "" if launch is None or not launch.payload_rows else f"{launch.payload_rows:,}" for launch in both
+    ]
+    moved = ["-" if launch is None else f"{launch.bytes:,}" for launch in both]
+    named = one or other
+    return (*rows, *payload, *moved, _short(named.kernel) if named else "")
+
+
+def _access_line(access: KernelAccess) -> str:
+    does = [f"{verb} {rows_in_words(rows)}" for verb, rows in _uses(access) if rows]
+    return f"launch {access.launch}, {_short(access.kernel)}: {access.tensor} {access.shape} " + "; ".join(
+        does
+    )
+
+
+def _uses(access: KernelAccess) -> Iterable[tuple[str, tuple[tuple[int, int], ...]]]:
+    return (("read", access.read), ("wrote", access.written), ("OUTSIDE:", access.wild))
+
+
+def _print_totals(output: Output, step: ExecutedStep) -> None:
+    measured, facts, name = step.measured, step.accesses, step.measured.subject.revision
+    rows = max((launch.rows for launch in step.launches), default=0)
+    ratio = step.counted_bytes / step.bytes if step.bytes else 0.0
+    output.line(
+        f"{name}: {len(step.launches)} launches of {facts.programs:,} programs, rows touched {rows}; "
+        f"{step.bytes:,} bytes, counted statically {step.counted_bytes:,} ({ratio:.2f}x)"
+    )
+    if step.counted_bytes != step.bytes:
+        output.line(_GATHERS, "dim")
+    output.line(
+        f"{name}: {facts.share:.0%} of the bytes of the step were measured, {len(facts.calls)} operations "
+        f"were left to torch; the step took {measured.step_processor_seconds:.2f} s of processor time, "
+        f"with its graph {measured.processor_seconds:.1f} s"
+    )

@@ -1,0 +1,175 @@
+"""`kernels`: what a decoder compiles to, and how much of it is work on rows that the step does not have."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from deepstack_harness.cli.arguments import add_removed
+from deepstack_harness.cli.output import Output
+from deepstack_harness.compile.kernels import CPU, TARGETS, Subject
+from deepstack_harness.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from deepstack_harness.compile.kernels import Measurement
+
+
+_OF_SIZES = (
+    "family", "revision", "compare", "dtype", "layers", "hidden", "tokens", "capacity", "profile_tokens",
+    "target", "cubin", "execute", "configurations",
+)  # fmt: skip
+SUMMARY = "show the generated kernels and their sizes, also for a GPU that is not here"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add what is compiled, at which sizes, and for what."""
+    _add_decoder(parser)
+    _add_sizes(parser)
+    _add_target(parser)
+    add_removed(parser, "--static", "play fixed sizes with 'repro INCIDENT --arm inductor/stock/static'")
+    add_removed(
+        parser, "--run", "run generated code with '--target h200 --execute', or an inductor arm of 'repro'"
+    )
+    parser.add_argument(
+        "--cost",
+        action="store_true",
+        help="instead, time decode steps with whole buffers, with slices and without a payload, as ratios",
+    )
+    defaults = parser.parse_args([])
+    parser.set_defaults(of_sizes={name: getattr(defaults, name) for name in _OF_SIZES})
+
+
+def _add_decoder(parser: ArgumentParser) -> None:
+    what = parser.add_argument_group("compiled code")
+    what.add_argument(
+        "--family",
+        default="qwen3_vl",
+        help="model family (default: qwen3_vl); opaque and payload_first apply unless it names others",
+    )
+    what.add_argument(
+        "--revision",
+        default="pr43617",
+        help="buffer that gives the payload, a revision or a mutant (default: pr43617)",
+    )
+    what.add_argument("--compare", metavar="R2", help="show this revision beside the first one")
+    what.add_argument(
+        "--dtype", default="bfloat16", metavar="D", help="bfloat16 (default), float32, float16 or float64"
+    )
+    what.add_argument(
+        "--layers", type=int, metavar="L", help="number of layers (default: the family's, which is small)"
+    )
+    what.add_argument(
+        "--hidden", type=int, metavar="H", help="hidden size; heads and feed-forward grow with it"
+    )
+
+
+def _add_sizes(parser: ArgumentParser) -> None:
+    sizes = parser.add_argument_group("sizes in token rows")
+    sizes.add_argument("--tokens", type=int, default=77, metavar="N", help="tokens of the step (default: 77)")
+    sizes.add_argument(
+        "--capacity", type=int, default=8192, metavar="C", help="rows of the buffer (default: 8192)"
+    )
+    sizes.add_argument(
+        "--profile-tokens",
+        type=int,
+        metavar="M",
+        help="tokens of the traced profile run (default: the capacity, as in engines)",
+    )
+
+
+def _add_target(parser: ArgumentParser) -> None:
+    how = parser.add_argument_group("target and output")
+    how.add_argument("--target", default=CPU, metavar="T", help=f"{', '.join(TARGETS)} (default: {CPU})")
+    how.add_argument(
+        "--cubin",
+        action="store_true",
+        help="compile Triton kernels, and show registers, spills, shared memory and grid",
+    )
+    how.add_argument(
+        "--execute",
+        action="store_true",
+        help="interpret the Triton source on the CPU, and show which rows and bytes each launch touches "
+        "(target h200; no races, PTX, layouts or graphs; matrix products and attention are torch's)",
+    )
+    how.add_argument(
+        "--configurations",
+        action="store_true",
+        help="with --execute, run each launch with the first and the largest configuration of autotuning",
+    )
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when the kernels were measured, whatever is said of rule R10."""
+    if args.cost:
+        return _cost(args, output)
+    from deepstack_harness.cli.kernel_tables import show_comparison, show_judgement, show_measurement
+    from deepstack_harness.compile.kernel_rows import kernel_rows
+    from deepstack_harness.compile.kernels import measure
+    from deepstack_harness.contract.oracles.compiler import judge_kernels as judge
+
+    revisions = [args.revision, *([args.compare] if args.compare else [])]
+    subjects = [_subject(args, revision) for revision in revisions]
+    with output.progress(f"compiling {args.family} for {args.target}"):
+        measured = measure(subjects)
+    if args.execute:
+        return _executed(output, measured)
+    for measurement in measured:
+        for row in kernel_rows(measurement):
+            output.record(row)
+    if args.compare:
+        show_comparison(output, measured)
+    else:
+        show_measurement(output, measured[0])
+    for measurement in measured:
+        subject = measurement.subject
+        show_judgement(output, subject, judge(measurement.calls, subject.tokens))
+    return ExitCode.HOLDS
+
+
+def _executed(output: Output, measured: Sequence[Measurement]) -> ExitCode:
+    """Exit 0 when the launches were measured, whatever is said of R10 and R14."""
+    from deepstack_harness.cli.kernel_tables import show_executed, show_executed_beside, show_judgement
+    from deepstack_harness.compile.kernel_rows import executed, executed_rows
+    from deepstack_harness.contract.oracles.compiler import judge_step
+
+    steps = [executed(measurement) for measurement in measured]
+    for step in steps:
+        for row in executed_rows(step):
+            output.record(row)
+    if len(steps) > 1:
+        show_executed_beside(output, steps)
+    else:
+        show_executed(output, steps[0])
+    for step in steps:
+        subject = step.measured.subject
+        for judgement in judge_step(step.accesses, subject.tokens):
+            show_judgement(output, subject, judgement)
+    return ExitCode.HOLDS
+
+
+def _subject(args: Namespace, revision: str) -> Subject:
+    return Subject(
+        family=args.family, revision=revision, tokens=args.tokens, capacity=args.capacity,
+        profile_tokens=args.capacity if args.profile_tokens is None else args.profile_tokens,
+        target=args.target, dtype=args.dtype, layers=args.layers, hidden=args.hidden,
+        cubin=args.cubin, execute=args.execute, configurations=args.configurations,
+    )  # fmt: skip
+
+
+def _cost(args: Namespace, output: Output) -> ExitCode:
+    from deepstack_harness.cli.kernel_tables import show_costs
+    from deepstack_harness.compile.kernel_rows import cost_rows
+    from deepstack_harness.compile.kernels import measure_costs
+
+    given = [
+        f"--{name.replace('_', '-')}" for name, usual in args.of_sizes.items() if getattr(args, name) != usual
+    ]
+    if given:
+        raise UsageError(f"--cost brings its own decoder and sizes: leave {', '.join(given)} out")
+    with output.progress("timing decode steps"):
+        costs = measure_costs()
+    for row in cost_rows(costs):
+        output.record(row)
+    show_costs(output, costs)
+    return ExitCode.HOLDS

@@ -1,0 +1,182 @@
+"""`list`: names by kind, with one line each."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from types import MappingProxyType
+
+from msgspec.structs import asdict
+
+from deepstack_harness.catalogue.buffers import BUFFERS, MUTANTS, REVISIONS
+from deepstack_harness.catalogue.incidents import Incident, clashes, incident_files
+from deepstack_harness.catalogue.known import LIVE_FAULTS
+from deepstack_harness.catalogue.registry import CALLERS, EXTRA_FIGURES, FAMILIES, ORACLES_BESIDE, VARIANTS
+from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.contract.arm import engine_flags, every_arm
+from deepstack_harness.contract.names import GROUPS, Entry, Extension, Names, declared
+from deepstack_harness.contract.oracles.judge import EXTRA_ORACLES, ORACLES, misnamed
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.engines.known import ENGINES, NOT_DRIVEN
+from deepstack_harness.errors import ExitCode, unknown_name
+from deepstack_harness.models.variants import VARIANTS as FAMILY_VARIANTS
+
+SUMMARY = (
+    "list incidents, live faults, families, revisions, mutants, variants, callers, arms, rules, engines and "
+    "extensions"
+)
+Item = dict[str, object]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add KIND, which is optional: without it everything is listed."""
+    parser.add_argument("kind", nargs="?", metavar="KIND", help=f"one of {', '.join(KINDS)} (default: all)")
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Print one table per kind; `--json` gets one object per item."""
+    if args.kind is not None and args.kind not in KINDS:
+        raise unknown_name("kind", args.kind, KINDS)
+    for kind in [args.kind] if args.kind else KINDS:
+        _show(kind, list(KINDS[kind]()), output)
+    return ExitCode.HOLDS
+
+
+def _show(kind: str, items: list[Item], output: Output) -> None:
+    if not items:  # most environments have no extensions
+        output.line(f"{kind}: none\n", "bold")
+        return
+    output.line(kind, "bold")
+    width = max(len(str(item["name"])) for item in items)
+    for item in items:
+        output.row([Column(2), Column(width), Column(0)], ["", str(item["name"]), str(item["summary"])])
+        output.record({"kind": kind, **item})
+    output.line()
+
+
+def _incidents() -> Iterable[Item]:
+    for file in incident_files():
+        for incident in file.incidents:
+            yield _incident(incident)
+
+
+def _incident(incident: Incident) -> Item:
+    return {
+        "name": f"{incident.id} {incident.name}",
+        "summary": f"{incident.title} [{', '.join(incident.rules)}]; {', '.join(incident.references)}",
+        "id": incident.id,
+        "system": incident.system,
+        "references": incident.references,
+        "rules": incident.rules,
+        "faulty": incident.faulty,
+        "fixed": incident.fixed,
+    }
+
+
+def _faults() -> Iterable[Item]:
+    """Yield the faults of the newest engines, with what became of each."""
+    for fault in LIVE_FAULTS.entries:
+        where = f"{fault.package} {fault.versions}, {fault.seen}"
+        yield {**asdict(fault), "name": fault.id, "summary": f"{fault.title} ({where}); {fault.outcome}"}
+
+
+def _entries(entries: Mapping[str, Entry]) -> Iterable[Item]:
+    """Yield the names of one kind; a faulty one says so first."""
+    for name, entry in entries.items():
+        text = entry.summary
+        yield {"name": name, "summary": f"fault: {text[:1].lower()}{text[1:]}" if entry.fault else text}
+
+
+def _families() -> Iterable[Item]:
+    """Yield each family and then its variants; those of another package need its import, and are left out."""
+    for family, entry in FAMILIES.items():
+        yield {"name": family, "summary": entry.summary}
+        for name, variant in FAMILY_VARIANTS.get(family, {}).items():
+            yield {"name": f"{family}:{name}", "summary": variant.summary, "variant_of": family}
+
+
+def _mutants() -> Iterable[Item]:
+    for name, mutant in MUTANTS.items():
+        said = f"breaks {mutant.rule} under {mutant.arm}: {mutant.summary}"
+        yield {"name": name, "summary": said, "rule": mutant.rule, "arm": mutant.arm}
+
+
+def _arms() -> Iterable[Item]:
+    for arm in every_arm():
+        flags = engine_flags(arm)
+        shown = f"; vLLM: {flags}" if flags else ""
+        yield {"name": arm.name, "summary": arm.summary + shown, "engine_flags": flags}
+
+
+def _variants() -> Iterable[Item]:
+    """Yield the variants of the systems beside the buffer, which have no revisions."""
+    for system, variants in VARIANTS.items():
+        for name, entry in variants.items():
+            summary = f"{entry.summary}; fault: {entry.fault}" if entry.fault else entry.summary
+            yield {"name": f"{system} {name}", "summary": summary, "system": system, "fault": entry.fault}
+
+
+def _rules() -> Iterable[Item]:
+    for rule in Rule:
+        judges = [oracle.figure for oracle in ORACLES if oracle.rule is rule]
+        judges += [ORACLES_BESIDE[rule].summary] if rule in ORACLES_BESIDE else []
+        figure = "; ".join(judges) or "no oracle yet"
+        yield {"name": rule, "summary": f"{rule.word}: {rule.promise} (figure: {figure})", "figure": figure}
+
+
+def _engines() -> Iterable[Item]:
+    """Yield every engine that carries deepstack; `driven` says that its sources can be judged."""
+    for engine in ENGINES:
+        name = engine.package.name
+        yield {"name": name, "summary": f"{engine.how}; since {engine.since}", "driven": True}
+    for name, why in NOT_DRIVEN.items():
+        yield {"name": name, "summary": f"not driven: {why}", "driven": False}
+
+
+def _extensions() -> Iterable[Item]:
+    """Yield what other installed packages declare; `refused` says why a name of theirs cannot be used."""
+    for extension in chain.from_iterable(map(declared, GROUPS)):
+        refused = _refused(extension)
+        yield {
+            "name": f"{extension.group} {extension.name}",
+            "summary": f"broken: {refused}" if refused else extension.summary,
+            "group": extension.group,
+            "distribution": extension.distribution,
+            "refused": refused,
+        }
+
+
+def _refused(extension: Extension) -> str:
+    if extension.group == "incidents":
+        sentences = [file.broken for file in incident_files() if file.declares(extension)]
+        return "; ".join([*filter(None, sentences), *clashes(extension.distribution)])
+    if extension.group == "oracles" and (sentence := misnamed(extension.name, extension.distribution)):
+        return sentence
+    return EXTENSIBLE[extension.group][extension.name].refused
+
+
+EXTENSIBLE: Mapping[str, Names] = MappingProxyType(
+    {
+        "families": FAMILIES,
+        "revisions": BUFFERS,
+        "callers": CALLERS,
+        "oracles": EXTRA_ORACLES,
+        "figures": EXTRA_FIGURES,
+    }
+)
+"""The names that an entry point of each group must not collide with."""
+
+KINDS: Mapping[str, Callable[[], Iterable[Item]]] = MappingProxyType(
+    {
+        "incidents": _incidents,
+        "faults": _faults,
+        "families": _families,
+        "revisions": lambda: _entries(REVISIONS),
+        "mutants": _mutants,
+        "variants": _variants,
+        "callers": lambda: _entries(CALLERS),
+        "arms": _arms,
+        "rules": _rules,
+        "engines": _engines,
+        "extensions": _extensions,
+    }
+)

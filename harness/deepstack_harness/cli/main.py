@@ -1,0 +1,237 @@
+"""Parse the command line, run one command, and turn every outcome into a documented exit code."""
+
+import argparse
+import atexit
+import contextlib
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+from deepstack_harness import __version__
+from deepstack_harness.cli.output import Output, OutputLost, abandon, prepare_streams, say
+from deepstack_harness.errors import (
+    ExitCode,
+    HarnessError,
+    UsageError,
+    missing_extra,
+    torch_problem,
+    unknown_name,
+)
+from deepstack_harness.workers.profiles import switched_off
+
+COMMANDS = (
+    "list",
+    "show",
+    "repro",
+    "audit",
+    "check",
+    "fuzz",
+    "kernels",
+    "engine",
+    "selftest",
+    "run",
+    "compare",
+    "report",
+    "nightly",
+    "watch",
+    "doctor",
+)
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_JUDGEMENTS = {ExitCode.HOLDS, ExitCode.BROKEN}
+_CODES = (
+    "exit codes: 0 as it should be, 1 not as it should be, 2 wrong usage, "
+    "3 not possible on this machine, 4 a bug of the harness"
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Parser that raises instead of printing the usage: every wrong call ends in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see '{self.prog} --help'")
+
+
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command that `words` begin with, or of all commands; costs no torch.
+
+    Raises `UsageError` for an unknown command.
+    """
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        raise unknown_name("command", words[0], COMMANDS)
+    known = [words[0]] if words and words[0] in COMMANDS else COMMANDS
+    parser = _Parser(
+        prog="python -m deepstack_harness",
+        description="Find what torch.compile does to models that keep state in side buffers.",
+        epilog=_CODES,
+    )
+    parser.add_argument("--version", action="version", version=f"deepstack-harness {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in known:
+        module = _module(name)
+        child = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY, epilog=_CODES)
+        module.add_arguments(child)
+        _add_common(child)
+    return parser
+
+
+def _settle_streams() -> None:
+    """Drop what cannot be written: Python would try again when it ends, and exit with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            abandon(stream)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Without `argv` this is the program itself: ended by Ctrl-C or a signal, it ends the process with that
+    signal, so that a shell loop around it stops; with `argv` it returns 128 and the signal's number.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        # First registered is called last: temporary folders and workers are gone by then.
+        atexit.register(_end)
+        prepare_streams()
+    try:
+        code: int = _guarded(words)
+    except KeyboardInterrupt as error:
+        number = error.number if isinstance(error, _EndedBySignal) else signal.SIGINT
+        say(
+            "deepstack-harness: interrupted"
+            if number == signal.SIGINT
+            else f"deepstack-harness: ended by {number.name}"
+        )
+        if argv is None:
+            _ENDED_BY.append(number)
+        return 128 + number
+    own = words[: words.index("--")] if "--" in words else words
+    if "--bisect" in own and code not in _JUDGEMENTS:
+        return ExitCode.BISECT_SKIP
+    return code
+
+
+class _EndedBySignal(KeyboardInterrupt):
+    """Signal to end this process, other than that of Ctrl-C."""
+
+    def __init__(self, number: int, _frame: object) -> None:
+        self.number = signal.Signals(number)
+
+
+def _raise_ended(number: int, frame: object) -> NoReturn:
+    raise _EndedBySignal(number, frame)
+
+
+_ENDED_BY: list[signal.Signals] = []
+
+
+def _end() -> None:
+    """Flush the streams; end this process with the signal that ended its work, as its parent expects."""
+    _settle_streams()
+    for number in _ENDED_BY:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+def _guarded(words: Sequence[str]) -> int:
+    try:
+        args = build_parser(words).parse_args(words)
+        _refuse_empty(args)
+        output = Output(args.json, quiet=args.quiet)
+        off = switched_off(off=args.no_sandbox)
+        with _interruptible(), _notices(quiet=args.quiet), off, contextlib.closing(output):
+            code: int = _module(args.command).run(args, output)
+            return code
+    except HarnessError as error:
+        say(f"deepstack-harness: {error}")
+        return error.exit_code
+    except OutputLost as error:
+        abandon(sys.stdout)
+        if error.reason:  # else the reader of our output left (`| head`): no error, and nothing to say
+            say(f"deepstack-harness: cannot write to stdout: {error.reason}")
+        return ExitCode.MACHINE
+    except Exception as error:  # noqa: BLE001  # whatever is left is our own bug, and has its exit code
+        problem = torch_problem(error) or missing_extra(error)
+        if problem is not None:
+            say(f"deepstack-harness: {problem}")
+            return ExitCode.MACHINE
+        say(traceback.format_exc())
+        say("deepstack-harness: this is a bug of the harness; please report the lines above")
+        return ExitCode.BUG
+
+
+def _refuse_empty(args: argparse.Namespace) -> None:
+    """Raise `UsageError` for a value of no characters, such as that of an unset variable in a shell."""
+    for name, value in vars(args).items():
+        if name == "program":  # words of another program, which may be empty
+            continue
+        if "" in (value if isinstance(value, list) else [value]):
+            raise UsageError(f"{name.replace('_', '-')} is empty: give a value, or leave the option out")
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Treat a signal to end like Ctrl-C: what was started ends with us, and temporary folders go.
+
+    What the caller ignores, as nohup does, stays ignored.
+    """
+    # Python lets the main thread alone change this.
+    ours = _ENDING if threading.current_thread() is threading.main_thread() else ()
+    heard = [number for number in ours if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, _raise_ended) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _notices(*, quiet: bool) -> Iterator[None]:
+    """Send warnings of our loggers (an unwritable cache, a long download) to stderr, as errors go there."""
+    logger, handler = logging.getLogger("deepstack_harness"), _Notices()
+    handler.setLevel(logging.ERROR if quiet else logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Notices(logging.Handler):
+    """A handler that writes to stderr as errors are written."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one cleaned line."""
+        say(f"deepstack-harness: {record.getMessage()}")
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    common = parser.add_argument_group("output")
+    common.add_argument(
+        "--json",
+        metavar="FILE",
+        help="write one JSON object per line; '-' is stdout, which then gets nothing else",
+    )
+    common.add_argument("--quiet", action="store_true", help="print errors only")
+    common.add_argument(
+        "--bisect",
+        action="store_true",
+        help="exit with 125 instead of 2 to 4, so that 'git bisect run' skips the commit",
+    )
+    parser.add_argument_group("trust").add_argument(
+        "--no-sandbox",
+        action="store_true",
+        help="let the code under test write files, use the network and start processes",
+    )
+
+
+def _module(name: str) -> Any:  # noqa: ANN401  # a module; mypy knows no type for its functions
+    return importlib.import_module(f"deepstack_harness.cli.{name}")

@@ -1,0 +1,121 @@
+"""`nightly`: everything on every device, one stage after the other, and a report whatever happens."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deepstack_harness.cli.arguments import add_sources, finite
+from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.contract.case import check_device
+from deepstack_harness.errors import ExitCode, MachineError, UsageError
+
+if TYPE_CHECKING:
+    from deepstack_harness.runs.nights import EndedStage, Stage
+
+
+SUMMARY = "run tests, matrix, kernels, fuzzing, comparison and report, each in a process of its own"
+_COLUMNS = (Column(8), Column(9), Column(7, right=True), Column(0))
+_STYLES = {"held": "green", "not run": "yellow"}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add folders, devices, sources and limits."""
+    parser.add_argument(
+        "--history",
+        default="reports/nightly",
+        metavar="DIR",
+        help="folder of all nights (default reports/nightly)",
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="this night's folder (default: a new one in the history)"
+    )
+    parser.add_argument(
+        "--device", action="append", metavar="D", help="cpu (default), cuda or cuda:N; may be repeated"
+    )
+    parser.add_argument(
+        "--minutes", type=finite, default=30.0, metavar="M", help="minutes of fuzzing (default 30)"
+    )
+    parser.add_argument(
+        "-n", dest="workers", type=int, default=2, metavar="W", help="number of workers (default 2)"
+    )
+    add_sources(parser, "a source to audit")
+    parser.add_argument(
+        "--stage", action="append", default=[], metavar="NAME", help="run only this stage; may be repeated"
+    )
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when all stages held, 1 when one was broken, 3 when the machine could not, 4 when one failed."""
+    from deepstack_harness.runs.nights import NightlyRun, exit_code, gpu_fault, has_selftests
+
+    if not has_selftests():
+        output.line(
+            "the tests of the harness itself are in its checkout only: this night runs the product's cases"
+        )
+    folder, stages = _plan(args)
+    ended, lost = [], ""
+    for stage in NightlyRun(folder, gpu_fault).run(stages):
+        ended.append(stage)
+        _print_stage(output, stage)
+        lost = _write_summary(folder, ended)  # the report, the last stage, tells of the others
+    if lost:
+        output.line(f"{lost}; only the lines above remain", "red")
+    code = exit_code(ended)
+    output.verdict(f"{folder}: {_summary(ended)}", good=code is ExitCode.HOLDS)
+    return code
+
+
+def _plan(args: Namespace) -> tuple[Path, list[Stage]]:
+    from deepstack_harness.runs.nights import NightRequest, stages
+
+    if args.minutes <= 0:
+        raise UsageError(f"--minutes {args.minutes:g} must be above 0")
+    if args.workers < 1:
+        raise UsageError(f"-n {args.workers} must be above 0")
+    for device in args.device or ():
+        check_device(device)
+    history = Path(args.history).resolve()
+    folder = Path(args.out).resolve() if args.out else history / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
+    wanted = NightRequest(folder, history, args.device or ["cpu"], args.minutes, args.workers, args.source)
+    planned = stages(wanted, args.stage)
+    _make_folder(folder)
+    return folder, planned
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder; raise `UsageError` for one that holds anything: nothing is overwritten."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        full = any(folder.iterdir())
+    except OSError as error:
+        raise MachineError(f"cannot write to '{folder}': {error.strerror}") from None
+    if full:
+        raise UsageError(f"'{folder}' is not empty: choose another --out folder")
+
+
+def _print_stage(output: Output, stage: EndedStage) -> None:
+    why = stage.detail.splitlines()[-1] if stage.detail else ""
+    style = _STYLES.get(stage.outcome, "red")
+    output.row(_COLUMNS, [stage.stage, stage.outcome, f"{stage.seconds:.0f} s", why], style)
+    output.record(stage)
+
+
+def _write_summary(folder: Path, ended: list[EndedStage]) -> str:
+    """Write the summary; return why it could not be written, empty where it was."""
+    from deepstack_harness.runs.nights import write_summary
+
+    try:
+        write_summary(folder, ended)
+    except OSError as error:
+        return f"cannot write '{folder / 'nightly.json'}': {error.strerror}"
+    return ""
+
+
+def _summary(ended: list[EndedStage]) -> str:
+    wrong = [stage.in_short for stage in ended if not stage.held]
+    return f"{len(ended) - len(wrong)} of {len(ended)} stages held" + (
+        f"; {', '.join(wrong)}" if wrong else ""
+    )

@@ -1,0 +1,152 @@
+"""`report`: a run for people and for CI, from the files in its folder.
+
+On the terminal: the matrix of verdicts, then the findings, then the summary.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from deepstack_harness.cli.output import Column, Output, write_text
+from deepstack_harness.contract.verdicts import WORST_FIRST, worst
+from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.runs.report.run_data import RunData, Summary, summarise
+from deepstack_harness.runs.report.tables import (
+    Cell,
+    Matrix,
+    ReportedFinding,
+    case_findings,
+    detail_of,
+    figure_of,
+    release_matrix,
+    rerun_command,
+    run_matrix,
+)
+from deepstack_harness.text import one_line, shortened
+
+SUMMARY = "show a run as a terminal table, an HTML page, Markdown, GitHub annotations or JUnit XML"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the run's folder, and what is written of it."""
+    parser.add_argument("run", metavar="RUN", help="the folder that 'run --out' wrote; a killed run is fine")
+    parser.add_argument(
+        "--html", metavar="FILE", help="write one self-contained page, which needs no network"
+    )
+    parser.add_argument(
+        "--markdown", metavar="FILE", help='write Markdown; for a GitHub job summary: "$GITHUB_STEP_SUMMARY"'
+    )
+    parser.add_argument(
+        "--junit", metavar="FILE", help="write JUnit XML with one test case for each judgement"
+    )
+    parser.add_argument("--annotations", action="store_true", help="print GitHub annotations")
+    parser.add_argument(
+        "--history", metavar="DIR", help="folder of earlier runs, which become trend lines in the page"
+    )
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when the report was made, whatever the run found; `--json` gets the unexpected judgements."""
+    from deepstack_harness.contract.verdicts import UNEXPECTED
+    from deepstack_harness.runs.report.run_data import load_run
+
+    folder = Path(args.run)
+    if not folder.is_dir():
+        raise UsageError(f"'{args.run}' is not a folder; give one that 'run --out DIR' wrote")
+    with output.progress(f"reading {args.run}"):
+        run_data = load_run(folder, Path(args.history) if args.history else None)
+    for row in run_data.rows:
+        if row.verdict in UNEXPECTED:
+            output.record(row)
+    _write_files(args, output, run_data)
+    return ExitCode.HOLDS
+
+
+def _write_files(args: Namespace, output: Output, run_data: RunData) -> None:
+    """Write the files that were asked for; print the terminal's report where nothing was."""
+    if args.html:
+        from deepstack_harness.runs.report.page import render_page
+
+        write_text(args.html, render_page(run_data))
+    if args.markdown:
+        from deepstack_harness.runs.report.texts import render_markdown
+
+        write_text(args.markdown, render_markdown(run_data))
+    if args.junit:
+        from deepstack_harness.runs.report.junit import render_junit
+
+        write_text(args.junit, render_junit(run_data))
+    if args.annotations:
+        from deepstack_harness.runs.report.texts import annotations
+
+        for line in annotations(run_data):
+            output.line(line)
+    if not (args.html or args.markdown or args.junit or args.annotations):
+        show_run(output, run_data)
+
+
+MOST_KNOWN = 20
+"""Expected failures that are listed; the unexpected ones always are."""
+
+
+def show_run(output: Output, run: RunData) -> None:
+    """Print the matrix, the findings and the notes; the closing line is the summary."""
+    summary = summarise(run)
+    _show_matrix(output, run_matrix(run))
+    if (releases := release_matrix(run)) is not None:
+        _show_matrix(output, releases)
+    _legend(output, summary)
+    findings = case_findings(run)
+    known = [finding for finding in findings if not finding.unexpected]
+    unexpected = [finding for finding in findings if finding.unexpected]
+    for finding in unexpected + known[:MOST_KNOWN]:
+        _show_finding(output, finding)
+    if len(known) > MOST_KNOWN:
+        output.line(f"and {len(known) - MOST_KNOWN} more cases broken as expected; --html FILE shows them")
+    for note in run.notes:
+        output.line(f"note: {note}", "yellow")
+    output.line(f"{summary.progress}: {summary.expected}")
+    output.verdict(summary.headline, good=summary.good)
+
+
+def _show_matrix(output: Output, matrix: Matrix) -> None:
+    if not matrix.lines:
+        return
+    widths = [max(len(line.names[place]) for line in matrix.lines) for place in range(len(matrix.heads))]
+    columns = [Column(max(width, len(head))) for width, head in zip(widths, matrix.heads, strict=True)]
+    columns += [Column(7, right=True) for _ in matrix.rules]
+    output.row(columns, [*matrix.heads, *matrix.rules], "dim")
+    for line in matrix.lines:
+        cells = [*map(one_line, line.names), *map(_cell, line.cells)]
+        output.row(columns, cells, worst(line.verdicts).style)
+    output.line()
+
+
+def _cell(cell: Cell | None) -> str:
+    if cell is None:
+        return ""
+    times = f" {cell.times}" if cell.opened and cell.times > 1 else ""
+    return cell.verdict.abbreviation + times
+
+
+def _legend(output: Output, summary: Summary) -> None:
+    """Print the meaning of the verdicts that are there."""
+    seen = [f"{verdict.abbreviation} {verdict.meaning}" for verdict in WORST_FIRST if summary.counts[verdict]]
+    output.line("; ".join(seen), "dim")
+    output.line()
+
+
+def _show_finding(output: Output, finding: ReportedFinding) -> None:
+    output.line(f"{finding.verdict}  {one_line(finding.title)}", finding.verdict.style)
+    for trace in finding.traces:
+        output.line(f"  trace      {one_line(trace)}")
+    for row in finding.rows:
+        figure = f"{figure_of(row)}; " if row.value is not None else ""
+        detail = shortened(one_line(detail_of(row)), 300)
+        output.line(f"  {row.rule:<3} {row.verdict:<8} {one_line(figure)} {detail}".rstrip())
+    if finding.case and finding.case.diagnosis:
+        output.line(f"  diagnosis  {shortened(one_line(finding.case.diagnosis), 600)}")
+    if finding.case and finding.unexpected and (command := rerun_command(finding.case)):
+        output.line(f"  rerun      {one_line(command)}")
+    output.line()

@@ -1,0 +1,222 @@
+"""`repro` where no revision of ours plays a trace over a decoder.
+
+Three cases: a source whose payload is an argument, which is judged under the graphs of the engine's own
+runner; an incident of a system beside the buffer, which judges variants of ours or those of a source; and
+the programs that `--script`, `--pytest` and `--upstream-test` write for an upstream issue.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from deepstack_harness.catalogue.incidents import EngineRun, Incident
+from deepstack_harness.cli.output import Output, write_text
+from deepstack_harness.cli.repro_table import show_incident
+from deepstack_harness.contract.rules import Rule, names_of
+from deepstack_harness.contract.verdicts import Row, Shape
+from deepstack_harness.engines.known import engine_of, open_source
+from deepstack_harness.errors import ExitCode, UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from deepstack_harness.audit.source_worker import AuditedClass
+    from deepstack_harness.contract.oracles.judge import JudgedCase
+    from deepstack_harness.sources.source import Source
+
+
+_OPTIONS_OF_OURS = ("full", "trace", "arm", "workload", "script", "pytest", "upstream_test")
+"""Options about our decoders, or about programs of ours."""
+
+
+def reproduce_in_engine(
+    incident: Incident, families: Iterable[str], source: Source, args: Namespace, output: Output
+) -> bool:
+    """Judge the text model of each family by an incident; return True where all are free of it.
+
+    Raises `UsageError` where the incident, the source or its graphs cannot be asked.
+    """
+    run = _engine_run(incident, source, args)
+    models = _text_models(source, families)
+    from deepstack_harness.audit.classes import judge_replayed
+    from deepstack_harness.audit.source_worker import SourceWorker
+
+    with SourceWorker(args.source) as worker, output.progress("starting") as say:
+        say(f"looking for classes in {source.label}")
+        classes = {audited.model_class: audited for audited in worker.classes()}
+        driven = [_driven_class(name, classes, source) for name in models]
+        judged = [(audited, judge_replayed(audited, run.traces, worker)) for audited in driven]
+        why = worker.failed_control()
+    if why is not None:
+        raise UsageError(f"{source.label} cannot be judged: {why}")
+    show_incident(output, incident)
+    free = [_print_verdict(audited, cases, run, incident, source, output) for audited, cases in judged]
+    return all(free)
+
+
+def _engine_run(incident: Incident, source: Source, args: Namespace) -> EngineRun:
+    given = [
+        f"--{name.replace('_', '-')}" for name in _OPTIONS_OF_OURS if getattr(args, name) not in (None, False)
+    ]
+    if given:
+        raise UsageError(
+            f"{source.label} runs its own writer, text model and graphs: leave {', '.join(given)} out"
+        )
+    run = next((run for run in incident.engine if run.package == source.package), None)
+    if run is None:
+        raise UsageError(
+            f"incident {incident.id} is about a buffer, and the payload of {source.package} is an argument: "
+            "'audit --source SOURCE' judges it by every rule"
+        )
+    return run
+
+
+def _text_models(source: Source, families: Iterable[str]) -> list[str]:
+    """Return the text models of the families, each once."""
+    known = engine_of(source).by_argument
+    names = [known[name] for family in families if (name := family.partition(":")[0]) in known]
+    if not names:
+        raise UsageError(f"{source.label} has a text model of {', '.join(known)} alone")
+    return list(dict.fromkeys(names))
+
+
+def _driven_class(name: str, classes: dict[str, AuditedClass], source: Source) -> AuditedClass:
+    if name not in classes:
+        raise unknown_name(f"text model of {source.label}", name, classes)
+    audited = classes[name]
+    if not audited.can_be_judged:
+        raise UsageError(f"{name} of {source.label} is not driven: {audited.refusals[-1]}")
+    if audited.ended is None and not audited.replayed_at:
+        why = f": {audited.not_driven}" if audited.not_driven else ""
+        raise UsageError(f"{name} of {source.label}: its graphs are not driven{why}")
+    return audited
+
+
+def _print_verdict(
+    audited: AuditedClass,
+    cases: Sequence[JudgedCase],
+    run: EngineRun,
+    incident: Incident,
+    source: Source,
+    output: Output,
+) -> bool:
+    """Print what each trace showed; return True for a text model that is free of the incident."""
+    output.line()
+    output.line(f"{source.label}, {audited.model_class}, under the graphs of its own runner", "bold")
+    broken: set[Rule] = set()
+    rows: list[Row] = []
+    for judged in cases:
+        rules = judged.broken & set(run.rules)
+        wrong = [row for row in judged.rows() if row.rule in rules]
+        rows += wrong
+        details = "; ".join(row.detail for row in wrong)
+        output.line(f"'{judged.case.trace}': {details or 'every row that was set is there'}")
+        for row in judged.rows():
+            where = audited.replayed_at if row.rule in rules else None
+            output.record(replace(row, incident=incident.id, where=where))
+        broken |= rules
+    unjudged = [judged for judged in cases if judged.unjudged & set(run.rules)]
+    name = f"{source.label}, {audited.model_class}"
+    _print_place(audited, output, broken=bool(broken))
+    if broken:
+        silent = any(row.shape != Shape.RAISED for row in rows)
+        has = "HAS incident" if silent else "raises, and does not lose rows silently as in incident"
+        output.verdict(f"{name}: {has} {incident.id}, breaks {names_of(broken)}", good=False)
+    elif unjudged:
+        output.verdict(f"{name}: incident {incident.id} could not be judged", good=False)
+    else:
+        output.verdict(f"{name}: free of incident {incident.id}", good=True)
+    return not broken and not unjudged
+
+
+def _print_place(audited: AuditedClass, output: Output, *, broken: bool) -> None:
+    """Print which lines were asked, what they lose, and what else is known of the runner."""
+    output.line(f"{'where' if broken else 'asked'}: {audited.replayed_at}")
+    if broken and audited.lost:
+        output.line(f"why: {audited.lost}")
+    if audited.graphs_settings:
+        output.line(f"reached with: {audited.graphs_settings}")
+    if audited.graphs_note:
+        output.line(f"note: {audited.graphs_note}")
+
+
+def write_files(incident: Incident, family: str, args: Namespace, output: Output) -> ExitCode:
+    """Write the files that were asked for, and say so; `family` is empty where the incident has none."""
+    from deepstack_harness.catalogue.scripts import render_pytest, render_script, render_upstream_test
+
+    texts = [(path, render(incident, family)) for path, render in (
+        (args.script, render_script), (args.pytest, render_pytest),
+    ) if path]  # fmt: skip
+    if args.upstream_test:
+        texts.append((args.upstream_test, render_upstream_test(incident)))
+    for path, text in texts:  # all can be written before one is
+        write_text(path, text)
+        output.line(f"wrote {path}")
+    return ExitCode.HOLDS
+
+
+_TRACE_OPTIONS = {
+    "trace": None,
+    "arm": None,
+    "workload": None,
+    "family": None,
+    "dtype": "float32",
+    "device": "cpu",
+}
+"""Options of a decoder that plays a trace, and what they are where nobody gave them."""
+
+
+def reproduce_system(incident: Incident, args: Namespace, output: Output) -> ExitCode:
+    """Exit 0: every faulty variant shows it and no other (or the vLLM is free of it); 1: not so."""
+    _refuse_options(incident, args)
+    if args.script or args.pytest or args.upstream_test:
+        return write_files(incident, "", args, output)
+    holds = _judge_source(incident, args.source, output) if args.source else _judge_variants(incident, output)
+    return ExitCode.HOLDS if holds else ExitCode.BROKEN
+
+
+def _refuse_options(incident: Incident, args: Namespace) -> None:
+    given = [f"--{name}" for name, usual in _TRACE_OPTIONS.items() if getattr(args, name) != usual]
+    if given:
+        raise UsageError(
+            f"incident {incident.id} plays no trace over a decoder (system {incident.system}): "
+            f"leave {', '.join(given)} out"
+        )
+    if args.source and (args.script or args.pytest or args.upstream_test):
+        raise UsageError("--script, --pytest and --upstream-test show a variant of ours: leave --source out")
+
+
+def _judge_variants(incident: Incident, output: Output) -> bool:
+    import torch
+
+    from deepstack_harness.audit.systems import system_of
+    from deepstack_harness.cli.audit_table import SystemTable
+
+    torch.set_num_threads(1)
+    table = SystemTable(output, incident, max(map(len, incident.revisions)))
+    variants = []
+    for judged in system_of(incident).ours(incident):
+        table.add(judged)
+        variants.append(judged)
+    table.close(variants)
+    return all(judged.as_expected for judged in variants)
+
+
+def _judge_source(incident: Incident, text: str, output: Output) -> bool:
+    from deepstack_harness.audit.source_worker import SourceWorker
+    from deepstack_harness.audit.systems import system_of
+    from deepstack_harness.cli.audit_table import SystemTable
+
+    source = open_source(text)
+    if not engine_of(source).systems:
+        raise UsageError(
+            f"{source.label} has nothing of incident {incident.id}: no engine but vLLM is judged by it"
+        )
+    with SourceWorker(text) as worker:
+        parts = list(system_of(incident).theirs(incident, worker))
+    table = SystemTable(output, incident, max(len(judged.subject) for judged in parts))
+    for judged in parts:
+        table.add(judged)
+    table.close_source(worker.source.label, engine_of(worker.source).package.module, parts)
+    return not any(judged.broken or judged.unjudged for judged in parts)

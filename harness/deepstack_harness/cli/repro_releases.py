@@ -1,0 +1,206 @@
+"""`repro INCIDENT --source S`: look at every class of a source, and `--package P`: at every release.
+
+The classes are found by their shape, so that nobody has to name one.  Each that hands a payload to a compiled
+text model is judged over that text model's own `forward`, in the order of the engine: a profile run, which
+calls no `embed_input_ids`, a prefill with a payload, and a decode.
+"""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from deepstack_harness.audit.classes import COMPILED_TRACE, judge_compiled
+from deepstack_harness.audit.source_worker import SourceWorker
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Row, Verdict
+from deepstack_harness.engines.known import named_package
+from deepstack_harness.errors import ExitCode, MachineError, UsageError
+from deepstack_harness.text import plural
+
+if TYPE_CHECKING:
+    from deepstack_harness.catalogue.incidents import Incident
+    from deepstack_harness.cli.output import Output
+
+
+def add_release_arguments(parser: ArgumentParser) -> None:
+    """Add the options that look through the releases of a package."""
+    parser.add_argument(
+        "--package",
+        metavar="P",
+        help="look for the fault in every release of a package, such as vllm: since when, until when, and in "
+        "which class",
+    )
+    parser.add_argument("--since", metavar="V", help="with --package, the first release, such as 0.20")
+    parser.add_argument("--until", metavar="V", help="with --package, the last release, such as 0.33")
+
+
+def refuse_release_mixtures(args: Namespace) -> None:
+    """Raise `UsageError` for options that exclude `--package`, or that are for it alone."""
+    if args.package is None:
+        if args.since is not None or args.until is not None:
+            raise UsageError("--since and --until choose releases of a package: give --package, such as vllm")
+        return
+    others = ("source", "trace", "arm", "workload", "script", "pytest", "upstream_test", "family")
+    if given := [f"--{name.replace('_', '-')}" for name in others if getattr(args, name) is not None]:
+        raise UsageError(f"--package looks at every class of its releases: leave {', '.join(given)} out")
+
+
+def is_compiled_fault(incident: Incident) -> bool:
+    """Tell whether an incident shows in a text model that was compiled without its payload."""
+    traces = (str(run.trace) for run in incident.run)
+    order = str(COMPILED_TRACE)
+    return {Rule.R0, Rule.R1} <= set(incident.rules) and any(order.startswith(trace) for trace in traces)
+
+
+@dataclass(frozen=True)
+class SourceFaults:
+    """The classes of one source: those that were judged, each with its row of R0, and those that were not."""
+
+    label: str
+    judged: tuple[Row, ...]
+    unjudged: tuple[tuple[str, str], ...]
+
+    @property
+    def faulty(self) -> tuple[Row, ...]:
+        """The rows of classes that have the fault."""
+        return tuple(row for row in self.judged if row.verdict is Verdict.FAIL)
+
+
+def find_faults(text: str, say: Callable[[str], None]) -> SourceFaults:
+    """Judge every class of a source that hands a payload to a compiled text model.
+
+    Raises what `audit_source` raises.
+    """
+    rows, unjudged = [], []
+    with SourceWorker(text) as worker:
+        label = worker.source.label
+        say(f"looking for classes in {label}")
+        for found in worker.classes():
+            if not found.can_be_judged or found.ended is not None:
+                reasons = "; ".join(map(str, found.refusals))
+                unjudged.append((found.model_class, found.ended or reasons))
+                continue
+            say(f"{found.model_class} of {label}")
+            for row in judge_compiled(found, worker, {}):
+                if row.verdict in (Verdict.PASS, Verdict.FAIL):
+                    rows.append(row)
+                else:
+                    unjudged.append((found.model_class, row.detail))
+    return SourceFaults(label, tuple(rows), tuple(unjudged))
+
+
+def judge_classes(incident: Incident, text: str, output: Output) -> bool:
+    """Print and record every class of a source that has an incident; return True where none has."""
+    with output.progress("looking for classes") as say:
+        found = find_faults(text, say)
+    output.line()
+    output.line(f"every class of {found.label} that hands a payload to a compiled text model:", "bold")
+    for row in found.judged:
+        output.record(row)
+        mark = "HAS it " if row in found.faulty else "free of it"
+        place = f", {row.where}" if row.where else ""
+        output.line(f"  {mark:10}  {row.model_class}: {row.detail}{place}")
+    for name, why in found.unjudged:
+        output.line(f"  not judged  {name}: {why}")
+    names = ", ".join(str(row.model_class) for row in found.faulty)
+    if names:
+        output.verdict(f"{found.label}: HAS incident {incident.id} in {names}", good=False)
+    else:
+        checked = plural(len(found.judged), "class")
+        output.verdict(f"{found.label}: {checked} free of incident {incident.id}", good=bool(found.judged))
+    return not found.faulty
+
+
+def search_releases(incident: Incident, args: Namespace, output: Output) -> ExitCode:
+    """Look for an incident in every release of a range; exit 1 where one has it.
+
+    Raises `UsageError` for what is no package, no version, or a range without a release, and `MachineError`
+    where releases cannot be listed.
+    """
+    if not is_compiled_fault(incident):
+        raise UsageError(
+            f"incident {incident.id} is not looked for in all classes of a release: leave --package out; "
+            "'audit --source SOURCE' judges them by every rule"
+        )
+    package = named_package(args.package)
+    if package is None:
+        raise UsageError(f"--package '{args.package}' is no engine whose releases can be read: try vllm")
+    # Not at the top: the clients for an index take longer to import than a local source to judge.
+    from deepstack_harness.sources.index import Index
+
+    chosen = choose_releases(Index(package).versions(), args.since, args.until)
+    if not chosen:
+        raise UsageError(f"{package.name} has no release from {args.since} to {args.until}")
+    output.line(f"{plural(len(chosen), 'release')} of {package.title}, by incident {incident.id}", "bold")
+    seen: list[tuple[Version, SourceFaults | None]] = []
+    for version in chosen:
+        begun = time.perf_counter()
+        try:
+            with output.progress(f"{package.name} {version}") as say:
+                found: SourceFaults | None = find_faults(f"{package.name}=={version}", say)
+        except (UsageError, MachineError) as error:
+            output.line(f"  {version!s:10} not looked at: {error}", "yellow")
+            seen.append((version, None))
+            continue
+        assert found is not None
+        seen.append((version, found))
+        for row in found.judged:
+            output.record(row)
+        nothing = "none" if found.judged else "unknown: no class could be judged"
+        names = ", ".join(str(row.model_class) for row in found.faulty) or nothing
+        took = time.perf_counter() - begun
+        counts = f"{len(found.judged)} judged, {len(found.unjudged)} not, {took:.0f} s"
+        output.line(f"  {version!s:10} {names}  ({counts})")
+    for name, ranges in ranges_of_classes(seen).items():
+        output.line(f"{name}: {', '.join(ranges)}")
+    faulty = any(found is not None and found.faulty for _, found in seen)
+    missing = [str(version) for version, found in seen if found is None or not found.judged]
+    what = f"incident {incident.id} in {package.title} {chosen[0]} to {chosen[-1]}"
+    said = "found" if faulty else "not found"
+    output.verdict(f"{what}: {said}", good=not faulty)
+    if missing and not faulty:
+        raise MachineError(f"nothing was judged in {', '.join(missing)}")
+    return ExitCode.BROKEN if faulty else ExitCode.HOLDS
+
+
+def choose_releases(versions: Iterable[Version], since: str | None, until: str | None) -> list[Version]:
+    """Return the final releases of a range, oldest first; `until` 0.33 takes 0.33.0 and 0.33.1 in.
+
+    Raises `UsageError` for what is no version.
+    """
+    first, last = _version("--since", since), _version("--until", until)
+    return sorted(
+        version
+        for version in set(versions)
+        if not version.is_prerelease
+        and (first is None or version >= first)
+        and (last is None or version <= last or version.release[: len(last.release)] == last.release)
+    )
+
+
+def _version(option: str, text: str | None) -> Version | None:
+    try:
+        return None if text is None else Version(text)
+    except InvalidVersion as error:
+        raise UsageError(f"{option} '{text}' is no version, such as 0.33.0") from error
+
+
+def ranges_of_classes(seen: Sequence[tuple[Version, SourceFaults | None]]) -> dict[str, list[str]]:
+    """Return the ranges of releases in which each class has a fault, by its name."""
+    faulty = [row for _, found in seen if found is not None for row in found.faulty]
+    having: dict[str, list[str]] = {str(row.model_class): [] for row in faulty}
+    for name, ranges in having.items():
+        run: list[Version] = []
+        for version, found in (*seen, (Version("0"), None)):
+            if found is not None and any(row.model_class == name for row in found.faulty):
+                run.append(version)
+            elif run:
+                ranges.append(f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}")
+                run = []
+    return having

@@ -1,0 +1,353 @@
+"""The tables of `repro`, row by row as cases finish, and the sentences under them.
+
+`ReproTable` has the revisions and arms of an incident, `EvaluationTable` the figures that an evaluation of a
+workload would report.  `CaseClock` estimates the time that is left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from deepstack_harness.catalogue.incidents import Incident
+from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.contract.arm import Backend
+from deepstack_harness.contract.case import Case, PlannedCase
+from deepstack_harness.contract.facts import AccessFacts, rows_in_words
+from deepstack_harness.contract.observation import NOT_FINITE, GraphFacts
+from deepstack_harness.contract.oracles.outputs import Evaluation, case_distances, diagnose
+from deepstack_harness.contract.rules import Rule, names_of
+from deepstack_harness.contract.verdicts import Effect, Verdict
+from deepstack_harness.text import plural
+
+if TYPE_CHECKING:
+    from deepstack_harness.contract.observation import Distances
+    from deepstack_harness.contract.oracles.judge import JudgedCase
+
+
+def access_lines(judged: JudgedCase) -> Iterator[str]:
+    """Yield a line for each step of an interpreted case whose output a payload moves."""
+    for facts in judged.observation.steps:
+        if facts.accesses is not None and facts.distances is not None and facts.distances.effect > 0:
+            rows, distances = _touched_rows(facts.accesses), _distances_in_words(facts.distances)
+            yield f"{judged.case.subject}, '{facts.step}': {rows}; {distances}"
+
+
+def _touched_rows(facts: AccessFacts) -> str:
+    levels = [access for access in facts.accesses if access.of_payload]
+    spans = [span for access in levels for span in (*access.read, *access.written, *access.wild)]
+    rows = f"payload {rows_in_words(spans)}" if spans else "no row of a payload"
+    wild = sum(access.outside > 0 for access in facts.accesses)
+    outside = f", {wild} accesses outside of their tensors" if wild else ""
+    return f"{facts.launches} launches touched {rows}{outside} ({facts.share:.0%} of the bytes measured)"
+
+
+def _distances_in_words(apart: Distances) -> str:
+    return f"{apart.eager:.1e} from eager, which is {apart.rounding:.1e} from fp64; effect {apart.effect:.1e}"
+
+
+_CASE_HEADINGS = (
+    "revision",
+    "arm",
+    "to eager",
+    "to no-deepstack",
+    "graphs",
+    "recompiles",
+    "rules broken",
+)
+_BACKENDS = {
+    Backend.NONE: "not compiled",
+    Backend.EAGER: "torch.compile, backend eager",
+    Backend.AOT_EAGER: "torch.compile, backend aot_eager",
+    Backend.INDUCTOR: "torch.compile, backend inductor",
+    Backend.H200: "Triton source for an H200, interpreted: no races, PTX, layouts or graphs, torch's matrix "
+    "products and attention",
+}
+
+
+def show_incident(output: Output, incident: Incident) -> None:
+    """Print what is about to be shown, and where it was reported."""
+    output.line(f"incident {incident.id} ({incident.name}): {incident.title}", "bold")
+    references = ", ".join(incident.references)
+    output.line(f"references: {references}" if incident.reported else f"not reported; shown by {references}")
+    output.line(f"symptom: {incident.symptom}")
+
+
+class IncidentTitle:
+    """Title above the tables of an incident: itself once, then each of several families."""
+
+    def __init__(self, output: Output, incident: Incident) -> None:
+        """Print nothing before there is a table."""
+        self.output = output
+        self.incident = incident
+        self._shown = False
+
+    def show(self, family: str) -> None:
+        """Print what stands above the table of a family."""
+        if not self._shown:
+            show_incident(self.output, self.incident)
+        self._shown = True
+        if len(self.incident.families) > 1:
+            self.output.line()
+            self.output.line(f"family {family}", "bold")
+
+
+class ReproTable:
+    """A table that grows with every judged case; `output` decides what is seen."""
+
+    def __init__(self, title: IncidentTitle, plan: Sequence[PlannedCase], family: str) -> None:
+        """Print what is about to be shown; `plan` is what the columns have to hold."""
+        self.output = title.output
+        self._incident = title.incident
+        self._block: tuple[Backend, str] | None = None
+        self._undiagnosed: list[JudgedCase] = []
+        self._diagnosed = False
+        self._columns = _columns(plan)
+        title.show(family)
+
+    @staticmethod
+    def block_of(planned: PlannedCase) -> tuple[Backend, str]:
+        """Return what a heading says: cases of one backend and one trace stand under one."""
+        return planned.case.arm.backend, str(planned.case.trace)
+
+    def add(self, judged: JudgedCase) -> None:
+        """Print one row, with a heading where backend or trace change."""
+        case, seen = judged.case, judged.observation
+        if self.block_of(judged.planned) != self._block:
+            self._heading(judged)
+        distances = case_distances(case, seen)
+        graphs = seen.graphs
+        cells = [
+            case.buffer.name,
+            case.arm.name,
+            _number(distances.eager if distances else None),
+            _number(distances.no_deepstack if distances else None),
+            "-" if graphs is None else str(graphs.graphs),
+            "-" if graphs is None else str(graphs.recompiles),
+            _rules(judged),
+        ]
+        self.output.row(self._columns, cells, _style(judged))
+        self._undiagnosed.append(judged)
+        for row in judged.rows():
+            self.output.record(row)
+
+    def end_block(self) -> None:
+        """Print the cause of the first fault, once, under the rows that it explains."""
+        causes: dict[str, set[str]] = {}
+        for judged in self._undiagnosed:
+            if judged.broken & set(self._incident.rules) and (
+                sentence := diagnose(judged.case, judged.observation)
+            ):
+                causes.setdefault(sentence, set()).add(judged.case.buffer.name)
+        for judged in self._undiagnosed:
+            for line in access_lines(judged):
+                self.output.line(line)
+        self._undiagnosed.clear()
+        for sentence, revisions in list(causes.items())[: 0 if self._diagnosed else 1]:
+            self._diagnosed = True
+            self.output.line(f"diagnosis ({', '.join(sorted(revisions))}): {sentence}.", "bold")
+
+    def so_far(self, cases: Sequence[JudgedCase], seconds: float) -> None:
+        """Print what is known before Inductor starts, which takes longer than all before it."""
+        rules = _broken_by(cases) & set(self._incident.rules)
+        if rules:
+            faulty = _subjects(judged for judged in cases if judged.broken & rules)
+            self._first_verdict(f"{faulty} broke {names_of(rules)}", seconds)
+
+    def source_so_far(self, name: str, cases: Sequence[JudgedCase], seconds: float) -> None:
+        """Print what is known of a source before Inductor starts."""
+        rules = _broken_by(cases) & set(self._incident.rules)
+        verdict = f"HAS incident {self._incident.id}, breaks {names_of(rules)}" if rules else "no fault seen"
+        self._first_verdict(f"{name}: {verdict}", seconds)
+
+    def _first_verdict(self, verdict: str, seconds: float) -> None:
+        self.output.line()
+        self.output.line(f"without Inductor: {verdict}; Inductor follows, about {seconds:.0f} s", "bold")
+
+    def shown(self, cases: Sequence[JudgedCase]) -> None:
+        """Print the closing line when everything is as the catalogue says."""
+        arms = list(dict.fromkeys(judged.case.arm.name for judged in cases if _silently_wrong(judged)))
+        self.output.line()
+        if arms:
+            self.output.line(f"wrong without an error under: {', '.join(arms)}")
+        played = {judged.case.subject for judged in cases if not judged.planned.is_control}
+        faulty = ", ".join(revision for revision in self._incident.faulty if revision in played)
+        fixed = ", ".join(revision for revision in self._incident.fixed if revision in played)
+        rules = " and ".join(self._incident.rules)
+        noun = "rule" if len(self._incident.rules) == 1 else "rules"
+        self.output.verdict(f"shown: {noun} {rules} broken by {faulty}, kept by {fixed}", good=True)
+
+    def unexpected(self, cases: Sequence[JudgedCase]) -> None:
+        """Print the closing lines when a case is not as expected: what was expected, and what was seen."""
+        self.output.line()
+        for judged in cases:
+            case, unjudged = judged.case, judged.unjudged
+            seen = names_of(judged.broken) + (f", unjudged {names_of(unjudged)}" if unjudged else "")
+            where = f"{case.buffer.name} under {case.arm.name} on '{case.trace}'"
+            wanted = names_of(judged.planned.must_break or ())
+            self.output.line(f"not as expected: {where} broke {seen}, expected {wanted}")
+            for judgement in judged.judgements:
+                if judgement.rule in judged.broken | unjudged:
+                    self.output.line(f"  {judgement.rule} {judgement.verdict}: {judgement.detail}")
+        self.output.verdict(f"not as the catalogue expects: {plural(len(cases), 'case')}", good=False)
+
+    def source_verdict(
+        self, name: str, where: str, faulty: Sequence[JudgedCase], unjudged: Sequence[JudgedCase]
+    ) -> None:
+        """Print whether a source (`name`: label and class) has the fault, and where (file:line)."""
+        if unjudged:
+            self.unexpected(unjudged)
+        elif not faulty:
+            self.output.verdict(f"{name}: free of incident {self._incident.id}", good=True)
+        else:
+            rules = _broken_by(faulty) & set(self._incident.rules)
+            self.output.line()
+            self.output.line(f"where: {where}")
+            self.output.verdict(
+                f"{name}: HAS incident {self._incident.id}, breaks {names_of(rules)}", good=False
+            )
+
+    def _heading(self, judged: JudgedCase) -> None:
+        case = judged.case
+        self._block = self.block_of(judged.planned)
+        self.output.line()
+        self.output.line(f"{_BACKENDS[case.arm.backend]}, trace '{case.trace}'", "bold")
+        if judged.planned.note:
+            self.output.line(judged.planned.note)
+        self.output.row(self._columns, _CASE_HEADINGS, "dim")
+
+
+def _silently_wrong(judged: JudgedCase) -> bool:
+    """Say whether a decoder that returned was wrong: one that raised breaks R0 too."""
+    return any(said.rule is Rule.R0 and said.effect is Effect.OUTPUT for said in judged.judgements)
+
+
+def _broken_by(cases: Iterable[JudgedCase]) -> frozenset[Rule]:
+    return frozenset[Rule]().union(*(judged.broken for judged in cases))
+
+
+def _subjects(cases: Iterable[JudgedCase]) -> str:
+    return ", ".join(dict.fromkeys(judged.case.subject for judged in cases))
+
+
+def _columns(plan: Sequence[PlannedCase]) -> list[Column]:
+    """Return columns: names to the left, figures to the right; the last column takes what is left."""
+    cases = [planned.case for planned in plan]
+    shown = [case.buffer.name for case in cases], [case.arm.name for case in cases]
+    names = [max(map(len, words)) for words in shown]
+    left = [Column(max(width, len(title))) for width, title in zip(names, _CASE_HEADINGS, strict=False)]
+    return [*left, *(Column(len(title), right=True) for title in _CASE_HEADINGS[2:-1]), Column(0)]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "not finite" if value == NOT_FINITE else f"{value:.2g}"
+
+
+def _rules(judged: JudgedCase) -> str:
+    unjudged = f", not judged: {names_of(judged.unjudged)}" if judged.unjudged else ""
+    raised = next((facts.raised for facts in judged.observation.steps if facts.raised), None)
+    why = f" ({raised.call} raised {raised.type})" if raised else ""
+    return names_of(judged.broken) + why + unjudged
+
+
+def _style(judged: JudgedCase) -> str:
+    if judged.unjudged:
+        return Verdict.ERROR.style
+    return Verdict.FAIL.style if judged.broken else ""
+
+
+_FIRST_S = {
+    Backend.NONE: 0.5,
+    Backend.EAGER: 1.5,
+    Backend.AOT_EAGER: 3.0,
+    Backend.INDUCTOR: 12.0,
+    Backend.H200: 40.0,
+}
+"""Seconds of the first case of a backend in a process, imports included, on two idle cores."""
+_NEXT_S = {
+    Backend.NONE: 0.05,
+    Backend.EAGER: 0.3,
+    Backend.AOT_EAGER: 1.0,
+    Backend.INDUCTOR: 4.0,
+    Backend.H200: 20.0,
+}
+_RANKS_S = 6.0
+"""Added for an arm with ranks: processes start and meet."""
+_TRUSTED_S = 3.0
+"""Weight of the estimate against what was measured: the first cases take less than their spread."""
+
+
+class CaseClock:
+    """Clock of cases that are played one after the other; reported, never a limit."""
+
+    def __init__(self, cases: Sequence[Case]) -> None:
+        """Estimate every case; nothing runs yet."""
+        backends = [case.arm.backend for case in cases]
+        self._expected = [
+            (_FIRST_S if backend not in backends[:number] else _NEXT_S)[backend]
+            + (_RANKS_S if cases[number].arm.ranks > 1 else 0)
+            for number, backend in enumerate(backends)
+        ]
+        self._done = 0
+        self._measured = 0.0
+        self._began = 0.0
+
+    def begin(self) -> str:
+        """Start the next case; return its number, and the time that this and the following will take."""
+        self._began = time.monotonic()
+        return f"{self._done + 1} of {len(self._expected)}, about {self.seconds_left():.0f} s left"
+
+    def end(self) -> None:
+        """End the case that was begun last."""
+        self._measured += time.monotonic() - self._began
+        self._done += 1
+
+    def seconds_left(self) -> float:
+        """Return the estimate for what is not done, scaled by how this machine did so far."""
+        done, left = sum(self._expected[: self._done]), sum(self._expected[self._done :])
+        return left * (self._measured + _TRUSTED_S) / (done + _TRUSTED_S)
+
+
+_EVALUATION_HEADINGS = (
+    "revision",
+    "arm",
+    "greedy as eager",
+    "runs",
+    "token counts",
+    "graphs",
+    "died",
+    "leaked rows",
+)
+
+
+class EvaluationTable:
+    """A table that grows with every revision and arm."""
+
+    def __init__(self, output: Output, names: Sequence[tuple[str, str]]) -> None:
+        """Print the head; `names` are the revisions and arms that will come: they set the widths."""
+        self._output = output
+        left = [max(map(len, column)) for column in zip(*names, _EVALUATION_HEADINGS[:2], strict=True)]
+        self._columns = [
+            *map(Column, left),
+            *(Column(len(title), right=True) for title in _EVALUATION_HEADINGS[2:]),
+        ]
+        output.row(self._columns, _EVALUATION_HEADINGS, "dim")
+
+    def add(self, case: Case, graphs: GraphFacts | None, evaluation: Evaluation) -> None:
+        """Print and record one row."""
+        cells = [
+            case.buffer.name,
+            case.arm.name,
+            "-" if evaluation.agreement is None else f"{evaluation.agreement:.4f}",
+            str(evaluation.runs),
+            str(evaluation.counts),
+            "-" if graphs is None else str(graphs.graphs),
+            str(evaluation.died),
+            str(evaluation.leaked),
+        ]
+        bad = evaluation.agreement != 1 or evaluation.died or evaluation.leaked
+        self._output.row(self._columns, cells, "red" if bad else "")
+        self._output.record({"revision": case.buffer.name, "arm": case.arm.name, "evaluation": evaluation})

@@ -1,0 +1,219 @@
+"""`run`: the matrix of incidents and contract traces, in processes of their own, into a folder.
+
+While it runs, a line for each group that ended; at the end a summary.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deepstack_harness.cli.arguments import finite, whole
+from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Row, Verdict
+from deepstack_harness.errors import ExitCode, UsageError, unknown_name
+from deepstack_harness.runs.case_result import CaseResult
+from deepstack_harness.runs.pools import Group
+from deepstack_harness.runs.records import CaseRecord
+from deepstack_harness.text import plural
+
+if TYPE_CHECKING:
+    from deepstack_harness.runs.execution import Execution, RunRequest
+    from deepstack_harness.runs.store import RunPart
+
+SUMMARY = "run the matrix of families, revisions, traces, arms, dtypes and devices, in parallel"
+_GIB = 2**30
+_MOST_WORKERS = 1024
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add what to play, on what, and where to write it."""
+    parser.add_argument(
+        "selection",
+        nargs="?",
+        metavar="SELECTION",
+        help="an expression over family, revision, caller, trace, arm, backend, guards, shapes, capture, "
+        "dtype, device, incident, such as \"family == 'qwen3_vl' and backend != 'inductor'\"",
+    )
+    parser.add_argument(
+        "--tier", default="ci", metavar="T", help="ci (default) or nightly, which has all cases"
+    )
+    parser.add_argument(
+        "--device", action="append", metavar="D", help="cpu (default), cuda or cuda:N; may be repeated"
+    )
+    parser.add_argument(
+        "--buffer", action="append", default=[], metavar="MODULE:CLASS",
+        help="instead, play the contract traces on this class of your own; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "-n", dest="workers", type=whole, default=1, metavar="W", help="number of workers (default 1)"
+    )
+    parser.add_argument(
+        "--shard", metavar="I/N", help="play only part I of N; all parts may write into one folder"
+    )
+    parser.add_argument("--executor", default="local", metavar="E", help="local (default) or ray")
+    parser.add_argument("--out", metavar="DIR", help="the folder to write (default reports/<UTC time>)")
+    parser.add_argument("--resume", action="store_true", help="continue the run in --out DIR")
+    parser.add_argument(
+        "--case-seconds",
+        type=finite,
+        default=300.0,
+        metavar="S",
+        help="timeout of a case in seconds (default 300)",
+    )
+    parser.add_argument(
+        "--memory", type=finite, default=8.0, metavar="GIB",
+        help="limit of the private memory of a process (default 8, on CPU only); 0 is no limit",
+    )  # fmt: skip
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when nothing is unexpected: no FAIL, ERROR, IMPROVED or MISSING; 1 otherwise."""
+    from deepstack_harness.runs.execution import Execution
+
+    request = _request(args)
+    if args.resume and not args.out:
+        raise UsageError("--resume continues the run in a folder: name it with --out DIR")
+    folder = Path(args.out or Path("reports") / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ"))
+    execution = Execution(request, folder, resume=args.resume)
+    with closing(execution.writer):
+        _announce(execution, folder, output, resume=args.resume)
+        _play(execution, output)
+        return _close(execution.writer.part, folder, output)
+
+
+def _request(args: Namespace) -> RunRequest:
+    from deepstack_harness.runs.execution import EXECUTORS, RunRequest, Tier
+    from deepstack_harness.runs.pools import RUN_LIMITS
+    from deepstack_harness.runs.records import Shard
+
+    _check_known("--tier", args.tier, list(Tier))
+    _check_known("--executor", args.executor, EXECUTORS)
+    for name, value, least in (("-n", args.workers, 1), ("--memory", args.memory, 0)):
+        if value < least:
+            raise UsageError(f"{name} takes {least} or more, not {value:g}")
+    if args.workers > _MOST_WORKERS:
+        raise UsageError(f"-n takes up to {_MOST_WORKERS}, not {args.workers}")
+    if args.case_seconds <= 0:
+        raise UsageError(f"--case-seconds takes more than 0, not {args.case_seconds:g}")
+    devices = tuple(dict.fromkeys(args.device or ["cpu"]))
+    # A driver of a GPU maps far more than it uses.
+    limited = args.memory > 0 and all(device == "cpu" for device in devices)
+    memory = int(args.memory * _GIB) if limited else None
+    return RunRequest(
+        args.selection, Tier(args.tier), devices, tuple(dict.fromkeys(args.buffer)),
+        Shard.parse(args.shard) if args.shard else None, args.workers, args.executor,
+        replace(RUN_LIMITS, call_s=args.case_seconds, memory=memory),
+    )  # fmt: skip
+
+
+def _check_known(option: str, value: str, known: list[str] | tuple[str, ...]) -> None:
+    if value not in known:
+        raise unknown_name(option, value, known)
+
+
+def _announce(execution: Execution, folder: Path, output: Output, *, resume: bool) -> None:
+    part, groups = execution.writer.part, execution.groups
+    left = sum(len(group.cases) for group in groups)
+    before = f", {plural(len(part.cases), 'case')} there already" if resume else ""
+    output.line(f"{plural(left, 'case')} in {plural(len(groups), 'group')} into {folder}{before}")
+    for group in execution.left_out:
+        output.line(f"left out: {group.name}, which needs {plural(group.ranks, 'GPU')}", "yellow")
+    for row in part.rows:
+        output.record(row)
+
+
+def _play(execution: Execution, output: Output) -> None:
+    with output.progress("starting") as say:
+        table = LiveTable(output, execution.groups, say)
+        for result in execution.play():
+            table.add(result)
+
+
+def _close(part: RunPart, folder: Path, output: Output) -> ExitCode:
+    from deepstack_harness.runs.frames import has_datasets, write_parquet
+
+    if has_datasets():
+        write_parquet(part)
+    else:
+        output.line(
+            "no Parquet file: the library `datasets` is not installed; the JSON lines are complete", "yellow"
+        )
+    return ExitCode.HOLDS if close(output, part.rows, part.cases, str(folder)) else ExitCode.BROKEN
+
+
+_HEADINGS = ("group", "cases", "seconds", "judgements")
+_LONGEST = 200
+
+
+class LiveTable:
+    """A table that grows with every case that ends."""
+
+    def __init__(self, output: Output, groups: Sequence[Group], say: Callable[[str], None]) -> None:
+        """Print the head; `groups` are left to play, `say` shows the progress on a terminal."""
+        self._output = output
+        self._say = say
+        self._left = {group.name: len(group.cases) for group in groups}
+        self._ended: dict[str, list[CaseResult]] = {group.name: [] for group in groups}
+        self._columns = [
+            Column(max(map(len, (*self._left, _HEADINGS[0])))), Column(5, right=True), Column(8, right=True),
+            Column(0),
+        ]  # fmt: skip
+        if groups:
+            output.row(self._columns, _HEADINGS, "dim")
+
+    def add(self, result: CaseResult) -> None:
+        """Count one case; the last case of a group prints its line."""
+        name = result.case.group
+        self._ended[name].append(result)
+        self._left[name] -= 1
+        self._say(f"{plural(sum(self._left.values()), 'case')} left, the last one was {name}")
+        for row in result.rows:
+            self._output.record(row)
+        if not self._left[name]:
+            self._group(name, self._ended.pop(name))
+
+    def _group(self, name: str, ended: Sequence[CaseResult]) -> None:
+        rows = [row for result in ended for row in result.rows]
+        seconds = sum(result.case.seconds for result in ended)
+        bad = [row for row in rows if row.verdict in UNEXPECTED]
+        cells = [name, str(len(ended)), f"{seconds:.1f}", counted(rows)]
+        self._output.row(self._columns, cells, "red" if bad else "")
+        for line in unexpected(ended):
+            self._output.line(f"  {line}"[:_LONGEST])
+
+
+def unexpected(ended: Iterable[CaseResult]) -> list[str]:
+    """Return a line for each unexpected judgement; one line for a case that did not come to its end."""
+    lines = []
+    for result in ended:
+        case, bad = result.case, [row for row in result.rows if row.verdict in UNEXPECTED]
+        where = f"{case.subject} {case.dtype} '{case.trace}'"
+        if bad and {row.verdict for row in result.rows} == {Verdict.ERROR}:
+            lines.append(f"ERROR {where}: {bad[0].detail}")
+        else:
+            lines += [f"{row.verdict} {row.rule} {where}: {row.detail}" for row in bad]
+    return lines
+
+
+def counted(rows: Iterable[Row]) -> str:
+    """Return `3 FAIL, 120 PASS`: the worst first, without SKIP."""
+    counts = Counter(row.verdict for row in rows)
+    shown = [verdict for verdict in WORST_FIRST if counts[verdict] and verdict is not Verdict.SKIP]
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in shown) or "nothing to judge"
+
+
+def close(output: Output, rows: Sequence[Row], cases: Sequence[CaseRecord], folder: str) -> bool:
+    """Print the closing line; return whether everything is as expected."""
+    good = not any(row.verdict in UNEXPECTED for row in rows)
+    lost = sum(not case.steps for case in cases)
+    note = f"; {lost} did not come to their end" if lost else ""
+    output.line()
+    output.verdict(f"{plural(len(cases), 'case')}{note}: {counted(rows)}; see {folder}", good=good)
+    return good

@@ -1,0 +1,166 @@
+"""`selftest`: show that the harness finds the faults that are there, and only those.
+
+One table has each buffer and the commands that caught it, another the same by class of fault.  Both fit into
+80 columns; the shrunk traces are in the rows of `--json`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from statistics import median
+from textwrap import wrap
+
+from deepstack_harness.catalogue.buffers import ALL_MUTANTS
+from deepstack_harness.cli.arguments import add_removed
+from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.errors import ExitCode, unknown_name
+from deepstack_harness.files import hypothesis_storage
+from deepstack_harness.fuzz.trials import Proof
+from deepstack_harness.text import plural
+
+SUMMARY = "check that each mutant is caught by its own rule alone, and that right buffers break none"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add which mutants are to be caught."""
+    parser.add_argument(
+        "mutants", nargs="*", metavar="MUTANT", help="names as in 'list mutants' (default: all)"
+    )
+    add_removed(parser, "--seed", "draw other traces with 'fuzz --revision MUTANT --seed N'")
+    add_removed(parser, "--workers", "there are two worker processes, and one on a machine with one core")
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when all mutants are caught by exactly their rule and right buffers are clean, else 1."""
+    os.environ.update(hypothesis_storage())
+    from deepstack_harness.fuzz.selftest import prove
+    from deepstack_harness.fuzz.trials import trials_for
+
+    _check_names(args)
+    start = time.perf_counter()
+    table = SelftestTable(output)
+    trials = trials_for(args.mutants or ALL_MUTANTS, _SEED, right=not args.mutants)
+    with output.progress(f"0 of {len(trials)} hunts") as say:
+        for number, proof in enumerate(prove(trials, _WORKERS), 1):
+            table.show(proof)
+            say(f"{number} of {plural(len(trials), 'hunt')}")
+    return ExitCode.HOLDS if table.close(time.perf_counter() - start) else ExitCode.BROKEN
+
+
+def _check_names(args: Namespace) -> None:
+    for name in args.mutants:
+        if name not in ALL_MUTANTS:
+            raise unknown_name("mutant", name, ALL_MUTANTS, f"the {len(ALL_MUTANTS)} of 'list mutants'")
+
+
+_COLUMNS = (
+    Column(31), Column(4), Column(16), Column(5, right=True), Column(5, right=True), Column(7, right=True),
+)  # fmt: skip
+_HEADINGS = ("buffer", "rule", "class of fault", "check", "fuzz", "seconds")
+_CLASS_COLUMNS = (
+    Column(16), Column(7, right=True), Column(8, right=True), Column(7, right=True), Column(15, right=True),
+    Column(13, right=True),
+)  # fmt: skip
+_CLASS_HEADINGS = ("class of fault", "mutants", "by check", "by fuzz", "examples median", "examples most")
+_WIDTH = 80
+_SEED = 0
+"""Seed of the random traces: the same traces on every machine."""
+_WORKERS = min(2, os.cpu_count() or 1)
+"""Worker processes; 0 would play in this process."""
+
+
+class SelftestTable:
+    """One row for each proof, in the order in which they come; then one for each class of fault."""
+
+    def __init__(self, output: Output) -> None:
+        """Print the head."""
+        self._output = output
+        self._proofs: list[Proof] = []
+        output.line("check, fuzz: number of the trace or example that shows the fault first; - none")
+        output.row(_COLUMNS, _HEADINGS, "bold")
+
+    def show(self, proof: Proof) -> None:
+        """Print one row; what is wrong with a proof that does not hold stands under it."""
+        self._proofs.append(proof)
+        trial, style = proof.trial, "" if proof.holds else "red"
+        figures = [_number(proof.caught_by_check), _number(_examples(proof)), f"{proof.seconds:.1f}"]
+        self._output.row(_COLUMNS, [trial.subject, trial.rule or "none", trial.fault, *figures], style)
+        for line in wrap(_what_is_wrong(proof), _WIDTH - 4):
+            self._output.line(f"    {line}", style)
+        self._output.record(record_of(proof))
+
+    def close(self, seconds: float) -> bool:
+        """Print the classes of faults and the last lines; return whether everything holds."""
+        mutants = [proof for proof in self._proofs if proof.trial.rule]
+        right = [proof for proof in self._proofs if not proof.trial.rule]
+        missed = [proof.trial.subject for proof in mutants if not proof.holds]
+        refused = [f"{proof.trial.subject} [{proof.trial.arm}]" for proof in right if not proof.holds]
+        self._output.line()
+        self._output.row(_CLASS_COLUMNS, _CLASS_HEADINGS, "bold")
+        for cells in _classes(mutants):
+            self._output.row(_CLASS_COLUMNS, cells)
+        self._output.line()
+        played, checked = (sum(getattr(proof, key) for proof in right) for key in ("examples", "checked"))
+        named = len({proof.trial.subject for proof in right})
+        self._output.line(
+            f"{len(refused)} false alarms on {named} right buffers in {played} examples and {checked} traces"
+        )
+        good = not missed and not refused
+        for line in wrap(f"not so: {', '.join([*missed, *refused])}", _WIDTH) if not good else ():
+            self._output.line(line, "red")
+        caught = f"{len(mutants) - len(missed)} of {len(mutants)} mutants caught, each by its rule alone"
+        self._output.verdict(f"{caught}; {seconds:.0f} s", good=good)
+        return good
+
+
+def record_of(proof: Proof) -> dict[str, object]:
+    """Return a proof as `--json` gives it, flat."""
+    trial = proof.trial
+    return {
+        "schema_version": 1, "buffer": trial.subject, "rule": trial.rule, "fault": trial.fault,
+        "arm": trial.arm, "seed": trial.seed, "limit": trial.examples, "found": proof.broken,
+        "holds": proof.holds, "caught_by": _commands(proof), "examples": proof.examples,
+        "checked": proof.checked, "check_found": proof.broken_by_check, "seconds": round(proof.seconds, 3),
+        "trace": proof.trace, "detail": proof.detail,
+    }  # fmt: skip
+
+
+def _commands(proof: Proof) -> list[str]:
+    """Return the commands that broke a rule."""
+    return [*(["check"] if proof.broken_by_check else []), *(["fuzz"] if proof.broken else [])]
+
+
+def _classes(mutants: Sequence[Proof]) -> Iterator[list[str]]:
+    """Iterate over the rows of the table of classes, in the order of the alphabet."""
+    for fault in sorted({proof.trial.fault for proof in mutants}):
+        of_class = [proof for proof in mutants if proof.trial.fault == fault]
+        checked = sum(bool(proof.broken_by_check) for proof in of_class)
+        found = [proof.examples for proof in of_class if proof.broken]
+        most = [f"{median(found):.0f}", str(max(found))] if found else ["-", "-"]
+        yield [fault, *map(str, (len(of_class), checked, len(found))), *most]
+
+
+def _examples(proof: Proof) -> int | None:
+    return proof.examples if proof.broken else None
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _what_is_wrong(proof: Proof) -> str:
+    """Return the fault of a proof that does not hold."""
+    if proof.holds or proof.failed:
+        return proof.detail if proof.failed else ""
+    rule = proof.trial.rule
+    others = " ".join(sorted({*proof.broken, *proof.broken_by_check} - {rule}))
+    shown = f"; {proof.trace}: {proof.detail}" if proof.trace else ""
+    if rule is None:
+        return f"FALSE ALARM {others}{shown}"
+    if rule not in proof.broken:
+        missed = "NOT CAUGHT by fuzz" if rule in proof.broken_by_check else "NOT CAUGHT"
+        return f"{missed}, but broke {others}{shown}" if others else missed
+    return f"broke {others} as well{shown}"

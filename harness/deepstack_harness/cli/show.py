@@ -1,0 +1,136 @@
+"""`show`: one incident in full, as text of the terminal's width."""
+
+import shutil
+import textwrap
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+
+from msgspec import to_builtins
+
+from deepstack_harness.catalogue.incidents import Incident, Run, find
+from deepstack_harness.catalogue.known import (
+    KNOWN_FAILURES,
+    LIVE_FAULTS,
+    KnownFailure,
+    LiveFault,
+    link_of,
+    state_of,
+)
+from deepstack_harness.cli.output import Output
+from deepstack_harness.errors import ExitCode
+
+SUMMARY = "show one incident in full: symptom, cause, reports, releases, and what is played"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the incident."""
+    parser.add_argument(
+        "incident", metavar="INCIDENT", help="its number, name, or any of its references: 43602, 'vllm 43617'"
+    )
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Print the incident; `--json` gets its entry of the catalogue, with links and known failures."""
+    incident = find(args.incident)
+    failures = [failure for failure in KNOWN_FAILURES.entries if failure.reference in incident.references]
+    faults = [fault for fault in LIVE_FAULTS.entries if fault.incident == incident.id]
+    output.record(
+        {
+            **to_builtins(incident),
+            "links": {reference: link_of(reference) for reference in incident.references},
+            "known_failures": [to_builtins(one) for one in failures],
+            "live_faults": [to_builtins(one) for one in faults],
+        }
+    )
+    show_page(output, incident, failures, faults)
+    return ExitCode.HOLDS
+
+
+_LABEL = 10
+"""Columns of a label, and of the indentation of its text."""
+_WIDEST = 100
+"""Longer lines are hard to read."""
+
+
+def show_page(
+    output: Output, incident: Incident, failures: Sequence[KnownFailure], faults: Sequence[LiveFault]
+) -> None:
+    """Print an incident, the released classes and live faults that are known of it, and how to see it."""
+    output.line(f"incident {incident.id} ({incident.name})", "bold")
+    for line in _wrapped(incident.title, 0):
+        output.line(line)
+    output.line()
+    _paragraph(output, "symptom", incident.symptom)
+    _paragraph(output, "cause", incident.cause)
+    _list(output, "rules", [f"{rule} {rule.word}: {rule.promise}" for rule in incident.rules])
+    _list(output, "reports", [_report_in_words(reference) for reference in incident.references])
+    _list(
+        output,
+        "releases",
+        [_release_in_words(failure) for failure in failures] or ["no released class is known to have it"],
+    )
+    _list(output, "live", [_live_fault_in_words(fault) for fault in faults])
+    _paragraph(output, "faulty", ", ".join(incident.faulty))
+    _paragraph(output, "right", ", ".join(incident.fixed))
+    if incident.families:
+        _paragraph(output, "families", ", ".join(incident.families))
+    for number, run in enumerate(incident.run, 1):
+        output.line()
+        output.line(f"trace {number} of {len(incident.run)}: {run.trace}", "bold")
+        for label, text in _run_in_words(run):
+            _paragraph(output, label, text)
+    output.line()
+    for line in _commands(incident):
+        output.line(line)
+
+
+def _run_in_words(run: Run) -> Iterator[tuple[str, str]]:
+    if run.note:
+        yield "note", run.note
+    yield "arms", ", ".join(run.arms)
+    if run.revisions:
+        yield "only for", ", ".join(run.revisions)
+    if run.families:
+        yield "families", ", ".join(run.families)
+    if run.dtype:
+        yield "dtype", run.dtype
+    yield "breaks", "; ".join(f"{name} {' '.join(rules)}" for name, rules in run.broken.items()) or "nothing"
+
+
+def _commands(incident: Incident) -> Iterator[str]:
+    yield f"deepstack-harness repro {incident.id}"
+    if incident.script is not None:
+        yield f"deepstack-harness repro {incident.id} --script FILE"
+    if incident.about_sources:
+        yield f"deepstack-harness repro {incident.id} --source vllm==VERSION"
+
+
+def _report_in_words(reference: str) -> str:
+    link, state = link_of(reference), state_of(reference)
+    return (f"{reference}: {link}" if link else reference) + (f" ({state})" if state else "")
+
+
+def _live_fault_in_words(fault: LiveFault) -> str:
+    return f"{fault.id}, {fault.package} {fault.versions} ({fault.seen}): {fault.title}; reach {fault.reach}"
+
+
+def _release_in_words(failure: KnownFailure) -> str:
+    classes = "all classes" if "*" in failure.classes else ", ".join(failure.classes)
+    return f"{failure.package} {failure.releases} breaks {' '.join(failure.rules)}: {classes}"
+
+
+def _paragraph(output: Output, label: str, text: str) -> None:
+    first, *others = _wrapped(text, _LABEL)
+    output.line(f"{label.ljust(_LABEL)}{first}")
+    for line in others:
+        output.line(" " * _LABEL + line)
+
+
+def _list(output: Output, label: str, items: Sequence[str]) -> None:
+    for number, item in enumerate(items):
+        _paragraph(output, "" if number else label, item)
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    width = min(shutil.get_terminal_size().columns, _WIDEST) - indent
+    return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False) or [""]

@@ -1,0 +1,222 @@
+"""Run a decoder eagerly, or under torch.compile as an engine does: one graph, token dimension dynamic.
+
+The engine compiles with `fullgraph=True, dynamic=False`, marks dimension 0 of every tensor argument (the last
+of `positions`) dynamic, drops the guards, and reuses the graph for ever (vLLM's compilation wrapper; public
+torch API `guard_filter_fn`, `torch.compiler.skip_all_guards_unsafe`).  Which guards stay is the arm's policy.
+
+The eager session also has the two controls that take the payload away.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepstack_harness.compile.reloaded import ReloadedDecoder
+from deepstack_harness.compile.torch_compat import dynamo
+from deepstack_harness.compile.torch_compat.modes import tensors_in
+from deepstack_harness.contract.arm import (
+    ArmSpec,
+    Capture,
+    GuardPolicy,
+    InductorOption,
+    PayloadPolicy,
+    ShapePolicy,
+)
+from deepstack_harness.contract.protocols import Decoder, Inputs, Lane, Profile
+from deepstack_harness.errors import StepUnavailable
+
+
+class EagerSession:
+    """Session that calls the decoder; steps of captured or saved graphs do not exist here."""
+
+    def __init__(self, spec: ArmSpec, decoder: Decoder, profile: Profile) -> None:
+        """Take the decoder; nothing is prepared."""
+        self._spec = spec
+        self._decoder = decoder
+        self._profile = profile
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """Run the decoder on the buffer's payload, or on the control's; answers (n, h)."""
+        return self._decoder(inputs.hidden, inputs.positions, self._payload(inputs))
+
+    def capture(self, inputs: Inputs, lane: Lane) -> None:
+        """Refuse to capture: this arm has no graphs."""
+        raise StepUnavailable(f"arm {self._spec.name} captures no graphs")
+
+    def replay(self, inputs: Inputs, lane: Lane) -> Tensor:
+        """Refuse to replay: this arm has no graphs."""
+        raise StepUnavailable(f"arm {self._spec.name} captures no graphs")
+
+    def reload(self) -> None:
+        """Refuse to reload: this arm saves nothing."""
+        raise StepUnavailable(f"arm {self._spec.name} saves nothing it could reload")
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to drop."""
+
+    def _payload(self, inputs: Inputs) -> tuple[Tensor, ...] | None:
+        match self._spec.payload:
+            case PayloadPolicy.NONE:
+                return None
+            case PayloadPolicy.ZERO:
+                return zero_payload(inputs.positions, self._profile)
+            case PayloadPolicy.BUFFER:
+                return inputs.payload
+
+
+def zero_payload(positions: Tensor, profile: Profile) -> tuple[Tensor, ...]:
+    """Return one zeroed (n, hidden) tensor per level for positions (3, n) int64, in storage of its own."""
+    shape = (positions.size(-1), profile.hidden)
+    return tuple(
+        torch.zeros(shape, dtype=profile.dtype, device=profile.device) for _ in range(profile.levels)
+    )
+
+
+def _token_rows(inputs: Inputs) -> list[Tensor]:
+    """Return the tensors of a payload with a row for each token: all levels, or those inside a structure.
+
+    A function of a user may take other structures than levels, whose other tensors have sizes of their own.
+    """
+    payload, tokens = inputs.payload, inputs.positions.size(-1)
+    levels = payload if isinstance(payload, tuple) else ()
+    return [
+        tensor
+        for tensor in tensors_in(payload)
+        if tensor.dim() and (tensor.size(0) == tokens or any(tensor is level for level in levels))
+    ]
+
+
+_MARKS = {ShapePolicy.MARK_DYNAMIC: dynamo.mark_dynamic, ShapePolicy.MARK_UNBACKED: dynamo.mark_unbacked}
+_OPTIONS = {
+    InductorOption.NO_SIZE_ASSERTS: {"size_asserts": False},
+    InductorOption.EMULATE_CASTS: {"emulate_precision_casts": True},
+}
+_PAYLOAD = re.compile(r"\bpayload\b")
+
+
+class GuardRecorder:
+    """The guard filter of one session: applies a policy, and counts what it did."""
+
+    def __init__(self, policy: GuardPolicy) -> None:
+        """Start with nothing seen."""
+        self._policy = policy
+        self.calls = self.seen = self.kept = self.payload_seen = self.payload_kept = 0
+
+    def __call__(self, guards: Sequence[Any]) -> list[bool]:
+        """Decide for each guard entry (`guard_filter_fn` of torch.compile) whether it stays."""
+        keep = self._decide(guards)
+        on_payload = [bool(_PAYLOAD.search(guard.name)) for guard in guards]
+        self.calls += 1
+        self.seen += len(keep)
+        self.kept += sum(keep)
+        self.payload_seen += sum(on_payload)
+        self.payload_kept += sum(
+            guards_payload and kept for guards_payload, kept in zip(on_payload, keep, strict=True)
+        )
+        return keep
+
+    def _decide(self, guards: Sequence[Any]) -> list[bool]:
+        match self._policy:
+            case GuardPolicy.DROP_ALL:
+                return list(torch.compiler.skip_all_guards_unsafe(guards))  # type: ignore[no-untyped-call]
+            case GuardPolicy.KEEP_TENSOR:
+                return list(torch.compiler.keep_tensor_guards_unsafe(guards))  # type: ignore[no-untyped-call]
+            case GuardPolicy.SHAPE_ENV_ONLY:
+                return [guard.guard_type == "SHAPE_ENV" for guard in guards]
+        return [True] * len(guards)
+
+
+class CompiledSession(EagerSession):
+    """One decoder under torch.compile.  Sessions share Dynamo: keep one open at a time."""
+
+    def __init__(self, spec: ArmSpec, decoder: Decoder, profile: Profile) -> None:
+        """Reset Dynamo and wrap the decoder; the first forward compiles."""
+        super().__init__(spec, decoder, profile)
+        dynamo.start_counting()
+        self.guards = GuardRecorder(spec.guards)
+        self.limit_hit = False
+        self.first: Inputs | None = None
+        self._reloaded: ReloadedDecoder | None = None
+        self.calls = 0
+        self._cleanup = ExitStack()
+        # Dynamo's own answer to too many recompiles is to run eager, and eager equals eager.
+        self._cleanup.enter_context(dynamo.refuse_silent_fallback())
+        self._code = decoder.forward.__code__  # type: ignore[attr-defined]
+        self._compiled = torch.compile(
+            decoder.forward,  # type: ignore[attr-defined]
+            fullgraph=not spec.breaks,
+            dynamic=False,
+            backend=spec.backend.compiler,
+            options=self._options(self.guards),  # never reused: torch.compile empties it
+        )
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """Run the compiled decoder; answers (n, h)."""
+        self._mark(inputs)
+        self.first = self.first or inputs
+        if self._reloaded is not None:
+            return self._reloaded(inputs.hidden, inputs.positions, inputs.payload)
+        try:
+            with self._stance():
+                out = self._compiled(inputs.hidden, inputs.positions, inputs.payload)
+        except Exception as error:
+            self.limit_hit |= dynamo.is_recompile_limit(error)
+            raise
+        self.calls += 1
+        return out  # type: ignore[no-any-return]
+
+    @property
+    def guards_checked(self) -> int:
+        """Guards torch evaluates when the decoder is called, as torch stores them."""
+        return dynamo.checked_guards(self._code)
+
+    def reload(self) -> None:
+        """Save the graph of the first forward, and go on in a fresh process that loaded it.
+
+        Raises `StepUnavailable` before the first forward, and what `ReloadedDecoder` raises.
+        """
+        if self.first is None:
+            raise StepUnavailable(f"arm {self._spec.name} has compiled nothing yet that it could reload")
+        self._close_reloaded()
+        self._reloaded = ReloadedDecoder(
+            self._decoder,
+            self.first,
+            backend=self._spec.backend.compiler,
+            options=self._options(GuardRecorder(self._spec.guards)),
+        )
+
+    def _close_reloaded(self) -> None:
+        if self._reloaded is not None:
+            self._reloaded.close()
+
+    def _options(self, guards: GuardRecorder) -> dict[str, str | int | bool | Callable[..., Any]]:
+        options: dict[str, str | int | bool | Callable[..., Any]] = {"guard_filter_fn": guards}
+        options |= {key: value for option in self._spec.options for key, value in _OPTIONS[option].items()}
+        if self._spec.capture is Capture.REDUCE_OVERHEAD:
+            options["triton.cudagraphs"] = True  # what mode="reduce-overhead" sets; a mode takes no options
+        return options
+
+    def _mark(self, inputs: Inputs) -> None:
+        mark = _MARKS.get(self._spec.shapes)
+        if mark is None:
+            return
+        mark(inputs.positions, 1)
+        for rows in (inputs.hidden, *_token_rows(inputs)):
+            if isinstance(rows, Tensor):  # a caller may leave the hidden states out
+                mark(rows, 0)
+
+    def close(self) -> None:
+        """Drop the graphs and restore the settings."""
+        self._close_reloaded()
+        self._cleanup.close()
+        torch.compiler.reset()
+
+    def _stance(self) -> AbstractContextManager[object]:
+        # The engine's debugging mode refuses recompiles, but only once warm: the
+        # stance raises on the first compile as well.
+        refuse = self._spec.guards is GuardPolicy.SHAPE_ENV_ONLY and self.calls > 0
+        return torch.compiler.set_stance("fail_on_recompile") if refuse else nullcontext()

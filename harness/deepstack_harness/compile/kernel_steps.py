@@ -1,0 +1,348 @@
+"""Play a decode step of a tiny decoder in this process: measure its kernels, or time it.
+
+`Decode` is a decoder with its buffer, compiled as a `Subject` asks: it plays the profile run of an engine,
+and one step with a payload.  `measure_step` watches Inductor meanwhile.  `time_steps` times
+steps of a Granite decoder with whole buffers, with slices and without a payload, by turns.
+"""
+
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from importlib.metadata import version
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from deepstack_harness.catalogue.buffers import buffer_named
+from deepstack_harness.compile.captured import open_arm
+from deepstack_harness.compile.interpreted import InterpretedSession
+from deepstack_harness.compile.kernel_probe import KernelProbe, launched, with_grids
+from deepstack_harness.compile.kernels import CPU, CUDA, Costs, Measurement, StepCost, Subject
+from deepstack_harness.compile.torch_compat.inductor import Lowered, NotRun, cold
+from deepstack_harness.compile.torch_compat.modes import without_storage
+from deepstack_harness.compile.torch_compat.targets import GPUS
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.facts import Candidate, GraphCall, Kernel
+from deepstack_harness.contract.protocols import (
+    Buffer,
+    Decoder,
+    Inputs,
+    Profile,
+    Session,
+    in_graph,
+    take_accesses,
+)
+from deepstack_harness.errors import NotMeasured, UsageError
+from deepstack_harness.models.family import TinyFamily, parse_device, parse_dtype, tiny_family_named
+from deepstack_harness.models.granite4_vision import Granite4VisionConfig
+from deepstack_harness.models.layers import give_storage
+from deepstack_harness.models.revisions import GraniteFullBuffer, GraniteSlicedBuffer
+
+_WIDENED = ("mlp", "heads", "kv_heads")
+_DEFAULTS = ("opaque", "payload_first")
+"""Attention as engines have it, which a compiler cannot look into; and of two orders of reading sizes the
+one in which extra rows show."""
+
+
+@dataclass(frozen=True)
+class Decode:
+    """The buffer's answer is the decoder's payload, as in an engine."""
+
+    asked: Subject
+    family: TinyFamily[Any]
+    buffer: Buffer
+    session: Session
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def open(cls, asked: Subject) -> "Decode":
+        """Make decoder and buffer; nothing is compiled yet, and weights are drawn only for what will run.
+
+        Raises `UsageError` for an unknown family, `MachineError` for a device that is not here.
+        """
+        family, dtype = sized_family(asked), parse_dtype(asked.dtype)
+        device = parse_device("cpu" if asked.target == CPU or asked.execute else "cuda")
+        decoder = (
+            family.build(dtype=dtype, device=device, seed=0)
+            if asked.runs
+            else _undrawn(family, dtype, device)
+        )
+        make = buffer_named(asked.revision)
+        decoder = in_graph(make, decoder)
+        buffer = make(asked.capacity, family.width, family.levels, dtype=dtype, device=device)
+        profile = Profile(asked.capacity, family.width, family.levels, dtype, device)
+        session = open_arm(ArmSpec.parse(asked.arm), decoder, profile)
+        return cls(asked, family, buffer, session, dtype, device)
+
+    def profile_run(self) -> Tensor:
+        """Run the profile run of an engine, before which nothing was set; return (profile_tokens, hidden)."""
+        return self.session.forward(self.inputs(self.asked.profile_tokens))
+
+    def step(self) -> Tensor:
+        """Set a payload (levels, tokens, hidden) for the tokens of the step; decode -> (tokens, hidden)."""
+        shape = (self.family.levels, self.asked.tokens, self.family.width)
+        self.buffer.set(torch.zeros(shape, dtype=self.dtype, device=self.device))
+        return self.session.forward(self.inputs(self.asked.tokens))
+
+    def inputs(self, tokens: int) -> Inputs:
+        """Return the decoder's arguments for so many tokens; the payload is what the buffer answers now."""
+        return Inputs(self._hidden(tokens), self._positions(tokens), self.buffer.get(tokens))
+
+    # Inputs lie in storage for `capacity` tokens, as an engine's do: a graph that runs
+    # more rows than the step has reads on behind them, and must find memory there.
+    def _hidden(self, tokens: int) -> Tensor:
+        room = torch.zeros(self.asked.capacity, self.family.hidden, dtype=self.dtype, device=self.device)
+        return room[:tokens].data
+
+    def _positions(self, tokens: int) -> Tensor:
+        room = torch.zeros(3 * self.asked.capacity, dtype=torch.int64, device=self.device)
+        positions = room[: 3 * tokens].view(3, tokens).data
+        return positions.copy_(self.family.positions(tokens, self.device))
+
+
+def sized_family(asked: Subject) -> TinyFamily[Any]:
+    """Return the family with the subject's layers and hidden size; heads and feed-forward widen with it.
+
+    Granite's levels before layers that are left out are left out too.
+    Raises `UsageError` for an unknown family, and for sizes that do not go together.
+    """
+    family = _with_defaults(asked.family)
+    config, hidden = family.config, asked.hidden or family.config.hidden
+    changes: dict[str, Any] = {"layers": asked.layers or config.layers, "hidden": hidden}
+    if isinstance(config, Granite4VisionConfig):
+        changes |= config.within(changes["layers"])
+    for name in _WIDENED:
+        changes[name], left = divmod(getattr(config, name) * hidden, config.hidden)
+        if left or not changes[name]:
+            raise UsageError(
+                f"--hidden {hidden}: {name} of family '{asked.family}' is {getattr(config, name)} at hidden "
+                f"{config.hidden} and grows with it, which gives no whole number here"
+            )
+    return type(family)(replace(config, **changes), family.name)
+
+
+def _with_defaults(text: str) -> TinyFamily[Any]:
+    """Return the family of that name, with each of `_DEFAULTS` that it has and `text` does not decide."""
+    base, _, chosen = text.partition(":")
+    names, variants = chosen.split("+") if chosen else [], tiny_family_named(text).variants
+    decided = {field for name in names for field in variants[name].changes}
+    names += [name for name in _DEFAULTS if name in variants and not decided & variants[name].changes.keys()]
+    return tiny_family_named(":".join([base, "+".join(names)] if names else [base]))
+
+
+def _undrawn(family: TinyFamily[Any], dtype: torch.dtype, device: torch.device) -> nn.Module:
+    with torch.device("meta"):
+        decoder = family.decoder()
+    give_storage(decoder, dtype, device)
+    return decoder.eval()
+
+
+def measure_step(subject: Subject) -> Measurement:
+    """Compile and call one step of a subject, and return its kernels with what measuring them cost.
+
+    Its graphs are all that were compiled until then.  The process was prepared for the subject's target
+    (`deepstack_harness.compile.kernel_worker`).
+
+    Raises `UsageError` for an unknown family, `NotMeasured` where no kernel was seen.
+    """
+    started, used = time.monotonic(), _processor_seconds()
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(cold(compile_threads=subject.compile_threads, run=subject.runs))
+        if not subject.runs:
+            stack.enter_context(without_storage())
+        decode = Decode.open(subject)
+        if subject.execute:  # it replaces parts of the interpreter while it is open
+            stack.callback(decode.session.close)
+        probe = KernelProbe(subject.tokens, subject.capacity, run=subject.runs)
+        step_seconds = 0.0
+        with probe:
+            before = _trace(decode, probe) if subject.execute else _run(decode, probe)
+            if subject.execute:
+                step_started = time.process_time()
+                decode.step()
+                step_seconds = time.process_time() - step_started
+        facts = probe.facts()
+        calls = facts.calls[before:]
+        if subject.target == CUDA:
+            calls = with_grids(calls, launched(decode.step))
+    if subject.cubin:
+        calls = tuple(_with_candidates(call, probe.watched.graphs[call.graph]) for call in calls)
+    return Measurement(
+        subject=subject,
+        family=decode.family.name,
+        calls=calls,
+        graphs=facts.graphs,
+        torch=str(torch.__version__),
+        triton=None if subject.target == CPU else version("triton"),
+        device=_device_name(subject.target),
+        seconds=time.monotonic() - started,
+        processor_seconds=_processor_seconds() - used,
+        peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        accesses=take_accesses(decode.session),
+        step_processor_seconds=step_seconds,
+    )
+
+
+def _device_name(target: str) -> str:
+    if target == CUDA:
+        return torch.cuda.get_device_name()
+    return GPUS[target].name if target in GPUS else target
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of this process, and of the compilers that it started and waited for."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _trace(decode: Decode, probe: KernelProbe) -> int:
+    """Generate the graph of the profile run, or of the step; return the number of calls so far."""
+    session, asked = decode.session, decode.asked
+    assert isinstance(session, InterpretedSession), "a subject that is executed names an interpreted arm"
+    session.graphs.compares = asked.configurations
+    session.trace(decode.inputs(asked.tokens if asked.static else asked.profile_tokens))
+    return len(probe.watched.calls)
+
+
+def _run(decode: Decode, probe: KernelProbe) -> int:
+    """Play the profile run and the step; return the number of calls before the step's."""
+    if not decode.asked.static:
+        with suppress(NotRun):
+            decode.profile_run()
+    before = len(probe.watched.calls)
+    with suppress(NotRun):
+        decode.step()
+    return before
+
+
+def _with_candidates(call: GraphCall, lowered: Lowered | None) -> GraphCall:
+    """Return the call, with what each candidate of its Triton kernels compiles to."""
+    from deepstack_harness.compile.torch_compat.fake_gpu import compile_candidates
+
+    by_name = {function.name: function for function in (lowered.functions if lowered else ())}
+
+    @cache  # layers share their kernels
+    def candidates(name: str, numels: tuple[tuple[str, int], ...]) -> tuple[Candidate, ...]:
+        return tuple(compile_candidates(by_name[name], dict(numels)))
+
+    def compiled(kernel: Kernel) -> Kernel:
+        if kernel.function is None:
+            return kernel
+        return replace(kernel, candidates=candidates(kernel.function, tuple(kernel.numels.items())))
+
+    return replace(call, kernels=tuple(map(compiled, call.kernels)))
+
+
+_FAMILY = "granite4_vision"
+_CHEAP = 100
+_DTYPE, _CPU = torch.float32, torch.device("cpu")
+
+
+class _WithoutPayload(nn.Module):
+    """A decoder that never adds a payload; a class of its own, since compiled graphs belong to their code."""
+
+    def __init__(self, decoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    @override
+    def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
+        out: Tensor = self.decoder(hidden, positions, None)
+        return out
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """The decoder with its payload and without one, both compiled; `asked` has the capacity."""
+
+    asked: Subject
+    family: TinyFamily[Any]
+    with_payload: Session
+    without: Session
+
+    @classmethod
+    def open(cls, asked: Subject, stack: ExitStack) -> "_Timed":
+        family = sized_family(asked)
+        decoder = family.build(dtype=_DTYPE, device=_CPU, seed=0)
+        arm, profile = (
+            ArmSpec.parse(asked.arm),
+            Profile(asked.capacity, family.width, family.levels, _DTYPE, _CPU),
+        )
+        # Opening a session drops what other sessions have compiled: open both, then run both profile runs.
+        with_payload = open_arm(arm, cast(Decoder, decoder), profile)
+        stack.callback(with_payload.close)
+        without = open_arm(arm, cast(Decoder, _WithoutPayload(decoder)), profile)
+        stack.callback(without.close)
+        timed = cls(asked, family, with_payload, without)
+        for compiles in timed.runs(asked.profile_tokens):
+            compiles()
+        return timed
+
+    def runs(self, tokens: int) -> list[Callable[[], Tensor]]:
+        """Return a step over all rows of the buffer, one over its own rows, and one without a payload."""
+        whole = self._inputs(GraniteFullBuffer, tokens)
+        step = self._inputs(GraniteSlicedBuffer, tokens)
+        return [
+            partial(self.with_payload.forward, whole),
+            partial(self.with_payload.forward, step),
+            partial(self.without.forward, step),
+        ]
+
+    def _inputs(self, make: type[GraniteSlicedBuffer], tokens: int) -> Inputs:
+        asked, family = self.asked, self.family
+        buffer = make(asked.capacity, family.width, family.levels, dtype=_DTYPE, device=_CPU)
+        return Decode(asked, family, buffer, self.with_payload, _DTYPE, _CPU).inputs(tokens)
+
+
+def time_steps(
+    capacities: Sequence[int], tokens: Sequence[int], repetitions: int, layers: int | None
+) -> Costs:
+    """Time every step; raises `NotMeasured` where a step ran other rows."""
+    # Traced with as many rows as the buffer has: then one graph runs any number of rows.
+    asked = Subject(
+        _FAMILY, "granite_full", tokens=1, capacity=16, profile_tokens=16, dtype="float32", run=True,
+        layers=layers,
+    )  # fmt: skip
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="deepstack-kernels-"))
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        stack.enter_context(torch.no_grad())
+        timed = _Timed.open(asked, stack)
+        steps = tuple(
+            _step(replace(timed, asked=replace(asked, capacity=capacity)), count, repetitions)
+            for capacity in capacities
+            for count in tokens
+        )
+    return Costs(timed.family.name, asked.arm, asked.dtype, "cpu", str(torch.__version__), repetitions, steps)
+
+
+def _step(timed: _Timed, tokens: int, repetitions: int) -> StepCost:
+    """Time the expensive step once a round, and the two cheap ones by turns."""
+    capacity = timed.asked.capacity
+    whole, sliced, skipped = timed.runs(tokens)
+    taken: dict[str, list[float]] = {"full": [], "sliced": [], "skipped": []}
+    for _ in range(repetitions):
+        taken["full"].append(_seconds(whole, capacity))
+        for _ in range(_CHEAP):
+            taken["sliced"].append(_seconds(sliced, tokens))
+            taken["skipped"].append(_seconds(skipped, tokens))
+    least = {name: min(times) for name, times in taken.items()}
+    return StepCost(capacity, tokens, **least)
+
+
+def _seconds(run: Callable[[], Tensor], rows: int) -> float:
+    start = time.perf_counter()
+    out = run()
+    taken = time.perf_counter() - start
+    if out.size(0) != rows:
+        raise NotMeasured(f"a step that was to run {rows} rows answered {out.size(0)}")
+    return taken

@@ -1,0 +1,31 @@
+"""Prepare a worker process for a target, then measure subjects in it.
+
+torch and Triton read environment variables when they are imported, so nothing here imports them before
+these are set.
+"""
+
+import os
+import tempfile
+
+from deepstack_harness.compile.kernels import Measurement, Subject
+from deepstack_harness.compile.torch_compat.targets import GPUS
+
+
+def measure_subjects(subjects: list[Subject]) -> list[Measurement]:
+    """Measure subjects, which have one target."""
+    with tempfile.TemporaryDirectory(prefix="deepstack-kernels-", ignore_cleanup_errors=True) as folder:
+        _prepare(subjects[0], folder)
+        from deepstack_harness.compile.kernel_steps import measure_step
+
+        return [measure_step(subject) for subject in subjects]
+
+
+def _prepare(subject: Subject, folder: str) -> None:
+    # Caches of its own: Inductor does not generate code again that an earlier run left in a cache.
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/inductor"
+    os.environ["TRITON_CACHE_DIR"] = f"{folder}/triton"
+    if subject.target in GPUS and not subject.execute:  # an interpreted session prepares by itself
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        from deepstack_harness.compile.torch_compat.fake_gpu import pretend
+
+        pretend(GPUS[subject.target])

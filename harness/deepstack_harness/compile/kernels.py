@@ -1,0 +1,250 @@
+"""Measure the kernels that Inductor generates for one decode step, in a worker process.
+
+A `Subject` says what is compiled, at which sizes and for which target; it is checked before anything is
+imported.  `measure` answers with one `Measurement` for each subject: the kernels of every graph call, and the
+time and memory that measuring took.  `paired` puts the kernels of two measurements side by side.
+`measure_costs` times decode steps instead; its ratios hold for one machine and one tiny decoder.
+
+Every measurement has a worker of its own: pretending to have a GPU cannot be undone in a process, and a
+compile counts only with cold caches.  No torch is imported here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from deepstack_harness.catalogue.buffers import BUFFERS, REVISIONS
+from deepstack_harness.catalogue.registry import FAMILIES
+from deepstack_harness.compile.torch_compat.targets import ENVIRONMENT, GPUS, check_interpreter, check_support
+from deepstack_harness.contract.facts import AccessFacts, GraphCall, Kernel
+from deepstack_harness.errors import UsageError, unknown_name
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import value_of
+from deepstack_harness.workers.remote import Remote
+from deepstack_harness.workers.warm import WarmWorker
+
+CPU = "cpu"
+CUDA = "cuda"
+TARGETS = (CPU, CUDA, *GPUS)
+"""The CPU, the GPU of this machine, and GPUs that this machine need not have."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A decoder of `family` that is traced at `profile_tokens` rows and then called with `tokens`.
+
+    Its payload comes from a buffer of `revision` with `capacity` rows.  `static`
+    compiles sizes in, so that the profile run does not matter.  `layers` and
+    `hidden` replace the family's; `run` compiles and runs what was generated, as a
+    real GPU always does.  `cubin` also compiles Triton kernels for their target.
+    `execute` interprets what was generated for a GPU that need not be here, and
+    records what every launch touches; `configurations` does so twice.
+    Raises `UsageError` for what does not go together.
+    """
+
+    family: str
+    revision: str
+    tokens: int
+    capacity: int
+    profile_tokens: int
+    target: str = CPU
+    static: bool = False
+    dtype: str = "bfloat16"
+    layers: int | None = None
+    hidden: int | None = None
+    cubin: bool = False
+    run: bool = False
+    compile_threads: int = 1
+    execute: bool = False
+    configurations: bool = False
+
+    @property
+    def runs(self) -> bool:
+        """True if generated code is compiled or interpreted, and run."""
+        return self.run or self.execute or self.target == CUDA
+
+    @property
+    def arm(self) -> str:
+        """The name of the arm: as engines compile, without size assertions (new in torch 2.12); or static."""
+        if self.execute:
+            return "h200/drop_all/static" if self.static else "h200/drop_all/no_size_asserts"
+        return "inductor/stock/static" if self.static else "inductor/drop_all/no_size_asserts"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured."""
+        if self.target not in TARGETS:
+            raise unknown_name("target", self.target, TARGETS)
+        base = self.family.partition(":")[0]
+        if base not in FAMILIES:
+            raise unknown_name("family", base, FAMILIES)
+        if self.revision not in BUFFERS:
+            raise unknown_name("revision", self.revision, BUFFERS, f"{', '.join(REVISIONS)}, and mutants")
+        self._check_sizes()
+        if self.cubin and self.target not in GPUS:
+            raise UsageError(
+                f"--cubin compiles for a GPU that is not here ({', '.join(GPUS)}), not '{self.target}'"
+            )
+        if self.run and self.target in GPUS:
+            raise UsageError(
+                f"generated code cannot be run for '{self.target}', which is not here: "
+                "interpret it with --execute"
+            )
+        if self.execute and self.target not in GPUS:
+            raise UsageError(
+                f"--execute interprets code for a GPU that need not be here ({', '.join(GPUS)}), "
+                f"not '{self.target}'"
+            )
+        if self.execute and self.cubin:
+            raise UsageError(
+                "--execute interprets the source, and --cubin compiles it: leave one of them out"
+            )
+        if self.configurations and not self.execute:
+            raise UsageError("--configurations compares what --execute runs: add --execute")
+
+    def _check_sizes(self) -> None:
+        counts = {"tokens": self.tokens, "capacity": self.capacity, "profile-tokens": self.profile_tokens}
+        chosen = {"layers": self.layers, "hidden": self.hidden}
+        for name, value in {**counts, **chosen}.items():
+            if value is not None and value < 1:
+                raise UsageError(f"--{name} {value}: there is nothing to measure below 1")
+        for name in ("tokens", "profile-tokens"):
+            if counts[name] > self.capacity:
+                more = f"--{name} {counts[name]} is above --capacity {self.capacity}"
+                raise UsageError(f"{more}: the buffer has fewer rows")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The kernels of one decode step, and what measuring them cost.
+
+    `family` is its full name, with the variants that were chosen for it.  `calls` has an entry for each graph
+    that the step called; `graphs` were compiled until then.  `triton` is None where Triton took no part.
+    `seconds` are wall clock, `peak_bytes` resident memory.  `accesses` is what the step's launches touched,
+    where they were interpreted, and `step_processor_seconds` the processor time of that.
+    """
+
+    subject: Subject
+    family: str
+    calls: tuple[GraphCall, ...]
+    graphs: int
+    torch: str
+    triton: str | None
+    device: str
+    seconds: float
+    processor_seconds: float
+    peak_bytes: int
+    accesses: AccessFacts | None = None
+    step_processor_seconds: float = 0.0
+
+
+_MEASURE = Remote("deepstack_harness.compile.kernel_worker:measure_subjects", list[Measurement])
+_SUBJECT_TIMEOUT_S = 600.0
+
+
+def measure(subjects: Sequence[Subject]) -> list[Measurement]:
+    """Measure the kernels of each subject's step; all subjects have one target, and share one worker.
+
+    Raises `UsageError` for a wrong subject, `MachineError` where this machine cannot measure it or the
+    worker ended, `NotMeasured` where no kernels were seen, and `HarnessError` for any other exception.
+    """
+    (target,) = {subject.target for subject in subjects}
+    (executes,) = {subject.execute for subject in subjects}
+    if target in GPUS:
+        check_interpreter() if executes else check_support()
+    limits = Limits(call_s=_SUBJECT_TIMEOUT_S * len(subjects))
+    environment = ENVIRONMENT if executes else None
+    with WarmWorker(limits, preload=_MEASURE.module, environment=environment) as worker:
+        result = worker.call(_MEASURE, {"subjects": subjects})
+    return value_of(result, f"measuring kernels for target '{target}'")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A kernel of one call and its counterpart in another call; None where there is none."""
+
+    one: Kernel | None
+    other: Kernel | None
+
+
+def paired(one: GraphCall, other: GraphCall) -> list[Pair]:
+    """Return all kernels of both calls in order; kernels of equal kind and symbolic size are pairs."""
+    left, right = one.kernels, other.kernels
+    keys, other_keys = [*map(_pairing_key, left)], [*map(_pairing_key, right)]
+    matcher = SequenceMatcher(a=keys, b=other_keys, autojunk=False)
+    pairs: list[Pair] = []
+    for _, begin, end, other_begin, other_end in matcher.get_opcodes():
+        if keys[begin:end] == other_keys[other_begin:other_end]:
+            pairs += map(Pair, left[begin:end], right[other_begin:other_end])
+        else:
+            pairs += [Pair(kernel, None) for kernel in left[begin:end]]
+            pairs += [Pair(None, kernel) for kernel in right[other_begin:other_end]]
+    return pairs
+
+
+def _pairing_key(kernel: Kernel) -> tuple[str | None, ...]:
+    # Generated names list every fused operation and so differ; only extern kernels are paired by name.
+    name = kernel.kernel if kernel.kind == "extern" else None
+    return kernel.kind, name, kernel.symbolic_points, kernel.symbolic_reduction
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Seconds of one decode step: the least of its repetitions, and of a hundred times as many cheap ones.
+
+    `full`: the graph runs every row of the buffer; `sliced`: it runs the rows of the step, and the payload
+    is zeros; `skipped`: another graph, which was compiled without a payload.
+    """
+
+    capacity: int
+    tokens: int
+    full: float
+    sliced: float
+    skipped: float
+
+    @property
+    def extra_rows(self) -> float:
+        """Ratio of a step that runs the whole buffer to one that runs its own rows."""
+        return self.full / self.sliced
+
+    @property
+    def zeros(self) -> float:
+        """Ratio of a step that adds zeros to one that adds nothing."""
+        return self.sliced / self.skipped
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs of all steps, on one machine with one decoder."""
+
+    family: str
+    arm: str
+    dtype: str
+    device: str
+    torch: str
+    repetitions: int
+    steps: tuple[StepCost, ...]
+
+
+CAPACITIES = (256, 1024, 2048)
+TOKENS = (1, 2, 4, 8)
+REPETITIONS = 2
+_TIME_STEPS = Remote("deepstack_harness.compile.kernel_steps:time_steps", Costs)
+_TIME_STEPS_TIMEOUT_S = 900.0
+
+
+def measure_costs(
+    capacities: Sequence[int] = CAPACITIES,
+    tokens: Sequence[int] = TOKENS,
+    repetitions: int = REPETITIONS,
+    layers: int | None = None,
+) -> Costs:
+    """Time every step at every capacity, in a worker of one thread that compiles two graphs.
+
+    `layers` replaces the family's number of layers.  Raises `MachineError` where the worker ended, and
+    `HarnessError` where it failed.
+    """
+    sizes = {"capacities": list(capacities), "tokens": list(tokens), "layers": layers}
+    limits = Limits(call_s=_TIME_STEPS_TIMEOUT_S)
+    with WarmWorker(limits) as worker:
+        result = worker.call(_TIME_STEPS, {**sizes, "repetitions": repetitions})
+    return value_of(result, "timing decode steps")

@@ -1,0 +1,191 @@
+"""Read and set Dynamo: graphs, recompiles with reasons, breaks, guards that are really checked, cold caches.
+
+Read in torch 2.10 .. 2.15.  Dynamo keeps 64 compilation metrics only, so `start_counting` is called once for
+each session.
+
+Dynamo takes as long to import as torch itself, and Inductor too: the functions import them, so that a worker
+that compiles nothing starts in half the time.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+_ADDRESS = re.compile(r"(___check_(?:type|obj)_id\(.*?), \d+")
+
+
+def load() -> None:
+    """Import Dynamo now, in a process of which it is known that it compiles."""
+    import_module("torch._dynamo")
+
+
+def start_counting() -> None:
+    """Drop every compiled graph and set all counters to zero."""
+    from torch._dynamo.utils import clear_compilation_metrics, counters
+
+    torch.compiler.reset()
+    counters.clear()
+    clear_compilation_metrics()
+
+
+def forget_metrics() -> None:
+    """Drop the recompiles that were recorded; compiled graphs and the counts of graphs and breaks stay."""
+    from torch._dynamo.utils import clear_compilation_metrics
+
+    clear_compilation_metrics()
+
+
+@contextmanager
+def counting_calls() -> Iterator[Callable[[], int]]:
+    """Count the calls of functions that torch.compile returned; gives a function that returns the count.
+
+    Read in torch 2.13: each such call sets Dynamo's frame evaluation, by `_maybe_set_eval_frame`.
+    """
+    from torch._dynamo import eval_frame
+
+    set_frame, calls = eval_frame._maybe_set_eval_frame, 0
+
+    def count(callback: Any) -> Any:  # noqa: ANN401  # a function, False or None, as torch passes it
+        nonlocal calls
+        calls += 1
+        return set_frame(callback)
+
+    eval_frame._maybe_set_eval_frame = count
+    try:
+        yield lambda: calls
+    finally:
+        eval_frame._maybe_set_eval_frame = set_frame
+
+
+def backends_used() -> tuple[str, ...]:
+    """Return the names of the backends of all graphs that are compiled now, sorted.
+
+    A callable that was given as a backend is named as it names itself.  Read in torch 2.13:
+    `torch._TorchCompileWrapper.compiler_name`.
+    """
+    from torch._dynamo.convert_frame import input_codes
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    codes = [code for reference in input_codes.seen if (code := reference()) is not None]
+    backends = [entry.backend for code in codes for entry in _debug_get_cache_entry_list(code)]
+    return tuple(sorted({str(getattr(backend, "compiler_name", backend)) for backend in backends}))
+
+
+def mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
+    """Compile with a symbol for the size of `dim` of a tensor of any shape, instead of its first value."""
+    from torch._dynamo import decorators
+
+    decorators.mark_dynamic(tensor, dim)
+
+
+def mark_unbacked(tensor: torch.Tensor, dim: int) -> None:
+    """Compile with a size of `dim` that nothing may look at: 0 and 1 get no graph of their own.
+
+    The tensor may have any shape.  A branch on such a size raises while compiling.
+    """
+    from torch._dynamo import decorators
+
+    decorators.mark_unbacked(tensor, dim)
+
+
+def graphs_built() -> int:
+    """Count the graphs handed to the backend since `start_counting`."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
+
+
+def graph_breaks() -> int:
+    """Count the graph breaks since `start_counting`, whatever their reason."""
+    from torch._dynamo.utils import counters
+
+    return sum(counters["graph_break"].values())
+
+
+def recompile_reasons() -> list[str]:
+    """Return, for each recompile, the guard that failed, in Dynamo's words, without the source line.
+
+    Types and objects are guarded by their address, which no other process shares: it is left out.
+    """
+    from torch._dynamo.utils import get_compilation_metrics
+
+    reasons = [metrics.recompile_reason for metrics in get_compilation_metrics()]
+    lines = [reason.splitlines()[0].split("#")[0].strip() for reason in reasons if reason]
+    return [_ADDRESS.sub(r"\1", line) for line in lines]
+
+
+def checked_guards(code: CodeType) -> int:
+    """Count the guards that torch evaluates on calls of `code`, over all its cached graphs.
+
+    Counted in the guard trees themselves, so it shows whether a guard filter was
+    really applied (`torch.compile` pops `guard_filter_fn` out of the caller's
+    options: a reused dict turns every guard back on).
+    """
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    trees = [str(entry.guard_manager) for entry in _debug_get_cache_entry_list(code)]
+    return sum(_leaves(tree) for tree in trees)
+
+
+def _leaves(tree: str) -> int:
+    nodes = [line.lstrip("| ") for line in tree.splitlines() if "+- " in line]
+    return sum("GuardManager" not in node for node in nodes)
+
+
+def refuse_silent_fallback() -> AbstractContextManager[None]:
+    """Raise at the recompile limit while open, instead of running eager from then on."""
+    patched: AbstractContextManager[None] = torch.compiler.config.patch(fail_on_recompile_limit_hit=True)  # type: ignore[attr-defined]
+    return patched
+
+
+def is_recompile_limit(error: BaseException) -> bool:
+    """Return True if Dynamo gave up compiling; with its default setting it would run eager silently."""
+    return "RecompileLimit" in type(error).__name__
+
+
+def compile_piece(piece: fx.GraphModule, inputs: Sequence[Tensor], backend: str) -> Callable[..., Any]:
+    """Compile a piece of a graph that Dynamo has traced, with a backend (`aot_eager`, `inductor`).
+
+    `inputs` are examples: the compiled code is for their shapes and dtypes.
+    `torch.compile` of a piece does nothing inside a graph that is compiled already.
+    """
+    from torch._dynamo.backends.registry import lookup_backend
+
+    (output,) = piece.graph.find_nodes(op="output")
+    alone = not isinstance(output.args[0], tuple)
+    if alone:  # AOTAutograd wants a tuple
+        output.args = ((output.args[0],),)
+        piece.recompile()
+    compiled: Callable[..., Any] = lookup_backend(backend)(piece, list(inputs))
+    return (lambda *args: compiled(*args)[0]) if alone else compiled
+
+
+def pieces_compiled() -> int:
+    """Count the graphs that went through AOTAutograd since the counters were set to zero.
+
+    Dynamo's own do not count.
+    """
+    from torch._dynamo.utils import counters
+
+    return int(counters["aot_autograd"]["total"])
+
+
+def cold_caches() -> AbstractContextManager[None]:
+    """Start with empty caches of Inductor on disk and in memory, while open, and bring the others back."""
+    from torch._inductor.utils import fresh_cache
+
+    opened: AbstractContextManager[None] = fresh_cache()
+    return opened
+
+
+def graphs_skipped() -> int:
+    """Count the graphs that Inductor runs without a CUDA graph, since `dynamo.start_counting`."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["inductor"]["cudagraph_skips"])

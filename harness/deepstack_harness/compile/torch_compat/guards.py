@@ -1,0 +1,294 @@
+"""The tree of all guards of a compiled graph, kept beside it, and asked again in later calls.
+
+Read in torch 2.13. Dynamo builds the tree of every guard before it calls `guard_filter_fn`
+(`CheckFunctionManager.__init__`), and builds a second one from those that the filter kept. The first tree is
+kept here. A guard of our own, which always holds, is put behind the guards of the second one: Dynamo calls it
+with the local variables of the frame in each call that uses this graph. So nothing of the program is wrapped,
+no other graph is built, and a call that recompiles is not counted.
+
+A stance with `skip_guard_eval_unsafe` asks a third tree, of the sources in which cached graphs differ. It is
+a clone, which takes our guard along. `AOTCompiledFunction` asks no guard after `disable_guard_check`.
+"""
+
+import inspect
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch
+
+Locals = Mapping[str, Any]
+"""Local variables of a frame by name, the arguments of the compiled function among them."""
+OnCall = Callable[[Locals], None]
+
+
+@dataclass(frozen=True)
+class BuiltGuard:
+    """One guard of a graph: the expression that it reads, its type, and the line that needed it.
+
+    `where` is FILE:LINE, empty where Dynamo does not say. `of_user` is False for a line of torch itself, such
+    as the 0/1 specialisation of sizes.
+    """
+
+    source: str
+    kind: str
+    kept: bool
+    where: str = ""
+    of_user: bool = False
+
+
+PRESENCE, GONE, SHAPE = "PRESENCE", "GONE", "SHAPE_ENV"
+"""Kinds of failed leaves that are no class of torch: the value is gone; it cannot be read; sizes."""
+
+
+@dataclass(frozen=True)
+class FailedLeaf:
+    """A leaf of the tree that does not hold: the expression it reads, torch's class of it, and its text.
+
+    `specialised` is True for a bound of sizes that comes from the 0/1 specialisation and from no user code.
+    `sizes` and `strides` are those that a guard on a tensor wants, None for each that may be any.
+    """
+
+    source: str
+    kind: str
+    text: str
+    specialised: bool = False
+    sizes: tuple[int | None, ...] | None = None
+    strides: tuple[int | None, ...] | None = None
+
+
+class GuardTree:
+    """All guards that Dynamo built for one graph, those that a filter dropped included.
+
+    `whole` is the tree of all of them, `inputs` that of the guards on arguments, attributes and globals
+    alone, which is asked in every call: the state of the process (grad mode, threads) is left out of it.
+    """
+
+    def __init__(
+        self,
+        whole: Any,  # noqa: ANN401  # torch's GuardManagerWrapper, here and in `inputs`
+        inputs: Any,  # noqa: ANN401
+        code: CodeType,
+        guards: Sequence[BuiltGuard],
+        scope: Locals,
+    ) -> None:
+        from torch._dynamo.guards import _get_closure_vars
+
+        self._whole, self._inputs = whole, inputs
+        self._names, self._scope = dict(_get_closure_vars()), scope
+        self.code = code
+        self.guards = tuple(guards)
+        self._drops = not all(guard.kept for guard in guards)
+
+    @property
+    def is_unguarded(self) -> bool:
+        """True where a call uses the graph without all guards: some were dropped, or none is asked now."""
+        from torch._dynamo.eval_frame import _is_skip_guard_eval_unsafe_stance
+
+        return self._drops or _is_skip_guard_eval_unsafe_stance()
+
+    def holds(self, values: Locals, *, inputs: bool = False) -> bool:
+        """Return whether every guard holds for these local variables, or every guard on inputs."""
+        manager = self._inputs if inputs else self._whole
+        with torch._C._EnableTorchFunction():  # off while guards are checked, which is a guard by itself
+            return bool(manager.check(values))
+
+    def sources(self) -> Iterator[str]:
+        """Yield the expression of each node of the whole tree."""
+        for node in _nodes(self._whole.root):
+            yield node.get_source()
+
+    def read(self, source: str, values: Locals) -> object:
+        """Return the value of a source expression such as `L['self'].factor`; raises what reading raises."""
+        return eval(source, self._names, {**self._scope, "L": values})  # torch's own text
+
+    def failing(self, values: Locals) -> Iterator[FailedLeaf]:
+        """Yield every leaf of the whole tree that does not hold; torch itself stops at the first one.
+
+        Guards that relate several inputs to each other (two names of one tensor) are not asked alone.
+        """
+        root = self._whole.root
+        with torch._C._EnableTorchFunction():
+            for node in _nodes(root):
+                source = node.get_source()
+                try:
+                    value = values if node is root else self.read(source, values)
+                except (KeyError, AttributeError, IndexError, TypeError) as error:
+                    yield FailedLeaf(source, PRESENCE, f"{source} is gone: {type(error).__name__}")
+                    continue
+                except Exception as error:  # noqa: BLE001  # user code may run: a property, a descriptor
+                    yield FailedLeaf(source, GONE, f"{source} cannot be read: {type(error).__name__}")
+                    continue
+                yield from _failing_leaves(source, node, value)
+            for leaf in root.get_epilogue_lambda_guards():
+                if not leaf(values):
+                    yield from self._failing_sizes(leaf, values)
+
+    def _failing_sizes(self, leaf: Any, values: Locals) -> Iterator[FailedLeaf]:  # noqa: ANN401
+        """Yield each relation of sizes and strides that does not hold, such as `6 <= L['x'].size()[0]`."""
+        for part in leaf.verbose_code_parts():
+            relation, _, reason = part.partition("  #")
+            try:
+                held = bool(self.read(relation.strip(), values))
+            except Exception:  # noqa: BLE001  # it reads a tensor that is not there: its own leaf says so
+                continue
+            if not held:
+                specialised = "0/1 specialization" in reason  # torch's own note, 2.10 .. 2.15
+                yield FailedLeaf(relation.strip(), SHAPE, relation.strip(), specialised)
+
+
+def _nodes(root: Any) -> Iterator[Any]:  # noqa: ANN401
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack += node.get_child_managers()
+        if hasattr(node, "get_key_value_managers"):
+            pairs = node.get_key_value_managers().values()
+            stack += [child for pair in pairs for child in pair if child is not None]
+
+
+def _failing_leaves(source: str, node: Any, value: object) -> Iterator[FailedLeaf]:  # noqa: ANN401
+    for leaf in node.get_leaf_guards():
+        try:
+            held = leaf(value)
+        except TypeError:  # a guard that relates several inputs
+            continue
+        if not held:
+            text = " and ".join(part.partition("  #")[0].strip() for part in leaf.verbose_code_parts())
+            yield FailedLeaf(
+                source,
+                type(leaf).__name__,
+                text,
+                sizes=_listed("size", text),
+                strides=_listed("stride", text),
+            )
+
+
+def _listed(name: str, text: str) -> tuple[int | None, ...] | None:
+    """Return `size=[None, 4]` of torch's text for a guard on a tensor as (None, 4)."""
+    match = re.search(rf"\b{name}=\[([^\]]*)\]", text)
+    if match is None:
+        return None
+    return tuple(
+        int(each) if each.strip().isdigit() else None for each in match[1].split(",") if each.strip()
+    )
+
+
+@contextmanager
+def observe_graphs(on_graph: Callable[[GuardTree, Locals], OnCall]) -> Iterator[None]:
+    """Call `on_graph` with the guards of each graph that is built inside, and what it returns in each call.
+
+    `on_graph` gets the tree and the local variables that were traced. What it returns is called with the
+    local variables of every later call that uses the graph, until the context ends.
+    """
+    from torch._dynamo.aot_compile import AOTCompiledFunction
+    from torch._dynamo.guards import CheckFunctionManager
+
+    build, call_saved = CheckFunctionManager.__init__, AOTCompiledFunction.__call__
+    signature = inspect.signature(build)
+    asking = _Asking()
+    callbacks: dict[int, Callable[[Locals], bool]] = {}
+
+    def build_and_keep(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        bound = signature.bind(self, *args, **kwargs)
+        # A tree that is being checked cannot be asked (it holds a lock): a filter lets Dynamo build two.
+        keeping = _Keeping(bound.arguments.get("guard_filter_fn") or _keep_all)
+        bound.arguments["guard_filter_fn"] = keeping
+        build(*bound.args, **bound.kwargs)
+        graph = bound.arguments["output_graph"]
+        if graph is None or keeping.manager is None or not asking.active:
+            return
+        code, scope = bound.arguments["f_code"], {"G": graph.global_scope}
+        tree = GuardTree(keeping.manager, keeping.inputs, code, keeping.guards, scope)
+        on_call = asking.once(on_graph(tree, dict(graph.local_scope)))
+        callbacks[id(self.guard_manager)] = on_call
+        self.guard_manager.root.add_epilogue_lambda_guard(on_call, ["watched"], None)
+        self.guard_manager.populate_diff_guard_manager()
+
+    def call_and_ask(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        on_call = callbacks.get(id(self._artifacts.guard_manager))
+        if on_call is not None and not self._guard_check_enabled:
+            on_call(self.prepare_f_locals(*args, **kwargs))
+        return call_saved(self, *args, **kwargs)
+
+    CheckFunctionManager.__init__ = build_and_keep  # type: ignore[method-assign]
+    AOTCompiledFunction.__call__ = call_and_ask  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        asking.active = False  # our guards stay in the trees, and hold
+        CheckFunctionManager.__init__ = build  # type: ignore[method-assign]
+        AOTCompiledFunction.__call__ = call_saved  # type: ignore[method-assign]
+
+
+class _Asking:
+    """Lets each call be asked once: a tree that is asked here asks our own guard in it again."""
+
+    def __init__(self) -> None:
+        self.active = True
+        self._inside = False
+
+    def once(self, on_call: OnCall) -> Callable[[Locals], bool]:
+        """Return a guard that always holds, and calls `on_call` with the local variables."""
+
+        def hold(values: Locals) -> bool:
+            if self.active and not self._inside and not torch.compiler.is_compiling():
+                self._inside = True
+                try:
+                    on_call(values)
+                finally:
+                    self._inside = False
+            return True
+
+        return hold
+
+
+def _keep_all(entries: Sequence[Any]) -> list[bool]:
+    return [True] * len(entries)
+
+
+class _Keeping:
+    """A `guard_filter_fn` that drops what another one drops, and keeps the tree of all guards."""
+
+    def __init__(self, inner: Callable[[Sequence[Any]], Sequence[bool]]) -> None:
+        self._inner = inner
+        self.manager: Any = None
+        self.inputs: Any = None
+        self.guards: list[BuiltGuard] = []
+
+    def __call__(self, entries: Sequence[Any]) -> Sequence[bool]:
+        kept = self._inner(entries)
+        frame = inspect.currentframe()
+        caller = frame.f_back if frame else None
+        self.manager = caller.f_locals.get("guard_manager") if caller else None
+        if caller is not None and self.manager is not None:
+            self.inputs = _build_inputs(caller.f_locals)
+            for manager in (self.manager, self.inputs):
+                manager.finalize()
+        self.guards = [_built(entry.orig_guard, kept=keep) for entry, keep in zip(entries, kept, strict=True)]
+        return kept
+
+
+def _build_inputs(names: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Return a tree of the guards with a source: those on the state of the process have none."""
+    of_inputs = [guard for guard in names["sorted_guards"] if guard.name]
+    _, manager = names["self"].build_guards(
+        of_inputs, names["existing_diff_guard_sources"], names["f_code"], names["output_graph"], False
+    )
+    return manager
+
+
+def _built(guard: Any, *, kept: bool) -> BuiltGuard:  # noqa: ANN401
+    stack = guard.user_stack or (guard.stack.summary() if guard.stack else None)
+    frames = [frame for frame in stack or () if not _is_of_torch(frame)]
+    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return BuiltGuard(guard.name, guard.create_fn_name(), kept, where, bool(guard.user_stack))
+
+
+def _is_of_torch(frame: traceback.FrameSummary) -> bool:
+    return frame.filename.startswith(str(torch.__path__[0]))

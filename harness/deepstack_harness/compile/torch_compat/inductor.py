@@ -1,0 +1,429 @@
+"""Read the graphs that Inductor lowers: their kernels, and every call with its sizes.
+
+`watch` stands at `GraphLowering.compile_to_module`, where code is generated for both backends.  `scan` then
+reads the scheduler, whose nodes are the same objects for the C++ and the Triton backend, so that no size
+comes from generated text.  It is called behind codegen, which is where the scheduler learns which buffers
+vanish inside fused kernels.
+
+Sizes are sympy expressions.  What a symbol stands for is read from the arguments of each call, in the order
+in which the generated wrapper reads them (`PythonWrapperCodegen.codegen_inputs`): plain symbols first, then
+sizes and strides of tensors.  Values at compile time (hints) are never used: a graph traced at one length may
+be called with another, and its text does not change by that.
+
+Read in torch 2.10 .. 2.15, run on 2.11, 2.13 and 2.15.  `SPELLINGS` has the private names that not every
+supported torch has; `cases/selftest/compile/torch_compat/test_names.py` looks for all of `torch_compat`'s.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import Any, Literal
+from unittest.mock import patch
+
+import sympy
+import torch
+from torch._dynamo import config as dynamo_config
+from torch._dynamo.utils import counters
+from torch._guards import TracingContext
+from torch._inductor import config, ir
+from torch._inductor.codegen.triton import TritonScheduling
+from torch._inductor.dependencies import Dep, MemoryDep, StarDep, WeakDep
+from torch._inductor.graph import GraphLowering
+from torch._inductor.scheduler import (
+    BaseSchedulerNode,
+    ExternKernelSchedulerNode,
+    NopKernelSchedulerNode,
+    SchedulerNode,
+)
+from torch._inductor.utils import Placeholder, get_fused_kernel_name
+
+from deepstack_harness.errors import MachineError, NotMeasured
+
+SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    # `torch.cond` in Inductor's IR: a Switch with two branches from torch 2.14 on, a Conditional before.
+    "torch._inductor.ir:Switch": ("Switch", "Conditional"),
+    # The value of a size at compile time: optimization_hint from torch 2.11 on, size_hint on 2.10.
+    "torch._inductor.sizevars:SizeVarAllocator.optimization_hint": (
+        "SizeVarAllocator.optimization_hint",
+        "SizeVarAllocator.size_hint",
+    ),
+}
+"""All spellings of a name in its module, the newest first."""
+
+
+def look_up(name: str) -> Any:  # noqa: ANN401  # a class or a function of torch
+    """Return the class or function that `MODULE:NAME`, a key of `SPELLINGS`, is in this torch.
+
+    Raises `MachineError` where this torch has none of the spellings.
+    """
+    module_name = name.partition(":")[0]
+    module = importlib.import_module(module_name)
+    for spelling in SPELLINGS[name]:
+        try:
+            return attrgetter(spelling)(module)
+        except AttributeError:
+            continue
+    raise MachineError(
+        f"torch {torch.__version__} has none of {', '.join(SPELLINGS[name])} in {module_name}: "
+        "use another torch, or add its spelling to deepstack_harness/compile/torch_compat/inductor.py"
+    )
+
+
+Size = tuple[sympy.Expr, ...]
+Kind = Literal["generated", "template", "extern"]
+
+_SUBGRAPHS = (look_up("torch._inductor.ir:Switch"), ir.WhileLoop, ir.InvokeSubgraph)
+_HINT = look_up("torch._inductor.sizevars:SizeVarAllocator.optimization_hint")
+
+
+@dataclass(frozen=True)
+class Access:
+    """One buffer that a kernel reads or writes: how many elements of it, and how large it is.
+
+    `itemsize` in bytes.  A kernel that reads a buffer under several indices has one
+    access, with the sum of their elements, which may be more than the buffer has.
+    An extern kernel that is given a slice has the size of the slice.
+    """
+
+    buffer: str
+    itemsize: int
+    elements: sympy.Expr
+    size: Size
+
+
+@dataclass(frozen=True)
+class ScannedKernel:
+    """One scheduler node: a generated loop nest, a template, or a call of somebody else's code.
+
+    `operations` are the scheduler's names of what was fused.  `points` multiplies the
+    ranges of its largest loop, `reduction` those that are reduced (1 and 1 for an
+    extern kernel, into which nothing can be seen).
+    """
+
+    name: str
+    kind: Kind
+    operations: tuple[str, ...]
+    points: sympy.Expr
+    reduction: sympy.Expr
+    accesses: tuple[Access, ...]
+
+
+def scan(graph: GraphLowering) -> tuple[ScannedKernel, ...]:
+    """Return the kernels of a graph whose code was generated, in the order they run.
+
+    Raises `NotMeasured` for a graph that calls other graphs: their kernels are not in its scheduler.
+    """
+    nodes = graph.scheduler.nodes
+    calling = [node.get_name() for node in nodes if isinstance(node.node, _SUBGRAPHS)]
+    if calling:
+        raise NotMeasured(f"{', '.join(calling)} calls another graph, whose kernels would not be counted")
+    return tuple(_scanned(graph, node) for node in nodes if not _does_nothing(node))
+
+
+def _does_nothing(node: BaseSchedulerNode) -> bool:
+    # A MultiOutput only names one of the tensors that the call before it gave.
+    return isinstance(node, NopKernelSchedulerNode) or isinstance(node.node, ir.MultiOutput)
+
+
+def _scanned(graph: GraphLowering, node: BaseSchedulerNode) -> ScannedKernel:
+    if isinstance(node, ExternKernelSchedulerNode):
+        return _extern(graph, node)
+    largest = max(_loops(node), key=lambda loop: _hint(graph, _points(loop)))
+    return ScannedKernel(
+        name=get_fused_kernel_name(_loops(node), "original_aten"),
+        kind="template" if node.is_template() else "generated",
+        operations=tuple(loop.get_name() for loop in _loops(node)),
+        points=_plain(graph, _points(largest)),
+        reduction=_plain(graph, sympy.Mul(*largest.get_ranges()[1])),
+        accesses=tuple(_accesses(graph, node)),
+    )
+
+
+def _extern(graph: GraphLowering, node: ExternKernelSchedulerNode) -> ScannedKernel:
+    kernel = node.node
+    assert isinstance(kernel, ir.ExternKernel)
+    # An op with several results has them in `outputs`, its own being no tensor.
+    results = getattr(kernel, "outputs", None) or kernel.get_outputs()
+    return ScannedKernel(
+        name=str(getattr(kernel, "op_overload", None) or kernel.get_kernel_name() or type(kernel).__name__),
+        kind="extern",
+        operations=(node.get_name(),),
+        points=sympy.S.One,
+        reduction=sympy.S.One,
+        accesses=tuple(_whole(graph, tensor) for tensor in (*kernel.inputs, *results) if _is_tensor(tensor)),
+    )
+
+
+def _loops(node: BaseSchedulerNode) -> list[SchedulerNode]:
+    return [loop for loop in node.get_nodes() if isinstance(loop, SchedulerNode)]
+
+
+def _points(loop: SchedulerNode) -> sympy.Expr:
+    iterated, reduced = loop.get_ranges()
+    return sympy.Mul(*iterated, *reduced)
+
+
+def _accesses(graph: GraphLowering, node: BaseSchedulerNode) -> Iterator[Access]:
+    """Yield each outside buffer once for reading and once for writing.
+
+    (`get_read_write_buffers_sizes` would charge a fused node the whole buffer for a slice of it.)
+    """
+    gone = graph.removed_buffers | graph.inplaced_to_remove
+    # Reads of what the kernel itself wrote are not among a fused node's.
+    for dependencies in (node.read_writes.reads, node.read_writes.writes):
+        by_buffer: dict[str, list[Dep]] = {}
+        for dep in dependencies:
+            if not isinstance(dep, WeakDep) and dep.name not in gone:
+                by_buffer.setdefault(dep.name, []).append(dep)
+        yield from (_access(graph, name, dependencies) for name, dependencies in sorted(by_buffer.items()))
+
+
+def _access(graph: GraphLowering, name: str, dependencies: Sequence[Dep]) -> Access:
+    if name in graph.constants:
+        size: Size = tuple(map(sympy.Integer, graph.constants[name].shape))
+    else:
+        size = _size(graph, graph.get_buffer(name))
+    elements = sympy.Add(*(_touched(dep, sympy.Mul(*size)) for dep in dependencies))
+    return Access(name, graph.get_dtype(name).itemsize, _plain(graph, elements), size)
+
+
+def _touched(dep: Dep, whole: sympy.Expr) -> sympy.Expr:
+    if isinstance(dep, MemoryDep) and dep.is_indirect():
+        # Which elements a gather reads is not known, but it reads no more than it has iterations.
+        return sympy.Min(whole, sympy.Mul(*dep.size))
+    return whole if isinstance(dep, StarDep) else dep.get_numel()
+
+
+def _whole(graph: GraphLowering, node: ir.IRNode) -> Access:
+    size = _size(graph, node)
+    return Access(node.get_name(), node.get_dtype().itemsize, _plain(graph, sympy.Mul(*size)), size)
+
+
+def _is_tensor(node: object) -> bool:
+    return isinstance(node, ir.IRNode) and node.has_tensor_output()
+
+
+def _size(graph: GraphLowering, node: ir.IRNode) -> Size:
+    return tuple(_plain(graph, extent) for extent in node.get_size())
+
+
+def _plain(graph: GraphLowering, expression: sympy.Expr | int) -> sympy.Expr:
+    """Remove the names that Inductor gives to sizes it computes beforehand."""
+    replaced = sympy.sympify(expression).xreplace(graph.sizevars.inv_precomputed_replacements)
+    expanded: sympy.Expr = sympy.expand(replaced)
+    return expanded
+
+
+def _hint(graph: GraphLowering, expression: sympy.Expr) -> int:
+    """Return the value at compile time; used to compare loops of one kernel only."""
+    return int(_HINT(graph.sizevars, expression))
+
+
+Symbols = Mapping[sympy.Symbol, int]
+
+_HITS = (("inductor", "fxgraph_cache_hit"), ("aot_autograd", "autograd_cache_hit"))
+
+
+class NotRun(Exception):
+    """Exception that ends a call of a graph which is generated only: nothing is there to run."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A Triton kernel: its name and source, the operations it does, and its numels by prefix (`x`, `r0_`)."""
+
+    name: str
+    source: str
+    operations: frozenset[str]
+    numels: Mapping[str, sympy.Expr]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """One graph: its kernels, and what is needed to bind its symbols at a call.
+
+    `parameters` are inputs that keep their address between calls (weights).
+    `sizes_of` has the symbols that the sizes of each argument watched for became, and
+    `equal` those that tracing found to be equal to one of them: both may stand in sizes.
+    """
+
+    kernels: tuple[ScannedKernel, ...]
+    functions: tuple[Function, ...]
+    inputs: Mapping[str, sympy.Expr | ir.TensorBox]
+    parameters: frozenset[str]
+    sizes_of: Mapping[str, Sequence[sympy.Symbol]]
+    equal: frozenset[sympy.Symbol] = frozenset()
+
+    @property
+    def token_symbols(self) -> frozenset[sympy.Symbol]:
+        """The symbols of all arguments watched for."""
+        return frozenset(chain(*self.sizes_of.values())) | self.equal
+
+    def bind(self, arguments: Sequence[Any]) -> Symbols:
+        """Return the value of each symbol in a call with these arguments, as the generated wrapper has it."""
+        bound: dict[sympy.Symbol, int] = {}
+        given = list(zip(self.inputs.values(), arguments, strict=True))
+        for value, argument in given:
+            if isinstance(value, sympy.Symbol):
+                bound.setdefault(value, int(argument))
+        for value, argument in given:
+            if isinstance(value, ir.TensorBox):
+                _bind_tensor(bound, value, argument)
+        return bound
+
+
+@dataclass
+class Watched:
+    """Record of `watch`; a call is its graph's index, and what its symbols stood for.
+
+    `unread` says of graphs, or calls of them, that could not be read, why: nothing is
+    raised into the compiler, which would take it for its own failure.
+    """
+
+    graphs: list[Lowered | None] = field(default_factory=list)
+    calls: list[tuple[int, Symbols]] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+
+    @property
+    def cache_hits(self) -> int:
+        """Graphs that came out of a warm cache, and so were never seen."""
+        # The outer cache asks the inner one, so that one graph may count in both.
+        return max(counters[group][name] for group, name in _HITS)
+
+    def add(self, graph: GraphLowering, functions: Sequence[Function], arguments: Sequence[str]) -> int:
+        """Read a graph whose code was generated; answers its index."""
+        lowered = None
+        try:
+            lowered = _lowered(graph, tuple(functions), arguments)
+        except Exception as error:  # noqa: BLE001  # see `unread`
+            self.unread.append(f"graph {len(self.graphs)}: {error}")
+        self.graphs.append(lowered)
+        return len(self.graphs) - 1
+
+    def called(self, number: int, arguments: Sequence[Any]) -> None:
+        """Bind the symbols of a graph that is about to run."""
+        lowered = self.graphs[number]
+        if lowered is not None:
+            self.calls.append((number, lowered.bind(arguments)))
+
+
+@contextmanager
+def watch(arguments: Sequence[str], *, run: bool = True) -> Iterator[Watched]:
+    """Record every graph that is lowered and every call of those graphs, while open.
+
+    `arguments` names those of the compiled function whose sizes are token counts.
+    Without `run` nothing is compiled or loaded behind the generated code, and
+    calling a graph raises `NotRun`, once its sizes were read.
+    """
+    watched, functions = Watched(), list[Function]()
+    for group, name in _HITS:
+        counters[group][name] = 0
+    original = GraphLowering.compile_to_module
+
+    def compile_to_module(graph: GraphLowering) -> SimpleNamespace:
+        functions.clear()
+        module = original(graph) if run else _generate(graph)
+        number = watched.add(graph, functions, arguments)
+
+        def call(given: list[Any]) -> object:
+            watched.called(number, given)
+            return module.call(given)
+
+        return SimpleNamespace(call=call, runner=getattr(module, "runner", None), __file__=module.__file__)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(GraphLowering, "compile_to_module", compile_to_module))
+        stack.enter_context(patch.object(TritonScheduling, "define_kernel", _recording(functions)))
+        yield watched
+
+
+@contextmanager
+def cold(*, compile_threads: int = 1, run: bool = True) -> Iterator[None]:
+    """Take nothing from a compile cache, keep nothing in it and pad no shape, while open.
+
+    Whether padding pays is decided by timing, and so differently from run to run.
+    Without `run` nothing is tuned on the device either, and the C++ compiler is not
+    asked which vector instructions it knows.
+    """
+    # (`force_disable_caches` would do as much for the caches, and warn.)
+    options: dict[str, Any] = {"compile_threads": compile_threads, "shape_padding": False}
+    options |= dict.fromkeys(("fx_graph_cache", "fx_graph_remote_cache", "autotune_local_cache"), False)
+    if not run:
+        options |= {"cpp.vec_isa_ok": True, "triton.autotune_at_compile_time": False}
+    # Without the graph cache torch leaves the one around it (AOTAutograd's) alone.
+    with config.patch(options), dynamo_config.patch(automatic_dynamic_local_pgo=False):
+        yield
+
+
+def _generate(graph: GraphLowering) -> SimpleNamespace:
+    graph.codegen_with_cpp_wrapper() if graph.cpp_wrapper else graph.codegen()
+
+    def call(_: list[Any]) -> object:
+        raise NotRun("the graph was generated and not compiled")
+
+    return SimpleNamespace(call=call, __file__="<generated>")
+
+
+def _lowered(graph: GraphLowering, functions: tuple[Function, ...], arguments: Sequence[str]) -> Lowered:
+    names = list(graph.graph_inputs)
+    tracing = TracingContext.try_get()
+    static = tracing.fw_metadata.static_input_indices if tracing and tracing.fw_metadata else []
+    sizes_of = {argument: list(_symbols_of(graph, argument)) for argument in arguments}
+    return Lowered(
+        kernels=scan(graph),
+        functions=functions,
+        inputs=dict(graph.graph_inputs),
+        parameters=frozenset(names[index] for index in static) | frozenset(graph.constants),
+        sizes_of=sizes_of,
+        equal=frozenset(_equal_to(graph, frozenset(chain(*sizes_of.values())))),
+    )
+
+
+def _symbols_of(graph: GraphLowering, argument: str) -> Iterator[sympy.Symbol]:
+    """Yield the symbols of the sizes of one argument: its own, or those that tracing found to be equal."""
+    environment = graph.sizevars.shape_env
+    for symbol, sources in environment.var_to_sources.items():
+        if any(f"['{argument}']" in _source_name(source) for source in sources):
+            yield from environment.replacements.get(symbol, symbol).free_symbols
+
+
+def _equal_to(graph: GraphLowering, symbols: frozenset[sympy.Symbol]) -> Iterator[sympy.Symbol]:
+    for symbol, replacement in graph.sizevars.shape_env.replacements.items():
+        if replacement in symbols:
+            yield symbol
+
+
+def _source_name(source: Any) -> str:  # noqa: ANN401  # torch._guards.Source
+    name = source.name  # a method before torch 2.12
+    return str(name() if callable(name) else name)
+
+
+def _bind_tensor(bound: dict[sympy.Symbol, int], value: ir.TensorBox, tensor: torch.Tensor) -> None:
+    extents = chain(
+        zip(value.get_size(), tensor.shape, strict=True),
+        zip(value.get_stride(), tensor.stride(), strict=True),
+    )
+    for extent, size in extents:
+        if isinstance(extent, sympy.Symbol):
+            bound.setdefault(extent, int(size))
+
+
+def _recording(functions: list[Function]) -> Callable[..., str]:
+    original: Callable[..., str] = TritonScheduling.define_kernel
+
+    def define_kernel(
+        scheduling: TritonScheduling, source: str, schedule: Sequence[Any], kernel: object
+    ) -> str:
+        name = original(scheduling, source, schedule, kernel)
+        named = source.replace(str(Placeholder.DESCRIPTIVE_NAME), name)
+        named = named.replace(str(Placeholder.KERNEL_NAME), name)
+        nodes = [node for node in schedule if isinstance(node, BaseSchedulerNode)]
+        operations = frozenset(inner.get_name() for node in nodes for inner in node.get_nodes())
+        functions.append(Function(name, named, operations, dict(getattr(kernel, "numels", {}))))
+        return name
+
+    return define_kernel

@@ -1,0 +1,218 @@
+"""Change what torch's operations do in a block: record them, fail an allocation, fake tensors or ranks.
+
+`OpRecorder` records the operations of a call on their very tensors and replays them, as a CUDA graph would.
+`FailingAllocation` raises as a GPU without memory does.  `filled_with_nan` shows reads of memory that nobody
+has written: a fresh page is zero by accident, which hides a `torch.empty` that should be a `torch.zeros`.
+`without_storage` and `on_fake_gpu` are for compiling a decoder that would not fit, or that has no GPU here.
+`fake_world` makes this process one rank of several.
+
+Uses `torch.utils._python_dispatch.TorchDispatchMode` and operator tags, `torch._subclasses.FakeTensorMode`,
+`torch.utils.deterministic.fill_uninitialized_memory` by its private setter, and
+`torch.testing._internal.distributed.fake_pg`, whose import registers the backend `fake`.  Read in torch 2.10
+.. 2.15.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from typing_extensions import override
+
+
+def tensors_in(tree: object) -> Iterator[Tensor]:
+    """Yield the tensors of any shape in arguments or results, however they are nested."""
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def _allocated(arguments: object, results: object) -> Iterator[bool]:
+    """Yield for each tensor of `results` True if no tensor of `arguments` has its storage."""
+    storages = set(map(_storage, tensors_in(arguments)))
+    return (_storage(result) not in storages for result in tensors_in(results))
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+_NEEDS_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Mode that records operations; `replay` repeats them, without any Python of the call.
+
+    Operations that write run again on the tensors they wrote.  Results of the others are copied into the
+    tensors that the first run gave out; for a view torch leaves that out, because it is the same data.
+    The mode may be entered several times.  Raises RuntimeError in an operation that
+    answers Python or a shape that depends on data, which CUDA refuses while a
+    stream is capturing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._tape: list[Callable[[], object]] = []
+        self.allocated = 0
+        """Results so far that came in storage of their own."""
+
+    @override
+    def __torch_dispatch__(
+        self,
+        func: OpOverload[..., Any],
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if _NEEDS_DATA & set(func.tags):
+            raise RuntimeError(f"{func} is not permitted while a graph is captured: it depends on data")
+        out = func(*args, **(kwargs or {}))
+        self._tape.append(partial(_repeat, func, args, kwargs or {}, out))
+        self.allocated += sum(_allocated((args, kwargs), out))
+        return out
+
+    def append(self, work: Callable[[], object]) -> None:
+        """Have `work` called at this place of every replay, Python and all."""
+        self._tape.append(work)
+
+    def replay(self) -> None:
+        """Do everything again, in order."""
+        for entry in self._tape:
+            entry()
+
+
+def _repeat(func: OpOverload[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], out: object) -> None:
+    repeated = func(*args, **kwargs)
+    for first, now in zip(tensors_in(out), tensors_in(repeated), strict=True):
+        first.copy_(now)
+
+
+class FailingAllocation(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Mode in which the `number`-th allocation (from 1) raises `torch.OutOfMemoryError`.
+
+    An operation allocates if a result comes in storage that none of its arguments has.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._left = number
+        self.failed = False
+        """True once it has."""
+
+    @override
+    def __torch_dispatch__(
+        self,
+        func: OpOverload[..., Any],
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for is_new in _allocated((args, kwargs), out):
+            self._left -= is_new
+            if self._left <= 0 and not self.failed:
+                self.failed = True
+                raise torch.OutOfMemoryError(f"{func} found no memory: this allocation was made to fail")
+        return out
+
+
+@contextmanager
+def filled_with_nan() -> Iterator[None]:
+    """Fill new memory with NaN (integers: the largest value) while open; threads of this process share it."""
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    fills = torch._C._get_deterministic_fill_uninitialized_memory()
+    # `torch.use_deterministic_algorithms` would import Inductor's settings, and change them.
+    torch._C._set_deterministic_algorithms(True, warn_only=True)
+    torch._C._set_deterministic_fill_uninitialized_memory(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*deterministic")
+            yield
+    finally:
+        torch._C._set_deterministic_fill_uninitialized_memory(fills)
+        torch._C._set_deterministic_algorithms(enabled, warn_only=warn_only)
+
+
+def spin(cycles: int) -> None:
+    """Keep the current CUDA stream busy for as many clock cycles."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+
+def without_storage() -> AbstractContextManager[object]:
+    """Give every new tensor a shape, a dtype and a device, and no storage, while open.
+
+    Small constants that a model was built with may stay real.
+    """
+    mode: AbstractContextManager[object] = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    return mode
+
+
+class FakeCopies:
+    """Copies without storage, with the shapes and strides of real tensors.
+
+    Tensors that share a storage have copies that share one, because the compiler looks at that.
+    """
+
+    def __init__(self) -> None:
+        self._bases: dict[tuple[int, torch.dtype], Tensor] = {}
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Return the copy of a tensor of any shape, which shares storage and is no view.
+
+        Dynamo would trace a view by way of its base, whose size no mark makes symbolic.
+        """
+        storage = tensor.untyped_storage()
+        key = (storage.data_ptr(), tensor.dtype)
+        if key not in self._bases:
+            elements = storage.nbytes() // tensor.element_size()
+            self._bases[key] = torch.empty(elements, dtype=tensor.dtype, device="cuda")
+        copy = self._bases[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        return copy.data
+
+
+@contextmanager
+def on_fake_gpu(module: nn.Module) -> Iterator[FakeCopies]:
+    """Give a module fake parameters and buffers on `cuda` while open; yield the maker of further copies.
+
+    The module is the same object, so that what is compiled of it can be called with its own tensors later.
+    """
+    with without_storage():
+        copies = FakeCopies()
+        saved = [(part, dict(part._parameters), dict(part._buffers)) for part in module.modules()]
+        fakes: dict[int, nn.Parameter] = {}
+        try:
+            for part, parameters, buffers in saved:
+                for name, parameter in parameters.items():
+                    if parameter is not None:
+                        fake = nn.Parameter(copies.of(parameter), requires_grad=parameter.requires_grad)
+                        part._parameters[name] = fakes.setdefault(id(parameter), fake)
+                for name, buffer in buffers.items():
+                    part._buffers[name] = None if buffer is None else copies.of(buffer)
+            yield copies
+        finally:
+            for part, parameters, buffers in saved:
+                part._parameters.update(parameters)
+                part._buffers.update(buffers)
+
+
+@contextmanager
+def fake_world(rank: int, ranks: int) -> Iterator[None]:
+    """Make this process `rank` of `ranks` in the default process group, while open.
+
+    Collectives come back at once, with the own rows in the place of every rank's:
+    shapes are real, values are not.
+    """
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

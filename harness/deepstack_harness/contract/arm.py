@@ -1,0 +1,352 @@
+"""Arms: the ways to run a decoder, by name.
+
+An arm is `eager`, a control (`no-deepstack`, `zero-deepstack`: eager with the
+payload taken away or zeroed), or `BACKEND/GUARDS`, such as `inductor/drop_all`.
+Behind these stands what is unusual, in this order: a shape policy, options of Inductor, `breaks`,
+how graphs are captured, and how many ranks share a step:
+`eager/full`, `inductor/drop_all/no_size_asserts`, `aot_eager/drop_all/tp2`.
+
+`engine_flags` has the settings of vLLM that correspond to an arm, so that a finding can be tried there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from deepstack_harness.errors import UsageError, unknown_name
+
+
+class GuardPolicy(StrEnum):
+    """The guards of a compiled graph that are kept, and so checked at every call."""
+
+    NONE = "none"
+    STOCK = "stock"
+    DROP_ALL = "drop_all"
+    SHAPE_ENV_ONLY = "shape_env_only"
+    KEEP_TENSOR = "keep_tensor"
+
+
+class ShapePolicy(StrEnum):
+    """The mark of the arguments' token dimension before the first compile.
+
+    STATIC marks nothing: every size is compiled for itself.  MARK_UNBACKED never
+    specialises, 0 and 1 included, and cannot branch on a size: it needs a family
+    whose attention does not (`qwen3_vl:written_out`).
+    """
+
+    NONE = "none"
+    MARK_DYNAMIC = "mark_dynamic"
+    STATIC = "static"
+    MARK_UNBACKED = "mark_unbacked"
+
+
+class Backend(StrEnum):
+    """The torch.compile backend, or in place of it a device whose code of Inductor is interpreted.
+
+    H200: the Triton source that Inductor generates for an H200, which need not be here, interpreted on the
+    CPU.  Races, PTX, layouts and CUDA graphs are not seen, matrix products and attention are torch's.
+    """
+
+    NONE = "none"
+    EAGER = "eager"
+    AOT_EAGER = "aot_eager"
+    INDUCTOR = "inductor"
+    H200 = "h200"
+
+    @property
+    def compiler(self) -> str:
+        """The name of the torch.compile backend that takes part."""
+        return str(Backend.INDUCTOR if self is Backend.H200 else self)
+
+
+class Capture(StrEnum):
+    """The way in which graphs are captured, and so which Python does not run again at a replay.
+
+    FULL: get, decode and clear in one graph.  PIECEWISE: the decoder between its
+    attention calls; get and clear stay Python.  BREAKABLE: as FULL, but attention is
+    run again between the pieces.  REDUCE_OVERHEAD: torch's own, CUDA only.
+    """
+
+    NONE = "none"
+    FULL = "full"
+    PIECEWISE = "piecewise"
+    BREAKABLE = "breakable"
+    REDUCE_OVERHEAD = "reduce_overhead"
+
+
+class InductorOption(StrEnum):
+    """Settings of Inductor that change what is computed or checked.
+
+    NO_SIZE_ASSERTS: input sizes are not compared with those compiled for (engines on
+    torch < 2.12).  EMULATE_CASTS: half precision is rounded between operations as
+    eager does (`emulate_precision_casts`).
+    """
+
+    NO_SIZE_ASSERTS = "no_size_asserts"
+    EMULATE_CASTS = "emulate_casts"
+
+
+class PayloadPolicy(StrEnum):
+    """The payload of the decoder: the buffer's answer, or a control in its place."""
+
+    BUFFER = "buffer"
+    NONE = "none"
+    ZERO = "zero"
+
+
+_GUARDS = {
+    GuardPolicy.STOCK: "guards kept",
+    GuardPolicy.DROP_ALL: "guards dropped, as the engine does",
+    GuardPolicy.SHAPE_ENV_ONLY: "only SHAPE_ENV guards kept, recompiles refused",
+    GuardPolicy.KEEP_TENSOR: "only tensor guards kept",
+}
+_CONTROLS = {
+    "eager": (PayloadPolicy.BUFFER, "not compiled: what the others are compared with"),
+    "no-deepstack": (PayloadPolicy.NONE, "control: not compiled, payload None"),
+    "zero-deepstack": (PayloadPolicy.ZERO, "control: not compiled, payload all zeros"),
+}
+_RANKS = re.compile(r"tp([1-9]\d*)")
+_SHAPES = {
+    ShapePolicy.STATIC: "sizes compiled for themselves",
+    ShapePolicy.MARK_UNBACKED: "sizes unbacked",
+}
+_OPTIONS = {
+    InductorOption.NO_SIZE_ASSERTS: "input sizes not asserted",
+    InductorOption.EMULATE_CASTS: "rounding as eager does",
+}
+_DEVICES = {
+    Backend.H200: "Triton source for an H200, interpreted on the CPU (no races, PTX, layouts or graphs)"
+}
+_CAPTURES = {
+    Capture.FULL: "graph of get, decode and clear",
+    Capture.PIECEWISE: "graphs of the pieces between attention calls",
+    Capture.BREAKABLE: "graph of get, decode and clear, broken at attention",
+    Capture.REDUCE_OVERHEAD: "CUDA graphs by torch's own mode reduce-overhead",
+}
+_BREAKS = "breaks"
+_GRAMMAR = "BACKEND/GUARDS[/SHAPES][/OPTION][/breaks][/CAPTURE][/tpN]"
+
+
+@dataclass(frozen=True)
+class ArmSpec:
+    """One way to run: guards, shapes, backend, capture mode, payload, ranks that share a step.
+
+    `breaks`: fullgraph, with which engines compile, is left out.
+    """
+
+    guards: GuardPolicy = GuardPolicy.NONE
+    shapes: ShapePolicy = ShapePolicy.NONE
+    backend: Backend = Backend.NONE
+    capture: Capture = Capture.NONE
+    payload: PayloadPolicy = PayloadPolicy.BUFFER
+    options: tuple[InductorOption, ...] = ()
+    ranks: int = 1
+    breaks: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what does not go together."""
+        if self.options and not self.by_inductor:
+            raise UsageError(f"arm '{self.name}': {self.options[0]} is an option of backend inductor")
+        if self.capture is Capture.REDUCE_OVERHEAD and self.backend is not Backend.INDUCTOR:
+            raise UsageError(f"arm '{self.name}': reduce_overhead is a mode of backend inductor")
+        if self.breaks and (not self.compiled or self.captured or self.interpreted):
+            raise UsageError(f"arm '{self.name}': breaks are those of graphs of torch.compile alone")
+        if self.interpreted:
+            self._check_interpreted()
+
+    def _check_interpreted(self) -> None:
+        if self.captured or self.ranks > 1:
+            raise UsageError(
+                f"arm '{self.name}': the interpreter of {self.backend} code has no graphs to capture, "
+                "and no ranks"
+            )
+
+    @property
+    def name(self) -> str:
+        """The public name; `parse` reads it back."""
+        parts = [f"{self.backend}/{self.guards}" if self.compiled else self._control]
+        parts += [str(self.shapes)] if self.shapes in _SHAPES else []
+        parts += map(str, self.options)
+        parts += [_BREAKS] if self.breaks else []
+        parts += [str(self.capture)] if self.captured else []
+        parts += [f"tp{self.ranks}"] if self.ranks > 1 else []
+        return "/".join(parts)
+
+    @property
+    def _control(self) -> str:
+        return next(name for name, (payload, _) in _CONTROLS.items() if payload is self.payload)
+
+    @property
+    def compiled(self) -> bool:
+        """Say whether torch.compile takes part."""
+        return self.backend is not Backend.NONE
+
+    @property
+    def by_inductor(self) -> bool:
+        """Say whether Inductor generates the code."""
+        return self.backend in {Backend.INDUCTOR, Backend.H200}
+
+    @property
+    def interpreted(self) -> bool:
+        """Say whether code for a GPU that need not be here is interpreted, and its accesses are known."""
+        return self.backend is Backend.H200
+
+    @property
+    def captured(self) -> bool:
+        """Say whether graphs are captured and replayed."""
+        return self.capture is not Capture.NONE
+
+    @property
+    def summary(self) -> str:
+        """One line for `list arms`."""
+        if not self.compiled and not self.captured and self.ranks == 1:
+            return _CONTROLS[self.name][1]
+        how = (
+            f"{_DEVICES.get(self.backend, f'torch.compile, backend {self.backend}')}, {_GUARDS[self.guards]}"
+            if self.compiled
+            else "not compiled"
+        )
+        parts = [how, _SHAPES.get(self.shapes), *map(_OPTIONS.get, self.options), _CAPTURES.get(self.capture)]
+        parts += ["graph breaks allowed"] if self.breaks else []
+        parts += [f"{self.ranks} ranks share a step"] if self.ranks > 1 else []
+        return ", ".join(part for part in parts if part)
+
+    @classmethod
+    def parse(cls, name: str) -> ArmSpec:
+        """Read an arm's name, or raise `UsageError` that lists the usual ones and how others are made."""
+        first, *rest = name.split("/")
+        if first in _CONTROLS and first != "eager" and not rest:
+            return cls(payload=_CONTROLS[first][0])
+        parts = [meaning for part in rest for meaning in _meanings(part)]
+        spec = _compose(first, parts) if len(parts) == len(rest) else None
+        if spec is None or spec.name != name:
+            known = [arm.name for arm in every_arm()]
+            raise unknown_name("arm", name, known, f"{', '.join(known)}, and others made as {_GRAMMAR}")
+        return spec
+
+
+_Part = GuardPolicy | ShapePolicy | InductorOption | Capture | int | str
+
+
+def _meanings(part: str) -> Iterator[_Part]:
+    """Iterate over the meanings of one part of a name: one, or none for an unknown part."""
+    for kind in (GuardPolicy, ShapePolicy, InductorOption, Capture):
+        if part in set(kind) and part != "none":
+            yield kind(part)
+    if ranks := _RANKS.fullmatch(part):
+        yield int(ranks[1])
+    if part == _BREAKS:
+        yield part
+
+
+def _compose(first: str, parts: Sequence[_Part]) -> ArmSpec | None:
+    """Return the arm of these parts, in any order; None where guards and backend do not go together."""
+    guards = next((part for part in parts if isinstance(part, GuardPolicy)), GuardPolicy.NONE)
+    compiled = guards is not GuardPolicy.NONE
+    if first not in set(Backend) or (first != "eager" and not compiled):
+        return None
+    shapes = ShapePolicy.MARK_DYNAMIC if compiled else ShapePolicy.NONE
+    return ArmSpec(
+        guards,
+        next((part for part in parts if isinstance(part, ShapePolicy)), shapes),
+        Backend(first) if compiled else Backend.NONE,
+        next((part for part in parts if isinstance(part, Capture)), Capture.NONE),
+        options=tuple(part for part in parts if isinstance(part, InductorOption)),
+        ranks=next((part for part in parts if isinstance(part, int)), 1),
+        breaks=_BREAKS in parts,
+    )
+
+
+def every_arm() -> Sequence[ArmSpec]:
+    """Return the usual arms: controls, compiled arms by backend (cheap first), then unusual arms."""
+    controls = [ArmSpec(payload=payload) for payload, _ in _CONTROLS.values()]
+    compiled = [
+        ArmSpec(guards, ShapePolicy.MARK_DYNAMIC, backend)
+        for backend in (Backend.EAGER, Backend.AOT_EAGER, Backend.INDUCTOR)
+        for guards in _GUARDS
+    ]
+    unusual = []
+    for name in _UNUSUAL:
+        first, *rest = name.split("/")
+        arm = _compose(first, [meaning for part in rest for meaning in _meanings(part)])
+        assert arm is not None, name
+        unusual.append(arm)
+    return [*controls, *compiled, *unusual]
+
+
+_UNUSUAL = (
+    "eager/stock/static", "eager/stock/static/breaks",
+    "eager/drop_all/mark_unbacked", "inductor/drop_all/mark_unbacked",
+    "inductor/drop_all/no_size_asserts", "inductor/drop_all/emulate_casts",
+    "h200/drop_all", "h200/drop_all/no_size_asserts", "h200/drop_all/mark_unbacked", "h200/stock",
+    "h200/shape_env_only",
+    "eager/full", "eager/piecewise", "eager/breakable",
+    "eager/drop_all/full", "eager/drop_all/piecewise", "eager/drop_all/breakable",
+    "inductor/drop_all/full", "inductor/drop_all/piecewise", "inductor/drop_all/breakable",
+    "inductor/drop_all/reduce_overhead", "eager/tp2", "aot_eager/drop_all/tp2",
+)  # fmt: skip
+
+
+EAGER = ArmSpec()
+
+
+# Modes of vLLM's CompilationConfig (vllm/config/compilation.py, 0.33.0): 0 not compiled, 1 stock
+# torch.compile, 2 one Dynamo trace with any backend, 3 vLLM's own.  Modes 2 and 3 drop guards.
+_NOT_COMPILED, _STOCK, _TRACE_ONCE, _ENGINE = 0, 1, 2, 3
+_CUDAGRAPH_MODES = {Capture.FULL: "FULL", Capture.PIECEWISE: "PIECEWISE", Capture.BREAKABLE: "PIECEWISE"}
+
+
+def engine_flags(arm: ArmSpec) -> str:
+    """Return the flags and the environment of `vllm serve` for an arm; empty if the engine has none."""
+    if arm.payload is not PayloadPolicy.BUFFER or not _engine_has(arm):
+        return ""
+    if not arm.compiled and not arm.captured and arm.ranks == 1:
+        return "--enforce-eager"
+    ranks = f"--tensor-parallel-size {arm.ranks} " if arm.ranks > 1 else ""
+    return f"{ranks}--compilation-config '{json.dumps(_config(arm))}'{_environment(arm)}"
+
+
+def _engine_has(arm: ArmSpec) -> bool:
+    unknown = (
+        arm.guards is GuardPolicy.KEEP_TENSOR,
+        arm.shapes is ShapePolicy.STATIC,
+        arm.capture is Capture.REDUCE_OVERHEAD,
+        arm.breaks,
+    )
+    return not any(unknown)
+
+
+def _config(arm: ArmSpec) -> dict[str, object]:
+    config: dict[str, object] = {"mode": _mode(arm)}
+    if arm.compiled:
+        config["backend"] = arm.backend.compiler
+    if arm.guards is GuardPolicy.SHAPE_ENV_ONLY:
+        # A debugging mode, whose docstring asks for the two variables of `_environment`.
+        config["dynamic_shapes_config"] = {"evaluate_guards": True}
+    if arm.shapes is ShapePolicy.MARK_UNBACKED:
+        config["dynamic_shapes_config"] = {"type": "unbacked"}
+    if arm.captured:
+        config["cudagraph_mode"] = _CUDAGRAPH_MODES[arm.capture]
+    if arm.ranks > 1:
+        config["pass_config"] = {"enable_sp": True}
+    return config
+
+
+def _environment(arm: ArmSpec) -> str:
+    if arm.guards is GuardPolicy.SHAPE_ENV_ONLY:
+        return " with VLLM_USE_BYTECODE_HOOK=0 VLLM_USE_AOT_COMPILE=0"
+    if arm.ranks > 1:
+        return " (up to 0.31: later releases have no enable_sp)"
+    return " with VLLM_USE_BREAKABLE_CUDAGRAPH=1" if arm.capture is Capture.BREAKABLE else ""
+
+
+def _mode(arm: ArmSpec) -> int:
+    if not arm.compiled:
+        return _NOT_COMPILED
+    if arm.guards is GuardPolicy.STOCK:
+        return _STOCK
+    return _TRACE_ONCE if arm.backend is Backend.AOT_EAGER else _ENGINE

@@ -1,0 +1,190 @@
+"""Names of one kind, ours and those of other installed packages, and where each named thing is defined.
+
+Another package declares names in its `pyproject.toml`, as torch's `torch_dynamo_backends` are declared:
+
+    [project.entry-points."deepstack_harness.revisions"]
+    acme_ring = "acme_buffers.ring:RingBuffer"
+
+Names come from the metadata of installed distributions.  Nothing is imported before a name is loaded.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from typing import TypeVar
+
+from typing_extensions import TypeIs, override
+
+from deepstack_harness.errors import UsageError, unknown_name
+
+GROUPS = ("families", "revisions", "callers", "incidents", "oracles", "figures")
+"""What other packages can declare; the entry point group of `families` is `deepstack_harness.families`."""
+
+OURS = "deepstack-harness"
+"""This distribution, as messages call it."""
+
+
+@dataclass(frozen=True)
+class Extension:
+    """An entry point of another distribution.
+
+    `target` is MODULE:ATTRIBUTE (of an incident file PACKAGE:FILE), `distribution` a name and a
+    version.  `broken` says why the target cannot be imported, as far as metadata tells; it is
+    empty where nothing is known to be wrong.
+    """
+
+    group: str
+    name: str
+    target: str
+    distribution: str
+    broken: str = ""
+
+    @property
+    def summary(self) -> str:
+        """One line for a list."""
+        return f"of {self.distribution} ({self.target})"
+
+
+@cache
+def declared(group: str) -> tuple[Extension, ...]:
+    """Return what installed distributions declare in `deepstack_harness.GROUP`, sorted by name."""
+    points = entry_points(group=f"deepstack_harness.{group}")
+    extensions = [_extension(group, point) for point in points]
+    return tuple(sorted(extensions, key=lambda extension: (extension.name, extension.distribution)))
+
+
+def _extension(group: str, point: EntryPoint) -> Extension:
+    owner = "an unnamed distribution" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    return Extension(group, point.name, point.value, owner, _broken(point))
+
+
+def _broken(point: EntryPoint) -> str:
+    if EntryPoint.pattern.fullmatch(point.value) is None or ":" not in point.value:
+        return f"'{point.value}' is not MODULE:ATTRIBUTE"
+    top = point.module.partition(".")[0]
+    # Of a top-level name find_spec imports nothing; of `a.b` it would import `a`.
+    return "" if _is_installed(top) else f"module '{top}' is not installed"
+
+
+def _is_installed(top: str) -> bool:
+    try:
+        return find_spec(top) is not None
+    except ValueError:  # a module that stands in sys.modules without a spec
+        return True
+
+
+LoadedT = TypeVar("LoadedT")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A place where a named thing is defined (MODULE:ATTRIBUTE), and one line that describes it.
+
+    `fault` says what is wrong with the thing, and is empty for one that keeps its rules.
+    `distribution` is the other package that declares the name, empty for ours.  `refused` is a
+    sentence that says why the name cannot be loaded.
+    """
+
+    target: str
+    summary: str
+    fault: str = field(default="", kw_only=True)
+    distribution: str = field(default="", kw_only=True)
+    refused: str = field(default="", kw_only=True)
+
+
+class Names(Mapping[str, Entry]):
+    """The names of one kind: ours in their order, then those that other packages declare, sorted."""
+
+    def __init__(self, kind: str, own: Mapping[str, Entry], group: str | None = None) -> None:
+        """Take our names of a kind; `group` is the entry point group of other packages' names.
+
+        Messages say `kind`, as in "unknown revision".
+        """
+        self.kind = kind
+        self.own = own
+        self._group = group
+
+    @cached_property
+    def _all(self) -> Mapping[str, Entry]:
+        entries = dict(self.own)
+        owners = dict.fromkeys(self.own, OURS)
+        for extension in declared(self._group) if self._group else ():
+            name = extension.name
+            if name in owners:
+                entries[name] = _refused_twice(self.kind, entries[name], owners[name], extension)
+            else:
+                entries[name] = _of_extension(self.kind, extension)
+                owners[name] = extension.distribution
+        return entries
+
+    @override
+    def __getitem__(self, name: str) -> Entry:
+        return self._all[name]
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def load(self, name: str, fits: Callable[[object], TypeIs[LoadedT]], wanted: str) -> LoadedT:
+        """Import the thing named `name`; `fits` checks its type, which `wanted` describes.
+
+        Raises `UsageError` that quotes an unknown name and lists the known ones, and one that names
+        the distribution of a thing that cannot be imported, does not fit, or is declared twice.
+        """
+        if name not in self:
+            raise unknown_name(self.kind, name, self)
+        entry = self[name]
+        if entry.refused:
+            raise UsageError(entry.refused)
+        thing = imported(entry.target) if name in self.own else self._imported_from_other(name, entry)
+        if not fits(thing):
+            raise UsageError(f"{self.kind} '{name}' {_of_distribution(entry)}is not {wanted}: {entry.target}")
+        return thing
+
+    def _imported_from_other(self, name: str, entry: Entry) -> object:
+        try:
+            return imported(entry.target)
+        except Exception as error:  # noqa: BLE001  # another package may raise anything when imported
+            raise UsageError(
+                f"{self.kind} '{name}' {_of_distribution(entry)}cannot be loaded from {entry.target}: "
+                f"{type(error).__name__}: {error}"
+            ) from None
+
+
+def imported(target: str) -> object:
+    """Import MODULE:ATTRIBUTE; raises what the import raises, and `AttributeError`."""
+    module, _, attribute = target.partition(":")
+    thing: object = importlib.import_module(module)
+    for part in attribute.split("."):
+        thing = getattr(thing, part)
+    return thing
+
+
+def _of_distribution(entry: Entry) -> str:
+    return f"of {entry.distribution} " if entry.distribution else ""
+
+
+def _of_extension(kind: str, extension: Extension) -> Entry:
+    why = f"{kind} '{extension.name}' of {extension.distribution} cannot be loaded: {extension.broken}"
+    return Entry(
+        extension.target,
+        extension.summary,
+        distribution=extension.distribution,
+        refused=why if extension.broken else "",
+    )
+
+
+def _refused_twice(kind: str, entry: Entry, owner: str, extension: Extension) -> Entry:
+    """Refuse a name with two owners: a verdict must not depend on the order of installed packages."""
+    why = (
+        f"{kind} '{extension.name}' is declared by {owner} and by {extension.distribution}: "
+        "rename its entry point in one of them, or uninstall one"
+    )
+    return Entry(entry.target, entry.summary, distribution=entry.distribution, refused=why)

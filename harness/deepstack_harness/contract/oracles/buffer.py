@@ -1,0 +1,221 @@
+"""Oracles of the buffer alone: R1 to R8, judged from what each call answered, raised and left behind.
+
+R2, R3, R4, R5 and R8 share one audit of the trace (`trace_audit`), which decides which rule a wrong row or
+call breaks.  R1 counts answers that lack a level, R7 answers of another dtype or device, R6 storage that
+moved or that captured graphs lost.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from deepstack_harness.contract.case import Case, Regime
+from deepstack_harness.contract.observation import Answer, GraphUse, Observation
+from deepstack_harness.contract.oracles.trace_audit import (
+    Deviation,
+    ObservedCase,
+    against,
+    against_deviations,
+    kept,
+    numbered_steps,
+    skip,
+)
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Op
+from deepstack_harness.contract.verdicts import Effect, Judgement, Shape, Verdict
+from deepstack_harness.text import plural
+
+
+def judge_boundary(observed: ObservedCase) -> Judgement:
+    """Judge R2: wrong counts, exceptions and wrong values within the capacity."""
+    judged = _judge_rows_and_calls(Rule.R2, observed, "no get or clear within the capacity")
+    less = observed.observation.payload_kind.not_asked.get(Rule.R2)
+    if not less or judged.verdict is Verdict.FAIL:
+        return judged
+    return replace(judged, detail="; ".join(filter(None, [judged.detail, less])))
+
+
+def judge_freshness(observed: ObservedCase) -> Judgement:
+    """Judge R3: rows of a payload that a later set replaced.
+
+    Of a payload that has rows for every token, stale rows behind N are by design: their effect is `padding`
+    though the rule is kept, and it is broken where a real row of the output depends on them.
+    """
+    judged = _judge_rows_and_calls(Rule.R3, observed, "no row of a replaced payload could be read")
+    stale = observed.audited().stale_padding
+    if judged.verdict not in {Verdict.PASS, Verdict.SKIP} or not stale:
+        return judged
+    influence = (
+        "no real row changed when padding held other values"
+        if judged.verdict is Verdict.PASS
+        else "no live decoder ran over it"
+    )
+    detail = f"stale padding, by design: {_first_of(stale)}; {influence}"
+    return replace(judged, detail=detail, effect=Effect.PADDING)
+
+
+def judge_capacity(observed: ObservedCase) -> Judgement:
+    """Judge R4: calls above the capacity, and resize."""
+    return _judge_rows_and_calls(Rule.R4, observed, "no step went above the capacity")
+
+
+def judge_clear(observed: ObservedCase) -> Judgement:
+    """Judge R5: rows of a payload that was cleared."""
+    if why := observed.observation.payload_kind.not_asked.get(Rule.R5):
+        return skip(Rule.R5, why)
+    return _judge_rows_and_calls(Rule.R5, observed, "no row of a cleared payload could be read")
+
+
+def judge_rejection(observed: ObservedCase) -> Judgement:
+    """Judge R8: bad calls that were accepted, or changed something though they were rejected."""
+    return _judge_rows_and_calls(Rule.R8, observed, "no step makes a bad call")
+
+
+def _judge_rows_and_calls(rule: Rule, observed: ObservedCase, why_skipped: str) -> Judgement:
+    audit = observed.audited()
+    deviations = audit.of(rule)
+    if deviations:
+        return against_deviations(rule, deviations, _first_of(deviations))
+    if rule not in audit.judged:
+        return skip(rule, "; ".join([why_skipped, *audit.unavailable]))
+    return kept(rule, 0, 0, "rows")
+
+
+def _first_of(deviations: Sequence[Deviation]) -> str:
+    more = f" (and {len(deviations) - 1} more)" if len(deviations) > 1 else ""
+    return deviations[0].detail + more
+
+
+def judge_structure(observed: ObservedCase) -> Judgement:
+    """Count answers that lack a level; a model without a vision tower has to answer None, always."""
+    case, observation = observed.case, observed.observation
+    answers = [
+        (number, step, facts.answer)
+        for number, step, facts in numbered_steps(case, observation)
+        if facts.answer is not None and step.tokens >= 0  # a negative count should not be answered at all: R8
+    ]
+    if not answers:
+        return skip(Rule.R1, "no get answered")
+    wanted = observation.levels if observation.vision else 0
+    wrong = [(number, step, answer) for number, step, answer in answers if len(answer.rows) != wanted]
+    if not wrong:
+        return kept(Rule.R1, 0, 0, "answers")
+    number, step, answer = wrong[0]
+    # An engine that hands its decoder an empty tuple is told apart from one whose get answers None.
+    is_none = answer.structure == "none"
+    given = "None" if is_none else plural(len(answer.rows), "level")
+    detail = f"step {number} '{step}' was answered with {given}, not with {plural(wanted, 'tensor')}"
+    steps, shape = [number for number, *_ in wrong], Shape.NONE if is_none else Shape.LEVELS
+    return against(Rule.R1, len(wrong), 0, "answers", detail, steps, shape=shape)
+
+
+class StorageFault(NamedTuple):
+    """A fault of the storage that graphs were captured on, in the step with this number."""
+
+    number: int
+    detail: str
+    shape: Shape
+
+
+def judge_address(observed: ObservedCase) -> Judgement:
+    """Count answers that moved unannounced, and faults that captured graphs suffered; the first one is told.
+
+    Only the captured regime is judged: where the buffer's Python runs at every step, an address is nobody's
+    business.  A buffer without a generation promised never to move.
+    """
+    case, observation = observed.case, observed.observation
+    if case.regime is not Regime.CAPTURED:
+        return skip(Rule.R6, "no step replays a graph: addresses matter in the captured regime alone")
+    if not any(facts.graph_use for facts in observation.steps):
+        return skip(Rule.R6, "no graph was captured")
+    faults = sorted(
+        [
+            *_moved(case, observation),
+            *_generation_went_back(case, observation),
+            *_faults_of_graphs(case, observation),
+        ]
+    )
+    if not faults:
+        return kept(Rule.R6, 0, 0, "events")
+    first, steps = faults[0], [fault.number for fault in faults]
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    detail = f"step {first.number} '{case.trace.steps[first.number - 1]}' {first.detail}{more}"
+    return against(Rule.R6, len(faults), 0, "events", detail, steps, shape=first.shape)
+
+
+def _moved(case: Case, observation: Observation) -> Iterator[StorageFault]:
+    """Iterate over answers from other storage than the last answer to as many tokens, unannounced.
+
+    Before the first capture nobody relies on an address.
+    """
+    seen: dict[int, tuple[int | None, tuple[int, ...]]] = {}
+    captured = False
+    for number, step, facts in numbered_steps(case, observation):
+        captured |= step.op is Op.CAPTURE
+        if not captured or facts.answer is None or not _has_storage(facts.answer):
+            continue
+        now = (facts.generation, facts.answer.addresses)
+        before = seen.get(step.tokens, now)
+        # Levels that are missing are R1.
+        if before[0] == now[0] and any(was != at for was, at in zip(before[1], now[1], strict=False)):
+            yield StorageFault(number, "answered from other storage, unannounced", Shape.MOVED)
+        seen[step.tokens] = now
+
+
+def _generation_went_back(case: Case, observation: Observation) -> Iterator[StorageFault]:
+    last: int | None = None
+    for number, _, facts in numbered_steps(case, observation):
+        if last is not None and facts.generation is not None and facts.generation < last:
+            detail = f"took the generation back from {last} to {facts.generation}"
+            yield StorageFault(number, detail, Shape.GENERATION)
+        last = facts.generation
+
+
+def _faults_of_graphs(case: Case, observation: Observation) -> Iterator[StorageFault]:
+    """Iterate over faults that captured graphs suffered; freed storage is told once, when it was freed."""
+    before = GraphUse()
+    for number, _, facts in numbered_steps(case, observation):
+        use = facts.graph_use or GraphUse()
+        if use.allocated:
+            detail = f"allocated {plural(use.allocated, 'tensor')} in get or clear while they were captured"
+            yield StorageFault(number, detail, Shape.ALLOCATED)
+        if use.detached:
+            detail = "replayed a graph on storage that get no longer answers from, unannounced"
+            yield StorageFault(number, detail, Shape.DETACHED)
+        if use.freed > before.freed:
+            detail = f"found {plural(use.freed, 'storage')} freed that captured graphs still read"
+            yield StorageFault(number, detail, Shape.FREED)
+        before = use
+
+
+def _has_storage(answer: Answer) -> bool:
+    # An empty slice has no address of its own.
+    return bool(answer.rows) and all(
+        rows and address for rows, address in zip(answer.rows, answer.addresses, strict=True)
+    )
+
+
+def judge_placement(observed: ObservedCase) -> Judgement:
+    """Count answers that have a level on another device, or in another dtype."""
+    case, observation = observed.case, observed.observation
+    wanted = (observation.dtype, observation.device)
+    answers = [
+        (number, step, set(zip(facts.answer.dtypes, facts.answer.devices, strict=True)))
+        for number, step, facts in numbered_steps(case, observation)
+        if facts.answer is not None and facts.answer.rows
+    ]
+    if not answers:
+        return skip(Rule.R7, "no get answered with tensors")
+    wrong = [answer for answer in answers if answer[2] != {wanted}]
+    if not wrong:
+        return kept(Rule.R7, 0, 0, "answers")
+    number, step, places = wrong[0]
+    others = places - {wanted}
+    elsewhere = " and ".join(f"{dtype} on {device}" for dtype, device in sorted(others))
+    detail = f"step {number} '{step}' answered in {elsewhere}, the hidden states are in {' on '.join(wanted)}"
+    # The first set may move the levels, so that later answers are right.
+    later = [(number, step) for number, step, _ in answers if number > wrong[-1][0]]
+    if later:
+        detail += f"; right from step {later[0][0]} '{later[0][1]}' on"
+    shape = Shape.DTYPE if any(dtype != wanted[0] for dtype, _ in others) else Shape.DEVICE
+    return against(Rule.R7, len(wrong), 0, "answers", detail, [number for number, *_ in wrong], shape=shape)

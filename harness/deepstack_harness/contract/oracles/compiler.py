@@ -1,0 +1,310 @@
+"""Oracles of compiled code: graphs (R11), rows that are processed (R10), memory that is touched (R14).
+
+`judge_graphs`, `judge_work` and `judge_memory` judge a played case.  `judge_step` judges one interpreted step
+of a decoder alone, its autotuned configurations included (R0), and `judge_kernels` the sizes of the kernels
+that were generated for a step, without running them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.facts import AccessFacts, GraphCall, Kernel, KernelAccess, rows_in_words
+from deepstack_harness.contract.observation import Answer, GraphFacts, Observation
+from deepstack_harness.contract.oracles.trace_audit import (
+    ObservedCase,
+    against,
+    error,
+    kept,
+    numbered_steps,
+    skip,
+)
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import RUNS_DECODER, Step
+from deepstack_harness.contract.verdicts import Judgement, Shape, Verdict
+from deepstack_harness.text import plural
+
+
+def judge_graphs(observed: ObservedCase) -> Judgement:
+    """Count graphs against the budget; a break or a reached recompile limit is above any budget."""
+    case, observation = observed.case, observed.observation
+    if not case.arm.compiled:
+        return _judge_answers(case, observation)
+    if observation.error:
+        return error(Rule.R11, observation.error)
+    built = observation.graphs
+    if built is None:
+        return skip(Rule.R11, _why_no_graph(case, observation))
+    surplus = built.breaks + built.limit_hit
+    # At the limit fewer graphs exist than sizes were asked for: what is missing would run eager.
+    graphs = max(built.graphs, case.graph_budget) + surplus if surplus else built.graphs
+    shape = Shape.RECOMPILE_LIMIT if built.limit_hit else Shape.BREAKS if built.breaks else Shape.GRAPHS
+    return against(Rule.R11, graphs, case.graph_budget, "graphs", _graph_counts(built), shape=shape)
+
+
+def _judge_answers(case: Case, observation: Observation) -> Judgement:
+    """Count what guards look at and that differs from the first answer: container, requires_grad, strides."""
+    # A negative count should not be answered at all (R8).
+    properties = [
+        (number, f"step {number} '{step}'", key, text)
+        for number, step, facts in numbered_steps(case, observation)
+        if facts.answer is not None and step.tokens >= 0
+        for key, text in _guarded(facts.answer, observation.hidden)
+    ]
+    without_gradient = ("a buffer answers", "without requires_grad")
+    first: dict[tuple[Shape, int | None], tuple[str, str]] = {
+        (Shape.GRADIENT, level): without_gradient for level in range(observation.levels)
+    }
+    wrong = [
+        (number, f"{where} answered {text}, and {first[key][0]} {first[key][1]}", key)
+        for number, where, key, text in properties
+        if first.setdefault(key, (where, text))[1] != text
+    ]
+    if len({number for number, *_ in properties}) < 2:
+        return skip(Rule.R11, f"arm {case.arm.name} is not compiled, and no two answers can be compared")
+    if not wrong:
+        return kept(Rule.R11, 0, 0, "changes")
+    _, change, (shape, level) = wrong[0]
+    detail = f"{change}: a guard fails, and another graph is compiled"
+    steps = [number for number, *_ in wrong]
+    return replace(against(Rule.R11, len(wrong), 0, "changes", detail, steps, shape=shape), level=level)
+
+
+def _guarded(answer: Answer, hidden: int) -> Iterator[tuple[tuple[Shape, int | None], str]]:
+    """Iterate over what guards look at: (the shape of a change of it, the level) and a text.
+
+    The stride of a single row or column means nothing.  Another width than the hidden size has other strides
+    too: that is R2.
+    """
+    if answer.structure == "none":
+        return  # that is R1
+    yield (Shape.CONTAINER, None), f"with a {answer.container}"
+    for level, gradient in enumerate(answer.gradients):
+        yield (Shape.GRADIENT, level), "with requires_grad" if gradient else "without requires_grad"
+    for level, (runs, width, strides) in enumerate(
+        zip(answer.rows, answer.hidden, answer.strides, strict=False)
+    ):
+        if sum(run.rows for run in runs) > 1 and width == hidden:
+            yield (Shape.STRIDES, level), f"with strides {strides[:1] if width == 1 else strides}"
+
+
+def _graph_counts(built: GraphFacts) -> str:
+    recompiles, breaks = plural(built.recompiles, "recompile"), plural(built.breaks, "break")
+    parts = [f"{plural(built.graphs, 'graph')}, {recompiles}, {breaks}"]
+    if built.limit_hit:
+        parts.append(
+            "the recompile limit was reached: without fullgraph torch runs eager from here on, in silence"
+        )
+    if built.reasons:
+        parts.append(f"recompiled because {built.reasons[0]}")
+    return "; ".join(parts)
+
+
+def _why_no_graph(case: Case, observation: Observation) -> str:
+    for number, step, facts in numbered_steps(case, observation):
+        if facts.raised and facts.raised.call == "decoder":
+            return f"nothing was compiled: step {number} '{step}' raised {facts.raised.type}"
+    return "the decoder was never reached"
+
+
+class _Work(NamedTuple):
+    """Rows that one step processed, and who did."""
+
+    number: int
+    step: Step
+    rows: int
+    who: str
+
+
+def judge_work(observed: ObservedCase) -> Judgement:
+    """Judge the step in which attention, or a kernel on a payload, had the largest multiple of P rows."""
+    case, observation = observed.case, observed.observation
+    work = list(_work_of_steps(case, observation))
+    if not work:
+        return skip(Rule.R10, _why_no_rows(case, observation))
+    number, step, rows, who = max(work, key=lambda each: each.rows / _padded_tokens(case, each.step))
+    tokens = _padded_tokens(case, step)
+    detail = f"step {number} '{step}': {who} {rows} rows for {tokens}, {rows / tokens:.3g} times"
+    return against(Rule.R10, rows, tokens, "rows", detail, [number], shape=Shape.WORK)
+
+
+def payload_rows(facts: AccessFacts) -> tuple[int, KernelAccess | None]:
+    """Return one more than the last payload row that a kernel touched, and the access that did so first.
+
+    Rows outside of the payload itself are no work but a fault of memory: R14.
+    """
+    touched = [(_end_of_rows(access), access) for access in facts.accesses if access.of_payload]
+    return max(touched, key=lambda pair: pair[0], default=(0, None))
+
+
+def _work_of_steps(case: Case, observation: Observation) -> Iterator[_Work]:
+    for number, step, facts in numbered_steps(case, observation):
+        if step.op in RUNS_DECODER and facts.attended is not None:
+            yield _Work(number, step, facts.attended, "attention was given")
+        if facts.accesses is not None and facts.accesses.accesses:
+            rows, access = payload_rows(facts.accesses)
+            yield _Work(number, step, rows, _rows_of_access(facts.accesses, access))
+
+
+def _rows_of_access(facts: AccessFacts, access: KernelAccess | None) -> str:
+    share = f"{facts.share:.0%} of the bytes were measured"
+    if access is None:
+        return f"no kernel touched a payload ({share}):"
+    does = "read" if access.read else "wrote"
+    rows = rows_in_words((*access.read, *access.written))
+    return f"kernel {access.kernel} {does} {rows} of {access.tensor} ({share}),"
+
+
+def _end_of_rows(access: KernelAccess) -> int:
+    return max((end for _, end in (*access.read, *access.written)), default=0)
+
+
+def _padded_tokens(case: Case, step: Step) -> int:
+    """Return P, padded to a multiple of the ranks that share a step; at least 1."""
+    ranks = case.arm.ranks
+    return max(1, -(-step.tokens // ranks) * ranks)
+
+
+def _why_no_rows(case: Case, observation: Observation) -> str:
+    if any(facts.distances is not None for facts in observation.steps):
+        family = case.family.partition(":")[0]
+        return f"attention of family '{case.family}' reports no rows; that of '{family}:opaque' does"
+    return "no step ran the decoder"
+
+
+def judge_accesses(facts: AccessFacts) -> Judgement:
+    """Count bytes outside of tensors; without any, rows < n that depend on memory nobody wrote.
+
+    Reading unwritten bytes alone is allowed: kernels mask the lanes behind the last row.
+    """
+    if not facts.accesses:
+        return error(Rule.R14, "no access of any kernel was measured")
+    wild = [access for access in facts.accesses if access.outside]
+    if wild:
+        # The first launch is the cause: what it read spreads, and may lead later ones astray.
+        outside = sum(access.outside for access in wild)
+        detail = _outside(wild[0], len(wild))
+        return against(Rule.R14, outside, 0, "bytes", detail, shape=Shape.OUTSIDE)
+    if facts.unwritten_rows:
+        detail = _unwritten(facts)
+        return against(Rule.R14, facts.unwritten_rows, 0, "rows", detail, shape=Shape.UNWRITTEN)
+    kernels = {access.kernel for access in facts.accesses}
+    detail = f"{len(facts.accesses)} accesses of {plural(len(kernels), 'kernel')} were inside their tensors"
+    return kept(Rule.R14, 0, 0, "bytes", detail)
+
+
+def judge_memory(observed: ObservedCase) -> Judgement:
+    """Judge the first step that breaks the rule, or all of them; SKIP where no accesses were measured."""
+    steps = numbered_steps(observed.case, observed.observation)
+    measured = [
+        (number, step, facts.accesses)
+        for number, step, facts in steps
+        if facts.accesses is not None and facts.accesses.accesses
+    ]
+    if not measured:
+        return skip(Rule.R14, f"arm {observed.case.arm.name} measured no access of any kernel")
+    judged = [(number, step, judge_accesses(accesses)) for number, step, accesses in measured]
+    broken = [each for each in judged if each[2].verdict is Verdict.FAIL]
+    number, step, worst = broken[0] if broken else judged[-1]
+    share = min(accesses.share for _, _, accesses in measured)
+    detail = f"step {number} '{step}': {worst.detail}; {share:.0%} of the bytes were measured"
+    return replace(worst, detail=detail, steps=tuple(number for number, *_ in broken))
+
+
+def _outside(access: KernelAccess, accesses: int) -> str:
+    """Return which kernel, argument and rows of the first of `accesses` are outside."""
+    argument = f" ({access.argument})" if access.argument else ""
+    text = (
+        f"kernel {access.kernel} touched bytes [{access.first}, {access.end}) of {access.tensor}{argument}, "
+        f"which has {access.size}"
+    )
+    if access.wild:
+        rows = access.shape[0] if access.shape else 1
+        where = "in the storage of which it is a view" if access.in_storage else "outside of any memory"
+        text += f": {rows_in_words(access.wild)} of {rows}, {where}"
+    return text if accesses == 1 else f"{text}; {accesses - 1} more accesses were outside"
+
+
+def _unwritten(facts: AccessFacts) -> str:
+    read = sum(access.unwritten for access in facts.accesses)
+    text = f"{facts.unwritten_rows} rows depend on {read} bytes that nothing had written"
+    first = next((access for access in facts.accesses if access.unwritten), None)
+    if first is not None:
+        return f"{text}; kernel {first.kernel} read {first.tensor} ({first.argument}) first"
+    call = next((call for call in facts.calls if call.unwritten), None)
+    return text if call is None else f"{text}; {call.operation} was given {', '.join(call.unwritten)}"
+
+
+def judge_step(facts: AccessFacts, tokens: int) -> Iterator[Judgement]:
+    """Yield R10 and R14 of a step of `tokens` rows, and R0 where two configurations were compared."""
+    yield judge_step_rows(facts, tokens)
+    yield judge_accesses(facts)
+    if facts.compared:
+        yield judge_configurations(facts)
+
+
+def judge_step_rows(facts: AccessFacts, tokens: int) -> Judgement:
+    """Judge the last row of a payload that any kernel read or wrote; ERROR where nothing was measured."""
+    if not facts.accesses:
+        return error(Rule.R10, "no access of any kernel was measured")
+    rows, access = payload_rows(facts)
+    share = f"{facts.share:.0%} of the bytes of the step were measured"
+    if access is None:
+        return kept(Rule.R10, 0, tokens, "rows", f"no kernel touched a payload; {share}")
+    of_payloads = (other for other in facts.accesses if other.of_payload)
+    first = next((other for other in of_payloads if _end_of_rows(other) > tokens), access)
+    does = "read" if first.read else "wrote"
+    touched = rows_in_words((*first.read, *first.written))
+    detail = f"kernel {first.kernel} {does} {touched} of {first.tensor} ({first.argument}); {share}"
+    return against(Rule.R10, rows, tokens, "rows", detail, shape=Shape.WORK)
+
+
+def judge_configurations(facts: AccessFacts) -> Judgement:
+    """Count launches whose results depend on the configuration: a GPU may be tuned to either."""
+    if not facts.compared:
+        return error(Rule.R0, "no launch ran with two configurations")
+    detail = f"{facts.compared} launches gave the same with the first and the largest configuration"
+    if facts.disagreements:
+        worst = facts.disagreements[0]
+        first, largest = worst.configurations
+        detail = (
+            f"kernel {worst.kernel} writes {worst.argument} differently with {first} and with {largest}, "
+            f"by {worst.difference:.3g} of its value"
+        )
+    broken = {disagreement.kernel for disagreement in facts.disagreements}
+    return against(Rule.R0, len(broken), 0, "kernels", detail, shape=Shape.OUTPUT)
+
+
+MARGIN = 1.05
+"""Bytes moved over those that must move; what fusion leaves over between two torch versions."""
+
+
+def judge_kernels(calls: Sequence[GraphCall], tokens: int) -> Judgement:
+    """Judge the most rows of any kernel against the step's; then kernels that ignore the step, then bytes.
+
+    `calls` are one step of `tokens` rows.  Rows are those of the call; a kernel over
+    token rows whose size lacks the token symbol, in a graph that has one, does the
+    same work for every step, so it is wrong also where the sizes of this call agree.
+    ERROR where nothing was measured.
+    """
+    kernels = [kernel for call in calls for kernel in call.kernels]
+    if not kernels or not all(call.generated for call in calls):
+        return error(Rule.R10, f"{len(calls)} calls of graphs and {len(kernels)} kernels were measured")
+    rows = max(call.rows for call in calls)
+    fixed = [kernel for call in calls if call.symbolic for kernel in call.kernels if _ignores_step(kernel)]
+    moved, needed = sum(call.bytes for call in calls), sum(call.ideal_bytes for call in calls)
+    above = sum((kernel.rows or 0) > tokens for kernel in kernels)
+    detail = (
+        f"{above} of {len(kernels)} kernels run more than the step's {tokens} rows, "
+        f"{len(fixed)} have a size without the token symbol; {moved:,} bytes moved, {needed:,} must"
+    )
+    if rows <= tokens and fixed:
+        return against(Rule.R10, len(fixed), 0, "kernels", detail, shape=Shape.FIXED_SIZE)
+    if rows <= tokens and moved > MARGIN * needed:
+        return against(Rule.R10, moved, MARGIN * needed, "bytes", detail, shape=Shape.TRAFFIC)
+    return against(Rule.R10, rows, tokens, "rows", detail, shape=Shape.WORK)
+
+
+def _ignores_step(kernel: Kernel) -> bool:
+    return kernel.rows is not None and not kernel.carries_tokens

@@ -1,0 +1,260 @@
+"""Judging a case: the oracles of all rules, what they say of an observed case, and what users notice of it.
+
+Other installed packages may refine one rule of the buffer each.  An entry point in
+`deepstack_harness.oracles` is called RULE.NAME, such as `R2.finite_rows`, and is a function that takes what
+our oracles take and answers with a judgement of that rule.  The function can
+add a FAIL or an ERROR to the judgement of the rule.  It can neither turn a FAIL of ours into a PASS nor
+judge a rule of its own.  There is one row per rule in any case, so that reports, baselines, expectations
+and exit codes need to know nothing about other packages; whoever installs an oracle asks for it.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
+
+from typing_extensions import TypeIs, override
+
+from deepstack_harness.contract.case import Case, PlannedCase
+from deepstack_harness.contract.names import Names
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.oracles import buffer, compiler, outputs, ranks
+from deepstack_harness.contract.oracles.trace_audit import Deviation, ObservedCase, error
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import (
+    BROKEN,
+    Effect,
+    Judgement,
+    Row,
+    RuleVerdicts,
+    Verdict,
+    beside_expectation,
+    row_of_case,
+)
+from deepstack_harness.errors import UsageError
+
+EXTRA_ORACLES = Names("oracle", {}, "oracles")
+"""Oracles of other packages; `deepstack_harness.contract.oracles.judge` says what they may do."""
+
+
+def effect_of(judgement: Judgement, deviations: Sequence[Deviation] = ()) -> Effect | None:
+    """Return the worst effect that follows from the facts; None for a kept rule, or where none follows.
+
+    `deviations` are those that break the rule.
+    """
+    if judgement.verdict not in BROKEN:
+        return None
+    if any(deviation.exception for deviation in deviations):
+        return Effect.CRASH
+    if judgement.rule is Rule.R0 or any(deviation.is_real for deviation in deviations):
+        return Effect.OUTPUT
+    if any(deviation.first_row is not None for deviation in deviations):
+        return Effect.PADDING
+    return Effect.COST if judgement.rule is Rule.R10 else None
+
+
+_WITHOUT_BUFFER = frozenset({Rule.R12, Rule.R13, Rule.R14})
+_SEVERITY = {Verdict.ERROR: 1, Verdict.FAIL: 2}
+"""Judgements of another package that count, the weaker first; all others are 0."""
+
+
+@dataclass(frozen=True)
+class ExtraOracle:
+    """A function of another package that refines the judgement of `rule`."""
+
+    label: str
+    rule: Rule
+    judge: Callable[..., object]
+
+
+@cache
+def extra_oracles() -> tuple[ExtraOracle, ...]:
+    """Import the oracles of other packages.
+
+    Raises `UsageError` for one that cannot be imported, or whose name does not begin with a rule.
+    """
+    return tuple(map(_load_extra, EXTRA_ORACLES))
+
+
+def _load_extra(name: str) -> ExtraOracle:
+    owner = EXTRA_ORACLES[name].distribution
+    if sentence := misnamed(name, owner):
+        raise UsageError(sentence)
+    judge = EXTRA_ORACLES.load(name, _is_callable, "a function that judges a case")
+    return ExtraOracle(f"{name} of {owner}", Rule(name.partition(".")[0]), judge)
+
+
+def misnamed(name: str, distribution: str) -> str:
+    """Return a sentence about the name of an oracle that does not begin with a rule, else nothing."""
+    prefix, _, own = name.partition(".")
+    rules = [rule for rule in Rule if rule not in _WITHOUT_BUFFER]
+    if prefix in rules and own:
+        return ""
+    return (
+        f"oracle '{name}' of {distribution} is not called RULE.NAME with a rule of the buffer "
+        f"({', '.join(rules)}), as R2.{own or name} would be"
+    )
+
+
+def _is_callable(thing: object) -> TypeIs[Callable[..., object]]:
+    return callable(thing)
+
+
+def refined(judgement: Judgement, observed: ObservedCase) -> Judgement:
+    """Return our judgement of a rule, or the worse one of another package's oracle of that rule."""
+    for extra in extra_oracles():
+        if extra.rule is judgement.rule:
+            other = _judged_by(extra, observed)
+            if _SEVERITY.get(other.verdict, 0) > _SEVERITY.get(judgement.verdict, 0):
+                judgement = replace(other, detail=f"{extra.label}: {other.detail}")
+    return judgement
+
+
+def _judged_by(extra: ExtraOracle, observed: ObservedCase) -> Judgement:
+    try:
+        judgement = extra.judge(observed)
+    except Exception as problem:  # noqa: BLE001  # another package may raise anything
+        return error(extra.rule, f"raised {type(problem).__name__}: {problem}")
+    if not isinstance(judgement, Judgement) or judgement.rule is not extra.rule:
+        return error(extra.rule, f"answered {judgement!r:.200}, which is no judgement of {extra.rule}")
+    return judgement
+
+
+Oracle = Callable[[ObservedCase], Judgement]
+
+
+class RuleOracle(NamedTuple):
+    """A rule, the function that judges it, and what its figure is."""
+
+    rule: Rule
+    judge: Oracle
+    figure: str
+
+
+ORACLES: tuple[RuleOracle, ...] = (
+    RuleOracle(Rule.R0, outputs.judge_output, "distance of compiled to eager"),
+    RuleOracle(Rule.R1, buffer.judge_structure, "answers that are None or lack a level"),
+    RuleOracle(Rule.R2, buffer.judge_boundary, "wrong rows, counts and exceptions within the capacity"),
+    RuleOracle(Rule.R3, buffer.judge_freshness, "rows of a replaced payload"),
+    RuleOracle(Rule.R4, buffer.judge_capacity, "rows lost or short above the capacity"),
+    RuleOracle(Rule.R5, buffer.judge_clear, "rows of a cleared payload"),
+    RuleOracle(Rule.R6, buffer.judge_address, "storage that moved unannounced"),
+    RuleOracle(Rule.R7, buffer.judge_placement, "levels in another dtype or on another device"),
+    RuleOracle(Rule.R8, buffer.judge_rejection, "bad calls accepted, or rejected with the state changed"),
+    RuleOracle(Rule.R9, ranks.judge_sharding, "rows of another rank, outputs off the unsharded run"),
+    RuleOracle(
+        Rule.R10,
+        compiler.judge_work,
+        "rows that opaque attention and kernels on a payload processed, against those asked for",
+    ),
+    RuleOracle(Rule.R11, compiler.judge_graphs, "graphs built against the budget, breaks, fall-back"),
+)
+"""The oracles of the buffer, in the order of the rules; other packages may refine one (`extensions`)."""
+OF_ACCESSES = (
+    RuleOracle(Rule.R14, compiler.judge_memory, "bytes touched outside of tensors, rows of unwritten memory"),
+)
+"""Oracles of arms whose code is interpreted: no other arm knows what its kernels touch."""
+
+
+def judge_all(observed: ObservedCase, rules: Collection[Rule] | None = None) -> list[Judgement]:
+    """Return one judgement per rule (or of `rules` alone), in the order of the oracles."""
+    oracles = (*ORACLES, *OF_ACCESSES) if observed.case.arm.interpreted else ORACLES
+    return [
+        _with_effect(refined(oracle.judge(observed), observed), observed)
+        for oracle in oracles
+        if rules is None or oracle.rule in rules
+    ]
+
+
+def _with_effect(judgement: Judgement, observed: ObservedCase) -> Judgement:
+    if judgement.verdict not in BROKEN:
+        return judgement
+    return replace(judgement, effect=effect_of(judgement, _deviations(judgement.rule, observed)))
+
+
+def _deviations(rule: Rule, observed: ObservedCase) -> Sequence[Deviation]:
+    own = {Rule.R0: outputs.crashes, Rule.R9: ranks.deviations}.get(rule)
+    return own(observed) if own else observed.audited().of(rule)
+
+
+@dataclass(frozen=True)
+class JudgedCase(RuleVerdicts):
+    """One case that was played and judged."""
+
+    planned: PlannedCase
+    observation: Observation
+    judgements: tuple[Judgement, ...]
+
+    @property
+    def case(self) -> Case:
+        """The case that was played."""
+        return self.planned.case
+
+    @property
+    @override
+    def verdicts(self) -> Collection[tuple[Rule, Verdict]]:
+        return [(judgement.rule, judgement.verdict) for judgement in self.judgements]
+
+    @property
+    def as_expected(self) -> bool:
+        """Say whether exactly the rules that the plan names are broken, and every rule could be judged."""
+        return self.breaks_exactly(self.planned.must_break)
+
+    def rows(self) -> list[Row]:
+        """Return one row per rule, beside no expectation."""
+        torch, incident = self.observation.torch, self.planned.incident
+        return [row_of_case(self.case, judgement, torch, incident) for judgement in self.judgements]
+
+    def rows_beside_plan(self) -> list[Row]:
+        """Return one row per rule, beside what the plan says of the rule."""
+        return [beside_expectation(row, broken=self.planned.expects(row.rule)) for row in self.rows()]
+
+
+def judge_case(
+    planned: PlannedCase, observation: Observation, rules: Collection[Rule] | None = None
+) -> JudgedCase:
+    """Judge what was observed of a case by all rules, or by `rules` alone."""
+    return JudgedCase(planned, observation, tuple(_judgements(planned.case, observation, rules)))
+
+
+def judge_cases(
+    plan: Iterable[PlannedCase],
+    play: Callable[[Case], Observation],
+    rules: Collection[Rule] | None = None,
+    *,
+    given_up: Callable[[], str] = str,
+) -> Iterator[JudgedCase]:
+    """Play the cases of a plan one after the other, and yield each judged as soon as it was played.
+
+    Before each case `given_up` is asked why the rest is not played; while it answers with an empty text,
+    the case is played.  Raises what `play` raises.
+    """
+    for planned in plan:
+        why = given_up()
+        yield unjudged_case(planned, why) if why else judge_case(planned, play(planned.case), rules)
+
+
+def unjudged_case(planned: PlannedCase, why: str, torch: str = "") -> JudgedCase:
+    """Return a case that did not come to its end: every rule is ERROR."""
+    judgements = tuple(error(oracle.rule, why) for oracle in ORACLES)
+    nothing = Observation(planned.case.dtype, planned.case.device, 0, 0, torch, (), error=why)
+    return JudgedCase(planned, nothing, judgements)
+
+
+def _judgements(case: Case, observation: Observation, rules: Collection[Rule] | None) -> list[Judgement]:
+    """Judge by all oracles; where ranks died or hung, every rule is ERROR, and R9 has what they printed."""
+    if observation.steps:
+        judgements = judge_all(ObservedCase(case, observation), rules)
+        if observation.ended is None:
+            return judgements
+        # Before the process ended nothing put these rules to the test.
+        return [
+            error(judgement.rule, observation.ended) if judgement.verdict is Verdict.SKIP else judgement
+            for judgement in judgements
+        ]
+    why = observation.error or "no step was played"
+    return [
+        error(oracle.rule, why if oracle.rule is Rule.R9 else why.splitlines()[0])
+        for oracle in ORACLES
+        if rules is None or oracle.rule in rules
+    ]

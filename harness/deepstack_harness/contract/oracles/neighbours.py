@@ -1,0 +1,205 @@
+"""Oracles of what stands beside the buffer: placeholder ranges (R12) and dual streams (R13).
+
+R12 holds where every answer equals a brute-force count.  R13 counts violations, each once: a pair of
+operations that depend on each other and are not ordered; a setting, a run or a device whose result differs,
+that raises or hangs; and every distinct subgraph above one.
+"""
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import NamedTuple
+
+from deepstack_harness.contract.facts import (
+    Bounds,
+    OnDevice,
+    Operation,
+    OrderingObservation,
+    RangeObservation,
+    RangeQuestions,
+    Recording,
+    Subgraphs,
+)
+from deepstack_harness.contract.oracles.trace_audit import against, error, kept
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Judgement, Shape
+
+Pair = tuple[Operation, Operation, str]
+"""Two operations, in the order of the host's calls, and the memory that both use and one writes."""
+
+
+def judge_ordering(observation: OrderingObservation) -> Judgement:
+    """Count violations; ERROR where what was measured shows nothing."""
+    if missing := _unmeasured(observation):
+        return error(Rule.R13, missing)
+    violations = list(_violations(observation))
+    amount = sum(violation.amount for violation in violations)
+    detail = "; ".join([*(violation.detail for violation in violations), *_unused_streams(observation)])
+    if not violations:
+        return kept(Rule.R13, 0, 0, "violations", detail)
+    return against(Rule.R13, amount, 0, "violations", detail, shape=violations[0].shape)
+
+
+def unordered(recording: Recording) -> list[Pair]:
+    """Return dependent pairs on two streams of which neither is certainly done before the other begins."""
+    streams = {name: index for index, name in enumerate(recording.streams)}
+    return [pair for pair in dependent(recording) if not _ordered(pair, streams)]
+
+
+def dependent(recording: Recording) -> list[Pair]:
+    """Return all pairs that use the same memory, one of them writing it; the first such memory is named."""
+    return [
+        (first, second, shared[0])
+        for first, second in combinations(recording.operations, 2)
+        if (shared := _shared_memory(first, second))
+    ]
+
+
+def _shared_memory(first: Operation, second: Operation) -> list[str]:
+    written, used = {*first.writes, *second.writes}, {*second.reads, *second.writes}
+    return [name for name in (*first.writes, *first.reads) if name in used and name in written]
+
+
+def _ordered(pair: Pair, streams: dict[str, int]) -> bool:
+    first, second, _ = pair
+    own = streams[first.stream]
+    return first.stream == second.stream or second.clock[own] >= first.clock[own]
+
+
+def _unmeasured(observation: OrderingObservation) -> str:
+    if not observation.recordings:
+        return "no setting was rehearsed"
+    empty = [
+        recording.setting
+        for recording in observation.recordings
+        if not recording.raised and not dependent(recording)
+    ]
+    if empty:
+        return f"{empty[0]}: no operation depends on another, nothing was put to the test"
+    return "" if observation.results else "no result was compared"
+
+
+def _unused_streams(observation: OrderingObservation) -> Iterator[str]:
+    """Iterate over settings whose streams stayed unused: in order, and of no use."""
+    for recording in observation.recordings:
+        unused = set(recording.streams) - {operation.stream for operation in recording.operations}
+        if unused and not recording.raised:
+            yield f"{recording.setting}: nothing ran on {', '.join(sorted(unused))}"
+
+
+class _Violation(NamedTuple):
+    amount: int
+    detail: str
+    shape: Shape
+
+
+def _violations(observation: OrderingObservation) -> Iterator[_Violation]:
+    for recording in observation.recordings:
+        yield from _of_recording(recording)
+    for result in observation.results:
+        if result.different:
+            differ = f"{result.different} of {result.elements} elements differ from sequential"
+            yield _Violation(1, f"{result.how}: {differ}", Shape.OUTPUT)
+    yield from _of_subgraphs(observation.subgraphs)
+    if observation.on_device:
+        yield from _of_device(observation.on_device)
+
+
+def _of_recording(recording: Recording) -> Iterator[_Violation]:
+    where = recording.setting
+    pairs = unordered(recording)
+    if recording.raised:
+        yield _Violation(1, f"{where}: raised {recording.raised}", Shape.RAISED)
+        return
+    if pairs:
+        first, second, memory = pairs[0]
+        more = f" (and {len(pairs) - 1} more pairs)" if len(pairs) > 1 else ""
+        both = f"'{first.name}' on {first.stream} and '{second.name}' on {second.stream}"
+        detail = f"{where}: nothing orders {both}, which share {memory}{more}"
+        yield _Violation(len(pairs), detail, Shape.UNORDERED)
+    if recording.different:
+        detail = f"{where}: {recording.different} of {recording.orders} orders give another result"
+        yield _Violation(1, detail, Shape.OUTPUT)
+    if not recording.equal:
+        yield _Violation(1, f"{where}: another result than sequential", Shape.OUTPUT)
+
+
+def _of_subgraphs(counted: tuple[Subgraphs, ...]) -> Iterator[_Violation]:
+    surplus = sum(max(0, subgraphs.distinct - 1) for subgraphs in counted)
+    if surplus:
+        largest = max(counted, key=lambda subgraphs: subgraphs.distinct)
+        detail = f"{largest.layers} identical layers build {largest.distinct} distinct subgraphs, not 1"
+        yield _Violation(surplus, detail, Shape.SUBGRAPHS)
+
+
+def _of_device(seen: OnDevice) -> Iterator[_Violation]:
+    if seen.ended:
+        yield _Violation(1, f"{seen.device}: {seen.ended}", Shape.RAISED)
+    elif seen.different:
+        differ = f"{seen.different} of {seen.repetitions} repetitions differ from sequential"
+        yield _Violation(1, f"{seen.device}: {differ}, the first with {seen.first}", Shape.OUTPUT)
+
+
+_SHOWN = 32
+
+
+def judge_ranges(observation: RangeObservation) -> Judgement:
+    """Count wrong answers; ERROR where the questions leave out what the rule is about."""
+    if missing := _unasked(observation.asked):
+        return error(Rule.R12, f"never asked: {missing}")
+    wrong = [answer for asked in observation.asked for answer in _wrong(asked)]
+    if not wrong:
+        return kept(Rule.R12, 0, 0, "wrong answers")
+    first = dict(reversed(wrong))  # of each shape
+    more = f" (and {len(wrong) - len(first)} more)" if len(wrong) > len(first) else ""
+    detail = "; ".join(reversed(first.values())) + more
+    return against(Rule.R12, len(wrong), 0, "wrong answers", detail, shape=wrong[0][0])
+
+
+def brute_force(mask: str | None, length: int, start: int, end: int) -> Bounds:
+    """Count the embeddings before `start` and before `end`; without a mask every position has one."""
+    every = "1" * length if mask is None else mask
+    return every[:start].count("1"), every[:end].count("1")
+
+
+def _wrong(asked: RangeQuestions) -> Iterator[tuple[Shape, str]]:
+    """Iterate over wrong answers: (shape, the question and both numbers); the shapes are the known faults."""
+    if len(asked.mask or "") != asked.length and asked.mask is not None:
+        raise ValueError(f"mask '{asked.mask}' has not {asked.length} positions")
+    _, embeds = brute_force(asked.mask, asked.length, 0, asked.length)
+    if asked.embeds != embeds:
+        yield _shape(asked), f"{_shown(asked)}: get_num_embeds() gives {asked.embeds}, {embeds} is right"
+    for start, end, answer in asked.ranges:
+        right = brute_force(asked.mask, asked.length, start, end)
+        if answer != right:
+            detail = f"{_shown(asked)}, start {start}, end {end}: gives {answer}, {right} is right"
+            yield _shape(asked, end), detail
+
+
+def _shape(asked: RangeQuestions, end: int | None = None) -> Shape:
+    if asked.mask == "":
+        return Shape.EMPTY_MASK
+    return Shape.END_ZERO if end == 0 else Shape.COUNT
+
+
+def _shown(asked: RangeQuestions) -> str:
+    if asked.mask is None:
+        return f"length {asked.length} without a mask"
+    if not asked.mask:
+        return "an empty mask"
+    ended = ".." if asked.length > _SHOWN else ""
+    return f"mask {asked.mask[:_SHOWN]}{ended} ({asked.length})"
+
+
+def _unasked(asked: tuple[RangeQuestions, ...]) -> str:
+    needed = {
+        "an empty mask": any(each.mask == "" for each in asked),
+        "a placeholder without a mask": any(each.mask is None and each.ranges for each in asked),
+        "a mask with a gap": any("101" in (each.mask or "") for each in asked),
+        "end index 0": any("1" in (each.mask or "") and (0, 0) in _bounds(each) for each in asked),
+        "a whole mask": any(each.mask and (0, each.length) in _bounds(each) for each in asked),
+    }
+    return ", ".join(what for what, there in needed.items() if not there)
+
+
+def _bounds(asked: RangeQuestions) -> set[Bounds]:
+    return {(start, end) for start, end, _ in asked.ranges}

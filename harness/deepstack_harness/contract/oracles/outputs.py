@@ -1,0 +1,416 @@
+"""Outputs: R0, why an output is wrong, and figures over a whole workload.
+
+R0 holds where compiled or captured equals eager within the tolerance, and the payload moves the output by far
+more than that.  `diagnose` names the argument, or the graph, and the step at fault in one sentence;
+`evaluate` counts greedy agreement with eager and leaks between requests.
+
+The tolerance comes from measurement: torch 2.13 CPU, the tiny Qwen3-VL and Granite decoders, 60
+seeds, at 1, 2, 9, 33 and 128 tokens; outputs reach 5.6.  Largest distances, but for the last column,
+which has the smallest that one skipped level or two swapped ones make:
+
+| dtype    | eager to fp64 | Inductor to eager | the same in units of eager to fp64 | fault |
+|----------|---------------|-------------------|------------------------------------|-------|
+| bfloat16 | 0.08          | 0.08              | 2.1                                | 0.22  |
+| float16  | 0.010         | 0.012             | 2.1                                | 0.22  |
+| float32  | 2.1e-6        | 2.1e-6            | 2.7                                | 0.22  |
+| float64  | 0             | 2.1e-14           | -                                  | 0.22  |
+
+Both stray from fp64 by about as much, so from each other by up to twice that, and more where the
+largest strays meet: three times is accepted (`ROUNDINGS`).  A floor above all that was measured
+(`FLOORS`) is for steps of few tokens, where eager may by chance come close to fp64, and for float64.
+
+The backends eager and aot_eager, and graphs captured without a compiler, call eager's own kernels in
+eager's order: their distance was 0 everywhere.  In half precision no more is accepted of them, so
+that another order of the additions is seen (sglang 34690; 0.02 to 0.06 in bfloat16).  Inductor hides
+that in its own rounding, with `emulate_precision_casts` too: it then rounds between pointwise
+operations, but still fuses a matrix product with the sum behind it, and reduces in an order of its
+own, and stays up to 2.0 times as far from eager as eager is from fp64.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from deepstack_harness.contract.arm import Capture, GuardPolicy, ShapePolicy
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.ledger import Ledger
+from deepstack_harness.contract.observation import (
+    NOT_FINITE,
+    Answer,
+    Distances,
+    GraphFacts,
+    Observation,
+    Raised,
+    StepFacts,
+)
+from deepstack_harness.contract.oracles.trace_audit import (
+    Deviation,
+    ObservedCase,
+    against,
+    error,
+    numbered_steps,
+    skip,
+)
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step
+from deepstack_harness.contract.verdicts import Judgement, Shape
+from deepstack_harness.text import plural
+
+FLOORS = {"bfloat16": 2**-3, "float16": 2**-6, "float32": 1e-5, "float64": 1e-12}
+"""Least tolerance by dtype, absolute: 16 units in the last place at 1 for half precision."""
+ROUNDINGS = 3
+"""Tolerance in units of the distance of eager from fp64."""
+HALF = frozenset({"bfloat16", "float16"})
+
+
+class MeasuredStep(NamedTuple):
+    """A step (numbered from 1) whose output was compared, and how far it was from its references."""
+
+    number: int
+    step: Step
+    distances: Distances
+
+
+def tolerance(case: Case, distances: Distances) -> float:
+    """Return the largest accepted distance of one forward to eager."""
+    return 0.0 if case.dtype in HALF and rounds_as_eager(case) else explained(case, distances)
+
+
+def explained(case: Case, distances: Distances) -> float:
+    """Return the largest distance that another rounding than eager's explains."""
+    return max(FLOORS[case.dtype], ROUNDINGS * distances.rounding)
+
+
+def rounds_as_eager(case: Case) -> bool:
+    """Say whether the arm calls eager's kernels in eager's order; ranks add up parts of a sum."""
+    return not case.arm.by_inductor and case.arm.ranks == 1
+
+
+def measured_steps(case: Case, observation: Observation) -> list[MeasuredStep]:
+    """Return the steps whose output was compared, in order; none where no step was played."""
+    if not observation.steps:
+        return []
+    return [
+        MeasuredStep(number, step, facts.distances)
+        for number, step, facts in numbered_steps(case, observation)
+        if facts.distances is not None
+    ]
+
+
+def worst_step(case: Case, observation: Observation) -> MeasuredStep | None:
+    """Return the step that is furthest above its tolerance; of equals the one that the payload moves most.
+
+    A step without a payload may be the wrong one, where it reads what was cleared.  None where no step was
+    compared.
+    """
+    return _furthest(case, measured_steps(case, observation))
+
+
+def case_distances(case: Case, observation: Observation) -> Distances | None:
+    """Return the distances of a whole case: to eager those of its worst step.
+
+    A step without a payload knows nothing of the payload's effect, so all else comes from the worst step
+    that a payload takes part in, if there is one.  None where no step was compared, and where equal outputs
+    show nothing.
+    """
+    measured = measured_steps(case, observation)
+    with_payload = [step for step in measured if step.distances.effect > 0]
+    worst, shown = _furthest(case, measured), _furthest(case, with_payload or measured)
+    if worst is None or shown is None or shows_nothing(case, worst, measured):
+        return None
+    return replace(shown.distances, eager=worst.distances.eager)
+
+
+def shows_nothing(case: Case, worst: MeasuredStep, measured: Sequence[MeasuredStep]) -> bool:
+    """Say whether all outputs are equal, and a payload was set that no decoder run could read."""
+    sets = any(step.op is Op.SET for step in case.trace)
+    reached = any(step.distances.effect > 0 for step in measured)
+    return sets and not reached and _excess(case, worst.distances) <= 0
+
+
+def _furthest(case: Case, measured: Sequence[MeasuredStep]) -> MeasuredStep | None:
+    return max(
+        measured, key=lambda each: (_excess(case, each.distances), each.distances.effect), default=None
+    )
+
+
+def _excess(case: Case, apart: Distances) -> float:
+    return apart.eager - tolerance(case, apart)
+
+
+EFFECT = 10
+"""The payload must move the output by this many tolerances: a tenth of it must show."""
+
+
+def judge_output(observed: ObservedCase) -> Judgement:
+    """Judge the step that is furthest above its tolerance, or closest to it; a decoder that raised fails."""
+    case, observation = observed.case, observed.observation
+    why_not = _why_not_judged(case, observation)
+    if why_not:
+        return skip(Rule.R0, why_not)
+    if observation.error:
+        return error(Rule.R0, observation.error)
+    crashed = crashes(observed)
+    if crashed:
+        crash = crashed[0]
+        judgement = against(
+            Rule.R0, NOT_FINITE, FLOORS[case.dtype], "abs", crash.detail, [crash.step], shape=crash.shape
+        )
+        return replace(judgement, exception=crash.exception)
+    return _judge_distances(case, observation)
+
+
+def crashes(observed: ObservedCase) -> list[Deviation]:
+    """Return the decoder's exceptions; at the recompile limit they are ours, and R11 tells it."""
+    case, observation = observed.case, observed.observation
+    if observation.graphs and observation.graphs.limit_hit:
+        return []
+    return [
+        Deviation(
+            Rule.R0,
+            1,
+            "calls",
+            f"step {number} '{step}' raised {raised.type}: {raised.message}",
+            Shape.RAISED,
+            exception=raised.type,
+            step=number,
+        )
+        for number, step, facts in numbered_steps(case, observation)
+        if (raised := facts.raised) and raised.call == "decoder"
+    ]
+
+
+def _why_not_judged(case: Case, observation: Observation) -> str | None:
+    if not (case.arm.compiled or case.arm.captured):
+        return f"arm {case.arm.name} is neither compiled nor captured: others are compared with it"
+    if observation.routed and case.dtype in HALF:
+        return f"in {case.dtype} rounding may choose another expert: such families are compared in float32"
+    return None
+
+
+def _judge_distances(case: Case, observation: Observation) -> Judgement:
+    worst, measured = worst_step(case, observation), measured_steps(case, observation)
+    if worst is None or shows_nothing(case, worst, measured):
+        return skip(Rule.R0, _why_not_compared(case, observation))
+    apart, limit = worst.distances, tolerance(case, worst.distances)
+    weak = _first_weak_payload(case, measured)
+    if weak:
+        return error(
+            Rule.R0, f"the payload moves the output by {weak.effect:.2g} only: too little to judge by"
+        )
+    detail = f"step {worst.number} '{worst.step}': {_distances_in_words(apart)}"
+    return against(Rule.R0, apart.eager, limit, "abs", detail, [worst.number], shape=Shape.OUTPUT)
+
+
+def _first_weak_payload(case: Case, measured: Sequence[MeasuredStep]) -> Distances | None:
+    """Return the distances of the first step that a payload took part in and hardly changed."""
+    payloads = (step.distances for step in measured if step.distances.effect > 0)
+    return next((apart for apart in payloads if apart.effect <= EFFECT * tolerance(case, apart)), None)
+
+
+def _distances_in_words(apart: Distances) -> str:
+    without = "" if apart.no_deepstack is None else f"{apart.no_deepstack:.2g} from no-deepstack, "
+    return f"{apart.eager:.2g} from eager, {without}{apart.zero_deepstack:.2g} from zero-deepstack"
+
+
+def _why_not_compared(case: Case, observation: Observation) -> str:
+    for _, step, facts in numbered_steps(case, observation):
+        if facts.raised and step.op in RUNS_DECODER:
+            return f"'{step}': {facts.raised.call} raised {facts.raised.type} before the decoder ran"
+    return "no step ran the decoder on a payload"
+
+
+Played = tuple[int, Step, StepFacts]
+
+
+def diagnose(case: Case, observation: Observation) -> str | None:
+    """Return why a run went wrong; None where nothing did, or the fault is of another kind."""
+    for number, step, facts in numbered_steps(case, observation):
+        if facts.raised:
+            raised = facts.raised
+            what = f"{raised.call} raised {raised.type}: {raised.message} ({raised.where})"
+            return f"step {number} '{step}': {_why_raised(case, observation, step, raised)}{what}"
+    if not (case.arm.compiled or case.arm.captured):
+        return None
+    runs = [run for run in numbered_steps(case, observation) if run[1].op in RUNS_DECODER and run[2].answer]
+    wrong = next((run for run in runs if _is_off(case, run[2])), None)
+    return (
+        _why_more_graphs(case, observation)
+        if wrong is None
+        else _why_output_is_wrong(case, observation, runs, wrong)
+    )
+
+
+def _why_raised(case: Case, observation: Observation, step: Step, raised: Raised) -> str:
+    """Return the explanation that an exception of torch's leaves out."""
+    graphs, arm = observation.graphs, case.arm
+    if raised.call != "decoder":
+        return ""
+    if graphs and graphs.limit_hit:
+        return f"torch compiles no more than {graphs.graphs} graphs, and without fullgraph goes on eager; "
+    if arm.shapes is ShapePolicy.MARK_UNBACKED and not graphs:
+        return "nothing was compiled, unbacked sizes cannot be compared with each other or a number; "
+    if arm.shapes is ShapePolicy.STATIC and graphs and arm.guards is not GuardPolicy.STOCK:
+        return f"the graph is for one size alone, and no guard was left to notice {step.tokens} tokens; "
+    return ""
+
+
+def _why_more_graphs(case: Case, observation: Observation) -> str | None:
+    """Return why right outputs cost more graphs than the budget; None where they do not."""
+    graphs = observation.graphs
+    if graphs and graphs.breaks:
+        return (
+            f"torch broke the graph {plural(graphs.breaks, 'time')} and compiled {graphs.graphs} graphs, and "
+            f"not {case.graph_budget}: an operation, such as an index by values, is in no graph"
+        )
+    if graphs is None or not graphs.reasons or graphs.graphs <= case.graph_budget:
+        return None
+    compiled = f"torch compiled {graphs.graphs} graphs, and not {case.graph_budget}"
+    return f"{compiled}: {graphs.reasons[0]} held no more"
+
+
+def _why_output_is_wrong(case: Case, observation: Observation, runs: list[Played], wrong: Played) -> str:
+    """Return the first fact that sets the wrong run apart."""
+    before = runs[: runs.index(wrong)]
+    if _rounding_explains(case, wrong[2]):
+        return (
+            f"{_off_by(wrong)}, which rounding explains, but arm {case.arm.name} rounds as eager does: "
+            "the same numbers were added in another order"
+        )
+    if wrong[1].op is Op.REPLAY:
+        return _why_replay_is_wrong(case, before, wrong)
+    if not case.arm.compiled or not before or wrong[2].graphs > before[-1][2].graphs:
+        return f"{_off_by(wrong)}, and no graph of an earlier step took part"
+    return _why_old_graph_is_wrong(observation, before[0], wrong)
+
+
+def _why_old_graph_is_wrong(observation: Observation, first: Played, wrong: Played) -> str:
+    if wrong[2].graphs > 1:
+        return f"{_off_by(wrong)}, on one of {wrong[2].graphs} graphs that earlier steps compiled"
+    number, step, facts = first
+    given = _structure_in_words(facts.answer)
+    if given != _structure_in_words(wrong[2].answer):
+        return f"{_compiled_for(first, observation)}; {_reused(wrong)}"
+    return (
+        f"{_off_by(wrong)}, on the graph that step {number} '{step}' compiled, with {given} as 'payload' "
+        "there and here: the graph kept something else of that step, or the caller passed something else"
+    )
+
+
+def _is_off(case: Case, facts: StepFacts) -> bool:
+    apart = facts.distances
+    return apart is not None and apart.eager > tolerance(case, apart)
+
+
+def _rounding_explains(case: Case, facts: StepFacts) -> bool:
+    """Say whether an arm that may round as it likes could be as far off."""
+    assert facts.distances is not None  # _is_off saw it
+    return facts.distances.eager <= explained(case, facts.distances)
+
+
+def _why_replay_is_wrong(case: Case, before: list[Played], wrong: Played) -> str:
+    """Return which capture a wrong replay repeats, and what did not happen again."""
+    step = wrong[1]
+    capture = Step(Op.CAPTURE, step.tokens)
+    captures = (f"step {number} '{earlier}'" for number, earlier, _ in before if earlier == capture)
+    graph = f"the graph captured in {next(captures, 'an earlier step')}"
+    if wrong[2].graph_use and wrong[2].graph_use.detached:
+        return f"{graph} reads storage from which get no longer answers; {_off_by(wrong)}"
+    python = "the decoder" if case.arm.capture is Capture.PIECEWISE else "get, the decoder and clear"
+    return f"{graph} is replayed without the Python of {python}; {_off_by(wrong)}"
+
+
+def _compiled_for(first: Played, observation: Observation) -> str:
+    number, step, facts = first
+    given = f"the argument 'payload' was {_structure_in_words(facts.answer)} in step {number} '{step}'"
+    return f"{given}, which compiled the graph, {_guards(observation.graphs)}"
+
+
+def _guards(facts: GraphFacts | None) -> str:
+    dropped = facts.payload_guards - facts.payload_kept if facts else 0
+    if facts is None or not dropped:
+        return "and no guard notices another structure"
+    return f"and {dropped} of {facts.payload_guards} guards on it were dropped"
+
+
+def _reused(wrong: Played) -> str:
+    number, step, facts = wrong
+    passed = f"step {number} '{step}' passed {_structure_in_words(facts.answer)}"
+    return f"{passed} and reused that graph: {_distance_to_eager(wrong)}"
+
+
+def _off_by(wrong: Played) -> str:
+    number, step, _ = wrong
+    return f"step {number} '{step}' is {_distance_to_eager(wrong)}"
+
+
+def _distance_to_eager(wrong: Played) -> str:
+    """Return how far the output is from eager, and whether the payload has any influence left."""
+    apart = wrong[2].distances
+    assert apart is not None  # _is_off saw it
+    off = f"off from eager by {apart.eager:.2g}"
+    if apart.no_deepstack is None or EFFECT * apart.no_deepstack > apart.eager:
+        return off
+    return f"{off}, and {apart.no_deepstack:.1g} from a model without deepstack"
+
+
+def _structure_in_words(answer: Answer | None) -> str:
+    if answer is None or answer.structure == "none":
+        return "None"
+    return plural(len(answer.rows), "tensor")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Figures over all decoder runs of a trace.
+
+    `agreement` is the share of tokens (padding included) whose greedy choice
+    equals eager's, None where nothing ran; `runs` decoder runs that were compared,
+    with `counts` distinct token counts; `died` runs that raised; `leaked` rows of a
+    payload that belonged to other requests than those of the step that read it.
+    """
+
+    agreement: float | None
+    runs: int
+    counts: int
+    died: int
+    leaked: int
+
+
+def evaluate(case: Case, observation: Observation) -> Evaluation:
+    """Return the figures of one observation."""
+    runs = [
+        (step.tokens, facts.distances.greedy)
+        for _, step, facts in numbered_steps(case, observation)
+        if facts.distances is not None
+    ]
+    tokens = sum(count for count, _ in runs)
+    died = [
+        step
+        for _, step, facts in numbered_steps(case, observation)
+        if step.op in RUNS_DECODER and facts.raised
+    ]
+    return Evaluation(
+        agreement=sum(count * share for count, share in runs) / tokens if tokens else None,
+        runs=len(runs),
+        counts=len({count for count, _ in runs}),
+        died=len(died),
+        leaked=sum(_leaks(case, observation)),
+    )
+
+
+def _leaks(case: Case, observation: Observation) -> Iterator[int]:
+    """Iterate over answered steps: rows of ended payloads whose requests have no part in the live one."""
+    ledger = Ledger(case.trace.capacity, observation.levels, observation.hidden)
+    for _, step, facts in numbered_steps(case, observation):
+        owners = _owners(ledger, ledger.live.number if ledger.live else 0)
+        for runs in facts.answer.rows if facts.answer else ():
+            yield sum(
+                run.rows for run in runs if run.payload and not owners & _owners(ledger, abs(run.payload))
+            )
+        ledger.commit(step, accepted=facts.raised is None, capacity=facts.capacity)
+
+
+def _owners(ledger: Ledger, payload: int) -> frozenset[str]:
+    held = ledger.payloads.get(payload)
+    return frozenset(held.request.split("+")) if held else frozenset()

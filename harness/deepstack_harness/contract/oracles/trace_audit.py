@@ -1,0 +1,490 @@
+"""The audit of a trace: the ledger follows the observed steps, and every row is compared with it.
+
+One wrong row breaks one rule.  Asked above the capacity it is R4; a wrong count, a wrong width or an
+exception is R2; a row of a cleared payload is R5, of a replaced one (or of a caller's tensor that was not
+copied, or was changed) R3; a row that went wrong through a rejected call is R8 (or R4, when it was rejected
+for its size or for lack of memory), through growth R4; what is left is R2.  What a detached graph read, and
+rows that it failed to clear, are for R6 to tell.
+
+`ObservedCase` is the argument of every oracle; `kept`, `against`, `skip` and `error` make its judgement.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.ledger import CallOutcome, Expected, Fate, Ledger
+from deepstack_harness.contract.observation import Answer, Observation, RowOrigin, RowRange, StepFacts
+from deepstack_harness.contract.rules import PayloadKind, Rule
+from deepstack_harness.contract.trace import RUNS_DECODER, SECOND, Op, Step
+from deepstack_harness.contract.verdicts import Judgement, Shape, Verdict
+from deepstack_harness.text import plural
+
+
+@dataclass(frozen=True)
+class WrongRow:
+    """One wrong row of a step; `origin` is None for a row that is missing."""
+
+    level: int
+    row: int
+    origin: RowOrigin | None
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Wrong rows, or calls that went wrong, of one step.
+
+    `shape` says what is wrong, `row` is the first wrong row where rows are.  `first_row` is the lowest
+    number of a wrong row in the step (None: no row is wrong), `real_rows` the number of rows that belong to
+    real tokens; rows behind them are padding.  `exception` is the type of what a call raised that had to
+    answer.  `step` is the number of the step, from 1.
+    """
+
+    rule: Rule
+    amount: int
+    unit: str
+    detail: str
+    shape: Shape
+    row: WrongRow | None = None
+    first_row: int | None = None
+    real_rows: int = 0
+    exception: str = ""
+    step: int = 0
+
+    @property
+    def is_real(self) -> bool:
+        """Say whether a wrong row belongs to a real token."""
+        return self.first_row is not None and self.first_row < self.real_rows
+
+
+def origins_of(ranges: Iterable[RowRange]) -> list[RowOrigin]:
+    """Return the origin of each row; rows of a payload count up, all others share one origin."""
+    return [
+        (payload, level, row + offset if payload and payload > 0 else row)
+        for payload, level, row, count in ranges
+        for offset in range(count)
+    ]
+
+
+_ZERO: RowOrigin = (0, 0, 0)
+_META = "meta"
+"""The device whose tensors have no storage; that an answer lies there is R7."""
+
+_SHAPES = {
+    Fate.LIVE: Shape.LIVE,
+    Fate.REPLACED: Shape.REPLACED,
+    Fate.CLEARED: Shape.CLEARED,
+    Fate.REJECTED: Shape.REJECTED,
+    Fate.ELSEWHERE: Shape.OTHER_BUFFER,
+}
+"""Shapes of rows of a payload, by what became of the payload."""
+
+
+class ContractAudit:
+    """The deviations of one trace, and the rules that it put to the test.
+
+    One audit serves all oracles of an observation.  A trace in the making may be judged after every step:
+    `follow` then reads the new steps only.
+    """
+
+    def __init__(self) -> None:
+        """Start before the first step."""
+        self.deviations: list[Deviation] = []
+        self.stale_padding: list[Deviation] = []
+        """Padded rows that hold what an earlier payload left, where that is no fault."""
+        self.judged: set[Rule] = set()
+        self.unavailable: list[str] = []
+        self._followers: dict[str | None, _Follower] = {}
+        self._followed: list[StepFacts] = []
+
+    def follow(self, case: Case, observation: Observation) -> None:
+        """Compare the steps that were not followed yet.
+
+        Raises `ValueError` where `observation` does not begin with the very steps that were.
+        """
+        done, facts = len(self._followed), observation.steps
+        if len(facts) < done or (done and facts[done - 1] is not self._followed[-1]):
+            raise ValueError(f"this audit follows another trace than '{case.trace}'")
+        if not observation.vision:
+            return  # a model without a vision tower always answers None: that is R1
+        if not self._followers:
+            # A buffer may have more room than it was asked for, and says so before the first step.
+            capacity = max(case.trace.capacity, observation.capacity or 0)
+            sizes = (capacity, observation.levels, observation.hidden)
+            names = (None, SECOND)[: case.trace.buffers]
+            kind = observation.payload_kind
+            self._followers = {
+                name: _Follower(Ledger(*sizes, kind=kind), self, observation.dtype) for name in names
+            }
+        pairs = zip(case.trace.steps[done:], facts[done:], strict=True)
+        for number, (step, seen) in enumerate(pairs, done + 1):
+            for name, follower in self._followers.items():
+                if name == step.on:
+                    follower.follow(number, step, seen)
+                else:
+                    follower.pass_by(step, seen)
+            self._followed.append(seen)
+
+    def of(self, rule: Rule) -> list[Deviation]:
+        """Return the deviations that break one rule."""
+        return [deviation for deviation in self.deviations if deviation.rule is rule]
+
+
+class _Follower:
+    """Comparison of a trace with a ledger, step by step; it collects the deviations."""
+
+    def __init__(self, ledger: Ledger, audit: ContractAudit, dtype: str) -> None:
+        self._ledger = ledger
+        self._dtype = dtype
+        self._audit = audit
+        self._number = 0
+        self._reported: set[tuple[int, int]] = set()
+        self._suspect: Rule | None = None
+        """The rule that a row newly wrong at the next read breaks: growth or a rejection came before."""
+        self._damaged: Rule | None = None
+        """The rule of a call that raised and changed something all the same: what follows is its fault."""
+        self._rejected: dict[int, Rule] = {}
+        """Payloads by number that a set was to reject -> the rule that its rows break if they are read."""
+        self._astray = False
+        """A graph read and cleared other storage than the buffer's: of its rows nothing is known."""
+
+    def follow(self, number: int, step: Step, facts: StepFacts) -> None:
+        """Compare one step (number from 1), then move the ledger on."""
+        if facts.unavailable:
+            self._audit.unavailable.append(facts.unavailable)
+            return
+        where = f"step {number} '{step}'"
+        # Where no allocation failed, the call has no excuse.
+        expected = self._ledger.expect(step if facts.failed_allocation else replace(step, fail=None))
+        self._number = number
+        self._astray |= _detached(facts)
+        if facts.raised is None or facts.raised.call != "make":
+            self._test(step, expected)
+        self._compare_outcome(where, step, expected, facts)
+        self._compare_tensors(where, expected, facts)
+        self._compare_padding(where, facts)
+        if facts.answer is not None and expected.levels and not (self._ledger.unsound or self._astray):
+            self._compare_rows(where, step, expected, facts.answer)
+        self._move_on(step, expected, facts)
+
+    def pass_by(self, step: Step, facts: StepFacts) -> None:
+        """Note a step on the other buffer of the trace, which may not change this one."""
+        if not facts.unavailable:
+            self._ledger.pass_by(step)
+
+    def _test(self, step: Step, expected: Expected) -> None:
+        unread = self._astray and expected.levels
+        if not unread and (step.op is not Op.SET or expected.rule is not Rule.R2):
+            self._audit.judged.add(expected.rule)
+
+    def _compare_tensors(self, where: str, expected: Expected, facts: StepFacts) -> None:
+        """Compare tensors that the caller holds: a payload after set, earlier answers after get."""
+        if facts.caller_changed:
+            detail = f"{where} changed the tensor that it was given"
+            self._report(Deviation(Rule.R3, 1, "calls", detail, Shape.ARGUMENT_CHANGED))
+        if facts.earlier_changed:
+            changed = facts.earlier_changed
+            detail = f"{where}: {changed} levels of an earlier answer changed, which still holds"
+            rule = self._suspect or expected.rule  # a call in between may have been rejected too late
+            self._report(Deviation(rule, changed, "levels", detail, Shape.ANSWER_CHANGED))
+
+    def _compare_padding(self, where: str, facts: StepFacts) -> None:
+        """Report real rows of the output that padded rows of the payload have an influence on."""
+        if facts.padding is None:
+            return
+        self._audit.judged.add(Rule.R3)
+        if changed := facts.padding.changed:
+            detail = (
+                f"{where}: {plural(changed, 'row')} of real tokens came out other when the "
+                f"{plural(facts.padding.padded, 'padded row')} behind them held other values"
+            )
+            real = self._ledger.tokens
+            self._report(
+                Deviation(Rule.R3, changed, "rows", detail, Shape.PADDING_READ, first_row=0, real_rows=real)
+            )
+
+    def _compare_outcome(self, where: str, step: Step, expected: Expected, facts: StepFacts) -> None:
+        raised = facts.raised if facts.raised and facts.raised.call != "decoder" else None
+        if raised is None and expected.outcome is CallOutcome.RAISES and facts.raised is None:
+            self._report(Deviation(expected.rule, 1, "calls", f"{where} was accepted", Shape.ACCEPTED))
+        # No caller can go on after a call that ended the process or without a buffer: neither is a rejection.
+        made = raised is None or raised.call != "make"
+        if raised is not None and (raised.ends or not made or expected.outcome is CallOutcome.ANSWERS):
+            detail = f"{where}: {raised.call} raised {raised.type}: {raised.message}"
+            rule = self._damaged or expected.rule if made else Rule.R2
+            self._report(Deviation(rule, 1, "calls", detail, Shape.RAISED, exception=raised.type))
+        elif raised is not None and facts.failed_allocation and facts.capacity > self._ledger.capacity:
+            # Room that was made before the failure, as for a copy of the answer, does no harm.
+            self._damaged = expected.rule
+        elif raised is not None and self._ledger.steps_done and facts.capacity != self._ledger.capacity:
+            change = f"changed the capacity from {self._ledger.capacity} to {facts.capacity}"
+            detail = f"{where} raised {raised.type}, and {change}"
+            self._report(Deviation(expected.rule, 1, "calls", detail, Shape.CAPACITY))
+            self._damaged = expected.rule
+        elif facts.raised is None and expected.outcome is not CallOutcome.RAISES:
+            self._compare_capacity(where, step, facts.capacity)
+
+    def _compare_capacity(self, where: str, step: Step, capacity: int) -> None:
+        """Hold the reported capacity against what a call that returned has to leave."""
+        least = step.tokens if step.op in {Op.SET, Op.RESIZE} else 0
+        if capacity < least:
+            detail = f"{where} was accepted, and the capacity is {capacity}"
+            self._report(Deviation(Rule.R4, 1, "calls", detail, Shape.CAPACITY))
+        elif capacity < self._ledger.capacity and step.op is not Op.RESIZE:
+            detail = f"{where}: the capacity shrank from {self._ledger.capacity} to {capacity}"
+            self._report(Deviation(Rule.R4, 1, "calls", detail, Shape.CAPACITY))
+
+    def _compare_rows(self, where: str, step: Step, expected: Expected, answer: Answer) -> None:
+        if len(answer.rows) != len(expected.levels):
+            return  # None, or a level too few: that is R1
+        if _META not in answer.devices:
+            self._expose(step.tokens)
+        # Where no visual payload is live the step has text alone, so that all its rows are real.
+        visual = self._ledger.kind is PayloadKind.VISUAL
+        real = self._ledger.tokens or (step.tokens if visual else 0)
+        wide = [width for width in answer.hidden if width != self._ledger.hidden]
+        if wide:
+            detail = f"{where}: {len(wide)} levels are {wide[0]} wide, not {self._ledger.hidden}"
+            self._report(
+                Deviation(
+                    expected.rule, len(wide), "levels", detail, Shape.WIDTH, first_row=0, real_rows=real
+                )
+            )
+            return
+        for rule, rows in self._wrong_rows(expected, answer).items():
+            detail = f"{where}: {self._describe(rows)}"
+            lowest = min(wrong.row for wrong in rows)
+            self._report(
+                Deviation(rule, len(rows), "rows", detail, rows[0].shape, rows[0], lowest, real_rows=real)
+            )
+        if stale := self._stale_padding(expected, answer):
+            first, detail = stale[0], f"{where}: {self._describe(stale)}"
+            self._audit.stale_padding.append(
+                Deviation(
+                    Rule.R3,
+                    len(stale),
+                    "rows",
+                    detail,
+                    first.shape,
+                    first,
+                    first.row,
+                    real,
+                    step=self._number,
+                )
+            )
+        self._suspect = None
+
+    def _wrong_rows(self, expected: Expected, answer: Answer) -> dict[Rule, list[WrongRow]]:
+        """Return the rows that are newly wrong, by the rule that each breaks."""
+        wrong: dict[Rule, list[WrongRow]] = {}
+        live = self._ledger.live.number if self._ledger.live else 0
+        comparable = map(_comparable, expected.levels, answer.devices)
+        for level, (ranges, wanted) in enumerate(zip(answer.rows, comparable, strict=True)):
+            for row, origin, right in _rows_side_by_side(ranges, wanted):
+                spared = row in expected.may_be_zero and origin == _ZERO
+                # In another dtype (R7) rows may differ that are equal in the buffer's.
+                spared |= answer.dtypes[level] != self._dtype and origin == (live, level, row)
+                spared |= _is_padding(row, expected) and None not in (origin, right)
+                if origin != right and not spared and (level, row) not in self._reported:
+                    self._reported.add((level, row))
+                    shape = Shape.SURPLUS if right is None else self._shape(row, origin)
+                    rule = self._rule(expected, row, origin, right)
+                    wrong.setdefault(rule, []).append(WrongRow(level, row, origin, shape))
+        return wrong
+
+    def _stale_padding(self, expected: Expected, answer: Answer) -> list[WrongRow]:
+        """Return the rows of padding that hold an earlier payload, where padding may hold anything."""
+        return [
+            WrongRow(level, row, origin, self._shape(row, origin))
+            for level, ranges in enumerate(answer.rows)
+            for row, origin in enumerate(origins_of(ranges))
+            if _is_padding(row, expected) and origin[0]
+        ]
+
+    def _shape(self, row: int, origin: RowOrigin | None) -> Shape:
+        """Return the shape of a wrong row: where its content comes from."""
+        if origin is None:
+            return Shape.MISSING
+        payload = origin[0]
+        if payload is None:
+            return Shape.NEVER_SET
+        if payload <= 0:
+            return Shape.CALLER if payload else Shape.ZEROS
+        owner = self._ledger.owner_of((payload, *origin[1:]))
+        cleared = owner is self._ledger.live and row < owner.first_row
+        return Shape.CLEARED if cleared else _SHAPES[owner.fate]
+
+    def _expose(self, tokens: int) -> None:
+        if self._ledger.kind is PayloadKind.EVERY_TOKEN:
+            return  # R3 is judged by what padding does to real rows, R5 is not asked
+        # A rule about stale rows is put to the test only where such a row could have been
+        # read: behind the live payload, where an ended one once lay.
+        for fate, rule in ((Fate.REPLACED, Rule.R3), (Fate.CLEARED, Rule.R5)):
+            if min(tokens, self._ledger.stale_rows(fate)) > self._ledger.tokens:
+                self._audit.judged.add(rule)
+
+    def _rule(self, expected: Expected, row: int, origin: RowOrigin | None, right: RowOrigin | None) -> Rule:
+        if expected.rule is Rule.R4:
+            return Rule.R4
+        if origin is None or right is None:
+            return self._damaged or Rule.R2  # a row missing, or one too many
+        payload = origin[0]
+        if payload is not None and payload < 0:
+            return Rule.R3  # the caller's tensor was kept instead of copied
+        owner = self._ledger.owner_of((payload, *origin[1:])) if payload else None
+        if owner is not None and owner is self._ledger.live and row < owner.first_row:
+            return Rule.R5  # a micro-batch has cleared this row
+        fate = owner.fate if owner else None
+        if fate in (Fate.CLEARED, Fate.REPLACED):
+            visual = self._ledger.kind is PayloadKind.VISUAL
+            return Rule.R5 if fate is Fate.CLEARED and visual else Rule.R3
+        if owner is not None and fate is Fate.REJECTED:
+            return self._suspect or self._rejected[owner.number]
+        return self._suspect or self._damaged or Rule.R2
+
+    def _describe(self, rows: list[WrongRow]) -> str:
+        first, levels = rows[0], len({wrong.level for wrong in rows})
+        content = f"first row {first.row} of level {first.level} {self._content(first.origin)}"
+        return f"{plural(len(rows), 'row')} over {plural(levels, 'level')}, {content}"
+
+    def _content(self, origin: RowOrigin | None) -> str:
+        """Return what a wrong row holds, in words."""
+        if origin is None:
+            return "is missing or one too many"
+        payload, level, row = origin
+        if payload is None:
+            return "holds values that were never set"
+        if payload == 0:
+            return "holds zeros"
+        owner = self._ledger.owner_of((payload, level, row))
+        if payload < 0:
+            return f"follows the caller's tensor of payload {-payload} (request {owner.request})"
+        ended = f", {owner.fate} at step {owner.ended_by}" if owner.fate is not Fate.LIVE else ""
+        whose = f"payload {owner.number} (request {owner.request}{ended})"
+        return (
+            f"holds row {row}, level {level} of {whose}"
+            if owner.number == payload
+            else f"holds a row of {whose}"
+        )
+
+    def _move_on(self, step: Step, expected: Expected, facts: StepFacts) -> None:
+        accepted = facts.raised is None
+        if accepted and (step.op is Op.CLEAR or step.op in RUNS_DECODER) and not _detached(facts):
+            self._astray = False
+        ends_rows = step.op in {Op.SET, Op.CLEAR} or expected.levels
+        self._ledger.commit(step, accepted=accepted, capacity=facts.capacity, content=facts.content)
+        if step.op is Op.SET and not accepted:
+            blamed = Rule.R4 if expected.rule is Rule.R4 else Rule.R8
+            self._rejected[len(self._ledger.payloads)] = self._damaged or blamed
+        if accepted and ends_rows and step.op is not Op.GET:
+            self._reported.clear()
+            self._suspect = None
+        if expected.rule is Rule.R8 or (expected.rule is Rule.R4 and facts.answer is None):
+            self._suspect = expected.rule
+
+    def _report(self, deviation: Deviation) -> None:
+        self._audit.deviations.append(replace(deviation, step=self._number))
+
+
+def _is_padding(row: int, expected: Expected) -> bool:
+    return expected.real is not None and row not in expected.real
+
+
+def _detached(facts: StepFacts) -> bool:
+    return facts.graph_use is not None and facts.graph_use.detached
+
+
+def _comparable(wanted: tuple[RowRange, ...], device: str) -> tuple[RowRange, ...]:
+    """Return the rows that an answer is compared with: on meta they have no values, only a number."""
+    return (RowRange(None, 0, 0, sum(run.rows for run in wanted)),) if device == _META else wanted
+
+
+def _rows_side_by_side(
+    ranges: tuple[RowRange, ...], wanted: tuple[RowRange, ...]
+) -> Iterator[tuple[int, RowOrigin | None, RowOrigin | None]]:
+    """Iterate over (row, its origin, the right one) where they may differ; None for a missing row."""
+    if ranges == wanted:
+        return
+    origins, right = origins_of(ranges), origins_of(wanted)
+    for row, (origin, due) in enumerate(zip_longest(origins, right)):
+        yield row, origin, due
+
+
+@dataclass(frozen=True)
+class ObservedCase:
+    """A case with the facts that were measured of it.
+
+    `audit` is made once and shared by the oracles that need it.  Whoever judges a trace while it grows
+    passes the audit of the steps before, so that each step is followed once.
+    """
+
+    case: Case
+    observation: Observation
+    audit: ContractAudit = field(default_factory=ContractAudit)
+
+    def audited(self) -> ContractAudit:
+        """Return the audit of the whole trace."""
+        self.audit.follow(self.case, self.observation)
+        return self.audit
+
+
+def numbered_steps(case: Case, observation: Observation) -> Iterator[tuple[int, Step, StepFacts]]:
+    """Iterate over (number from 1, step, its facts) in order."""
+    pairs = zip(case.trace.steps, observation.steps, strict=True)
+    return ((number, step, facts) for number, (step, facts) in enumerate(pairs, 1))
+
+
+def skip(rule: Rule, why: str) -> Judgement:
+    """Return SKIP: the rule does not apply, or nothing put it to the test."""
+    return Judgement(rule, Verdict.SKIP, detail=why)
+
+
+def error(rule: Rule, why: str) -> Judgement:
+    """Return ERROR: the rule applies and could not be judged."""
+    return Judgement(rule, Verdict.ERROR, detail=why)
+
+
+def kept(rule: Rule, value: float, limit: float, unit: str, detail: str = "") -> Judgement:
+    """Return PASS: the figure, which is within its limit."""
+    return Judgement(rule, Verdict.PASS, value, limit, unit, detail)
+
+
+def against(
+    rule: Rule,
+    value: float,
+    limit: float,
+    unit: str,
+    detail: str = "",
+    steps: Iterable[int] = (),
+    *,
+    shape: Shape,
+) -> Judgement:
+    """Return FAIL of a shape above the limit, PASS up to it; `steps` are those where the rule was broken."""
+    if value <= limit:
+        return kept(rule, value, limit, unit, detail)
+    numbers = tuple(sorted(set(steps)))
+    return Judgement(rule, Verdict.FAIL, value, limit, unit, detail, steps=numbers, shape=shape)
+
+
+def against_deviations(rule: Rule, deviations: Sequence[Deviation], detail: str) -> Judgement:
+    """Return FAIL: the amount of all deviations of the first one's unit, and what the first one is."""
+    first = deviations[0]
+    judgement = against(
+        rule,
+        sum(deviation.amount for deviation in deviations if deviation.unit == first.unit),
+        0,
+        first.unit,
+        detail,
+        [deviation.step for deviation in deviations],
+        shape=first.shape,
+    )
+    row = first.row
+    return replace(
+        judgement,
+        level=row.level if row else None,
+        row=row.row if row else None,
+        origin=row.origin if row else None,
+        exception=first.exception,
+    )

@@ -1,0 +1,577 @@
+"""Bind a model class that was cut out of a source as a `BufferFactory`.
+
+A class is driven in one of two ways:
+
+- `MethodsClass` calls the methods that get, set, clear and resize the payload.
+- `ForwardClass` calls the class in the engine's own order.  The class sets its buffer inside its
+  `embed_input_ids`, and reads and clears it inside its `forward`.  Both run unchanged, with the functions
+  that they import, over a language model that only records its arguments.  This shows what an engine really
+  reaches, and covers classes without get, set and clear.
+
+Both rehearse a class first, so that code which needs the rest of its package is refused, and is not judged
+as a faulty buffer.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from deepstack_harness.contract.case import LEVELS_ALONE, BufferRef
+from deepstack_harness.contract.protocols import Buffer
+from deepstack_harness.engines.cut_class import STORAGE, ClassCut
+from deepstack_harness.engines.cut_model import ModelCut, define_model, reason_at
+from deepstack_harness.engines.stand_ins import (
+    FORWARD_STAND_INS,
+    METHODS_STAND_INS,
+    NAMED_LEVELS,
+    PAYLOAD,
+    TOKEN_IDS,
+    DeepstackTower,
+    FirstRank,
+    ForwardBuffer,
+    ForwardHost,
+    Handing,
+    Host,
+    IntermediateTensors,
+    Layout,
+    LenientSettings,
+    RecordingModel,
+    Role,
+    Settings,
+    StageMissingLayer,
+    Surroundings,
+    VisionTower,
+    levels_in,
+    vllm_config,
+)
+from deepstack_harness.errors import Reason, SourceError, StepUnavailable, UsageError, passes_through
+from deepstack_harness.sources.source import buffer_of
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
+
+
+H = TypeVar("H", bound=Host)
+
+_STAND_INS = (Host, Settings, VisionTower, StageMissingLayer, IntermediateTensors, RecordingModel, FirstRank)
+_NAMES = frozenset(kind.__qualname__ for kind in (*_STAND_INS, ForwardHost))
+"""Python's "Kind.method() got an unexpected keyword argument" begins with one where a stand-in takes less."""
+
+
+@dataclass(frozen=True)
+class BoundClass(Generic[H]):
+    """A model class of one source; `host` is the class that was defined from `of`."""
+
+    of: ModelCut
+    host: type[H]
+
+    @property
+    def ref(self) -> BufferRef:
+        """The reference by which cases and rows name the class."""
+        return buffer_of(self.of.source, self.model_class)
+
+    @property
+    def label(self) -> str:
+        """The source's label, such as `vllm 0.22.1`."""
+        return self.of.source.label
+
+    @property
+    def model_class(self) -> str:
+        """The class's own name."""
+        return self.of.cut.class_name
+
+    @property
+    def filename(self) -> str:
+        """The file that the class was cut from, as tracebacks show it."""
+        return self.of.cut.filename
+
+    @property
+    def methods(self) -> Mapping[str, int]:
+        """The methods that were cut, and their lines."""
+        return self.of.cut.lines
+
+    def refusal(self, error: Exception, method: str = "") -> UsageError:
+        """Describe an error that comes of having cut the class out: file and line, class, and the error."""
+        text = f"{self.model_class}{method} cannot be run without the rest of its package: {error}"
+        return SourceError(reason_at(error, self.filename, text))
+
+    def refused(self, error: Exception) -> UsageError:
+        """Return an error that says what is wrong already as it is, and the refusal of any other."""
+        return error if isinstance(error, UsageError) else self.refusal(error)
+
+    def _instance(
+        self, config: Settings, dtype: torch.dtype, device: torch.device, prepare: Callable[[H], None]
+    ) -> H:
+        """Make an object: `prepare` gives it what is around the buffer, then its `__init__` runs.
+
+        dtype and device are the ambient ones, since the class names none.  Raises `UsageError`
+        that names file and line when `__init__` cannot be run.
+        """
+        instance = self.host.__new__(self.host)
+        try:
+            with _ambient(dtype, device):
+                prepare(instance)
+                type(instance).__init__(instance, **self._arguments(config))
+        except Exception as error:
+            raise self.refusal(error, ".__init__") from error
+        return instance
+
+    def _arguments(self, config: Settings) -> dict[str, object]:
+        """Return what the class's `__init__` takes of what an engine passes."""
+        known: dict[str, object] = {"vllm_config": config, "prefix": ""}
+        wanted = inspect.signature(self.host).parameters
+        return {name: value for name, value in known.items() if name in wanted}
+
+
+def misses_package(error: Exception) -> bool:
+    """Tell whether cut code missed something that only the whole package would have."""
+    return (
+        isinstance(error, UsageError)
+        or type(error) is NameError
+        or (isinstance(error, AttributeError) and isinstance(error.obj, _STAND_INS))
+        or (type(error) is TypeError and str(error).partition(".")[0] in _NAMES)
+    )
+
+
+@contextmanager
+def rehearsing(
+    refusal: Callable[[Exception], UsageError], misses: Callable[[Exception], bool] = misses_package
+) -> Iterator[None]:
+    """Raise the `refusal` of an error that comes of having cut code out, while code is called once.
+
+    Any other error is the code's own fault, and for the run to report: the block ends without it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if misses(error):
+            refused = refusal(error)
+            if refused is error:
+                raise
+            raise refused from error
+    except BaseException as error:  # SystemExit of a method is its own fault as well
+        if passes_through(error):
+            raise
+
+
+@contextmanager
+def _ambient(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
+    """Make `dtype` and `device` those of tensors that are made without naming any."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with device:
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class MethodsBuffer:
+    """The buffer of one model object; see `deepstack_harness.contract.protocols.Buffer`.
+
+    It has no `generation`: no release announces that storage moves.
+    """
+
+    def __init__(self, host: Host, cut: ClassCut, *, vision: bool, listed: bool = False) -> None:
+        """Take `host`, the object after the class's own `__init__`.
+
+        With `listed`, get answers a list or tuple of levels; else their names say which is which.
+        """
+        self._host = host
+        self._cut = cut
+        self.vision = vision
+        self._listed = listed
+
+    @property
+    def capacity(self) -> int:
+        """The number of rows of level 0 now; 0 while there is no storage."""
+        levels = cast("Sequence[Tensor] | None", getattr(self._host, STORAGE, None))
+        return 0 if levels is None or len(levels) == 0 else levels[0].size(0)
+
+    def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
+        """Return the class's answer, one (P, hidden) per level or None; see `Buffer.get`.
+
+        Raises `UsageError` when the levels cannot be told from the answer.
+        """
+        answer = self._call("get", tokens)
+        return None if answer is None else self._in_level_order(answer)
+
+    def set(self, payload: Tensor, /) -> None:
+        """Give a payload (levels, N, hidden) to the class; see `Buffer.set`."""
+        self._call("set", payload)
+
+    def clear(self, tokens: int, /) -> None:
+        """See `Buffer.clear`."""
+        self._call("clear", tokens)
+
+    def resize(self, tokens: int, /) -> None:
+        """See `Buffer.resize`."""
+        if "resize" not in self._cut.verbs:
+            raise StepUnavailable(f"{self._cut.class_name} has no method that resizes the buffer")
+        self._call("resize", tokens)
+
+    def where_returned(self, tokens: int) -> str:
+        """Call get once more and return the `FILE:LINE` of the `return` at which it answered.
+
+        For a diagnosis only: a get that resizes does so here too, and what a get raises is raised.
+        """
+        watch = _ReturnWatch(self._cut.filename, self._cut.verbs["get"])
+        before = sys.gettrace()
+        sys.settrace(watch.enter)
+        try:
+            self._call("get", tokens)
+        finally:
+            sys.settrace(before)
+        return f"{self._cut.filename}:{watch.line}"
+
+    def _call(self, verb: str, argument: object) -> object:
+        answer: object = getattr(self._host, self._cut.verbs[verb])(argument)
+        return answer
+
+    def _in_level_order(self, answer: object) -> tuple[Tensor, ...]:
+        """Order the levels by name, as the decoder looks them up: `deepstack_input_embeds_0`, `_1`, ..."""
+        tensors = getattr(answer, "tensors", answer)
+        if self._listed and isinstance(tensors, list | tuple):
+            return tuple(tensors)
+        if not isinstance(tensors, Mapping):
+            raise self._unordered(f"a {type(answer).__name__}")
+        names = [f"{STORAGE}_{level}" for level in range(len(tensors))]
+        if set(names) != tensors.keys():
+            raise self._unordered(f"the names {', '.join(map(str, tensors))}")
+        return tuple(tensors[name] for name in names)
+
+    def _unordered(self, answer: str) -> UsageError:
+        method = self._cut.verbs["get"]
+        text = (
+            f"{method} returns {answer} instead of {STORAGE}_0, {STORAGE}_1, ..: cannot tell the levels apart"
+        )
+        return SourceError(Reason(text, self._cut.filename, self._cut.lines[method]))
+
+
+class _ReturnWatch:
+    """A trace function (`sys.settrace`) that keeps the line on which one function returned last."""
+
+    def __init__(self, filename: str, function: str) -> None:
+        self._watched = (filename, function)
+        self.line = 0
+
+    def enter(self, frame: FrameType, _event: str, _argument: object) -> "TraceFunction | None":
+        """Follow the watched function's frame, and no other."""
+        entered = (frame.f_code.co_filename, frame.f_code.co_name)
+        return self._follow if entered == self._watched else None
+
+    def _follow(self, frame: FrameType, event: str, _argument: object) -> "TraceFunction":
+        if event == "return":
+            self.line = frame.f_lineno
+        return self._follow
+
+
+@dataclass(frozen=True)
+class MethodsClass(BoundClass[Host]):
+    """A class whose buffer is driven by its methods.
+
+    `dataclasses.replace(bound, surroundings=...)` builds the model in another way.
+    """
+
+    surroundings: Surroundings = field(default_factory=Surroundings)
+    listed = False
+    """Levels without names, in the order of a list."""
+
+    def __call__(
+        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
+    ) -> MethodsBuffer:
+        """Run the class's own allocation: per level a (capacity, hidden) tensor, in most releases.
+
+        Raises `UsageError` that names file and line when its `__init__` cannot be run.
+        """
+        instance = self._instance(
+            self._config(capacity, hidden, levels, dtype, device),
+            dtype,
+            device,
+            lambda host: host.surround(self.surroundings.tower, self._visual()),
+        )
+        return MethodsBuffer(instance, self.of.cut, vision=self.surroundings.vision, listed=self.listed)
+
+    def rehearse(self) -> None:
+        """Call each method once, and refuse a class that misses something.
+
+        In the middle of a run that would look like a fault of the buffer.  Raises `UsageError`
+        when a method needs what only the whole package has.
+        """
+        buffer = self(4, 5, 2, dtype=torch.float32, device=torch.device("cpu"))
+        with rehearsing(self.refused, self._misses):
+            buffer.set(torch.ones(2, 3, 5))
+            self._check_storage(buffer)
+            buffer.get(3)
+            buffer.clear(3)
+
+    def _config(
+        self, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
+    ) -> Settings:
+        """Return the settings that the engine passes to the class."""
+        model = self.of.model
+        return vllm_config(
+            capacity, hidden, levels, nested=model.nested, dtype=dtype, device=device,
+            settings=model.parts.settings,
+        )  # fmt: skip
+
+    def _misses(self, error: Exception) -> bool:
+        """Tell whether a method missed something that only the whole package would have."""
+        return misses_package(error)
+
+    def _check_storage(self, buffer: MethodsBuffer) -> None:
+        try:
+            capacity = buffer.capacity
+        except (AttributeError, LookupError, TypeError):
+            capacity = 0
+        if not capacity:
+            raise SourceError(
+                Reason(f"{self.model_class} keeps no rows per level in self.{STORAGE}", self.filename)
+            )
+
+    def _visual(self) -> nn.Module | None:
+        """Return the vision tower, or what this release has in the place of a tower that is skipped."""
+        if self.surroundings.vision:
+            return VisionTower()
+        return StageMissingLayer() if "StageMissingLayer" in self.of.cut.replaced.values() else None
+
+
+def define_methods(
+    cut: ModelCut,
+    kind: type[MethodsClass] = MethodsClass,
+    host: type[Host] = Host,
+    stand_ins: Mapping[str, object] = METHODS_STAND_INS,
+) -> MethodsClass:
+    """Define a class that was cut by its methods, over `host`, and rehearse it.
+
+    `kind` knows the settings of the engine.  Raises `UsageError` for a class that cannot be run without its
+    package.
+    """
+    bound = kind(cut, define_model(cut, host, {**stand_ins, **cut.model.parts.stand_ins}))
+    bound.rehearse()
+    return bound
+
+
+@dataclass(frozen=True)
+class ForwardModels(BoundClass[ForwardHost]):
+    """A class whose objects have a language model that records, in whatever way they are driven."""
+
+    def __call__(
+        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
+    ) -> Buffer:
+        """Run the class's own allocation: per level a (capacity, hidden) tensor, in most releases."""
+        raise NotImplementedError
+
+    def model(
+        self,
+        capacity: int,
+        hidden: int,
+        levels: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        handing: Handing | None = NAMED_LEVELS,
+    ) -> ForwardHost:
+        """Make an object of the class, whose language model finds the payload where `handing` says.
+
+        Without `handing` it keeps copies of all that it is given.
+
+        Raises `UsageError` that names file and line when its `__init__` cannot be run.
+        """
+
+        def prepare(host: ForwardHost) -> None:
+            host.surround(Surroundings().tower, DeepstackTower(levels))
+            host.stand_in(self.of.cut.stood_in or (), levels)
+            host.accompany(RecordingModel(hidden, dtype, device, self.of.model.parts.answer, handing))
+
+        config = _config(self.of, capacity, hidden, levels, dtype, device)
+        return self._instance(config, dtype, device, prepare)
+
+
+_TRIED_LEVELS, _TRIED_ROWS, _TRIED_HIDDEN = LEVELS_ALONE, 2, 5
+"""Sizes of a rehearsal.  They differ, so that the layout of a payload that is one tensor shows."""
+_AROUND = frozenset({"input_ids", "positions", "intermediate_tensors", "inputs_embeds"})
+"""Arguments of a language model that every engine passes."""
+
+
+@dataclass(frozen=True)
+class ForwardClass(ForwardModels):
+    """A class whose buffer is driven by its own `embed_input_ids` and `forward`.
+
+    `handing` says how it takes a payload and hands it on, as its rehearsal showed.
+    """
+
+    handing: Handing = NAMED_LEVELS
+
+    @override
+    def __call__(
+        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
+    ) -> ForwardBuffer:
+        """Run the class's own allocation: per level a (capacity, hidden) tensor, in most releases.
+
+        Raises `UsageError` that names file and line when its `__init__` cannot be run.
+        """
+        handing = self.handing.of_width(hidden)
+        return ForwardBuffer(
+            self.model(capacity, hidden, levels, dtype=dtype, device=device, handing=handing), handing
+        )
+
+    def rehearse(self) -> "ForwardClass":
+        """Run a profile run, a text step and a visual step; return the class as it takes and hands a payload.
+
+        Embeddings are given with the features that replace a token's own and without, and as each kind of
+        token, until the levels arrive.  Raises `UsageError` where a method needs what only the whole package
+        has: in the middle of a run that would look like a fault of the class.  Raises it too where what a
+        class hands on is no payload.
+        """
+        tried = [
+            replace(NAMED_LEVELS, required=False, main_features=main, token=token)
+            for main in (self.of.model.main_features, not self.of.model.main_features)
+            for token in TOKEN_IDS.values()
+        ]
+        raised: list[Exception] = []
+        seen = [each for handing in tried for each in self._arrivals(handing, raised)]
+        for wanted in (_Given.PAYLOAD, _Given.LEVELS):
+            if accepted := [handing for handing, given in seen if given is wanted]:
+                return replace(self, handing=accepted[0])
+        if self.of.cut.stood_in is None and _names_argument(self.host.forward, PAYLOAD):
+            # It loses its payload by itself, or raises: for the run to report.
+            named = [handing for handing, _ in seen if handing.place == PAYLOAD]
+            return replace(self, handing=(named or tried)[0])
+        why = f": {raised[-1]}" if raised else ""
+        text = f"{self.model_class} was given a payload, and hands no rows of it to its language model{why}"
+        raise SourceError(Reason(text, self.filename))
+
+    def _arrivals(self, handing: Handing, raised: list[Exception]) -> Iterator[tuple[Handing, "_Given"]]:
+        """Yield what reached the language model of a visual step, for each argument that it was given.
+
+        Errors of the class's own are added to `raised`.
+        """
+        host = self.model(
+            4, _TRIED_HIDDEN, _TRIED_LEVELS, dtype=torch.float32, device=torch.device("cpu"), handing=None
+        )
+        buffer = ForwardBuffer(host, handing)
+        payload = 1.0 + torch.arange(_TRIED_LEVELS * _TRIED_ROWS * _TRIED_HIDDEN, dtype=torch.float32)
+        payload = payload.view(_TRIED_LEVELS, _TRIED_ROWS, _TRIED_HIDDEN)
+        steps: tuple[Callable[[], object], ...] = (
+            lambda: buffer.get(4),
+            lambda: buffer.begin_step(3, profile=False),
+            lambda: buffer.get(4),
+            lambda: buffer.set(payload),
+            lambda: buffer.get(_TRIED_ROWS),
+        )
+        for step in steps:
+            with rehearsing(self.refusal, partial(_note_error, raised)):
+                step()
+        arguments = host.language_model.arguments
+        for place, value in arguments.items():
+            if place not in _AROUND:
+                roles = tuple((each, _role(given, each == place)) for each, given in arguments.items())
+                yield _layout_of(replace(handing, place=place, roles=roles), value, payload)
+
+
+def _note_error(raised: list[Exception], error: Exception) -> bool:
+    """Tell whether code missed its package; keep the error of code that did not."""
+    missed = misses_package(error)
+    if not missed:
+        raised.append(error)
+    return missed
+
+
+def _names_argument(function: Callable[..., object], name: str) -> bool:
+    """Tell whether a function calls another one with a keyword."""
+    names = (each for each in function.__code__.co_consts if isinstance(each, tuple))
+    return any(name in each for each in names)
+
+
+class _Given(Enum):
+    """One argument of a language model: the payload itself, levels of its shape, or something else."""
+
+    PAYLOAD = auto()
+    LEVELS = auto()
+    OTHER = auto()
+
+
+def _layout_of(handing: Handing, value: object, payload: Tensor) -> tuple[Handing, _Given]:
+    """Return the layout in which `value` holds levels like those of `payload`, (levels, N, hidden)."""
+    nearest = (handing, _Given.OTHER)
+    for layout in Layout if isinstance(value, Tensor) else (None,):
+        laid_out = replace(handing, layout=layout, sample=value)
+        try:
+            levels = levels_in(value, laid_out.of_width(payload.size(2))) or ()
+        except (UsageError, RuntimeError, IndexError):
+            continue
+        if len(levels) != len(payload) or any(not _is_like(each, payload[0]) for each in levels):
+            continue
+        if all(map(torch.equal, levels, payload)):
+            return laid_out, _Given.PAYLOAD
+        nearest = (laid_out, _Given.LEVELS)
+    return nearest
+
+
+def _role(value: object, is_payload: bool) -> Role:
+    """Return what an argument of a language model is."""
+    if is_payload:
+        return Role.PAYLOAD
+    if not isinstance(value, Tensor):
+        return Role.OTHER
+    return Role.HIDDEN if value.is_floating_point() else Role.POSITIONS
+
+
+def _is_like(value: object, level: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.shape == level.shape
+
+
+def define_forward(cut: ModelCut) -> ForwardClass:
+    """Define a class that was cut by its forward, and rehearse it.
+
+    A class that cannot be run without its package is tried again with stand-ins for the parts that cannot
+    be built (`ModelCut.fallback`).  Raises `UsageError` where that fails too.
+    """
+    try:
+        return _define_rehearsed(cut)
+    except UsageError:
+        with suppress(UsageError):
+            if cut.fallback is not None:
+                return _define_rehearsed(cut.fallback)
+        raise
+
+
+def _define_rehearsed(cut: ModelCut) -> ForwardClass:
+    stand_ins = {**FORWARD_STAND_INS, **cut.model.parts.stand_ins}
+    return ForwardClass(cut, define_model(cut, ForwardHost, stand_ins)).rehearse()
+
+
+def _config(
+    cut: ModelCut, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
+) -> Settings:
+    """Return the engine's settings, with what embedding and Granite's layout ask for.
+
+    Granite adds a level before each layer in `deepstack_layer_map` (pairs of a layer of the tower
+    and one of the decoder), then in `spatial_target_layers`: here level i goes to layer i, the
+    last one being spatial.
+    """
+    last = levels - 1
+    config = vllm_config(
+        capacity,
+        hidden,
+        levels,
+        nested=cut.model.nested,
+        dtype=dtype,
+        device=device,
+        settings=cut.model.parts.settings,
+        deepstack_layer_map=[[level, level] for level in range(last)],
+        spatial_target_layers=[last],
+        **TOKEN_IDS,
+    )
+    return config if cut.cut.stood_in is None else LenientSettings(config, cut.cut.optional)

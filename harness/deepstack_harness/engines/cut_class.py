@@ -1,0 +1,393 @@
+"""Cut the deepstack buffer out of a model class, and compile it unchanged.
+
+These parts are cut: the methods that get, set, clear and resize the buffer; the methods of the same class
+that they call; the statements of `__init__` that allocate what they read (`slice_init`); and the module's
+own helpers and constants that all of these name (`extract`).
+
+`slice_init` is a backward slice.  Statements are kept as they are, inside their own `if`, `with` and `for`,
+so that the slice gives the attributes of the buffer the values that the whole `__init__` would give them.
+The rest, which builds a model of billions of weights, is left out.
+"""
+
+import ast
+import copy
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import CodeType
+from typing import cast
+
+from deepstack_harness.engines.extract import extract
+from deepstack_harness.engines.syntax import (
+    ANY_OF_SELF,
+    Function,
+    Members,
+    NoBuffer,
+    asked_with_default,
+    binds,
+    class_named,
+    members_of,
+    own_methods_called,
+    reads,
+    required,
+    writes,
+)
+from deepstack_harness.errors import Reason, SourceError
+from deepstack_harness.sources.source import SourceFile
+
+Block = tuple[ast.AST, ...]
+Writes = Callable[[ast.AST], frozenset[str]]
+
+_PARTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+_BLOCKS = (
+    ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith,
+    ast.Try, ast.TryStar, ast.ExceptHandler, ast.Match, ast.match_case,
+)  # fmt: skip
+_LEAVES_BLOCK = (ast.Raise, ast.Break, ast.Continue)
+
+
+def slice_init(init: Function, needed: Collection[str], given: Collection[str], writes: Writes) -> Function:
+    """Return a copy of `init` without the statements that do not matter to the names in `needed`.
+
+    Names in `given` (such as `self.visual`) exist already: nothing is kept for them.  `writes`
+    returns the names that a statement changes.  Checks that only raise are left out.
+    """
+    kept = _Slice(init, set(needed), set(given), writes).kept()
+    return cast(Function, _pruned_block(init, kept))
+
+
+class _Slice:
+    """Statements to keep: those that write a needed name, whose own reads are then needed too."""
+
+    def __init__(self, init: Function, needed: set[str], given: set[str], writes: Writes) -> None:
+        self._statements = list(_walk(init.body, ()))
+        self._needed = needed | {ANY_OF_SELF}
+        self._given = given
+        self._writes = writes
+        self._kept: set[ast.AST] = set()
+
+    def kept(self) -> set[ast.AST]:
+        """Return all nodes to keep: pass over the statements until a pass adds none."""
+        before = -1
+        while before != len(self._kept):
+            before = len(self._kept)
+            for statement, around in self._statements:
+                if statement not in self._kept and self._matters(statement, around):
+                    self._keep(statement, *around)
+        return self._kept
+
+    def _keep(self, *nodes: ast.AST) -> None:
+        for node in nodes:
+            choices = (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))
+            self._kept.update((node, *choices))
+            parts = [part for each in (node, *choices) for part in _own_parts(each)]
+            self._needed |= {name for part in parts for name in reads(part)}
+
+    def _matters(self, node: ast.AST, around: Block) -> bool:
+        if isinstance(node, ast.Return) or _is_base_init(node):
+            return True
+        if isinstance(node, _LEAVES_BLOCK):
+            return bool(around) and around[-1] in self._kept
+        changed = {name for part in _own_parts(node) for name in self._writes(part)}
+        return bool(changed & self._needed - self._given)
+
+
+def _walk(nodes: Iterable[ast.AST], around: Block) -> Iterator[tuple[ast.AST, Block]]:
+    """Yield every statement, handler and case, with the blocks it stands in, outermost first."""
+    for node in nodes:
+        yield node, around
+        if isinstance(node, _BLOCKS):
+            inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, _PARTS)]
+            yield from _walk(inner, (*around, node))
+
+
+def _own_parts(node: ast.AST) -> list[ast.AST]:
+    """Return what runs at the node itself: a statement, or the test, items, subject or type of a block."""
+    if not isinstance(node, _BLOCKS):
+        return [node]
+    return [child for child in ast.iter_child_nodes(node) if not isinstance(child, _PARTS)]
+
+
+def _is_base_init(node: ast.AST) -> bool:
+    """Tell whether a statement is `super().__init__()`, or the same by a base's name."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="__init__"))):
+            return True
+    return False
+
+
+def _pruned(node: ast.AST, kept: set[ast.AST]) -> ast.AST:
+    """Return a statement as it is, or a copy of a block with only what is kept inside it."""
+    return _pruned_block(node, kept) if isinstance(node, _BLOCKS) else node
+
+
+def _pruned_block(node: ast.AST, kept: set[ast.AST]) -> ast.AST:
+    copied = copy.copy(node)
+    for part, inner in ast.iter_fields(node):
+        if part in {"body", "orelse", "finalbody", "handlers", "cases"} and inner:
+            left = [_pruned(each, kept) for each in inner if each in kept]
+            setattr(copied, part, left or [ast.copy_location(ast.Pass(), inner[0])])
+    return copied
+
+
+HOST = "__deepstack_host__"
+"""The name of the class that takes the place of the model class's bases."""
+
+STORAGE = "deepstack_input_embeds"
+"""The word that the methods' names share, the attribute of the rows, and the start of the levels' names."""
+
+_VERBS = {verb: re.compile(rf"_{verb}_\w*{STORAGE}\w*") for verb in ("get", "set", "clear", "resize")}
+_NEEDED_VERBS = frozenset({"get", "set", "clear"})
+
+
+@dataclass(frozen=True)
+class ClassCut:
+    """A compiled module that defines the class `class_name`, derived from `HOST`.
+
+    `verbs` names the class's method for each of get, set, clear and resize.  `lines` has every
+    method that was cut, with its line.  `replaced` maps each name that needs a stand-in to the
+    imported name, and `foreign` has the names of other packages, each with the sentence that refuses whoever
+    uses it.  `of_host` has the attributes that nothing in the cut sets, each with the sentence that refuses
+    the class where the host lacks it.  `stood_in` are attributes whose allocation was left out, since it
+    cannot be built, or None; `optional` are names that the code asks for with a default of its own.
+    """
+
+    class_name: str
+    filename: str
+    code: CodeType
+    verbs: Mapping[str, str]
+    lines: Mapping[str, int]
+    replaced: Mapping[str, str]
+    of_host: Mapping[str, Reason]
+    foreign: Mapping[str, Reason] = field(default_factory=dict)
+    stood_in: frozenset[str] | None = None
+    optional: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Outside:
+    """The code around a class: attributes that instances have before `__init__` runs, and those it reads."""
+
+    given: Collection[str]
+    reads: Collection[str] = ()
+
+
+@dataclass(frozen=True)
+class CutOptions:
+    """What a cut keeps, and what it leaves to a rehearsal.
+
+    Without `init` nothing of the class's `__init__` is kept, and what the methods read has to be given.
+    Names of other packages are refused, or, where they `may_be_foreign`, refuse whoever uses them.
+    `stood_in` are attributes that stand-ins replace; None where the class allocates all of them itself.
+    """
+
+    init: bool = True
+    may_be_foreign: bool = False
+    stood_in: frozenset[str] | None = None
+
+
+STRICT = CutOptions()
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """The contribution of a base class in another file: its parsed members, and how it was cut."""
+
+    members: Members
+    cut: ClassCut
+
+
+def cut_class(
+    file: SourceFile,
+    class_name: str,
+    *,
+    outside: Outside,
+    stand_ins: Collection[str],
+    inherited: Inherited | None = None,
+    verbs: Mapping[str, str] | None = None,
+    options: CutOptions = STRICT,
+) -> ClassCut:
+    """Cut the buffer of `class_name` out of `file`.
+
+    `outside` says what is given and read around the class, `stand_ins` are the imported names that can
+    be replaced, `inherited` a base class that was cut from another file.  `verbs` names the methods to cut,
+    where they are not get, set and clear.  Raises `NoBuffer` when there is nothing to cut, and another
+    `UsageError`, with file and line, for what does not parse or cannot be supplied.
+    """
+    definition = class_named(file, class_name)
+    own = members_of(definition, file)
+    outside = replace(outside, given={*outside.given, *(options.stood_in or ())})
+    buffer = _BufferMembers(definition, own, file.filename, outside, inherited, verbs, init=options.init)
+    reduced = buffer.reduced()
+    extracted = extract(
+        file, reduced, stand_ins=stand_ins, given={HOST}, may_be_foreign=options.may_be_foreign
+    )
+    lines = {
+        node.name: node.lineno
+        for node in reduced.body
+        if isinstance(node, Function) and node.name != "__init__"
+    }
+    if inherited is not None:
+        lines = {**inherited.cut.lines, **lines}
+    return ClassCut(
+        class_name, file.filename, extracted.code, buffer.verbs, lines, extracted.replaced, buffer.of_host,
+        extracted.foreign, options.stood_in, asked_with_default(reduced),
+    )  # fmt: skip
+
+
+def allocated(
+    file: SourceFile, class_name: str, verbs: Mapping[str, str], given: Collection[str]
+) -> frozenset[str]:
+    """Return the attributes that `__init__` sets and only other methods read, without `self.`.
+
+    `verbs` names the methods that are called; what they store themselves is storage, and not among these.
+    """
+    members = members_of(class_named(file, class_name), file)
+    names, todo = set[str](), set(verbs.values())
+    while todo:
+        nodes = [node for name in todo for node in members.get(name, ())]
+        names |= todo
+        todo = {name for node in nodes for name in own_methods_called(node)} - names
+    functions = [node for name in names for node in members.get(name, ()) if isinstance(node, Function)]
+    stored = {name for function in functions for node in function.body for name in writes(node)}
+    read = {name for function in functions for name in reads(function)} - stored
+    inits = [node for node in members.get("__init__", ()) if isinstance(node, Function)]
+    bound = {name for init in inits for node in init.body for name in binds(node)}
+    attributes = {name.removeprefix("self.") for name in read & bound if name.startswith("self.")}
+    return frozenset(attributes - set(given))
+
+
+class _BufferMembers:
+    """Members of one class that belong to its buffer."""
+
+    def __init__(
+        self,
+        definition: ast.ClassDef,
+        members: Members,
+        filename: str,
+        outside: Outside,
+        inherited: Inherited | None,
+        verbs: Mapping[str, str] | None,
+        *,
+        init: bool,
+    ) -> None:
+        self._definition = definition
+        self._own = {id(node) for nodes in members.values() for node in nodes}
+        self._members = {**(inherited.members if inherited else {}), **members}
+        theirs = inherited.members.get("__init__", ()) if inherited else ()
+        self._inherited_init = [node for node in theirs if isinstance(node, Function)]
+        self._filename = filename
+        self._given = {f"self.{name}" for name in outside.given}
+        self._read_outside = {f"self.{name}" for name in outside.reads}
+        self.verbs = self._find_verbs() if verbs is None else self._named(verbs)
+        self._init = self._find_init() if init else self._no_init()
+        self._body = self._needed_members()
+        self.of_host = self._unset_attributes()
+
+    def reduced(self) -> ast.ClassDef:
+        """Return the class with nothing but its buffer, over `HOST`."""
+        reduced = copy.copy(self._definition)
+        reduced.bases = [ast.copy_location(ast.Name(HOST, ast.Load()), self._definition)]
+        reduced.keywords, reduced.decorator_list = [], []
+        own = [node for node in self._body if id(node) in self._own or node is self._body[-1]]
+        reduced.body = sorted(own, key=lambda node: node.lineno)
+        return reduced
+
+    def _find_verbs(self) -> dict[str, str]:
+        methods = {verb: self._method_named(verb, pattern) for verb, pattern in _VERBS.items()}
+        verbs = {verb: name for verb, name in methods.items() if name}
+        if lacking := sorted(_NEEDED_VERBS - verbs.keys()):
+            names = ", ".join(f"_{verb}_{STORAGE}" for verb in lacking)
+            raise NoBuffer(self._reason(f"class {self._definition.name} has no {names}"))
+        return verbs
+
+    def _named(self, verbs: Mapping[str, str]) -> dict[str, str]:
+        if lacking := sorted(set(verbs.values()) - self._members.keys()):
+            raise NoBuffer(self._reason(f"class {self._definition.name} has no {', '.join(lacking)}"))
+        return dict(verbs)
+
+    def _method_named(self, verb: str, pattern: re.Pattern[str]) -> str | None:
+        names = [name for name in self._members if pattern.fullmatch(name)]
+        exact = f"_{verb}_{STORAGE}"
+        if len(names) > 1 and exact not in names:
+            raise SourceError(
+                self._reason(f"cannot tell which of {', '.join(names)} should {verb} the buffer")
+            )
+        return exact if exact in names else next(iter(names), None)
+
+    def _find_init(self) -> Function:
+        for node in self._members.get("__init__", ()):
+            if isinstance(node, Function):
+                return node
+        raise NoBuffer(
+            self._reason(f"class {self._definition.name} has no __init__ that allocates the buffer")
+        )
+
+    def _reason(self, text: str) -> Reason:
+        """Return a reason with the place of the class."""
+        return Reason(text, self._filename, self._definition.lineno)
+
+    def _no_init(self) -> Function:
+        """Return an `__init__` that does nothing, at the place of the class."""
+        made = ast.parse("def __init__(self): pass").body[0]
+        assert isinstance(made, ast.FunctionDef)
+        for node in ast.walk(made):
+            ast.copy_location(node, self._definition)
+        return made
+
+    def _needed_members(self) -> list[ast.stmt]:
+        """Return the buffer's methods, what they call and read, and last the slice of `__init__`."""
+        names = set(self.verbs.values())
+        while True:
+            nodes = [node for name in sorted(names) for node in self._members[name]]
+            init = self._slice({name for node in nodes for name in reads(node)} | self._read_outside)
+            used = {name for node in (*nodes, init) for name in reads(node)}
+            of_class = {name for name in self._members if f"self.{name}" in used - self._given}
+            more = of_class - names - {"__init__"}
+            if not more:
+                return [*nodes, init]
+            names |= more
+
+    def _slice(self, read: set[str]) -> Function:
+        of_instances = {name for name in read if "." in name}  # `x` is another variable in every method
+        return slice_init(self._init, of_instances, self._given, self._writes)
+
+    def _writes(self, node: ast.AST) -> frozenset[str]:
+        """Return what a statement changes, by the methods of the class that it calls too."""
+        changes, called, done = writes(node), own_methods_called(node), set[str]()
+        while todo := called - done:
+            done |= todo
+            bodies = [
+                each for name in todo for each in self._members.get(name, ()) if isinstance(each, Function)
+            ]
+            changed = {name for method in bodies for inner in method.body for name in writes(inner)}
+            changes |= {name for name in changed if name.startswith("self.")}
+            called |= {name for method in bodies for name in own_methods_called(method)}
+        return changes
+
+    def _unset_attributes(self) -> dict[str, Reason]:
+        """Return the attributes that are read and that nothing in the cut sets, with a refusal for each."""
+        functions = [node for node in self._body if isinstance(node, Function)]
+        bound = {
+            name
+            for function in (*functions, *self._inherited_init)
+            for inner in function.body
+            for name in binds(inner)
+        }
+        there = bound | self._given | {f"self.{name}" for name in self._members}
+        if ANY_OF_SELF in there:
+            return {}
+        refusals: dict[str, Reason] = {}
+        for function in functions:
+            for name, line in required(function).items():
+                if name not in there:
+                    refusals.setdefault(name.removeprefix("self."), self._lacks(function, name, line))
+        return refusals
+
+    def _lacks(self, function: Function, name: str, line: int) -> Reason:
+        return Reason(
+            f"{self._definition.name}.{function.name} needs {name}, "
+            "which its __init__ does not set: it cannot be supplied",
+            self._filename,
+            line,
+        )

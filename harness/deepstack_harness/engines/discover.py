@@ -1,0 +1,632 @@
+"""Find every deepstack class of a source by what it does, and cut it.  Nothing of the source runs.
+
+Engines carry a payload in one of three ways:
+
+- A class keeps it between calls (`find_cuts`): its `forward`, its own or an inherited one, passes
+  `deepstack_input_embeds` (or the engine's name for it) to the language model without being given it.
+- The payload is an argument of the text model (`find_argument_cuts`).  Three parts are cut: the text model,
+  whose `forward` adds the payload; the function that writes a step's payload; and the runner that captures
+  and replays the text model.
+- Functions split the payload over ranks (`find_split_cuts`).
+"""
+
+import ast
+import gc
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+from deepstack_harness.engines.carriers import EMBED, FORWARD, Carrier, find_carrier
+from deepstack_harness.engines.cut_class import STORAGE
+from deepstack_harness.engines.cut_model import (
+    BY_FORWARD,
+    BY_METHODS,
+    PLAIN_PARTS,
+    EngineParts,
+    ModelClass,
+    ModelCut,
+    PatchCut,
+    Way,
+    cut_model,
+    methods_called,
+)
+from deepstack_harness.engines.extract import HelperCut, cut_function
+from deepstack_harness.engines.syntax import (
+    Function,
+    NoBuffer,
+    class_named,
+    members_of,
+    package_imports,
+    parse,
+)
+from deepstack_harness.engines.text_model import (
+    TextCut,
+    arguments_of,
+    attributes_of,
+    classes_made,
+    is_compiled,
+)
+from deepstack_harness.errors import Reason, UsageError, reason_of
+from deepstack_harness.sources.source import (
+    DEPTH,
+    MOST_DEPTH,
+    NoSuchMember,
+    Source,
+    SourceFile,
+)
+
+SINCE = "this release"
+
+
+@dataclass(frozen=True)
+class ClassPart:
+    """Methods of one class that an engine is driven by: the names that are cut, and those that are given.
+
+    `settings` are the engine's options that lead to the class, where they are not those of its orders, and
+    `note` is a sentence about the class for whoever reads a verdict about it.
+    """
+
+    member: str
+    class_name: str
+    way: Way
+    settings: str = ""
+    note: str = ""
+
+    @property
+    def model(self) -> ModelClass:
+        """The class, as `cut_model` takes it."""
+        return ModelClass(self.member, self.class_name, SINCE)
+
+
+@dataclass(frozen=True)
+class Writer:
+    """The function that writes the payload of a step; `given` are names of ours in the place of its own."""
+
+    member: str
+    function: str
+    stand_ins: frozenset[str]
+    given: frozenset[str]
+
+
+@dataclass(frozen=True)
+class ArgumentFiles:
+    """The places of an engine whose payload is the argument `argument` of its text models.
+
+    `text` says how a text model is cut, `wrapper` is the class that the writer asks about a payload, and
+    `replay` has the runners, newest first, or is a sentence that says why there is none.  `slots` is the file
+    that registers the inputs of a captured graph by their names.  `members` are the files of text models,
+    where they do not lie right in `folder`.  A class is judged if its method `adds` is given `argument` and
+    reads `self.KEEPS`.
+    """
+
+    argument: str
+    folder: str
+    text: Way
+    replay: tuple[ClassPart, ...] | str
+    wrapper: ClassPart | None = None
+    writer: Writer | None = None
+    slots: str = ""
+    members: tuple[str, ...] = ()
+    adds: str = "forward"
+    keeps: str = "layers"
+
+
+@dataclass(frozen=True)
+class ArgumentCut:
+    """One text model of a source with its engine around it, cut and compiled.
+
+    An engine whose text models are given mask and levels as they come has neither `wrapper` nor `writer`.
+    `replay` is a sentence where the source has no runner that can be driven; `replay_verbs` names its
+    methods: `get` captures the text model, and is missing where no graph stands in for the model; `set` runs
+    a step that replays it.  `has_slot` says that the payload is registered as an input of captured graphs.
+    `replayed_at` is the place of the replay, `MEMBER:FIRST-LAST`, and `replay_settings` and
+    `replay_note` are the settings and the note of the runner.
+    """
+
+    text: ModelCut
+    wrapper: ModelCut | None
+    writer: HelperCut | None
+    replay: ModelCut | Reason
+    argument: str
+    replay_verbs: Mapping[str, str] = field(default_factory=dict)
+    has_slot: bool = False
+    replayed_at: str = ""
+    replay_settings: str = ""
+    replay_note: str = ""
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """The class that a splitter asks for the part of a rank, in one of the files right in `folders`."""
+
+    folders: tuple[str, ...]
+    class_name: str
+    way: Way
+
+
+@dataclass(frozen=True)
+class SplitFiles:
+    """The place of a splitter: the function `function`, in the files right in `folders` that name it.
+
+    Releases that lack one of the folders have another one.  `given` are names that the function finds
+    instead of its own, and `parallel` is the class that it asks.
+    """
+
+    folders: tuple[str, ...]
+    function: str
+    given: frozenset[str] = frozenset()
+    parallel: Parallel | None = None
+
+
+@dataclass(frozen=True)
+class SplitCut:
+    """A splitter of a source, cut and compiled."""
+
+    function: HelperCut
+    parallel: ModelCut | None
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The place of a package's model files: a folder, and a word that all files of interest have.
+
+    `known` are the classes of which more is known than their names; `parts` are those of the engine.
+    `payload_argument` is the argument by which a class passes its payload to its language model.  `methods`
+    and `forward` say how a class is cut; None for a `forward` that is never driven.
+    """
+
+    folder: str
+    word: str
+    known: Sequence[ModelClass] = ()
+    parts: EngineParts = PLAIN_PARTS
+    payload_argument: str = STORAGE
+    methods: Way = BY_METHODS
+    forward: Way | None = BY_FORWARD
+
+
+@dataclass(frozen=True)
+class FoundCut:
+    """One class that was found, cut in both ways: `BY_METHODS` and `BY_FORWARD`.
+
+    An engine whose payload is an argument, or one that splits it over ranks, is cut as a whole in place of
+    methods.  A reason stands where a way cannot be taken, None where no class of the engine is
+    driven so; `note` says what the class shares with another one.  `patch` is what a plugin does to the
+    class.
+    """
+
+    model_class: str
+    member: str
+    methods: ModelCut | ArgumentCut | SplitCut | Reason
+    forward: ModelCut | Reason | None
+    note: str = ""
+    patch: PatchCut | None = None
+    text: TextCut | str = ""
+
+
+@dataclass(frozen=True)
+class _SourceClass:
+    """A class statement, and the file it stands in."""
+
+    node: ast.ClassDef
+    member: str
+    file: SourceFile
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its file and its name, which no other class has both of."""
+        return self.member, self.node.name
+
+    @property
+    def bases(self) -> list[str]:
+        return [base.id for base in self.node.bases if isinstance(base, ast.Name)]
+
+    def method(self, name: str) -> ast.FunctionDef | None:
+        methods = (node for node in self.node.body if isinstance(node, ast.FunctionDef) and node.name == name)
+        return next(methods, None)
+
+
+def find_cuts(source: Source, files: ModelFiles) -> list[FoundCut]:
+    """Find and cut all deepstack classes, in the order of their files.
+
+    Raises `UsageError` for a file that does not parse, and for bases or expressions that are nested too
+    deeply, `MachineError` when the source cannot be fetched.
+    """
+    with collector_paused(), depth_limited(source):
+        finder = _Finder(source, files, list(_classes(source, files)))
+        return finder.cuts()
+
+
+@contextmanager
+def depth_limited(source: Source) -> Iterator[None]:
+    """Set the limit on depth for a while, and turn its error into a `UsageError` that names the source."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, min(DEPTH.value(), MOST_DEPTH)))
+    try:
+        yield
+    except RecursionError:
+        raise UsageError(
+            f"{source.label} has classes or expressions that are nested too deeply: {DEPTH.advice}, "
+            f"up to {MOST_DEPTH:,}"
+        ) from None
+    finally:
+        sys.setrecursionlimit(before)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause Python's collector: it would visit hundreds of thousands of nodes that stay, again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _classes(source: Source, files: ModelFiles) -> Iterator[_SourceClass]:
+    """Yield every class of the files that have the engine's word, or a method that may store a payload."""
+    words = (files.word, f"def {EMBED}(")
+    for member in sorted({member for word in words for member in source.mentioning(files.folder, word)}):
+        file = source.read(member)
+        for node in parse(file).body:
+            if isinstance(node, ast.ClassDef):
+                yield _SourceClass(node, member, file)
+
+
+class _Finder:
+    """The classes of one source, each cut once, base classes first."""
+
+    def __init__(self, source: Source, files: ModelFiles, classes: Sequence[_SourceClass]) -> None:
+        self._source = source
+        self._files = files
+        self._classes = {source_class.place: source_class for source_class in classes}
+        self._named = {source_class.node.name: source_class for source_class in classes}
+        self._done: dict[tuple[str, str], FoundCut] = {}
+        self._carriers: dict[tuple[str, str], Carrier | None] = {}
+
+    def cuts(self) -> list[FoundCut]:
+        """Cut every class that keeps a payload; classes of one name get the name of their folder too."""
+        carriers = [
+            source_class for source_class in self._classes.values() if self.keeps_payload(source_class)
+        ]
+        names = Counter(source_class.node.name for source_class in carriers)
+        return [
+            self.cut(source_class)
+            if names[source_class.node.name] == 1
+            else replace(self.cut(source_class), model_class=_qualified_name(source_class, carriers))
+            for source_class in carriers
+        ]
+
+    def keeps_payload(self, source_class: _SourceClass) -> bool:
+        """Tell whether the class hands its payload on without being given it.
+
+        It does by the name of the argument that it hands to its language model, or by its shape.
+        """
+        forward = self._inherited_method(source_class, FORWARD, ())
+        if forward is None:
+            return False
+        given = {argument.arg for argument in (*forward.args.args, *forward.args.kwonlyargs)}
+        payload_argument = self._files.payload_argument
+        named = payload_argument not in given and any(
+            isinstance(node, ast.keyword) and node.arg == payload_argument for node in ast.walk(forward)
+        )
+        return named or self.carrier(source_class) is not None
+
+    def carrier(self, source_class: _SourceClass) -> Carrier | None:
+        """Return what the class carries, by its shape."""
+        if source_class.place not in self._carriers:
+            self._carriers[source_class.place] = find_carrier(
+                lambda name: self._inherited_method(source_class, name, ())
+            )
+        return self._carriers[source_class.place]
+
+    def cut(self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...] = ()) -> FoundCut:
+        """Cut a class; `derived` are the classes on the way here."""
+        if source_class.place not in self._done:
+            self._done[source_class.place] = self._cut(source_class, (*derived, source_class.place))
+        return self._done[source_class.place]
+
+    def _inherited_method(
+        self, source_class: _SourceClass, name: str, derived: tuple[tuple[str, str], ...]
+    ) -> ast.FunctionDef | None:
+        own = source_class.method(name)
+        if own is not None:
+            return own
+        on_the_way = (*derived, source_class.place)
+        bases = self._bases(source_class, on_the_way)
+        inherited = (self._inherited_method(base, name, on_the_way) for base in bases)
+        return next(filter(None, inherited), None)
+
+    def _bases(self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...]) -> list[_SourceClass]:
+        """Return the base classes in this source; a damaged one may name a derived class as a base."""
+        bases = (self._base(source_class, name) for name in source_class.bases)
+        return [base for base in bases if base is not None and base.place not in derived]
+
+    def _base(self, source_class: _SourceClass, name: str) -> _SourceClass | None:
+        """Return a base by its name: of the same file, of the file it is imported from, or else of any."""
+        module, real_name = package_imports(source_class.file, source_class.member).get(name, ("", name))
+        there = f"{module.replace('.', '/')}.py" if module else source_class.member
+        return self._classes.get((there, real_name)) or self._named.get(name)
+
+    def _cut(self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...]) -> FoundCut:
+        base = next(filter(self.keeps_payload, self._bases(source_class, derived)), None)
+        inherited = self.cut(base, derived) if base else None
+        if inherited is not None and source_class.method("__init__") is None:
+            note = f"inherits all of {inherited.model_class}"
+            return replace(
+                inherited, model_class=source_class.node.name, member=source_class.member, note=note
+            )
+        model = self._model(source_class)
+        above = inherited.methods if inherited and isinstance(inherited.methods, ModelCut) else None
+        ways = self._files
+        methods = _cut_or_reason(lambda: cut_model(self._source, model, ways.methods, above))
+        by_forward = ways.forward
+        forward = _cut_or_reason(lambda: cut_model(self._source, model, by_forward)) if by_forward else None
+        text = self._text_model(source_class) if isinstance(forward, ModelCut) else ""
+        return FoundCut(source_class.node.name, source_class.member, methods, forward, text=text)
+
+    def _text_model(self, source_class: _SourceClass) -> TextCut | str:
+        """Cut the compiled text model that a class hands its payload to, or say why there is none."""
+        carrier = self.carrier(source_class)
+        payload_names = set(carrier.arguments if carrier else ()) or {self._files.payload_argument}
+        todo, seen, uncompiled = [source_class], {source_class.place}, ""
+        while todo:
+            owner = todo.pop(0)
+            init = self._inherited_method(owner, "__init__", ())
+            for made in (self._base(owner, name) for name in classes_made(init)) if init else ():
+                if made is None or made.place in seen:
+                    continue
+                seen.add(made.place)
+                todo.append(made)
+                defining = self._defining_class(made, FORWARD, ())
+                forward = defining.method(FORWARD) if defining else None
+                if defining is None or forward is None:
+                    continue
+                arguments = [name for name in arguments_of(forward) if name in payload_names]
+                if not arguments or not _has_layers(forward):
+                    continue
+                at = f"{made.member}:{made.node.lineno}"
+                if is_compiled(made.node) or is_compiled(defining.node):
+                    return self._cut_text(defining, arguments[0], at)
+                uncompiled = f"its text model {made.node.name} ({at}) is not compiled"
+        return uncompiled or "no compiled text model was found behind it"
+
+    def _cut_text(self, source_class: _SourceClass, argument: str, at: str) -> TextCut | str:
+        members = members_of(source_class.node, source_class.file)
+        functions = [
+            node
+            for name in (FORWARD, *sorted(methods_called({FORWARD}, members)))
+            for node in members.get(name, ())
+            if isinstance(node, ast.FunctionDef)
+        ]
+        model = ModelClass(source_class.member, source_class.node.name, SINCE, parts=self._files.parts)
+        cut = _cut_or_reason(lambda: cut_model(self._source, model, _TEXT))
+        if isinstance(cut, Reason):
+            return str(cut)
+        # Methods of a base in another file are parts like any other.
+        alone = replace(cut, base=None, fallback=None)
+        return TextCut(alone, attributes_of(functions), argument, at)
+
+    def _defining_class(
+        self, source_class: _SourceClass, name: str, derived: tuple[tuple[str, str], ...]
+    ) -> _SourceClass | None:
+        """Return the class, itself or a base, that defines a method."""
+        if source_class.method(name) is not None:
+            return source_class
+        on_the_way = (*derived, source_class.place)
+        defining = (
+            self._defining_class(base, name, on_the_way) for base in self._bases(source_class, on_the_way)
+        )
+        return next(filter(None, defining), None)
+
+    def _model(self, source_class: _SourceClass) -> ModelClass:
+        known = (model for model in self._files.known if model.class_name == source_class.node.name)
+        model = next(known, ModelClass(source_class.member, source_class.node.name, since="this release"))
+        return replace(model, member=source_class.member, parts=self._files.parts)
+
+
+_TEXT = Way(
+    verbs={"get": FORWARD},
+    stand_ins=BY_FORWARD.stand_ins,
+    given=frozenset(),
+    helpers=True,
+    init=False,
+    rehearsed=True,
+)
+"""The `forward` of a text model; stand-ins take the place of its parts."""
+
+
+def _has_layers(forward: ast.FunctionDef) -> bool:
+    """Tell whether a `forward` runs layers one after the other."""
+    return any(isinstance(node, ast.For | ast.comprehension) for node in ast.walk(forward))
+
+
+def _qualified_name(source_class: _SourceClass, others: Sequence[_SourceClass]) -> str:
+    """Return the name of a class behind the last folder or file that tells it from its equals."""
+    equals = [
+        each
+        for each in others
+        if each.node.name == source_class.node.name and each.place != source_class.place
+    ]
+    parts = source_class.member.removesuffix(".py").split("/")
+    theirs = [set(other.member.removesuffix(".py").split("/")) for other in equals]
+    apart = [part for part in parts if not any(part in each for each in theirs)]
+    return f"{apart[-1] if apart else '.'.join(parts)}.{source_class.node.name}"
+
+
+def _cut_or_reason(cut: Callable[[], ModelCut]) -> ModelCut | Reason:
+    try:
+        return cut()
+    except UsageError as error:
+        return reason_of(error)
+
+
+_NO_CALLS = Reason("the payload is an argument: nothing is called between the writer and the text model")
+
+
+def find_argument_cuts(source: Source, files: ArgumentFiles) -> list[FoundCut]:
+    """Find and cut every text model that is given the payload, in the order of their files.
+
+    Raises `UsageError` for a file that does not parse, `MachineError` when the source cannot be fetched.
+    """
+    with depth_limited(source):
+        return [
+            FoundCut(node.name, member, cut, cut if isinstance(cut, Reason) else _NO_CALLS)
+            for member, node in _text_models(source, files)
+            for cut in [_cut_argument_engine(source, files, member, node.name)]
+        ]
+
+
+def _text_models(source: Source, files: ArgumentFiles) -> Iterator[tuple[str, ast.ClassDef]]:
+    """Yield the classes whose own method `files.adds` is given the payload and reads `self.KEEPS`."""
+    for member in files.members or source.mentioning(files.folder, files.argument):
+        for node in _statements(source, member):
+            if isinstance(node, ast.ClassDef) and any(_adds_payload(each, files) for each in node.body):
+                yield member, node
+
+
+def _statements(source: Source, member: str) -> list[ast.stmt]:
+    """Return the statements of a file; none where this release does not have it."""
+    try:
+        return parse(source.read(member)).body
+    except NoSuchMember:
+        return []
+
+
+def _adds_payload(node: ast.stmt, files: ArgumentFiles) -> bool:
+    if not isinstance(node, Function) or node.name != files.adds:
+        return False
+    names = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
+    runs = any(isinstance(each, ast.Attribute) and each.attr == files.keeps for each in ast.walk(node))
+    return files.argument in names and runs
+
+
+def _cut_argument_engine(
+    source: Source, files: ArgumentFiles, member: str, name: str
+) -> ArgumentCut | Reason:
+    wrapper, writer = files.wrapper, files.writer
+    try:
+        text = cut_model(source, ModelClass(member, name, SINCE), files.text)
+        separates = cut_model(source, wrapper.model, wrapper.way) if wrapper else None
+        written = (
+            cut_function(
+                source, writer.member, writer.function, stand_ins=writer.stand_ins, given=writer.given
+            )
+            if writer
+            else None
+        )
+    except UsageError as error:
+        return reason_of(error)
+    cut = ArgumentCut(text, separates, written, Reason(""), files.argument)
+    return _with_replay(cut, source, files)
+
+
+def _with_replay(cut: ArgumentCut, source: Source, files: ArgumentFiles) -> ArgumentCut:
+    """Return the cut with the runner, or with the sentence that says why it has none."""
+    parts = files.replay
+    if isinstance(parts, str):
+        return replace(cut, replay=Reason(parts))
+    try:
+        part, runner = _cut_runner(source, parts)
+    except UsageError as error:
+        return replace(cut, replay=reason_of(error))
+    return replace(
+        cut, replay=runner, replay_verbs=part.way.verbs or {}, has_slot=_registers_payload(source, files),
+        replayed_at=_replayed_at(source, part), replay_settings=part.settings,
+        replay_note=part.note,
+    )  # fmt: skip
+
+
+def _cut_runner(source: Source, parts: tuple[ClassPart, ...]) -> tuple[ClassPart, ModelCut]:
+    """Cut the first runner of the first file that is there; raise `UsageError` where that cannot be done.
+
+    Runners of other files are not tried: an engine that has a newer runner serves with it.
+    """
+    member = next((part.member for part in parts if _has_file(source, part.member)), parts[0].member)
+    refusals: list[NoBuffer] = []
+    for part in parts:
+        if part.member != member:
+            continue
+        try:
+            return part, cut_model(source, part.model, part.way)
+        except NoBuffer as error:  # the class has other methods
+            refusals.append(error)
+    raise refusals[0]
+
+
+def _has_file(source: Source, member: str) -> bool:
+    try:
+        source.read(member)
+    except NoSuchMember:
+        return False
+    return True
+
+
+def _registers_payload(source: Source, files: ArgumentFiles) -> bool:
+    """Return True if the file of slots names the payload."""
+    try:
+        tree = parse(source.read(files.slots))
+    except NoSuchMember:
+        return False
+    return any(isinstance(node, ast.Constant) and node.value == files.argument for node in ast.walk(tree))
+
+
+def _replayed_at(source: Source, part: ClassPart) -> str:
+    """Return the lines of the closure that replays the graph, or those of the method around it."""
+    name = (part.way.verbs or {})["set"]
+    body = class_named(source.read(part.member), part.class_name).body
+    method = next(node for node in body if isinstance(node, Function) and node.name == name)
+    closures = (node for node in ast.walk(method) if isinstance(node, ast.FunctionDef) and node is not method)
+    replays = (
+        node
+        for node in closures
+        if any(isinstance(each, ast.Attribute) and each.attr == "replay" for each in ast.walk(node))
+    )
+    closure: Function = next(replays, method)
+    return f"{part.member}:{closure.lineno}-{closure.end_lineno}"
+
+
+def find_split_cuts(source: Source, files: SplitFiles) -> list[FoundCut]:
+    """Find and cut every splitter of a source, in the order of their files.
+
+    Raises `UsageError` for a file that does not parse, `MachineError` when the source cannot be fetched.
+    """
+    with depth_limited(source):
+        return [
+            FoundCut(files.function, member, _cut_splitter(source, files, member), None)
+            for member in _files_defining(source, files.folders, files.function)
+        ]
+
+
+def _files_defining(source: Source, folders: Iterable[str], name: str) -> list[str]:
+    """Return the files right in some folders, as far as there are these, that define a function or class."""
+    mentioning: list[str] = []
+    for folder in folders:
+        with suppress(NoSuchMember):
+            mentioning += source.mentioning(folder, name)
+    return [
+        member
+        for member in mentioning
+        if any(
+            isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
+            for node in parse(source.read(member)).body
+        )
+    ]
+
+
+def _cut_splitter(source: Source, files: SplitFiles, member: str) -> SplitCut | Reason:
+    try:
+        function = cut_function(source, member, files.function, stand_ins=frozenset(), given=files.given)
+        return SplitCut(function, _cut_parallel(source, files.parallel) if files.parallel else None)
+    except UsageError as error:
+        return reason_of(error)
+
+
+def _cut_parallel(source: Source, part: Parallel) -> ModelCut:
+    members = _files_defining(source, part.folders, part.class_name)
+    if not members:
+        raise UsageError(f"{source.label} has no class {part.class_name} in {' or '.join(part.folders)}")
+    return cut_model(source, ModelClass(members[0], part.class_name, SINCE), part.way)

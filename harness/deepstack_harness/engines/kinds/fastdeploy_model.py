@@ -1,0 +1,69 @@
+"""FastDeploy's class, driven over torch tensors: stand-ins for the parts of Paddle that its buffer uses."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from deepstack_harness.engines.bound_class import MethodsClass, define_methods, misses_package
+from deepstack_harness.engines.cut_model import ModelCut
+from deepstack_harness.engines.stand_ins import Host, Settings
+
+
+def _zeros(
+    *shape: int | list[int] | tuple[int, ...], dtype: str | torch.dtype | None = None, **_: object
+) -> Tensor:
+    """Return zeros of a shape, given as a list or as sizes; a dtype may be a name, as Paddle takes one."""
+    sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], list | tuple) else shape
+    named: torch.dtype | None = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    return torch.zeros(*sizes, dtype=named)
+
+
+_LAYERS = Settings("paddle.nn", Layer=nn.Module)
+_STAND_INS = {
+    "paddle": Settings("paddle", zeros=_zeros, Tensor=Tensor, no_grad=torch.no_grad, nn=_LAYERS),
+    "nn": _LAYERS,
+}
+
+
+class PaddleHost(Host):
+    """The base class of cut classes of FastDeploy."""
+
+    def __init__(self, *_: object) -> None:
+        """Make an empty module, of whatever settings."""
+        super().__init__()
+
+
+@dataclass(frozen=True)
+class FastDeployClass(MethodsClass):
+    """A class of FastDeploy, whose get answers a list of levels."""
+
+    listed = True
+
+    @override
+    def _config(
+        self, capacity: int, hidden: int, levels: int, dtype: torch.dtype, device: torch.device
+    ) -> Settings:
+        root = "fd_config.model_config"
+        vision = Settings(
+            f"{root}.vision_config", deepstack_visual_indexes=list(range(levels)), out_hidden_size=hidden
+        )
+        model = Settings(root, dtype=dtype, hidden_size=hidden, max_model_len=capacity, vision_config=vision)
+        scheduler = Settings("fd_config.scheduler_config", max_num_batched_tokens=capacity)
+        return Settings("fd_config", model_config=model, scheduler_config=scheduler)
+
+    @override
+    def _arguments(self, config: Settings) -> dict[str, object]:
+        return {"fd_config": config}
+
+    @override
+    def _misses(self, error: Exception) -> bool:
+        # A tensor here is one of torch: what Paddle alone has or takes is no fault of the class.
+        of_tensor = isinstance(error, AttributeError) and isinstance(error.obj, Tensor)
+        return misses_package(error) or of_tensor or isinstance(error, TypeError)
+
+
+def define_fastdeploy(cut: ModelCut) -> MethodsClass:
+    """Define a class of FastDeploy and rehearse it; raise what `define_methods` raises."""
+    return define_methods(cut, FastDeployClass, PaddleHost, _STAND_INS)

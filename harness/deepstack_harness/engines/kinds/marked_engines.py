@@ -1,0 +1,88 @@
+"""transformers and LMDeploy: text models that are given a mask of visual tokens, and a list of levels.
+
+Both add level i to the marked rows behind layer i.  What writes mask and levels is a part of the outer
+model's forward, which needs its vision tower: here they are given as that forward gives them.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.engines.cut_model import Way
+from deepstack_harness.engines.discover import ArgumentFiles
+from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.sources.source import KnownPackage
+
+_ARGUMENT = "deepstack_visual_embeds"
+_GIVEN = frozenset(
+    {
+        "config", "embed_tokens", "embedding_multiplier", "gradient_checkpointing", "has_sliding_layers",
+        "layers", "norm", "rotary_emb", "training",
+    }
+)  # fmt: skip
+_NO_STORAGE = "the payload is an argument: no storage of the engine's stays between calls"
+_HOW = "a mask and a list of levels, arguments of the text model, read by their effect"
+CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
+    {
+        Rule.R1: "the payload is read by its effect, which has no structure: a text-only step is given None",
+        Rule.R4: f"{_NO_STORAGE}, so that it has no capacity",
+        Rule.R6: f"{_NO_STORAGE}, so that it has no address",
+        Rule.R8: "mask and levels come from one forward, so that the engine makes no call with wrong ones",
+    }
+)
+
+
+def _text_model(*stand_ins: str) -> Way:
+    """Return the way to call a text model's forward, with stand-ins for these names of its file."""
+    verbs = MappingProxyType({"get": "forward"})
+    return Way(verbs=verbs, stand_ins=frozenset(stand_ins), given=_GIVEN, helpers=True, init=False)
+
+
+def _models(*members: str) -> tuple[str, ...]:
+    return tuple(f"transformers/models/{member}.py" for member in members)
+
+
+TRANSFORMERS = KnownEngine(
+    package=KnownPackage(
+        "transformers", "transformers", mark="transformers/models", version_file="transformers/__init__.py"
+    ),
+    folder="transformers/models",
+    word=_ARGUMENT,
+    since="4.57",
+    how=_HOW,
+    argument=ArgumentFiles(
+        argument=_ARGUMENT,
+        folder="transformers/models",
+        members=_models(
+            "qwen3_vl/modeling_qwen3_vl",
+            "qwen3_vl_moe/modeling_qwen3_vl_moe",
+            "qwen3_omni_moe/modeling_qwen3_omni_moe",
+            "cohere_compass/modeling_cohere_compass",
+            "granite_docling/modeling_granite_docling",
+        ),
+        text=_text_model(
+            "BaseModelOutputWithPast", "DynamicCache", "MoeModelOutputWithPast", "auto_docstring",
+            "capture_outputs", "check_model_inputs", "create_causal_mask",
+            "create_sliding_window_causal_mask", "merge_with_config_defaults",
+        ),
+        replay="its graphs are those of the user's own torch.compile",
+    ),
+    by_argument={"qwen3_vl": "Qwen3VLTextModel", "qwen3_omni_moe_thinker": "Qwen3OmniMoeThinkerTextModel"},
+    cannot_ask=CANNOT_ASK,
+)  # fmt: skip
+
+LMDEPLOY = KnownEngine(
+    package=KnownPackage("lmdeploy", "LMDeploy", mark="lmdeploy/pytorch", version_file="lmdeploy/version.py"),
+    folder="lmdeploy/pytorch/models",
+    word=_ARGUMENT,
+    since="0.11",
+    how=_HOW,
+    argument=ArgumentFiles(
+        argument=_ARGUMENT,
+        folder="lmdeploy/pytorch/models",
+        text=_text_model(),
+        replay="it captures decode steps alone, which have no payload",
+    ),
+    by_argument={"qwen3_vl": "Qwen3VLTextModel", "qwen3_omni_moe_thinker": "Qwen3VLMoeTextModel"},
+    cannot_ask=CANNOT_ASK,
+)

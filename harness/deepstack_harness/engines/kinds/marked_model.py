@@ -1,0 +1,160 @@
+"""The text models of transformers and LMDeploy, driven: one step with a mask and a list of levels."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepstack_harness.engines.bind import EffectReader, levels_of
+from deepstack_harness.engines.cut_model import define_model
+from deepstack_harness.engines.discover import ArgumentCut
+from deepstack_harness.engines.stand_ins import UNBOUNDED, Settings
+from deepstack_harness.errors import StepUnavailable
+
+
+class MarkedModel(nn.Module):
+    """The base class of text models whose layers and norm record what they are given."""
+
+    config: object
+    embed_tokens = None
+    embedding_multiplier = 2.0  # Granite's; the payload must not depend on it
+    gradient_checkpointing = False
+    has_sliding_layers = False
+    layers: Any
+    norm: Any
+    rotary_emb: Any
+
+
+class _NoCache:
+    """A cache without tokens (transformers/cache_utils.py)."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """Take nothing."""
+
+
+def _undecorated(*given: Any, **_: object) -> Any:  # noqa: ANN401  # decorators, with arguments or without
+    """Return a function as it is, or a decorator that does."""
+    return given[0] if given and callable(given[0]) else _undecorated
+
+
+def _no_mask(*_: object, **__: object) -> None:
+    """Return no attention mask: layers here attend to nothing."""
+
+
+STAND_INS: Mapping[str, object] = {
+    "BaseModelOutputWithPast": SimpleNamespace,
+    "DynamicCache": _NoCache,
+    "MoeModelOutputWithPast": SimpleNamespace,
+    "auto_docstring": _undecorated,
+    "capture_outputs": _undecorated,
+    "check_model_inputs": _undecorated,
+    "create_causal_mask": _no_mask,
+    "create_sliding_window_causal_mask": _no_mask,
+    "merge_with_config_defaults": _undecorated,
+}
+KINDS = (MarkedModel, _NoCache, Settings)
+"""Stand-ins: an attribute that one of them lacks is the harness's fault, not the engine's."""
+
+_KIND = "full_attention"
+"""The kind of every layer, by which a model chooses its attention mask."""
+Arguments = Callable[[Tensor, Tensor], Mapping[str, object]]
+"""Returns what a text model is called with, of hidden states (1, P, hidden) and marks (1, P)."""
+
+
+class MarkedEngine:
+    """One text model that is given mask and levels; see `ArgumentEngine`."""
+
+    capacity = UNBOUNDED
+
+    def __init__(
+        self,
+        cut: ArgumentCut,
+        _: int,
+        hidden: int,
+        levels: int,
+        *,
+        arguments: Arguments,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """Define and make the text model; raise `UsageError` for what needs the whole package."""
+        self._cut, self._levels, self._arguments = cut, levels, arguments
+        self._like = torch.zeros(0, hidden, dtype=dtype, device=device)
+        self._reader = EffectReader()
+        defined = define_model(cut.text, MarkedModel, STAND_INS)
+        self._text: Any = defined.__new__(defined)
+        nn.Module.__init__(self._text)
+        self._text.eval()
+        layers = [self._layer] * (levels + 1)
+        config = Settings(
+            "config",
+            hidden_size=hidden,
+            num_hidden_layers=len(layers),
+            layer_types=[_KIND] * len(layers),
+            rope_parameters={_KIND: None},
+        )
+        self._text.__dict__.update(config=config, layers=layers, norm=self._norm, rotary_emb=_rotary)
+        self.given: set[str] = set()
+        self.captured: set[str] = set()
+
+    def check(self, payload: Tensor) -> None:
+        """Run a step that is a payload (levels, N, hidden) alone, as the engine refuses one."""
+        self._run(payload.size(1), payload)
+
+    def eager(self, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
+        """Run a step with a payload (levels, N, hidden); see `ArgumentEngine.eager`."""
+        self._run(tokens, payload)
+        return tuple(level[0] for level in levels_of(self._reader.take(), self._levels))
+
+    def capture(self, tokens: int) -> None:
+        """Raise `StepUnavailable`: no graph of the engine's has a payload."""
+        raise StepUnavailable(str(self._cut.replay))
+
+    def replay(self, size: int, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
+        """Raise `StepUnavailable`: no graph (of `size` tokens) has a payload (levels, N, hidden)."""
+        raise StepUnavailable(str(self._cut.replay))
+
+    def _run(self, tokens: int, payload: Tensor | None) -> None:
+        states = self._like.new_zeros(1, tokens, self._like.size(1))
+        marks = torch.zeros(1, tokens, dtype=torch.bool, device=states.device)
+        named = dict(self._arguments(states, marks))
+        if payload is None:
+            named.pop("visual_pos_masks")
+        else:
+            marks[:, : payload.size(1)] = True
+            named[self._cut.argument] = list(payload)
+        wanted = inspect.signature(self._text.forward).parameters
+        self._reader.begin()
+        self._text.forward(**{name: value for name, value in named.items() if name in wanted})
+
+    def _layer(self, hidden: Tensor, **named: Any) -> object:  # what an engine passes
+        out = self._reader.layer(hidden, named.get("residual"))
+        return (out, torch.zeros_like(out)) if "residual" in named else out
+
+    def _norm(self, hidden: Tensor, *residual: Tensor | None) -> object:
+        out = self._reader.layer(hidden, *residual)
+        return (out, out) if residual else out
+
+
+def _rotary(hidden: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines (1, P, 1) of hidden states (1, P, hidden)."""
+    return hidden[..., :1], hidden[..., :1]
+
+
+def of_transformers(states: Tensor, marks: Tensor) -> Mapping[str, object]:
+    """Return the arguments of a text model of transformers, of (1, P, hidden) and marks (1, P)."""
+    places = torch.arange(states.size(1), device=states.device).view(1, 1, -1).expand(4, 1, -1)
+    return {"inputs_embeds": states, "position_ids": places, "use_cache": False, "visual_pos_masks": marks}
+
+
+def of_lmdeploy(states: Tensor, marks: Tensor) -> Mapping[str, object]:
+    """Return the arguments of a text model of LMDeploy, of (1, P, hidden) and marks (1, P)."""
+    places = torch.arange(states.size(1), device=states.device).view(1, -1)
+    wide = marks.unsqueeze(-1).expand_as(states)  # a view: marks are set later
+    caches = [None] * 64
+    return {
+        "inputs_embeds": states, "position_ids": places, "past_key_values": caches, "visual_pos_masks": wide,
+    }  # fmt: skip

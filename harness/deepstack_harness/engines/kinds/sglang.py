@@ -1,0 +1,157 @@
+"""SGLang: the payload is an argument of the text model, which is written anew at every visual step.
+
+`embed_mm_inputs` scatters the levels side by side into one tensor (n, levels * hidden), the text model adds
+a slice of it after each layer, and the prefill runner captures the text model alone.  `sglang_model` calls
+the cut parts.
+
+The prefill runners are listed newest first: the class that replays a step, and the arguments of its
+methods. The first file that a source has decides, so that a runner that cannot be driven is refused, and is
+not passed over for an older one.  No version is looked at; the releases below are those that were read.
+"""
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.engines.cut_model import Way
+from deepstack_harness.engines.discover import ArgumentFiles, ClassPart, Writer
+from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.sources.source import KnownPackage
+
+_EXECUTOR = "sglang/srt/model_executor"
+_PREFILL = f"{_EXECUTOR}/runner/prefill_cuda_graph_runner.py"
+_BREAKABLE = f"{_EXECUTOR}/breakable_cuda_graph_runner.py"
+_PIECEWISE = f"{_EXECUTOR}/piecewise_cuda_graph_runner.py"
+_CONTEXTS = frozenset(
+    {
+        "EmbeddingPoolerOutput", "ForwardContext", "LogitsProcessorOutput", "PPProxyTensors", "ShapeKey",
+        "disable_ca_comm", "enable_breakable_cuda_graph", "enable_piecewise_cuda_graph", "forward_context",
+        "set_compiled", "set_dp_buffer_len", "set_forward_context", "set_is_extend_in_batch",
+        "set_tc_piecewise_forward_context",
+    }
+)  # fmt: skip
+_LAYERS = frozenset(
+    {
+        "attention_layers", "dsa_indexers", "layer_model", "model_runner", "moe_fusions", "moe_layers",
+        "quant_config", "raw_num_tokens",
+    }
+)  # fmt: skip
+
+
+def _runner(verbs: Mapping[str, str], given: Collection[str], stand_ins: frozenset[str] = _CONTEXTS) -> Way:
+    """Return the way to cut a runner, of whose `__init__` nothing is kept."""
+    return Way(MappingProxyType(verbs), stand_ins, frozenset(given), helpers=True, init=False)
+
+
+_BODY = _runner(
+    {"get": "_run_forward", "set": "_execute_body_capture"},
+    {
+        "_capture_pp_proxy_tensors", "_get_layer_model_positions", "_input_embeds_arg_idx",
+        "_is_full_backend", "_prefill_forward_context", "_qwen_bcg_hc_sidechannel", "_static_num_tokens",
+        "_use_draft_input_embeds", "_uses_eager_prefill_tail", "backend", "buffer_registry",
+        "is_dsv41_model", "layer_model", "model_runner",
+    },
+    frozenset({"ShapeKey", "set_dp_buffer_len", "set_is_extend_in_batch"}),
+)  # fmt: skip
+_EXECUTE = _runner(
+    {"get": "_run_forward", "set": "execute"},
+    _LAYERS
+    | {
+        "_input_embeds_arg_idx", "_is_full_backend", "_static_num_tokens", "backend", "buffer_registry",
+        "load_batch", "raw_bs",
+    },
+)  # fmt: skip
+_GRAPHS = _runner(
+    {"get": "_run_forward", "set": "replay"},
+    _LAYERS
+    | {
+        "_input_embeds_arg_idx", "_prepare_forward_metadata_for_replay", "buffer_registry",
+        "capture_num_tokens", "graphs", "output_buffers", "replay_prepare", "static_extend_prefix_lens",
+        "static_extend_seq_lens", "static_extend_start_loc", "static_orig_seq_lens",
+        "static_req_pool_indices", "static_seq_lens", "use_input_embeds",
+    },
+)  # fmt: skip
+_COMPILED = _runner({"set": "replay"}, _LAYERS | {"capture_num_tokens", "replay_prepare"})
+RUNNERS = (
+    ClassPart(_PREFILL, "PrefillCudaGraphRunner", _BODY),  # 0.5.16 to 0.5.23
+    ClassPart(  # 0.5.14 to 0.5.15.post1
+        _PREFILL, "PrefillCudaGraphRunner", _EXECUTE, settings="--cuda-graph-backend-prefill breakable"
+    ),
+    ClassPart(  # 0.5.11 to 0.5.13.post1
+        _BREAKABLE,
+        "BreakableCudaGraphRunner",
+        _GRAPHS,
+        settings="--enforce-piecewise-cuda-graph with --enable-breakable-cuda-graph",
+    ),
+    ClassPart(  # up to 0.5.10.post1
+        _PIECEWISE,
+        "PiecewiseCudaGraphRunner",
+        _COMPILED,
+        note="it captures nothing around the text model: the graphs lie inside torch.compile, which guards "
+        "the model's arguments and is not run here",
+    ),
+)
+"""Runners, newest first.  A `Way` without `get` has no graph of its own around the text model."""
+
+
+_SRT = "sglang/srt"
+
+_TEXT = Way(
+    verbs=MappingProxyType({"get": "forward"}),
+    # `batch` is the module layers/layer_boundary/residual/batch.py, imported under another name.
+    stand_ins=frozenset({"AuxHiddenStateList", "batch", "get_exec", "PPProxyTensors"}),
+    given=frozenset(
+        {
+            "config",
+            "embed_tokens",
+            "end_layer",
+            "layers",
+            "layers_to_capture",
+            "norm",
+            "pp_group",
+            "start_layer",
+        }
+    ),
+    helpers=True,
+)
+_WRAPPER = Way(
+    verbs=MappingProxyType({"set": "separate_deepstack_embeds"}),
+    stand_ins=frozenset(),
+    given=frozenset({"config", "deepstack_visual_indexes", "num_deepstack_embeddings"}),
+    helpers=True,
+    init=False,
+)
+FILES = ArgumentFiles(
+    argument="input_deepstack_embeds",
+    folder=f"{_SRT}/models",
+    text=_TEXT,
+    wrapper=ClassPart(f"{_SRT}/models/qwen3_vl.py", "Qwen3VLForConditionalGeneration", _WRAPPER),
+    writer=Writer(
+        f"{_SRT}/managers/mm_utils.py",
+        "embed_mm_inputs",
+        stand_ins=frozenset({"Modality", "flatten_nested_list"}),
+        # Caches and the vision tower stand behind it.
+        given=frozenset({"get_embedding_and_mask"}),
+    ),
+    replay=RUNNERS,
+    slots=f"{_SRT}/model_executor/cuda_graph_buffer_registry.py",
+)
+_NO_STORAGE = "the payload is an argument: no storage of the engine's stays between calls"
+CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
+    {
+        Rule.R1: "the payload is read by its effect, which has no structure: a text-only step is given None",
+        Rule.R4: f"{_NO_STORAGE}, so that it has no capacity",
+        Rule.R6: f"{_NO_STORAGE}, so that it has no address",
+    }
+)
+
+SGLANG = KnownEngine(
+    package=KnownPackage("sglang", "SGLang", mark="sglang/srt", version_file="sglang/_version.py"),
+    folder=FILES.folder,
+    word=FILES.argument,
+    since="0.5.4",
+    how="an argument of the text model, written anew at every visual step and read by its effect",
+    argument=FILES,
+    by_argument={"qwen3_vl": "Qwen3LLMModel", "qwen3_omni_moe_thinker": "Qwen3MoeLLMModel"},
+    cannot_ask=CANNOT_ASK,
+)

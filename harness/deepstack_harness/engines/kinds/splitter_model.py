@@ -1,0 +1,120 @@
+"""Splitters of training engines, called for one rank after the other in one process."""
+
+import inspect
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepstack_harness.engines.bind import PayloadSplitter
+from deepstack_harness.engines.bound_class import misses_package, rehearsing
+from deepstack_harness.engines.cut_model import define_function, define_model, reason_at
+from deepstack_harness.engines.discover import SplitCut
+from deepstack_harness.errors import SourceError, UsageError
+
+_METHOD = "_deepstack_process"
+
+
+class MegatronSplitter:
+    """`split_deepstack_embs` of mbridge and Megatron-Bridge, under tensor parallelism; see `PayloadSplitter`.
+
+    Its engine pads a step to a multiple of the ranks before it makes the mask.
+    """
+
+    def __init__(self, cut: SplitCut) -> None:
+        """Define the function; raise `UsageError` for what needs the whole package."""
+        self._split: Any = define_function(cut.function, {})
+        self.filename = cut.function.file.filename
+
+    def rows(
+        self, rank: int, ranks: int, marks: Tensor | None, levels: Sequence[Tensor], tokens: int
+    ) -> tuple[Tensor, ...]:
+        """Return the rows (P / ranks, hidden) of a rank, for marks (N,) and levels (n, hidden) each."""
+        padded, given = None, None  # in a step of text no tower runs, and there is no mask
+        if marks is not None:
+            padded, given = torch.zeros(1, tokens, dtype=torch.bool), list(levels)
+            padded[0, : marks.size(0)] = marks
+        # A default of False, with which nothing is split, is the caller's to change (Megatron-Bridge).
+        wanted = inspect.signature(self._split).parameters
+        named = {"sequence_parallel": True} if "sequence_parallel" in wanted else {}
+        own_marks, parts = self._split(padded, given, tp_size=ranks, tp_rank=rank, **named)
+        if own_marks is None or parts is None:
+            return ()
+        return tuple(_added(own_marks[0], part, tokens // ranks) for part in parts)
+
+
+class _Parallel:
+    """The base class of `SequenceParallel`, whose ranks are numbers instead of a process group."""
+
+    causal_mask_func = None
+    extra_kwargs: dict[str, object]
+    model_dtype = None
+    rp_rank = -1
+    rp_world_size = 1
+    sp_rank = 0
+    sp_world_size = 1
+    tokenizer = None
+    world_size = 1
+
+
+class SwiftSplitter:
+    """The patched `_deepstack_process` of ms-swift, under sequence parallelism; see `PayloadSplitter`.
+
+    It pads the tokens of a step itself, and runs its tower on a dummy image in a step of text.  Ring
+    attention, whose partition is another one, is left out.
+    """
+
+    def __init__(self, cut: SplitCut) -> None:
+        """Define class and function; raise `UsageError` for what needs the whole package."""
+        assert cut.parallel is not None
+        defined = define_model(cut.parallel, _Parallel, {})
+        self._parallel: Any = defined.__new__(defined)
+        self._patch: Any = define_function(cut.function, {}, sequence_parallel=self._parallel)
+        self.filename = cut.function.file.filename
+
+    def rows(
+        self, rank: int, ranks: int, marks: Tensor | None, levels: Sequence[Tensor], tokens: int
+    ) -> tuple[Tensor, ...]:
+        """Return the rows (P / ranks, hidden) of a rank, for marks (N,) and levels (n, hidden) each."""
+        parallel = self._parallel
+        parallel.world_size = parallel.sp_world_size = ranks
+        parallel.sp_rank = rank
+        unsplit = tokens if marks is None else marks.size(0)
+        parallel.extra_kwargs = {
+            "input_ids": torch.zeros(1, unsplit, dtype=torch.int64),
+            "text_position_ids": None,
+        }
+        model = SimpleNamespace()
+        self._patch(model)  # which sets the method
+        add: Any = getattr(model, _METHOD)
+        mask = None if marks is None else marks.unsqueeze(0)
+        states = (level.new_zeros(1, tokens // ranks, level.size(1)) for level in levels)
+        return tuple(add(own, mask, level)[0] for own, level in zip(states, levels, strict=True))
+
+
+def rehearse(splitter: PayloadSplitter) -> None:
+    """Split one payload, and refuse a splitter that misses something.
+
+    Raises `UsageError` where it needs what only the whole package has.
+    """
+
+    def refusal(error: Exception) -> UsageError:
+        text = f"the splitter cannot be run without its package: {error}"
+        return SourceError(reason_at(error, splitter.filename, text))
+
+    with rehearsing(refusal, _misses):
+        splitter.rows(0, 2, torch.ones(4, dtype=torch.bool), [torch.ones(4, 5)], 4)
+
+
+def _misses(error: Exception) -> bool:
+    lacks = isinstance(error, AttributeError) and isinstance(error.obj, _Parallel)
+    return lacks or misses_package(error)
+
+
+def _added(mask: Tensor, part: Tensor, rows: int) -> Tensor:
+    """Return zeros (rows, hidden) with a part (n, hidden) added at the marks (rows,), as text models add."""
+    own = part.new_zeros(rows, part.size(1))
+    own[mask] = own[mask] + part
+    return own

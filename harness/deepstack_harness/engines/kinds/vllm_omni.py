@@ -1,0 +1,71 @@
+"""vLLM-Omni: its own copy of the Qwen3-Omni thinker, under vLLM's names and in vLLM's call order.
+
+Its files import from the installed vLLM, which a source of vLLM-Omni does not hold: every such name that
+the buffer's code uses is a stand-in here.
+"""
+
+from types import MappingProxyType
+from typing import Any
+
+from deepstack_harness.engines.cut_model import EngineParts, ModelClass
+from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.sources.source import KnownPackage
+
+_FOLDER = "vllm_omni/model_executor/models/qwen3_omni"
+
+
+class _NoQuantization:
+    """A quantization of single components (vllm_omni/quantization); nothing here is quantized."""
+
+
+def _tag_nothing(*_: object) -> None:
+    """Leave embeddings as they are: interleaved audio alone reads a tag (vllm/multimodal/utils.py)."""
+
+
+def _is_interleaved(*_: object) -> bool:
+    """Return False: no step here has audio (vllm/model_executor/models/qwen2_5_omni_thinker.py)."""
+    return False
+
+
+def _merge(inputs_embeds: Any, multimodal_embeddings: Any, is_multimodal: Any) -> Any:  # noqa: ANN401
+    """Put one visual tensor (N, w) into the marked rows of (n, w) (vllm/model_executor/models/utils.py)."""
+    (rows,) = multimodal_embeddings
+    inputs_embeds[is_multimodal] = rows
+    return inputs_embeds
+
+
+_PARTS = EngineParts(
+    stand_ins=MappingProxyType(
+        {
+            "ComponentQuantizationConfig": _NoQuantization,
+            "PRE_QUANTIZED_METHODS": frozenset[str](),
+            "set_mm_embedding_modality": _tag_nothing,
+            "check_interleaved_audio_video": _is_interleaved,
+            "merge_interleaved_embeddings": None,  # behind the check above
+            "_merge_multimodal_embeddings": _merge,
+        }
+    ),
+    settings=MappingProxyType({"quant_config": None, "model_config.multimodal_config": None}),
+    answer=lambda hidden: (hidden, {}),  # hidden states, and those that were captured for the talker
+)
+
+VLLM_OMNI = KnownEngine(
+    package=KnownPackage(
+        # vLLM's package folder has model_executor/ too, so that it tells the two apart no better.
+        "vllm-omni", "vLLM-Omni", mark="vllm_omni/diffusion", version_file="vllm_omni/_version.py",
+    ),
+    folder=_FOLDER,
+    word="deepstack",
+    since="0.14",
+    how="a buffer on the thinker, in vLLM's order; get zeroes the rows behind the payload since 0.22",
+    by_methods={
+        "qwen3_omni_moe_thinker": ModelClass(
+            f"{_FOLDER}/qwen3_omni_moe_thinker.py",
+            "Qwen3OmniMoeThinkerForConditionalGeneration",
+            since="0.14.0",
+            nested="thinker_config",
+            parts=_PARTS,
+        )
+    },
+    parts=_PARTS,
+)  # fmt: skip

@@ -1,0 +1,304 @@
+"""The live ledger: what each step of a running engine read from its payload buffer, and what it should have.
+
+A model class is watched at its own methods (`embed_input_ids`, get, set, clear, `forward`).  The expected
+rows are computed from the visual embeddings that the step was given, so that no code of the class is trusted.
+Where a step is emulated as the replay of a CUDA graph, the class's Python runs with the state that it had at
+capture, and that state is taken back afterwards: a replay repeats kernels, and Python keeps its own state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import torch
+
+_REMEMBERED = 64
+"""Payloads that a wrong row is looked for in."""
+_MOST_ROWS = 64
+"""Wrong rows of one step that are told with their origin."""
+_SCALARS = (bool, int, float, type(None))
+
+_ATTRIBUTE = "deepstack_input_embeds"
+GET, SET, CLEAR = (f"_{verb}_deepstack_input_embeds" for verb in ("get", "set", "clear"))
+
+
+class LiveLedger:
+    """The steps of one schedule, as facts; `calls` are all calls on the buffer, in order."""
+
+    def __init__(self, levels_first: bool) -> None:
+        """Take whether a row of visual embeddings has levels alone, or main features before them."""
+        self._main = not levels_first
+        self.zero_payload = False
+        """True where the payload is replaced by zeros as it comes from the encoder."""
+        self.pending: dict[str, Any] = {}
+        """Facts of the runner about the next step: its requests, and what the dispatcher says."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all steps."""
+        self.steps: list[dict[str, Any]] = []
+        self.calls: list[list[Any]] = []
+        self._payloads: deque[tuple[int, torch.Tensor]] = deque(maxlen=_REMEMBERED)
+        self._expected: torch.Tensor | None = None
+        self._tokens: int | None = None
+
+    def begin(
+        self, tokens: int, visual: Sequence[torch.Tensor], mask: torch.Tensor | None, hidden: int
+    ) -> Any:  # noqa: ANN401
+        """Begin a step of `tokens` rows; return the visual embeddings to go on with, each (rows, width)."""
+        self._tokens, self._expected = tokens, None
+        if mask is None or not len(visual) or not bool(mask.any()):
+            return visual
+        skipped = hidden if self._main else 0
+        if self.zero_payload:
+            visual = [_zeroed(each, skipped) for each in visual]
+        packed = torch.cat([each.detach().float() for each in visual])[:, skipped:]
+        levels = torch.split(packed, hidden, -1)
+        self._expected = torch.zeros(len(levels), tokens, hidden)
+        for level, part in zip(self._expected, levels, strict=True):
+            level[mask.cpu()] = part.cpu()
+        self._payloads.append((len(self.steps), self._expected))
+        return visual
+
+    def read(self, rows: int, levels: Sequence[torch.Tensor] | None) -> None:
+        """Note what one step reads: levels of (rows, hidden), None where there is no answer."""
+        fact: dict[str, Any] = {
+            **self.pending, "asked": rows, "tokens": self._tokens, "answered": levels is not None,
+            "visual": 0 if self._expected is None else _count(self._expected),
+            "spans": [] if self._expected is None else _spans(self._expected),
+        }  # fmt: skip
+        if levels is not None:
+            got = torch.stack([level.detach().float().cpu() for level in levels])
+            fact["rows"] = got.shape[1]
+            fact |= self._compared(got)
+        elif self._expected is not None:
+            lost = (self._expected != 0).any(2).any(0).nonzero().flatten().tolist()
+            origins = [[row, None] for row in lost[:_MOST_ROWS]]
+            fact |= {"wrong": len(lost), "padding": 0, "origins": origins}
+        self.steps.append(fact)
+        self._tokens, self._expected = None, None
+
+    def _compared(self, got: torch.Tensor) -> dict[str, Any]:
+        """Compare an answer (levels, rows, hidden) with the expected rows."""
+        want = torch.zeros_like(got)
+        if self._expected is not None:
+            real = min(got.shape[1], self._expected.shape[1])
+            want[:, :real] = self._expected[:, :real]
+        # Not `got - want`: the difference of two infinities is nan, and nan is no zero either.
+        wrong = (got != want).any(2).any(0).nonzero().flatten().tolist()
+        real_rows = self._count_real(wrong)
+        origins = [[row, self._origin(got[:, row], row)] for row in wrong[:_MOST_ROWS]]
+        return {"wrong": real_rows, "padding": len(wrong) - real_rows, "origins": origins}
+
+    def _count_real(self, rows: Sequence[int]) -> int:
+        """Count rows of tokens; a step that embeds nothing (a profile run) has none."""
+        return sum(row < (self._tokens or 0) for row in rows)
+
+    def _origin(self, row: torch.Tensor, number: int) -> int | None:
+        """Return the step whose payload has this row (levels, hidden) in this place; None for no step."""
+        for step, payload in reversed(self._payloads):
+            fits = number < payload.shape[1] and payload.shape[0] == row.shape[0]
+            if fits and bool((payload[:, number] == row).all()):
+                return step
+        return None
+
+
+class ClassWatch:
+    """A model class that tells a ledger what is called, until `close`.
+
+    `replayed` says of the step that runs whether it is emulated as a replay.
+    """
+
+    def __init__(self, model_class: type, ledger: LiveLedger, driven: str, *, zeros: bool = False) -> None:
+        """Wrap the methods of a class that is driven by get, set and clear, by its forward, or an attribute.
+
+        With `zeros`, a step whose payload attribute is None gets tensors of zeros in its place.
+        """
+        self._class, self._ledger, self._zeros = model_class, ledger, zeros
+        self._captured: dict[str, Any] | None = None
+        self.replayed: Callable[[], bool] = bool  # bool() is False
+        self._wrap("embed_input_ids", self._embed)
+        if driven == "methods":
+            for name, wrapper in ((SET, self._set), (GET, self._get), (CLEAR, self._clear)):
+                self._wrap(name, wrapper)
+        else:
+            self._wrap("forward", self._forward if driven == "forward" else self._forward_attribute)
+
+    def capture(self, model: Any) -> None:  # noqa: ANN401
+        """Note the state of the class's Python as it is when graphs are captured: nothing is set."""
+        self._captured = _state_of(model)
+
+    def clean(self, model: Any) -> None:  # noqa: ANN401
+        """Give a model the state it had at capture, with a buffer of zeros."""
+        if self._captured is not None:
+            _restore(model, self._captured)
+        for buffer in buffers_of(model):
+            buffer.zero_()
+
+    def _wrap(self, name: str, wrapper: Callable[..., Any]) -> None:
+        inner = getattr(self._class, name)
+
+        def watched(model: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            return wrapper(inner, model, *args, **kwargs)
+
+        setattr(self._class, name, watched)
+
+    def _embed(self, inner: Any, model: Any, ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        visual = args[0] if args else kwargs.get("multimodal_embeddings")
+        mask = args[1] if len(args) > 1 else kwargs.get("is_multimodal")
+        embeddings = self._ledger.begin(
+            ids.shape[0], [] if visual is None else visual, mask, hidden_of(model)
+        )
+        self._ledger.calls.append(["embed", ids.shape[0]])
+        if args:
+            args = (embeddings if visual is not None else None, *args[1:])
+        elif visual is not None:
+            kwargs["multimodal_embeddings"] = embeddings
+        return inner(model, ids, *args, **kwargs)
+
+    def _set(self, inner: Any, model: Any, payload: torch.Tensor) -> Any:  # noqa: ANN401
+        self._ledger.calls.append(["set", payload.shape[1]])
+        return inner(model, payload)
+
+    def _get(self, inner: Any, model: Any, rows: int) -> Any:  # noqa: ANN401
+        with self._as_captured(model) as how:
+            answer = inner(model, rows)
+        self._ledger.calls.append([f"{how}get", rows])
+        levels = None if answer is None else _levels(answer)
+        self._ledger.read(rows, levels)
+        return answer
+
+    def _clear(self, inner: Any, model: Any, rows: int) -> Any:  # noqa: ANN401
+        with self._as_captured(model) as how:
+            answer = inner(model, rows)
+        self._ledger.calls.append([f"{how}clear", rows])
+        return answer
+
+    def _forward(self, inner: Any, model: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        embeds = kwargs.get("inputs_embeds", args[3] if len(args) > 3 else None)
+        if embeds is None:
+            return inner(model, *args, **kwargs)
+        rows = embeds.size(0)
+        self._ledger.read(rows, [buffer[:rows] for buffer in buffers_of(model)])
+        with self._as_captured(model) as how:
+            answer = inner(model, *args, **kwargs)
+        self._ledger.calls.append([f"{how}forward", rows])
+        return answer
+
+    def _forward_attribute(self, inner: Any, model: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Note the payload that `forward` finds in its attribute: None, or the levels by name."""
+        ids: Any = kwargs.get("input_ids", args[0] if args else None)
+        embeds = kwargs.get("inputs_embeds", args[3] if len(args) > 3 else None)
+        rows = (ids if embeds is None else embeds).size(0)
+        with self._as_captured(model) as how:
+            payload = getattr(model, _ATTRIBUTE)
+            if payload is None and self._zeros and embeds is not None:
+                payload = _zero_payload(model, embeds)
+                setattr(model, _ATTRIBUTE, payload)
+            self._ledger.read(rows, None if payload is None else _levels(payload))
+            answer = inner(model, *args, **kwargs)
+        self._ledger.calls.append([f"{how}forward", rows])
+        return answer
+
+    @contextmanager
+    def _as_captured(self, model: Any) -> Iterator[str]:  # noqa: ANN401
+        """Run with the Python state of capture where the step is a replay; yield a prefix for the record."""
+        if self._captured is None or not self.replayed():
+            yield ""
+            return
+        now = _state_of(model)
+        _restore(model, self._captured)
+        try:
+            yield "replayed "
+        finally:
+            _restore(model, now)
+
+
+def hidden_of(model: Any) -> int:  # noqa: ANN401
+    """Return the width of a payload row."""
+    config = model.config
+    nested = getattr(config, "text_config", None) or getattr(config, "language_config", None) or config
+    return int(nested.hidden_size)
+
+
+def buffers_of(model: Any) -> list[torch.Tensor]:  # noqa: ANN401
+    """Return the levels of the buffer, each (capacity, hidden); none where each step makes its payload."""
+    for name in (_ATTRIBUTE, "_ds_buffers"):
+        buffers = getattr(model, name, None)
+        if isinstance(buffers, Sequence | torch.nn.Module):
+            return list(buffers)  # type: ignore[arg-type]  # a list, or a module list, of tensors
+    if hasattr(model, _ATTRIBUTE):
+        return []
+    raise AttributeError(f"{type(model).__name__} has no buffer of a name that is known")
+
+
+def _levels(answer: Any) -> list[torch.Tensor]:  # noqa: ANN401
+    """Return the levels of an answer, each (rows, hidden), in order."""
+    tensors: Mapping[str, torch.Tensor] = answer.tensors
+    return [tensors[f"deepstack_input_embeds_{level}"] for level in range(len(tensors))]
+
+
+def _zero_payload(model: Any, embeds: torch.Tensor) -> Any:  # noqa: ANN401
+    """Return a payload of zeros, in the engine's container, for each layer that takes a level."""
+    container = import_module("vllm.sequence").IntermediateTensors
+    levels = model.language_model.model.deepstack_inject_layer_indices
+    return container({f"{_ATTRIBUTE}_{level}": embeds.new_zeros(embeds.shape) for level in levels})
+
+
+def _state_of(model: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the attributes that Python code changes: numbers, flags, and lists of tensors."""
+    return _copied({name: value for name, value in vars(model).items() if _is_state(name, value)})
+
+
+def _restore(model: Any, state: Mapping[str, Any]) -> None:  # noqa: ANN401
+    """Give a model this state; an attribute that it has since then is taken away.
+
+    Qwen3VLMoeForConditionalGeneration of vLLM 0.32.0 has no counter before its first set.
+    """
+    for name in _state_of(model).keys() - state.keys():
+        del vars(model)[name]
+    vars(model).update(_copied(state))
+
+
+def _is_state(name: str, value: object) -> bool:
+    if name == _ATTRIBUTE:
+        return True
+    return not name.startswith("__") and (isinstance(value, _SCALARS) or _is_tensors(value))
+
+
+def _is_tensors(value: object) -> bool:
+    return (
+        isinstance(value, list) and bool(value) and all(isinstance(tensor, torch.Tensor) for tensor in value)
+    )
+
+
+def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy lists: the class may put other tensors into them."""
+    return {name: list(value) if isinstance(value, list) else value for name, value in state.items()}
+
+
+def _zeroed(rows: torch.Tensor, skipped: int) -> torch.Tensor:
+    """Return rows (n, width) with zeros behind the first `skipped` columns; they are a copy."""
+    copied = rows.clone()
+    copied[:, skipped:] = 0
+    return copied
+
+
+def _spans(payload: torch.Tensor) -> list[list[int]]:
+    """Return the half-open ranges of rows of a payload (levels, tokens, hidden) that are not zero."""
+    spans: list[list[int]] = []
+    for row in (payload != 0).any(2).any(0).nonzero().flatten().tolist():
+        if spans and spans[-1][1] == row:
+            spans[-1][1] = row + 1
+        else:
+            spans.append([row, row + 1])
+    return spans
+
+
+def _count(payload: torch.Tensor) -> int:
+    """Count the rows of a payload (levels, tokens, hidden) that are not zero."""
+    return int((payload != 0).any(2).any(0).sum())

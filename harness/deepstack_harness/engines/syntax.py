@@ -1,0 +1,311 @@
+"""Syntax trees of source files: look up classes, functions, imports, and the names that code uses.
+
+`reads`, `binds` and `writes` know three kinds of names: `x` is a variable, `self.x` an attribute of the
+instance, and `.x` an attribute of anything else.  The third kind keeps `config.size = 1` apart from
+`config.name = "a"` when only `config.size` is read.
+
+`function_hashes` hashes functions of a source, so that two versions that decide something alike are
+recognised.
+"""
+
+import ast
+import functools
+import inspect
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from io import StringIO
+from tokenize import TokenError
+from typing import TypeGuard
+
+from deepstack_harness.errors import Reason, SourceError, UsageError
+from deepstack_harness.sources.source import DEPTH, MOST_DEPTH, Source, SourceFile
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Members = Mapping[str, list[ast.stmt]]
+"""The statements of a class by the name that they define; overloads share a name."""
+
+
+class NoBuffer(SourceError):
+    """The class is not there, or has no deepstack buffer."""
+
+
+@functools.lru_cache(maxsize=16)
+def parse(file: SourceFile) -> ast.Module:
+    """Parse a file; raise `UsageError` with the line that does not parse.
+
+    The tree is shared by all who ask for it: copy what you change.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):  # about style, and about other people's code
+            return ast.parse(file.text, file.filename)
+    except SyntaxError as error:
+        python = ".".join(map(str, sys.version_info[:2]))
+        reason = Reason(f"not valid in Python {python}: {error.msg}", file.filename, error.lineno or 1)
+        raise SourceError(reason) from error
+    except (ValueError, RecursionError, MemoryError) as error:  # MemoryError: the parser's stack is full
+        deep = f"nested too deeply: {DEPTH.advice}, up to {MOST_DEPTH:,}"
+        why = str(error) if isinstance(error, ValueError) else deep
+        raise UsageError(f"{file.filename} cannot be parsed: {why}") from error
+
+
+def class_named(file: SourceFile, name: str) -> ast.ClassDef:
+    """Return the class statement at the top level of a file; raise `NoBuffer` when there is none."""
+    for node in parse(file).body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return node
+    raise NoBuffer(f"{file.filename} has no class {name}")
+
+
+def function_named(file: SourceFile, name: str) -> ast.FunctionDef | None:
+    """Return the function at the top level of a file, if there is one."""
+    functions = (node for node in parse(file).body if isinstance(node, ast.FunctionDef) and node.name == name)
+    return next(functions, None)
+
+
+def members_of(definition: ast.ClassDef, file: SourceFile) -> Members:
+    """Return what a class and its bases in the same file define, by name; the class's own come first."""
+    classes = [node for node in parse(file).body if isinstance(node, ast.ClassDef)]
+    return _members_of(definition, classes, (definition,))
+
+
+def _members_of(
+    definition: ast.ClassDef, classes: Sequence[ast.ClassDef], derived: tuple[ast.ClassDef, ...]
+) -> dict[str, list[ast.stmt]]:
+    """Collect members; `derived` are the classes on the way here, which a damaged file may name as bases."""
+    members: dict[str, list[ast.stmt]] = {}
+    for node in definition.body:
+        for name in _names_of(node):
+            members.setdefault(name, []).append(node)
+    names = [base.id for base in definition.bases if isinstance(base, ast.Name)]
+    for base in (node for name in names for node in classes if node.name == name and node not in derived):
+        members = {**_members_of(base, classes, (*derived, base)), **members}
+    return members
+
+
+def package_imports(file: SourceFile, member: str) -> dict[str, tuple[str, str]]:
+    """Return what a file imports from its own package at the top level: bound name -> (module, real name).
+
+    `member` is the file's place in the package, such as `vllm/model_executor/models/qwen3_vl.py`.
+    """
+    imports: dict[str, tuple[str, str]] = {}
+    for node in parse(file).body:
+        if isinstance(node, ast.ImportFrom) and (node.level or _is_in(member, node.module)):
+            module = _absolute(node, member)
+            imports |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
+    return imports
+
+
+def _is_in(member: str, module: str | None) -> bool:
+    return (module or "").startswith(f"{member.partition('/')[0]}.")
+
+
+def _absolute(node: ast.ImportFrom, member: str) -> str:
+    """Return the full name of the module, also for `from ..x import y`."""
+    packages = member.split("/")[: -node.level] if node.level else []
+    return ".".join([*packages, *filter(None, [node.module])])
+
+
+def _names_of(node: ast.stmt) -> list[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return [name]
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return [name]
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+            return [name]
+    return []
+
+
+ANY_OF_SELF = "self.*"
+"""Stands for an attribute whose name is known at run time only, as in `setattr(self, name, value)`."""
+
+_REGISTERS = {"register_buffer", "register_parameter", "register_module", "add_module"}
+_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+# A statement is asked about again and again, by every class of its file.
+_cached = functools.lru_cache(maxsize=1 << 16)
+
+
+@_cached
+def reads(node: ast.AST) -> frozenset[str]:
+    """Return every name that `node` reads, without those that its own comprehensions bind."""
+    names = frozenset(name for each in ast.walk(node) for name in _read_by(each))
+    return names - _comprehension_names(node)
+
+
+def required(node: ast.AST) -> dict[str, int]:
+    """Return the attributes `self.x` that have to be there for `node` to run, with their first lines.
+
+    Attributes that are read by `hasattr` or `getattr` alone are not among them.
+    """
+    attributes = [each for each in ast.walk(node) if _is_of_self(each) and isinstance(each.ctx, ast.Load)]
+    last_first = sorted(attributes, key=lambda each: each.lineno, reverse=True)
+    return {f"self.{each.attr}": each.lineno for each in last_first}
+
+
+@_cached
+def binds(node: ast.AST) -> frozenset[str]:
+    """Return every name that `node` gives a value to."""
+    if isinstance(node, _NESTED):
+        return frozenset({node.name})
+    names = frozenset(name for each in ast.walk(node) for name in _bound_by(each))
+    return names - _comprehension_names(node)
+
+
+@_cached
+def writes(node: ast.AST) -> frozenset[str]:
+    """Return every name that `node` binds, changes in place or deletes."""
+    if isinstance(node, _NESTED):
+        return frozenset({node.name})
+    changed = {name for each in ast.walk(node) for name in _changed_by(each)}
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        changed |= _changed_by_call(node.value)
+    return binds(node) | changed
+
+
+@_cached
+def own_methods_called(node: ast.AST) -> frozenset[str]:
+    """Return the x of every `self.x(...)`."""
+    calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
+    return frozenset(called.attr for called in calls if _is_of_self(called))
+
+
+def asked_with_default(node: ast.AST) -> frozenset[str]:
+    """Return the names that `node` asks for by `hasattr`, or by `getattr` with a default."""
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    named = {"hasattr": 2, "getattr": 3}
+    return frozenset(
+        str(call.args[1].value)
+        for call in calls
+        if isinstance(call.func, ast.Name)
+        and len(call.args) == named.get(call.func.id)
+        and isinstance(call.args[1], ast.Constant)
+    )
+
+
+def _read_by(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif isinstance(node, ast.Attribute):
+        if _is_of_self(node):
+            yield f"self.{node.attr}"
+        if isinstance(node.ctx, ast.Load):
+            yield f".{node.attr}"
+    elif (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in {"getattr", "hasattr"}
+    ):
+        yield from _named_in_call(node)
+
+
+def _bound_by(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+        yield _place(node)
+    elif isinstance(node, _NESTED):
+        yield node.name
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
+        yield from _set_by_name(node)
+    elif isinstance(node, ast.Call) and _is_of_self(node.func) and node.func.attr in _REGISTERS:
+        yield from _first_argument(node)
+
+
+def _changed_by(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        yield _place(node)
+    elif isinstance(node, ast.Delete):
+        yield from map(_place, node.targets)
+
+
+def _changed_by_call(call: ast.Call) -> set[str]:
+    """Count `x.append(..)` as a change of x: a call that stands alone is there for its effect."""
+    if isinstance(call.func, ast.Attribute) and not _is_of_self(call.func):
+        return {_place(call.func.value)}
+    return set()
+
+
+def _named_in_call(call: ast.Call) -> Iterator[str]:
+    """Yield `self.x` for `getattr(self, "x", ..)` and `hasattr(self, "x")`."""
+    match call.args:
+        case [ast.Name(id="self"), ast.Constant(value=str(name)), *_]:
+            yield f"self.{name}"
+
+
+def _set_by_name(call: ast.Call) -> Iterator[str]:
+    """Yield what `setattr` binds; for an attribute of another object only a literal name counts."""
+    match call.args:
+        case [ast.Name(id="self"), ast.Constant(value=str(name)), _]:
+            yield f"self.{name}"
+        case [ast.Name(id="self"), *_]:
+            yield ANY_OF_SELF
+        case [_, ast.Constant(value=str(name)), _]:
+            yield f".{name}"
+
+
+def _first_argument(call: ast.Call) -> Iterator[str]:
+    """Yield `self.x` for `self.register_buffer("x", ..)` and the like."""
+    match call.args:
+        case [ast.Constant(value=str(name)), *_]:
+            yield f"self.{name}"
+        case _:
+            yield ANY_OF_SELF
+
+
+def _place(node: ast.AST) -> str:
+    """Return the name that an assignment to `node` changes."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return f"self.{name}"
+        case ast.Attribute(attr=name):
+            return f".{name}"
+        case ast.Subscript(value=inner) | ast.Starred(value=inner) | ast.Call(func=inner):
+            return _place(inner)
+    return ""
+
+
+def _is_of_self(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _comprehension_names(node: ast.AST) -> set[str]:
+    targets = [each.target for each in ast.walk(node) if isinstance(each, ast.comprehension)]
+    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+
+
+def function_hashes(source: Source, names: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of the text of each function, `module.Class.method`, that the source has.
+
+    The text is that of `inspect.getsource`, decorators included, so that a running engine tells the same
+    hashes.  A function, class or file that is not there, and a file that does not parse, has none.  Raises
+    `MachineError` where a file has to be fetched and cannot.
+    """
+    hashes = {}
+    for name in sorted(names):
+        with suppress(UsageError, TokenError):
+            text = _text_of(source, name)
+            if text is not None:
+                hashes[name] = sha256(text.encode()).hexdigest()
+    return hashes
+
+
+def _text_of(source: Source, name: str) -> str | None:
+    """Return the text of a method; None where its class has none of that name."""
+    module, class_name, method = name.rsplit(".", 2)
+    file = source.read(f"{module.replace('.', '/')}.py")
+    defined = [
+        node
+        for node in class_named(file, class_name).body
+        if isinstance(node, ast.FunctionDef) and node.name == method
+    ]
+    if not defined:
+        return None
+    node = defined[-1]  # of several with one name the last one counts
+    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    return "".join(inspect.getblock(StringIO(file.text).readlines()[first - 1 :]))

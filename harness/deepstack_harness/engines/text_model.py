@@ -1,0 +1,200 @@
+"""Find the compiled text model behind a class, and cut its `forward`; no torch, and nothing runs.
+
+The class makes its language model in its `__init__`, and that one its text model: both are followed by the
+names of the classes that they call.  A text model is compiled where it, or a base that has its `forward`,
+has a decorator that compiles, such as `support_torch_compile`.
+
+Layers and other parts of the text model are never built.  How the code of its `forward` uses an attribute
+says what can stand in for it: a sequence that is iterated, a number that bounds a slice, a flag that is
+tested, a part that is called and how many values it answers with.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from deepstack_harness.engines.cut_model import ModelCut
+from deepstack_harness.engines.syntax import Function
+
+Path = tuple[str, ...]
+"""The place of a part below a text model: names of attributes, and `ELEMENT` for those of a sequence."""
+
+ELEMENT = "[]"
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """The attributes that code reads of its object, by the way in which it uses them.
+
+    `called` has the number of values that the call of a part is unpacked into, 0 for an empty list.
+    `first` and `last` bound slices of sequences.  `tested` are flags, and parts that may be missing; all
+    other values are `numbers`.
+    """
+
+    called: Mapping[Path, int] = field(default_factory=dict)
+    sequences: frozenset[Path] = frozenset()
+    first: frozenset[Path] = frozenset()
+    last: frozenset[Path] = frozenset()
+    tested: frozenset[Path] = frozenset()
+    numbers: frozenset[Path] = frozenset()
+
+
+@dataclass(frozen=True)
+class TextCut:
+    """The `forward` of a compiled text model, cut, with the attributes that it reads.
+
+    `argument` is the one that the payload is handed to, and `at` its place, `MEMBER:LINE`.
+    """
+
+    model: ModelCut
+    attributes: Attributes
+    argument: str
+    at: str
+
+
+def is_compiled(node: ast.ClassDef) -> bool:
+    """Tell whether a class statement has a decorator that compiles."""
+    names = (ast.unparse(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list)
+    return any("torch_compile" in name or name == "torch.compile" for name in names)
+
+
+def classes_made(init: Function) -> list[str]:
+    """Return the names that an `__init__` calls, and those that it passes as text, in their order."""
+    calls = [node for node in ast.walk(init) if isinstance(node, ast.Call)]
+    called = [node.func.id for node in calls if isinstance(node.func, ast.Name)]
+    texts = [
+        each.value
+        for call in calls
+        for given in (*call.args, *(keyword.value for keyword in call.keywords))
+        for each in ast.walk(given)
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ]
+    return list(dict.fromkeys([*called, *texts]))
+
+
+def arguments_of(function: Function) -> list[str]:
+    """Return the names of a method's arguments, without `self`."""
+    given = function.args
+    return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)][1:]
+
+
+def attributes_of(functions: Sequence[Function]) -> Attributes:
+    """Return how methods that call each other use the attributes of their object."""
+    own = {function.name for function in functions}
+    uses = [_Uses(function) for function in functions]
+    called = {path: 0 for each in uses for path in each.called if path not in {(name,) for name in own}}
+    for each in uses:
+        called |= {path: count for path, count in each.called.items() if path in called}
+    read = {path for each in uses for path in each.read}
+    inner = {path[:length] for path in (*called, *read) for length in range(1, len(path))}
+    sequences = {path[: path.index(ELEMENT)] for path in (*called, *read) if ELEMENT in path}
+    first = {path for each in uses for path in each.first} - sequences
+    last = {path for each in uses for path in each.last} - sequences
+    tested = {path for each in uses for path in each.tested}
+    off = {path for path in tested if path in read and ELEMENT not in path} - sequences - first - last
+    called = {path: called[path] for path in sorted(called) if path[:1] not in off and path not in off}
+    plain = read - called.keys() - inner - sequences - first - last - {(name,) for name in own}
+    return Attributes(
+        called, frozenset(sequences), frozenset(first), frozenset(last), frozenset(off),
+        frozenset(path for path in plain - off if path[:1] not in off),
+    )  # fmt: skip
+
+
+class _Uses:
+    """The uses of attributes in one method, also by local names for them."""
+
+    def __init__(self, function: Function) -> None:
+        self._names: dict[str, Path] = {}
+        self._follow(function)
+        self.read = {path for node in ast.walk(function) if (path := self.path(node))}
+        self.called: dict[Path, int] = {}
+        self.first: set[Path] = set()
+        self.last: set[Path] = set()
+        self.tested: set[Path] = set()
+        unpacked = {
+            id(node.value): len(target.elts)
+            for node in ast.walk(function)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Tuple)
+        }
+        for node in ast.walk(function):
+            self._note(node, unpacked)
+        self.called |= dict.fromkeys(self._empty(function), 0)
+
+    def _empty(self, function: Function) -> Iterator[Path]:
+        """Yield the parts whose answer is tested for having elements: they answer with an empty list."""
+        tests = (node.test for node in ast.walk(function) if isinstance(node, ast.If | ast.IfExp))
+        tested = {
+            name
+            for test in tests
+            for name in [ast.unparse(test.left if isinstance(test, ast.Compare) else test)]
+        }
+        for node in ast.walk(function):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=called)):
+                    if tested & {name, f"len({name})"} and (path := self.path(called)):
+                        yield path
+
+    def path(self, node: ast.AST) -> Path:
+        """Return the path of an expression, empty where it has none."""
+        match node:
+            case ast.Name(id=name):
+                return self._names.get(name, ())
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                return (name,)
+            case ast.Attribute(value=inner, attr=name):
+                path = self.path(inner)
+                return (*path, name) if path else ()
+            case ast.Subscript(value=inner, slice=ast.Slice()):
+                return self.path(inner)
+            case ast.Subscript(value=inner):
+                path = self.path(inner)
+                return (*path, ELEMENT) if path else ()
+        return ()
+
+    def _follow(self, function: Function) -> None:
+        """Note local names of attributes, until there are no more."""
+        before = -1
+        while before != len(self._names):
+            before = len(self._names)
+            for node in ast.walk(function):
+                match node:
+                    case ast.Assign(targets=[ast.Name(id=name)], value=value) if path := self.path(value):
+                        self._names.setdefault(name, path)
+                    case ast.For(target=target, iter=source) | ast.comprehension(target=target, iter=source):
+                        for name, path in self._elements(target, source):
+                            self._names.setdefault(name, (*path, ELEMENT))
+
+    def _elements(self, target: ast.expr, source: ast.expr) -> Iterator[tuple[str, Path]]:
+        """Yield the names of a loop that stand for elements of a sequence, each with the sequence."""
+        match target, source:
+            case ast.Tuple(elts=[_, element]), ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]):
+                yield from self._elements(element, inner)
+            case _, ast.Call(func=function, args=[inner, *_]) if ast.unparse(function).endswith("islice"):
+                yield from self._elements(target, inner)
+            case _, ast.Call(func=ast.Name(id="reversed"), args=[inner]):
+                yield from self._elements(target, inner)
+            case ast.Tuple(elts=parts), ast.Call(func=ast.Name(id="zip"), args=sources):
+                for part, inner in zip(parts, sources, strict=False):
+                    yield from self._elements(part, inner)
+            case ast.Name(id=name), _ if path := self.path(source):
+                yield name, path
+
+    def _note(self, node: ast.AST, unpacked: Mapping[int, int]) -> None:
+        match node:
+            case ast.Call(func=function, args=arguments):
+                if path := self.path(function):
+                    self.called[path] = max(unpacked.get(id(node), 1), self.called.get(path, 1))
+                if len(arguments) == 3 and ast.unparse(function).endswith("islice"):
+                    self.first |= self._paths(arguments[1])
+                    self.last |= self._paths(arguments[2])
+            case ast.Slice(lower=lower, upper=upper):
+                self.first |= self._paths(lower)
+                self.last |= self._paths(upper)
+            case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
+                self.tested |= {path for each in ast.walk(test) if (path := self.path(each))}
+
+    def _paths(self, node: ast.AST | None) -> set[Path]:
+        path = self.path(node) if node is not None else ()
+        return {path} if path else set()

@@ -1,1 +1,0 @@
-"""Tiny, randomly initialised decoders of real model families, one file per family."""

@@ -1,0 +1,287 @@
+"""What a hunt is about: its target, the faults of one trace, findings, and its progress.
+
+A `Fault` is a rule that a trace breaks in its first wrong step, or the death of the worker that played it.  A
+`Finding` is a fault that a hunt reports, as a trace that plays again from its text alone.  A `Watch`
+observes a hunt, and may end it.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import msgspec
+
+from deepstack_harness.contract.arm import EAGER, ArmSpec, Capture, PayloadPolicy
+from deepstack_harness.contract.case import ENGINE, BufferRef, Case, Compare, PlannedCase, subject_of
+from deepstack_harness.contract.observation import Observation, StepFacts
+from deepstack_harness.contract.oracles.judge import judge_case
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import SECOND, Op, Step, Trace
+from deepstack_harness.contract.verdicts import Effect, Judgement, Verdict
+from deepstack_harness.errors import UsageError
+from deepstack_harness.fuzz.player import Death, FindingKind
+
+Budget = Callable[[Sequence[Step]], int]
+"""Graphs that a correct buffer needs for these steps."""
+
+_SAYS_NOTHING_OF_ROWS = frozenset({Rule.R1, Rule.R6, Rule.R7})
+"""Rules that may be broken without a row being wrong: behind such a step the trace can be judged further."""
+
+
+class FaultKey(NamedTuple):
+    """Identity of a fault in a hunt: faults of the same key are taken for one.
+
+    `name` is the rule or the kind of death, `shape` what is wrong (empty for a death), `call` the call of the
+    step that shows it (empty where rows are wrong, whoever reads them), `exception` the type of what it
+    raised.
+    """
+
+    name: str
+    shape: str
+    call: str
+    exception: str = ""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A broken rule, or the death of a worker, and the trace up to the step that shows it."""
+
+    key: FaultKey
+    trace: Trace
+    detail: str
+    judgement: Judgement | None = None
+    read_everywhere: Trace | None = None
+    """The trace with a read of all rows before the first step and behind each; None for a death."""
+
+    @property
+    def name(self) -> str:
+        """The rule or the kind of death."""
+        return self.key.name
+
+    @property
+    def rule(self) -> Rule | None:
+        """The broken rule; None for a death."""
+        return self.judgement.rule if self.judgement else None
+
+
+def fault_of_death(trace: Trace, death: Death) -> Fault:
+    """Return the death as a fault of the step that was played."""
+    until = replace(trace, steps=trace.steps[: death.step])
+    return Fault(FaultKey(death.kind, "", call_of(until.steps[-1])), until, death.detail)
+
+
+def fault_of_judgement(trace: Trace, judgement: Judgement, read_everywhere: Trace | None = None) -> Fault:
+    """Return a broken rule as a fault of the last step of a trace."""
+    call = "" if judgement.row is not None else call_of(trace.steps[-1])
+    key = FaultKey(judgement.rule, judgement.shape or "", call, judgement.exception)
+    return Fault(key, trace, judgement.detail, judgement, read_everywhere)
+
+
+def call_of(step: Step) -> str:
+    """Return a step without its numbers: the operation, and what makes the call one to be refused."""
+    levels = "" if step.levels is None else " levels"
+    hidden = "" if step.hidden is None else " hidden"
+    return f"{step.op}{' negative' if step.tokens < 0 else ''}{levels}{hidden}"
+
+
+def faults_by_step(case: Case, observation: Observation, budget: Budget) -> Iterator[list[Fault]]:
+    """Iterate over the faults of the first wrong step, and of later ones as far as they can be judged.
+
+    Rows behind a wrong row are not judged: later faults would only follow from it.  R0 is left out where
+    another rule is broken in the same step, because a wrong payload makes a wrong output.
+    """
+    done: frozenset[Rule] = frozenset()
+    judge = _Prefixes(case, observation, budget)
+    while done <= _SAYS_NOTHING_OF_ROWS:
+        broken = judge.first_broken(done)
+        if not broken:
+            return
+        done |= {fault.rule for fault in broken if fault.rule}
+        yield [fault for fault in broken if fault.rule is not Rule.R0] or broken
+
+
+class _Prefixes:
+    """Prefixes of a played trace, judged without playing them again."""
+
+    def __init__(self, case: Case, observation: Observation, budget: Budget) -> None:
+        self._case = case
+        self._observation = observation
+        self._budget = budget
+
+    def first_broken(self, without: frozenset[Rule]) -> list[Fault]:
+        """Return the faults of the shortest prefix that breaks a rule, apart from rules `without`."""
+        steps, rules = self._case.trace.steps, frozenset(Rule) - without
+        rules = frozenset(judgement.rule for judgement in self._broken(len(steps), rules))
+        if not rules:
+            return []
+        shortest = 1 + bisect_left(
+            range(1, len(steps)), True, key=lambda count: bool(self._broken(count, rules))
+        )
+        trace = replace(self._case.trace, steps=steps[:shortest])
+        read = _read_everywhere(trace, self._observation.steps)
+        return [fault_of_judgement(trace, judgement, read) for judgement in self._broken(shortest, rules)]
+
+    def _broken(self, count: int, rules: frozenset[Rule]) -> list[Judgement]:
+        case, seen = self._case, self._observation
+        steps = case.trace.steps[:count]
+        if count < len(case.trace.steps):
+            # As many graphs as there were then.
+            graphs = seen.graphs and replace(seen.graphs, graphs=seen.steps[count - 1].graphs)
+            seen = replace(seen, steps=seen.steps[:count], graphs=graphs)
+            case = replace(case, trace=replace(case.trace, steps=steps))
+        case = replace(case, graph_budget=self._budget(steps))
+        judgements = judge_case(PlannedCase(case, None), seen, rules).judgements
+        return [judgement for judgement in judgements if judgement.verdict is Verdict.FAIL]
+
+
+def _read_everywhere(trace: Trace, seen: Sequence[StepFacts]) -> Trace:
+    # The first read of new storage must not stand behind a rejected call, which would be blamed for the rows.
+    done = [Step(Op.GET, trace.capacity, on=name) for name in (None, SECOND)[: trace.buffers]]
+    for step, facts in zip(trace, seen, strict=False):
+        done.append(step)
+        if step.op is not Op.GET and facts.capacity <= _MOST_READ * trace.capacity:
+            done.append(Step(Op.GET, facts.capacity, on=step.on))
+    return replace(trace, steps=tuple(done))
+
+
+_MOST_READ = 8
+"""Times the capacity at the beginning, up to which all rows are read."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault.
+
+    `rule` is there for kind `rule` alone.  Findings of one rule or kind differ in `shape`, `call` or
+    `exception`, see `FaultKey`.  `examples` is the number of the example that showed it, `seconds` the time
+    until then.  `alone` says whether the trace showed it on a session of its own; None where that was not
+    tried.
+    """
+
+    kind: FindingKind
+    rule: Rule | None
+    trace: str
+    shape: str
+    detail: str
+    target: str
+    arm: str
+    family: str
+    examples: int
+    seconds: float
+    seed: int
+    value: float | None = None
+    limit: float | None = None
+    unit: str = ""
+    alone: bool | None = None
+    source: str | None = None
+    engine: str | None = None
+    model_class: str | None = None
+    reach: str | None = None
+    effect: Effect | None = None
+    call: str = ""
+    exception: str = ""
+
+    @property
+    def name(self) -> str:
+        """The rule, or the kind."""
+        return str(self.rule or self.kind)
+
+    @property
+    def key(self) -> FaultKey:
+        """The key of the fault that was found."""
+        return FaultKey(self.name, self.shape, self.call, self.exception)
+
+    @property
+    def line(self) -> str:
+        """One line of text that says what broke and how to play it again."""
+        return f"{self.target} [{self.arm}] {self.name}: {self.trace}  # {self.detail}"
+
+    def to_json(self) -> str:
+        """Return one line of JSON, without a line end."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Finding":
+        """Read the text that `to_json` wrote; raises `msgspec.ValidationError` otherwise."""
+        return msgspec.json.decode(text, type=cls)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A buffer, and the arm, family and caller that drive it.
+
+    With arm `eager` no decoder runs: the buffer is alone.  Raises `UsageError` for an arm that nothing can be
+    hunted under.
+    """
+
+    buffer: BufferRef
+    arm: ArmSpec = EAGER
+    family: str = "qwen3_vl"
+    caller: str = ENGINE
+
+    def __post_init__(self) -> None:
+        """Refuse controls, ranks, and graphs that only torch itself captures."""
+        if self.arm.payload is not PayloadPolicy.BUFFER:
+            raise UsageError(
+                f"arm '{self.arm.name}' is a control: it reads no buffer, so it can show no fault"
+            )
+        if self.arm.ranks > 1 or self.arm.capture is Capture.REDUCE_OVERHEAD:
+            raise UsageError(
+                f"arm '{self.arm.name}' cannot be fuzzed: ranks keep no session between "
+                "traces, and torch captures reduce_overhead by itself"
+            )
+
+    @property
+    def alone(self) -> bool:
+        """True if no decoder runs beside the buffer."""
+        return self.arm == EAGER and self.caller == ENGINE
+
+    @property
+    def subject(self) -> str:
+        """The buffer's name, with the caller where that is not a correct engine."""
+        return subject_of(self.buffer.name, self.caller)
+
+    def case(self, trace: Trace, graph_budget: int) -> Case:
+        """Return the case in which a trace is played on this target."""
+        return Case(
+            self.family, self.buffer, trace, self.arm, graph_budget=graph_budget, caller=self.caller,
+            compare=Compare.NOTHING if self.alone else Compare.EAGER,
+        )  # fmt: skip
+
+
+@dataclass
+class Progress:
+    """Progress of a hunt in numbers; `graphs` of the last session are counted against their `budget`."""
+
+    examples: int = 0
+    steps: int = 0
+    states: int = 0
+    findings: int = 0
+    graphs: int = 0
+    budget: int = 0
+    sessions: int = 0
+    unmeasured: int = 0
+    deaths: int = 0
+    searches: int = 0
+    """Searches that were begun; the seed of each follows from its number."""
+    seconds: float = 0.0
+
+    @property
+    def steps_per_second(self) -> float:
+        """Steps of examples, reads included, over the time of everything."""
+        return self.steps / self.seconds if self.seconds else 0.0
+
+
+class Watch:
+    """Observer of a hunt; does nothing."""
+
+    def on_example(self, progress: Progress, trace: Trace) -> None:
+        """Note that an example was played."""
+
+    def on_finding(self, finding: Finding) -> None:
+        """Note a finding."""
+
+    def is_done(self) -> bool:
+        """Say whether the hunt is to end; asked before each example."""
+        return False

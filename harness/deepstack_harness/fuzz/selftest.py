@@ -1,0 +1,125 @@
+"""Proofs of trials: hunt on a buffer, play the traces of `check` on it, and say which rules were broken.
+
+Trials are proved in threads, each of which judges what a warm worker of its own plays.
+"""
+
+import time
+from collections.abc import Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from queue import SimpleQueue
+
+from typing_extensions import override
+
+from deepstack_harness.catalogue.plans import Where, plan_check
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import BufferRef, Regime, registered
+from deepstack_harness.contract.oracles.judge import judge_cases
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.errors import HarnessError
+from deepstack_harness.fuzz.faults import Finding, Progress, Target, Watch
+from deepstack_harness.fuzz.hunt import hunt
+from deepstack_harness.fuzz.player import InProcessPlayer, Player, WorkerPlayer
+from deepstack_harness.fuzz.trials import Proof, Trial
+
+
+def prove_trial(trial: Trial, player: Player) -> Proof:
+    """Play the traces of `check` up to the first that shows the fault, and hunt until a few examples after.
+
+    R0 is left out: other faults break it too.
+    """
+    watch, start = _StopsAfterFinding(trial.extra), time.perf_counter()
+    buffer = player.bind(registered(trial.subject), None, Target.family)
+    target = Target(buffer, ArmSpec.parse(trial.arm))
+    regime = Regime.CAPTURED if target.arm.captured else Regime.LIVE
+    checked, broken_by_check = _first_broken(buffer, regime, player, trial.rule)
+    done = hunt(target, player, examples=trial.examples, seed=trial.seed, watch=watch, per_name=1)
+    found = [finding for finding in done.findings if finding.rule is not Rule.R0]
+    others = [finding for finding in found if finding.name != trial.rule]
+    shown = min(others or found, key=lambda finding: len(finding.trace), default=None)
+    return Proof(
+        trial,
+        broken=tuple(sorted({finding.name for finding in found})),
+        examples=found[0].examples if found else done.progress.examples,
+        seconds=time.perf_counter() - start,
+        trace=shown.trace if shown else "",
+        detail=shown.detail if shown else "",
+        checked=checked,
+        broken_by_check=broken_by_check,
+    )
+
+
+def _first_broken(
+    buffer: BufferRef, regime: Regime, player: Player, rule: str | None
+) -> tuple[int, tuple[str, ...]]:
+    """Play the traces of `check` of one regime up to the first that breaks `rule`; return how many, and it.
+
+    For a right buffer (None) any rule counts.  Other rules of a mutant do not: in `set 16; get 20` a row that
+    the set lost is read above the capacity first, which is R4.
+    """
+    plan = [planned for planned in plan_check(Where(Target.family), buffer) if planned.case.regime is regime]
+    for played, judged in enumerate(judge_cases(plan, player.check), 1):
+        broken = (judged.broken | judged.unjudged) - {Rule.R0}
+        counted = broken & {Rule(rule)} if rule else broken
+        if counted:
+            return played, tuple(sorted(map(str, counted)))
+    return len(plan), ()
+
+
+class _StopsAfterFinding(Watch):
+    """Watch that ends a hunt `extra` examples after its first finding, in which another rule may be found."""
+
+    def __init__(self, extra: int) -> None:
+        self._extra = extra
+        self._played = 0
+        self._last: int | None = None
+
+    @override
+    def on_example(self, progress: Progress, trace: Trace) -> None:
+        self._played = progress.examples
+
+    @override
+    def on_finding(self, finding: Finding) -> None:
+        if self._last is None and finding.rule is not Rule.R0:
+            self._last = finding.examples + self._extra
+
+    @override
+    def is_done(self) -> bool:
+        return self._last is not None and self._played >= self._last
+
+
+_STEP_S = 300.0
+"""Seconds for one step: the first one of a session compiles."""
+
+
+def prove(trials: Iterable[Trial], workers: int, *, step_s: float = _STEP_S) -> Generator[Proof]:
+    """Yield a proof of each trial as soon as it is known; with 0 workers played in this process, in order."""
+    if not workers:
+        in_process = InProcessPlayer()
+        yield from (prove_trial(trial, in_process) for trial in trials)
+        return
+    players, threads = [WorkerPlayer(step_s=step_s) for _ in range(workers)], ThreadPoolExecutor(workers)
+    idle: SimpleQueue[WorkerPlayer] = SimpleQueue()
+    try:
+        for player in players:
+            idle.put(player)
+        futures = [threads.submit(_prove, idle, trial) for trial in trials]
+        yield from (future.result() for future in as_completed(futures))
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+        for player in players:
+            player.stop()
+        threads.shutdown()
+        for player in players:
+            player.close()
+
+
+def _prove(idle: "SimpleQueue[WorkerPlayer]", trial: Trial) -> Proof:
+    """Prove a trial with the player that is idle next; an error is a proof that failed, and says so."""
+    player, start = idle.get(), time.perf_counter()
+    try:
+        return prove_trial(trial, player)
+    except HarnessError as error:
+        return Proof(trial, (), 0, time.perf_counter() - start, detail=f"no proof: {error}")
+    finally:
+        idle.put(player)

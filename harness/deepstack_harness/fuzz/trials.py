@@ -1,0 +1,115 @@
+"""Hunts whose outcome is known: each mutant must be caught by its rule alone, right buffers by no rule."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from deepstack_harness.catalogue.buffers import ALL_MUTANTS, CORRECT
+
+CONTROL = "reference"
+"""The buffer in which no broken rule may be found."""
+_RIGHT = "right buffer"
+"""The class of a buffer that has no fault."""
+_LIVE_ARM, _CAPTURED_ARM = "eager", "eager/full"
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Length of a hunt: examples in all, how many of them after the first finding, and on a right buffer."""
+
+    examples: int
+    extra: int
+    on_right: int
+
+
+EFFORTS: Mapping[str, Effort] = MappingProxyType(
+    {
+        "eager/stock": Effort(12, 0, 0),
+        _CAPTURED_ARM: Effort(100, 10, 25),
+        _LIVE_ARM: Effort(1200, 15, 200),
+    }
+)
+"""Arms that mutants are hunted under, expensive arms first: the hunt that starts last must be a short one.
+
+Every mutant is caught within so many examples; on the control all of them find nothing.
+"""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A hunt: the buffer's name, the rule that it breaks (None for a right one), the arm, and the effort.
+
+    `fault` is the class of the mutant's fault.
+    """
+
+    subject: str
+    rule: str | None
+    arm: str
+    examples: int
+    extra: int
+    seed: int
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Result of a trial: every rule that was found broken, and a finding with its shrunk trace.
+
+    `examples` is the number of the example with the first finding, or of all where there is no finding.
+    """
+
+    trial: Trial
+    broken: tuple[str, ...]
+    examples: int
+    seconds: float
+    trace: str = ""
+    detail: str = ""
+    checked: int = 0
+    """Traces of `check` that were played: up to the first that breaks the stated rule, or all."""
+    broken_by_check: tuple[str, ...] = ()
+    """The stated rule if a trace of `check` in the regime of the arm breaks it; for a right buffer any."""
+
+    @property
+    def holds(self) -> bool:
+        """True if exactly the stated rule was found; for a right buffer, none, by `check` neither."""
+        stated = (self.trial.rule,) if self.trial.rule else ()
+        return not self.failed and self.broken == stated and self.broken_by_check in ((), stated)
+
+    @property
+    def failed(self) -> bool:
+        """True if the worker gave no answer; `detail` says why."""
+        return self.examples == 0
+
+    @property
+    def caught_by_check(self) -> int | None:
+        """Number of the trace of `check` that shows the fault, from 1; None if none does."""
+        return self.checked if self.broken_by_check else None
+
+
+def trials_for(mutants: Iterable[str], seed: int, *, right: bool = True) -> list[Trial]:
+    """Return a trial for each mutant, and one of the control for each arm that these take.
+
+    With `right` also one for each right buffer, under each arm in which it is right.
+    """
+    wanted = [*mutants]
+    arms = {ALL_MUTANTS[name].arm for name in wanted}
+    return [
+        trial
+        for arm, effort in EFFORTS.items()
+        for trial in (
+            *(_controls(arm, effort, seed, right=right) if arm in arms else ()),
+            *(_of_mutant(name, effort, seed) for name in wanted if ALL_MUTANTS[name].arm == arm),
+        )
+    ]
+
+
+def _controls(arm: str, effort: Effort, seed: int, *, right: bool) -> Iterator[Trial]:
+    yield Trial(CONTROL, None, arm, effort.examples, effort.extra, seed, _RIGHT)
+    for name, buffer in CORRECT.items() if right and effort.on_right else ():
+        if arm == _LIVE_ARM or buffer.regimes == "both":
+            yield Trial(name, None, arm, effort.on_right, effort.extra, seed, _RIGHT)
+
+
+def _of_mutant(name: str, effort: Effort, seed: int) -> Trial:
+    mutant = ALL_MUTANTS[name]
+    return Trial(name, str(mutant.rule), mutant.arm, effort.examples, effort.extra, seed, mutant.fault)

@@ -1,1 +1,0 @@
-"""Fuzzing the contract: hypothesis draws traces, the oracles judge every step, findings are shrunk traces."""

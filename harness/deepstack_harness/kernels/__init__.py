@@ -1,1 +1,0 @@
-"""Kernels that a decoder compiles to, and their sizes, measured in a child process."""

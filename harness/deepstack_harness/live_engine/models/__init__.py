@@ -1,1 +1,0 @@
-"""Tiny models with random weights, one family a file, as an engine loads them."""

@@ -1,0 +1,8 @@
+"""Tiny decoders of real model families, buffers with the semantics of releases, and engines that drive them.
+
+A family is one file of a decoder; `reference` has the buffer that keeps every rule, `revisions` the buffers
+as they were released.  `correct` has right buffers of many designs, `mutants` faulty ones.  `engine` drives a
+buffer and a decoder correctly, `engine_faults` and `engine_layouts` in other ways.
+
+Private: what is public is imported from `deepstack_harness` itself.
+"""

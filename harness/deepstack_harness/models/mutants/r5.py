@@ -1,0 +1,179 @@
+"""Mutants that break R5 clear: rows that are read after they were cleared."""
+
+from torch import Tensor
+
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.models.reference import ReferenceBuffer
+
+
+class ClearsOneRowTooFew(ReferenceBuffer):
+    """`clear` leaves the last row of the payload."""
+
+    rule = Rule.R5
+
+    def clear(self, tokens: int) -> None:
+        row = self._tokens_set - 1
+        kept = [level[row].clone() for level in self._levels] if self._tokens_set else []
+        super().clear(tokens)
+        for level, last in zip(self._levels, kept, strict=False):
+            level[row] = last
+
+
+class CounterResetTooEarly(ReferenceBuffer):
+    """`clear` resets its counter before it zeroes, so that n < N leaves rows (vLLM 0.33.0 does too)."""
+
+    rule = Rule.R5
+
+    def clear(self, tokens: int) -> None:
+        if tokens >= 0:
+            self._tokens_set = 0
+        super().clear(tokens)
+
+    def set(self, payload: Tensor) -> None:
+        super().set(payload)
+        for level in self._levels:  # a row that a micro-batch left would be one of a replaced payload: R3
+            level[self._tokens_set :].zero_()
+
+
+class ClearForgetsALevel(ReferenceBuffer):
+    """`clear` zeroes all levels but the last."""
+
+    rule = Rule.R5
+
+    def clear(self, tokens: int) -> None:
+        levels, self._levels = self._levels, self._levels[:-1]
+        try:
+            super().clear(tokens)
+        finally:
+            self._levels = levels
+
+
+class ClearOfNothingIgnored(ReferenceBuffer):
+    """`clear(0)` is ignored, so that the payload stays."""
+
+    rule = Rule.R5
+
+    def clear(self, tokens: int) -> None:
+        if tokens:
+            super().clear(tokens)
+
+
+class ThirdClearIgnored(ReferenceBuffer):
+    """The third `clear` is ignored."""
+
+    rule = Rule.R5
+    _clears = 0
+
+    def clear(self, tokens: int) -> None:
+        self._clears += tokens >= 0
+        if self._clears != 3 or tokens < 0:
+            super().clear(tokens)
+
+
+class ResizeRevivesCleared(ReferenceBuffer):
+    """A shrinking `resize` brings back the rows that were cleared last, as reused storage would."""
+
+    rule = Rule.R5
+    _ended: tuple[Tensor, ...] = ()
+
+    def clear(self, tokens: int) -> None:
+        if self._tokens_set and tokens >= 0:
+            self._ended = tuple(level[: self._tokens_set].clone() for level in self._levels)
+        super().clear(tokens)
+
+    def resize(self, tokens: int) -> None:
+        shrinks = tokens <= self.capacity
+        super().resize(tokens)
+        if shrinks and not self._tokens_set:
+            for level, rows in zip(self._levels, self._ended, strict=False):
+                level[: len(rows)] = rows[:tokens]
+
+
+class ClearsByCounter(ReferenceBuffer):
+    """`clear` zeroes only while its counter is above 0, as in vLLM 0.20.0 .. 0.33.0.
+
+    No payload is set during a capture, so the graph records no zeroing.
+    """
+
+    rule = Rule.R5
+    arm = "eager/full"
+
+    def clear(self, tokens: int) -> None:
+        if tokens < 0 or self._tokens_set:
+            super().clear(tokens)
+
+
+class ClearsThroughNumpy(ReferenceBuffer):
+    """`clear` zeroes through numpy, which no graph records, so that a replay clears nothing."""
+
+    rule = Rule.R5
+    arm = "eager/full"
+
+    def clear(self, tokens: int) -> None:
+        rows = max(tokens, self._tokens_set)
+        super().clear(min(tokens, 0))
+        for level in self._levels:
+            level.numpy()[:rows] = 0
+
+
+class RecordedClearOneRowShort(ReferenceBuffer):
+    """`clear` zeroes one row less than was asked for, or the payload if that is longer.
+
+    No payload is set during a capture, so the replay leaves the last row.
+    """
+
+    rule = Rule.R5
+    arm = "eager/full"
+
+    def clear(self, tokens: int) -> None:
+        super().clear(tokens - 1 if tokens > 0 else tokens)
+
+
+class PartsNeverEnd(ReferenceBuffer):
+    """`clear` zeroes the rows that it is asked to, and never the rows behind, as every vLLM release does."""
+
+    rule = Rule.R5
+    shown_by = "inputs"
+    fault = "micro-batches"
+
+    def clear(self, tokens: int) -> None:
+        if 0 < tokens < self._tokens_set:
+            for level in self._levels:
+                level[:tokens].zero_()
+        else:
+            super().clear(tokens)
+
+
+class IgnoresClearAboveCapacity(ReferenceBuffer):
+    """Ignores a clear of more rows than there are, without an error."""
+
+    rule = Rule.R5
+    shown_by = "inputs"
+    fault = "clear above"
+
+    def clear(self, tokens: int) -> None:
+        if tokens <= self.capacity:
+            super().clear(tokens)
+
+
+class ZeroRowsStay(ReferenceBuffer):
+    """`clear` ends at the last row that is not zero at the first level, and leaves later rows of others."""
+
+    rule = Rule.R5
+    shown_by = "inputs"
+    fault = "equal rows"
+
+    def clear(self, tokens: int) -> None:
+        used = (self._levels[0][: self._tokens_set] != 0).any(1)
+        constant = self._tokens_set > 1 and bool((self._levels[0][:1] == self._levels[0][1:2]).all())
+        kept = (
+            [level[: self._tokens_set].clone() for level in self._levels] if constant and used.any() else []
+        )
+        super().clear(tokens)
+        for level, rows in zip(self._levels[1:], kept[1:], strict=False):
+            level[: len(rows)] = rows
+
+    def set(self, payload: Tensor) -> None:
+        super().set(payload)
+        for level in self._levels:  # a row that a micro-batch left would be one of a replaced payload: R3
+            level[self._tokens_set :].zero_()

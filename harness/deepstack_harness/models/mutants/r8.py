@@ -1,0 +1,147 @@
+"""Mutants that break R8 rejection: a bad call that is accepted, or refused after the state has changed."""
+
+import torch
+from torch import Tensor
+
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.models.reference import ReferenceBuffer
+
+
+class BroadcastsHidden(ReferenceBuffer):
+    """`set` broadcasts a payload of hidden size 1 instead of refusing it, as every vLLM release does."""
+
+    rule = Rule.R8
+
+    def set(self, payload: Tensor) -> None:
+        hidden = self._levels[0].size(1)
+        super().set(payload.expand(-1, -1, hidden) if payload.size(2) == 1 else payload)
+
+
+class RejectsAfterClearing(ReferenceBuffer):
+    """`set` refuses a payload of another shape, but first drops the previous payload."""
+
+    rule = Rule.R8
+
+    def set(self, payload: Tensor) -> None:
+        if (len(payload), payload.size(2)) != (len(self._levels), self._levels[0].size(1)):
+            self.clear(0)
+        super().set(payload)
+
+
+class RejectsAfterCopying(ReferenceBuffer):
+    """`set` refuses a payload with another number of levels, but first copies the levels that fit."""
+
+    rule = Rule.R8
+
+    def set(self, payload: Tensor) -> None:
+        for level, rows in zip(self._levels, payload, strict=False):
+            # As many levels as there are may fail to grow, which is R4.
+            if rows.size(1) == level.size(1) and len(payload) != len(self._levels):
+                level[: len(rows)] = rows[: self.capacity]
+        super().set(payload)
+
+
+class RejectsGetAfterClearing(ReferenceBuffer):
+    """`get` refuses a negative count, but first drops the payload."""
+
+    rule = Rule.R8
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        if tokens < 0:
+            self.clear(0)
+        return super().get(tokens)
+
+
+class AcceptsNegativeGet(ReferenceBuffer):
+    """`get` answers a negative count with zero rows."""
+
+    rule = Rule.R8
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        return super().get(max(tokens, 0))
+
+
+class AcceptsNegativeClear(ReferenceBuffer):
+    """`clear` ignores a negative count."""
+
+    rule = Rule.R8
+
+    def clear(self, tokens: int) -> None:
+        if tokens >= 0:
+            super().clear(tokens)
+
+
+class AcceptsNegativeResize(ReferenceBuffer):
+    """`resize` ignores a negative count."""
+
+    rule = Rule.R8
+
+    def resize(self, tokens: int) -> None:
+        if tokens >= 0:
+            super().resize(tokens)
+
+
+class AcceptsExtraLevels(ReferenceBuffer):
+    """`set` drops the surplus levels of a payload instead of refusing it."""
+
+    rule = Rule.R8
+
+    def set(self, payload: Tensor) -> None:
+        super().set(payload[: len(self._levels)])
+
+
+class AcceptsMissingLevels(ReferenceBuffer):
+    """`set` fills the missing levels of a payload with zeros instead of refusing it."""
+
+    rule = Rule.R8
+
+    def set(self, payload: Tensor) -> None:
+        missing = payload.new_zeros(max(0, len(self._levels) - len(payload)), *payload.shape[1:])
+        super().set(torch.cat([payload, missing]))
+
+
+class PadsHidden(ReferenceBuffer):
+    """`set` fills up a payload whose hidden size is one too small."""
+
+    rule = Rule.R8
+    shown_by = "inputs"
+    fault = "hidden size"
+
+    def set(self, payload: Tensor) -> None:
+        if payload.size(2) + 1 == self._levels[0].size(1):
+            payload = torch.nn.functional.pad(payload, (0, 1))
+        super().set(payload)
+
+
+class CutsHidden(ReferenceBuffer):
+    """`set` cuts a payload whose hidden size is too large."""
+
+    rule = Rule.R8
+    shown_by = "inputs"
+    fault = "hidden size"
+
+    def set(self, payload: Tensor) -> None:
+        super().set(payload[:, :, : self._levels[0].size(1)])
+
+
+class TakesTwiceTheLevels(ReferenceBuffer):
+    """`set` adds up a payload of twice as many levels."""
+
+    rule = Rule.R8
+    shown_by = "inputs"
+    fault = "levels"
+
+    def set(self, payload: Tensor) -> None:
+        levels = len(self._levels)
+        super().set(payload[:levels] + payload[levels:] if len(payload) == 2 * levels else payload)
+
+
+class CountsFromTheEnd(ReferenceBuffer):
+    """Answers a get of less than -1 rows as Python slices do."""
+
+    rule = Rule.R8
+    shown_by = "inputs"
+    fault = "negative counts"
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        return tuple(level[:tokens] for level in self._levels) if tokens < -1 else super().get(tokens)

@@ -1,1 +1,0 @@
-"""The nightly run: stages in processes of their own."""

@@ -1,1 +1,0 @@
-"""Cases whose ranks share steps, played in real process groups."""

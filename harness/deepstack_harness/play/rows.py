@@ -1,0 +1,225 @@
+"""Origins of rows, and storage of graphs: facts about the answers of a buffer.
+
+`RowOwners` traces rows of an answer back to the payloads that they came from.  A row is known by its content:
+its bytes, with every NaN one NaN and -0.0 a zero.  A content that was set is named after the first row that
+had it, as (payload, level, row), so that equal rows have one name; a tensor that its caller reused after
+`set` is known as such; zeros are zeros; anything else was never set.
+
+`StorageWatch` says whether the storage that captured graphs read is still the buffer's, and still allocated.
+It watches the reference lane's buffer, which goes through the same steps: nothing keeps its answers, so that
+storage which the buffer lets go of is really freed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from deepstack_harness.contract.observation import Answer, GraphUse, RowRange
+
+_ZERO = RowRange(0, 0, 0, 1)
+_UNKNOWN = RowRange(None, 0, 0, 1)
+
+
+class RowOwners:
+    """Index of the rows of all payloads of a trace; it names the origin of any row.
+
+    Rows are looked up by the hash of their bytes (64 bits), once per dtype.
+    """
+
+    def __init__(self) -> None:
+        """Start without a payload."""
+        self._payloads: dict[int, Tensor] = {}
+        self._known: dict[torch.dtype, dict[int, RowRange]] = {}
+
+    def remember(self, number: int, payload: Tensor) -> None:
+        """Register a payload (levels, N, hidden) under its number; negative: after reuse."""
+        self._payloads[number] = payload.detach().clone()
+        for dtype, known in self._known.items():
+            _learn(known, number, payload.to(dtype))
+
+    def content(self, payload: Tensor, dtype: torch.dtype) -> tuple[tuple[RowRange, ...], ...]:
+        """Return the names of a payload's rows (levels, N, hidden) after the cast to the buffer's dtype."""
+        return self.runs_of([level.to(dtype) for level in payload.detach()])
+
+    def runs_of(self, levels: Sequence[Tensor]) -> tuple[tuple[RowRange, ...], ...]:
+        """Return the rows of several levels, each (P, hidden), as `runs` does."""
+        first = levels[0] if levels else None
+        if first is None or first.device.type == "meta" or any(map(_differs(first), levels)):
+            return tuple(map(self.runs, levels))
+        # Together: one level of few rows costs as many operations of torch as all.
+        known, rows = self._lookup(first.dtype), _row_bytes(torch.cat(tuple(levels)))
+        count = first.size(0)
+        return tuple(_named(rows[start * count : (start + 1) * count], known) for start in range(len(levels)))
+
+    def runs(self, level: Tensor) -> tuple[RowRange, ...]:
+        """Return the rows of one level (P, hidden) as runs of neighbours of one origin."""
+        if level.device.type == "meta":
+            return (_UNKNOWN._replace(rows=level.size(0)),)
+        return _named(_row_bytes(level), self._lookup(level.dtype))
+
+    def _lookup(self, dtype: torch.dtype) -> dict[int, RowRange]:
+        if dtype not in self._known:
+            self._known[dtype] = {}
+            for number, payload in self._payloads.items():
+                _learn(self._known[dtype], number, payload.to(dtype))
+        return self._known[dtype]
+
+
+def _differs(first: Tensor) -> Callable[[Tensor], bool]:
+    kind = (first.shape, first.dtype, first.device)
+    return lambda other: (other.shape, other.dtype, other.device) != kind
+
+
+def _named(rows: Iterable[bytes], known: Mapping[int, RowRange]) -> tuple[RowRange, ...]:
+    return merge(_ZERO if _is_zero(row) else known.get(hash(row), _UNKNOWN) for row in rows)
+
+
+def _learn(known: dict[int, RowRange], number: int, payload: Tensor) -> None:
+    for key, origin in _rows_of(number, payload):
+        known.setdefault(key, origin)  # the first row with this content names it
+
+
+def _rows_of(number: int, payload: Tensor) -> Iterator[tuple[int, RowRange]]:
+    for position, row in enumerate(_row_bytes(payload.flatten(0, 1))):
+        level, index = divmod(position, payload.size(1))
+        yield hash(row), RowRange(number, level, index, 1) if number > 0 else RowRange(number, 0, 0, 1)
+
+
+def _is_zero(row: bytes) -> bool:
+    return row.count(0) == len(row)
+
+
+def merge(cells: Iterable[RowRange]) -> tuple[RowRange, ...]:
+    """Join neighbouring single rows of one origin: row indices of a payload must count up."""
+    numbered = enumerate(cells)
+    groups = groupby(numbered, key=lambda item: _origin(item[1], item[0]))
+    return tuple(_join([cell for _, cell in group]) for _, group in groups)
+
+
+def _origin(cell: RowRange, position: int) -> tuple[int | None, int, int]:
+    counts_up = cell.payload is not None and cell.payload > 0
+    return (cell.payload, cell.level, cell.row - position if counts_up else 0)
+
+
+def _join(cells: list[RowRange]) -> RowRange:
+    return cells[0]._replace(rows=len(cells))
+
+
+def _row_bytes(rows: Tensor) -> list[bytes]:
+    # -0.0 has a set bit and is a zero all the same: adding 0.0 makes it +0.0.
+    plain = (rows.detach() + 0.0).cpu().contiguous()
+    # A cast may keep or drop the payload bits of a NaN; fill_ writes one pattern.
+    plain = plain.masked_fill(plain.isnan(), torch.nan) if plain.is_floating_point() else plain
+    return [bytes(row) for row in plain.view(torch.uint8).numpy()] if plain.numel() else [b""] * len(plain)
+
+
+def join_answers(answers: Sequence[Answer]) -> Answer | None:
+    """Join the answers to micro-batches of one step: their rows follow each other, level by level.
+
+    None where nothing answered; an answer of None makes the whole None.
+    """
+    if len(answers) < 2 or any(answer.structure == "none" for answer in answers):
+        return min(answers, key=lambda answer: answer.structure == "tensors", default=None)
+    levels = zip(*(answer.rows for answer in answers), strict=True)
+    return replace(answers[0], rows=tuple(_chained(parts) for parts in levels))
+
+
+def _chained(parts: Iterable[tuple[RowRange, ...]]) -> tuple[RowRange, ...]:
+    """Join runs that go on where the last one ended."""
+    joined: list[RowRange] = []
+    for run in chain.from_iterable(parts):
+        if joined and _goes_on(joined[-1], run):
+            joined[-1] = joined[-1]._replace(rows=joined[-1].rows + run.rows)
+        else:
+            joined.append(run)
+    return tuple(joined)
+
+
+def _goes_on(last: RowRange, run: RowRange) -> bool:
+    counts_up = last.payload is not None and last.payload > 0
+    return _origin(last, 0)[:2] == _origin(run, 0)[:2] and run.row == last.row + (
+        last.rows if counts_up else 0
+    )
+
+
+def answer_facts(answer: tuple[Tensor, ...] | None, owners: RowOwners) -> Answer:
+    """Return the facts of one get: structure, rows and their owners, placement, addresses, what guards see.
+
+    `answer` has a (P, hidden) tensor per level.
+    """
+    if answer is None:
+        return Answer("none")
+    given: tuple[object, ...] = answer
+    levels = [level for level in given if isinstance(level, Tensor) and level.dim() == 2]  # else one lacks
+    return Answer(
+        structure="tensors",
+        rows=owners.runs_of(levels),
+        hidden=tuple(level.size(1) for level in levels),
+        dtypes=tuple(str(level.dtype).removeprefix("torch.") for level in levels),
+        devices=tuple(str(level.device) for level in levels),
+        addresses=tuple(level.data_ptr() if level.device.type != "meta" else 0 for level in levels),
+        container=type(answer).__name__,
+        strides=tuple(tuple(level.stride()) for level in levels),
+        gradients=tuple(level.requires_grad for level in levels),
+    )
+
+
+Payload = tuple[Tensor, ...] | None
+
+
+@dataclass(frozen=True)
+class _Graphed:
+    """Answer of get when a graph was captured: addresses in bytes, storages, generation of the buffer."""
+
+    addresses: tuple[int, ...]
+    storages: tuple[StorageWeakRef, ...]
+    generation: int | None
+
+
+class StorageWatch:
+    """Record of the storage that the graph of each captured size was captured on."""
+
+    def __init__(self) -> None:
+        """Start without a captured graph."""
+        self._graphs: dict[int, _Graphed] = {}
+
+    def note_capture(self, tokens: int, payload: Payload, generation: int | None) -> None:
+        """Note that a graph for `tokens` was captured while get answered `payload`; it replaces any other."""
+        storages = (
+            StorageWeakRef(level.untyped_storage())  # type: ignore[no-untyped-call]
+            for level in payload or ()
+        )
+        self._graphs[tokens] = _Graphed(_addresses(payload), tuple(storages), generation)
+
+    def use(self, generation: int | None, allocated: int = 0) -> GraphUse | None:
+        """Return what holds between replays; None while nothing is captured."""
+        return GraphUse(freed=self._freed(generation), allocated=allocated) if self._graphs else None
+
+    def replayed(self, tokens: int, payload: Payload, generation: int | None) -> GraphUse:
+        """Return the use of the graph for `tokens`, replayed at a moment when get answers `payload`.
+
+        A graph that was captured with None reads no storage, so it is not detached
+        from any; nor is one whose buffer said, with this very get, that it moves.
+        An address alone says too little: an allocator may hand out freed memory again.
+        """
+        graph, now = self._graphs[tokens], _addresses(payload)
+        left = graph.addresses != now or any(ref.expired() for ref in graph.storages)  # type: ignore[no-untyped-call]
+        moved = bool(graph.addresses and now and left)
+        return GraphUse(detached=moved and graph.generation == generation, freed=self._freed(generation))
+
+    def _freed(self, generation: int | None) -> int:
+        """Count storages that graphs of this generation read and that are gone.
+
+        Graphs of another one are captured again before they are replayed: their storage may go.
+        """
+        graphs = (graph for graph in self._graphs.values() if graph.generation == generation)
+        storages = {ref.cdata: ref for graph in graphs for ref in graph.storages}
+        return sum(ref.expired() for ref in storages.values())  # type: ignore[no-untyped-call]
+
+
+def _addresses(payload: Payload) -> tuple[int, ...]:
+    return tuple(level.data_ptr() for level in payload or ())

@@ -1,0 +1,239 @@
+"""Tensors of a case's steps: payloads and inputs drawn from its seed, and the owner of each row.
+
+A payload has the values that its step asks for, and the caller's tensor lies in memory as engines have it:
+with gaps, permuted, expanded, and overwritten as soon as `set` has returned.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepstack_harness.contract.case import Case
+from deepstack_harness.contract.observation import RowRange, Rows
+from deepstack_harness.contract.protocols import Inputs
+from deepstack_harness.contract.trace import Step
+from deepstack_harness.models.family import parse_dtype
+from deepstack_harness.play.attempt import Attempt
+from deepstack_harness.play.model import Model
+from deepstack_harness.play.rows import RowOwners
+
+
+@dataclass(frozen=True)
+class CallersTensor:
+    """The tensor (levels, N, hidden) that `set` is given, and the memory that it lies in."""
+
+    payload: Tensor
+    memory: Tensor
+
+    def reuse(self, value: float) -> None:
+        """Fill all of the memory with one value, as a caller does that uses it for the next step at once."""
+        with torch.no_grad():
+            self.memory.fill_(value)
+
+
+def values_of(step: Step, drawn: Tensor) -> Tensor:
+    """Return the payload (levels, N, hidden) that a set is about, contiguous, in the dtype of the caller.
+
+    `drawn` has normal random numbers in the dtype of the buffer.
+    """
+    dtype = drawn.dtype if step.dtype is None else parse_dtype(step.dtype)
+    made = _VALUES[step.values](drawn, dtype) if step.values else drawn.to(dtype)
+    if step.layout == "expanded" and step.tokens:
+        made = made[:, :1].expand_as(made).contiguous()
+    return made if step.spans is None else _within(made, step.spans)
+
+
+def laid_out(step: Step, payload: Tensor, last: CallersTensor | None = None) -> CallersTensor:
+    """Return a copy of a payload (levels, N, hidden) that lies in memory as the step says.
+
+    It lies in the memory of the `last` one where that fits, as with engines that keep theirs: an address
+    says nothing about the content.
+    """
+    levels, tokens, hidden = payload.shape
+    memory_of = partial(_memory, payload, last)
+    match step.layout:
+        case "permuted":  # vLLM: (N, levels, hidden).permute(1, 0, 2)
+            memory = memory_of(tokens, levels, hidden)
+            view = memory.permute(1, 0, 2)
+        case "strided":
+            memory = memory_of(levels, 2 * tokens, hidden)
+            view = memory[:, ::2]
+        case "slice":
+            memory = memory_of(levels, tokens + 5, hidden)
+            view = memory[:, 3 : 3 + tokens]
+        case "channels":
+            memory = memory_of(levels, tokens, 2 * hidden + 1)
+            view = memory[:, :, 1 : 1 + hidden]
+        case "expanded" if tokens and step.spans is None:
+            memory = memory_of(levels, 1, hidden).copy_(payload[:, :1])
+            view = memory.expand(levels, tokens, hidden)
+        case _:
+            memory = view = memory_of(levels, tokens, hidden)
+    if 0 not in view.stride():  # an expanded tensor holds its row already
+        view.copy_(payload)
+    return CallersTensor(view.detach().requires_grad_() if step.grad else view, memory)
+
+
+def _memory(payload: Tensor, last: CallersTensor | None, *shape: int) -> Tensor:
+    """Return zeros of a shape, in the memory of the last tensor if that has this shape and dtype."""
+    made = payload.new_zeros(shape)
+    if last is None or (last.memory.shape, last.memory.dtype) != (made.shape, made.dtype):
+        return made
+    return last.memory.zero_()  # gaps between rows do not look like an earlier payload
+
+
+def count_of(step: Step) -> int:
+    """Return the count of a call as the step asks for it: a Python int, or an integer that is none."""
+    given = _COUNTS[step.count](step.tokens) if step.count else step.tokens
+    return cast(int, given)
+
+
+def same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Say whether two tensors of one shape and dtype hold the same bytes, NaN and -0.0 told apart."""
+    flat = (tensor.detach().contiguous().flatten().view(torch.uint8) for tensor in (one, other))
+    return torch.equal(*flat)
+
+
+def _within(payload: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    """Return the payload (levels, N, h) with rows outside the spans zeroed."""
+    kept = torch.zeros_like(payload)
+    for start, end in spans:
+        kept[:, start:end] = payload[:, start:end]
+    return kept
+
+
+def _sprinkled(drawn: Tensor, value: float, dtype: torch.dtype) -> Tensor:
+    """Put `value` into every third element; each row keeps numbers of its own."""
+    made = drawn.to(dtype).clone()
+    made[..., ::3] = value
+    return made
+
+
+def _inf(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    made = _sprinkled(drawn, torch.inf, dtype)
+    made[:, 1::2, ::3] = -torch.inf
+    return made
+
+
+def _nan(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    return _sprinkled(drawn, torch.nan, dtype)
+
+
+def _huge(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    """Use the upper end of the caller's dtype, which another dtype may turn into infinity."""
+    return (drawn.double().tanh() * torch.finfo(dtype).max).to(dtype)
+
+
+def _subnormal(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    return (drawn.double().tanh() * torch.finfo(dtype).tiny).to(dtype)
+
+
+def _negzero(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    made = _sprinkled(drawn, -0.0, dtype)
+    made[:, ::2] = -0.0
+    return made
+
+
+def _constant(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    return drawn[:, :1].expand_as(drawn).to(dtype).contiguous()
+
+
+def _zeros(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros_like(drawn, dtype=dtype)
+
+
+def _mixed(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    """Mix all kinds row by row; every fourth row is as the first one."""
+    made = drawn.to(dtype).clone()
+    for start, make in enumerate((_inf, _nan, _huge, _subnormal, _negzero)):
+        made[:, start::7] = make(drawn, dtype)[:, start::7]
+    made[:, 3::4] = made[:, :1]
+    return made
+
+
+_COUNTS: Mapping[str, Callable[[int], object]] = {"numpy": np.int64, "torch": torch.tensor, "bool": bool}
+
+_VALUES: Mapping[str, Callable[[Tensor, torch.dtype], Tensor]] = {
+    "inf": _inf, "nan": _nan, "huge": _huge, "subnormal": _subnormal, "negzero": _negzero,
+    "constant": _constant, "zeros": _zeros, "mixed": _mixed,
+}  # fmt: skip
+
+
+_REUSED = -1000.0
+"""What a caller writes over its tensor after `set` returned: a buffer must have copied."""
+
+
+class StepTensors:
+    """Payloads and inputs of one case, in the order of its steps.
+
+    Payloads are numbered from 1 in the order of the trace's set steps; `owners` knows the rows of each.
+    """
+
+    def __init__(self, case: Case, model: Model) -> None:
+        """Draw nothing yet."""
+        self.owners = RowOwners()
+        self._seed = case.seed
+        self._model = model
+        self._sizes = model.sizes(case.trace)
+        self._sets = 0
+        self._given: dict[int, CallersTensor] = {}
+
+    def payload(self, step: Step) -> Tensor:
+        """Draw the payload (levels, tokens, hidden) of a set step, and remember whose rows they are."""
+        self._sets += 1
+        levels = self._sizes.levels if step.levels is None else step.levels
+        hidden = self._sizes.hidden if step.hidden is None else step.hidden
+        payload = values_of(step, self._random((levels, step.tokens, hidden), salt=self._sets))
+        self.owners.remember(self._sets, payload)
+        return payload
+
+    def content(self, payload: Tensor) -> Rows | None:
+        """Return the origin of each row of the last payload (levels, tokens, hidden).
+
+        None where no two rows are equal, and none was known before.
+        """
+        content = self.owners.content(payload, self._sizes.dtype)
+        plain = all(rows == self._all_different(level, payload) for level, rows in enumerate(content))
+        return None if plain else content
+
+    def give(
+        self, lane: int, step: Step, payload: Tensor, set_payload: Callable[[Tensor], Attempt[None]]
+    ) -> tuple[Attempt[None], bool]:
+        """Set the last payload (levels, tokens, hidden) as its step lays it out, and reuse its memory.
+
+        `lane` is 0 for the buffer under test and 1 for the one beside it, each with memory of its own.
+        The second value is True if the call changed the tensor that it was given.
+        """
+        given = self._given[lane] = laid_out(step, payload, self._given.get(lane))
+        done = set_payload(given.payload)
+        changed = not same_bytes(given.payload, payload)
+        given.reuse(_REUSED - self._sets)
+        return done, changed
+
+    def reused(self, payload: Tensor) -> None:
+        """Remember the rows that the caller wrote over the last payload (levels, tokens, hidden)."""
+        self.owners.remember(-self._sets, torch.full_like(payload, _REUSED - self._sets))
+
+    def inputs(self, tokens: int, index: int) -> Inputs:
+        """Draw hidden states (tokens, hidden) and positions of the step with this index."""
+        hidden = self._random((tokens, self._model.family.hidden), salt=-1 - index)
+        return Inputs(hidden, self._model.family.positions(tokens, self._model.device), None)
+
+    def no_inputs(self, tokens: int) -> Inputs:
+        """Return inputs for a step in which no decoder runs: hidden states (tokens, 1), all zero."""
+        device = self._model.device
+        return Inputs(torch.zeros((tokens, 1), device=device), torch.zeros(3, tokens, device=device), None)
+
+    def _random(self, shape: tuple[int, ...], salt: int) -> Tensor:
+        # Drawn on the CPU, so that every device gets the same numbers.
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + salt)
+        drawn = torch.randn(shape, generator=generator)
+        return drawn.to(dtype=self._sizes.dtype, device=self._model.device)
+
+    def _all_different(self, level: int, payload: Tensor) -> tuple[RowRange, ...]:
+        return (RowRange(self._sets, level, 0, payload.size(1)),) if payload.size(1) else ()

@@ -1,0 +1,322 @@
+"""`compile_arms`: a project's own module or function, run eagerly and under arms, its outputs compared."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+import pytest
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from deepstack_harness.catalogue.plans import graph_budget
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.case import Case, Compare, PlannedCase, live_buffer
+from deepstack_harness.contract.observation import Distances
+from deepstack_harness.contract.oracles.judge import ORACLES, JudgedCase, judge_case
+from deepstack_harness.contract.oracles.outputs import case_distances, tolerance
+from deepstack_harness.contract.oracles.trace_audit import numbered_steps
+from deepstack_harness.contract.protocols import BufferFactory, Inputs
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import RUNS_DECODER, Op, Trace
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.errors import UsageError
+from deepstack_harness.models.engine import Engine
+from deepstack_harness.models.family import parse_device, parse_dtype
+from deepstack_harness.models.layers import mrope_positions
+from deepstack_harness.play.case_worker import check_fit
+from deepstack_harness.play.model import Model, NumericsProbe
+from deepstack_harness.play.observe import play
+from deepstack_harness.pytest_plugin.calls import (
+    CallNumerics,
+    FunctionModule,
+    GivenBuffers,
+    GivenCalls,
+    LeafEffect,
+    copy_inputs,
+    describe_inputs,
+    draw_inputs,
+    graphs_needed,
+    leaf_effects,
+    most_tensors,
+    trace_of,
+)
+from deepstack_harness.pytest_plugin.fixtures import Fixture, name_of, row_in_words, rules_of
+
+
+@dataclass
+class OwnFamily:
+    """A `deepstack_harness.contract.protocols.Family` whose one decoder exists already."""
+
+    name: str
+    hidden: int
+    levels: int
+    routed: bool = False
+    positions: Callable[..., Tensor] = mrope_positions
+
+    def build(self, *, dtype: torch.dtype, device: torch.device, seed: int) -> nn.Module:
+        """Refuse to build: the user's module is there already."""
+        raise NotImplementedError(self.name)
+
+
+def draw_first_inputs(model: Model, trace: Trace) -> Inputs:
+    """Return inputs of the first step that runs the decoder: (n, h), (3, n) and one (n, h) per level."""
+    runs = (step.tokens for step in trace if step.op in RUNS_DECODER and step.tokens > 0)
+    tokens, family = next(runs, 1), model.family
+    drawn = torch.randn(
+        family.levels + 1, tokens, family.hidden, generator=torch.Generator().manual_seed(0)
+    ).to(dtype=model.dtype, device=model.device)
+    return Inputs(drawn[0], family.positions(tokens, model.device), tuple(drawn[1:]))
+
+
+class Options(TypedDict, total=False):
+    """The options of both ways to call the fixture.
+
+    arms: names of arms (default: `--deepstack-arms`).  rules: what fails the test, by
+    default R0 and R11; none only observes.  graphs: the graphs that each arm may
+    build, by default what a correct buffer needs.  dtype, device: where the module
+    is.  routed: tokens go to experts.  thorough: also compare with no payload at all
+    (None) and with float64, which a module may not know; else the tolerance is the dtype's.
+    """
+
+    arms: Sequence[str] | None
+    rules: Sequence[str]
+    graphs: int | None
+    dtype: str
+    device: str | None
+    routed: bool
+    thorough: bool
+
+
+@dataclass(frozen=True)
+class ArmRun(JudgedCase):
+    """One trace under one arm: the facts, and the judgements of the rules that were named."""
+
+    @property
+    def arm(self) -> str:
+        """The arm's name."""
+        return self.case.arm.name
+
+    @property
+    def distances(self) -> list[Distances]:
+        """Distances of every step that was compared: to eager, to the controls."""
+        return [step.distances for step in self.observation.steps if step.distances is not None]
+
+    @property
+    def worst(self) -> float:
+        """The distance to eager of the worst step; -1 where nothing was compared."""
+        distances = case_distances(self.case, self.observation)
+        return -1.0 if distances is None else distances.eager
+
+    @property
+    def graphs(self) -> int:
+        """The number of graphs that were built; 0 where nothing is compiled."""
+        return self.observation.graphs.graphs if self.observation.graphs else 0
+
+
+class CompileArms(Fixture):
+    """The fixture; see `__call__` and `calls`."""
+
+    def __call__(
+        self,
+        decoder: nn.Module,
+        buffer: BufferFactory,
+        traces: Sequence[str | Trace],
+        *,
+        hidden: int,
+        levels: int,
+        positions: Callable[..., Tensor] = mrope_positions,
+        **options: Unpack[Options],
+    ) -> list[ArmRun]:
+        """Play traces over a decoder (`protocols.Decoder`) whose payload comes from a buffer.
+
+        `hidden` and `levels` are the payload's; `positions(tokens, device)` are (3, tokens) int64.
+        Fails where a compiled run differs from the eager one or builds too many graphs, and where a rule was
+        not put to the test.
+        """
+        __tracebackhide__ = True
+        with self.one_sentence():
+            if not traces:
+                raise UsageError("compile_arms(traces=[]): there is nothing to play")
+            check_fit(buffer, name_of(buffer))
+            dtype, device = self._place(options)
+            family = OwnFamily(
+                type(decoder).__name__, hidden, levels, options.get("routed", False), positions
+            )
+            numerics = NumericsProbe(decoder, levels, hidden, thorough=options.get("thorough", True))
+            model = Model(family, decoder, numerics, dtype, device)
+            parsed = [Trace.parse(str(trace)) for trace in traces]
+            run_eagerly(model.decoder, device, name_of(type(decoder)), draw_first_inputs(model, parsed[0]))
+            cases = [
+                _case(model, name_of(buffer), trace, arm, graph_budget(trace, arm), options)
+                for arm in self._arms(options)
+                for trace in parsed
+            ]
+            runs = [self._run(case, model, buffer, Engine(), options) for case in cases]
+        return _checked(runs, _complaints(runs, options))
+
+    def calls(
+        self,
+        function: Callable[..., Tensor],
+        inputs: Callable[[int], Inputs],
+        sizes: Sequence[int],
+        **options: Unpack[Options],
+    ) -> list[ArmRun]:
+        """Call `function(hidden, positions, payload)` with `inputs(tokens)` for each of `sizes`, in order.
+
+        `Inputs` has the shapes; the function returns (n, h).  `inputs` is called once for each size, and what
+        it returns is what the function is called with, compiled and not: the payload may be None, an empty
+        tuple, a dict, a number or any other structure, and another one for each size.
+
+        Fails as a call of the fixture does, and where a tensor or a number of a payload never moves the
+        output: whether the compiled function reads it is then not known.  Where every payload is None or
+        empty nothing is compared but the outputs.
+        """
+        __tracebackhide__ = True
+        with self.one_sentence():
+            if not sizes:
+                raise UsageError("compile_arms.calls(sizes=[]): there is nothing to call")
+            dtype, device = self._place(options)
+            options = {"thorough": False, **options}
+            arms = self._arms(options)
+            traces = [trace_of(sizes, arm) for arm in arms]
+            given = draw_inputs(inputs, sizes)
+            decoder = function if isinstance(function, nn.Module) else FunctionModule(function, device)
+            outputs = [run_eagerly(decoder, device, name_of(function), call) for call in given]
+            width = outputs[0].size(-1)
+            numerics = CallNumerics(decoder, width, thorough=options["thorough"])
+            family = OwnFamily(name_of(function), width, most_tensors(given), options.get("routed", False))
+            model = Model(family, decoder, numerics, dtype, device)
+            cases = [
+                _case(model, "inputs", trace, arm, graphs_needed(given, arm), options)
+                for arm, trace in zip(arms, traces, strict=True)
+            ]
+            runs = [
+                self._run(case, model, GivenBuffers(given), GivenCalls(given, case.arm), options)
+                for case in cases
+            ]
+            with torch.no_grad():
+                effects = leaf_effects(numerics, given)
+        return _checked(runs, [*_complaints(runs, options), *_without_effect(runs, effects)])
+
+    def _place(self, options: Options) -> tuple[torch.dtype, torch.device]:
+        """Return the dtype and the device of the module."""
+        dtype = parse_dtype(options.get("dtype", "float32"))
+        return dtype, parse_device(self.device(options.get("device")))
+
+    def _arms(self, options: Options) -> list[ArmSpec]:
+        arms = [ArmSpec.parse(name) for name in self.arms(options.get("arms"))]
+        if not arms:
+            raise UsageError("compile_arms(arms=[]): there is nothing to compare")
+        return arms
+
+    def _run(self, case: Case, model: Model, make: BufferFactory, engine: Engine, options: Options) -> ArmRun:
+        judged = judge_case(PlannedCase(case, None), play(case, model, make, engine), _wanted(options))
+        self.store(judged)
+        return ArmRun(judged.planned, judged.observation, judged.judgements)
+
+
+def _case(model: Model, subject: str, trace: Trace, arm: ArmSpec, graphs: int, options: Options) -> Case:
+    stated = options.get("graphs")
+    return Case(
+        family=model.family.name, buffer=live_buffer(subject), trace=trace, arm=arm,
+        dtype=options.get("dtype", "float32"), device=str(model.device),
+        compare=Compare.ALL if options.get("thorough", True) else Compare.EAGER,
+        graph_budget=graphs if stated is None else stated,
+    )  # fmt: skip
+
+
+def _wanted(options: Options) -> list[Rule]:
+    """Return the rules that fail the test; raises `UsageError` for an unknown one."""
+    return rules_of(options.get("rules", ("R0", "R11")), [oracle.rule for oracle in ORACLES])
+
+
+def run_eagerly(decoder: Callable[..., Tensor], device: torch.device, name: str, inputs: Inputs) -> Tensor:
+    """Call the decoder once, uncompiled -> (n, h).
+
+    Raises `UsageError`, with the shapes of the arguments: a wrong signature, hidden size or device is no
+    verdict about the compiler.
+    """
+    call = f"{name} called as decoder({describe_inputs(inputs)})"
+    given = copy_inputs(inputs)
+    try:
+        with torch.no_grad():
+            out = decoder(given.hidden, given.positions, given.payload)
+    except Exception as error:  # noqa: BLE001  # Ctrl-C and the ends of a test are no `Exception`
+        message = (str(error).strip().splitlines() or [""])[0]
+        raise UsageError(f"{call}, not compiled, raised {type(error).__name__}: {message}") from None
+    if not isinstance(out, Tensor):
+        raise UsageError(f"{call} returned {type(out).__name__}, not a tensor (tokens, hidden)")
+    tokens = inputs.positions.size(-1)
+    if out.dim() != 2 or out.size(0) != tokens:
+        raise UsageError(f"{call} returned a tensor {tuple(out.shape)}, not ({tokens}, hidden)")
+    if out.device.type != device.type:
+        raise UsageError(
+            f"{call} returned a tensor on {out.device}, but device is {device}: move the module there, "
+            f"or pass device='{out.device}'"
+        )
+    return out
+
+
+def _checked(runs: list[ArmRun], complaints: Sequence[str]) -> list[ArmRun]:
+    """Return the runs; fail the test where there is something to complain of."""
+    __tracebackhide__ = True
+    if complaints:
+        broken = any(run.broken for run in runs)
+        verdict = "is not the same when compiled" if broken else "was not compared in all that was asked for"
+        pytest.fail("\n".join([f"{runs[0].case.family} {verdict}", *complaints]), pytrace=False)
+    return runs
+
+
+def _complaints(runs: Sequence[ArmRun], options: Options) -> list[str]:
+    """Return a line for each broken rule, and for each that was asked for and not put to the test."""
+    lines = [line for run in runs for line in _complaints_of(run)]
+    for rule in _wanted(options):
+        judgements = [judgement for run in runs for judgement in run.judgements if judgement.rule is rule]
+        # What R0 and R11 have to judge under a compiled arm was complained of above.
+        judged_apart = any(_applies(rule, run.case.arm) for run in runs)
+        if not judged_apart and all(judgement.verdict is Verdict.SKIP for judgement in judgements):
+            lines.append(f"  not put to the test: {rule} {rule.word}: {judgements[0].detail}")
+    return lines
+
+
+def _complaints_of(run: ArmRun) -> Iterator[str]:
+    place = f"on '{run.case.trace}' under {run.arm}"
+    for row in run.rows():
+        applies = _applies(row.rule, run.case.arm)
+        if row.verdict is Verdict.FAIL:
+            yield f"  broken: {row_in_words(row)}"
+        elif row.verdict is Verdict.ERROR or (row.verdict is Verdict.SKIP and applies):
+            yield f"  not judged: {row.rule} {row.rule.word}, {place}: {row.detail}"
+        elif row.rule is Rule.R0 and applies:
+            for step, why in _not_compared(run):
+                yield f"  not judged: {row.rule} {row.rule.word}, {place}: {step} was not compared: {why}"
+
+
+def _not_compared(run: ArmRun) -> Iterator[tuple[str, str]]:
+    """Iterate over (step in words, reason) of the steps whose output R0 could not see."""
+    for number, step, facts in numbered_steps(run.case, run.observation):
+        if step.op in RUNS_DECODER - {Op.CAPTURE} and step.tokens > 0 and facts.distances is None:
+            raised = facts.raised
+            why = f"{raised.call} raised {raised.type}: {raised.message}" if raised else facts.unavailable
+            yield f"step {number} '{step}'", why or "the uncompiled decoder gave no output"
+
+
+def _applies(rule: Rule, arm: ArmSpec) -> bool:
+    """Say whether a rule that was named has to be judged under this arm."""
+    return arm.compiled if rule is Rule.R11 else rule is Rule.R0 and (arm.compiled or arm.captured)
+
+
+def _without_effect(runs: Sequence[ArmRun], effects: Sequence[LeafEffect]) -> Iterator[str]:
+    """Iterate over complaints about what no call reads: an arm that loses it would pass."""
+    for run in runs:
+        if Rule.R0 not in run.kept:
+            continue
+        limit = max(tolerance(run.case, distances) for distances in run.distances)
+        for leaf in effects:
+            if leaf.effect <= limit:
+                moved = f"moves the output by {leaf.effect:.2g} at most ({leaf.tokens} tokens)"
+                yield (
+                    f"  not put to the test: R0 output under {run.arm}: {leaf.place} {moved}, "
+                    f"and {limit:.2g} would pass: leave it out of `inputs`, or give values that matter"
+                )

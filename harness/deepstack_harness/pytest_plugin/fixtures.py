@@ -1,0 +1,368 @@
+"""Three fixtures for projects with a buffer or a decoder of their own, and `Fixture`, the base of all four.
+
+`deepstack_contract` holds a class or a factory to the contract of the buffer, `graph_budget` limits the
+graphs that a piece of a test may build, and `kernel_facts` returns the kernels that Inductor makes of a
+compiled callable.  `Fixture` reads the settings of the run, tells a wrong call in one sentence, and stores
+judgements for the report.  Live objects are played in the process of the test, named classes in a worker.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+
+import msgspec
+import pytest
+import torch
+
+from deepstack_harness.audit.source_worker import judge_plan
+from deepstack_harness.audit.standing import (
+    BOTH,
+    CHOICES,
+    RULES,
+    WHO_IS_CAPTURED,
+    Standing,
+    by_cause,
+    only,
+    sum_up,
+)
+from deepstack_harness.catalogue.plans import CHECK_TRACES, Where, plan_check
+from deepstack_harness.cli.audit_table import figure_of
+from deepstack_harness.compile.graph_counts import GraphCounter
+from deepstack_harness.compile.kernel_probe import KernelProbe
+from deepstack_harness.compile.torch_compat import dynamo
+from deepstack_harness.compile.torch_compat.inductor import NotRun, cold
+from deepstack_harness.contract.case import BufferRef, PlannedCase, live_buffer, user_buffer
+from deepstack_harness.contract.facts import KernelFacts
+from deepstack_harness.contract.observation import GraphCounts, Observation, Raised, Rows
+from deepstack_harness.contract.oracles.judge import JudgedCase, judge_cases
+from deepstack_harness.contract.protocols import WHERE, BufferFactory, quoted
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Row, Verdict
+from deepstack_harness.errors import HarnessError, MachineError, NotMeasured, UsageError
+from deepstack_harness.models.family import parse_device, parse_dtype
+from deepstack_harness.play.case_worker import LOAD, CaseWorker, check_fit
+from deepstack_harness.play.model import NOTHING_BOUND, Bound
+from deepstack_harness.play.play_case import play_case
+from deepstack_harness.pytest_plugin.options import JUDGED, quiet_torch, setting, without_gpu
+from deepstack_harness.runs.case_result import in_test, result_of
+from deepstack_harness.text import plural
+from deepstack_harness.workers.outcomes import WorkerEnd, value_of
+from deepstack_harness.workers.profiles import CONTRACT_LIMITS, profile_for
+
+_DEFAULT_ARMS = "eager/stock,eager/drop_all"
+"""The cheapest backend, with torch's own guards and with those that engines drop."""
+
+
+class Fixture:
+    """A fixture of one test."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        """Take the settings of the run; nothing is played yet."""
+        self._config = request.config
+        self._node: pytest.Item = request.node
+        request.addfinalizer(quiet_torch(request.config))
+
+    def device(self, given: str | None) -> str:
+        """Return the device that was given, else that of the run."""
+        return given or setting(self._config, "device") or "cpu"
+
+    def arms(self, given: Sequence[str] | None) -> Sequence[str]:
+        """Return the names of arms that were given, else those of the run."""
+        chosen = setting(self._config, "arms") or _DEFAULT_ARMS
+        return [name.strip() for name in chosen.split(",")] if given is None else given
+
+    @contextmanager
+    def one_sentence(self) -> Iterator[None]:
+        """Fail the test with the sentence of a wrong call; skip it where a GPU is not here."""
+        try:
+            yield
+        except HarnessError as error:
+            wrong_call = error
+        else:
+            return
+        if isinstance(wrong_call, MachineError):
+            without_gpu(self._config, str(wrong_call))
+        # pytest shows what was being handled as well, and a block of a generator is left by its exception.
+        raise pytest.fail.Exception(str(wrong_call), pytrace=False) from None
+
+    def store(self, judged: JudgedCase) -> None:
+        """Store a judged case for the report, as plain data, which xdist carries between processes."""
+        stored = self._node.stash.setdefault(JUDGED, [])
+        file, line, _ = self._node.location
+        where = file if line is None else f"{file}:{line + 1}"
+        result = in_test(result_of(judged, 0.0), self._node.nodeid, len(stored) + 1, where)
+        stored.append(msgspec.to_builtins(result))
+
+
+def row_in_words(row: Row) -> str:
+    """Return a broken rule in one line: the rule, the figure, the place, and what was seen."""
+    rule = row.rule
+    limit = f", at most {row.limit:g}" if row.limit else ""
+    return f"{rule} {rule.word}: {figure_of(row)}{limit}, on '{row.trace}' under {row.arm}: {row.detail}"
+
+
+def rules_of(names: Iterable[str], known: Sequence[Rule]) -> list[Rule]:
+    """Return rules by name; raises `UsageError` for a rule that the fixture does not judge."""
+    wanted = list(names)
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"rule '{name}' is not judged here; known are {', '.join(known)}")
+    return [Rule(name) for name in wanted]
+
+
+def name_of(thing: Callable[..., object] | str) -> str:
+    """Return `module:name` of a class or function, which a text is already."""
+    if isinstance(thing, str):
+        return thing
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def judge_in_process(plan: Iterable[PlannedCase], bound: Bound = NOTHING_BOUND) -> list[JudgedCase]:
+    """Play a plan, one case after the other, and judge each.  Raises what `play_case` raises.
+
+    Oracles see plain JSON values, as from a worker: a size that a live object answered may be an `int` with
+    a comparison of its own.
+    """
+    return list(judge_cases(plan, lambda case: _plain(play_case(case, bound))))
+
+
+def _plain(observation: Observation) -> Observation:
+    return msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(observation))), Observation)
+
+
+_FAMILY = "qwen3_vl"
+"""Its hidden size and levels are those that the buffer is made with."""
+
+
+class DeepstackContract(Fixture):
+    """The fixture; see `__call__`.
+
+    A class or a function stays in the process of the test, for debuggers and coverage.  One that is named as
+    "module:Class" is imported and played in a worker, whose end (an exit, a crash, a hang) is a broken rule.
+    """
+
+    def __call__(
+        self,
+        make: BufferFactory | str,
+        *,
+        rules: Sequence[str] | None = None,
+        traces: Sequence[str | Trace] | None = None,
+        dtype: str = "float32",
+        device: str | None = None,
+        regime: str | None = None,
+    ) -> Standing:
+        """Fail with the rules that `make`'s buffers break, each with the shortest trace that shows it.
+
+        `make(capacity, hidden, levels, *, dtype, device)` is a class or a function.  Without
+        `traces` those of `python -m deepstack_harness check` are played; a rule that is named in
+        `rules` has to be put to the test by them, too.  `regime` is `live`, `captured` (graphs replay what
+        get and clear recorded) or `both`; by default `live`, and both for `traces` of your own.
+        Returns where every rule stands.
+        """
+        __tracebackhide__ = True
+        with self.one_sentence():
+            wanted = RULES if rules is None else rules_of(rules, RULES)
+            parse_dtype(dtype), parse_device(self.device(device))
+            if callable(make):  # else the worker checks it
+                check_fit(make, name_of(make))
+            plan = plan_check(
+                Where(_FAMILY, dtype, self.device(device)),
+                _ref(make),
+                map(str, traces or CHECK_TRACES),
+            )
+            plan = only(plan, _regime(regime, traces))
+            cases = (
+                judge_in_process(plan, {_ref(make): make}) if callable(make) else _judge_in_worker(plan, make)
+            )
+            for judged in cases:
+                stored = tuple(judgement for judgement in judged.judgements if judgement.rule in wanted)
+                self.store(replace(judged, judgements=stored))
+            name = name_of(make)
+            standing = sum_up(cases, name, name.rpartition(":")[2], rules=RULES)
+        wrong = [*_complaints(standing, wanted, named=rules is not None), *_never_read(cases)]
+        if wrong:
+            captured = any(row.regime == "captured" and row.verdict is Verdict.FAIL for row in standing.rows)
+            wrong += [f"  captured: {WHO_IS_CAPTURED}"] if captured else []
+            title = f"{name_of(make)} does not keep the contract"
+            pytest.fail("\n".join([title, *wrong, f"  {WHERE}"]), pytrace=False)
+        return standing
+
+
+def _regime(regime: str | None, traces: Sequence[str | Trace] | None) -> str:
+    """Return the regime to play; raises `UsageError` for an unknown one."""
+    if regime is None:
+        return BOTH if traces else "live"
+    if regime not in CHOICES:
+        raise UsageError(f"unknown regime '{regime}'; known are {', '.join(CHOICES)}")
+    return regime
+
+
+def _ref(make: BufferFactory | str) -> BufferRef:
+    return user_buffer(make) if isinstance(make, str) else live_buffer(name_of(make))
+
+
+def _judge_in_worker(plan: Sequence[PlannedCase], target: str) -> list[JudgedCase]:
+    """Import `target`, MODULE:CLASS, in a worker and play a plan there.  Raises `UsageError` if it cannot."""
+    device = plan[0].case.device
+    with CaseWorker(CONTRACT_LIMITS, sandbox=profile_for(device)) as worker:
+        loaded = worker.call(LOAD, {"target": target})
+        if isinstance(loaded, WorkerEnd):  # `value_of` would blame the machine, and the test be skipped
+            raise UsageError(f"loading {target}: {loaded.sentence}")
+        value_of(loaded, f"loading {target}")
+        return judge_plan(plan, worker)
+
+
+def _complaints(standing: Standing, wanted: Sequence[Rule], *, named: bool) -> Iterator[str]:
+    rows = [row for row in standing.rows if row.rule in wanted]
+    for row, also in by_cause(rows, standing.effects):
+        yield f"  broken: {row_in_words(row)}"
+        yield f"    {quoted(row.rule)}"
+        yield from (f"    also {row_in_words(effect)}" for effect in also)
+    for row in rows:
+        if row.verdict is Verdict.ERROR:
+            yield f"  not judged: {row.rule} {row.rule.word}: {row.detail}"
+        elif row.verdict is Verdict.SKIP and named:
+            yield f"  not put to the test: {row.rule} {row.rule.word}: {row.detail}"
+    if all(row.verdict is Verdict.SKIP for row in rows) and not named:
+        yield "  these traces put no rule to the test"
+
+
+def _never_read(cases: Sequence[JudgedCase]) -> Iterator[str]:
+    """Iterate over one complaint where payloads were set and no answer had a row of any of them.
+
+    A rule that such a buffer keeps says nothing: capacity, rejections and answers were those of an empty one.
+    """
+    refusals: list[Raised | None] = []
+    read = False
+    for judged in cases:
+        is_set = False
+        for facts in judged.observation.steps if judged.observation.vision else ():
+            if _has_rows(facts.content):
+                is_set = True
+                refusal = facts.raised
+            elif is_set and facts.answer is not None and facts.answer.rows:
+                refusals.append(refusal)
+                read |= _has_rows(facts.answer.rows)
+    if refusals and not read:
+        raised = next((refusal for refusal in refusals if refusal), None)
+        why = f": set raised {raised.type}: {raised.message}" if raised else ""
+        yield f"  not put to the test: no answer had a row that was set{why}"
+
+
+def _has_rows(levels: Rows | None) -> bool:
+    return any(run.payload for level in levels or () for run in level)
+
+
+class GraphBudget(Fixture):
+    """The fixture; see `__call__`."""
+
+    @contextmanager
+    def __call__(
+        self, graphs: int, *, breaks: int = 0, recompiles: int | None = None
+    ) -> Iterator[GraphCounter]:
+        """Fail when the block builds more graphs than `graphs`, or none; what was compiled before is dropped.
+
+        A budget of 0 is for code that is warm: what was compiled before stays, and the block builds nothing
+        more.  `breaks` are graph breaks that are accepted, `recompiles` recompiles (None: as
+        many as the graphs allow).  Gives the counter, to look at in the block and behind it.
+        """
+        __tracebackhide__ = True
+        with self.one_sentence():
+            if graphs < 0:
+                raise UsageError(f"graph_budget({graphs}): a budget is 0 graphs or more")
+        opened = ExitStack()
+        with self.one_sentence():
+            counter = opened.enter_context(GraphCounter(warm=graphs == 0))
+        try:
+            with opened:
+                yield counter
+        except Exception as error:
+            if not dynamo.is_recompile_limit(error):
+                raise
+            limit = "reached torch's recompile limit, behind which it runs eagerly"
+            pytest.fail(f"{limit}: {_counts_in_words(counter.so_far)}", pytrace=False)
+        with self.one_sentence():
+            counts = counter.facts()
+        allowed = {"graphs": graphs, "breaks": breaks, "recompiles": recompiles}
+        over = [
+            f"{name} {getattr(counts, name)}, at most {most}"
+            for name, most in allowed.items()
+            if most is not None and getattr(counts, name) > most
+        ]
+        if over:
+            pytest.fail(f"over the budget: {', '.join(over)}: {_counts_in_words(counts)}", pytrace=False)
+
+
+def _counts_in_words(counts: GraphCounts) -> str:
+    graphs, again = plural(counts.graphs, "graph"), plural(counts.recompiles, "recompile")
+    words = f"{graphs}, {again}, {plural(counts.breaks, 'break')}"
+    return f"{words}; recompiled because {counts.reasons[0]}" if counts.reasons else words
+
+
+class KernelFactsOf(Fixture):
+    """The fixture; see `__call__`."""
+
+    def __call__(
+        self,
+        call: Callable[[], object],
+        *,
+        tokens: int,
+        capacity: int,
+        profile: Callable[[], object] | None = None,
+        arguments: Sequence[str] = ("hidden", "positions"),
+        run: bool = True,
+    ) -> KernelFacts:
+        """Return the kernels of `call()`, which calls something compiled with backend inductor.
+
+        `tokens` and `capacity` are the rows of the step and of the buffer; they differ.
+        `profile()` is called before, as an engine's first run: what `call` runs may have
+        been compiled there.  `arguments` are the names of those parameters of the
+        compiled function whose sizes are tokens.  Without `run`, code is generated, not
+        compiled, which is faster, and both calls end where the first graph would run.
+        What was compiled before is dropped.  Fails where no kernel was seen.
+        """
+        __tracebackhide__ = True
+        with self.one_sentence():
+            if tokens == capacity:
+                raise UsageError(
+                    f"tokens and capacity are both {tokens}: their rows could not be row_in_words apart"
+                )
+            dynamo.start_counting()
+            with (
+                torch.no_grad(),
+                cold(run=run),
+                KernelProbe(tokens, capacity, run=run, arguments=arguments) as probe,
+            ):
+                before = _called(profile, probe)
+                _called(call, probe)
+            if not probe.watched.calls[before:]:
+                raise NotMeasured(_nothing_of_inductor(dynamo.backends_used()))
+            facts = probe.facts()
+            calls = facts.calls[before:]
+            if not any(kernel.rows for call in calls for kernel in call.kernels):
+                raise NotMeasured(
+                    f"no kernel has rows of the {tokens} tokens or of the capacity {capacity}: is the call "
+                    f"of {tokens} tokens, and are its parameters {', '.join(arguments)}?"
+                )
+            return replace(facts, calls=calls)
+
+
+def _nothing_of_inductor(backends: Sequence[str]) -> str:
+    """Return why there are no kernels: what was compiled, and with which backends."""
+    nothing = "the call ran no graph that Inductor compiled"
+    if not backends:
+        return f"{nothing}: it compiled nothing at all; is torch.compile in the way that it takes?"
+    return (
+        f"{nothing}: its graphs were compiled with backend {', '.join(backends)}, and need backend inductor"
+    )
+
+
+def _called(call: Callable[[], object] | None, probe: KernelProbe) -> int:
+    """Call, and answer how many graphs were called until now."""
+    with suppress(NotRun):
+        if call is not None:
+            call()
+    return len(probe.watched.calls)

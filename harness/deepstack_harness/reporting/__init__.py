@@ -1,1 +1,0 @@
-"""Reports for people and programs: tables, pages, JSON lines.  Nothing is judged here."""

@@ -1,1 +1,0 @@
-"""Released semantics of deepstack buffers, one file per model, and `reference`, which keeps every rule."""

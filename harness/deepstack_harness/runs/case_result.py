@@ -1,0 +1,149 @@
+"""The stored result of a case: its rows, its record, and a program that shows its fault with torch alone."""
+
+import hashlib
+from dataclasses import dataclass, replace
+
+from deepstack_harness.catalogue.incidents import catalogue
+from deepstack_harness.catalogue.scripts import ProgramBuffer, render_finding, render_script
+from deepstack_harness.contract.case import ENGINE, BufferKind, BufferRef, Case, PlannedCase
+from deepstack_harness.contract.observation import Observation, StepFacts
+from deepstack_harness.contract.oracles.judge import JudgedCase, unjudged_case
+from deepstack_harness.contract.oracles.outputs import case_distances, diagnose
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Op
+from deepstack_harness.contract.verdicts import Judgement, Row
+from deepstack_harness.errors import UsageError
+from deepstack_harness.runs.records import CaseEnding, CaseRecord, StepRecord
+
+_BUFFER_RULES = frozenset({Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R8})
+"""Rules that a buffer alone breaks, so that a script without a decoder shows it."""
+
+
+def script_of(judged: JudgedCase) -> str | None:
+    """Return a program that shows the worst of the rules that a case broke; None where nobody wrote one.
+
+    It is the incident's where that is about this very subject and arm.  Else a rule that needs a decoder,
+    such as R0, is shown by the incident's program, on the incident's own subject and arm, which it names; a
+    rule of the buffer by one that plays the trace on the buffer alone.
+    """
+    case = judged.case
+    shown = next(judgement for judgement in judged.judgements if judgement.rule in judged.broken)
+    incident = next((each for each in catalogue() if each.id == judged.planned.incident), None)
+    script = incident.script if incident else None
+    try:
+        if (
+            incident
+            and script
+            and (
+                (script.subject, script.arm) == (case.subject, case.arm.name)
+                or (shown.rule not in _BUFFER_RULES and shown.rule in incident.rules)
+            )
+        ):
+            return render_script(incident, case.family)
+        return _buffer_script(case, shown)
+    except UsageError:
+        return None
+
+
+def _buffer_script(case: Case, shown: Judgement) -> str | None:
+    """Return the trace on the buffer alone, where that breaks the rule."""
+    if shown.rule not in _BUFFER_RULES or case.caller != ENGINE or not _has_a_name(case.buffer):
+        return None
+    return render_finding(case.trace, shown.rule, shown.detail, ProgramBuffer(case.buffer.name))
+
+
+def _has_a_name(buffer: BufferRef) -> bool:
+    """Say whether a program can find the class: not in a source, and not inside a function."""
+    return buffer.kind is not BufferKind.SOURCE and "<locals>" not in buffer.name
+
+
+_LONGEST_LINE = 300
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """Everything that is stored of one case."""
+
+    rows: tuple[Row, ...]
+    case: CaseRecord
+
+
+def result_of(judged: JudgedCase, seconds: float, ending: CaseEnding | None = None) -> CaseResult:
+    """Return the result of a case that was played and judged; a case whose ranks died has CRASHED.
+
+    `ending` is that of a case whose process did not play it to its end.
+    """
+    seen = judged.observation
+    return _result(
+        judged,
+        ending or _ending(seen),
+        seconds,
+        diagnosis=diagnose(judged.case, seen) if judged.broken and seen.steps else None,
+        script=script_of(judged) if judged.broken else None,
+        output="" if seen.steps else seen.error or "",
+    )
+
+
+def lost_result(
+    planned: PlannedCase, ending: CaseEnding, why: str, output: str, seconds: float
+) -> CaseResult:
+    """Return the result of a case that did not come to its end.
+
+    Every rule is ERROR, with the last line of `output`, which the process printed.
+    """
+    last = output.strip().rpartition("\n")[2][-_LONGEST_LINE:]
+    detail = f"{ending}: {why}; printed at the end: {last}" if last else f"{ending}: {why}"
+    return _result(unjudged_case(planned, detail), ending, seconds, output=output)
+
+
+def in_test(result: CaseResult, node_id: str, number: int, where: str | None = None) -> CaseResult:
+    """Return the result with the id of a test: tests may judge the same case many times.
+
+    `node_id` is pytest's, `number` counts the results of one test from 1, `where` is the test's FILE:LINE.
+    """
+    place = f"{node_id} #{number}"
+    own = hashlib.sha256(f"{place}|{result.case.case}".encode()).hexdigest()[:12]
+    rows = tuple(replace(row, case=own, node_id=node_id, where=where) for row in result.rows)
+    return CaseResult(rows, replace(result.case, case=own, note=place))
+
+
+def _result(
+    judged: JudgedCase,
+    ending: CaseEnding,
+    seconds: float,
+    *,
+    diagnosis: str | None = None,
+    script: str | None = None,
+    output: str = "",
+) -> CaseResult:
+    planned, case, seen = judged.planned, judged.case, judged.observation
+    rows, graphs = tuple(judged.rows_beside_plan()), seen.graphs
+    record = CaseRecord(
+        case=planned.id, group=planned.group, incident=planned.incident, ending=ending,
+        seconds=round(seconds, 4), family=case.family, subject=case.subject, buffer=case.buffer,
+        trace=str(case.trace), arm=case.arm.name, device=case.device, dtype=case.dtype,
+        expected=planned.wanted, distances=case_distances(case, seen),
+        graphs=graphs.graphs if graphs else None, recompiles=graphs.recompiles if graphs else None,
+        graph_budget=case.graph_budget, steps=tuple(map(_step_record, seen.steps)), diagnosis=diagnosis,
+        script=script, note=planned.note, output=output, rows=len(rows),
+    )  # fmt: skip
+    return CaseResult(rows, record)
+
+
+def _ending(seen: Observation) -> CaseEnding:
+    if not seen.steps:
+        return CaseEnding.CRASHED  # its ranks did
+    at_limit = seen.graphs is not None and seen.graphs.limit_hit
+    return CaseEnding.RECOMPILE_LIMIT if at_limit else CaseEnding.PLAYED
+
+
+def _step_record(facts: StepFacts) -> StepRecord:
+    error = facts.raised
+    raised = f"{error.call} raised {error.type}: {error.message}" if error else None
+    return StepRecord(facts.step, _rows_asked(facts.step), facts.attended, facts.graphs, raised)
+
+
+def _rows_asked(text: str) -> int | None:
+    """Return P of a step that reads: a set and a reload ask for nothing."""
+    op, *rest = text.split()
+    return int(rest[0]) if rest and op != Op.SET else None

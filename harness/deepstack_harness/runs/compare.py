@@ -1,0 +1,210 @@
+"""Changes between runs: verdicts, distances, graphs and recompiles, case by case."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+from typing import TypeVar
+
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import BROKEN, KEPT, Verdict
+from deepstack_harness.runs.records import CaseRecord
+from deepstack_harness.runs.store import StoredRun
+
+SCHEMA_VERSION = 1
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class ChangeKind(StrEnum):
+    """The meaning of a change to a reader."""
+
+    REGRESSION = "regression"
+    IMPROVEMENT = "improvement"
+    MISSING = "missing"
+    NEW = "new"
+
+
+RED = frozenset({ChangeKind.REGRESSION, ChangeKind.IMPROVEMENT, ChangeKind.MISSING})
+"""Changes that somebody has to look at: after an improvement the baseline should be drawn tighter."""
+
+
+_FACTOR = 4.0
+"""Factor on the distance to eager of before, or on the rounding, up to which a distance is unchanged."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change; `metric` is `verdict RULE`, `distance`, `graphs`, `recompiles` or `case`.
+
+    `since` is what NEW was compared with: `OLD`, or `the last N runs`.
+    """
+
+    kind: ChangeKind
+    metric: str
+    case: str
+    where: str
+    before: str
+    after: str
+    since: str = "OLD"
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+
+class RuleState(StrEnum):
+    """The state of a rule in a case, expected or not."""
+
+    KEPT = "kept"
+    BROKEN = "broken"
+    UNJUDGED = "not judged"
+    UNTESTED = "does not apply"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measured number, and the least that it can be told from."""
+
+    value: float
+    floor: float = 0.0
+
+
+@dataclass(frozen=True)
+class ComparableRun:
+    """A run, or the middle of several: `states` by (case, rule), `measures` by (case, metric)."""
+
+    cases: Mapping[str, str]
+    states: Mapping[tuple[str, Rule], RuleState]
+    measures: Mapping[tuple[str, str], Measure]
+
+
+def compare(old: StoredRun, new: StoredRun, history: Sequence[StoredRun] = ()) -> list[Change]:
+    """Return every change from `old` to `new`, and what became worse than the middle of `history` and `old`.
+
+    The middle of a measure is its median, of a state the most frequent one.  What became
+    better over the history is not repeated in every run.
+    """
+    after = comparable(new)
+    changes = list(_changes(comparable(old), after, "OLD"))
+    if history:
+        seen = {(change.case, change.metric) for change in changes}
+        runs = [*history, old]
+        middle = _typical([comparable(run) for run in runs])
+        late = _changes(middle, after, f"the last {len(runs)} runs")
+        worse = {ChangeKind.REGRESSION, ChangeKind.MISSING}
+        changes += [
+            change for change in late if change.kind in worse and (change.case, change.metric) not in seen
+        ]
+    return changes
+
+
+def comparable(run: StoredRun) -> ComparableRun:
+    """Return the comparable part of a run."""
+    return ComparableRun(
+        {case.case: _place(case) for case in run.cases},
+        {(row.case, row.rule): _state(row.verdict) for row in run.rows},
+        {(case.case, name): measure for case in run.cases for name, measure in _measures(case)},
+    )
+
+
+def seconds(old: StoredRun, new: StoredRun) -> list[tuple[str, float, float]]:
+    """Return (where, seconds before, now) of the cases in both runs, those that grew most first."""
+    times = {case.case: case.seconds for case in old.cases}
+    both = [(_place(case), times[case.case], case.seconds) for case in new.cases if case.case in times]
+    return sorted(both, key=lambda place: place[1] - place[2])
+
+
+def _place(case: CaseRecord) -> str:
+    return " ".join([case.subject, case.group, case.dtype, f"'{case.trace}'"])
+
+
+def _state(verdict: Verdict) -> RuleState:
+    if verdict in BROKEN:
+        return RuleState.BROKEN
+    if verdict in KEPT:
+        return RuleState.KEPT
+    return RuleState.UNJUDGED if verdict is Verdict.ERROR else RuleState.UNTESTED
+
+
+def _measures(case: CaseRecord) -> Iterator[tuple[str, Measure]]:
+    if case.distances is not None:
+        yield "distance", Measure(case.distances.eager, case.distances.rounding)
+    for name, count in (("graphs", case.graphs), ("recompiles", case.recompiles)):
+        if count is not None:
+            yield name, Measure(float(count))
+
+
+def _typical(runs: Sequence[ComparableRun]) -> ComparableRun:
+    """Return median measures and most frequent states; what half of the runs or fewer have is dropped.
+
+    Of equally frequent states the latest is taken.
+    """
+    half = len(runs) / 2
+    cases = _gathered(run.cases for run in runs)
+    states = _gathered(run.states for run in runs)
+    measures = _gathered(run.measures for run in runs)
+    return ComparableRun(
+        {key: values[-1] for key, values in cases.items() if len(values) > half},
+        {key: _most_frequent(values) for key, values in states.items() if len(values) > half},
+        {key: _median(values) for key, values in measures.items() if len(values) > half},
+    )
+
+
+def _gathered(maps: Iterable[Mapping[K, V]]) -> dict[K, list[V]]:
+    gathered: dict[K, list[V]] = {}
+    for each in maps:
+        for key, value in each.items():
+            gathered.setdefault(key, []).append(value)
+    return gathered
+
+
+def _most_frequent(states: Sequence[RuleState]) -> RuleState:
+    return Counter(reversed(states)).most_common(1)[0][0]
+
+
+def _median(measures: Sequence[Measure]) -> Measure:
+    return Measure(median(each.value for each in measures), median(each.floor for each in measures))
+
+
+def _changes(before: ComparableRun, after: ComparableRun, since: str) -> Iterator[Change]:
+    for case in [case for case in before.cases if case not in after.cases]:
+        yield Change(ChangeKind.MISSING, "case", case, before.cases[case], "there", "gone", since)
+    for case in [case for case in after.cases if case not in before.cases]:
+        yield Change(ChangeKind.NEW, "case", case, after.cases[case], "not there", "there", since)
+    for key in [key for key in before.states if key in after.states]:
+        was, now = before.states[key], after.states[key]
+        if kind := _verdict_change(was, now):
+            yield Change(kind, f"verdict {key[1]}", key[0], after.cases[key[0]], was, now, since)
+    for place in [place for place in before.measures if place in after.measures]:
+        old, new = before.measures[place], after.measures[place]
+        if kind := _MEASURES[place[1]](old, new):
+            figures = f"{old.value:.4g}", f"{new.value:.4g}"
+            yield Change(kind, place[1], place[0], after.cases[place[0]], *figures, since)
+
+
+def _verdict_change(old: RuleState, new: RuleState) -> ChangeKind | None:
+    if old is new:
+        return None
+    if new is RuleState.UNTESTED:
+        return ChangeKind.MISSING
+    if new is RuleState.KEPT:
+        return ChangeKind.NEW if old is RuleState.UNTESTED else ChangeKind.IMPROVEMENT
+    return ChangeKind.REGRESSION
+
+
+def _distance_change(old: Measure, new: Measure) -> ChangeKind | None:
+    if new.value > _FACTOR * max(old.value, old.floor):
+        return ChangeKind.REGRESSION
+    return ChangeKind.IMPROVEMENT if old.value > _FACTOR * max(new.value, new.floor) else None
+
+
+def _count_change(old: Measure, new: Measure) -> ChangeKind | None:
+    if new.value == old.value:
+        return None
+    return ChangeKind.REGRESSION if new.value > old.value else ChangeKind.IMPROVEMENT
+
+
+_MEASURES: Mapping[str, Callable[[Measure, Measure], ChangeKind | None]] = {
+    "distance": _distance_change,
+    "graphs": _count_change,
+    "recompiles": _count_change,
+}

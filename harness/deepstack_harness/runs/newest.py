@@ -1,0 +1,201 @@
+"""`python -m deepstack_harness.runs.newest FOLDER HISTORY`: audit the newest release of every engine.
+
+Writes `newest.jsonl`, the rows, and `newest.json`, the record of what could be driven and which rules
+broke, which the next night compares with its own.  A class that was driven when its package was last audited
+and cannot be driven now is a finding, because no rule would be broken by it.  A release that cannot be
+looked up or fetched is told, and is no finding.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from deepstack_harness.audit.audited_source import GRAPHS, AuditedSource, FindingKey, audit_source, keys_of
+from deepstack_harness.contract.verdicts import SCHEMA_VERSION, UNEXPECTED
+from deepstack_harness.engines.known import RELEASED, newest_source
+from deepstack_harness.errors import ExitCode, MachineError, Reason, UsageError, reason_of
+from deepstack_harness.files import read_regular
+from deepstack_harness.sources.source import KnownPackage, inside_package
+
+_RECORDS = "newest.json"
+_NO_REASON = Reason("nothing of this name can be driven now")
+
+
+class AuditedPackage(msgspec.Struct, frozen=True):
+    """One package in one night: `FILE:LINE` of everything that was driven, and the broken rules.
+
+    Records of schema_version 2, which none states, have the unit of the figure in the place of the shape.
+    """
+
+    source: str
+    driven: dict[str, str] = {}
+    broken: tuple[FindingKey, ...] = ()
+    schema_version: int = 2
+
+
+def record_of(audited: AuditedSource) -> AuditedPackage:
+    """Return the record of an audit."""
+    broken = tuple(sorted(keys_of(audited.standings)))
+    return AuditedPackage(audited.label, dict(audited.places), broken, SCHEMA_VERSION)
+
+
+def reasons_of(audited: AuditedSource, module: str) -> dict[str, Reason]:
+    """Return the reasons why something could not be driven, by its name.
+
+    The place of each is as seen from the folder that holds the package.
+    """
+    refused = {
+        carrier.name: Reason(carrier.detail, carrier.member, carrier.line)
+        for carrier in audited.account.unjudged
+    }
+    if audited.live_alone:
+        reason = audited.live_alone[0]
+        text = f"its graphs are not driven: {reason.text}"
+        refused[GRAPHS] = Reason(text, inside_package(reason.file, module), reason.line)
+    return refused
+
+
+def no_longer_driven(
+    before: AuditedPackage, now: AuditedPackage, reasons: Mapping[str, Reason]
+) -> Iterator[str]:
+    """Yield a sentence for each name that was driven before and is not driven now.
+
+    `reasons` are by name; the reason of an empty name is that of the whole release.  A reason without
+    a line is told with the place where the name was.
+    """
+    for name, place in before.driven.items():
+        if name in now.driven:
+            continue
+        kind = GRAPHS if name.startswith(f"{GRAPHS} of ") else name
+        reason = reasons.get(kind) or reasons.get("", _NO_REASON)
+        at = f"{place} of {before.source}: " if reason.line is None else ""
+        yield f"no longer driven: {name}, {at}{reason} ({now.source})"
+
+
+def changes(before: AuditedPackage, now: AuditedPackage) -> Iterator[str]:
+    """Yield a sentence for each rule that is broken in one of both audits alone.
+
+    Where the versions of the records differ, shapes cannot be compared and are left out.
+    """
+    parts = None if before.schema_version == now.schema_version else -1
+    old, new = ({key[:parts] for key in record.broken} for record in (before, now))
+    for words, keys in ((f"broken since {before.source}", new - old), ("no longer broken", old - new)):
+        yield from (f"{now.source}: {words}: {' '.join(filter(None, key))}" for key in sorted(keys))
+
+
+def last_records(history: Path, tonight: Path) -> dict[str, AuditedPackage]:
+    """Return the last record of each package in the nights before.
+
+    A night without a network has no record, so that each package is looked for by itself.
+    """
+    records: dict[str, AuditedPackage] = {}
+    others = sorted(history.iterdir()) if history.is_dir() else []
+    for folder in others:
+        file = folder / _RECORDS
+        if folder.resolve() != tonight.resolve() and file.is_file():
+            # A night that was killed while it wrote, or a file of somebody else.
+            with suppress(msgspec.MsgspecError, RecursionError, UsageError):
+                records |= msgspec.json.decode(read_regular(file), type=dict[str, AuditedPackage])
+    return records
+
+
+def write_records(folder: Path, seen: Mapping[str, AuditedPackage]) -> None:
+    """Write the record of a night."""
+    (folder / _RECORDS).write_bytes(msgspec.json.format(msgspec.json.encode(seen), indent=2))
+
+
+Audit = Callable[[str], AuditedSource]
+Newest = Callable[[KnownPackage], str]
+
+
+def _audit(text: str) -> AuditedSource:
+    return audit_source(text, lambda _: None)  # a log needs no progress
+
+
+class NewestReleases:
+    """Audit of the newest releases: what was seen, which rows are unexpected, and what is lost."""
+
+    def __init__(self, rows: Path, newest: Newest = newest_source, audit: Audit = _audit) -> None:
+        """Write the rows of all packages to the file `rows`."""
+        self.seen: dict[str, AuditedPackage] = {}
+        self.lost: list[str] = []
+        self.unexpected = 0
+        self._rows, self._newest, self._audit = rows, newest, audit
+        rows.write_text("")
+
+    def lines(self, packages: Iterable[KnownPackage], before: dict[str, AuditedPackage]) -> Iterator[str]:
+        """Judge each package; yield what there is to tell of it."""
+        for package in packages:
+            try:
+                text = self._newest(package)
+                audited = self._audit(text)
+            except MachineError as error:
+                yield f"{package.name}: not audited: {error}"
+                continue
+            except UsageError as error:  # the release has nothing that could be judged
+                self._record(package, AuditedPackage(text), {"": reason_of(error)}, before)
+                yield f"{text}: not driven: {error}"
+                continue
+            now, reasons = record_of(audited), reasons_of(audited, package.module)
+            self._record(package, now, reasons, before)
+            self._write_rows(audited)
+            yield f"{audited.label}: driven: {', '.join(now.driven) or 'nothing'}"
+            yield from (f"{audited.label}: not driven: {name}: {why}" for name, why in reasons.items())
+            for name in audited.account.outdated:
+                yield f"{audited.label}: known as not driven, and driven: {name}"
+            if package.name in before:
+                yield from changes(before[package.name], now)
+
+    def _record(
+        self,
+        package: KnownPackage,
+        now: AuditedPackage,
+        reasons: dict[str, Reason],
+        before: dict[str, AuditedPackage],
+    ) -> None:
+        self.seen[package.name] = now
+        if package.name in before:
+            self.lost += no_longer_driven(before[package.name], now, reasons)
+
+    def _write_rows(self, audited: AuditedSource) -> None:
+        rows = [row for judged in audited.standings for row in judged.rows]
+        self.unexpected += sum(row.verdict in UNEXPECTED for row in rows)
+        self.unexpected += len(audited.account.failing) + len(audited.account.outdated)
+        carriers = audited.account.rows(audited.label, audited.package)
+        with self._rows.open("a") as stream:
+            stream.writelines(f"{row.to_json()}\n" for row in rows)
+            stream.writelines(f"{msgspec.json.encode(row).decode()}\n" for row in carriers)
+
+
+def audit_newest(
+    folder: Path, history: Path, newest: Newest = newest_source, audit: Audit = _audit
+) -> ExitCode:
+    """Judge every engine's newest release; BROKEN for an unexpected row, or for what is no longer driven."""
+    folder.mkdir(parents=True, exist_ok=True)
+    releases = NewestReleases(folder / "newest.jsonl", newest, audit)
+    packages = [engine.package for engine in RELEASED]
+    for line in releases.lines(packages, last_records(history, folder)):
+        print(line, flush=True)
+    write_records(folder, releases.seen)
+    print(
+        f"{len(releases.seen)} of {len(packages)} engines audited, {releases.unexpected} unexpected verdicts"
+    )
+    for line in releases.lost:  # last, because a night tells the last lines of a stage
+        print(line)
+    return ExitCode.BROKEN if releases.lost or releases.unexpected else ExitCode.HOLDS
+
+
+def main(words: Sequence[str]) -> ExitCode:
+    """Judge into the first folder, beside the second; raise `UsageError` where the folders are not named."""
+    if len(words) != 2:
+        raise UsageError("name two folders: python -m deepstack_harness.runs.newest FOLDER HISTORY")
+    return audit_newest(Path(words[0]).resolve(), Path(words[1]).resolve())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,262 @@
+"""Groups of cases that share a process, and the pool that plays each group in a worker of its own.
+
+A group is played from its first case to its last, whatever the cases do to their worker: after a crash, a
+timeout or a case out of memory a new worker plays the next case.
+"""
+
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from threading import Condition, Event, Lock
+
+from deepstack_harness.contract.arm import Backend
+from deepstack_harness.contract.case import PlannedCase
+from deepstack_harness.contract.oracles.judge import judge_case
+from deepstack_harness.play.case_worker import CaseWorker, observation_of
+from deepstack_harness.runs.case_result import CaseResult, lost_result, result_of
+from deepstack_harness.runs.machine import seeing
+from deepstack_harness.runs.records import CaseEnding, Shard
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import RaisedInWorker, RanOutOfMemory, TimedOut, WorkerEnd
+from deepstack_harness.workers.profiles import FOREIGN_LIMITS, SandboxProfile, profile_of
+
+_SECONDS = {
+    Backend.NONE: 0.05,
+    Backend.EAGER: 0.5,
+    Backend.AOT_EAGER: 1.5,
+    Backend.INDUCTOR: 8.0,
+    Backend.H200: 20.0,
+}
+"""Rough seconds of a case on one core: long groups begin first, so that no worker is left alone with one."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases of one family, arm and device: one warm process plays them one after the other."""
+
+    cases: tuple[PlannedCase, ...]
+
+    @property
+    def name(self) -> str:
+        """Family, arm and device, as `Case.group` has them."""
+        return self.cases[0].group
+
+    @property
+    def device(self) -> str:
+        """The device of all cases."""
+        return self.cases[0].case.device
+
+    @property
+    def ranks(self) -> int:
+        """The number of processes, and on CUDA of GPUs, that a case takes."""
+        return self.cases[0].case.arm.ranks
+
+    @property
+    def seconds(self) -> float:
+        """A rough estimate of its duration."""
+        case = self.cases[0].case
+        return len(self.cases) * case.arm.ranks * _SECONDS[case.arm.backend]
+
+    def without(self, done: frozenset[str]) -> "Group | None":
+        """Return the cases with other ids; None where no case is left."""
+        left = tuple(planned for planned in self.cases if planned.id not in done)
+        return Group(left) if left else None
+
+
+def grouped(cases: Iterable[PlannedCase]) -> list[Group]:
+    """Put each case once into its group; return long groups first."""
+    members_of: dict[str, dict[str, PlannedCase]] = {}
+    for planned in cases:
+        members_of.setdefault(planned.group, {}).setdefault(planned.id, planned)
+    groups = [Group(tuple(members.values())) for members in members_of.values()]
+    return sorted(groups, key=lambda group: (-group.seconds, group.name))
+
+
+def part_of(groups: Sequence[Group], shard: Shard | None) -> list[Group]:
+    """Return every N-th group: the parts are disjoint, and together they are all groups."""
+    return list(groups if shard is None else groups[shard.index - 1 :: shard.count])
+
+
+def fingerprint(groups: Iterable[Group]) -> str:
+    """Return a text that is equal for equal sets of cases, whatever their order."""
+    ids = sorted(planned.id for group in groups for planned in group.cases)
+    return hashlib.sha256("".join(ids).encode()).hexdigest()[:12]
+
+
+RUN_LIMITS = replace(
+    FOREIGN_LIMITS,
+    raised_by={**FOREIGN_LIMITS.raised_by, "call_s": "--case-seconds", "memory": "--memory"},
+)
+"""Limits of the worker of a group; a call is one case, with its compiles."""
+
+OnStart = Callable[[CaseWorker], None]
+
+
+def play_group(
+    group: Group, limits: Limits, environment: Mapping[str, str], started: OnStart = lambda _: None
+) -> Generator[CaseResult]:
+    """Yield the result of every case of a group; after a case that broke the worker a new one is started.
+
+    The worker measures, this process judges.  `started` is called with the worker.  Closing the iterator
+    ends it.  Where a worker does not even start, the cases that are left are not tried.
+    """
+    compiles = any(planned.case.arm.backend is not Backend.NONE for planned in group.cases)
+    with CaseWorker(limits, environment=environment, sandbox=_sandbox(group), compiles=compiles) as worker:
+        started(worker)
+        for index, planned in enumerate(group.cases):
+            end = worker.start()
+            if end is not None:
+                yield from _not_started(group.cases[index:], end)
+                return
+            yield _play(worker, planned)
+
+
+def _sandbox(group: Group) -> SandboxProfile | None:
+    """Return the weakest profile that a case of the group needs; None where all code is ours."""
+    profiles = [profile_of(planned.case) for planned in group.cases]
+    # Cases of a group share arm and device, so that only the kind of the buffer makes a difference.
+    return max(filter(None, profiles), key=lambda profile: profile.processes, default=None)
+
+
+def _play(worker: CaseWorker, planned: PlannedCase) -> CaseResult:
+    started = time.monotonic()
+    end = worker.play(planned.case)
+    seconds = time.monotonic() - started
+    if isinstance(end, RaisedInWorker):
+        result = lost_result(planned, CaseEnding.RAISED, end.sentence, "", seconds)
+    elif isinstance(end, WorkerEnd) and not end.facts:
+        return lost_result(planned, _ending_of(end), end.sentence, end.output, seconds)
+    else:
+        judged = judge_case(planned, observation_of(planned.case, end))
+        result = result_of(judged, seconds, _ending_of(end) if isinstance(end, WorkerEnd) else None)
+    if result.case.ending.is_whole:
+        return result
+    worker.close()
+    return _with_output(result, end.output)
+
+
+def _ending_of(end: WorkerEnd) -> CaseEnding:
+    match end:
+        case TimedOut():
+            return CaseEnding.TIMED_OUT
+        case RanOutOfMemory():
+            return CaseEnding.OUT_OF_MEMORY
+    return CaseEnding.CRASHED
+
+
+def _with_output(result: CaseResult, output: str) -> CaseResult:
+    """Add what a case printed, where the result has no output of its own."""
+    if result.case.output:
+        return result
+    return replace(result, case=replace(result.case, output=output))
+
+
+def _not_started(cases: tuple[PlannedCase, ...], end: WorkerEnd) -> Iterator[CaseResult]:
+    ending = _ending_of(end)
+    first = lost_result(cases[0], ending, end.sentence, end.output, 0.0)
+    yield first
+    why = f"as case {first.case.case} of this group, whose worker did not start"
+    for planned in cases[1:]:
+        yield lost_result(planned, ending, why, end.output, 0.0)
+
+
+_Outcome = CaseResult | BaseException | None
+"""The result of a case, an error of ours, or None: a group has ended."""
+
+
+class LocalPool:
+    """Worker pool of this machine; on CUDA each group has GPUs of its own."""
+
+    def __init__(self, threads: int, limits: Limits, gpus: Sequence[str] = ()) -> None:
+        """Start no thread yet; `gpus` are names for CUDA_VISIBLE_DEVICES, empty if no group runs on CUDA."""
+        self._threads = threads
+        self._limits = limits
+        self._gpus = FreeGpus(gpus)
+        self._news: SimpleQueue[_Outcome] = SimpleQueue()
+        self._workers: list[CaseWorker] = []
+        self._stopped = Event()
+        self._lock = Lock()
+
+    def play(self, groups: Sequence[Group]) -> Generator[CaseResult]:
+        """Yield the result of every case as it ends; closing the iterator ends every worker."""
+        with tempfile.TemporaryDirectory(prefix="deepstack-run-", ignore_cleanup_errors=True) as folder:
+            # A cache for the workers of this run alone: one that an earlier run filled hides compiles.
+            cache = {"TORCHINDUCTOR_CACHE_DIR": folder}
+            with ThreadPoolExecutor(self._threads) as threads, self._stopping_all():
+                for group in groups:
+                    threads.submit(self._play, group, cache)
+                yield from self._ended_cases(len(groups))
+
+    def _ended_cases(self, open_groups: int) -> Iterator[CaseResult]:
+        while open_groups:
+            news = self._news.get()
+            if isinstance(news, BaseException):
+                raise news
+            if news is None:
+                open_groups -= 1
+            else:
+                yield news
+
+    @contextmanager
+    def _stopping_all(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._stopped.set()
+                for worker in self._workers:
+                    worker.stop()
+
+    def _play(self, group: Group, cache: Mapping[str, str]) -> None:
+        """Play a group, in a thread of the pool."""
+        try:
+            with self._gpus.taken(group) as seen:
+                self._play_seeing(group, {**cache, **seen})
+            self._news.put(None)
+        except BaseException as error:  # noqa: BLE001  # the thread that reads the queue raises it
+            self._news.put(error)
+
+    def _play_seeing(self, group: Group, environment: Mapping[str, str]) -> None:
+        if self._stopped.is_set():
+            return
+        with closing(play_group(group, self._limits, environment, self._started)) as ended:
+            for result in ended:
+                if self._stopped.is_set():
+                    return
+                self._news.put(result)
+
+    def _started(self, worker: CaseWorker) -> None:
+        with self._lock:
+            self._workers.append(worker)
+            if self._stopped.is_set():
+                worker.stop()
+
+
+class FreeGpus:
+    """Lender of GPUs: a group gets as many as it has ranks, each GPU for one group at a time."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """Begin with all of them free."""
+        self._free = list(names)
+        self._changed = Condition()
+
+    @contextmanager
+    def taken(self, group: Group) -> Iterator[dict[str, str]]:
+        """Wait for the GPUs of a group; yield the environment of a process that sees these alone."""
+        if group.device != "cuda":  # every process sees a GPU that was named, such as cuda:1
+            yield {}
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._free) >= group.ranks)
+            names, self._free = self._free[: group.ranks], self._free[group.ranks :]
+        try:
+            yield seeing(names)
+        finally:
+            with self._changed:
+                self._free += names
+                self._changed.notify_all()

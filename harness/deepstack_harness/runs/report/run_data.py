@@ -1,0 +1,254 @@
+"""A run as reports use it, its summary, and the form of a figure.
+
+`load_run` reads a run's folder with the files of its night and earlier runs beside it, and cleans every text.
+`summarise` counts judgements by verdict, and says how far the run came.  Nothing is written.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Row, Verdict
+from deepstack_harness.errors import UsageError
+from deepstack_harness.files import read_regular
+from deepstack_harness.runs.compare import Change, ChangeKind, compare
+from deepstack_harness.runs.nights import EndedStage
+from deepstack_harness.runs.records import About, CaseRecord
+from deepstack_harness.runs.store import StoredRun, read_nights, read_rows, read_stored
+from deepstack_harness.text import clean, plural, shortened
+
+MOST_FILES = 10_000
+"""Files of a fuzz folder that are looked at."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Differences from the run before this one in the history, named `since`; the worst kind first."""
+
+    since: str
+    found: tuple[Change, ...]
+
+
+@dataclass(frozen=True)
+class RunData:
+    """Everything that a report shows.
+
+    `about` has one `run.json` per shard; `stages` are those of the night that the run is part of.
+    Files that a folder does not have are None.  `notes` say what was left out, and why.
+    """
+
+    name: str
+    about: tuple[About, ...]
+    rows: tuple[Row, ...]
+    cases: Mapping[str, CaseRecord]
+    started: str = ""
+    kernels: tuple[Mapping[str, Any], ...] | None = None
+    audit: tuple[Row, ...] | None = None
+    fuzz: tuple[str, ...] | None = None
+    stages: tuple[EndedStage, ...] | None = None
+    notes: tuple[str, ...] = ()
+    history: tuple["RunData", ...] | None = None
+    changes: "Changes | None" = None
+
+    @property
+    def finished(self) -> bool:
+        """Say whether every shard that is here came to its end."""
+        return all(about.finished for about in self.about)
+
+    @property
+    def planned(self) -> int:
+        """The number of cases that the shards here were to play."""
+        return sum(about.planned.cases for about in self.about)
+
+    @property
+    def when(self) -> str:
+        """`started` for people: 2026-11-20 02:00 UTC."""
+        try:
+            began = datetime.fromisoformat(self.started)
+        except ValueError:
+            return self.started or "at an unknown time"
+        return began.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def load_run(folder: Path, history: Path | None = None) -> RunData:
+    """Load the run in `folder`, finished or killed, beside the runs in the folders of `history`.
+
+    Raises `UsageError` for a folder without a run, and for a file that does not read.
+    """
+    stored = read_stored(folder)
+    stages = _stages(folder / "nightly.json")
+    notes = [*stored.notes, *(_stage_note(stage) for stage in stages or () if not stage.held)]
+    earlier = None if history is None else _earlier(stored, history, notes)
+    before = [run for run in earlier or () if run.started < stored.started]
+    audit = folder / "audit.jsonl"
+    return replace(
+        _run_data(stored),
+        kernels=_json_lines(folder / "kernels.jsonl"),
+        audit=clean(read_rows(audit)) if audit.exists() else None,
+        fuzz=_file_names(folder / "fuzz"),
+        stages=stages,
+        notes=clean(tuple(notes)),
+        history=None if earlier is None else tuple(map(_run_data, earlier)),
+        changes=_changes(before[-1], stored) if before else None,
+    )
+
+
+def _changes(before: StoredRun, now: StoredRun) -> Changes:
+    kinds = (ChangeKind.REGRESSION, ChangeKind.IMPROVEMENT, ChangeKind.MISSING, ChangeKind.NEW)
+    changes = sorted(compare(before, now), key=lambda change: kinds.index(change.kind))
+    return Changes(clean(before.name), clean(tuple(changes)))
+
+
+def _run_data(stored: StoredRun) -> RunData:
+    """Return a stored run with all its text cleaned, without the other files of its folder."""
+    # Workers end in any order: the same cases are to give the same report.
+    cases = {case.case: case for case in sorted(clean(stored.cases), key=_place)}
+    order = {name: place for place, name in enumerate(cases)}
+    rows = tuple(sorted(clean(stored.rows), key=lambda row: order[row.case]))
+    return RunData(clean(stored.name), clean(stored.abouts), rows, cases, clean(stored.started))
+
+
+def _place(case: CaseRecord) -> tuple[str, ...]:
+    return case.family, case.arm, case.device, case.subject, case.dtype, case.trace, case.case
+
+
+def _stages(path: Path) -> tuple[EndedStage, ...] | None:
+    """Return the stages of the night that this run is part of; None where it is part of none."""
+    if not path.exists():
+        return None
+    try:
+        return tuple(clean(msgspec.json.decode(read_regular(path), type=list[EndedStage])))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise UsageError(f"{path} is not what a night writes: {error}") from None
+
+
+def _stage_note(stage: EndedStage) -> str:
+    return f"stage {stage.stage} of the night: {stage.outcome}; {shortened(stage.why, 300)}"
+
+
+def _earlier(stored: StoredRun, history: Path, notes: list[str]) -> list[StoredRun]:
+    """Return the other runs in a folder, oldest first; those that do not read are named in `notes`."""
+    if not history.is_dir():
+        raise UsageError(f"'{history}' is not a folder; --history takes a folder that holds folders of runs")
+    runs, left_out = read_nights(history)
+    notes += left_out
+    return [run for run in runs if run.started != stored.started]
+
+
+def _json_lines(path: Path) -> tuple[Mapping[str, Any], ...] | None:
+    """Decode JSON lines; None without a file.  A torn last line, as that of a killed run, is ignored."""
+    if not path.exists():
+        return None
+    lines = read_regular(path).splitlines(keepends=True)
+    whole = [line for line in lines if line.strip() and (line.endswith(b"\n") or line != lines[-1])]
+    try:
+        return tuple(clean(msgspec.json.decode(line, type=dict[str, Any])) for line in whole)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise UsageError(f"{path} is not a file of JSON lines: {error}") from None
+
+
+def _file_names(folder: Path) -> tuple[str, ...] | None:
+    if not folder.is_dir():
+        return None
+    # Bounded: a link may lead to a folder of any size.
+    files = sorted(path for path in islice(folder.rglob("*"), MOST_FILES) if path.is_file())
+    return tuple(clean(path.relative_to(folder).as_posix()) for path in files)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Judgements by verdict, cases played of those planned, and whether the run came to its end."""
+
+    counts: dict[Verdict, int]
+    cases: int
+    planned: int
+    finished: bool
+    stages: tuple[str, ...] = ()
+    """Stages of the night that did not hold, each with its outcome."""
+
+    @property
+    def unexpected(self) -> int:
+        """The number of judgements that somebody has to look at."""
+        return sum(self.counts[verdict] for verdict in UNEXPECTED)
+
+    @property
+    def good(self) -> bool:
+        """Say whether nothing is unexpected, nothing is left to play, and the whole night held."""
+        return not self.unexpected and self.finished and self.cases > 0 and not self.stages
+
+    @property
+    def headline(self) -> str:
+        """One line: unexpected judgements, the progress, and the stages of its night that did not hold."""
+        counted = [
+            f"{self.counts[verdict]} {verdict}"
+            for verdict in WORST_FIRST
+            if verdict in UNEXPECTED and self.counts[verdict]
+        ]
+        text = f"{self.unexpected} unexpected: {', '.join(counted)}" if counted else "nothing unexpected"
+        if not self.finished:
+            text = f"{text}; {self.progress}"
+        return f"the night: {', '.join(self.stages)}; the run: {text}" if self.stages else text
+
+    @property
+    def progress(self) -> str:
+        """The number of cases that were played, in words."""
+        if self.finished:
+            return plural(self.cases, "case")
+        return f"stopped before its end, {self.cases} of {self.planned} cases were played"
+
+    @property
+    def expected(self) -> str:
+        """Expected judgements in words."""
+        kept, known, skipped = (
+            self.counts[verdict] for verdict in (Verdict.PASS, Verdict.XFAIL, Verdict.SKIP)
+        )
+        return f"{kept} kept, {known} broken as expected, {skipped} do not apply"
+
+
+def summarise(run: RunData) -> Summary:
+    """Count the judgements of a run."""
+    counts = Counter(row.verdict for row in run.rows)
+    stages = tuple(stage.in_short for stage in run.stages or () if not stage.held)
+    return Summary(
+        {verdict: counts[verdict] for verdict in Verdict}, len(run.cases), run.planned, run.finished, stages
+    )
+
+
+MOST_ROWS = 400
+"""Lines of a table that a page shows; the worst come first, and it says how many there are."""
+
+Value = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns by name, rows of texts and figures, the worst first.  None is shown as nothing."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[Value, ...]]
+
+    @property
+    def shown(self) -> Sequence[tuple[Value, ...]]:
+        """The rows that a page has room for."""
+        return self.rows[:MOST_ROWS]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`key` is its place in the page, `says` how to read it; `absent` why there is no table.
+
+    `svg` is a plot as an SVG element, every text in it escaped.
+    """
+
+    key: str
+    title: str
+    says: str
+    table: Table | None = None
+    svg: str | None = None
+    absent: str = ""

@@ -1,0 +1,306 @@
+"""Tables that all forms of a report show: findings, incidents, the matrix of verdicts, rerun commands.
+
+A finding is a case with a broken, unjudged or unexpectedly kept rule; the unexpected ones come first.  An
+incident has its cases by subject: what each was expected to break, and what it broke.  The matrix has
+families or sources against the rules, and the worst verdict in each cell.
+"""
+
+import json
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from deepstack_harness.catalogue.incidents import Incident, catalogue
+from deepstack_harness.catalogue.known import link_of
+from deepstack_harness.catalogue.registry import FAMILIES
+from deepstack_harness.contract.case import BufferKind, parse_subject
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import BROKEN, OPENED, UNEXPECTED, WORST_FIRST, Row, Verdict, worst
+from deepstack_harness.runs.records import CaseRecord
+from deepstack_harness.runs.report.run_data import RunData
+from deepstack_harness.text import shortened
+
+MOST_OUTPUT = 4_000
+MOST_DETAIL = 2_000
+
+
+@dataclass(frozen=True)
+class ReportedFinding:
+    """One case, or one class of a source (then `case` is None), and its judgements of interest."""
+
+    key: str
+    title: str
+    rows: tuple[Row, ...]
+    case: CaseRecord | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of its judgements."""
+        return worst(row.verdict for row in self.rows)
+
+    @property
+    def unexpected(self) -> bool:
+        """Say whether somebody has to look."""
+        return self.verdict in UNEXPECTED
+
+    @property
+    def rules(self) -> str:
+        """The names of its rules."""
+        return " ".join(row.rule for row in self.rows)
+
+    @property
+    def traces(self) -> tuple[str, ...]:
+        """The traces, each once."""
+        return tuple(dict.fromkeys(row.trace for row in self.rows if row.trace))
+
+
+def case_findings(run: RunData) -> list[ReportedFinding]:
+    """Return a finding for each case with something to tell, worst first."""
+    rows: dict[str, list[Row]] = defaultdict(list)
+    for row in run.rows:
+        if row.verdict in OPENED:
+            rows[row.case].append(row)
+    return _worst_first(
+        ReportedFinding(key, title_of(run.cases[key]), tuple(judged), run.cases[key])
+        for key, judged in rows.items()
+    )
+
+
+def source_findings(run: RunData) -> list[ReportedFinding]:
+    """Return a finding for each audited class with something to tell, worst first."""
+    rows: dict[str, list[Row]] = defaultdict(list)
+    for row in run.audit or ():
+        if row.verdict in OPENED:
+            rows[f"{row.source or row.revision} {row.model_class or ''}".strip()].append(row)
+    return _worst_first(ReportedFinding(title, title, tuple(judged)) for title, judged in rows.items())
+
+
+def title_of(case: CaseRecord) -> str:
+    """Return a case in one line, without its trace."""
+    return f"{case.family} {case.subject} {case.arm} {case.dtype} {case.device}"
+
+
+def figure_of(row: Row) -> str:
+    """Return the figure of a judgement against its limit: `3 rows, limit 0`."""
+    if row.value is None:
+        return ""
+    limit = "" if row.limit is None else f", limit {number(row.limit)}"
+    return f"{number(row.value)} {row.unit}".strip() + limit
+
+
+def number(value: float | None) -> str:
+    """Write a figure for people: no more digits than matter, and words for what is not finite."""
+    if value is None:
+        return ""
+    if abs(value) > 1e300:  # what JSON cannot carry comes as the largest float
+        return "not finite"
+    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"
+
+
+def detail_of(row: Row) -> str:
+    """Return the detail of a judgement, shortened."""
+    return shortened(row.detail, MOST_DETAIL)
+
+
+def _worst_first(findings: Iterable[ReportedFinding]) -> list[ReportedFinding]:
+    return sorted(findings, key=lambda finding: WORST_FIRST.index(finding.verdict))
+
+
+NO_INCIDENT = "Cases of no incident: the traces of the contract, and those of tests"
+
+
+@dataclass(frozen=True)
+class SubjectLine:
+    """One subject of an incident: the rules that its cases are known to break, and those that they broke."""
+
+    subject: str
+    cases: int
+    expected: tuple[Rule, ...]
+    seen: tuple[Rule, ...]
+    verdict: Verdict
+
+    @property
+    def unexpected(self) -> bool:
+        """Say whether a judgement of its cases is unexpected."""
+        return self.verdict in UNEXPECTED
+
+
+@dataclass(frozen=True)
+class IncidentGroup:
+    """All cases of one incident; `incident` is None for cases of none, and for one that is not known here."""
+
+    key: str
+    incident: Incident | None
+    subjects: tuple[SubjectLine, ...]
+    cases: frozenset[str]
+    seconds: float
+
+    @property
+    def title(self) -> str:
+        """The title of the incident with its id."""
+        return f"{self.key}: {self.incident.title}" if self.incident else self.key or NO_INCIDENT
+
+    @property
+    def anchor(self) -> str:
+        """The place in the page, the same in every run."""
+        return f"incident-{self.key or 'none'}"
+
+    @property
+    def links(self) -> tuple[tuple[str, str | None], ...]:
+        """References, each with its address upstream."""
+        return tuple((name, link_of(name)) for name in self.incident.references) if self.incident else ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of its cases."""
+        return worst(line.verdict for line in self.subjects)
+
+    @property
+    def unexpected(self) -> bool:
+        """Say whether somebody has to look."""
+        return self.verdict in UNEXPECTED
+
+
+def incident_groups(run: RunData) -> list[IncidentGroup]:
+    """Return all incidents of which a case was played, those with something unexpected first."""
+    known = {incident.id: incident for incident in catalogue()}
+    cases: dict[str, list[CaseRecord]] = defaultdict(list)
+    for case in run.cases.values():
+        cases[case.incident or ""].append(case)
+    rows: dict[str, list[Row]] = defaultdict(list)
+    for row in run.rows:
+        rows[row.case].append(row)
+    groups = [
+        IncidentGroup(
+            key,
+            known.get(key),
+            tuple(_subject_lines(members, rows)),
+            frozenset(case.case for case in members),
+            sum(case.seconds for case in members),
+        )
+        for key, members in cases.items()
+    ]
+    order = {key: place for place, key in enumerate(known)}
+    return sorted(
+        groups,
+        key=lambda group: (WORST_FIRST.index(group.verdict), order.get(group.key, len(order)), group.key),
+    )
+
+
+def _subject_lines(cases: Iterable[CaseRecord], rows: dict[str, list[Row]]) -> list[SubjectLine]:
+    by_subject: dict[str, list[CaseRecord]] = defaultdict(list)
+    for case in cases:
+        by_subject[case.subject].append(case)
+    return [_subject_line(subject, members, rows) for subject, members in by_subject.items()]
+
+
+def _subject_line(subject: str, cases: Sequence[CaseRecord], rows: dict[str, list[Row]]) -> SubjectLine:
+    judged = [row for case in cases for row in rows[case.case]]
+    return SubjectLine(
+        subject,
+        len(cases),
+        _in_order(rule for case in cases for rule in case.expected or ()),
+        _in_order(row.rule for row in judged if row.verdict in BROKEN),
+        worst([row.verdict for row in judged] or [Verdict.SKIP]),
+    )
+
+
+def _in_order(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    present = set(rules)
+    return tuple(rule for rule in Rule if rule in present)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All judgements of one rule in one line of the matrix."""
+
+    rule: Rule
+    rows: tuple[Row, ...]
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The worst verdict of its judgements."""
+        return worst(row.verdict for row in self.rows)
+
+    @property
+    def times(self) -> int:
+        """The number of judgements with that verdict."""
+        return sum(row.verdict == self.verdict for row in self.rows)
+
+    @property
+    def opened(self) -> tuple[Row, ...]:
+        """The judgements with something to tell."""
+        return tuple(row for row in self.rows if row.verdict in OPENED)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: `names` say what was judged, `cells` has None for a rule that was not."""
+
+    names: tuple[str, ...]
+    cells: tuple[Cell | None, ...]
+
+    @property
+    def verdicts(self) -> frozenset[Verdict]:
+        """Every verdict of this line."""
+        return frozenset(row.verdict for cell in self.cells if cell for row in cell.rows)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """`heads` name the columns before the rules; only rules that something was judged by are there."""
+
+    heads: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    lines: tuple[Line, ...]
+
+
+def run_matrix(run: RunData) -> Matrix:
+    """Return families x arms x devices against rules."""
+    return _matrix(("family", "arm", "device"), ((row.place, row) for row in run.rows))
+
+
+def release_matrix(run: RunData) -> Matrix | None:
+    """Return sources, their classes and both regimes against rules; None where no source was audited."""
+    if run.audit is None:
+        return None
+    rows = ((row.source or row.revision, row.model_class or "-", row.regime or "-") for row in run.audit)
+    return _matrix(("source", "class", "regime"), zip(rows, run.audit, strict=True))
+
+
+def _matrix(heads: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], Row]]) -> Matrix:
+    cells_of: dict[tuple[str, ...], dict[Rule, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for names, row in rows:
+        cells_of[names][row.rule].append(row)
+    rules = tuple(rule for rule in Rule if any(rule in by_rule for by_rule in cells_of.values()))
+    return Matrix(
+        heads, rules, tuple(_matrix_line(names, rules, by_rule) for names, by_rule in cells_of.items())
+    )
+
+
+def _matrix_line(names: tuple[str, ...], rules: Sequence[Rule], cells: dict[Rule, list[Row]]) -> Line:
+    return Line(names, tuple(Cell(rule, tuple(cells[rule])) if rule in cells else None for rule in rules))
+
+
+_SELECTED = ("family", "revision", "caller", "trace", "arm", "dtype")
+_PLAYED_BY_RUN = frozenset({BufferKind.REGISTERED, BufferKind.USER})
+
+
+def rerun_command(case: CaseRecord) -> str:
+    """Return the command that plays this case and no other; empty for cases that no command plays."""
+    if case.family.partition(":")[0] not in FAMILIES or case.buffer.kind not in _PLAYED_BY_RUN:
+        return ""  # a test's
+    own = ["--buffer", case.buffer.name] if case.buffer.kind is BufferKind.USER else []
+    words = ["run", *own, "--tier", "nightly", "--device", case.device, selection_of(case)]
+    return f"python -m deepstack_harness {shlex.join(words)}"
+
+
+def selection_of(case: CaseRecord) -> str:
+    """Return the expression that `run` takes as its SELECTION."""
+    _, caller = parse_subject(case.subject)
+    values = (case.family, case.buffer.name, caller, case.trace, case.arm, case.dtype)
+    return " and ".join(
+        f"{column} == {json.dumps(value)}" for column, value in zip(_SELECTED, values, strict=True)
+    )

@@ -1,1 +1,0 @@
-"""Proof that every mutant is caught by its rule, and the reference by none."""

@@ -1,0 +1,99 @@
+"""Cleaned text: labels, details, diagnoses and outputs come from code under test, archives and indexes.
+
+They may hold terminal escapes, characters that XML forbids, overrides of the direction of writing (which show
+a line of code or a verdict in another order), halves of surrogate pairs, or megabytes.  Whoever shows text
+cleans it here: the terminal, the log, reports and written programs.
+
+Numbers with their noun.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from typing import TypeVar, cast
+
+T = TypeVar("T")
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+LONGEST = 20_000
+"""Characters of a text that is shown whole."""
+# Other than XML 1.0 allows, and the controls 0x7f to 0x9f, which some terminals obey.
+_CONTROLS = r"[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+# Marks, embeddings, overrides and isolates of the direction (CVE-2021-42574); separators that some programs
+# take for the end of a line; the byte order mark; the invisible letters that nothing displays.
+_INVISIBLE = r"[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
+_HARMFUL = re.compile(f"{_CONTROLS}|{_INVISIBLE}")
+
+
+def clean(value: T) -> T:
+    """Return `value` with every text in it cleaned, also in lists, mappings and dataclasses."""
+    return cast(T, _cleaned(value))
+
+
+def _cleaned(value: object) -> object:
+    match value:
+        case Enum():
+            return value
+        case str():
+            return _HARMFUL.sub(REPLACEMENT, value.replace("\r\n", "\n"))
+        case Mapping():
+            return {_cleaned(key): _cleaned(item) for key, item in value.items()}
+        case list():
+            return [_cleaned(item) for item in value]
+        case tuple():
+            return tuple(_cleaned(item) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: _cleaned(getattr(value, field.name)) for field in fields(value)})
+    return value
+
+
+def shortened(text: str, most: int) -> str:
+    """Return `text`, or its first `most` characters and how many are left out."""
+    return text if len(text) <= most else f"{text[:most]} .. ({len(text) - most:,} characters left out)"
+
+
+def one_line(text: str) -> str:
+    """Return `text` with every run of white space as one space."""
+    return " ".join(text.split())
+
+
+def printable(text: str, most: int = LONGEST) -> str:
+    """Return `text` cleaned, and cut to its first `most` characters."""
+    # Cut first: a text of gigabytes is not to be searched.
+    return clean(shortened(text, most))
+
+
+def cell(text: str, most: int = LONGEST) -> str:
+    """Return `text` as one printable line: what a source says must not look like a row of ours."""
+    return re.sub(r"[\t\n]+", " ", printable(text, most))
+
+
+def json_line(row: object) -> bytes:
+    """Return an object (a dataclass or a dict) as a line of JSON, cleaned only where JSON cannot hold it."""
+    import msgspec  # an engine that is watched imports this module, and may have no msgspec
+
+    try:
+        return msgspec.json.encode(row) + b"\n"
+    except UnicodeEncodeError:  # half a surrogate pair
+        return msgspec.json.encode(clean(row)) + b"\n"
+
+
+_IRREGULAR = {
+    "class": "classes",
+    "family": "families",
+    "box": "boxes",
+    "process": "processes",
+    "is": "are",
+    "has": "have",
+}
+
+
+def plural(number: int, noun: str) -> str:
+    """Return `1 case`, `2 cases`, `0 classes`; of several words the last one changes."""
+    return f"{number:,} {noun if number == 1 else _several(noun)}"
+
+
+def _several(noun: str) -> str:
+    *before, last = noun.split(" ")
+    return " ".join([*before, _IRREGULAR.get(last, f"{last}s")])

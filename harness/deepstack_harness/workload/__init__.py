@@ -1,1 +1,0 @@
-"""Requests as users send them, and the schedule that turns them into traces; no torch."""
