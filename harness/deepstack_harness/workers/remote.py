@@ -7,6 +7,7 @@ In the worker `call_typed` converts the arguments by the annotations of the func
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Any, Generic, get_type_hints
 
 import msgspec
@@ -29,6 +30,19 @@ class Remote(Generic[Result]):
     def module(self) -> str:
         """The module of the function, to be imported before the first call."""
         return self.target.rpartition(":")[0]
+
+
+_CONVERTING = Lock()
+
+
+def converted(value: object, kind: type[Result]) -> Result:
+    """Convert what a worker sent into a record of type `kind`; several threads may do so at once.
+
+    msgspec (0.22) keeps what it knows of a dataclass on the class before it is complete; a second thread that
+    finds it there ends the process with a segmentation fault.  Raises `msgspec.ValidationError`.
+    """
+    with _CONVERTING:
+        return msgspec.convert(value, kind)
 
 
 CALL_TYPED = f"{__name__}:call_typed"

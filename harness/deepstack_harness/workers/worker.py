@@ -43,7 +43,7 @@ from deepstack_harness.workers.profiles import (
     is_switched_off,
     parts_in_force,
 )
-from deepstack_harness.workers.remote import CALL_TYPED, Remote, Result
+from deepstack_harness.workers.remote import CALL_TYPED, Remote, Result, converted
 from deepstack_harness.workers.supervised import GRACE_S, StartOptions, Supervised, read_now
 
 
@@ -384,7 +384,7 @@ class Worker(Closing):
         if not isinstance(result, Answered):
             return result
         try:
-            return replace(result, value=msgspec.convert(result.value, kind))
+            return replace(result, value=converted(result.value, kind))
         except msgspec.ValidationError as error:
             return self._end(SentGarbage, sent=f"another value: {error}")
 
@@ -445,7 +445,7 @@ class Worker(Closing):
             self._set_ready()
             return Answered(value=message.value, facts=tuple(self._facts), output=self._output)
         try:
-            raised = msgspec.convert(message.value, RaisedInWorker)
+            raised = converted(message.value, RaisedInWorker)
         except msgspec.ValidationError:
             return self._end(SentGarbage, sent="an exception without its fields")
         raised = replace(raised, facts=tuple(self._facts), output=self._output)
