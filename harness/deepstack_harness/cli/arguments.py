@@ -1,14 +1,11 @@
 """Options that several commands share: numbers within bounds, removed options, and the source."""
 
 from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, _ArgumentGroup
-from functools import partial
 from typing import NoReturn
 
 from typing_extensions import override
 
-from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.errors import UsageError
-from deepstack_harness.sources.request import expand_shorthand
 from deepstack_harness.text import shortened
 
 MOST = 10**9
@@ -59,7 +56,14 @@ SOURCE_HELP = (
     "or a source tree"
 )
 _SHORT = "short for --source vllm==X; X may also be a path or 'installed'"
-_of_vllm = partial(expand_shorthand, VLLM.package.name)
+
+
+def _of_vllm(text: str) -> str:
+    """Return the source that the value of `--vllm` is short for; raises `UsageError`."""
+    from deepstack_harness.engines.kinds.vllm import VLLM
+    from deepstack_harness.sources.request import expand_shorthand
+
+    return expand_shorthand(VLLM.package.name, text)
 
 
 def add_source(parser: ArgumentParser | _ArgumentGroup, help_text: str) -> None:

@@ -213,9 +213,6 @@ def _notifications(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
             yield {"level": "error", "message": {"text": text}}
 
 
-SUMMARY = "judge the deepstack classes of one or more sources by all rules, and the systems around them"
-
-
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the sources, in the order they are shown, and what turns the exit code to 1."""
     add_sources(parser, "a source to judge; the bare name of a package means its newest release")

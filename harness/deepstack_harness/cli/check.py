@@ -7,22 +7,20 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deepstack_harness.audit.standing import RULES, WHO_IS_CAPTURED, Standings
 from deepstack_harness.catalogue.plans import CHECK_TRACES, Where, plan_check
-from deepstack_harness.cli.audit_table import figure_of
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.case import Regime, check_device, check_dtype, user_buffer
-from deepstack_harness.contract.oracles.judge import JudgedCase
 from deepstack_harness.contract.protocols import WHERE, quoted
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import Row, Verdict, worst
 from deepstack_harness.errors import ExitCode
 
 if TYPE_CHECKING:
+    from deepstack_harness.audit.standing import Standings
     from deepstack_harness.contract.case import PlannedCase
+    from deepstack_harness.contract.oracles.judge import JudgedCase
     from deepstack_harness.play.case_worker import CaseWorker
 
-SUMMARY = "test a buffer class of your own against the contract"
 _FAMILY = "qwen3_vl"
 """Its hidden size and levels are those that the buffer is made with."""
 
@@ -106,6 +104,9 @@ _COLUMNS = [Column(3), Column(9), Column(10), Column(10), Column(0)]
 
 def show_regimes(output: Output, standings: Standings) -> None:
     """Print a line per rule with its verdict in each regime, then every broken rule in full."""
+    from deepstack_harness.audit.standing import RULES, WHO_IS_CAPTURED
+    from deepstack_harness.cli.audit_table import figure_of
+
     output.row(_COLUMNS, ["", "", *(str(regime) for regime in standings.of), ""], "dim")
     for rule in RULES:
         rows = [_deciding_row(standings, regime, rule) for regime in standings.of]

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from deepstack_harness.runs.store import StoredRun
 
 
-SUMMARY = "compare two runs: regressions, improvements, missing and new results"
 _SLOWEST = 3
 
 

@@ -31,7 +31,6 @@ from deepstack_harness.workers.profiles import CONTRACT, is_switched_off
 from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.warm import WarmWorker
 
-SUMMARY = "show what this machine can run, and why it cannot run the rest"
 _COLUMNS = (Column(16), Column(3), Column(0))
 
 

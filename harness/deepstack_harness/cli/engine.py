@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from deepstack_harness.engines.live.play import EngineWork
     from deepstack_harness.sources.source import Source
 
-SUMMARY = "run a real engine end to end on tiny models, under schedules of requests"
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the engine, what is played on it, and what is put into it."""

@@ -28,7 +28,6 @@ from deepstack_harness.text import plural
 if TYPE_CHECKING:
     from deepstack_harness.fuzz.campaign import Campaign, Hunted
 
-SUMMARY = "search for broken rules with random token counts and lifecycles; shrink each finding"
 EXAMPLES = 2000
 _NO_END = 10**7
 

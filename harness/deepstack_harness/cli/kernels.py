@@ -19,7 +19,6 @@ _OF_SIZES = (
     "family", "revision", "compare", "dtype", "layers", "hidden", "tokens", "capacity", "profile_tokens",
     "target", "cubin", "execute", "configurations",
 )  # fmt: skip
-SUMMARY = "show the generated kernels and their sizes, also for a GPU that is not here"
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -1,29 +1,22 @@
-"""`list`: names by kind, with one line each."""
+"""`list`: names by kind, with one line each.  A kind imports its tables when it is listed."""
+
+from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from deepstack_harness.catalogue.buffers import BUFFERS, MUTANTS, REVISIONS
-from deepstack_harness.catalogue.incidents import Incident, clashes, incident_files
-from deepstack_harness.catalogue.known import LIVE_FAULTS
-from deepstack_harness.catalogue.registry import CALLERS, EXTRA_FIGURES, FAMILIES, ORACLES_BESIDE, VARIANTS
 from deepstack_harness.cli.output import Column, Output
-from deepstack_harness.contract.arm import engine_flags, every_arm
-from deepstack_harness.contract.names import GROUPS, Entry, Extension, Names, declared
-from deepstack_harness.contract.oracles.judge import EXTRA_ORACLES, ORACLES, misnamed
-from deepstack_harness.contract.rules import Rule
-from deepstack_harness.engines.known import ENGINES, NOT_DRIVEN
 from deepstack_harness.errors import ExitCode, unknown_name
-from deepstack_harness.models.variants import VARIANTS as FAMILY_VARIANTS
 
-SUMMARY = (
-    "list incidents, live faults, families, revisions, mutants, variants, callers, arms, rules, engines and "
-    "extensions"
-)
+if TYPE_CHECKING:
+    from deepstack_harness.catalogue.incidents import Incident
+    from deepstack_harness.contract.names import Entry, Extension
+
 Item = dict[str, object]
 
 
@@ -54,6 +47,8 @@ def _show(kind: str, items: list[Item], output: Output) -> None:
 
 
 def _incidents() -> Iterable[Item]:
+    from deepstack_harness.catalogue.incidents import incident_files
+
     for file in incident_files():
         for incident in file.incidents:
             yield _incident(incident)
@@ -74,6 +69,8 @@ def _incident(incident: Incident) -> Item:
 
 def _faults() -> Iterable[Item]:
     """Yield the faults of the newest engines, with what became of each."""
+    from deepstack_harness.catalogue.known import LIVE_FAULTS
+
     for fault in LIVE_FAULTS.entries:
         where = f"{fault.package} {fault.versions}, {fault.seen}"
         yield {**asdict(fault), "name": fault.id, "summary": f"{fault.title} ({where}); {fault.outcome}"}
@@ -88,19 +85,38 @@ def _entries(entries: Mapping[str, Entry]) -> Iterable[Item]:
 
 def _families() -> Iterable[Item]:
     """Yield each family and then its variants; those of another package need its import, and are left out."""
+    from deepstack_harness.catalogue.registry import FAMILIES
+    from deepstack_harness.models.variants import VARIANTS
+
     for family, entry in FAMILIES.items():
         yield {"name": family, "summary": entry.summary}
-        for name, variant in FAMILY_VARIANTS.get(family, {}).items():
+        for name, variant in VARIANTS.get(family, {}).items():
             yield {"name": f"{family}:{name}", "summary": variant.summary, "variant_of": family}
 
 
+def _revisions() -> Iterable[Item]:
+    from deepstack_harness.catalogue.buffers import REVISIONS
+
+    return _entries(REVISIONS)
+
+
 def _mutants() -> Iterable[Item]:
+    from deepstack_harness.catalogue.buffers import MUTANTS
+
     for name, mutant in MUTANTS.items():
-        said = f"breaks {mutant.rule} under {mutant.arm}: {mutant.summary}"
-        yield {"name": name, "summary": said, "rule": mutant.rule, "arm": mutant.arm}
+        summary = f"breaks {mutant.rule} under {mutant.arm}: {mutant.summary}"
+        yield {"name": name, "summary": summary, "rule": mutant.rule, "arm": mutant.arm}
+
+
+def _callers() -> Iterable[Item]:
+    from deepstack_harness.catalogue.registry import CALLERS
+
+    return _entries(CALLERS)
 
 
 def _arms() -> Iterable[Item]:
+    from deepstack_harness.contract.arm import engine_flags, every_arm
+
     for arm in every_arm():
         flags = engine_flags(arm)
         shown = f"; vLLM: {flags}" if flags else ""
@@ -109,6 +125,8 @@ def _arms() -> Iterable[Item]:
 
 def _variants() -> Iterable[Item]:
     """Yield the variants of the systems beside the buffer, which have no revisions."""
+    from deepstack_harness.catalogue.registry import VARIANTS
+
     for system, variants in VARIANTS.items():
         for name, entry in variants.items():
             summary = f"{entry.summary}; fault: {entry.fault}" if entry.fault else entry.summary
@@ -116,6 +134,10 @@ def _variants() -> Iterable[Item]:
 
 
 def _rules() -> Iterable[Item]:
+    from deepstack_harness.catalogue.registry import ORACLES_BESIDE
+    from deepstack_harness.contract.oracles.judge import ORACLES
+    from deepstack_harness.contract.rules import Rule
+
     for rule in Rule:
         judges = [oracle.figure for oracle in ORACLES if oracle.rule is rule]
         judges += [ORACLES_BESIDE[rule].summary] if rule in ORACLES_BESIDE else []
@@ -125,6 +147,8 @@ def _rules() -> Iterable[Item]:
 
 def _engines() -> Iterable[Item]:
     """Yield every engine that carries deepstack; `driven` says that its sources can be judged."""
+    from deepstack_harness.engines.known import ENGINES, NOT_DRIVEN
+
     for engine in ENGINES:
         name = engine.package.name
         yield {"name": name, "summary": f"{engine.how}; since {engine.since}", "driven": True}
@@ -134,6 +158,8 @@ def _engines() -> Iterable[Item]:
 
 def _extensions() -> Iterable[Item]:
     """Yield what other installed packages declare; `refused` says why a name of theirs cannot be used."""
+    from deepstack_harness.contract.names import GROUPS, declared
+
     for extension in chain.from_iterable(map(declared, GROUPS)):
         refused = _refused(extension)
         yield {
@@ -146,34 +172,36 @@ def _extensions() -> Iterable[Item]:
 
 
 def _refused(extension: Extension) -> str:
+    """Return why an extension cannot be used: its file is broken, or its name is wrong or taken; else ""."""
+    from deepstack_harness.catalogue.buffers import BUFFERS
+    from deepstack_harness.catalogue.incidents import clashes, incident_files
+    from deepstack_harness.catalogue.registry import CALLERS, EXTRA_FIGURES, FAMILIES
+    from deepstack_harness.contract.oracles.judge import EXTRA_ORACLES, misnamed
+
     if extension.group == "incidents":
         sentences = [file.broken for file in incident_files() if file.declares(extension)]
         return "; ".join([*filter(None, sentences), *clashes(extension.distribution)])
     if extension.group == "oracles" and (sentence := misnamed(extension.name, extension.distribution)):
         return sentence
-    return EXTENSIBLE[extension.group][extension.name].refused
-
-
-EXTENSIBLE: Mapping[str, Names] = MappingProxyType(
-    {
+    tables = {
         "families": FAMILIES,
         "revisions": BUFFERS,
         "callers": CALLERS,
         "oracles": EXTRA_ORACLES,
         "figures": EXTRA_FIGURES,
     }
-)
-"""The names that an entry point of each group must not collide with."""
+    return tables[extension.group][extension.name].refused
+
 
 KINDS: Mapping[str, Callable[[], Iterable[Item]]] = MappingProxyType(
     {
         "incidents": _incidents,
         "faults": _faults,
         "families": _families,
-        "revisions": lambda: _entries(REVISIONS),
+        "revisions": _revisions,
         "mutants": _mutants,
         "variants": _variants,
-        "callers": lambda: _entries(CALLERS),
+        "callers": _callers,
         "arms": _arms,
         "rules": _rules,
         "engines": _engines,

@@ -23,25 +23,26 @@ from deepstack_harness.errors import (
     torch_problem,
     unknown_name,
 )
-from deepstack_harness.workers.profiles import switched_off
 
-COMMANDS = (
-    "list",
-    "show",
-    "repro",
-    "audit",
-    "check",
-    "fuzz",
-    "kernels",
-    "engine",
-    "selftest",
-    "run",
-    "compare",
-    "report",
-    "nightly",
-    "watch",
-    "doctor",
-)
+COMMANDS = {
+    "list": "list incidents, live faults, families, revisions, mutants, variants, callers, arms, rules, "
+    "engines and extensions",
+    "show": "show one incident in full: symptom, cause, reports, releases, and what is played",
+    "repro": "show an incident on known-bad and known-good revisions, or judge a vLLM by it",
+    "audit": "judge the deepstack classes of one or more sources by all rules, and the systems around them",
+    "check": "test a buffer class of your own against the contract",
+    "fuzz": "search for broken rules with random token counts and lifecycles; shrink each finding",
+    "kernels": "show the generated kernels and their sizes, also for a GPU that is not here",
+    "engine": "run a real engine end to end on tiny models, under schedules of requests",
+    "selftest": "check that each mutant is caught by its own rule alone, and that right buffers break none",
+    "run": "run the matrix of families, revisions, traces, arms, dtypes and devices, in parallel",
+    "compare": "compare two runs: regressions, improvements, missing and new results",
+    "report": "show a run as a terminal table, an HTML page, Markdown, GitHub annotations or JUnit XML",
+    "nightly": "run tests, matrix, kernels, fuzzing, comparison and report, each in a process of its own",
+    "watch": "run a program, and tell which guards that were dropped fail in its compiled regions",
+    "doctor": "show what this machine can run, and why it cannot run the rest",
+}
+"""The commands in the order of `--help`, and what each does; `cli/NAME.py` has its options and its work."""
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _JUDGEMENTS = {ExitCode.HOLDS, ExitCode.BROKEN}
 _CODES = (
@@ -58,13 +59,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of the command that `words` begin with, or of all commands; costs no torch.
+    """Return the parser of all commands; those that `words` name have their options too.
 
-    Raises `UsageError` for an unknown command.
+    The modules of other commands are not imported, and none of them imports torch.  Raises `UsageError` for
+    an unknown command.
     """
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
         raise unknown_name("command", words[0], COMMANDS)
-    known = [words[0]] if words and words[0] in COMMANDS else COMMANDS
     parser = _Parser(
         prog="python -m deepstack_harness",
         description="Find what torch.compile does to models that keep state in side buffers.",
@@ -72,11 +73,11 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"deepstack-harness {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in known:
-        module = _module(name)
-        child = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY, epilog=_CODES)
-        module.add_arguments(child)
-        _add_common(child)
+    for name, summary in COMMANDS.items():
+        child = commands.add_parser(name, help=summary, description=summary, epilog=_CODES)
+        if name in words:
+            _module(name).add_arguments(child)
+            _add_common(child)
     return parser
 
 
@@ -144,6 +145,8 @@ def _guarded(words: Sequence[str]) -> int:
     try:
         args = build_parser(words).parse_args(words)
         _refuse_empty(args)
+        from deepstack_harness.workers.profiles import switched_off
+
         output = Output(args.json, quiet=args.quiet)
         off = switched_off(off=args.no_sandbox)
         with _interruptible(), _notices(quiet=args.quiet), off, contextlib.closing(output):

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from deepstack_harness.runs.nights import EndedStage, Stage
 
 
-SUMMARY = "run tests, matrix, kernels, fuzzing, comparison and report, each in a process of its own"
 _COLUMNS = (Column(8), Column(9), Column(7, right=True), Column(0))
 _STYLES = {"held": "green", "not run": "yellow"}
 

@@ -25,8 +25,6 @@ from deepstack_harness.runs.report.tables import (
 )
 from deepstack_harness.text import one_line, shortened
 
-SUMMARY = "show a run as a terminal table, an HTML page, Markdown, GitHub annotations or JUnit XML"
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the run's folder, and what is written of it."""

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from deepstack_harness.contract.oracles.outputs import Evaluation
     from deepstack_harness.sources.source import Source
 
-SUMMARY = "show an incident on known-bad and known-good revisions, or judge a vLLM by it"
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the incident and the options that narrow or redirect it."""

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from deepstack_harness.audit.classes import COMPILED_TRACE, judge_compiled
-from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.engines.known import named_package
@@ -53,6 +51,8 @@ def refuse_release_mixtures(args: Namespace) -> None:
 
 def is_compiled_fault(incident: Incident) -> bool:
     """Tell whether an incident shows in a text model that was compiled without its payload."""
+    from deepstack_harness.audit.classes import COMPILED_TRACE
+
     traces = (str(run.trace) for run in incident.run)
     order = str(COMPILED_TRACE)
     return {Rule.R0, Rule.R1} <= set(incident.rules) and any(order.startswith(trace) for trace in traces)
@@ -77,6 +77,9 @@ def find_faults(text: str, say: Callable[[str], None]) -> SourceFaults:
 
     Raises what `audit_source` raises.
     """
+    from deepstack_harness.audit.classes import judge_compiled
+    from deepstack_harness.audit.source_worker import SourceWorker
+
     rows, unjudged = [], []
     with SourceWorker(text) as worker:
         label = worker.source.label

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from deepstack_harness.runs.execution import Execution, RunRequest
     from deepstack_harness.runs.store import RunPart
 
-SUMMARY = "run the matrix of families, revisions, traces, arms, dtypes and devices, in parallel"
 _GIB = 2**30
 _MOST_WORKERS = 1024
 

@@ -21,8 +21,6 @@ from deepstack_harness.files import hypothesis_storage
 from deepstack_harness.fuzz.trials import Proof
 from deepstack_harness.text import plural
 
-SUMMARY = "check that each mutant is caught by its own rule alone, and that right buffers break none"
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add which mutants are to be caught."""

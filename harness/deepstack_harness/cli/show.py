@@ -19,8 +19,6 @@ from deepstack_harness.catalogue.known import (
 from deepstack_harness.cli.output import Output
 from deepstack_harness.errors import ExitCode
 
-SUMMARY = "show one incident in full: symptom, cause, reports, releases, and what is played"
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the incident."""

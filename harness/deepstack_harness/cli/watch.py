@@ -24,8 +24,6 @@ from deepstack_harness.compile.watch_process import (
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.text import plural
 
-SUMMARY = "run a program, and tell which guards that were dropped fail in its compiled regions"
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options."""
