@@ -42,7 +42,8 @@ def converted(value: object, kind: type[Result]) -> Result:
     finds it there ends the process with a segmentation fault.  Raises `msgspec.ValidationError`.
     """
     with _CONVERTING:
-        return msgspec.convert(value, kind)
+        record: Result = msgspec.convert(value, kind)
+    return record
 
 
 CALL_TYPED = f"{__name__}:call_typed"
