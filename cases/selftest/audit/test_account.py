@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from cases.selftest.audit.written_standings import audited_class
 from deepstack_harness.audit.account import Account, account_of
-from deepstack_harness.audit.source_worker import AuditedClass
 from deepstack_harness.catalogue.known import KnownCarrier
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import Reason
+from deepstack_harness.play.case_worker import ClassWays
 
 NEW = "vllm/models/brand_new/dual/side_rows.py"
 OLD = "vllm/model_executor/models/qwen3_vl.py"
@@ -54,7 +55,7 @@ def tree(tmp_path: Path, files: dict[str, str]) -> str:
 
 
 def account(tmp_path: Path, files: dict[str, str], *driven: tuple[str, str]) -> Account:
-    classes = [AuditedClass(name, member, methods=True) for member, name in driven]
+    classes = [audited_class(name, member, ClassWays(methods=True)) for member, name in driven]
     return account_of(open_source(tree(tmp_path, files)), classes, ())
 
 
@@ -262,7 +263,7 @@ def test_a_base_is_judged_with_the_class_that_has_its_methods(tmp_path: Path) ->
 def test_a_class_that_was_refused_is_told_with_its_place_and_reason(tmp_path: Path) -> None:
     source = open_source(tree(tmp_path, {NEW: PLAIN}))
     why = Reason("Twofold needs 'SpecialConfig', which is not there", f"{tmp_path}/{NEW}", 2)
-    refused = AuditedClass("Twofold", NEW, refusals=(Reason("no methods"), why))
+    refused = audited_class("Twofold", NEW, ClassWays(refusals=(Reason("no methods"), why)))
     (one,) = account_of(source, [refused], ()).unjudged
     assert (one.where, one.why) == (
         f"{NEW}:6",
@@ -289,7 +290,7 @@ def test_an_entry_about_something_else_changes_nothing(tmp_path: Path, other: Kn
 
 
 def test_an_entry_whose_class_can_be_driven_is_outdated(tmp_path: Path) -> None:
-    driven = [AuditedClass("Twofold", NEW, forward=True)]
+    driven = [audited_class("Twofold", NEW, ClassWays(forward=True))]
     assert account_of(open_source(versioned(tmp_path)), driven, [entry()]).outdated == ("Twofold",)
 
 

@@ -22,7 +22,7 @@ from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.engines.classes import classes_of
-from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.known import cuts_of, open_source
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.sources.source import Source
 
@@ -103,7 +103,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Audited:
 
 def found(source: Source) -> dict[str, tuple[bool, str]]:
     return {
-        one.model_class: (one.methods is not None, one.note or " | ".join(map(str, one.refusals)))
+        one.cut.model_class: (one.methods is not None, " | ".join(map(str, one.refusals)))
         for one in classes_of(source)
     }
 
@@ -124,15 +124,17 @@ def test_nobody_is_left_out_without_a_sentence(source: Path) -> None:
     assert "has no _clear_deepstack_input_embeds" in refused["Methodless"]
 
 
-def test_what_is_inherited_whole_is_said(source: Path) -> None:
-    renamed = found(open_source(str(source)))["Renamed"]
-    assert renamed == (True, "inherits all of Qwen3VLForConditionalGeneration")
+def test_what_is_inherited_whole_is_cut_once(source: Path) -> None:
+    cuts = {cut.model_class: cut for cut in cuts_of(open_source(str(source)))}
+    renamed, base = cuts["Renamed"], cuts["Qwen3VLForConditionalGeneration"]
+    assert renamed.member != base.member
+    assert (renamed.methods, renamed.forward) == (base.methods, base.forward)
 
 
 def test_a_subclass_allocates_by_its_own_init(source: Path) -> None:
     import torch
 
-    roomier = {one.model_class: one for one in classes_of(open_source(str(source)))}["Roomier"].methods
+    roomier = {one.cut.model_class: one for one in classes_of(open_source(str(source)))}["Roomier"].methods
     assert roomier is not None
     assert roomier(16, 8, 3, dtype=torch.float32, device=torch.device("cpu")).capacity == 32
 
@@ -248,7 +250,7 @@ def test_a_fault_that_only_a_replay_shows_is_found_on_the_methods(tmp_path: Path
         judged = judge_class(found, worker).rows
     rows = {row.rule: row for row in judged if row.regime is Regime.CAPTURED}
     assert {row.rule: row.verdict for row in judged if row.regime is Regime.LIVE}[Rule.R2] == "PASS"
-    assert (found.methods, found.forward) == (True, False)
+    assert (found.ways.methods, found.ways.forward) == (True, False)
     assert (rows[Rule.R2].verdict, rows[Rule.R2].reach) == (
         "FAIL",
         "flag: --compilation-config.cudagraph_mode=FULL",
@@ -263,7 +265,7 @@ def test_the_reach_of_a_class_whose_forward_cannot_be_driven_is_never_latent(sou
         (calling,) = [one for one in worker.classes() if one.model_class == "Calling"]
         rows = judge_class(calling, worker).rows
     reach = {(row.rule, row.regime): row.reach for row in rows if row.reach}
-    assert not calling.forward
+    assert not calling.ways.forward
     assert reach[Rule.R1, Regime.LIVE] == "default"
     assert reach[Rule.R1, Regime.CAPTURED] == "flag: --compilation-config.cudagraph_mode=FULL"
     assert reach[Rule.R8, Regime.LIVE] == "unknown"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cases.selftest.audit.written_standings import MEMBER, row, standing
+from cases.selftest.audit.written_standings import MEMBER, audited_class, row, standing
 from cases.selftest.engines.in_process_worker import InProcessWorker
 from cases.selftest.engines.synthetic_driven import GRANITE, write_tree
 from cases.selftest.engines.synthetic_omni import write
@@ -10,7 +10,6 @@ from cases.selftest.engines.synthetic_plugins import VL, ascend_files, over, vll
 from cases.selftest.engines.synthetic_sglang_runners import BREAKABLE, BREAKABLE_FILE, with_runner
 from deepstack_harness.audit.audited_source import located
 from deepstack_harness.audit.classes import judge_class, known_rules_of
-from deepstack_harness.audit.source_worker import AuditedClass
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
@@ -21,8 +20,8 @@ R = Rule
 
 def test_a_class_without_methods_is_judged_by_the_orders_of_its_engine(tmp_path: Path) -> None:
     with InProcessWorker(str(write_tree(tmp_path))) as worker:
-        found = next(one for one in worker.classes() if one.member == GRANITE)
-        assert (found.methods, found.forward) == (False, True)
+        found = next(one for one in worker.classes() if one.cut.member == GRANITE)
+        assert (found.ways.methods, found.ways.forward) == (False, True)
         judged = judge_class(found, worker)
         orders = {str(order.trace) for order in (*worker.orders.live, *worker.orders.replayed)}
     assert judged.broken_in(Regime.LIVE) == {R.R3, R.R4}
@@ -52,6 +51,6 @@ def test_failures_of_the_base_are_known_where_a_plugin_keeps_its_storage(tmp_pat
 
 def test_a_class_that_is_made_by_a_statement_has_the_place_of_its_file(tmp_path: Path) -> None:
     root = write(tmp_path, {MEMBER: "Qwen3VL = type('Qwen3VL', (), {})  # deepstack\n"})
-    found = AuditedClass("Qwen3VL", MEMBER)
+    found = audited_class("Qwen3VL")
     (placed,) = located(standing(row(R.R3, Verdict.FAIL)), open_source(str(root)), found).rows
     assert placed.where == MEMBER

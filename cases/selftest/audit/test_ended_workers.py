@@ -13,7 +13,7 @@ from cases.selftest.engines.synthetic_omni import write
 from cases.selftest.engines.synthetic_plugins import VL, ascend_files, over, vllm_files
 from cases.selftest.engines.synthetic_splitters import megatron_files
 from deepstack_harness.audit.classes import judge_class, judge_split
-from deepstack_harness.audit.source_worker import CONTROLS, MOST_ENDS, failed_control
+from deepstack_harness.audit.source_worker import CONTROLS, MOST_ENDS, NO_WAYS, failed_control
 from deepstack_harness.audit.systems import DualStreams, PlaceholderRanges
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.contract.case import Case, registered
@@ -30,7 +30,7 @@ def test_a_class_whose_definition_ends_the_worker_is_not_judged(tmp_path: Path) 
     with InProcessWorker(str(write_tree(tmp_path)), "define", CRASH) as worker:
         found, _ = worker.classes()
         standing = judge_class(found, worker)
-    assert (found.ended, found.methods, found.forward) == (SENTENCE, False, False)
+    assert (found.ended, found.ways) == (SENTENCE, NO_WAYS)
     assert {row.verdict for row in standing.rows} == {Verdict.ERROR}
     assert all(SENTENCE in row.detail for row in standing.rows)
     assert worker.ends == 2  # one for each class: nothing was played

@@ -1,14 +1,24 @@
-"""Standings written by hand: rows with a rule, a verdict and a reach."""
+"""Standings and classes written by hand: rows with a rule, a verdict and a reach."""
 
 from deepstack_harness.audit.account import Account
 from deepstack_harness.audit.audited_source import AuditedSource
+from deepstack_harness.audit.source_worker import AuditedClass
 from deepstack_harness.audit.standing import Standing
 from deepstack_harness.audit.systems import SourceSystems
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Effect, Row, Shape, Verdict
+from deepstack_harness.engines.discover import ClassCut
+from deepstack_harness.errors import Reason
+from deepstack_harness.play.case_worker import ClassWays
 
 MEMBER = "vllm/model_executor/models/qwen3_vl.py"
+
+
+def audited_class(model_class: str, member: str = MEMBER, ways: ClassWays | None = None) -> AuditedClass:
+    """Return a class that nobody cut; `ways` are those in which a worker could drive it."""
+    reason = Reason("it was not cut")
+    return AuditedClass(ClassCut(model_class, member, reason, reason), ways or ClassWays())
 
 
 def row(

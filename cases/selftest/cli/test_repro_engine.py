@@ -21,14 +21,22 @@ from deepstack_harness.contract.oracles.judge import JudgedCase
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
+from deepstack_harness.engines.cut_model import ModelCut
+from deepstack_harness.engines.discover import ArgumentCut, ClassCut
 from deepstack_harness.errors import Reason, UsageError
+from deepstack_harness.play.case_worker import ClassWays
 from deepstack_harness.sources.source import Source
 
 Capture = pytest.CaptureFixture[str]
 INCIDENT = find("33726")
 RUN = EngineRun("sglang", ("cap 4: set 2; get 2",), (Rule.R2,))
 SOURCE = cast(Source, SimpleNamespace(label="sglang 0.5.4", package="sglang"))
-FOUND = AuditedClass("Qwen3LLMModel", "qwen3_vl.py", methods=True, argument=True, replayed_at="runner.py:3-5")
+_NOT_CUT = Reason("it was not cut")
+RUNNER = ArgumentCut(
+    cast(ModelCut, None), None, None, _NOT_CUT, "input_deepstack_embeds", replayed_at="runner.py:3-5"
+)
+WAYS = ClassWays(methods=True, replays=True)
+FOUND = AuditedClass(ClassCut("Qwen3LLMModel", "qwen3_vl.py", RUNNER, _NOT_CUT), WAYS)
 
 
 def judged(verdict: Verdict) -> JudgedCase:
@@ -54,7 +62,8 @@ def test_a_model_is_free_only_where_it_could_be_judged(
 
 
 def test_the_options_that_lead_there_and_what_is_known_of_the_runner_are_told(capsys: Capture) -> None:
-    told = replace(FOUND, lost="it is left out", graphs_settings="--graphs", graphs_note="of text alone")
+    runner = replace(RUNNER, replay_settings="--graphs", replay_note="of text alone")
+    told = AuditedClass(replace(FOUND.cut, methods=runner), replace(WAYS, lost="it is left out"))
     repro_engine._print_place(told, Output(None, quiet=False), broken=True)
     assert capsys.readouterr().out.splitlines() == [
         "where: runner.py:3-5",
@@ -69,11 +78,11 @@ def test_the_options_that_lead_there_and_what_is_known_of_the_runner_are_told(ca
     [
         ({}, "unknown text model of sglang 0.5.4 'Qwen3LLMModel'"),
         (
-            {"Qwen3LLMModel": replace(FOUND, methods=False, refusals=(Reason("no"), Reason("no forward")))},
+            {"Qwen3LLMModel": replace(FOUND, ways=ClassWays(refusals=(Reason("no"), Reason("no forward"))))},
             "Qwen3LLMModel of sglang 0.5.4 is not driven: no forward$",
         ),
         (
-            {"Qwen3LLMModel": replace(FOUND, replayed_at="", not_driven=Reason("no runner"))},
+            {"Qwen3LLMModel": replace(FOUND, ways=ClassWays(methods=True, not_driven=Reason("no runner")))},
             "Qwen3LLMModel of sglang 0.5.4: its graphs are not driven: no runner$",
         ),
     ],

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 
-from cases.selftest.audit.written_standings import MEMBER, audited, row, standing
+from cases.selftest.audit.written_standings import MEMBER, audited, audited_class, row, standing
 from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm
 from deepstack_harness.audit.audited_source import keys_of, located
-from deepstack_harness.audit.source_worker import AuditedClass
 from deepstack_harness.cli.audit import sarif_text
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.rules import Rule
@@ -60,7 +59,7 @@ def test_a_fingerprint_outlives_moved_lines() -> None:
 
 def test_the_lines_are_those_of_the_method_that_the_rule_is_about(tmp_path: Path) -> None:
     root = Vllm("0.10.0", str(ModelFile(more=HANDS_ON))).tree(tmp_path)
-    found = AuditedClass("Qwen3VLForConditionalGeneration", MEMBER)
+    found = audited_class("Qwen3VLForConditionalGeneration")
     rows = [row(rule, Verdict.FAIL) for rule in (Rule.R1, Rule.R3, Rule.R5)]
     placed = located(standing(*rows, row(Rule.R2, Verdict.PASS)), open_source(str(root)), found).rows
     lines = (root / MEMBER).read_text().splitlines()

@@ -12,5 +12,5 @@ def audited(source: Path | str) -> tuple[AuditedClass, Standing]:
     """Return the only class of a source, and its standing with places."""
     with SourceWorker(str(source)) as worker:
         (found,) = worker.classes()
-        assert found.methods, found.refusals
+        assert found.ways.methods, found.ways.refusals
         return found, located(judge_class(found, worker), worker.source, found)

@@ -31,7 +31,7 @@ from deepstack_harness.engines.bind import (
     ArgumentBuffer,
     ArgumentClass,
     ArgumentEngine,
-    FoundClass,
+    DrivenClass,
     ReplayedArgument,
     ReplayedBuffer,
     ReplayedClass,
@@ -62,7 +62,7 @@ SOURCES = {
 ENGINES = pytest.mark.parametrize("files", SOURCES.values(), ids=SOURCES)
 
 
-def found_in(root: Path, files: Mapping[str, str]) -> FoundClass:
+def found_in(root: Path, files: Mapping[str, str]) -> DrivenClass:
     """Return the only class of a source, defined here."""
     (found,) = classes_of(open_alone(str(write(root, files))))
     return found

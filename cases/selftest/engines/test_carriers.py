@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cases.selftest.engines.synthetic_carriers import NONE_UNTIL_THE_FIRST, RIGHT, write_carrier
-from deepstack_harness.engines.bind import FoundClass
+from deepstack_harness.engines.bind import DrivenClass
 from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.carriers import Carrier, find_carrier
 from deepstack_harness.engines.classes import classes_of
@@ -48,7 +48,7 @@ def of(store: str, hand: str, others: str = "") -> Carrier | None:
 LEVELS, HIDDEN = 3, 8
 
 
-def class_in(root: Path, choices: Mapping[str, str]) -> FoundClass:
+def class_in(root: Path, choices: Mapping[str, str]) -> DrivenClass:
     """Return the only class of a tree."""
     (only,) = classes_of(open_source(str(write_carrier(root, choices))))
     return only
@@ -164,5 +164,5 @@ def test_a_class_without_storage_of_its_own_has_no_capacity(tmp_path: Path) -> N
 
 def test_the_class_is_found_and_named(tmp_path: Path) -> None:
     only = class_in(tmp_path, NONE_UNTIL_THE_FIRST["list"])
-    assert (only.model_class, only.member) == ("SoundModel", "vllm/model_executor/models/sound.py")
+    assert (only.cut.model_class, only.cut.member) == ("SoundModel", "vllm/model_executor/models/sound.py")
     assert only.methods is None

@@ -13,7 +13,7 @@ from cases.selftest.engines.bound_forward import forward_of
 from cases.selftest.engines.synthetic_driven import QWEN as DRIVEN_QWEN
 from cases.selftest.engines.synthetic_driven import write_tree
 from cases.selftest.engines.synthetic_vllm import HANDS_ON, QWEN, ModelFile, Vllm
-from deepstack_harness.engines.bind import define_found
+from deepstack_harness.engines.bind import define_both_ways
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.cut_model import BY_FORWARD, BY_METHODS
 from deepstack_harness.engines.discover import find_cuts
@@ -59,7 +59,7 @@ def found_in(root: Path, files: dict[str, str]) -> list[str]:
     source = open_source(str(root))
     cuts = find_cuts(source, engine_of(source).files)
     for cut in cuts:
-        define_found(source, cut)
+        define_both_ways(source, cut)
     return [cut.model_class for cut in cuts]
 
 
@@ -132,11 +132,11 @@ def test_cutting_executes_nothing_and_reads_all_that_binding_needs(tmp_path: Pat
         path.unlink()
     assert "CUT_CODE_RAN" not in os.environ
     try:
-        found = [define_found(source, cut) for cut in cuts]
+        found = [define_both_ways(source, cut) for cut in cuts]
         assert os.environ["CUT_CODE_RAN"] == "yes"
     finally:
         os.environ.pop("CUT_CODE_RAN", None)
-    assert [(one.model_class, bool(one.methods), bool(one.forward)) for one in found] == [
+    assert [(one.cut.model_class, bool(one.methods), bool(one.forward)) for one in found] == [
         ("Granite4VisionForConditionalGeneration", False, True),
         ("Qwen3VLForConditionalGeneration", False, True),
     ]

@@ -149,7 +149,7 @@ def test_a_text_step_that_fails_is_no_fault_of_the_engine(
 @pytest.mark.parametrize("release", ["transformers==5.23.0", "lmdeploy==0.18.0"])
 def test_released_text_models(release: str) -> None:
     with SourceWorker(release) as worker:
-        found = [one for one in worker.classes() if one.methods]
+        found = [one for one in worker.classes() if one.ways.methods]
         standings = [judge_class(one, worker) for one in found]
     assert {one.model_class for one in found} >= {"Qwen3VLTextModel", "Qwen3VLMoeTextModel"}
     assert all(not one.broken and one.kept == ASKED for one in standings)

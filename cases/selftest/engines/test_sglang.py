@@ -39,7 +39,7 @@ from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
-from deepstack_harness.engines.bind import ArgumentClass, FoundClass, ReplayedArgument
+from deepstack_harness.engines.bind import ArgumentClass, DrivenClass, ReplayedArgument
 from deepstack_harness.engines.classes import classes_of
 from deepstack_harness.engines.known import open_alone
 from deepstack_harness.errors import ExitCode
@@ -63,13 +63,13 @@ LOST = "input_deepstack_embeds has no static slot"
 LEVELS, HIDDEN = 3, 5
 
 
-def class_in(root: Path, files: Mapping[str, str]) -> FoundClass:
+def class_in(root: Path, files: Mapping[str, str]) -> DrivenClass:
     """Return the only class of a source, defined in this process: the files are ours."""
     (found,) = classes_of(open_alone(str(write(root, files))))
     return found
 
 
-def replayed(found: FoundClass, size: int, visual: int) -> torch.Tensor:
+def replayed(found: DrivenClass, size: int, visual: int) -> torch.Tensor:
     """Replay a padded step with N visual rows of ones; return the levels (levels, size - 1, hidden)."""
     assert isinstance(found.methods, ArgumentClass)
     engine = replace(found.methods, replays=True)
@@ -115,7 +115,7 @@ def test_what_cannot_be_asked_says_why(without_slot: Standing) -> None:
 
 def test_a_slot_that_is_filled_keeps_every_rule(tmp_path: Path) -> None:
     found, standing = audited(write(tmp_path, with_slot()))
-    assert not found.lost
+    assert not found.ways.lost
     assert row_of(standing, R.R2, Regime.CAPTURED).verdict is Verdict.PASS
     assert not standing.broken
     assert standing.kept >= ASKED
@@ -161,9 +161,9 @@ def test_a_writer_that_forgets_a_row_is_told_in_live_use(tmp_path: Path) -> None
 def test_a_runner_that_moved_leaves_live_use_judged(tmp_path: Path) -> None:
     runner = RUNNER_FILE.replace("_execute_body_capture", "_execute_elsewhere")
     found, standing = audited(write(tmp_path, sglang_files(runner=runner)))
-    assert found.not_driven is not None
-    assert found.not_driven.file.endswith(RUNNER)
-    assert found.not_driven.line is not None
+    assert found.ways.not_driven is not None
+    assert found.ways.not_driven.file.endswith(RUNNER)
+    assert found.ways.not_driven.line is not None
     assert not standing.broken
     assert all(row.regime is Regime.LIVE for row in standing.rows)
 
@@ -192,14 +192,16 @@ def test_released_text_models(release: str) -> None:
     with SourceWorker(f"sglang=={release}") as worker:
         found = {one.model_class: one for one in worker.classes()}
         for name in ("Qwen3LLMModel", "Qwen3MoeLLMModel"):
-            assert "input_deepstack_embeds has no static slot" in found[name].lost
+            assert "input_deepstack_embeds has no static slot" in found[name].ways.lost
             standing = judge_class(found[name], worker)
             assert not standing.broken_in(Regime.LIVE)
             assert standing.broken_in(Regime.CAPTURED) == {R.R2}
             assert standing.kept == ASKED - {R.R2}
             assert not standing.new
-        undriven = [one for one in found.values() if not one.methods]
-        assert all(one.refusals[-1].file.endswith(".py") and one.refusals[-1].line for one in undriven)
+        undriven = [one for one in found.values() if not one.ways.methods]
+        assert all(
+            one.ways.refusals[-1].file.endswith(".py") and one.ways.refusals[-1].line for one in undriven
+        )
 
 
 def test_an_sdist_that_is_a_stub_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from deepstack_harness.contract.oracles.judge import judge_all
 from deepstack_harness.contract.oracles.trace_audit import ObservedCase
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Verdict
-from deepstack_harness.engines.bind import FoundClass
+from deepstack_harness.engines.bind import DrivenClass
 from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.classes import classes_of
 from deepstack_harness.engines.known import open_source
@@ -27,12 +27,12 @@ from deepstack_harness.play.observe import play
 CPU = torch.device("cpu")
 
 
-def found(root: Path, choices: Mapping[str, str], **replaced: str) -> FoundClass:
+def found(root: Path, choices: Mapping[str, str], **replaced: str) -> DrivenClass:
     (only,) = classes_of(open_source(str(write_carrier(root, choices, **replaced))))
     return only
 
 
-def judged(only: FoundClass, guards: str = "drop_all") -> tuple[Judgement, Distances]:
+def judged(only: DrivenClass, guards: str = "drop_all") -> tuple[Judgement, Distances]:
     """Play the profile run, a step with a payload and a decode; return R0 and the distances of that step."""
     family, forward = only.text, only.forward
     assert isinstance(family, TextFamily), family

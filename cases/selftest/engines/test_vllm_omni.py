@@ -23,7 +23,7 @@ OMNI = "Qwen3OmniMoeThinkerForConditionalGeneration"
 def judged(root: Path, files: Mapping[str, str]) -> Standing:
     """Return the standing of the only class of a source."""
     found, standing = audited(write(root, files))
-    assert found.forward, found.refusals
+    assert found.ways.forward, found.ways.refusals
     return standing
 
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from cases.selftest.audit.written_standings import audited_class
 from cases.selftest.engines.synthetic_vllm import Vllm
 from cases.selftest.fuzz.hunting import campaign, target
-from deepstack_harness.audit.source_worker import AuditedClass
 from deepstack_harness.catalogue.scripts import ProgramBuffer
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
@@ -191,8 +191,7 @@ def test_a_finding_has_a_program_only_where_the_buffer_alone_shows_it() -> None:
 
 def test_a_finding_on_a_class_of_a_source_is_told_with_its_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     """One class was found in the source; a death has no rule, which orders could break."""
-    found = AuditedClass("Vl", "qwen3_vl.py", methods=True)
-    source = SimpleNamespace(classes=lambda: [found, AuditedClass("Other", "other.py")])
+    source = SimpleNamespace(classes=lambda: [audited_class("Vl"), audited_class("Other")])
     asked: list[object] = []
 
     def opened(text: str) -> AbstractContextManager[object]:

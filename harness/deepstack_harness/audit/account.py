@@ -168,7 +168,7 @@ class _Accountant:
         self._words = tuple(sorted({WORD, engine.word}))
         self._refused = [audited for audited in classes if not audited.can_be_judged]
         self._driven = {
-            (audited.member, _plain_name(audited)) for audited in classes if audited.can_be_judged
+            (audited.cut.member, _plain_name(audited)) for audited in classes if audited.can_be_judged
         }
         self._driven_files = {member for member, _ in self._driven}
         if self._driven:
@@ -274,11 +274,11 @@ class _Accountant:
     def _refusals(self) -> Iterator[UnjudgedCarrier]:
         """Yield the classes that were found and cannot be driven."""
         for audited in self._refused:
-            reason = audited.refusals[-1]
+            reason = audited.ways.refusals[-1]
             where = inside_package(reason.where, self._module)
             why = str(reason) if where == reason.where else f"{reason.text} ({where})"
-            line = self._line(audited.member, _plain_name(audited))
-            yield UnjudgedCarrier(audited.model_class, audited.member, line, why)
+            line = self._line(audited.cut.member, _plain_name(audited))
+            yield UnjudgedCarrier(audited.model_class, audited.cut.member, line, why)
 
     def _line(self, member: str, name: str) -> int | None:
         """Return the line of a class statement; None where the file has no such class."""
@@ -296,7 +296,7 @@ class _Accountant:
                     yield owner, carrier
 
     def _unjudged(self, shapes: Iterable[tuple[_Class, Carrier]]) -> Iterator[UnjudgedCarrier]:
-        refused = {(owner.member, _plain_name(owner)) for owner in self._refused}
+        refused = {(audited.cut.member, _plain_name(audited)) for audited in self._refused}
         for owner, carrier in shapes:
             if owner.key not in refused and not self._is_judged(owner):
                 kept = ", ".join(f"self.{name}" for name in carrier.attributes)

@@ -36,35 +36,35 @@ _FORWARD = ("forward", "embed_input_ids")
 """Methods of a class that keeps its payload without get, set and clear."""
 
 
-def located(standing: Standing, source: Source, found: AuditedClass) -> Standing:
+def located(standing: Standing, source: Source, audited: AuditedClass) -> Standing:
     """Return the standing with `MEMBER:FIRST-LAST` in the rows of broken rules.
 
     The lines are those of the class's own method that the rule is about; where it inherits that method they
     are those of the class.
     """
-    statement = _statement(source, found)
-    rows = (_with_place(row, found, statement) if row.verdict in BROKEN else row for row in standing.rows)
+    statement = _statement(source, audited)
+    rows = (_with_place(row, audited, statement) if row.verdict in BROKEN else row for row in standing.rows)
     return replace(standing, rows=tuple(rows))
 
 
-def _with_place(row: Row, found: AuditedClass, statement: _Statement | None) -> Row:
-    if row.regime is Regime.CAPTURED and found.replayed_at:
-        return replace(row, where=found.replayed_at)
-    if row.rule is Rule.R9 and found.patched_at:
-        return replace(row, where=found.patched_at)
-    return _with_method_lines(row, found.member, statement)
+def _with_place(row: Row, audited: AuditedClass, statement: _Statement | None) -> Row:
+    if row.regime is Regime.CAPTURED and audited.replayed_at:
+        return replace(row, where=audited.replayed_at)
+    if row.rule is Rule.R9 and audited.patched_at:
+        return replace(row, where=audited.patched_at)
+    return _with_method_lines(row, audited.cut.member, statement)
 
 
-def class_at(source: Source, found: AuditedClass) -> str:
+def class_at(source: Source, audited: AuditedClass) -> str:
     """Return `MEMBER:LINE` of a class."""
-    statement = _statement(source, found)
-    return f"{found.member}:{statement.lineno}" if statement else found.member
+    statement = _statement(source, audited)
+    return f"{audited.cut.member}:{statement.lineno}" if statement else audited.cut.member
 
 
-def _statement(source: Source, found: AuditedClass) -> _Statement | None:
-    statements = parse(source.read(found.member)).body
+def _statement(source: Source, audited: AuditedClass) -> _Statement | None:
+    statements = parse(source.read(audited.cut.member)).body
     classes = (node for node in statements if isinstance(node, _Statement))
-    name = found.model_class.rpartition(".")[2]  # behind a folder, where several have this name
+    name = audited.model_class.rpartition(".")[2]  # behind a folder, where several have this name
     return next((node for node in classes if node.name == name), None)
 
 
@@ -123,18 +123,20 @@ def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: boo
         carries = bool(found) or (bool(account.unjudged) and engine_of(source).overlay is None)
         if not (carries or may_lack_classes):
             raise _without_classes(source)
-        judged = [one for one in found if one.can_be_judged]
+        judged = [audited for audited in found if audited.can_be_judged]
         standings = []
-        for number, one in enumerate(judged, 1):
-            say(f"judging {one.model_class} of {label} ({number} of {plural(len(judged), 'class')})")
-            standings.append(located(judge_class(one, worker), source, one))
+        for number, audited in enumerate(judged, 1):
+            say(f"judging {audited.model_class} of {label} ({number} of {plural(len(judged), 'class')})")
+            standings.append(located(judge_class(audited, worker), source, audited))
         say(f"judging placeholder ranges and dual streams of {label}")
         beside = _with_system_places(judge_systems(worker), engine_of(source).package.module)
         why = worker.failed_control()
     if why is not None:
-        standings = [unjudged(one, why) for one in standings]
+        standings = [unjudged(standing, why) for standing in standings]
         beside = beside.unjudged(why)
-    live_alone = tuple(dict.fromkeys(one.not_driven for one in judged if one.not_driven is not None))
+    live_alone = tuple(
+        dict.fromkeys(audited.ways.not_driven for audited in judged if audited.ways.not_driven is not None)
+    )
     return AuditedSource(
         label,
         source.package,
@@ -163,8 +165,10 @@ def _known_references(source: Source, names: Sequence[str]) -> dict[tuple[str, R
 
 
 def _places(source: Source, judged: Sequence[AuditedClass], beside: SourceSystems) -> dict[str, str]:
-    places = {one.model_class: class_at(source, one) for one in judged if one.ended is None}
-    graphs = {f"{GRAPHS} of {one.model_class}": one.replayed_at for one in judged if one.replayed_at}
+    places = {audited.model_class: class_at(source, audited) for audited in judged if audited.ended is None}
+    graphs = {
+        f"{GRAPHS} of {audited.model_class}": audited.replayed_at for audited in judged if audited.replayed_at
+    }
     systems = {one.subject: one.where or source.label for one in beside.judged}
     return places | graphs | systems
 

@@ -45,23 +45,23 @@ LIVE_TRACES = tuple(map(Trace.parse, AUDIT_TRACES))
 """The audit traces without those that record calls of a buffer: the engine's own runner captures."""
 
 
-def judge_replayed(found: AuditedClass, traces: Iterable[str], worker: SourceWorker) -> list[JudgedCase]:
+def judge_replayed(audited: AuditedClass, traces: Iterable[str], worker: SourceWorker) -> list[JudgedCase]:
     """Play traces under the graphs of the engine's own runner, and judge them."""
-    buffer = replace(buffer_of(worker.source, found.model_class), replayed=True)
-    return worker.judge(plan_audit(WHERE, buffer, map(Trace.parse, traces)), found.model_class, "methods")
+    buffer = replace(buffer_of(worker.source, audited.model_class), replayed=True)
+    return worker.judge(plan_audit(WHERE, buffer, map(Trace.parse, traces)), audited.model_class, "methods")
 
 
-def explain_limits(standing: Standing, found: AuditedClass, cannot_ask: Mapping[Rule, str]) -> Standing:
+def explain_limits(standing: Standing, audited: AuditedClass, cannot_ask: Mapping[Rule, str]) -> Standing:
     """Return the standing with what cannot be asked of the engine, and with what its graphs lose."""
-    return replace(standing, rows=tuple(_explained(standing.rows, found, cannot_ask)))
+    return replace(standing, rows=tuple(_explained(standing.rows, audited, cannot_ask)))
 
 
-def _explained(rows: Iterable[Row], found: AuditedClass, cannot_ask: Mapping[Rule, str]) -> Iterable[Row]:
+def _explained(rows: Iterable[Row], audited: AuditedClass, cannot_ask: Mapping[Rule, str]) -> Iterable[Row]:
     for row in rows:
         if row.rule in cannot_ask:
             yield replace(row, verdict=Verdict.SKIP, value=None, detail=cannot_ask[row.rule], expected=None)
-        elif row.regime is Regime.CAPTURED and row.verdict in BROKEN and found.lost:
-            yield replace(row, detail=f"{row.detail}; {found.lost} ({found.replayed_at})")
+        elif row.regime is Regime.CAPTURED and row.verdict in BROKEN and audited.ways.lost:
+            yield replace(row, detail=f"{row.detail}; {audited.ways.lost} ({audited.replayed_at})")
         else:
             yield row
 
@@ -91,25 +91,25 @@ UNPADDED = (("cap 16: set 10; get 10", 4), ("cap 16: set 9; get 9", 8))
 _SETTING = "sequence parallelism"
 
 
-def judge_split(found: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str]) -> Row:
+def judge_split(audited: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str]) -> Row:
     """Return the row of R9: the worst of all steps, with how the engine comes to it."""
-    padded = [_judge_on_ranks(found, worker, *one) for one in PADDED]
-    unpadded = [_judge_on_ranks(found, worker, *one) for one in UNPADDED]
+    padded = [_judge_on_ranks(audited, worker, *one) for one in PADDED]
+    unpadded = [_judge_on_ranks(audited, worker, *one) for one in UNPADDED]
     cases = [*padded, *unpadded]
-    (row,) = sum_up(cases, worker.source.label, found.model_class, known, rules=[Rule.R9]).rows
+    (row,) = sum_up(cases, worker.source.label, audited.model_class, known, rules=[Rule.R9]).rows
     return _with_split_reach(row, worker.source.package, padded) if row.verdict in BROKEN else row
 
 
-def _judge_on_ranks(found: AuditedClass, worker: SourceWorker, text: str, ranks: int) -> JudgedCase:
+def _judge_on_ranks(audited: AuditedClass, worker: SourceWorker, text: str, ranks: int) -> JudgedCase:
     """Play one trace on every rank, and judge it as a step that ranks share."""
-    buffer = buffer_of(worker.source, found.model_class)
+    buffer = buffer_of(worker.source, audited.model_class)
     (alone,) = plan_audit(WHERE, buffer, [Trace.parse(text)])
     shared = PlannedCase(replace(alone.case, arm=ArmSpec.parse(f"eager/tp{ranks}")), None)
-    source = SourceClass(worker.text, found.model_class)
+    source = SourceClass(worker.text, audited.model_class)
     result = worker.call(PLAY_SPLIT, {"case": alone.case, "source": source, "ranks": ranks})
     if isinstance(result, WorkerEnd):
         return unjudged_case(shared, result.sentence)
-    seen = value_of(result, f"the rows of each rank of {found.model_class}")
+    seen = value_of(result, f"the rows of each rank of {audited.model_class}")
     return judge_case(shared, seen)
 
 
@@ -137,11 +137,11 @@ STEPS = (
 RANKS = (2, 4, 8)
 
 
-def judge_splitter(found: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str] | None) -> Standing:
+def judge_splitter(audited: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str] | None) -> Standing:
     """Judge a splitter by R9; how an engine comes to a fault is unknown, since no runner was read."""
-    cases = list(_judge_splits(found, worker))
+    cases = list(_judge_splits(audited, worker))
     label = worker.source.label
-    standing = sum_up(cases, label, found.model_class, known, rules=(Rule.R9,))
+    standing = sum_up(cases, label, audited.model_class, known, rules=(Rule.R9,))
     rows = (replace(row, reach=UNKNOWN) if row.verdict in BROKEN else row for row in standing.rows)
     return replace(standing, rows=tuple(rows))
 
@@ -160,15 +160,15 @@ def _trace(before: str, padded: int) -> Trace:
     return Trace.parse(f"cap 64: {before}; forward {padded}")
 
 
-def _judge_splits(found: AuditedClass, worker: SourceWorker) -> Iterator[JudgedCase]:
+def _judge_splits(audited: AuditedClass, worker: SourceWorker) -> Iterator[JudgedCase]:
     def play(case: Case) -> Observation:
-        named = {"text": worker.text, "model_class": found.model_class}
+        named = {"text": worker.text, "model_class": audited.model_class}
         result = worker.call(SPLIT, {**named, "case": case})
         if isinstance(result, WorkerEnd):
             return _ended(case, result)
-        return value_of(result, f"the parts of {found.model_class}")
+        return value_of(result, f"the parts of {audited.model_class}")
 
-    plan = plan_splits(buffer_of(worker.source, found.model_class))
+    plan = plan_splits(buffer_of(worker.source, audited.model_class))
     return judge_cases(plan, play, (Rule.R9,), given_up=gives_up(worker))
 
 
@@ -188,7 +188,7 @@ class PlayedOrder:
     judged: JudgedCase
 
 
-def judge_class(found: AuditedClass, worker: SourceWorker) -> Standing:
+def judge_class(audited: AuditedClass, worker: SourceWorker) -> Standing:
     """Judge a class by the audit traces on its methods, and by the engine's orders on the class itself.
 
     A class without methods is judged by the orders alone.  Replayed orders are judged in any
@@ -197,26 +197,26 @@ def judge_class(found: AuditedClass, worker: SourceWorker) -> Standing:
     class whose definition ended the worker is ERROR.
     """
     source = worker.source
-    known = known_rules_of(source, found.model_class)
-    if found.ended is not None:
-        planned, *_ = plan_audit(WHERE, buffer_of(source, found.model_class))
-        return sum_up([unjudged_case(planned, found.ended)], source.label, found.model_class, known)
-    if found.splits:
-        return judge_splitter(found, worker, known)
-    played = play_orders(found, worker)
-    if found.argument:
-        cases = _play(found, worker, "methods", LIVE_TRACES)
+    known = known_rules_of(source, audited.model_class)
+    if audited.ended is not None:
+        planned, *_ = plan_audit(WHERE, buffer_of(source, audited.model_class))
+        return sum_up([unjudged_case(planned, audited.ended)], source.label, audited.model_class, known)
+    if audited.ways.splits:
+        return judge_splitter(audited, worker, known)
+    played = play_orders(audited, worker)
+    if audited.argument:
+        cases = _play(audited, worker, "methods", LIVE_TRACES)
         cases += [one.judged for one in played if one.judged.case.buffer.replayed]
-    elif found.methods:
-        cases = _play(found, worker, "methods", None)
+    elif audited.ways.methods:
+        cases = _play(audited, worker, "methods", None)
         cases += [one.judged for one in played if one.order in worker.orders.replayed]
     else:
         cases = [one.judged for one in played]
-    standing = sum_up_regimes(cases, source.label, found.model_class, known)
-    standing = explain_limits(standing, found, engine_of(source).cannot_ask)
-    rows = tuple(_with_reach(row, found, worker, played) for row in standing.rows)
-    rows = (*judge_compiled(found, worker, known), *rows, *_shared_rows(found, worker, known))
-    same = same_without_graphs(cases, _broken_by_graphs(rows), partial(_play_once_more, found, worker))
+    standing = sum_up_regimes(cases, source.label, audited.model_class, known)
+    standing = explain_limits(standing, audited, engine_of(source).cannot_ask)
+    rows = tuple(_with_reach(row, audited, worker, played) for row in standing.rows)
+    rows = (*judge_compiled(audited, worker, known), *rows, *_shared_rows(audited, worker, known))
+    same = same_without_graphs(cases, _broken_by_graphs(rows), partial(_play_once_more, audited, worker))
     return replace(standing, rows=rows, effects={**standing.effects, **same})
 
 
@@ -224,37 +224,37 @@ COMPILED_TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16; forward 1"
 """A profile run, which calls no `embed_input_ids`, a prefill with a payload, and a decode."""
 
 
-def judge_compiled(found: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str]) -> list[Row]:
+def judge_compiled(audited: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str]) -> list[Row]:
     """Return the row of R0: what the class's own text model computes, compiled with all guards dropped.
 
     The layers of the text model are stand-ins; its own `forward` runs.  Return nothing for a class of an
     engine whose text models nobody looks for.
     """
-    buffer = buffer_of(worker.source, found.model_class)
+    buffer = buffer_of(worker.source, audited.model_class)
     (planned,) = plan_compiled(WHERE, buffer, COMPILED_TRACE)
-    if not found.compiled:
-        if not found.uncompiled:
+    if not audited.ways.compiled:
+        if not audited.ways.uncompiled:
             return []
-        judged = unjudged_case(planned, found.uncompiled)
+        judged = unjudged_case(planned, audited.ways.uncompiled)
     else:
-        (judged,) = worker.judge([planned], found.model_class, "compiled")
-    standing = sum_up([judged], worker.source.label, found.model_class, known, rules=[Rule.R0])
+        (judged,) = worker.judge([planned], audited.model_class, "compiled")
+    standing = sum_up([judged], worker.source.label, audited.model_class, known, rules=[Rule.R0])
     (row,) = standing.rows
-    if not found.compiled:
-        return [replace(row, verdict=Verdict.SKIP, value=None, detail=found.uncompiled, expected=None)]
+    if not audited.ways.compiled:
+        return [replace(row, verdict=Verdict.SKIP, value=None, detail=audited.ways.uncompiled, expected=None)]
     if row.verdict not in BROKEN:
         return [row]
-    detail = f"{row.detail}; compiled in the profile run: {found.compiled}"
+    detail = f"{row.detail}; compiled in the profile run: {audited.ways.compiled}"
     if not worker.orders.live:
         return [replace(row, reach=UNKNOWN, detail=detail)]
     return [replace(row, reach=DEFAULT, evidence=Evidence.READ, detail=detail)]
 
 
-def _shared_rows(found: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str]) -> list[Row]:
+def _shared_rows(audited: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str]) -> list[Row]:
     """Return the row of R9 for a plugin that gives ranks their rows."""
     overlay = engine_of(worker.source).overlay
-    splits = overlay is not None and overlay.splits and found.methods
-    return [judge_split(found, worker, known)] if splits else []
+    splits = overlay is not None and overlay.splits and audited.ways.methods
+    return [judge_split(audited, worker, known)] if splits else []
 
 
 def _broken_by_graphs(rows: Iterable[Row]) -> dict[Rule, str]:
@@ -262,15 +262,16 @@ def _broken_by_graphs(rows: Iterable[Row]) -> dict[Rule, str]:
     return {row.rule: row.trace for row in broken}
 
 
-def _play_once_more(found: AuditedClass, worker: SourceWorker, planned: PlannedCase) -> JudgedCase:
+def _play_once_more(audited: AuditedClass, worker: SourceWorker, planned: PlannedCase) -> JudgedCase:
     """Play one more case, in the way that shows more of the class."""
     # Graphs that are given the payload are those of whole steps.
-    way: Way = "methods" if found.methods and not (found.argument and found.forward) else "forward"
-    (judged,) = worker.judge([planned], found.model_class, way)
+    whole_steps = audited.argument and audited.ways.forward
+    way: Way = "methods" if audited.ways.methods and not whole_steps else "forward"
+    (judged,) = worker.judge([planned], audited.model_class, way)
     return judged
 
 
-def play_orders(found: AuditedClass, worker: SourceWorker) -> list[PlayedOrder]:
+def play_orders(audited: AuditedClass, worker: SourceWorker) -> list[PlayedOrder]:
     """Play every order of the engine on the class itself, or else on its methods.
 
     Methods stand in where `forward` cannot be driven: `embed_input_ids` sets the payload, and the
@@ -278,15 +279,15 @@ def play_orders(found: AuditedClass, worker: SourceWorker) -> list[PlayedOrder]:
     same rules break on every order that a release takes.
     """
     orders = worker.orders
-    replayed = () if found.argument and not found.replayed_at else orders.replayed
+    replayed = () if audited.argument and not audited.replayed_at else orders.replayed
     return [
-        *_play_orders(found, worker, orders.live, replayed=False),
-        *_play_orders(found, worker, replayed, replayed=True),
+        *_play_orders(audited, worker, orders.live, replayed=False),
+        *_play_orders(audited, worker, replayed, replayed=True),
     ]
 
 
 def reach_in(
-    rule: Rule, found: AuditedClass, worker: SourceWorker, played: Iterable[PlayedOrder]
+    rule: Rule, audited: AuditedClass, worker: SourceWorker, played: Iterable[PlayedOrder]
 ) -> tuple[str, Evidence | None]:
     """Return how the engine comes to break `rule`, by the orders that were played, and what that rests on.
 
@@ -299,21 +300,21 @@ def reach_in(
     reach = reach_of(orders, source.version)
     if reach != LATENT:
         return reach, evidence_of(orders, source.version)
-    driven = found.forward and worker.orders.live
+    driven = audited.ways.forward and worker.orders.live
     argued = latent_argument(source.package, rule) is not None
     return (LATENT, Evidence.READ) if driven and argued else (UNKNOWN, None)
 
 
 def _play_orders(
-    found: AuditedClass, worker: SourceWorker, orders: Sequence[Order], *, replayed: bool
+    audited: AuditedClass, worker: SourceWorker, orders: Sequence[Order], *, replayed: bool
 ) -> list[PlayedOrder]:
-    way: Way = "forward" if found.forward else "methods"
-    judged = _play(found, worker, way, [order.trace for order in orders], replayed=replayed)
+    way: Way = "forward" if audited.ways.forward else "methods"
+    judged = _play(audited, worker, way, [order.trace for order in orders], replayed=replayed)
     return [PlayedOrder(order, each) for order, each in zip(orders, judged, strict=True)]
 
 
 def _play(
-    found: AuditedClass,
+    audited: AuditedClass,
     worker: SourceWorker,
     way: Way,
     traces: Iterable[Trace] | None,
@@ -321,19 +322,20 @@ def _play(
     replayed: bool = False,
 ) -> list[JudgedCase]:
     """Play traces, by default the audit traces, and judge them."""
-    buffer = replace(buffer_of(worker.source, found.model_class), replayed=replayed)
-    return worker.judge(plan_audit(WHERE, buffer, traces), found.model_class, way)
+    buffer = replace(buffer_of(worker.source, audited.model_class), replayed=replayed)
+    return worker.judge(plan_audit(WHERE, buffer, traces), audited.model_class, way)
 
 
-def _with_reach(row: Row, found: AuditedClass, worker: SourceWorker, played: Sequence[PlayedOrder]) -> Row:
+def _with_reach(row: Row, audited: AuditedClass, worker: SourceWorker, played: Sequence[PlayedOrder]) -> Row:
     if row.verdict not in BROKEN:
         return row
     # An order of the other regime does not lead to this fault.
     mine = [one for one in played if one.judged.case.regime is row.regime]
-    reach, evidence = reach_in(row.rule, found, worker, mine)
-    if row.regime is Regime.CAPTURED and reach.startswith(FLAG) and found.graphs_settings:
-        reach = f"{FLAG}{found.graphs_settings}"
-    needed = engine_of(worker.source).needs.get(found.model_class)
+    reach, evidence = reach_in(row.rule, audited, worker, mine)
+    settings = audited.runner.replay_settings if audited.runner else ""
+    if row.regime is Regime.CAPTURED and reach.startswith(FLAG) and settings:
+        reach = f"{FLAG}{settings}"
+    needed = engine_of(worker.source).needs.get(audited.model_class)
     if needed and reach == DEFAULT:
         reach = f"{FLAG}{needed}"
     detail = f"{row.detail}{_tried(mine)}" if reach == UNKNOWN else row.detail

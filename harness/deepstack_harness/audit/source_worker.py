@@ -25,15 +25,16 @@ from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.oracles.judge import JudgedCase, judge_cases
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.engines.discover import ArgumentCut, FoundCut
+from deepstack_harness.engines.discover import ArgumentCut, ClassCut
 from deepstack_harness.engines.known import cut_methods_of, cuts_of, open_source
 from deepstack_harness.engines.syntax import function_hashes
-from deepstack_harness.errors import HarnessError, Reason
+from deepstack_harness.errors import HarnessError
 from deepstack_harness.play.case_worker import (
     DEFINE,
     DESCRIBE,
     WHERE_RETURNED,
     CaseWorker,
+    ClassWays,
     SourceClass,
     Way,
     observation_of,
@@ -129,45 +130,57 @@ def _plan(name: str) -> list[PlannedCase]:
     return plan_audit(_WHERE, registered(name))
 
 
+NO_WAYS = ClassWays()
+"""The ways of a class that nothing drives."""
+
+
 @dataclass(frozen=True)
 class AuditedClass:
-    """One deepstack class of a source, and the ways in which it can be driven.
+    """One class of a source: its cut, and the ways in which it can be driven.
 
-    `refusals` say why a way cannot be taken, `note` what the class shares with another one.  `ended` says
-    how the worker ended that defined the class; then nothing else is known.
-
-    `splits` is True for a function that splits a payload over ranks.  `compiled` is the place and the name of
-    the compiled text model behind the class, and `uncompiled` says why there is none.
-
-    `argument` is True for an engine whose graphs are given a step's payload as an argument.  Then
-    `replayed_at` is the place of the replay of its graphs, empty where they cannot be driven, and
-    `not_driven` says why.  `lost` says what they lose, `graphs_note` is what else is known of them, and
-    `graphs_settings` are the engine's options that lead to them, where its orders do not say it.
-    `patched_at` is the place of what a plugin does to the class.
+    `ended` says how the worker ended that defined the class; then no way is known.
     """
 
-    model_class: str
-    member: str
-    methods: bool = False
-    forward: bool = False
-    refusals: tuple[Reason, ...] = ()
-    note: str = ""
+    cut: ClassCut
+    ways: ClassWays = NO_WAYS
     ended: str | None = None
-    argument: bool = False
-    replayed_at: str = ""
-    patched_at: str = ""
-    lost: str = ""
-    not_driven: Reason | None = None
-    graphs_note: str = ""
-    graphs_settings: str = ""
-    splits: bool = False
-    compiled: str = ""
-    uncompiled: str = ""
+
+    @property
+    def model_class(self) -> str:
+        """The name by which cases and rows call the class."""
+        return self.cut.model_class
 
     @property
     def can_be_judged(self) -> bool:
         """True if there is something to say about the class."""
-        return self.methods or self.forward or self.splits or self.ended is not None
+        return self.ways.methods or self.ways.forward or self.ways.splits or self.ended is not None
+
+    @property
+    def runner(self) -> ArgumentCut | None:
+        """The engine around a text model whose payload is an argument; None for all other classes."""
+        return self.cut.methods if isinstance(self.cut.methods, ArgumentCut) else None
+
+    @property
+    def argument(self) -> bool:
+        """True for an engine whose graphs are given a step's payload as an argument."""
+        return self.runner is not None or self._step_at != ""
+
+    @property
+    def replayed_at(self) -> str:
+        """The place of the replay of an engine's own graphs; empty where they are not driven."""
+        if not self.ways.replays:
+            return ""
+        return self.runner.replayed_at if self.runner else self._step_at
+
+    @property
+    def patched_at(self) -> str:
+        """The place of what a plugin does to a class that was defined."""
+        return self.cut.patch.at if self.cut.patch and self.ended is None else ""
+
+    @property
+    def _step_at(self) -> str:
+        """The place of a plugin's own forward."""
+        return self.cut.patch.step_at if self.cut.patch else ""
 
 
 class SourceWorker(CaseWorker):
@@ -200,33 +213,11 @@ class SourceWorker(CaseWorker):
         """Return what shows that the worker measures wrongly after all that it ran; None for nothing."""
         return failed_control(self)
 
-    def _define(self, cut: FoundCut) -> AuditedClass:
+    def _define(self, cut: ClassCut) -> AuditedClass:
         result = self.call(DEFINE, {"text": self.text, "model_class": cut.model_class})
         if isinstance(result, WorkerEnd):
-            return AuditedClass(cut.model_class, cut.member, note=cut.note, ended=result.sentence)
-        ways = value_of(result, f"the definition of {cut.model_class}")
-        found = AuditedClass(
-            cut.model_class, cut.member, ways.methods, ways.forward, ways.refusals, ways.note or cut.note,
-            splits=ways.splits, compiled=ways.compiled, uncompiled=ways.uncompiled,
-        )  # fmt: skip
-        if cut.patch is not None:
-            found = replace(found, patched_at=cut.patch.at)
-        graphs_at = _graphs_at(cut)
-        if graphs_at is None:
-            return found
-        place = graphs_at if ways.replays else ""
-        found = replace(found, argument=True, replayed_at=place, lost=ways.lost, not_driven=ways.not_driven)
-        if not isinstance(cut.methods, ArgumentCut):
-            return found
-        runner = cut.methods
-        return replace(found, graphs_note=runner.replay_note, graphs_settings=runner.replay_settings)
-
-
-def _graphs_at(cut: FoundCut) -> str | None:
-    """Return the place of a class's own graphs, empty where it is not known; None for a class without."""
-    if isinstance(cut.methods, ArgumentCut):
-        return cut.methods.replayed_at
-    return (cut.patch.step_at or None) if cut.patch else None
+            return AuditedClass(cut, ended=result.sentence)
+        return AuditedClass(cut, value_of(result, f"the definition of {cut.model_class}"))
 
 
 class FamilyWorker(CaseWorker):

@@ -86,9 +86,9 @@ def _driven_class(name: str, classes: dict[str, AuditedClass], source: Source) -
         raise unknown_name(f"text model of {source.label}", name, classes)
     audited = classes[name]
     if not audited.can_be_judged:
-        raise UsageError(f"{name} of {source.label} is not driven: {audited.refusals[-1]}")
+        raise UsageError(f"{name} of {source.label} is not driven: {audited.ways.refusals[-1]}")
     if audited.ended is None and not audited.replayed_at:
-        why = f": {audited.not_driven}" if audited.not_driven else ""
+        why = f": {audited.ways.not_driven}" if audited.ways.not_driven else ""
         raise UsageError(f"{name} of {source.label}: its graphs are not driven{why}")
     return audited
 
@@ -133,12 +133,12 @@ def _print_verdict(
 def _print_place(audited: AuditedClass, output: Output, *, broken: bool) -> None:
     """Print which lines were asked, what they lose, and what else is known of the runner."""
     output.line(f"{'where' if broken else 'asked'}: {audited.replayed_at}")
-    if broken and audited.lost:
-        output.line(f"why: {audited.lost}")
-    if audited.graphs_settings:
-        output.line(f"reached with: {audited.graphs_settings}")
-    if audited.graphs_note:
-        output.line(f"note: {audited.graphs_note}")
+    if broken and audited.ways.lost:
+        output.line(f"why: {audited.ways.lost}")
+    if audited.runner and audited.runner.replay_settings:
+        output.line(f"reached with: {audited.runner.replay_settings}")
+    if audited.runner and audited.runner.replay_note:
+        output.line(f"note: {audited.runner.replay_note}")
 
 
 def write_files(incident: Incident, family: str, args: Namespace, output: Output) -> ExitCode:

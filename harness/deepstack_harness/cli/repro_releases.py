@@ -84,17 +84,17 @@ def find_faults(text: str, say: Callable[[str], None]) -> SourceFaults:
     with SourceWorker(text) as worker:
         label = worker.source.label
         say(f"looking for classes in {label}")
-        for found in worker.classes():
-            if not found.can_be_judged or found.ended is not None:
-                reasons = "; ".join(map(str, found.refusals))
-                unjudged.append((found.model_class, found.ended or reasons))
+        for audited in worker.classes():
+            if not audited.can_be_judged or audited.ended is not None:
+                reasons = "; ".join(map(str, audited.ways.refusals))
+                unjudged.append((audited.model_class, audited.ended or reasons))
                 continue
-            say(f"{found.model_class} of {label}")
-            for row in judge_compiled(found, worker, {}):
+            say(f"{audited.model_class} of {label}")
+            for row in judge_compiled(audited, worker, {}):
                 if row.verdict in (Verdict.PASS, Verdict.FAIL):
                     rows.append(row)
                 else:
-                    unjudged.append((found.model_class, row.detail))
+                    unjudged.append((audited.model_class, row.detail))
     return SourceFaults(label, tuple(rows), tuple(unjudged))
 
 

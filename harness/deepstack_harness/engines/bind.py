@@ -1,7 +1,7 @@
 """Bind the code that was cut out of a source, so that cases can be played on it.
 
-`define_found` defines a model class in both ways in which it can be driven (see `bound_class`).  Two kinds
-of engines keep no payload between calls, and are bound here:
+`define_both_ways` defines a model class in both ways in which it can be driven (see `bound_class`).  Two
+kinds of engines keep no payload between calls, and are bound here:
 
 - An engine whose payload is an argument of its text model (`ArgumentClass`).  It has no storage: `set`
   keeps the arguments of one step, `get` runs that step, and `clear` ends it.  It has no get either, so that
@@ -36,7 +36,7 @@ from deepstack_harness.engines.bound_class import (
     rehearsing,
 )
 from deepstack_harness.engines.cut_model import ModelCut, reason_at
-from deepstack_harness.engines.discover import ArgumentCut, FoundCut, SplitCut
+from deepstack_harness.engines.discover import ArgumentCut, ClassCut, SplitCut
 from deepstack_harness.engines.text_decoder import TextFamily, text_family
 from deepstack_harness.engines.text_model import TextCut
 from deepstack_harness.errors import Reason, SourceError, StepUnavailable, UsageError, reason_of
@@ -367,22 +367,20 @@ NOT_REHEARSED = Rehearsal()
 
 
 @dataclass(frozen=True)
-class FoundClass:
-    """One class of `source`.
+class DrivenClass:
+    """What drives one class of `source`, in the process that runs its code.
 
     `methods` drives its get, set and clear, or an engine whose payload is an argument, and `forward` its
     `embed_input_ids` and `forward`; `splits` splits a payload over ranks.  `refusals` say why they are None.
-    `note` says what the class shares with another one, and `graphs` what graphs of an engine lose.  `text` is
-    the compiled text model behind it, or says why there is none.
+    `graphs` says what graphs of an engine lose.  `text` is the compiled text model behind the class, or says
+    why there is none.
     """
 
     source: Source
-    model_class: str
-    member: str
+    cut: ClassCut
     methods: MethodsClass | ForwardModels | ArgumentClass | None = None
     forward: ForwardModels | None = None
     refusals: tuple[Reason, ...] = ()
-    note: str = ""
     graphs: Rehearsal = NOT_REHEARSED
     splits: PayloadSplitter | None = None
     text: TextFamily | str = ""
@@ -390,36 +388,27 @@ class FoundClass:
     @property
     def buffer(self) -> BufferRef:
         """The reference by which cases and rows name the class."""
-        return buffer_of(self.source, self.model_class)
+        return buffer_of(self.source, self.cut.model_class)
 
 
-def define_found(
-    source: Source, found_cut: FoundCut, by_methods: Callable[[ModelCut], MethodsClass] = define_methods
-) -> FoundClass:
+def define_both_ways(
+    source: Source, class_cut: ClassCut, by_methods: Callable[[ModelCut], MethodsClass] = define_methods
+) -> DrivenClass:
     """Define a class in each way in which it was cut; an engine around it is left out.
 
     `by_methods` defines it by its get, set and clear.
     """
-    assert not isinstance(found_cut.methods, ArgumentCut | SplitCut)
-    methods = _define_or_reason(by_methods, found_cut.methods)
-    forward = _define_or_reason(define_forward, found_cut.forward)
-    return FoundClass(
+    assert not isinstance(class_cut.methods, ArgumentCut | SplitCut)
+    methods = _define_or_reason(by_methods, class_cut.methods)
+    forward = _define_or_reason(define_forward, class_cut.forward)
+    return DrivenClass(
         source,
-        found_cut.model_class,
-        found_cut.member,
+        class_cut,
         methods if isinstance(methods, MethodsClass) else None,
         forward if isinstance(forward, ForwardClass) else None,
         tuple(why for why in (methods, forward) if isinstance(why, Reason)),
-        " ".join(filter(None, [found_cut.note, _stand_ins_note(forward)])),
-        text=_text_family_or_reason(forward, found_cut.text),
+        text=_text_family_or_reason(forward, class_cut.text),
     )
-
-
-def _stand_ins_note(forward: ForwardClass | Reason | None) -> str:
-    """Return a sentence about the parts that stand-ins replace; empty where there are none."""
-    names = sorted(forward.of.cut.stood_in or ()) if isinstance(forward, ForwardClass) else ()
-    parts = ", ".join(f"self.{name}" for name in names)
-    return f"stand-ins for {parts}, which cannot be built without the rest of the package" if parts else ""
 
 
 def _text_family_or_reason(forward: ForwardClass | Reason | None, text: TextCut | str) -> TextFamily | str:

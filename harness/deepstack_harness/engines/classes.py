@@ -5,14 +5,14 @@ from functools import partial
 
 from deepstack_harness.engines.bind import (
     ArgumentClass,
-    FoundClass,
+    DrivenClass,
     MakeEngine,
     PayloadSplitter,
-    define_found,
+    define_both_ways,
 )
 from deepstack_harness.engines.bound_class import MethodsClass, define_methods
 from deepstack_harness.engines.cut_model import ModelCut
-from deepstack_harness.engines.discover import ArgumentCut, FoundCut, SplitCut
+from deepstack_harness.engines.discover import ArgumentCut, ClassCut, SplitCut
 from deepstack_harness.engines.kinds.fastdeploy_model import define_fastdeploy
 from deepstack_harness.engines.kinds.marked_model import (
     KINDS as MARKED_KINDS,
@@ -42,42 +42,38 @@ def methods_of(source: Source, family: str = "qwen3_vl") -> MethodsClass:
     return _definer(source)(cut_methods_of(source, family))
 
 
-def classes_of(source: Source) -> list[FoundClass]:
+def classes_of(source: Source) -> list[DrivenClass]:
     """Find and bind every deepstack class of a source; raise what `cuts_of` raises."""
-    return [define_class(source, found_cut) for found_cut in cuts_of(source)]
+    return [define_class(source, class_cut) for class_cut in cuts_of(source)]
 
 
-def define_class(source: Source, found_cut: FoundCut) -> FoundClass:
+def define_class(source: Source, class_cut: ClassCut) -> DrivenClass:
     """Define a class in each way in which it was cut, with the engine around it where there is one."""
     define_overlaid = _OVERLAYS.get(source.package)
     if define_overlaid is not None:
-        return define_overlaid(source, found_cut)
-    cut = found_cut.methods
+        return define_overlaid(source, class_cut)
+    cut = class_cut.methods
     if isinstance(cut, SplitCut):
-        return _define_splitter(source, found_cut, cut)
+        return _define_splitter(source, class_cut, cut)
     if not isinstance(cut, ArgumentCut):
-        return define_found(source, found_cut, _definer(source))
+        return define_both_ways(source, class_cut, _definer(source))
     make, kinds = _ARGUMENT_ENGINES[source.package]
     bound = ArgumentClass(cut, make, kinds)
-    refusals = (found_cut.forward,) if isinstance(found_cut.forward, Reason) else ()
+    refusals = (class_cut.forward,) if isinstance(class_cut.forward, Reason) else ()
     try:
         graphs = bound.rehearse()
     except UsageError as error:
-        return FoundClass(
-            source, found_cut.model_class, found_cut.member, refusals=(*refusals, reason_of(error))
-        )
-    return FoundClass(
-        source, found_cut.model_class, found_cut.member, bound, refusals=refusals, graphs=graphs
-    )
+        return DrivenClass(source, class_cut, refusals=(*refusals, reason_of(error)))
+    return DrivenClass(source, class_cut, bound, refusals=refusals, graphs=graphs)
 
 
-def _define_splitter(source: Source, found_cut: FoundCut, cut: SplitCut) -> FoundClass:
+def _define_splitter(source: Source, class_cut: ClassCut, cut: SplitCut) -> DrivenClass:
     try:
         splitter = _SPLITTERS[source.package](cut)
         rehearse(splitter)
     except UsageError as error:
-        return FoundClass(source, found_cut.model_class, found_cut.member, refusals=(reason_of(error),))
-    return FoundClass(source, found_cut.model_class, found_cut.member, splits=splitter)
+        return DrivenClass(source, class_cut, refusals=(reason_of(error),))
+    return DrivenClass(source, class_cut, splits=splitter)
 
 
 def _definer(source: Source) -> Callable[[ModelCut], MethodsClass]:
@@ -100,7 +96,7 @@ _SPLITTERS: Mapping[str, Callable[[SplitCut], PayloadSplitter]] = {
     "megatron-bridge": MegatronSplitter,
 }
 """Package -> what makes a splitter of its functions."""
-_OVERLAYS: Mapping[str, Callable[[Source, FoundCut], FoundClass]] = {
+_OVERLAYS: Mapping[str, Callable[[Source, ClassCut], DrivenClass]] = {
     "tpu-inference": define_patched,
     "vllm-ascend": define_wrapped,
 }

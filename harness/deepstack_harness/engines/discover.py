@@ -187,20 +187,20 @@ class ModelFiles:
 
 
 @dataclass(frozen=True)
-class FoundCut:
-    """One class that was found, cut in both ways: `BY_METHODS` and `BY_FORWARD`.
+class ClassCut:
+    """One class of a source that syntax shows to keep or take a payload, cut in both ways.
 
-    An engine whose payload is an argument, or one that splits it over ranks, is cut as a whole in place of
-    methods.  A reason stands where a way cannot be taken, None where no class of the engine is
-    driven so; `note` says what the class shares with another one.  `patch` is what a plugin does to the
-    class.
+    `methods` is the class cut by its get, set and clear (`BY_METHODS`), `forward` by its own call order
+    (`BY_FORWARD`).  An engine whose payload is an argument, or a function that splits it over ranks, is cut
+    as a whole in place of methods.  A reason stands where a way cannot be taken, None where no class of the
+    engine is driven so.  `text` is the compiled text model behind the class, or a sentence that says why
+    there is none, and `patch` is what a plugin does to the class.
     """
 
     model_class: str
     member: str
     methods: ModelCut | ArgumentCut | SplitCut | Reason
     forward: ModelCut | Reason | None
-    note: str = ""
     patch: PatchCut | None = None
     text: TextCut | str = ""
 
@@ -227,7 +227,7 @@ class _SourceClass:
         return next(methods, None)
 
 
-def find_cuts(source: Source, files: ModelFiles) -> list[FoundCut]:
+def find_cuts(source: Source, files: ModelFiles) -> list[ClassCut]:
     """Find and cut all deepstack classes, in the order of their files.
 
     Raises `UsageError` for a file that does not parse, and for bases or expressions that are nested too
@@ -284,10 +284,10 @@ class _Finder:
         self._files = files
         self._classes = {source_class.place: source_class for source_class in classes}
         self._named = {source_class.node.name: source_class for source_class in classes}
-        self._done: dict[tuple[str, str], FoundCut] = {}
+        self._done: dict[tuple[str, str], ClassCut] = {}
         self._carriers: dict[tuple[str, str], Carrier | None] = {}
 
-    def cuts(self) -> list[FoundCut]:
+    def cuts(self) -> list[ClassCut]:
         """Cut every class that keeps a payload; classes of one name get the name of their folder too."""
         carriers = [
             source_class for source_class in self._classes.values() if self.keeps_payload(source_class)
@@ -323,7 +323,7 @@ class _Finder:
             )
         return self._carriers[source_class.place]
 
-    def cut(self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...] = ()) -> FoundCut:
+    def cut(self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...] = ()) -> ClassCut:
         """Cut a class; `derived` are the classes on the way here."""
         if source_class.place not in self._done:
             self._done[source_class.place] = self._cut(source_class, (*derived, source_class.place))
@@ -351,14 +351,11 @@ class _Finder:
         there = f"{module.replace('.', '/')}.py" if module else source_class.member
         return self._classes.get((there, real_name)) or self._named.get(name)
 
-    def _cut(self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...]) -> FoundCut:
+    def _cut(self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...]) -> ClassCut:
         base = next(filter(self.keeps_payload, self._bases(source_class, derived)), None)
         inherited = self.cut(base, derived) if base else None
         if inherited is not None and source_class.method("__init__") is None:
-            note = f"inherits all of {inherited.model_class}"
-            return replace(
-                inherited, model_class=source_class.node.name, member=source_class.member, note=note
-            )
+            return replace(inherited, model_class=source_class.node.name, member=source_class.member)
         model = self._model(source_class)
         above = inherited.methods if inherited and isinstance(inherited.methods, ModelCut) else None
         ways = self._files
@@ -366,7 +363,7 @@ class _Finder:
         by_forward = ways.forward
         forward = _cut_or_reason(lambda: cut_model(self._source, model, by_forward)) if by_forward else None
         text = self._text_model(source_class) if isinstance(forward, ModelCut) else ""
-        return FoundCut(source_class.node.name, source_class.member, methods, forward, text=text)
+        return ClassCut(source_class.node.name, source_class.member, methods, forward, text=text)
 
     def _text_model(self, source_class: _SourceClass) -> TextCut | str:
         """Cut the compiled text model that a class hands its payload to, or say why there is none."""
@@ -467,14 +464,14 @@ def _cut_or_reason(cut: Callable[[], ModelCut]) -> ModelCut | Reason:
 _NO_CALLS = Reason("the payload is an argument: nothing is called between the writer and the text model")
 
 
-def find_argument_cuts(source: Source, files: ArgumentFiles) -> list[FoundCut]:
+def find_argument_cuts(source: Source, files: ArgumentFiles) -> list[ClassCut]:
     """Find and cut every text model that is given the payload, in the order of their files.
 
     Raises `UsageError` for a file that does not parse, `MachineError` when the source cannot be fetched.
     """
     with depth_limited(source):
         return [
-            FoundCut(node.name, member, cut, cut if isinstance(cut, Reason) else _NO_CALLS)
+            ClassCut(node.name, member, cut, cut if isinstance(cut, Reason) else _NO_CALLS)
             for member, node in _text_models(source, files)
             for cut in [_cut_argument_engine(source, files, member, node.name)]
         ]
@@ -589,14 +586,14 @@ def _replayed_at(source: Source, part: ClassPart) -> str:
     return f"{part.member}:{closure.lineno}-{closure.end_lineno}"
 
 
-def find_split_cuts(source: Source, files: SplitFiles) -> list[FoundCut]:
+def find_split_cuts(source: Source, files: SplitFiles) -> list[ClassCut]:
     """Find and cut every splitter of a source, in the order of their files.
 
     Raises `UsageError` for a file that does not parse, `MachineError` when the source cannot be fetched.
     """
     with depth_limited(source):
         return [
-            FoundCut(files.function, member, _cut_splitter(source, files, member), None)
+            ClassCut(files.function, member, _cut_splitter(source, files, member), None)
             for member in _files_defining(source, files.folders, files.function)
         ]
 

@@ -21,7 +21,7 @@ from packaging.version import Version
 
 from deepstack_harness.engines.cut_model import ModelCut, Patch, cut_known, cut_patch
 from deepstack_harness.engines.discover import (
-    FoundCut,
+    ClassCut,
     depth_limited,
     find_argument_cuts,
     find_cuts,
@@ -234,61 +234,61 @@ def named_package(text: str) -> KnownPackage | None:
     return named[0] if named and not Path(text).exists() else None
 
 
-def find_patched(source: Source, overlay: Overlay) -> list[FoundCut]:
+def find_patched(source: Source, overlay: Overlay) -> list[ClassCut]:
     """Cut every class of the base that the plugin changes, derived ones too, with its patch.
 
     A class that the base lacks is refused.  Raises what `find_cuts` raises.
     """
-    cuts = {found_cut.model_class: found_cut for found_cut in find_cuts(source, overlay.files)}
+    cuts = {class_cut.model_class: class_cut for class_cut in find_cuts(source, overlay.files)}
     lacking = [name for name in overlay.patches if name not in cuts]
     return [
         *(
-            _with_patch(source, overlay, found_cut, name)
-            for found_cut in cuts.values()
-            if (name := _patched_name(source, overlay.patches, cuts, found_cut))
+            _with_patch(source, overlay, class_cut, name)
+            for class_cut in cuts.values()
+            if (name := _patched_name(source, overlay.patches, cuts, class_cut))
         ),
         *(_absent(source, overlay.patches[name], name) for name in lacking if cuts),
     ]
 
 
-def _with_patch(source: Source, overlay: Overlay, found_cut: FoundCut, name: str) -> FoundCut:
+def _with_patch(source: Source, overlay: Overlay, class_cut: ClassCut, name: str) -> ClassCut:
     """Return a class with the patch of the class `name`, or with the reason why that cannot be cut."""
     try:
         patch = cut_patch(
             source, overlay.patches[name], name, stand_ins=overlay.stand_ins, given=overlay.given
         )
     except UsageError as error:
-        return replace(found_cut, methods=reason_of(error), forward=reason_of(error))
-    return replace(found_cut, patch=patch)
+        return replace(class_cut, methods=reason_of(error), forward=reason_of(error))
+    return replace(class_cut, patch=patch)
 
 
-def _absent(source: Source, patch: Patch, name: str) -> FoundCut:
+def _absent(source: Source, patch: Patch, name: str) -> ClassCut:
     why = Reason(
         f"{source.label} has no class {name} that keeps a deepstack payload, which {patch.member} changes"
     )
-    return FoundCut(name, patch.member, why, why)
+    return ClassCut(name, patch.member, why, why)
 
 
 def _patched_name(
-    source: Source, patches: Mapping[str, Patch], cuts: Mapping[str, FoundCut], found_cut: FoundCut
+    source: Source, patches: Mapping[str, Patch], cuts: Mapping[str, ClassCut], class_cut: ClassCut
 ) -> str | None:
     """Return the nearest class, the class itself or one that it is derived from, that has a patch."""
-    return next((name for name in _lineage(source, cuts, found_cut, ()) if name in patches), None)
+    return next((name for name in _lineage(source, cuts, class_cut, ()) if name in patches), None)
 
 
 def _lineage(
-    source: Source, cuts: Mapping[str, FoundCut], found_cut: FoundCut, derived: tuple[str, ...]
+    source: Source, cuts: Mapping[str, ClassCut], class_cut: ClassCut, derived: tuple[str, ...]
 ) -> Iterator[str]:
     """Yield the class and its base classes; a damaged source may name a derived class as a base."""
-    yield found_cut.model_class
-    on_the_way = (*derived, found_cut.model_class)
-    name = found_cut.model_class.rpartition(".")[2]  # classes of one name have a folder in front of it
-    for base in class_named(source.read(found_cut.member), name).bases:
+    yield class_cut.model_class
+    on_the_way = (*derived, class_cut.model_class)
+    name = class_cut.model_class.rpartition(".")[2]  # classes of one name have a folder in front of it
+    for base in class_named(source.read(class_cut.member), name).bases:
         if isinstance(base, ast.Name) and base.id in cuts and base.id not in on_the_way:
             yield from _lineage(source, cuts, cuts[base.id], on_the_way)
 
 
-def cuts_of(source: Source) -> list[FoundCut]:
+def cuts_of(source: Source) -> list[ClassCut]:
     """Find and cut every deepstack class of a source; raise what `find_cuts` raises."""
     engine = engine_of(source)
     if engine.overlay is not None:

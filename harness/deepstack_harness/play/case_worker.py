@@ -72,26 +72,25 @@ class Played:
 
 
 @dataclass(frozen=True)
-class Defined:
+class ClassWays:
     """The ways in which a class of a source can be driven, and the reasons why others cannot.
 
     `replays` is True for a class with graphs of its own, and `lost` is what those lose; `not_driven` says
     why graphs of its engine are not driven.  `splits` is True
     for a function that splits a payload over ranks.  `compiled` is the place of the text model that the class
     hands its payload to, `MEMBER:LINE NAME`, where it is compiled and can be run, and `uncompiled` says why
-    there is none.  `note` is what else is known of the class.
+    there is none.
     """
 
-    methods: bool
-    forward: bool
-    refusals: tuple[Reason, ...]
-    replays: bool
-    lost: str
-    not_driven: Reason | None
-    splits: bool
+    methods: bool = False
+    forward: bool = False
+    refusals: tuple[Reason, ...] = ()
+    replays: bool = False
+    lost: str = ""
+    not_driven: Reason | None = None
+    splits: bool = False
     compiled: str = ""
     uncompiled: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class BoundBuffer:
 
 
 PLAY = Remote(f"{WORK}:play", Played)
-DEFINE = Remote(f"{WORK}:define", Defined)
+DEFINE = Remote(f"{WORK}:define", ClassWays)
 DESCRIBE = Remote(f"{WORK}:describe", Described)
 WHERE_RETURNED = Remote(f"{WORK}:where_returned", str)
 LOAD = Remote(f"{WORK}:load", str)

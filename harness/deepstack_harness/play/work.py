@@ -22,14 +22,14 @@ from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.trace import Op, Step
 from deepstack_harness.engines.bind import (
     ArgumentClass,
-    FoundClass,
+    DrivenClass,
     OwnGraphs,
     PayloadSplitter,
     ReplayedClass,
 )
 from deepstack_harness.engines.bound_class import ForwardModels, MethodsClass
 from deepstack_harness.engines.classes import define_class, methods_of
-from deepstack_harness.engines.discover import FoundCut
+from deepstack_harness.engines.discover import ClassCut
 from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
 from deepstack_harness.engines.known import cuts_of, open_source
 from deepstack_harness.errors import HarnessError, passes_through
@@ -37,7 +37,7 @@ from deepstack_harness.models.family import parse_device, parse_dtype
 from deepstack_harness.play.attempt import announcing
 from deepstack_harness.play.case_worker import (
     BoundBuffer,
-    Defined,
+    ClassWays,
     Described,
     Played,
     SourceClass,
@@ -138,19 +138,19 @@ def play(channel: Channel, case: Case, source: SourceClass | None = None) -> Pla
     return Played(rest, _device_works(case.device))
 
 
-def define(channel: Channel, text: str, model_class: str) -> Defined:
+def define(channel: Channel, text: str, model_class: str) -> ClassWays:
     """Define a class of a source in both ways; return which of them it can be driven in, and what refused.
 
     Raises `UsageError` where the source cannot be read.
     """
     channel.phase(f"the definition of {model_class}, which calls its set, get and clear once")
     found = _found(text, model_class)
-    return Defined(
+    return ClassWays(
         methods=found.methods is not None, forward=found.forward is not None, refusals=found.refusals,
         replays=found.graphs.replays, lost=found.graphs.lost,
         not_driven=found.graphs.not_driven, splits=found.splits is not None,
         compiled="" if isinstance(found.text, str) else f"{found.text.text.at} {found.text.name}",
-        uncompiled=found.text if isinstance(found.text, str) else "", note=found.note,
+        uncompiled=found.text if isinstance(found.text, str) else "",
     )  # fmt: skip
 
 
@@ -235,12 +235,12 @@ def _factory(source: SourceClass) -> MethodsClass | ForwardModels | ArgumentClas
 
 
 @cache
-def _found(text: str, model_class: str) -> FoundClass:
+def _found(text: str, model_class: str) -> DrivenClass:
     return define_class(_opened(text), _cuts(text)[model_class])
 
 
 @cache
-def _cuts(text: str) -> dict[str, FoundCut]:
+def _cuts(text: str) -> dict[str, ClassCut]:
     return {cut.model_class: cut for cut in cuts_of(_opened(text))}
 
 

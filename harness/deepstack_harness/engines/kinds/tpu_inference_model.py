@@ -13,11 +13,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from deepstack_harness.compile.torch_compat.modes import OpRecorder
-from deepstack_harness.engines.bind import ArgumentBuffer, FoundClass, Rehearsal, ReplayedArgument
+from deepstack_harness.engines.bind import ArgumentBuffer, DrivenClass, Rehearsal, ReplayedArgument
 from deepstack_harness.engines.bound_class import ForwardModels, MethodsBuffer, misses_package, rehearsing
 from deepstack_harness.engines.cut_class import STORAGE
 from deepstack_harness.engines.cut_model import ModelCut, define_function, define_model
-from deepstack_harness.engines.discover import FoundCut
+from deepstack_harness.engines.discover import ClassCut
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, TOKEN_IDS, UNBOUNDED, ForwardHost, packed
 from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
 from deepstack_harness.sources.source import Source
@@ -277,19 +277,19 @@ class JittedClass(ForwardModels):
         return Rehearsal(replays=True, lost=_NO_ARGUMENT if lost else "")
 
 
-def define_patched(source: Source, found_cut: FoundCut) -> FoundClass:
+def define_patched(source: Source, class_cut: ClassCut) -> DrivenClass:
     """Define a class of the base with the plugin's patch in both ways, and rehearse them."""
-    named = FoundClass(source, found_cut.model_class, found_cut.member, note=found_cut.note)
-    if found_cut.patch is None or not isinstance(found_cut.forward, ModelCut):
-        refusals = (found_cut.forward,) if isinstance(found_cut.forward, Reason) else ()
+    named = DrivenClass(source, class_cut)
+    if class_cut.patch is None or not isinstance(class_cut.forward, ModelCut):
+        refusals = (class_cut.forward,) if isinstance(class_cut.forward, Reason) else ()
         return replace(named, refusals=refusals)
-    cut = found_cut.forward
+    cut = class_cut.forward
     try:
         host = define_model(cut, ForwardHost, {**FORWARD_STAND_INS, **cut.model.parts.stand_ins})
-        apply: Patch = define_function(found_cut.patch.apply, STAND_INS)
+        apply: Patch = define_function(class_cut.patch.apply, STAND_INS)
         methods = PatchedClass(cut, host, apply)
         methods.rehearse()
-        steps = JittedClass(cut, host, apply, audio=found_cut.patch.of.audio)
+        steps = JittedClass(cut, host, apply, audio=class_cut.patch.of.audio)
         graphs = steps.rehearse()
     except UsageError as error:
         return replace(named, refusals=(reason_of(error),))

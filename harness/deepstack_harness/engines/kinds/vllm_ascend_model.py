@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from deepstack_harness.engines.bind import FoundClass, define_found
+from deepstack_harness.engines.bind import DrivenClass, define_both_ways
 from deepstack_harness.engines.bound_class import ForwardClass, MethodsClass, misses_package
 from deepstack_harness.engines.cut_model import CannotSupply, define_function
-from deepstack_harness.engines.discover import FoundCut
+from deepstack_harness.engines.discover import ClassCut
 from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
 from deepstack_harness.sources.source import Source
 
@@ -62,27 +62,27 @@ def as_rank(rank: int, ranks: int) -> Iterator[None]:
         _GROUP.rank, _GROUP.ranks = 0, 1
 
 
-def define_wrapped(source: Source, found_cut: FoundCut) -> FoundClass:
+def define_wrapped(source: Source, class_cut: ClassCut) -> DrivenClass:
     """Define a class of the base, wrap it, and rehearse it again in both ways."""
-    defined = define_found(source, found_cut)
-    if found_cut.patch is None:
+    defined = define_both_ways(source, class_cut)
+    if class_cut.patch is None:
         return defined
     try:
         for bound in (defined.methods, defined.forward):
             if isinstance(bound, MethodsClass | ForwardClass):
-                _wrap(found_cut, bound)
+                _wrap(class_cut, bound)
     except UsageError as error:
         return replace(defined, methods=None, forward=None, refusals=(reason_of(error),))
     return defined
 
 
-def _wrap(found_cut: FoundCut, bound: MethodsClass | ForwardClass) -> None:
-    assert found_cut.patch is not None
-    apply = define_function(found_cut.patch.apply, STAND_INS)
+def _wrap(class_cut: ClassCut, bound: MethodsClass | ForwardClass) -> None:
+    assert class_cut.patch is not None
+    apply = define_function(class_cut.patch.apply, STAND_INS)
     try:
         apply(bound.host)
     except Exception as error:
-        raises = f"the patch of {found_cut.model_class} raises {type(error).__name__}: {error}"
+        raises = f"the patch of {class_cut.model_class} raises {type(error).__name__}: {error}"
         text = str(error) if misses_package(error) else raises
-        raise SourceError(Reason(text, found_cut.patch.apply.file.filename)) from error
+        raise SourceError(Reason(text, class_cut.patch.apply.file.filename)) from error
     bound.rehearse()
