@@ -18,7 +18,8 @@ from cases.selftest.compile.watched_programs import (
 )
 from deepstack_harness import watch_guards
 from deepstack_harness.compile.torch_compat.guards import GONE, FailedLeaf, GuardTree
-from deepstack_harness.compile.watched import ABSENT, GuardClass, InputFacts, WatchedRegions, guard_class
+from deepstack_harness.compile.watch_facts import ABSENT, GuardClass, InputFacts, WatchedRegions
+from deepstack_harness.compile.watched import guard_class
 
 Program = Callable[[Compile], Iterator[None]]
 

@@ -102,7 +102,8 @@ _OPEN: list[object] = []
 
 def _start() -> None:
     """Watch for the rest of this process."""
-    from deepstack_harness.compile.watched import FailedGuard, WatchedRegion, watch_guards
+    from deepstack_harness.compile.watch_facts import FailedGuard, WatchedRegion
+    from deepstack_harness.compile.watched import watch_guards
 
     numbers: dict[int, int] = {}
     lock = threading.Lock()

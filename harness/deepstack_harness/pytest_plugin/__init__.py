@@ -17,7 +17,7 @@ import pytest
 from deepstack_harness.pytest_plugin.options import JUDGED, setting, without_gpu
 
 if TYPE_CHECKING:
-    from deepstack_harness.compile.watched import WatchedRegions
+    from deepstack_harness.compile.watch_facts import WatchedRegions
     from deepstack_harness.pytest_plugin.compile_arms import CompileArms
     from deepstack_harness.pytest_plugin.fixtures import DeepstackContract, GraphBudget, KernelFactsOf
 
