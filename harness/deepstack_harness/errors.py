@@ -139,11 +139,22 @@ class StepUnavailable(Exception):
     """The buffer or the session has no such step: rules that need it are SKIP."""
 
 
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception; where its `__str__` raises or returns no text, a note that says so."""
+    try:
+        # A slice of `str` itself: code under test may return a text with methods of its own.
+        return str.__getitem__(str(error), slice(None))
+    except BaseException as second:  # `__str__` is code under test, and may ask to exit
+        if passes_through(second):
+            raise
+        return f"(its text cannot be had: {type(second).__name__})"
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return True if an allocation failed; a class of other code that has the name alone does not count."""
     known = isinstance(error, MemoryError | OutOfMemory) or type(error).__module__.startswith("torch")
     name = type(error).__name__ if known else ""
-    return says_out_of_memory(name, str(error) if known or isinstance(error, RuntimeError) else "")
+    return says_out_of_memory(name, text_of(error) if known or isinstance(error, RuntimeError) else "")
 
 
 def says_out_of_memory(name: str, text: str) -> bool:

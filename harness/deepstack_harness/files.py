@@ -68,7 +68,7 @@ def read_regular(path: Path, largest: int = LARGEST) -> bytes:
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:  # noqa: PTH123
         size = os.fstat(stream.fileno()).st_size
         if size > largest:
-            raise UsageError(f"'{path}' has {size:,} bytes; files of a run have at most {largest:,}")
+            raise UsageError(f"'{path}' has {size:,} bytes, more than the {largest:,} of a file that is read")
         return stream.read(size)
 
 
@@ -77,7 +77,7 @@ def refuse_special(path: Path) -> None:
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         kind = next((name for name, test in _KINDS.items() if test(mode)), "special file")
-        raise UsageError(f"'{path}' is a {kind}, where a run has a file")
+        raise UsageError(f"'{path}' is a {kind}, not a regular file")
 
 
 _KINDS: Mapping[str, Callable[[int], bool]] = {
@@ -139,11 +139,11 @@ def load_file(path: Path, kind: type[T], what: str, version: int) -> T:
     """
     decode = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode
     try:
-        text = path.read_bytes()
+        text = read_regular(path)
         found = decode(text, type=_Version).schema_version
         if found == version:
             return decode(text, type=kind)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, UsageError, msgspec.MsgspecError) as error:
         raise UsageError(f"{path} is not {what}: {error}") from None
     raise UsageError(f"{path} has schema_version {found}, this harness reads {version}")
 

@@ -1,5 +1,7 @@
 """`check`: its exit code follows the regime asked for, and it says for whom the other one matters."""
 
+from dataclasses import replace
+
 import pytest
 
 from deepstack_harness.audit.standing import Standing, Standings
@@ -12,6 +14,9 @@ from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.errors import ExitCode
 
 RULES = (Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8, Rule.R11)
+
+
+MODULE = "cases.selftest.play.misbehaving_buffers"
 
 
 def standing(regime: Regime, broken: Rule | None) -> Standing:
@@ -65,3 +70,29 @@ def test_the_help_says_what_thorough_adds(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit):
         main(["check", "--help"])
     assert "capacity 8192" in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_exception_without_a_text_breaks_no_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", f"{MODULE}:RejectsWithoutText"]) == ExitCode.HOLDS
+    assert "keeps R1 R2 R3 R4 R5 R6 R7 R8 R11" in capsys.readouterr().out
+
+
+def test_a_rule_that_could_not_be_judged_is_not_told_as_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = standing(Regime.LIVE, Rule.R5)
+    rows = (replace(row, verdict=Verdict.ERROR) if row.rule is Rule.R2 else row for row in broken.rows)
+    kept = standing(Regime.CAPTURED, None)
+    seen = Standings({Regime.LIVE: replace(broken, rows=tuple(rows)), Regime.CAPTURED: kept})
+    monkeypatch.setattr(check, "_judge", lambda _: (seen, []))
+    assert main(["check", "module:Class"]) == ExitCode.BROKEN
+    said = "module:Class: live use breaks R5; R2 of live use could not be judged"
+    assert said in capsys.readouterr().out
+
+
+def test_a_buffer_that_needs_shared_memory_is_told_about_the_sandbox(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", f"{MODULE}:SharesMemory"]) == ExitCode.BROKEN
+    said = "(the sandbox allows no shared memory, no network, no writes outside its folder; --no-sandbox "
+    assert said in capsys.readouterr().out

@@ -84,3 +84,10 @@ def test_a_run_that_goes_on_says_after_what(
     first, *more = capsys.readouterr().out.splitlines()
     assert first.startswith(f"findings are kept in {tmp_path}; ")
     assert more == ([f"{said} and 1 finding"] if said else [])
+
+
+def test_an_exception_without_a_text_is_no_fault_of_the_harness(tmp_path: Path) -> None:
+    buffer = "cases.selftest.play.misbehaving_buffers:RejectsWithoutText"
+    words = ["fuzz", "--buffer", buffer, "--examples", "40", "--out", str(tmp_path)]
+    assert main(words) == ExitCode.HOLDS
+    assert read_journal(tmp_path) == []

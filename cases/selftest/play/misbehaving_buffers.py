@@ -129,3 +129,42 @@ class NotOfOneRow(ReferenceBuffer):
 class ExitsAtOnce(ReferenceBuffer):
     def __init__(self, *_: object, **__: object) -> None:
         sys.exit(0)
+
+
+class Textless(Exception):
+    """Exception whose text and representation end whoever asks for them."""
+
+    @override
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+    @override
+    def __repr__(self) -> str:
+        raise RuntimeError("no representation either")
+
+
+class RejectsWithoutText(ReferenceBuffer):
+    """It keeps every rule: what it raises, `reference` raises too."""
+
+    @override
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        try:
+            return super().get(tokens)
+        except ValueError:
+            raise Textless from None
+
+    @override
+    def set(self, payload: Tensor) -> None:
+        try:
+            super().set(payload)
+        except ValueError:
+            raise Textless from None
+
+
+class SharesMemory(ReferenceBuffer):
+    """It answers with tensors in shared memory."""
+
+    @override
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        levels = super().get(tokens) or ()
+        return tuple(level.clone().share_memory_() for level in levels)  # type: ignore[no-untyped-call]

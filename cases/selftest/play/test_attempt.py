@@ -1,7 +1,10 @@
 """One call that may go wrong: what it raised is a fact of it, unless it says nothing about the call."""
 
+from collections.abc import Callable
+
 import pytest
 
+from cases.selftest.play.misbehaving_buffers import Textless
 from deepstack_harness.errors import MachineError, OutOfMemory
 from deepstack_harness.play.attempt import Attempt, CallFailed, attempt, naming
 
@@ -64,3 +67,42 @@ def test_a_failed_call_is_not_wrapped_again() -> None:
         naming("set", lambda: naming("get", lambda: dict[str, int]()["row"]))
     assert told.value.call == "get"
     assert isinstance(told.value.error, KeyError)
+
+
+class Pretends(str):
+    """A text whose methods are not those of `str`."""
+
+    __slots__ = ()
+
+    def strip(self, _: str | None = None) -> str:
+        raise RuntimeError("not here")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (Textless.__str__, "(its text cannot be had: SystemExit)"),
+        (lambda _: 7, "(its text cannot be had: TypeError)"),
+        (lambda _: Pretends("said"), "said"),
+    ],
+    ids=["it exits", "no text", "a subclass"],
+)
+def test_an_exception_without_a_text_is_named_by_its_type(
+    text: Callable[[BaseException], object], said: str
+) -> None:
+    def where(_: BaseException) -> str:
+        raise RuntimeError("nowhere")
+
+    error = type("Own", (Exception,), {"__str__": text, "where": property(where)})()
+    found = failing(error).raised
+    assert found is not None
+    assert (found.call, found.type, found.message) == ("get", "Own", said)
+    assert found.where.startswith(__file__)
+
+
+def test_ctrl_c_while_a_text_is_asked_for_ends_the_command() -> None:
+    def interrupt(_: BaseException) -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        failing(type("Own", (Exception,), {"__str__": interrupt})())

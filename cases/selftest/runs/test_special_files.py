@@ -39,10 +39,10 @@ def sparse(path: Path) -> None:
 
 
 KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "fifo": (os.mkfifo, "is a fifo, where a run has a file"),
-    "device": (link_to_zeros, "is a device, where a run has a file"),
-    "folder": (Path.mkdir, "is a folder, where a run has a file"),
-    "large": (sparse, f"has {LARGEST + 1:,} bytes; files of a run have at most {LARGEST:,}"),
+    "fifo": (os.mkfifo, "is a fifo, not a regular file"),
+    "device": (link_to_zeros, "is a device, not a regular file"),
+    "folder": (Path.mkdir, "is a folder, not a regular file"),
+    "large": (sparse, f"has {LARGEST + 1:,} bytes, more than the {LARGEST:,} of a file that is read"),
 }
 
 
@@ -81,7 +81,7 @@ def test_a_file_and_a_link_to_it_are_read_and_a_missing_one_is_an_os_error(tmp_p
     (tmp_path / "link").symlink_to("rows.jsonl")
     assert read_regular(tmp_path / "rows.jsonl") == read_regular(tmp_path / "link") == b"{}\n"
     assert read_regular(tmp_path / "link", largest=3) == b"{}\n"
-    with pytest.raises(UsageError, match="has 3 bytes; files of a run have at most 2"):
+    with pytest.raises(UsageError, match="has 3 bytes, more than the 2 of a file"):
         read_regular(tmp_path / "link", largest=2)
     with pytest.raises(FileNotFoundError):
         read_regular(tmp_path / "nothing")
@@ -112,7 +112,7 @@ def test_files_beside_a_run_are_held_to_the_same(
 ) -> None:
     (run / name).mkdir()
     assert main(["report", str(run)]) == ExitCode.USAGE
-    assert f"'{run / name}' is a folder, where a run has a file" in capsys.readouterr().err
+    assert f"'{run / name}' is a folder, not a regular file" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(60)
@@ -122,7 +122,7 @@ def test_a_night_that_cannot_be_read_is_left_out_of_the_history(run: Path) -> No
     os.mkfifo(bad / "rows.jsonl")
     runs, notes = read_nights(run.parent)
     assert [each.name for each in runs] == ["run"]
-    assert notes == [f"not in the history: '{bad / 'rows.jsonl'}' is a fifo, where a run has a file"]
+    assert notes == [f"not in the history: '{bad / 'rows.jsonl'}' is a fifo, not a regular file"]
     (bad / "newest.json").symlink_to("/dev/zero")
     assert last_records(run.parent, run) == {}
 
@@ -142,7 +142,7 @@ def test_a_fifo_in_place_of_the_folder_is_refused(
 def test_a_run_that_is_resumed_opens_none_of_them(name: str, run: Path) -> None:
     (run / name).unlink()
     os.mkfifo(run / name)
-    with pytest.raises(UsageError, match=f"'{run / name}' is a fifo, where a run has a file"):
+    with pytest.raises(UsageError, match=f"'{run / name}' is a fifo, not a regular file"):
         RunWriter(Files(run), about(1), resume=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -65,12 +65,20 @@ def run(args: Namespace, output: Output) -> ExitCode:
             output.record(row)
     show_regimes(output, standings)
     show_advice(output, standings, advised)
-    wrong = {regime: standing.broken | standing.unjudged for regime, standing in standings.of.items()}
     good = not any(standing.broken | standing.unjudged for standing in standings.chosen(args.regime))
     kept: frozenset[Rule] = frozenset().union(*(standing.kept for standing in standings.of.values()))
-    breaks = "; ".join(f"{regime} use breaks {names_of(rules)}" for regime, rules in wrong.items() if rules)
-    output.verdict(f"{args.target}: {breaks or f'keeps {names_of(kept)}'}", good=good)
+    wrong = "; ".join(_wrong_in_words(standings))
+    output.verdict(f"{args.target}: {wrong or f'keeps {names_of(kept)}'}", good=good)
     return ExitCode.HOLDS if good else ExitCode.BROKEN
+
+
+def _wrong_in_words(standings: Standings) -> Iterator[str]:
+    """Iterate over the regimes in which a rule is broken, or could not be judged."""
+    for regime, standing in standings.of.items():
+        if standing.broken:
+            yield f"{regime} use breaks {names_of(standing.broken)}"
+        if standing.unjudged:
+            yield f"{names_of(standing.unjudged)} of {regime} use could not be judged"
 
 
 def _judge(args: Namespace) -> tuple[Standings, list[JudgedCase]]:

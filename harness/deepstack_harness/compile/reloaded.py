@@ -25,7 +25,7 @@ from torch import Tensor
 
 from deepstack_harness.compile.torch_compat import artifact, dynamo
 from deepstack_harness.contract.protocols import Decoder, Inputs
-from deepstack_harness.errors import NotMeasured
+from deepstack_harness.errors import NotMeasured, text_of
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, RaisedInWorker, WorkerEnd
 from deepstack_harness.workers.remote import Remote
@@ -120,7 +120,9 @@ def _raised(error: Exception) -> ReloadResult:
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(_TORCH) and frame.filename != __file__
     ]
-    return ReloadResult(raised=ArtifactError(type(error).__name__, str(error), places[-1] if places else ""))
+    return ReloadResult(
+        raised=ArtifactError(type(error).__name__, text_of(error), places[-1] if places else "")
+    )
 
 
 _LOAD = Remote(f"{__name__}:load_artifact", ReloadResult)

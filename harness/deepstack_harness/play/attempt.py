@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -16,6 +16,7 @@ from deepstack_harness.errors import (
     StepUnavailable,
     is_out_of_memory,
     passes_through,
+    text_of,
 )
 from deepstack_harness.workers.limits import advice_about
 
@@ -29,7 +30,7 @@ class CallFailed(Exception):
 
     def __init__(self, call: CallName, error: BaseException) -> None:
         """Wrap `error`, which came out of `call`."""
-        super().__init__(str(error))
+        super().__init__(text_of(error))
         self.call = call
         self.error = error
 
@@ -115,7 +116,7 @@ def _failed(call: CallName, error: BaseException, *, runs_out: bool) -> Attempt[
     if isinstance(error, CallFailed):
         return Attempt(raised=_raised(error.call, error.error, runs_out=runs_out))
     if isinstance(error, StepUnavailable) and not _is_foreign(call, error):
-        return Attempt(unavailable=str(error))
+        return Attempt(unavailable=text_of(error))
     if _passes(call, error):
         raise error
     return Attempt(raised=_raised(call, error, runs_out=runs_out))
@@ -143,17 +144,19 @@ def _raised(call: CallName, error: BaseException, *, runs_out: bool) -> Raised:
     """Return the fact; raises `OutOfMemory` where memory ran out by itself: that is no fact of the call."""
     lies = isinstance(error, HarnessError) and _is_foreign(call, error)
     if is_out_of_memory(error) and not lies and not runs_out:
-        raise OutOfMemory(f"{call} ran out of memory: {error}") from None
+        raise OutOfMemory(f"{call} ran out of memory: {text_of(error)}") from None
     advice = advice_about(error)
-    message = (str(error)[:_LONGEST].strip().splitlines() or [""])[0] + (f" ({advice})" if advice else "")
+    message = (text_of(error)[:_LONGEST].strip().splitlines() or [""])[0] + (f" ({advice})" if advice else "")
     ends = not isinstance(error, Exception)
     return Raised(type(error).__name__, message, call, _where(error), ends)
 
 
 def _where(error: BaseException) -> str:
-    elsewhere = getattr(error, "where", "")
-    if elsewhere:  # it was raised in another process
-        return str(elsewhere)
+    elsewhere = None
+    with suppress(Exception):  # code under test may answer with anything
+        elsewhere = getattr(error, "where", None)
+    if isinstance(elsewhere, str) and elsewhere:  # it was raised in another process
+        return elsewhere
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not frame.filename.startswith(_TORCH)]
     return f"{outside[-1].filename}:{outside[-1].lineno}"

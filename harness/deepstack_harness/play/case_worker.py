@@ -17,7 +17,7 @@ import msgspec
 from deepstack_harness.contract.case import BufferKind, BufferRef, Case, user_buffer
 from deepstack_harness.contract.observation import METHODS, Observation, Raised, StepFacts
 from deepstack_harness.contract.protocols import WHERE, BufferFactory
-from deepstack_harness.errors import Reason, UsageError, passes_through
+from deepstack_harness.errors import Reason, UsageError, passes_through, text_of
 from deepstack_harness.workers.child import Channel
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
@@ -271,7 +271,9 @@ def _imported(name: str) -> object:
         if passes_through(error):
             raise
         # A module may raise anything while it is imported, SystemExit too.
-        raise UsageError(f"module '{name}' cannot be imported: {type(error).__name__}: {error}") from None
+        raise UsageError(
+            f"module '{name}' cannot be imported: {type(error).__name__}: {text_of(error)}"
+        ) from None
 
 
 def check_fit(make: BufferFactory, text: str) -> None:
@@ -285,7 +287,7 @@ def check_fit(make: BufferFactory, text: str) -> None:
             raise
         # Whatever the class raises, SystemExit too, it does not fit.
         raise UsageError(
-            f"{text} cannot be made with {_SIGNATURE}: {type(error).__name__}: {error}"
+            f"{text} cannot be made with {_SIGNATURE}: {type(error).__name__}: {text_of(error)}"
         ) from None
     missing = [call for method, call in _METHODS.items() if not callable(getattr(buffer, method, None))]
     if not isinstance(getattr(buffer, "capacity", None), int):

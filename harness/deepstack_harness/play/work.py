@@ -32,7 +32,7 @@ from deepstack_harness.engines.classes import define_class, methods_of
 from deepstack_harness.engines.discover import ClassCut
 from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
 from deepstack_harness.engines.known import cuts_of, open_source
-from deepstack_harness.errors import HarnessError, passes_through
+from deepstack_harness.errors import HarnessError, passes_through, text_of
 from deepstack_harness.models.family import parse_device, parse_dtype
 from deepstack_harness.play.attempt import announcing
 from deepstack_harness.play.case_worker import (
@@ -99,7 +99,7 @@ class _SplitTrace:
         except BaseException as error:
             if passes_through(error):
                 raise
-            raised = Raised(type(error).__name__, f"rank {rank} of {ranks}: {error}", "decoder", "")
+            raised = Raised(type(error).__name__, f"rank {rank} of {ranks}: {text_of(error)}", "decoder", "")
             return StepFacts(str(step), self._case.trace.capacity, answer=answer, raised=raised)
         self._payload = self._marks = None
         return StepFacts(str(step), self._case.trace.capacity, answer=answer, shards=tuple(shards))

@@ -20,7 +20,7 @@ from deepstack_harness.contract.protocols import BufferFactory, Inputs
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Trace
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import UsageError, text_of
 from deepstack_harness.models.engine import Engine
 from deepstack_harness.models.family import parse_device, parse_dtype
 from deepstack_harness.models.layers import mrope_positions
@@ -243,7 +243,7 @@ def run_eagerly(decoder: Callable[..., Tensor], device: torch.device, name: str,
         with torch.no_grad():
             out = decoder(given.hidden, given.positions, given.payload)
     except Exception as error:  # noqa: BLE001  # Ctrl-C and the ends of a test are no `Exception`
-        message = (str(error).strip().splitlines() or [""])[0]
+        message = (text_of(error).strip().splitlines() or [""])[0]
         raise UsageError(f"{call}, not compiled, raised {type(error).__name__}: {message}") from None
     if not isinstance(out, Tensor):
         raise UsageError(f"{call} returned {type(out).__name__}, not a tensor (tokens, hidden)")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Self
 
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import UsageError, text_of
 
 ONE_THREAD: Mapping[str, str] = MappingProxyType(
     {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
@@ -46,6 +46,8 @@ BY_VARIABLE: Mapping[str, str] = MappingProxyType(
 )
 """Environment variables that replace the limits of a worker with foreign code."""
 _ADVICE = "DEEPSTACK_HARNESS_WORKER_LIMITS"
+SANDBOX_ADVICE = "DEEPSTACK_HARNESS_WORKER_SANDBOX"
+"""Environment variable of a worker in a sandbox: what that forbids, in words."""
 _BY_ERRNO = MappingProxyType({errno.EFBIG: "file_size", errno.EMFILE: "open_files"})
 
 
@@ -122,11 +124,24 @@ class Limits:
 
 
 def advice_about(error: BaseException) -> str:
-    """Return which limit of this worker an `OSError` comes from, and how to raise it; "" for any other."""
-    name = _BY_ERRNO.get(error.errno or 0) if isinstance(error, OSError) else None
+    """Return which limit of this worker an error comes from, and how to raise it; "" for any other error.
+
+    A permission that was denied may be the sandbox's doing.  torch raises a RuntimeError for shared memory
+    (`share_memory_`), whose text ends with the number of the error.
+    """
+    number = (error.errno if isinstance(error, OSError) else _denied_by(text_of(error))) or 0
+    if number in (errno.EPERM, errno.EACCES):
+        return os.environ.get(SANDBOX_ADVICE, "")
+    name = _BY_ERRNO.get(number)
     if name is None:
         return ""
     try:
         return str(json.loads(os.environ.get(_ADVICE, "{}")).get(name, ""))
     except (ValueError, AttributeError):  # code under test shares this environment
         return ""
+
+
+def _denied_by(text: str) -> int | None:
+    """Return the number of a denied permission that a text of torch ends with, None for any other text."""
+    numbers = (errno.EPERM, errno.EACCES)
+    return next((number for number in numbers if text.endswith(f"{os.strerror(number)} ({number})")), None)

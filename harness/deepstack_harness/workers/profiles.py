@@ -17,11 +17,12 @@ from typing import Any, Literal
 from deepstack_harness.contract.arm import Backend
 from deepstack_harness.contract.case import BufferKind, Case
 from deepstack_harness.errors import MachineError
-from deepstack_harness.workers.limits import BY_VARIABLE, Limits
+from deepstack_harness.workers.limits import BY_VARIABLE, SANDBOX_ADVICE, Limits
 from deepstack_harness.workers.sandbox import remove_folder
 
 NO_SANDBOX = "DEEPSTACK_HARNESS_NO_SANDBOX"
 """Environment variable that turns every sandbox off, as `--no-sandbox` does; workers inherit it."""
+_TURNS_OFF = f"--no-sandbox or {NO_SANDBOX}=1 turns it off"
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 """Environment variables that name a cache of compilers."""
 _LOG = logging.getLogger(__name__)
@@ -42,6 +43,17 @@ class SandboxProfile:
     processes: bool = False
     caches: bool = False
     devices: tuple[str, ...] = ()
+
+    @property
+    def advice(self) -> str:
+        """What the sandbox forbids, and how to turn it off, for an error that may come from it."""
+        refused = {
+            "shared memory": "/dev/shm" not in self.devices,
+            "network": self.network == "none",
+            "new process": not self.processes,
+        }
+        forbidden = [f"no {name}" for name, is_refused in refused.items() if is_refused]
+        return f"the sandbox allows {', '.join([*forbidden, 'no writes outside its folder'])}; {_TURNS_OFF}"
 
 
 CONTRACT = SandboxProfile("contract")
@@ -100,7 +112,12 @@ class Confinement:
         shared = [path for path in named.values() if path and profile.caches]
         for path in shared:  # a rule about a folder that does not exist yet is not possible
             Path(path).mkdir(parents=True, exist_ok=True)
-        self.environment: dict[str, str | None] = {**environment, **own, "TMPDIR": self.folder}
+        self.environment: dict[str, str | None] = {
+            **environment,
+            **own,
+            "TMPDIR": self.folder,
+            SANDBOX_ADVICE: profile.advice,
+        }
         self.rules = {
             "writable": [
                 self.folder,
