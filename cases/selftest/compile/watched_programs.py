@@ -1,8 +1,9 @@
-"""Small programs whose guards are dropped, written from the contract: ten right ones, ten wrong ones.
+"""Small programs whose guards are dropped, written from the contract: wrong ones, and a right twin of each.
 
 Each compiles one region with `skip_all_guards_unsafe`, calls it as a warm-up does, and then as serving does.
 A wrong one computes something else than the uncompiled code in a later call; `WRONG` names the source of the
-guard that would have noticed.
+guard that would have noticed. The right twin changes the same kind of input in a way that the graph follows.
+`RIGHT` has further programs whose guards fail, and mean nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -78,17 +79,17 @@ def other_int_attribute(start: Compile) -> Iterator[None]:
 
 
 def other_dtype(start: Compile) -> Iterator[None]:
-    run = start(lambda x: x.sum(0) * 0.5)
-    run(torch.arange(6, dtype=torch.int32))
+    run = start(lambda x: x / 127 if x.dtype == torch.int8 else x / 32767)
+    run(torch.arange(6, dtype=torch.int8))
     yield
-    run(torch.arange(6, dtype=torch.int64))
+    run(torch.arange(6, dtype=torch.int16))
 
 
 def other_strides(start: Compile) -> Iterator[None]:
-    run = start(lambda x: x.view(-1) + 1)
-    run(rows())
+    run = start(lambda x: x.reshape(-1) if x.is_contiguous() else x.t().reshape(-1))
+    run(rows(4))
     yield
-    run(torch.arange(24, dtype=torch.float32).reshape(4, 6).t()[:3])
+    run(rows(4).t())
 
 
 def tuple_grows(start: Compile) -> Iterator[None]:
@@ -153,6 +154,52 @@ def attribute_appears(start: Compile) -> Iterator[None]:
     run(rows())
 
 
+class Mode(nn.Module):
+    """A layer that scales its input while it trains."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, 4)."""
+        return x * 3 if self.training else x
+
+
+def other_module_mode(start: Compile) -> Iterator[None]:
+    layer = Mode().eval()
+    run = start(layer)
+    run(rows())
+    yield
+    layer.train()
+    run(rows())
+
+
+class Weighted(nn.Module):
+    """A product with a weight of any dtype; int8 is a quantised weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((4, 4), 2.0), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, 4)."""
+        weight = self.weight.to(x.dtype)
+        return x @ (weight / 127 if self.weight.dtype == torch.int8 else weight)
+
+
+def parameter_replaced_by_a_quantised(start: Compile) -> Iterator[None]:
+    layer = Weighted()
+    run = start(layer)
+    run(rows())
+    yield
+    layer.weight = nn.Parameter(torch.full((4, 4), 127, dtype=torch.int8), requires_grad=False)
+    run(rows())
+
+
+def other_subclass(start: Compile) -> Iterator[None]:
+    run = start(lambda x: x * 2 if isinstance(x, Doubled) else x * 1)
+    run(rows())
+    yield
+    run(rows().as_subclass(Doubled))
+
+
 WRONG: dict[Callable[[Compile], Iterator[None]], str] = {
     absent_then_present: "L['payload']",
     present_then_absent: "L['payload']",
@@ -164,8 +211,98 @@ WRONG: dict[Callable[[Compile], Iterator[None]], str] = {
     closure_changes: "negated",
     global_changes: "LIMIT",
     attribute_appears: ".bias",
+    other_module_mode: ".training",
+    parameter_replaced_by_a_quantised: "weight",
+    other_subclass: "L['x']",
 }
 """Wrong programs, and a part of the source of the guard that was dropped."""
+
+
+def a_number_in_a_tensor(start: Compile) -> Iterator[None]:
+    layer = Layer()
+    run = start(layer)
+    run(rows())
+    yield
+    layer.scale = torch.full((4,), 3.0)
+    run(rows())
+
+
+def cast_before_the_call(start: Compile) -> Iterator[None]:
+    run = start(lambda x: x / 127 if x.dtype == torch.int8 else x / 32767)
+    run(torch.arange(6, dtype=torch.int8))
+    yield
+    run(torch.arange(6, dtype=torch.int16).to(torch.int8))
+
+
+def contiguous_before_the_call(start: Compile) -> Iterator[None]:
+    run = start(lambda x: x.reshape(-1) if x.is_contiguous() else x.t().reshape(-1))
+    run(rows(4))
+    yield
+    run(rows(4).t().contiguous())
+
+
+def same_keys_in_another_dict(start: Compile) -> Iterator[None]:
+    def pick(parts: dict[str, Tensor]) -> Tensor:
+        return parts["a"] + parts["b"] if "b" in parts else parts["a"]
+
+    run = start(pick)
+    run({"a": rows(), "b": rows()})
+    yield
+    run({"a": rows(), "b": torch.ones(3, 4)})
+
+
+def closure_of_a_tensor(start: Compile) -> Iterator[None]:
+    sign = torch.ones(1)
+
+    def turn(x: Tensor) -> Tensor:
+        return x * sign
+
+    run = start(turn)
+    run(rows())
+    yield
+    sign.fill_(-1)
+    run(rows())
+
+
+OTHER = 5
+
+
+def another_global_changes(start: Compile) -> Iterator[None]:
+    global OTHER  # noqa: PLW0603  # it is what this program is about
+
+    def clamp(x: Tensor) -> Tensor:
+        return x.clamp(max=LIMIT)
+
+    run = start(clamp)
+    run(rows())
+    yield
+    OTHER = 7
+    run(rows())
+
+
+def mode_that_nothing_reads(start: Compile) -> Iterator[None]:
+    layer = Layer().eval()
+    run = start(layer)
+    run(rows())
+    yield
+    layer.train()
+    run(rows())
+
+
+def parameter_replaced_by_an_equal_one(start: Compile) -> Iterator[None]:
+    layer = Weighted()
+    run = start(layer)
+    run(rows())
+    yield
+    layer.weight = nn.Parameter(torch.full((4, 4), 5.0), requires_grad=False)
+    run(rows())
+
+
+def parameter_in_place_of_a_tensor(start: Compile) -> Iterator[None]:
+    run = start(lambda x: x * 2 if isinstance(x, Doubled) else x * 1)
+    run(rows())
+    yield
+    run(nn.Parameter(rows(), requires_grad=False))
 
 
 def same_calls(start: Compile) -> Iterator[None]:
@@ -224,8 +361,10 @@ def a_hook_of_a_profiler(start: Compile) -> Iterator[None]:
     run = start(layer)
     run(rows())
     yield
+    hook = layer.linear.register_forward_hook(lambda *_: None)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         run(rows())
+    hook.remove()
 
 
 def a_second_model_of_the_class(start: Compile) -> Iterator[None]:
@@ -258,11 +397,36 @@ def a_buffer_written_in_place(start: Compile) -> Iterator[None]:
     run(rows())
 
 
+def other_settings_of_the_process(start: Compile) -> Iterator[None]:
+    run = start(Layer())
+    with torch.no_grad():
+        run(rows())
+        yield
+        torch.set_default_dtype(torch.float64)
+        try:
+            run(rows())
+        finally:
+            torch.set_default_dtype(torch.float32)
+    run(rows())
+
+
+def one_token_decodes(start: Compile) -> Iterator[None]:
+    run = start(Layer())
+    run(rows(8), payload=torch.zeros(8, 4))
+    yield
+    for _ in range(3):
+        run(rows(1), payload=torch.ones(1, 4))
+
+
 RIGHT: tuple[Callable[[Compile], Iterator[None]], ...] = (
-    same_calls, other_row_counts, zeros_in_place_of_none, other_addresses, weights_loaded_in_place,
-    no_grad_and_inference, a_hook_of_a_profiler, a_second_model_of_the_class, other_thread_count,
-    a_buffer_written_in_place,
+    zeros_in_place_of_none, a_number_in_a_tensor, cast_before_the_call, contiguous_before_the_call,
+    same_keys_in_another_dict, closure_of_a_tensor, another_global_changes, mode_that_nothing_reads,
+    parameter_replaced_by_an_equal_one, parameter_in_place_of_a_tensor,
+    same_calls, other_row_counts, other_addresses, weights_loaded_in_place, no_grad_and_inference,
+    a_hook_of_a_profiler, a_second_model_of_the_class, other_thread_count, a_buffer_written_in_place,
+    other_settings_of_the_process, one_token_decodes,
 )  # fmt: skip
+"""Right programs: first the twins of the wrong ones, kind by kind."""
 
 
 @dataclass(frozen=True)

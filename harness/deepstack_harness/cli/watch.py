@@ -118,5 +118,6 @@ def _sentence(process: WatchedProcess, region: dict[str, Any], guard: dict[str, 
     return (
         f"{region['name']}: `{guard['name']}` was {guard['then']} when compiled, and {guard['now']} in "
         f"{guard['calls']} of {plural(region['calls'], 'call')}; the guard '{guard['rule']}' "
-        f"({guard['where'] or region['where']}) was dropped, so the graph computes as it was traced ({who})"
+        f"({guard['where'] or region['where']}) was dropped, so the graph computes as it was traced; "
+        f"{guard['effect']} ({who})"
     )

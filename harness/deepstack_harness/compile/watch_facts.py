@@ -3,6 +3,7 @@
 Facts are types, values and layouts; never tensors.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,12 +12,16 @@ from enum import StrEnum
 import torch
 from torch import Tensor, nn
 
+from deepstack_harness.compile.torch_compat.guards import SHAPE
 from deepstack_harness.text import plural
 
 _LONGEST = 60
 """Characters of a value's text."""
 MOST_LISTED = 200
 """Different failing guards of one region that are kept."""
+
+
+_SIZED = re.compile(r"[LG]\[[^\s()]*?(?=\.(?:size|stride|storage_offset)\()")
 
 
 class GuardClass(StrEnum):
@@ -38,12 +43,14 @@ class InputFacts:
     """Facts of one input in one call: type and value of Python objects, layout of tensors; never a tensor.
 
     `kind` is "absent", "None", "tensor" or the name of a type. `value` is the text of a number, string or
-    flag, or the keys or length of a container. `shape` and `stride` are in elements, `address` is that of the
-    storage, in bytes.
+    flag, or the keys or length of a container. `subclass` is the name of a class of tensors other than Tensor
+    and Parameter, between which no graph differs. `shape` and `stride` are in elements, `address` is that of
+    the storage, in bytes.
     """
 
     kind: str
     value: str = ""
+    subclass: str = ""
     dtype: str = ""
     device: str = ""
     shape: tuple[int, ...] = ()
@@ -55,7 +62,17 @@ class InputFacts:
         """Return the facts in a few words."""
         if self.kind != "tensor":
             return f"{self.kind} {self.value}".strip() if self.kind != "None" else "None"
-        return f"{self.dtype} tensor {list(self.shape)} on {self.device}"
+        return f"{self.dtype} {self.subclass or 'tensor'} {list(self.shape)} on {self.device}"
+
+    def differing(self, now: "InputFacts") -> tuple[str, ...]:
+        """Return the names of the facts that differ from those of a later call; a shape is free."""
+        if self.kind != now.kind:
+            return ("presence" if {"None", "absent"} & {self.kind, now.kind} else "type",)
+        return tuple(name for name in _COMPARED if getattr(self, name) != getattr(now, name))
+
+
+_COMPARED = ("value", "subclass", "dtype", "device", "stride", "requires_grad", "address")
+"""Facts of an input that are compared, where its kind is the same."""
 
 
 ABSENT = InputFacts("absent")
@@ -65,9 +82,9 @@ def input_facts(value: object) -> InputFacts:
     """Return the facts of a value that a graph read: an argument, an attribute, a member of a container."""
     if isinstance(value, Tensor):
         return InputFacts(
-            "tensor", "", str(value.dtype).removeprefix("torch."), str(value.device), tuple(value.shape),
-            tuple(value.stride()) if value.layout is torch.strided else (), value.requires_grad,
-            _address(value),
+            "tensor", "", _subclass(value), str(value.dtype).removeprefix("torch."), str(value.device),
+            tuple(value.shape), tuple(value.stride()) if value.layout is torch.strided else (),
+            value.requires_grad, _address(value),
         )  # fmt: skip
     if value is None:
         return InputFacts("None")
@@ -75,13 +92,17 @@ def input_facts(value: object) -> InputFacts:
     if isinstance(value, bool | int | float | complex | str | bytes):
         return InputFacts(kind, repr(value)[:_LONGEST])
     if isinstance(value, Mapping):
-        return InputFacts(kind, ", ".join(map(repr, value))[:_LONGEST])
+        return InputFacts(kind, ", ".join(map(repr, value))[:_LONGEST] or "empty")
     if isinstance(value, list | tuple | set | frozenset):
         return InputFacts(kind, f"of {len(value)}")
     if isinstance(value, nn.Module) or not hasattr(value, "tensors"):
         return InputFacts(kind)
     members = value.tensors  # vLLM's IntermediateTensors: tensors by name
     return InputFacts(kind, ", ".join(map(str, members))[:_LONGEST] if isinstance(members, Mapping) else "")
+
+
+def _subclass(tensor: Tensor) -> str:
+    return "" if type(tensor) in {Tensor, nn.Parameter} else type(tensor).__name__
 
 
 def _address(tensor: Tensor) -> int:
@@ -92,12 +113,40 @@ def _address(tensor: Tensor) -> int:
 
 
 @dataclass
+class Effect:
+    """The measured effect of a failed guard on the answer.
+
+    `calls` counts the calls that were run again, `distance` is the largest absolute difference between the
+    uncompiled and the traced code that rounding does not explain, `scale` the largest value of that output.
+    `reason` says why nothing was measured.
+    """
+
+    calls: int = 0
+    distance: float = 0.0
+    scale: float = 0.0
+    reason: str = "not tried"
+
+    @property
+    def is_none(self) -> bool:
+        """True if it was measured, and there is none."""
+        return self.calls > 0 and not self.distance
+
+    def __str__(self) -> str:
+        """Return the effect in words."""
+        if not self.calls:
+            return f"effect not measured: {self.reason}"
+        if not self.distance:
+            return f"no effect in {plural(self.calls, 'call')} run again"
+        return f"answers differ by {self.distance:.3g} (largest value {self.scale:.3g})"
+
+
+@dataclass
 class FailedGuard:
     """A dropped guard that failed in calls which used its graph.
 
-    `source` is torch's expression of what it reads, `rule` the text of the guard, `where` FILE:LINE of the
-    code that needed it. `then` and `now` are the facts when traced and in the first call that failed.
-    `first_call` counts from 1, the call that compiled; `calls` is in how many it failed.
+    `source` is torch's expression of what it reads, `kind` torch's class of the guard, `rule` its text,
+    `where` FILE:LINE of the code that needed it. `then` and `now` are the facts when traced and in the first
+    call that failed. `first_call` counts from 1, the call that compiled; `calls` is in how many it failed.
     """
 
     source: str
@@ -109,16 +158,61 @@ class FailedGuard:
     now: InputFacts
     first_call: int
     calls: int = 1
+    effect: Effect = field(default_factory=Effect)
 
     @property
     def name(self) -> str:
         """The source as a user writes it: `payload`, `self.factor`."""
+        return _plain(self.subject)
+
+    @property
+    def subject(self) -> str:
+        """The source of the input; of a relation such as `2 <= L['x'].size()[0]` its first tensor."""
+        sized = _SIZED.search(self.source) if self.kind == SHAPE else None
+        return sized[0] if sized else self.source
+
+    @property
+    def restored_by(self) -> str:
+        """The name that puts this guard back: its source, or SHAPE_ENV for all relations of sizes."""
+        return SHAPE if self.kind == SHAPE else self.source
+
+    @property
+    def counts(self) -> bool:
+        """True if the failure decides: by what it is about, unless the effect was measured and is none.
+
+        A guard that is only shown counts where an effect was measured.
+        """
+        match self.guard_class:
+            case GuardClass.DECIDES:
+                return not self.effect.is_none
+            case GuardClass.SHOWN:
+                return self.effect.distance > 0
+        return False
+
+
+@dataclass
+class WatchedInput:
+    """The layout of one input of a region, when it was traced and in the calls that were looked at.
+
+    `changed` counts, for each fact that differed (presence, type, value, dtype, device, stride,
+    requires_grad, address), the calls in which it did; `now` are the facts of the first such call.
+    """
+
+    source: str
+    then: InputFacts
+    now: InputFacts | None = None
+    first_call: int = 0
+    changed: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def name(self) -> str:
+        """The source as a user writes it."""
         return _plain(self.source)
 
 
 @dataclass
 class WatchedRegion:
-    """One compiled graph: its function, its guards, and those that failed in later calls."""
+    """One compiled graph: its function, its guards, its inputs, and the guards that failed in later calls."""
 
     name: str
     where: str
@@ -129,11 +223,21 @@ class WatchedRegion:
     problem: str = ""
     """The exception of a call in which the guards could not be asked; empty for none."""
     failed: dict[tuple[str, str], FailedGuard] = field(default_factory=dict)
+    inputs: dict[str, WatchedInput] = field(default_factory=dict)
+    looked_at: int = 0
+    """Calls in which the layout of all inputs was looked at."""
 
     @property
     def decisive(self) -> list[FailedGuard]:
         """The guards that failed and decide."""
-        return [guard for guard in self.failed.values() if guard.guard_class is GuardClass.DECIDES]
+        return [guard for guard in self.failed.values() if guard.counts]
+
+    def start_again(self) -> None:
+        """Count from zero, in a process that was forked and goes on with this graph."""
+        self.calls = self.unlisted = self.looked_at = 0
+        self.failed.clear()
+        for each in self.inputs.values():
+            each.now, each.first_call, each.changed = None, 0, Counter()
 
 
 @dataclass
@@ -144,14 +248,14 @@ class WatchedRegions:
 
     @property
     def decisive(self) -> list[FailedGuard]:
-        """The guards of all regions that failed and decide; an effect was not measured."""
+        """The guards of all regions that failed and decide."""
         return [guard for region in self.regions for guard in region.decisive]
 
     def report(self) -> str:
         """Return what a stranger understands first, and the counts behind it."""
         if not self.regions:
             return "no region was compiled, so nothing was watched"
-        lines = [_sentence(region, guard) for region in self.regions for guard in region.decisive]
+        lines = [sentence(region, guard) for region in self.regions for guard in region.decisive]
         dropped = sum(sum(region.dropped.values()) for region in self.regions)
         lines.append(
             f"{plural(len(self.regions), 'region')}, "
@@ -164,11 +268,13 @@ class WatchedRegions:
         return "\n".join(lines)
 
 
-def _sentence(region: WatchedRegion, guard: FailedGuard) -> str:
+def sentence(region: WatchedRegion, guard: FailedGuard) -> str:
+    """Return one failed guard as a stranger understands it."""
     return (
         f"{region.name}: {guard.name} was {guard.then} when compiled, and {guard.now} in {guard.calls} of "
         f"{plural(region.calls, 'call')} (first in call {guard.first_call}); the guard '{guard.rule}' "
-        f"({guard.where or 'no line'}) was dropped, so the graph still computes as it was traced"
+        f"({guard.where or 'no line'}) was dropped, so the graph still computes as it was traced; "
+        f"{guard.effect}"
     )
 
 
@@ -178,8 +284,15 @@ def _table(region: WatchedRegion) -> Iterator[str]:
     for guard in region.failed.values():
         yield (
             f"    {guard.guard_class}: {guard.rule} [{guard.kind}] failed in {guard.calls}, first in call "
-            f"{guard.first_call}: then {guard.then}, now {guard.now}"
+            f"{guard.first_call}: then {guard.then}, now {guard.now}; {guard.effect}"
         )
+    for each in region.inputs.values():
+        facts = [fact for fact in each.changed if fact != "address"]  # decides in captured graphs alone
+        if facts:
+            yield (
+                f"    input {each.name}: {', '.join(facts)} differed from call {each.first_call} on; "
+                f"then {each.then}, now {each.now}"
+            )
     if region.problem:
         yield f"    the guards could not be asked in {region.problem}"
     if region.unlisted:

@@ -149,8 +149,8 @@ def _guard_facts(guard: Any) -> dict[str, Any]:  # noqa: ANN401  # a FailedGuard
     return {
         "source": guard.source, "name": guard.name, "kind": guard.kind, "rule": guard.rule,
         "where": guard.where, "class": guard.guard_class.value, "then": str(guard.then),
-        "now": str(guard.now), "first_call": guard.first_call,
-        "calls": guard.calls,
+        "now": str(guard.now), "first_call": guard.first_call, "calls": guard.calls,
+        "counts": guard.counts, "effect": str(guard.effect),
     }  # fmt: skip
 
 
@@ -200,7 +200,7 @@ def decisive_guards(processes: Sequence[WatchedProcess]) -> Iterator[tuple[Watch
     for process in processes:
         for region in process.regions.values():
             for guard in region["failed"].values():
-                if guard["class"] == "decides":
+                if guard["counts"]:
                     yield process, region, guard
 
 

@@ -11,14 +11,19 @@ keeps the dropped guards beside each graph and asks them in every later call:
         serve()
     print(watched.report())
 
-Outputs stay as they are, no other graph is built, and facts are kept, never tensors. Not seen: a replay of a
-CUDA graph, which runs no Python; a graph that was compiled outside, or loaded from a file; guards that relate
-several inputs to each other, such as two names of one tensor.
+The effect of a failed guard is measured where the region can safely be run again on copies of its inputs
+(`torch_compat.rerun`). Outputs stay as they are, no other graph is built, and facts are kept, never tensors.
+Not seen: a replay of a CUDA graph, which runs no Python; a graph that was compiled outside; guards that
+relate several inputs to each other, such as two names of one tensor.
 """
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+
+from torch import nn
 
 from deepstack_harness.compile.torch_compat.guards import (
     GONE,
@@ -29,90 +34,191 @@ from deepstack_harness.compile.torch_compat.guards import (
     Locals,
     observe_graphs,
 )
+from deepstack_harness.compile.torch_compat.rerun import CannotRerun
 from deepstack_harness.compile.watch_facts import (
     ABSENT,
     MOST_LISTED,
+    Effect,
     FailedGuard,
     GuardClass,
     InputFacts,
     OnChange,
+    WatchedInput,
     WatchedRegion,
     WatchedRegions,
     input_facts,
 )
 
 _FIRST_CALLS, _SAMPLE = 8, 64
-"""Guards on inputs are asked in every call, those on the process in the first calls and in each 64th."""
+"""Guards on inputs are asked in every call, those on the process in the first calls and in each 64th. Every
+failing guard is listed in the first calls that fail, in each 64th, and where another kind of call fails."""
+_MEASURED_CALLS = frozenset({1, 2, 4, 8, 16, 32})
+"""The effect is measured in these calls in which a guard fails, until there is one."""
+_MOST_REFUSALS = 2
+"""A region that could not be run again so often is not tried again."""
 
 
 @contextmanager
-def watch_guards(on_change: OnChange | None = None) -> Iterator[WatchedRegions]:
+def watch_guards(
+    on_change: OnChange | None = None, *, restored: Collection[str] = ()
+) -> Iterator[WatchedRegions]:
     """Watch every region that is compiled inside; gives the facts, which grow while the program runs.
 
-    `on_change` is called with each new region, and with each dropped guard that fails for the first time.
+    `on_change` is called with each new region, with each dropped guard that fails for the first time, and
+    where an effect was measured. `restored` names guards by `FailedGuard.restored_by` that are kept although
+    the program drops them: torch then compiles again where one fails.
     """
     watched = WatchedRegions()
-    with observe_graphs(lambda tree, traced: _watch(watched, on_change, tree, traced)):
+
+    def on_graph(tree: GuardTree, traced: Locals) -> Callable[[Locals], None]:
+        # Facts of everything that a guard reads, now: the traced objects are not held.
+        sources = [*(f"L[{name!r}]" for name in traced if name != "self"), *tree.sources()]
+        sources += [guard.source for guard in tree.guards if guard.source]
+        then = {source: _facts(tree, source, traced) for source in dict.fromkeys(sources)}
+        region = _region(tree, traced, then)
+        watched.regions.append(region)
+        if on_change is not None:
+            on_change(region, None)
+        return _Watch(region, tree, then, on_change or (lambda *_: None)).on_call
+
+    with observe_graphs(on_graph, restored=frozenset(restored)):
         yield watched
 
 
-def _watch(
-    watched: WatchedRegions, on_change: OnChange | None, tree: GuardTree, traced: Locals
-) -> Callable[[Locals], None]:
-    """Add a region; return what is called with the local variables of each later call."""
-    code = tree.code
+def _region(tree: GuardTree, traced: Locals, then: Mapping[str, InputFacts]) -> WatchedRegion:
+    code, owner = tree.code, traced.get("self")
+    name = code.co_qualname if owner is None else f"{type(owner).__name__}.{code.co_name}"
     kept, dropped = (
         Counter(each.kind for each in tree.guards if each.kept is keep) for keep in (True, False)
     )
     where = f"{code.co_filename}:{code.co_firstlineno}"
-    region = WatchedRegion(_region_name(tree, traced), where, kept, dropped)
-    watched.regions.append(region)
-    if on_change is not None:
-        on_change(region, None)
-    # Facts of everything that a guard reads, now: the traced objects are not held.
-    then = {source: _facts(tree, source, traced) for source in {*tree.sources(), *_sources(tree)}}
-    lines = {guard.source: guard.where for guard in tree.guards if guard.where}
+    inputs = {
+        source: WatchedInput(source, facts) for source, facts in then.items() if _is_input(source, facts)
+    }
+    return WatchedRegion(name, where, kept, dropped, inputs=inputs)
 
-    def on_call(values: Locals) -> None:
+
+class _Watch:
+    """The guards of one region, asked in every later call."""
+
+    def __init__(
+        self, region: WatchedRegion, tree: GuardTree, then: Mapping[str, InputFacts], tell: OnChange
+    ) -> None:
+        self._region, self._tree, self._then, self._tell = region, tree, then, tell
+        self._lines = {guard.source: guard.where for guard in tree.guards if guard.where}
+        self._kinds: dict[object, list[FailedGuard]] = {}
+        self._failing_calls = self._refusals = 0
+        self._refusal = ""
+
+    def on_call(self, values: Locals) -> None:
+        """Ask the guards for the local variables of a call."""
+        region = self._region
         try:
-            ask(values)
+            region.calls += 1
+            self._ask(values)
         except Exception as error:  # noqa: BLE001  # a watch must not end the program that it watches
             region.problem = f"call {region.calls}: {type(error).__name__}: {error}"
-            if on_change is not None:
-                on_change(region, None)
+            self._tell(region, None)
 
-    def ask(values: Locals) -> None:
-        region.calls += 1
-        whole = region.calls <= _FIRST_CALLS or region.calls % _SAMPLE == 0
-        if not tree.is_unguarded or tree.holds(values, inputs=not whole):
+    def _ask(self, values: Locals) -> None:
+        tree, calls = self._tree, self._region.calls
+        sampled = calls <= _FIRST_CALLS or calls % _SAMPLE == 0
+        if sampled:
+            self._look_at_inputs(values)
+        if not tree.is_unguarded:
             return
-        for leaf in tree.failing(values):
-            now = _facts(tree, leaf.source, values)
-            guard = _note(region, leaf, lines.get(leaf.source, ""), then.get(leaf.source, ABSENT), now)
-            if guard is not None and on_change is not None:
-                on_change(region, guard)
+        of_inputs = tree.holds(values, inputs=True)
+        if not of_inputs or (sampled and not tree.holds(values)):
+            self._on_failure(values, of_inputs=not of_inputs)
 
-    return on_call
+    def _on_failure(self, values: Locals, *, of_inputs: bool) -> None:
+        """Count the guards that fail; to list them takes milliseconds, so it is done once a kind of call."""
+        self._failing_calls += 1
+        kind = (self._tree.first_failing(values, inputs=of_inputs), *_kind(values))
+        known = self._kinds.get(kind)
+        if known is None or self._failing_calls <= _FIRST_CALLS or self._failing_calls % _SAMPLE == 0:
+            if known is None and self._region.calls > _FIRST_CALLS:
+                self._look_at_inputs(values)
+            failing = self._kinds[kind] = list(self._listed(values))
+        else:
+            failing = known
+            for guard in failing:
+                guard.calls += 1
+        if any(not guard.effect.distance and guard.calls in _MEASURED_CALLS for guard in failing):
+            self._measure(values, failing)
+
+    def _listed(self, values: Locals) -> Iterator[FailedGuard]:
+        for leaf in self._tree.failing(values):
+            guard = self._note(leaf, values)
+            if guard is not None:
+                yield guard
+
+    def _note(self, leaf: FailedLeaf, values: Locals) -> FailedGuard | None:
+        """Return the failed guard of a leaf, one failure later; None where too many are listed."""
+        region, key = self._region, (leaf.source, leaf.kind)
+        if key in region.failed:
+            region.failed[key].calls += 1
+            return region.failed[key]
+        if len(region.failed) >= MOST_LISTED:
+            region.unlisted += 1
+            return None
+        guard = FailedGuard(
+            leaf.source, leaf.kind, leaf.text, self._lines.get(leaf.source, ""), GuardClass.SHOWN,
+            ABSENT, ABSENT, region.calls,
+        )  # fmt: skip
+        guard.then = self._then.get(guard.subject, ABSENT)
+        guard.now = _facts(self._tree, guard.subject, values)
+        guard.guard_class = guard_class(leaf, guard.then, guard.now)
+        region.failed[key] = guard
+        self._tell(region, guard)
+        return guard
+
+    def _look_at_inputs(self, values: Locals) -> None:
+        region = self._region
+        region.looked_at += 1
+        for each in region.inputs.values():
+            now = _facts(self._tree, each.source, values)
+            differing = each.then.differing(now)
+            each.changed.update(differing)
+            if differing and each.now is None:
+                each.now, each.first_call = now, region.calls
+
+    def _measure(self, values: Locals, failing: Iterable[FailedGuard]) -> None:
+        """Run this call again on copies; guards that decide have its effect before those that are shown."""
+        decide = [guard for guard in failing if guard.guard_class is GuardClass.DECIDES]
+        effect = self._effect(values, decide or failing)
+        for guard in decide if decide and effect.distance else failing:
+            before = guard.effect
+            if not before.distance and (effect.calls or not before.calls):
+                guard.effect = replace(effect, calls=before.calls + effect.calls)
+                self._tell(self._region, guard)
+
+    def _effect(self, values: Locals, failing: Iterable[FailedGuard]) -> Effect:
+        if self._refusals >= _MOST_REFUSALS:
+            return Effect(reason=self._refusal)
+        try:
+            apart = self._tree.difference(values)
+        except CannotRerun as refused:
+            self._refusals += 1
+            self._refusal = str(refused)
+            return Effect(reason=self._refusal)
+        if not apart.matters and not self._tree.is_interpreted and any(map(_is_of_layout, failing)):
+            return Effect(
+                reason="its compiled kernels are for another dtype, device or stride, and are not run again"
+            )
+        return Effect(1, apart.distance if apart.matters else 0.0, apart.scale, "")
 
 
-def _sources(tree: GuardTree) -> Iterator[str]:
-    return (guard.source for guard in tree.guards if guard.source)
+def _is_of_layout(guard: FailedGuard) -> bool:
+    """Return True for a failed guard on the layout of a tensor, which kernels may be made for."""
+    return guard.kind == "TENSOR_MATCH" and guard.guard_class is GuardClass.DECIDES
 
 
-def _note(
-    region: WatchedRegion, leaf: FailedLeaf, where: str, then: InputFacts, now: InputFacts
-) -> FailedGuard | None:
-    """Count a failure; return the guard where it is its first one."""
-    key = (leaf.source, leaf.kind)
-    if key in region.failed:
-        region.failed[key].calls += 1
-        return None
-    if len(region.failed) >= MOST_LISTED:
-        region.unlisted += 1
-        return None
-    found = guard_class(leaf, then, now)
-    region.failed[key] = FailedGuard(leaf.source, leaf.kind, leaf.text, where, found, then, now, region.calls)
-    return region.failed[key]
+def _kind(values: Locals) -> Iterator[InputFacts]:
+    """Yield the facts of the arguments in which calls of one kind agree: not their sizes and addresses."""
+    for value in values.values():
+        if not isinstance(value, nn.Module):
+            yield replace(input_facts(value), shape=(), stride=(), address=0)
 
 
 def _facts(tree: GuardTree, source: str, values: Locals) -> InputFacts:
@@ -122,25 +228,27 @@ def _facts(tree: GuardTree, source: str, values: Locals) -> InputFacts:
         return ABSENT
 
 
-def _region_name(tree: GuardTree, traced: Locals) -> str:
-    owner = traced.get("self")
-    name = tree.code.co_name
-    return f"{type(owner).__name__}.{name}" if owner is not None else tree.code.co_qualname
-
-
 # Guards about the state of the process, not about an input.
 _STATE = frozenset({"GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "DUAL_LEVEL_MATCH"})
 # Module modes and hooks: the graph was traced for them, and is right for a program that does not use them.
-_SHOWN_NAMES = ("training", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_IDENTITY = frozenset({"ID_MATCH", "WEAKREF_ALIVE", "DICT_VERSION", "OBJECT_ALIASING", "NO_TENSOR_ALIASING"})
-_LAYOUT = ("kind", "dtype", "device")
+_SHOWN_NAMES = re.compile(r"(?:\.|\[')(?:training|_\w*hooks\w*)(?:'\])?(?!\w)")
+# Dictionaries of modules, whose members are inputs by themselves, and names that Dynamo makes.
+_INTERNAL = re.compile(r"(?:\.|\[')(?:__dict__|_modules|_parameters|_buffers|__\w+__)(?:'\])?$|__import_|^L$")
+_IDENTITY = frozenset({"ID_MATCH", "DICT_VERSION", "OBJECT_ALIASING", "NO_TENSOR_ALIASING"})
+_LAYOUT = ("kind", "subclass", "dtype", "device")
+
+
+def _is_input(source: str, facts: InputFacts) -> bool:
+    """Return True for data that a graph read, False for code, modules and hooks."""
+    is_data = facts.kind in {"None", "tensor"} or bool(facts.value)
+    return is_data and not _SHOWN_NAMES.search(source) and not _INTERNAL.search(source)
 
 
 def guard_class(leaf: FailedLeaf, then: InputFacts, now: InputFacts) -> GuardClass:
     """Return whether a failed guard decides, by its kind and by what differs between both calls."""
-    if leaf.kind == GONE:
+    if leaf.kind in {GONE, "WEAKREF_ALIVE"}:
         return GuardClass.NOT_ASKED
-    if leaf.kind in _STATE or leaf.source in {"", "L"} or any(name in leaf.source for name in _SHOWN_NAMES):
+    if leaf.kind in _STATE or leaf.source in {"", "L"} or _SHOWN_NAMES.search(leaf.source):
         return GuardClass.SHOWN
     if leaf.kind == SHAPE:
         return GuardClass.SHOWN if leaf.specialised else GuardClass.DECIDES
@@ -162,3 +270,11 @@ def _fits(wanted: tuple[int | None, ...] | None, found: tuple[int, ...]) -> bool
     return len(wanted) == len(found) and all(
         want is None or want == have for want, have in zip(wanted, found, strict=True)
     )
+
+
+def _plain(source: str) -> str:
+    """Return a source as a user writes it: `L['self'].factor` is `self.factor`."""
+    for prefix in ("L['", "G['"):
+        if source.startswith(prefix):
+            return source.removeprefix(prefix).replace("']", "", 1)
+    return source

@@ -12,14 +12,17 @@ a clone, which takes our guard along. `AOTCompiledFunction` asks no guard after 
 
 import inspect
 import re
+import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
+
+from deepstack_harness.compile.torch_compat.rerun import CannotRerun, Difference, GraphCopies, TracedRegion
 
 Locals = Mapping[str, Any]
 """Local variables of a frame by name, the arguments of the compiled function among them."""
@@ -75,11 +78,16 @@ class GuardTree:
         code: CodeType,
         guards: Sequence[BuiltGuard],
         scope: Locals,
+        region: TracedRegion | None = None,
     ) -> None:
+        from torch._dynamo.eval_frame import _is_skip_guard_eval_unsafe_stance
         from torch._dynamo.guards import _get_closure_vars
 
         self._whole, self._inputs = whole, inputs
         self._names, self._scope = dict(_get_closure_vars()), scope
+        self._stance_skips_guards = _is_skip_guard_eval_unsafe_stance
+        self._region = region
+        self._expressions: dict[str, CodeType] = {}
         self.code = code
         self.guards = tuple(guards)
         self._drops = not all(guard.kept for guard in guards)
@@ -87,15 +95,30 @@ class GuardTree:
     @property
     def is_unguarded(self) -> bool:
         """True where a call uses the graph without all guards: some were dropped, or none is asked now."""
-        from torch._dynamo.eval_frame import _is_skip_guard_eval_unsafe_stance
+        return self._drops or self._stance_skips_guards()
 
-        return self._drops or _is_skip_guard_eval_unsafe_stance()
+    @property
+    def is_interpreted(self) -> bool:
+        """True where the backend runs the traced graph itself, so that no kernel was made for a layout."""
+        return self._region is not None and self._region.interpreted
 
     def holds(self, values: Locals, *, inputs: bool = False) -> bool:
         """Return whether every guard holds for these local variables, or every guard on inputs."""
         manager = self._inputs if inputs else self._whole
         with torch._C._EnableTorchFunction():  # off while guards are checked, which is a guard by itself
             return bool(manager.check(values))
+
+    def first_failing(self, values: Locals, *, inputs: bool = False) -> tuple[str, ...]:
+        """Return torch's text of the first guard that does not hold; empty where all hold."""
+        manager = self._inputs if inputs else self._whole
+        with torch._C._EnableTorchFunction():
+            return tuple(manager.check_verbose(values).verbose_code_parts)
+
+    def difference(self, values: Locals) -> Difference:
+        """Run the region again on copies, as written and as traced; raises `CannotRerun`."""
+        if self._region is None:
+            raise CannotRerun(f"torch {torch.__version__} does not give the traced code")
+        return self._region.difference(dict(values))
 
     def sources(self) -> Iterator[str]:
         """Yield the expression of each node of the whole tree."""
@@ -104,7 +127,9 @@ class GuardTree:
 
     def read(self, source: str, values: Locals) -> object:
         """Return the value of a source expression such as `L['self'].factor`; raises what reading raises."""
-        return eval(source, self._names, {**self._scope, "L": values})  # torch's own text
+        if source not in self._expressions:
+            self._expressions[source] = compile(source, "<guard>", "eval")
+        return eval(self._expressions[source], self._names, {**self._scope, "L": values})  # torch's own text
 
     def failing(self, values: Locals) -> Iterator[FailedLeaf]:
         """Yield every leaf of the whole tree that does not hold; torch itself stops at the first one.
@@ -180,31 +205,37 @@ def _listed(name: str, text: str) -> tuple[int | None, ...] | None:
 
 
 @contextmanager
-def observe_graphs(on_graph: Callable[[GuardTree, Locals], OnCall]) -> Iterator[None]:
+def observe_graphs(
+    on_graph: Callable[[GuardTree, Locals], OnCall], *, restored: Collection[str] = ()
+) -> Iterator[None]:
     """Call `on_graph` with the guards of each graph that is built inside, and what it returns in each call.
 
     `on_graph` gets the tree and the local variables that were traced. What it returns is called with the
-    local variables of every later call that uses the graph, until the context ends.
+    local variables of every later call that uses the graph, until the context ends. Guards whose source is
+    in `restored` are kept although the program drops them; SHAPE_ENV names all relations of sizes.
     """
     from torch._dynamo.aot_compile import AOTCompiledFunction
     from torch._dynamo.guards import CheckFunctionManager
+    from torch._dynamo.output_graph import OutputGraph
 
     build, call_saved = CheckFunctionManager.__init__, AOTCompiledFunction.__call__
+    call_backend = OutputGraph.call_user_compiler
     signature = inspect.signature(build)
-    asking = _Asking()
+    asking, copies = _Asking(), GraphCopies()
     callbacks: dict[int, Callable[[Locals], bool]] = {}
 
     def build_and_keep(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         bound = signature.bind(self, *args, **kwargs)
         # A tree that is being checked cannot be asked (it holds a lock): a filter lets Dynamo build two.
-        keeping = _Keeping(bound.arguments.get("guard_filter_fn") or _keep_all)
+        keeping = _Keeping(bound.arguments.get("guard_filter_fn") or _keep_all, restored)
         bound.arguments["guard_filter_fn"] = keeping
         build(*bound.args, **bound.kwargs)
         graph = bound.arguments["output_graph"]
         if graph is None or keeping.manager is None or not asking.active:
             return
         code, scope = bound.arguments["f_code"], {"G": graph.global_scope}
-        tree = GuardTree(keeping.manager, keeping.inputs, code, keeping.guards, scope)
+        region = copies.take(code, _caller(inspect.currentframe()), graph.global_scope)
+        tree = GuardTree(keeping.manager, keeping.inputs, code, keeping.guards, scope, region)
         on_call = asking.once(on_graph(tree, dict(graph.local_scope)))
         callbacks[id(self.guard_manager)] = on_call
         self.guard_manager.root.add_epilogue_lambda_guard(on_call, ["watched"], None)
@@ -218,12 +249,24 @@ def observe_graphs(on_graph: Callable[[GuardTree, Locals], OnCall]) -> Iterator[
 
     CheckFunctionManager.__init__ = build_and_keep  # type: ignore[method-assign]
     AOTCompiledFunction.__call__ = call_and_ask  # type: ignore[method-assign]
+    OutputGraph.call_user_compiler = copies.around(call_backend)  # type: ignore[method-assign]
     try:
         yield
     finally:
         asking.active = False  # our guards stay in the trees, and hold
         CheckFunctionManager.__init__ = build  # type: ignore[method-assign]
         AOTCompiledFunction.__call__ = call_saved  # type: ignore[method-assign]
+        OutputGraph.call_user_compiler = call_backend  # type: ignore[method-assign]
+
+
+def _caller(frame: FrameType | None) -> object:
+    """Return the object whose method called; a watch inside a watch lies between."""
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if owner is not None and hasattr(owner, "bytecode"):
+            return owner
+        frame = frame.f_back if frame.f_code.co_name == "build_and_keep" else None
+    return None
 
 
 class _Asking:
@@ -231,18 +274,19 @@ class _Asking:
 
     def __init__(self) -> None:
         self.active = True
-        self._inside = False
+        self._inside = threading.local()
 
     def once(self, on_call: OnCall) -> Callable[[Locals], bool]:
         """Return a guard that always holds, and calls `on_call` with the local variables."""
 
         def hold(values: Locals) -> bool:
-            if self.active and not self._inside and not torch.compiler.is_compiling():
-                self._inside = True
+            inside = getattr(self._inside, "call", False)
+            if self.active and not inside and not torch.compiler.is_compiling():
+                self._inside.call = True
                 try:
                     on_call(values)
                 finally:
-                    self._inside = False
+                    self._inside.call = False
             return True
 
         return hold
@@ -255,18 +299,28 @@ def _keep_all(entries: Sequence[Any]) -> list[bool]:
 class _Keeping:
     """A `guard_filter_fn` that drops what another one drops, and keeps the tree of all guards."""
 
-    def __init__(self, inner: Callable[[Sequence[Any]], Sequence[bool]]) -> None:
-        self._inner = inner
+    def __init__(
+        self,
+        inner: Callable[[Sequence[Any]], Sequence[bool]],
+        restored: Collection[str],
+    ) -> None:
+        self._inner, self._restored = inner, restored
         self.manager: Any = None
         self.inputs: Any = None
         self.guards: list[BuiltGuard] = []
 
     def __call__(self, entries: Sequence[Any]) -> Sequence[bool]:
-        kept = self._inner(entries)
-        frame = inspect.currentframe()
-        caller = frame.f_back if frame else None
-        self.manager = caller.f_locals.get("guard_manager") if caller else None
-        if caller is not None and self.manager is not None:
+        guards = [entry.orig_guard for entry in entries]
+        kept = [
+            keep or bool({guard.name or None, guard.create_fn_name()} & set(self._restored))
+            for keep, guard in zip(self._inner(entries), guards, strict=True)
+        ]
+        caller = inspect.currentframe()
+        while caller is not None and "guard_manager" not in caller.f_locals:
+            # Between this frame and torch's lie the filters of other watches.
+            caller = caller.f_back if isinstance(caller.f_locals.get("self"), _Keeping) else None
+        self.manager = caller.f_locals["guard_manager"] if caller else None
+        if caller is not None:
             self.inputs = _build_inputs(caller.f_locals)
             for manager in (self.manager, self.inputs):
                 manager.finalize()

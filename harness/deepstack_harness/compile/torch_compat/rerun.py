@@ -1,0 +1,385 @@
+"""Run a region again on copies of its inputs: as it was written, and as it was traced.
+
+Both runs use eager kernels, so that they differ where the traced graph computes something else, and not by
+the rounding of a compiler. The traced run calls the bytecode that Dynamo made, with each compiled function
+replaced by its graph. It does not execute compiled kernels: of an input with another dtype or stride than
+the traced one they may read other memory, which this comparison does not show.
+
+A region is run again only where nothing but the copies can change. A dispatch mode looks at each operator
+before it runs, and refuses collectives, operators outside torch itself (they may keep state, as attention
+over a KV cache does), and writes into a tensor that is not a copy. Objects that are no tensors are copied
+too. Not seen: functions of an extension that are no operators of torch, and effects of Python outside the
+inputs, such as a request that is sent.
+
+Read in torch 2.13: `DynamoOutput.bytecode`, `GraphCaptureOutput.bytecode`, `gm.meta["backend_id"]`, which is
+the name of the compiled function in the bytecode.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from typing_extensions import override
+
+Locals = Mapping[str, Any]
+_ROUNDINGS = 8
+"""Differences of as many roundings of the largest value are none: an operator may choose another kernel."""
+_LARGEST = 1 << 30
+"""Bytes of inputs that are copied at most."""
+_OPERATORS = frozenset({"aten", "prim", "prims"})
+_RESUMES = "__resume_at"
+"""Dynamo's name for the rest of a function behind a graph break."""
+
+
+class CannotRerun(Exception):
+    """A region cannot be run again without changing what the program computes; the text says why."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference between the outputs of both runs.
+
+    `distance` is absolute, infinite for outputs of other shapes or a run that raises; `scale` is the largest
+    absolute value of the uncompiled output, and `limit` is the distance that rounding explains.
+    """
+
+    distance: float
+    scale: float
+    limit: float
+
+    @property
+    def matters(self) -> bool:
+        """True if rounding does not explain the distance."""
+        return not self.distance <= self.limit
+
+
+@dataclass(frozen=True)
+class TracedRegion:
+    """The code of a region, the bytecode that Dynamo made of it, and the traced graphs by name.
+
+    `interpreted` is True where the backend runs the traced graph itself, as the backend `eager` does.
+    """
+
+    code: CodeType
+    bytecode: CodeType
+    graphs: Mapping[str, fx.GraphModule]
+    scope: Mapping[str, Any]
+    interpreted: bool
+
+    def difference(self, values: Locals) -> Difference:
+        """Return how far the traced region is from the code as written, for these local variables.
+
+        Raises `CannotRerun` where it is not safe, or where the uncompiled code raises.
+        """
+        self._refuse_unsafe(values)
+        with _isolated():
+            written = self._run(self.code, self.scope, values, "the uncompiled code")
+            try:
+                traced = self._run(self.bytecode, {**self.scope, **self._calls()}, values, "the traced graph")
+            except _TracedCodeError:
+                return Difference(math.inf, 0.0, 0.0)
+        return _difference(written, traced)
+
+    def _refuse_unsafe(self, values: Locals) -> None:
+        if any(name.startswith(_RESUMES) for name in self.bytecode.co_names):
+            raise CannotRerun("the graph is broken, and its rest would run too")
+        if not self._graphs():
+            raise CannotRerun("the traced graph is not known")
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise CannotRerun("a CUDA graph is being captured")
+        for graph in self.graphs.values():
+            for node in graph.graph.nodes:
+                if "triton_kernel_wrapper" in str(node.target):
+                    raise CannotRerun("it launches a Triton kernel of its own, which may write anywhere")
+        if any(_has_hooks(value) for value in values.values()):
+            raise CannotRerun("hooks of its modules would run again")
+
+    def _graphs(self) -> Mapping[str, fx.GraphModule]:
+        return {name: graph for name, graph in self.graphs.items() if name in self.bytecode.co_names}
+
+    def _calls(self) -> Mapping[str, Callable[..., Any]]:
+        # A call of the module itself would print a traceback where the graph raises.
+        return {name: graph.forward for name, graph in self._graphs().items()}
+
+    def _run(self, code: CodeType, scope: Mapping[str, Any], values: Locals, who: str) -> list[Tensor]:
+        torch.manual_seed(0)
+        copies, storages = _copied({**_containers(code, scope), **values})
+        own = {**scope, **{name: copies[name] for name in _containers(code, scope)}}
+        cells = tuple(CellType(copies[name]) for name in code.co_freevars)
+        function = FunctionType(code, own, code.co_name, None, cells)
+        positional, named = _arguments(code, copies)
+        try:
+            with _OnCopiesAlone(storages):
+                output = function(*positional, **named)
+        except CannotRerun:
+            raise
+        except Exception as error:  # user code may raise anything
+            if code is self.bytecode:
+                raise _TracedCodeError from error
+            raise CannotRerun(f"{who} raises {type(error).__name__}") from error
+        return [leaf if isinstance(leaf, Tensor) else torch.tensor(leaf) for leaf in _comparable(output)]
+
+
+class _TracedCodeError(Exception):
+    """The traced code raised, where the code as written did not."""
+
+
+def copy_of_graph(module: fx.GraphModule) -> fx.GraphModule:
+    """Return the traced graph, which a backend may change, without the examples that it was traced with."""
+    graph = copy.deepcopy(module.graph)
+    for node in graph.nodes:
+        node.meta.clear()
+    return fx.GraphModule(module, graph)
+
+
+@contextmanager
+def _isolated() -> Iterator[None]:
+    """Compile nothing, draw the same random numbers in both runs, and leave the generators as they were."""
+    compiling = torch.compiler._is_compiling_flag
+    with ExitStack() as stack:
+        stack.enter_context(torch._C._EnableTorchFunction())  # off while guards are checked
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        devices = [torch.cuda.current_device()] if _cuda_is_used() else []
+        stack.enter_context(torch.random.fork_rng(devices=devices))
+        torch.compiler._is_compiling_flag = True  # code may ask, and the trace was told yes
+        try:
+            yield
+        finally:
+            torch.compiler._is_compiling_flag = compiling
+
+
+def _cuda_is_used() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _has_hooks(value: object) -> bool:
+    modules = value.modules() if isinstance(value, nn.Module) else ()
+    return any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+
+
+def _containers(code: CodeType, scope: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mutable containers among the globals that a code names: it may write into them."""
+    return {
+        name: scope[name]
+        for name in code.co_names
+        if isinstance(scope.get(name), dict | list | set) and not name.startswith("__")
+    }
+
+
+def _arguments(code: CodeType, values: Locals) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a call, from the local variables at its start."""
+    count, keywords = code.co_argcount, code.co_kwonlyargcount
+    names, flags = code.co_varnames, code.co_flags
+    try:
+        positional = [values[name] for name in names[:count]]
+        named = {name: values[name] for name in names[count : count + keywords]}
+        rest = count + keywords
+        if flags & 0x04:  # CO_VARARGS
+            positional += values[names[rest]]
+            rest += 1
+        if flags & 0x08:  # CO_VARKEYWORDS
+            named |= values[names[rest]]
+    except KeyError as error:
+        raise CannotRerun(f"the argument {error} is not known") from None
+    return positional, named
+
+
+def _copied(values: Locals) -> tuple[dict[str, Any], set[int]]:
+    """Return copies of the values, with the tensors of modules shared, and the storages that are copies."""
+    shared: dict[int, Any] = {}
+    for value in values.values():
+        _share(value, shared)
+    clones = _Clones()
+    memo: dict[int, Any] = dict(shared)
+    for tensor in _loose_tensors(values, set(shared)):
+        memo[id(tensor)] = clones.of(tensor)
+    try:
+        return copy.deepcopy(dict(values), memo), clones.storages
+    except Exception as error:  # an object of the program that cannot be copied
+        raise CannotRerun(f"its inputs cannot be copied: {type(error).__name__}: {error}"[:200]) from error
+
+
+def _share(value: object, shared: dict[int, Any]) -> None:
+    """Note every tensor that a module holds, as parameter, buffer or in an attribute."""
+    if not isinstance(value, nn.Module):
+        return
+    for module in value.modules():
+        for tensor in _loose_tensors(vars(module), set()):
+            shared[id(tensor)] = tensor
+
+
+def _loose_tensors(value: object, known: set[int]) -> Iterator[Tensor]:
+    """Yield the tensors in containers and in attributes of plain objects, each once."""
+    seen, stack = set(known), [value]
+    while stack:
+        item = stack.pop()
+        if id(item) in seen or isinstance(item, str | bytes | int | float | type | CodeType | FunctionType):
+            continue
+        seen.add(id(item))
+        if isinstance(item, Tensor):
+            yield item
+        elif isinstance(item, Mapping):
+            stack += item.values()
+        elif isinstance(item, list | tuple | set | frozenset):
+            stack += item
+        elif not isinstance(item, nn.Module) and hasattr(item, "__dict__"):
+            stack += vars(item).values()
+
+
+class _Clones:
+    """Copies of tensors. Those that share a storage have copies that share one."""
+
+    def __init__(self) -> None:
+        self.storages: set[int] = set()
+        self._copies: dict[int, torch.UntypedStorage] = {}
+        self._bytes = 0
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of the same class, values, shape, dtype, device and strides."""
+        if type(tensor) is not nn.Parameter and hasattr(tensor, "__tensor_flatten__"):
+            raise CannotRerun(f"its input of class {type(tensor).__name__} has tensors inside")
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            raise CannotRerun(f"its input is a tensor of layout {tensor.layout}")
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._copies:
+            self._bytes += storage.nbytes()
+            if self._bytes > _LARGEST:
+                raise CannotRerun(f"its inputs have more than {_LARGEST >> 30} GiB")
+            self._copies[storage._cdata] = storage.clone()  # type: ignore[no-untyped-call]
+        made = self._copies[storage._cdata]
+        self.storages.add(made._cdata)
+        inference = tensor.is_inference()
+        with torch.inference_mode(inference), torch.no_grad():
+            clone = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            clone.set_(made, tensor.storage_offset(), tensor.shape, tensor.stride())
+            if type(tensor) is nn.Parameter:
+                return nn.Parameter(clone, requires_grad=tensor.requires_grad)
+            if type(tensor) is not Tensor:
+                clone = clone.as_subclass(type(tensor))
+        return clone if inference else clone.requires_grad_(tensor.requires_grad)
+
+
+class _OnCopiesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Mode that refuses each operator that could change something outside the copies, before it runs."""
+
+    def __init__(self, storages: set[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._writable = set(storages)
+
+    @override
+    def __torch_dispatch__(
+        self,
+        func: OpOverload[..., Any],
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = dict(kwargs or {})
+        if "c10d" in func.namespace:
+            raise CannotRerun(f"it runs a collective, {func}")
+        if func.namespace not in _OPERATORS:
+            raise CannotRerun(f"it runs {func}, which is not torch's own and may keep state")
+        inside = set(map(_storage, _tensors((args, named))))
+        for tensor in _written(func, args, named):
+            if _storage(tensor) not in self._writable:
+                raise CannotRerun(f"it writes into a tensor that is no argument ({func})")
+        out = func(*args, **named)
+        self._writable.update(key for key in map(_storage, _tensors(out)) if key not in inside)
+        return out
+
+
+def _written(func: OpOverload[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Iterator[Tensor]:
+    """Yield the tensors that an operator writes into."""
+    arguments = func._schema.arguments
+    bound = {argument.name: value for argument, value in zip(arguments, args, strict=False)} | dict(named)
+    # Batch norm in training writes its running statistics, which its schema does not say.
+    if "batch_norm" in str(func) and bound.get("training", bound.get("train")):
+        yield from _tensors([bound.get("running_mean"), bound.get("running_var")])
+    for argument in arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from _tensors(bound.get(argument.name))
+
+
+def _tensors(tree: object) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _comparable(output: object) -> Iterator[Any]:
+    """Yield tensors and numbers of an output, also inside objects such as a model's output class."""
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, Tensor | bool | int | float):
+            yield leaf
+        elif hasattr(leaf, "__dict__") and not isinstance(leaf, nn.Module):
+            yield from _loose_tensors(vars(leaf), set())
+
+
+def _difference(written: Sequence[Tensor], traced: Sequence[Tensor]) -> Difference:
+    if not written:
+        raise CannotRerun("its output has no tensor")
+    if [each.shape for each in written] != [each.shape for each in traced]:
+        return Difference(math.inf, 0.0, 0.0)
+    worst = Difference(0.0, 0.0, 0.0)
+    for one, other in zip(written, traced, strict=True):
+        if not one.numel():
+            continue
+        dtype = one.dtype
+        a, b = (each.detach().to(_WIDEST[each.is_complex()]) for each in (one, other))
+        apart = torch.where((a == b) | (a.isnan() & b.isnan()), torch.zeros_like(a), (a - b)).abs()
+        scale, distance = (
+            float(each.nan_to_num(0.0, math.inf, -math.inf).abs().max()) for each in (a, apart)
+        )
+        if bool(apart.isnan().any()):
+            distance = math.inf
+        rounding = torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
+        found = Difference(distance, scale, _ROUNDINGS * rounding * scale)
+        if found.distance - found.limit > worst.distance - worst.limit or not worst.scale:
+            worst = found
+    return worst
+
+
+_WIDEST: dict[bool, torch.dtype] = {False: torch.float64, True: torch.complex128}
+
+
+class GraphCopies:
+    """Copies of the graphs that are handed to a backend, until the bytecode that calls them is known."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[str, tuple[fx.GraphModule, bool]] = {}
+
+    def around(self, call_backend: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `OutputGraph.call_user_compiler` with a copy made before."""
+
+        def call_and_copy(output_graph: object, module: fx.GraphModule, inputs: list[Tensor]) -> object:
+            name = str(module.meta.get("backend_id"))
+            graph = copy_of_graph(module)
+            compiled = call_backend(output_graph, module, inputs)
+            self._graphs[name] = graph, getattr(compiled, "__self__", None) is module
+            return compiled
+
+        return call_and_copy
+
+    def take(self, code: CodeType, owner: object, scope: Mapping[str, Any]) -> TracedRegion | None:
+        """Return the region of a code; `owner` is the caller that has its bytecode, if this torch has one."""
+        bytecode = getattr(owner, "bytecode", None)
+        if not isinstance(bytecode, CodeType):
+            return None
+        taken = {name: self._graphs.pop(name) for name in bytecode.co_names if name in self._graphs}
+        # A capture for a saved artifact hands its graph to the backend later.
+        later = type(owner).__name__ == "GraphCaptureOutput"
+        interpreted = not later and all(is_run for _, is_run in taken.values())
+        return TracedRegion(
+            code, bytecode, {name: graph for name, (graph, _) in taken.items()}, scope, interpreted
+        )
