@@ -153,7 +153,7 @@ def test_an_order_that_was_read_gives_way_to_a_recorded_one_that_is_like_it() ->
     both = (*RECORDED.live, *RECORDED.replayed)
     covered = [one for one in read if one.covered]
     assert [one for one in read if one not in both] == covered
-    assert len(covered) == 2
+    assert len(covered) == 3
     seen = [(one.setting, shape_of(one.trace)) for one in both if one.evidence is not Evidence.READ]
     for one in covered:
         settings = {one.setting, *(other.text for other in one.others)}

@@ -66,7 +66,7 @@ class Qwen3VLForConditionalGeneration(SupportsNothing):
         if not multimodal_embeddings:
             return text
         main = [rows[:, : self.width] for rows in multimodal_embeddings]
-        self._set_deepstack_input_embeds(multimodal_embeddings[0][:, self.width :])
+        self._set_deepstack_input_embeds(torch.cat(tuple(multimodal_embeddings))[:, self.width :])
         return super().embed_input_ids(input_ids, multimodal_embeddings=main, is_multimodal=is_multimodal)
 
     def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, **kwargs):

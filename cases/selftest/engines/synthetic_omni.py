@@ -74,8 +74,10 @@ def embed_input_ids(self, input_ids, multimodal_embeddings=None, *, is_multimoda
     width = self.config.text_config.hidden_size
     main = [rows[:, :width] for rows in multimodal_embeddings]
     out = super().embed_input_ids(input_ids, multimodal_embeddings=main, is_multimodal=is_multimodal)
-    for rows in multimodal_embeddings:
-        levels = rows.view(rows.size(0), self.depth + 1, -1)[:, 1:].permute(1, 0, 2)
+    if multimodal_embeddings:
+        levels = out.new_zeros(self.depth, out.size(0), width)
+        rows = torch.cat(tuple(multimodal_embeddings))
+        levels[:, is_multimodal] = rows.view(rows.size(0), self.depth + 1, -1)[:, 1:].permute(1, 0, 2)
         self._set_deepstack_input_embeds(levels)
     return out
 """

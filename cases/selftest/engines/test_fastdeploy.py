@@ -42,7 +42,7 @@ def test_stale_rows_are_counted_and_placed(stale: Standing) -> None:
     assert row.where is not None
     assert row.where.startswith(f"{MODEL}:")
     assert row.reach == "unknown"
-    assert row.detail.endswith("2 orders of the engine tried")
+    assert row.detail.endswith("3 orders of the engine tried")
 
 
 def test_a_buffer_that_refuses_and_zeroes_keeps_every_rule(tmp_path: Path) -> None:

@@ -32,27 +32,33 @@ _VERBS = {Rule.R3: "set", Rule.R4: "set", Rule.R5: "clear"}
 """Calls that break a rule, by the method that does them; all other rules are about the answers of get."""
 _Statement = ast.ClassDef | ast.FunctionDef
 """A class, or a function that splits a payload over ranks."""
-_FORWARD = ("forward", "embed_input_ids")
-"""Methods of a class that keeps its payload without get, set and clear."""
+_FORWARD_FIRST = ("forward", "embed_input_ids")
+_EMBED_FIRST = ("embed_input_ids", "forward")
+"""Methods of a class that the engine calls: one sets a payload, the other one gets and clears it."""
 
 
 def located(standing: Standing, source: Source, audited: AuditedClass) -> Standing:
     """Return the standing with `MEMBER:FIRST-LAST` in the rows of broken rules.
 
-    The lines are those of the class's own method that the rule is about; where it inherits that method they
-    are those of the class.
+    The lines are those of the class's own method that the rule is about, or of its `forward` where its
+    methods keep the rule; where it inherits that method they are those of the class.
     """
     statement = _statement(source, audited)
-    rows = (_with_place(row, audited, statement) if row.verdict in BROKEN else row for row in standing.rows)
+
+    def placed(row: Row) -> Row:
+        in_forward = (row.regime, row.rule) in standing.in_forward
+        return _with_place(row, audited, statement, in_forward=in_forward)
+
+    rows = (placed(row) if row.verdict in BROKEN else row for row in standing.rows)
     return replace(standing, rows=tuple(rows))
 
 
-def _with_place(row: Row, audited: AuditedClass, statement: _Statement | None) -> Row:
+def _with_place(row: Row, audited: AuditedClass, statement: _Statement | None, *, in_forward: bool) -> Row:
     if row.regime is Regime.CAPTURED and audited.replayed_at:
         return replace(row, where=audited.replayed_at)
     if row.rule is Rule.R9 and audited.patched_at:
         return replace(row, where=audited.patched_at)
-    return _with_method_lines(row, audited.cut.member, statement)
+    return _with_method_lines(row, audited.cut.member, statement, in_forward=in_forward)
 
 
 def class_at(source: Source, audited: AuditedClass) -> str:
@@ -68,14 +74,15 @@ def _statement(source: Source, audited: AuditedClass) -> _Statement | None:
     return next((node for node in classes if node.name == name), None)
 
 
-def _with_method_lines(row: Row, member: str, statement: _Statement | None) -> Row:
+def _with_method_lines(row: Row, member: str, statement: _Statement | None, *, in_forward: bool) -> Row:
     if statement is None:
         return replace(row, where=member)
     verb = _VERBS.get(row.rule, "get")
     methods = [node for node in statement.body if isinstance(node, ast.FunctionDef)]
     own = (node for node in methods if "deepstack" in node.name and verb in node.name.split("_"))
-    forward = (node for node in methods if node.name in _FORWARD)
-    lines = next(own, None) or next(forward, None) or statement
+    named = {node.name: node for node in methods}
+    whole = (named[name] for name in (_EMBED_FIRST if verb == "set" else _FORWARD_FIRST) if name in named)
+    lines = (None if in_forward else next(own, None)) or next(whole, None) or statement
     return replace(row, where=f"{member}:{lines.lineno}-{lines.end_lineno}")
 
 

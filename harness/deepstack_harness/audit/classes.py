@@ -1,7 +1,8 @@
 """Judge one class of a source: the rules that it breaks, and how the engine comes to it.
 
-A class with get, set and clear is judged by the audit traces, live and captured, and by the orders in
-which its engine calls it; one that has only `embed_input_ids` and `forward`, by the orders alone.  A
+Every class is judged by the orders in which its engine calls it, played on its own `embed_input_ids` and
+`forward`, or on its methods where these two cannot be driven.  A class with get, set and clear is judged by
+the audit traces on these methods too, live and captured.  What either of the two breaks is broken.  A
 text model whose payload is an argument is judged live by the audit traces, and captured by the graphs
 of its own engine.  A plugin that gives each rank of a step its rows, and a function that splits a
 payload over ranks, are judged by R9, rank by rank in one process.
@@ -12,7 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from deepstack_harness.audit.source_worker import AuditedClass, SourceWorker, gives_up
-from deepstack_harness.audit.standing import Standing, same_without_graphs, sum_up, sum_up_regimes
+from deepstack_harness.audit.standing import (
+    Standing,
+    beside_each_other,
+    same_without_graphs,
+    sum_up,
+    sum_up_regimes,
+)
 from deepstack_harness.catalogue.known import KNOWN_FAILURES, KnownRules
 from deepstack_harness.catalogue.orders import (
     DEFAULT,
@@ -191,10 +198,9 @@ class PlayedOrder:
 def judge_class(audited: AuditedClass, worker: SourceWorker) -> Standing:
     """Judge a class by the audit traces on its methods, and by the engine's orders on the class itself.
 
-    A class without methods is judged by the orders alone.  Replayed orders are judged in any
-    case, since a fault of a captured graph may show on no other trace.  Each broken rule is given
-    its reach in either regime, as far as the class can be driven in its own call order.  Every rule of a
-    class whose definition ended the worker is ERROR.
+    A class without methods is judged by the orders alone.  Each broken rule is given
+    its reach in either regime, as far as the class can be driven in its own call order, and says where the
+    other way to drive the class keeps it.  Every rule of a class whose definition ended the worker is ERROR.
     """
     source = worker.source
     known = known_rules_of(source, audited.model_class)
@@ -203,16 +209,14 @@ def judge_class(audited: AuditedClass, worker: SourceWorker) -> Standing:
         return sum_up([unjudged_case(planned, audited.ended)], source.label, audited.model_class, known)
     if audited.ways.splits:
         return judge_splitter(audited, worker, known)
+    traces = LIVE_TRACES if audited.argument else None
+    alone = _play(audited, worker, "methods", traces) if audited.ways.methods else []
     played = play_orders(audited, worker)
-    if audited.argument:
-        cases = _play(audited, worker, "methods", LIVE_TRACES)
-        cases += [one.judged for one in played if one.judged.case.buffer.replayed]
-    elif audited.ways.methods:
-        cases = _play(audited, worker, "methods", None)
-        cases += [one.judged for one in played if one.order in worker.orders.replayed]
-    else:
-        cases = [one.judged for one in played]
+    in_order = [one.judged for one in played]
+    cases = [*alone, *in_order]
     standing = sum_up_regimes(cases, source.label, audited.model_class, known)
+    if audited.ways.methods and audited.ways.forward:
+        standing = beside_each_other(standing, alone, in_order)
     standing = explain_limits(standing, audited, engine_of(source).cannot_ask)
     rows = tuple(_with_reach(row, audited, worker, played) for row in standing.rows)
     rows = (*judge_compiled(audited, worker, known), *rows, *_shared_rows(audited, worker, known))
@@ -263,10 +267,10 @@ def _broken_by_graphs(rows: Iterable[Row]) -> dict[Rule, str]:
 
 
 def _play_once_more(audited: AuditedClass, worker: SourceWorker, planned: PlannedCase) -> JudgedCase:
-    """Play one more case, in the way that shows more of the class."""
-    # Graphs that are given the payload are those of whole steps.
-    whole_steps = audited.argument and audited.ways.forward
-    way: Way = "methods" if audited.ways.methods and not whole_steps else "forward"
+    """Play one more case, in the way that the class was driven on its trace."""
+    traces = {order.trace for order in worker.orders.replayed}
+    whole = audited.argument or planned.case.trace in traces or not audited.ways.methods
+    way: Way = "forward" if audited.ways.forward and whole else "methods"
     (judged,) = worker.judge([planned], audited.model_class, way)
     return judged
 

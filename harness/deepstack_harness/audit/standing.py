@@ -135,6 +135,8 @@ class Standing(RuleVerdicts):
     rows: tuple[Row, ...]
     effects: Effects = field(default_factory=dict)
     """Broken rules that another broken rule of this class explains."""
+    in_forward: frozenset[Place] = frozenset()
+    """Broken rules that the methods of this class keep when they are called alone."""
 
     @property
     @override
@@ -212,6 +214,44 @@ def sum_up_regimes(
     # What is known of a rule is known of either regime, so all of its rows have to be seen at once.
     rows = sorted(beside_known(rows, known), key=lambda row: list(Rule).index(row.rule))
     return Standing(source, model_class, tuple(rows), effects_in(cases))
+
+
+def beside_each_other(
+    standing: Standing, alone: Sequence[JudgedCase], in_order: Sequence[JudgedCase]
+) -> Standing:
+    """Return the standing with what each way to drive the class says of a rule that the other one breaks.
+
+    `alone` are the cases that call the methods, `in_order` those of the class's own `embed_input_ids` and
+    `forward`.
+    """
+    ways = [_verdicts_of(alone), _verdicts_of(in_order)]
+    by_methods, by_forward = (
+        {place for place, verdicts in way.items() if Verdict.FAIL in verdicts} for way in ways
+    )
+    kept = [{place for place, verdicts in way.items() if verdicts <= _KEEPS} for way in ways]
+
+    def beside(row: Row) -> str:
+        place = (row.regime, row.rule)
+        if place in by_forward & kept[0]:
+            return f"{row.detail}; its methods keep it when they are called alone"
+        if place in by_methods & kept[1]:
+            return f"{row.detail}; its own embed_input_ids and forward keep it in the engine's orders"
+        return row.detail
+
+    rows = (replace(row, detail=beside(row)) if row.verdict in BROKEN else row for row in standing.rows)
+    return replace(standing, rows=tuple(rows), in_forward=frozenset(by_forward - by_methods))
+
+
+_KEEPS = frozenset({Verdict.PASS, Verdict.SKIP})
+
+
+def _verdicts_of(cases: Iterable[JudgedCase]) -> dict[Place, set[Verdict]]:
+    """Return the verdicts of every rule that was put to the test, by regime and rule."""
+    found: dict[Place, set[Verdict]] = {}
+    for judged in cases:
+        for said in judged.judgements:
+            found.setdefault((judged.case.regime, said.rule), set()).add(said.verdict)
+    return {place: verdicts for place, verdicts in found.items() if verdicts != {Verdict.SKIP}}
 
 
 def beside_known(rows: Iterable[Row], known: Mapping[Rule, str] | None) -> list[Row]:

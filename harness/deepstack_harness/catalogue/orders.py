@@ -193,6 +193,11 @@ _LIVE = (
         "text first, then a long visual step and a short one",
     ),
     _order(
+        "cap 16: profile 16; set 12 spans=1-5+7-10; forward 16; forward 12",
+        "text around two images, then a text-only step",
+        covered=True,
+    ),
+    _order(
         "cap 16: profile 16; profile 8; profile 1; set 12; forward 12; profile 16; set 5; forward 8",
         "runs for capture sizes, and one that keeps an idle rank in step, between scheduled ones",
     ),
@@ -279,7 +284,7 @@ VLLM_ORDERS = Orders(_LIVE, _REPLAYED)
 # graphs by vLLM's modes (vllm_omni/worker/gpu_model_runner.py:83 and :1647, gpu_ar_model_runner.py:1097 and
 # :1134 in 0.30.0).  Nobody has seen one of its releases run, and vLLM's other settings were not read there.
 _OMNI = Orders(
-    _LIVE[:4],
+    _LIVE[:5],
     tuple(replace(order, others=(), covered=False) for order in _REPLAYED if order.setting == _FULL),
 )
 
@@ -317,6 +322,7 @@ _MARKED = Orders(_SGLANG.live)
 _FASTDEPLOY = Orders(
     (
         _order("cap 16: set 9; forward 9; forward 16", "a visual step, then a text-only one"),
+        _order("cap 16: set 12 spans=1-5+7-10; forward 12; forward 12", "text around two images, then text"),
         _order(
             "cap 16: set 16; forward 16; set 3; forward 3; forward 9", "a long visual step, a short one, text"
         ),

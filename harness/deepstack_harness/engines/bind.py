@@ -25,7 +25,7 @@ from torch import Tensor
 
 from deepstack_harness.compile.torch_compat.modes import OpRecorder
 from deepstack_harness.contract.case import BufferRef
-from deepstack_harness.contract.protocols import Buffer, BufferFactory
+from deepstack_harness.contract.protocols import Buffer, BufferFactory, begin_step
 from deepstack_harness.engines.bound_class import (
     ForwardClass,
     ForwardModels,
@@ -37,6 +37,7 @@ from deepstack_harness.engines.bound_class import (
 )
 from deepstack_harness.engines.cut_model import ModelCut, reason_at
 from deepstack_harness.engines.discover import ArgumentCut, ClassCut, SplitCut
+from deepstack_harness.engines.stand_ins import ForwardBuffer
 from deepstack_harness.engines.text_decoder import TextFamily, text_family
 from deepstack_harness.engines.text_model import TextCut
 from deepstack_harness.errors import Reason, SourceError, StepUnavailable, UsageError, reason_of
@@ -302,8 +303,14 @@ class ReplayedBuffer:
         """The capacity of the buffer."""
         return self._buffer.capacity
 
+    def begin_step(self, tokens: int, *, profile: bool) -> None:
+        """Announce a step to the buffer: what it embeds is embedded outside of the graph."""
+        begin_step(self._buffer, tokens, profile=profile)
+
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
         """Replay get; return the tensors that it answered at capture, one (P, hidden) per level or None."""
+        if isinstance(self._buffer, ForwardBuffer):
+            self._buffer.embed_step()
         return self._run("get", tokens, self._buffer.get)
 
     def set(self, payload: Tensor, /) -> None:

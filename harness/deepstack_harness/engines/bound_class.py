@@ -441,7 +441,7 @@ class ForwardClass(ForwardModels):
         ]
         raised: list[Exception] = []
         seen = [each for handing in tried for each in self._arrivals(handing, raised)]
-        for wanted in (_Given.PAYLOAD, _Given.LEVELS):
+        for wanted in (_Given.PAYLOAD, _Given.LEVELS, _Given.OTHER_ROWS):
             if accepted := [handing for handing, given in seen if given is wanted]:
                 return replace(self, handing=accepted[0])
         if self.of.cut.stood_in is None and _names_argument(self.host.forward, PAYLOAD):
@@ -495,10 +495,11 @@ def _names_argument(function: Callable[..., object], name: str) -> bool:
 
 
 class _Given(Enum):
-    """One argument of a language model: the payload itself, levels of its shape, or something else."""
+    """One argument of a language model: the payload itself, levels of its shape, or of as many other rows."""
 
     PAYLOAD = auto()
     LEVELS = auto()
+    OTHER_ROWS = auto()
     OTHER = auto()
 
 
@@ -511,11 +512,14 @@ def _layout_of(handing: Handing, value: object, payload: Tensor) -> tuple[Handin
             levels = levels_in(value, laid_out.of_width(payload.size(2))) or ()
         except (UsageError, RuntimeError, IndexError):
             continue
-        if len(levels) != len(payload) or any(not _is_like(each, payload[0]) for each in levels):
+        if len(levels) != len(payload) or any(not _is_level(each, payload.size(2)) for each in levels):
             continue
         if all(map(torch.equal, levels, payload)):
             return laid_out, _Given.PAYLOAD
-        nearest = (laid_out, _Given.LEVELS)
+        if all(each.shape == payload.shape[1:] for each in levels):
+            nearest = (laid_out, _Given.LEVELS)
+        elif nearest[1] is _Given.OTHER:
+            nearest = (laid_out, _Given.OTHER_ROWS)
     return nearest
 
 
@@ -528,8 +532,14 @@ def _role(value: object, is_payload: bool) -> Role:
     return Role.HIDDEN if value.is_floating_point() else Role.POSITIONS
 
 
-def _is_like(value: object, level: Tensor) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point() and value.shape == level.shape
+def _is_level(value: object, hidden: int) -> bool:
+    """Tell whether a value is a level (n, hidden) of any number of rows."""
+    return (
+        isinstance(value, Tensor)
+        and value.is_floating_point()
+        and value.dim() == 2
+        and value.size(1) == hidden
+    )
 
 
 def define_forward(cut: ModelCut) -> ForwardClass:

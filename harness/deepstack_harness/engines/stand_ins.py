@@ -546,7 +546,8 @@ class ForwardBuffer:
 
     As in the engine's model runner (vllm/v1/worker/gpu_model_runner.py): every
     scheduled step calls `embed_input_ids` with the unpadded tokens, visual or not,
-    and then `forward` with the padded ones; a profile run calls `forward` only.
+    and then the model with the padded ones, by keyword; a profile run calls the model only.  Between the two
+    the engine copies the embeddings to a tensor of its own, the same for every step.
     """
 
     def __init__(self, host: ForwardHost, handing: Handing | None = None) -> None:
@@ -561,6 +562,7 @@ class ForwardBuffer:
         self._embedded = False
         self._text: int | None = None
         self._forwarded: int | None = None
+        self._embeddings = self._recorder.embed_input_ids(torch.empty(0))
 
     @property
     def capacity(self) -> int:
@@ -575,28 +577,47 @@ class ForwardBuffer:
         self._text = None if profile or self._embedded else tokens
 
     def set(self, payload: Tensor, /) -> None:
-        """Embed a step of N visual tokens, whose payload is (levels, N, hidden); N = 0 is one text token."""
+        """Embed a step of N tokens, whose payload is (levels, N, hidden); N = 0 is one text token.
+
+        Tokens whose rows are zero in all levels are text, unless all are: then all are visual.  Where the
+        class changes the features that it is given, `payload` is filled with NaN: its caller keeps them for
+        later steps (vllm/v1/worker/gpu_model_runner.py, `encoder_cache`).
+        """
         if payload.size(1) == 0:
             self._embed_text(1)
-        else:
-            self._embed([self._packed(payload)], torch.ones(payload.size(1), dtype=torch.bool))
+            return
+        is_visual = payload.ne(0).flatten(2).any(2).any(0)
+        if not is_visual.any():
+            is_visual = torch.ones_like(is_visual)
+        features = self._packed(payload[:, is_visual])
+        given = features.clone()
+        self._embed(list(torch.split(given, _image_sizes(is_visual))), is_visual)
+        if not _is_same(given, features):
+            with torch.no_grad():
+                payload.fill_(torch.nan)
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """Run the outer forward, and return the levels (P, hidden) that the language model was given.
+        """Run the model, and return the levels (P, hidden) that the language model was given.
 
         They are copies, made before the class cleared its rows.  Raises `StepUnavailable` for a
         negative count, which no engine step has.
         """
         if tokens < 0:
             raise StepUnavailable("the engine runs no step of fewer than 0 tokens")
-        if self._text is not None:
-            self._embed_text(self._text)
-        self._text, self._embedded, self._forwarded = None, False, tokens
-        embeddings = self._recorder.embed_input_ids(torch.empty(tokens))
+        self.embed_step()
+        self._forwarded = tokens
+        embeddings = self._room(tokens)
         positions = torch.zeros(3, tokens, dtype=torch.int64, device=embeddings.device)
         self._recorder.begin()
-        self._host.forward(None, positions, None, embeddings)
+        self._host(input_ids=None, positions=positions, intermediate_tensors=None, inputs_embeds=embeddings)
         return self._recorder.take()
+
+    def embed_step(self) -> None:
+        """Embed the text of a step that was announced: the engine does it before a graph is replayed."""
+        text, self._text = self._text, None
+        if text is not None:
+            self._embed_text(text)
+        self._embedded = False
 
     def clear(self, tokens: int, /) -> None:
         """Do nothing: the forward of the get before has cleared its rows, or has failed to.
@@ -618,11 +639,33 @@ class ForwardBuffer:
         self._embedded, self._forwarded = True, None
         device = self._recorder.device
         ids = torch.where(is_visual, self._handing.token, _TEXT_TOKEN).to(device)
-        self._host.embed_input_ids(ids, multimodal_embeddings=visual, is_multimodal=is_visual.to(device))
+        embedded: object = self._host.embed_input_ids(
+            ids, multimodal_embeddings=visual, is_multimodal=is_visual.to(device)
+        )
+        rows = self._room(len(ids))
+        if isinstance(embedded, Tensor) and embedded.shape == rows.shape:
+            rows.copy_(embedded)
+
+    def _room(self, tokens: int) -> Tensor:
+        """Return the engine's own rows (P, hidden) for the embeddings of a step."""
+        if tokens > len(self._embeddings):
+            self._embeddings = self._recorder.embed_input_ids(torch.empty(tokens))
+        return self._embeddings[:tokens]
 
     def _packed(self, payload: Tensor) -> Tensor:
         """Return visual embeddings (N, ..) of a payload (levels, N, hidden): a token's levels in a row."""
         return packed(payload) if self._handing.main_features else payload.permute(1, 0, 2).flatten(1)
+
+
+def _image_sizes(is_visual: Tensor) -> list[int]:
+    """Return the tokens of each image: one for each run of visual tokens, and two for a longer run."""
+    runs = "".join("v" if each else " " for each in is_visual.tolist()).split()
+    return [size for run in runs for size in (len(run) // 2, len(run) - len(run) // 2) if size]
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors have equal values; NaN equals NaN."""
+    return torch.equal(one.nan_to_num(), other.nan_to_num()) and torch.equal(one.isnan(), other.isnan())
 
 
 def _stored_rows(host: nn.Module) -> int | None:
