@@ -155,3 +155,57 @@ def test_without_the_variable_nothing_is_installed() -> None:
     root = str(Path(deepstack_harness.__file__).parents[1])
     environment = {name: value for name, value in os.environ.items() if name != FOLDER} | {"PYTHONPATH": root}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+GRAPHED = """
+import sys
+import torch
+from deepstack_harness.compile.watch_captured import around
+
+class Graph:  # in place of one on a GPU
+    def capture_begin(self): pass
+    def capture_end(self): pass
+    def replay(self): pass
+
+torch.cuda.CUDAGraph = Graph
+import torch._dynamo
+
+graphs = {}
+
+def step(x, payload=None):
+    if "graph" in graphs:
+        graphs["graph"].replay()
+        return
+    graphs["graph"] = graph = torch.cuda.CUDAGraph()
+    graph.capture_begin()
+    graph.capture_end()
+
+run = step if "bare" in sys.argv else around(step)
+x = torch.ones(3)
+run(x)
+run(x)
+run(x, torch.ones(3) if "wrong" in sys.argv else None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "sentence"),
+    [
+        (
+            "wrong",
+            ExitCode.BROKEN,
+            (
+                "step: `payload` was None when captured, and float32 tensor [3] on cpu in 1 of 2 replays; "
+                "a replay reads what was captured"
+            ),
+        ),
+        ("right", ExitCode.HOLDS, "2 calls; dropped guards: none; failed and decide: none"),
+        ("bare", ExitCode.MACHINE, "inputs not visible in 2 of 2 replays: no callable around them is marked"),
+    ],
+)
+def test_a_replay_is_held_against_its_capture(
+    folder: Path, word: str, code: ExitCode, sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "graphed.py").write_text(GRAPHED)
+    assert main(["watch", "--", sys.executable, "graphed.py", word]) == code
+    assert sentence in capfd.readouterr().out

@@ -108,13 +108,25 @@ def _report(processes: Sequence[WatchedProcess], status: int, output: Output) ->
     unasked = [region for region in regions if region["problem"]]
     for region in unasked:
         output.line(f"{region['name']}: the guards could not be asked in {region['problem']}")
+    unseen = [region for region in regions if region["unseen"]]
+    for region in unseen:
+        output.line(
+            f"{region['name']} ({region['where']}): inputs not visible in {region['unseen']} of "
+            f"{plural(region['calls'], 'replay')}: no callable around them is marked"
+        )
     if decisive:
         return ExitCode.BROKEN
-    return ExitCode.MACHINE if cut or unasked else ExitCode.HOLDS
+    return ExitCode.MACHINE if cut or unasked or unseen else ExitCode.HOLDS
 
 
 def _sentence(process: WatchedProcess, region: dict[str, Any], guard: dict[str, Any]) -> str:
     who = f"process {process.pid}" + (f", rank {process.rank}" if process.rank else "")
+    if region["captured"]:
+        return (
+            f"{region['name']}: `{guard['name']}` was {guard['then']} when captured, and {guard['now']} in "
+            f"{guard['calls']} of {plural(region['calls'], 'replay')}; a replay reads what was captured "
+            f"({who})"
+        )
     return (
         f"{region['name']}: `{guard['name']}` was {guard['then']} when compiled, and {guard['now']} in "
         f"{guard['calls']} of {plural(region['calls'], 'call')}; the guard '{guard['rule']}' "

@@ -64,6 +64,14 @@ class InputFacts:
             return f"{self.kind} {self.value}".strip() if self.kind != "None" else "None"
         return f"{self.dtype} {self.subclass or 'tensor'} {list(self.shape)} on {self.device}"
 
+    def beside(self, other: "InputFacts") -> str:
+        """Return the facts in words, with what else differs where those of another tensor read alike."""
+        if self.kind != "tensor" or str(self) != str(other):
+            return str(self)
+        if self.stride != other.stride:
+            return f"{self} with strides {list(self.stride)}"
+        return f"{self} at 0x{self.address:x}" if self.address != other.address else str(self)
+
     def differing(self, now: "InputFacts") -> tuple[str, ...]:
         """Return the names of the facts that differ from those of a later call; a shape is free."""
         if self.kind != now.kind:
@@ -212,7 +220,11 @@ class WatchedInput:
 
 @dataclass
 class WatchedRegion:
-    """One compiled graph: its function, its guards, its inputs, and the guards that failed in later calls."""
+    """One compiled graph: its function, guards, inputs, and the guards that failed in later calls.
+
+    Where `captured` is True it is a callable whose CUDA graphs are replayed: `calls` are replays, `failed`
+    are inputs that differ from those of the capture, and in `unseen` replays no input was visible.
+    """
 
     name: str
     where: str
@@ -226,6 +238,8 @@ class WatchedRegion:
     inputs: dict[str, WatchedInput] = field(default_factory=dict)
     looked_at: int = 0
     """Calls in which the layout of all inputs was looked at."""
+    captured: bool = False
+    unseen: int = 0
 
     @property
     def decisive(self) -> list[FailedGuard]:
@@ -270,6 +284,12 @@ class WatchedRegions:
 
 def sentence(region: WatchedRegion, guard: FailedGuard) -> str:
     """Return one failed guard as a stranger understands it."""
+    if region.captured:
+        return (
+            f"{region.name}: {guard.name} was {guard.then.beside(guard.now)} when captured, and "
+            f"{guard.now.beside(guard.then)} in {guard.calls} of {plural(region.calls, 'replay')} (first in "
+            f"replay {guard.first_call}); a replay reads what was captured"
+        )
     return (
         f"{region.name}: {guard.name} was {guard.then} when compiled, and {guard.now} in {guard.calls} of "
         f"{plural(region.calls, 'call')} (first in call {guard.first_call}); the guard '{guard.rule}' "
@@ -280,7 +300,11 @@ def sentence(region: WatchedRegion, guard: FailedGuard) -> str:
 
 def _table(region: WatchedRegion) -> Iterator[str]:
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(region.dropped).most_common())
-    yield f"  {region.name} ({region.where}), {plural(region.calls, 'call')}; dropped: {kinds or 'none'}"
+    if region.captured:
+        blind = f"; inputs not visible in {region.unseen}" if region.unseen else ""
+        yield f"  {region.name} ({region.where}), captured; {plural(region.calls, 'replay')}{blind}"
+    else:
+        yield f"  {region.name} ({region.where}), {plural(region.calls, 'call')}; dropped: {kinds or 'none'}"
     for guard in region.failed.values():
         yield (
             f"    {guard.guard_class}: {guard.rule} [{guard.kind}] failed in {guard.calls}, first in call "

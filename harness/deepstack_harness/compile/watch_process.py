@@ -121,6 +121,7 @@ def _start() -> None:
         tell(
             "region", number=number, name=region.name, where=region.where, kept=dict(region.kept),
             dropped=dict(region.dropped), calls=region.calls, problem=region.problem,
+            captured=region.captured, unseen=region.unseen,
         )  # fmt: skip
         if guard is not None:
             tell("failed", number=number, guard=_guard_facts(guard))
@@ -148,9 +149,9 @@ def _start() -> None:
 def _guard_facts(guard: Any) -> dict[str, Any]:  # noqa: ANN401  # a FailedGuard, whose module imports torch
     return {
         "source": guard.source, "name": guard.name, "kind": guard.kind, "rule": guard.rule,
-        "where": guard.where, "class": guard.guard_class.value, "then": str(guard.then),
-        "now": str(guard.now), "first_call": guard.first_call, "calls": guard.calls,
-        "counts": guard.counts, "effect": str(guard.effect),
+        "where": guard.where, "class": guard.guard_class.value, "then": guard.then.beside(guard.now),
+        "now": guard.now.beside(guard.then), "first_call": guard.first_call,
+        "calls": guard.calls, "counts": guard.counts, "effect": str(guard.effect),
     }  # fmt: skip
 
 
@@ -183,11 +184,14 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
             yield event
 
 
+_REGION = ("name", "where", "kept", "dropped", "calls", "problem", "captured", "unseen")
+
+
 def _take(process: WatchedProcess, event: Mapping[str, Any]) -> None:
     match event["event"]:
         case "region":
             region = process.regions.setdefault(event["number"], {"failed": {}})
-            region |= {name: event[name] for name in ("name", "where", "kept", "dropped", "calls", "problem")}
+            region |= {name: event[name] for name in _REGION}
         case "failed":
             guard = event["guard"]
             process.regions[event["number"]]["failed"][guard["source"], guard["kind"]] = guard

@@ -13,8 +13,9 @@ keeps the dropped guards beside each graph and asks them in every later call:
 
 The effect of a failed guard is measured where the region can safely be run again on copies of its inputs
 (`torch_compat.rerun`). Outputs stay as they are, no other graph is built, and facts are kept, never tensors.
-Not seen: a replay of a CUDA graph, which runs no Python; a graph that was compiled outside; guards that
-relate several inputs to each other, such as two names of one tensor.
+CUDA graphs that are captured inside are held against their replays (`compile.watch_captured`). Not seen: a
+graph that was compiled outside; guards that relate several inputs to each other, such as two names of one
+tensor.
 """
 
 import re
@@ -35,6 +36,7 @@ from deepstack_harness.compile.torch_compat.guards import (
     observe_graphs,
 )
 from deepstack_harness.compile.torch_compat.rerun import CannotRerun
+from deepstack_harness.compile.watch_captured import watch_captured
 from deepstack_harness.compile.watch_facts import (
     ABSENT,
     MOST_LISTED,
@@ -81,7 +83,8 @@ def watch_guards(
             on_change(region, None)
         return _Watch(region, tree, then, on_change or (lambda *_: None)).on_call
 
-    with observe_graphs(on_graph, restored=frozenset(restored)):
+    graphs = observe_graphs(on_graph, restored=frozenset(restored))
+    with graphs, watch_captured(watched, on_change):
         yield watched
 
 

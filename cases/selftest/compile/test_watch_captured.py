@@ -1,0 +1,215 @@
+"""Captured graphs, held against their replays: what differs is found, and what may differ is not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cases.selftest.compile.captured_programs import RIGHT, WRONG, Net, Start, Step, x
+from cases.selftest.compile.recorded_graphs import Wrapper, use_recorded_graphs
+from deepstack_harness.compile.watch_captured import Reading, around, watch_captured
+from deepstack_harness.compile.watch_facts import WatchedRegion, WatchedRegions
+
+
+@pytest.fixture(autouse=True)
+def graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_recorded_graphs(monkeypatch)
+
+
+class Run:
+    """A program that is run with graphs, and beside each answer that of the uncompiled code."""
+
+    def __init__(self) -> None:
+        self.equal: list[bool] = []
+
+    def start(self, code: Any) -> Step:  # noqa: ANN401  # a function or a module
+        wrapper = Wrapper(code)
+
+        def step(size: object, *args: Any, **kwargs: Any) -> Tensor:
+            marked = around(lambda *a, **k: wrapper(size, *a, **k), code=code)
+            out: Tensor = marked(*args, **kwargs).clone()
+            right = code(*args, **kwargs)
+            self.equal.append(out.shape == right.shape and torch.equal(out, right))
+            return out
+
+        return step
+
+
+def name_of(program: Callable[[Start], None]) -> str:
+    return program.__name__
+
+
+@pytest.mark.parametrize("program", WRONG, ids=name_of)
+def test_what_differs_from_the_capture_is_named(program: Callable[[Start], None]) -> None:
+    watched, run = WatchedRegions(), Run()
+    with watch_captured(watched):
+        program(run.start)
+    assert not all(run.equal)
+    found = {(guard.source, guard.rule.split()[1]) for guard in watched.decisive}
+    assert WRONG[program] in found, watched.report()
+    # A container is named with its member, and nothing else.
+    named = WRONG[program][0].partition("[")[0].partition(".tensors")[0]
+    assert all(name.startswith(named) for name, _ in found), watched.report()
+
+
+@pytest.mark.parametrize("program", RIGHT, ids=name_of)
+def test_nothing_is_named_in_a_right_program(program: Callable[[Start], None]) -> None:
+    watched, run = WatchedRegions(), Run()
+    with watch_captured(watched):
+        program(run.start)
+    assert all(run.equal)
+    assert watched.decisive == [], watched.report()
+    assert sum(region.calls - region.unseen for region in watched.regions) > 0
+
+
+def test_a_bare_replay_has_no_visible_inputs() -> None:
+    watched, net, given = WatchedRegions(), Net(), x()
+    with watch_captured(watched):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            net(given)
+        graph.replay()
+        graph.replay()
+    (region,) = watched.regions
+    assert (region.name, region.calls, region.unseen, region.failed) == ("CUDA graph", 2, 2, {})
+    assert "recorded_graphs.py:" in region.where  # in place of torch.cuda.graph, which is left out
+    assert "captured; 2 replays; inputs not visible in 2" in watched.report()
+
+
+def test_a_graph_that_was_captured_before_is_told() -> None:
+    watched, net, given = WatchedRegions(), Net(), x()
+    step = Run().start(net)
+    step(3, given)
+    with watch_captured(watched):
+        step(3, torch.ones(3, 4))
+    (region,) = watched.regions
+    assert (region.name, region.unseen) == ("CUDA graph that was captured before", 1)
+
+
+def test_a_sentence_says_what_differs() -> None:
+    watched, step = WatchedRegions(), Run()
+    with watch_captured(watched):
+        run = step.start(Net())
+        first, second = x(), x()
+        run(3, first)
+        run(3, first)
+        run(3, second)
+    sentence, *_ = watched.report().splitlines()
+    assert sentence == (
+        f"Net.forward: x was float32 tensor [3, 4] on cpu at 0x{first.data_ptr():x} when captured, and "
+        f"float32 tensor [3, 4] on cpu at 0x{second.data_ptr():x} in 1 of 2 replays (first in replay 2); "
+        "a replay reads what was captured"
+    )
+
+
+def graphed(watched: WatchedRegions, code: Any, *calls: tuple[Tensor, ...]) -> list[Tensor]:  # noqa: ANN401
+    with watch_captured(watched):
+        run: Any = torch.cuda.make_graphed_callables(code, (torch.zeros(3, 4),))
+        return [run(*call).clone() for call in calls]
+
+
+def test_graphed_callables_copy_their_inputs() -> None:
+    watched, net = WatchedRegions(), Net()
+    first, second = graphed(watched, net, (x(),), (torch.full((3, 4), 2.0).t().contiguous().t(),))
+    assert (set(first.flatten().tolist()), set(second.flatten().tolist())) == ({2.0}, {4.0})
+    assert watched.decisive == [], watched.report()
+    assert [(region.name, region.calls, region.unseen) for region in watched.regions] == [
+        ("Net.forward", 2, 0)
+    ]
+
+
+def test_python_state_of_graphed_callables_is_burnt_in() -> None:
+    watched, net = WatchedRegions(), Net()
+    with watch_captured(watched):
+        run: Any = torch.cuda.make_graphed_callables((net, lambda x: x + 1), ((x(),), (x(),)))
+        run[1](x())
+        net.side = torch.ones(3, 4)
+        assert torch.equal(run[0](x()), 2 * x())
+    assert [(guard.name, guard.rule) for guard in watched.decisive] == [
+        ("self.side", "the presence of self.side is that of the capture")
+    ]
+
+
+class Runner:
+    """Captures a model in one method, and replays it in another one, as SGLang's runners do."""
+
+    def __init__(self) -> None:
+        self.slot = torch.zeros(8, 4)
+        self.graph: Any = None
+
+    def capture(self, size: int) -> None:
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.model(self.slot, None)
+
+    def model(self, x: Tensor, payload: Tensor | None) -> Tensor:
+        return x if payload is None else x + payload
+
+    def execute(self, x: Tensor, payload: Tensor | None = None, *, session: int = 0) -> None:
+        self.slot[: len(x)] = x
+        self.graph.replay()
+
+
+def test_a_callable_that_captures_and_another_one_that_replays() -> None:
+    watched, runner = WatchedRegions(), Runner()
+    pads = Reading(copies=True, pads=True)
+    runner.model = around(runner.model, name="runner", reading=pads)  # type: ignore[method-assign]
+    runner.execute = around(runner.execute, name="runner", reading=pads)  # type: ignore[method-assign]
+    with watch_captured(watched):
+        runner.capture(8)
+        runner.execute(torch.ones(5, 4), session=3)
+        assert watched.decisive == [], watched.report()
+        runner.execute(torch.ones(3, 4), torch.ones(3, 4))
+    (guard,) = watched.decisive
+    assert (guard.name, guard.calls, guard.first_call) == ("payload", 1, 2)
+    assert [region.unseen for region in watched.regions] == [0]
+
+
+def test_a_broken_graph_is_one_replay() -> None:
+    watched, given = WatchedRegions(), x()
+    pieces: list[Any] = []
+
+    def broken(x: Tensor) -> None:
+        if pieces:
+            for piece in pieces:
+                piece.replay()
+            return
+        for _ in range(2):
+            piece = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(piece):
+                x.add_(1)
+            pieces.append(piece)
+
+    with watch_captured(watched):
+        run = around(broken)
+        run(given)
+        run(given)
+        run(torch.ones(3, 4))
+    assert [(region.calls, len(region.failed)) for region in watched.regions] == [(2, 1)]
+
+
+def test_each_change_is_told_once() -> None:
+    told: list[tuple[str, str]] = []
+
+    def on_change(region: WatchedRegion, guard: Any) -> None:  # noqa: ANN401
+        told.append((region.name, guard.source if guard else ""))
+
+    with watch_captured(WatchedRegions(), on_change):
+        step, given = Run().start(Net()), x()
+        step(3, given)
+        for _ in range(3):
+            step(3, given, scale=4)
+    assert told == [("Net.forward", ""), ("Net.forward", "scale")]
+
+
+def test_nothing_is_changed_behind_the_end() -> None:
+    before = torch.cuda.CUDAGraph.replay, torch.cuda.make_graphed_callables
+    watched = WatchedRegions()
+    step, given = Run().start(Net()), x()
+    with watch_captured(watched):
+        step(3, given)
+    step(3, torch.ones(3, 4))
+    assert (torch.cuda.CUDAGraph.replay, torch.cuda.make_graphed_callables) == before
+    assert (watched.decisive, [region.calls for region in watched.regions]) == ([], [0])

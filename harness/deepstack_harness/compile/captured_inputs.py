@@ -1,0 +1,258 @@
+"""What a captured graph may have read: arguments, however nested, and attributes that its code names.
+
+Of what the code itself stores, addresses mean nothing: each capture leaves its own. A dict of its state may
+get keys, as a cache does.
+"""
+
+import dis
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property, lru_cache
+from types import CodeType, FunctionType
+from typing import Any
+
+from torch import Tensor, nn
+
+from deepstack_harness.compile.watch_facts import InputFacts, input_facts
+
+Facts = Mapping[str, InputFacts]
+"""Facts of each input by its name: `x`, `parts['a']`, `self.factor`, `outer LIMIT`."""
+
+_SELF, _OUTER = "self.", "outer "
+"""How the names of attributes, and of closed-over and global values, begin."""
+_DEEPEST, _MOST = 4, 500
+"""Containers in containers, and inputs of one call, that are looked at."""
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedCode:
+    """A callable that is captured: its function, the object that it belongs to, and what its code names.
+
+    `function` is None for a callable without Python code; its arguments have no names then.
+    """
+
+    name: str
+    key: object
+    owner: object
+    function: FunctionType | None
+
+    @classmethod
+    def of(cls, code: object, name: str = "") -> "CapturedCode":
+        """Return what is captured where `code` is called: a function, a method, or an object to be called."""
+        owner = getattr(code, "__self__", None)
+        function = getattr(code, "__func__", code)
+        if not inspect.isroutine(code):  # an object; of a module, __call__ is torch's and forward its own
+            owner = code
+            function = getattr(type(code), "forward" if isinstance(code, nn.Module) else "__call__", None)
+        function = inspect.unwrap(function) if callable(function) else None
+        function = function if isinstance(function, FunctionType) else None
+        plain = function.__qualname__ if function is not None else type(code).__name__
+        of_owner = f"{type(owner).__name__}.{function.__name__}" if owner is not None and function else plain
+        return cls(name or of_owner, name or (id(owner) if owner is not None else function), owner, function)
+
+    @property
+    def where(self) -> str:
+        """FILE:LINE of its code, empty where it has none."""
+        code = self.function and self.function.__code__
+        return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+
+    def is_like(self, other: "CapturedCode") -> bool:
+        """Return whether arguments of both can be held against each other."""
+        return self.key == other.key
+
+    def facts(
+        self, args: Sequence[object], kwargs: Mapping[str, object], *, whole: bool
+    ) -> dict[str, InputFacts]:
+        """Return the facts of all that a call with these arguments reads; `whole` adds its submodules."""
+        facts: dict[str, InputFacts] = {}
+        for name, value in self._bound(args, kwargs).items():
+            _note(facts, name, value)
+        for name, value in self._attributes(whole=whole).items():
+            _note_state(facts, name, value)
+        return facts
+
+    def names_in_common(
+        self, other: "CapturedCode", then: Facts, now: Facts, *, whole: bool
+    ) -> Iterator[str]:
+        """Yield the names that two calls are held by: all, or the arguments that both functions have."""
+        for name in {**then, **now}:
+            of_state = self.is_state(name)
+            if self.function is not other.function:
+                if name in then and name in now and not of_state:
+                    yield name
+            elif (
+                not of_state
+                or (name in now and (name in then or "[" not in name))
+                or (whole and name in then)
+            ):
+                yield name
+
+    @staticmethod
+    def is_state(name: str) -> bool:
+        """Return whether this is the name of no argument: an attribute, a closed-over or global value."""
+        return name.startswith((_SELF, _OUTER))
+
+    def stores(self, name: str) -> bool:
+        """Return whether the code itself stores the attribute of this name."""
+        return name.startswith(_SELF) and name.partition("[")[0].rpartition(".")[2] in self._stored
+
+    def _bound(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
+        """Return the arguments by the names of parameters, with their defaults."""
+        if self._signature is None:
+            return {**{f"args[{i}]": value for i, value in enumerate(args)}, **kwargs}
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError:  # it is called in another way than its code says: a wrapper changes arguments
+            return {**{f"args[{i}]": value for i, value in enumerate(args)}, **kwargs}
+        bound.apply_defaults()
+        found: dict[str, object] = {}
+        for name, value in bound.arguments.items():
+            kind = self._signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                found |= {f"{name}[{i}]": each for i, each in enumerate(value)}
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                found |= value
+            else:
+                found[name] = value
+        return found
+
+    def _attributes(self, *, whole: bool) -> dict[str, object]:
+        """Return the attributes, closed-over and global values that the code names, by name."""
+        if self.function is None:
+            return {}
+        found = dict(_around(self.function))
+        if self.owner is not None:
+            found |= dict(_named(self.owner, self.function, _SELF))
+        for path, part in self._submodules() if whole else ():
+            found |= dict(_named(part, type(part).forward, f"{_SELF}{path}."))
+        return found
+
+    def _submodules(self) -> Iterator[tuple[str, nn.Module]]:
+        if isinstance(self.owner, nn.Module):
+            yield from ((path, part) for path, part in self.owner.named_modules() if path)
+
+    @cached_property
+    def _stored(self) -> frozenset[str]:
+        codes: list[tuple[Any, Any]] = [(type(self.owner), self.function)]
+        codes += [(type(part), type(part).forward) for _, part in self._submodules()]
+        return frozenset().union(*(_names_in(*code)[1] for code in codes))
+
+    @cached_property
+    def _signature(self) -> inspect.Signature | None:
+        if self.function is None:
+            return None
+        signature = _signature_of(self.function)
+        parameters = list(signature.parameters.values())
+        return signature.replace(parameters=parameters[1:]) if self.owner is not None else signature
+
+
+@lru_cache(maxsize=1024)
+def _signature_of(function: FunctionType) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+def _around(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """Yield closed-over values, and globals that are plain: modules, functions and classes do not change."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not set yet
+            continue
+        if isinstance(value, _PLAIN):
+            yield f"{_OUTER}{name}", value
+    for name in function.__code__.co_names:
+        value = function.__globals__.get(name, function)
+        if isinstance(value, _PLAIN):
+            yield f"{_OUTER}{name}", value
+
+
+_PLAIN = (type(None), bool, int, float, str, Tensor, list, tuple, dict)
+
+
+def _named(owner: object, function: object, prefix: str) -> Iterator[tuple[str, object]]:
+    """Yield the attributes of an object that a function of its class names, or a method that it calls."""
+    places = [getattr(owner, "__dict__", {})]
+    if isinstance(owner, nn.Module):
+        places += [dict(owner.named_parameters(recurse=False)), dict(owner.named_buffers(recurse=False))]
+    code: tuple[Any, Any] = type(owner), function
+    for name in sorted(_names_in(*code)[0]):
+        for place in places:
+            if isinstance(value := place.get(name, owner), _PLAIN):
+                yield f"{prefix}{name}", value
+
+
+@lru_cache(maxsize=4096)
+def _names_in(owner_class: type, function: object) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names in the code of a function and of methods that it names, and those that it stores."""
+    names, stored = set[str](), set[str]()
+    waiting: list[Any] = [function]
+    while waiting:
+        code = getattr(inspect.unwrap(waiting.pop()), "__code__", None)
+        codes = [code] if isinstance(code, CodeType) else []
+        while codes:
+            part = codes.pop()
+            codes += [each for each in part.co_consts if isinstance(each, CodeType)]
+            stored |= {each.argval for each in dis.get_instructions(part) if each.opname == "STORE_ATTR"}
+            new = set(part.co_names) - names
+            names |= new
+            members = (inspect.getattr_static(owner_class, name, None) for name in new)
+            waiting += [each.fget if isinstance(each, property) else each for each in members
+                        if isinstance(each, FunctionType | property)]  # fmt: skip
+    return frozenset(names), frozenset(stored)
+
+
+def _note(facts: dict[str, InputFacts], name: str, value: object, deepest: int = _DEEPEST) -> None:
+    """Add the facts of a value, and of the members of a container."""
+    if len(facts) >= _MOST:
+        return
+    facts[name] = input_facts(value)
+    if deepest and not isinstance(value, Tensor):
+        for member, each in _members(value):
+            _note(facts, f"{name}{member}", each, deepest - 1)
+
+
+def _note_state(facts: dict[str, InputFacts], name: str, value: object) -> None:
+    """Add the facts of an attribute; of a dict its members, and of a container of objects its type alone."""
+    found: dict[str, InputFacts] = {}
+    _note(found, name, value)
+    is_known = {each.kind for each in found.values()} <= _KINDS
+    if is_known:
+        facts |= found
+    if isinstance(value, dict) or not is_known:
+        facts[name] = InputFacts(type(value).__name__)
+
+
+_KINDS = {each.__name__ for each in _PLAIN} | {"None", "tensor"}
+
+
+def _members(value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        yield from ((f"[{key!r}]", each) for key, each in value.items())
+    elif isinstance(value, list | tuple):
+        yield from ((f"[{number}]", each) for number, each in enumerate(value))
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from ((f".{part.name}", getattr(value, part.name, None)) for part in fields(value))
+    elif isinstance(tensors := getattr(value, "tensors", None), Mapping):  # vLLM's IntermediateTensors
+        yield from ((f".tensors[{key!r}]", each) for key, each in tensors.items())
+
+
+def difference(then: InputFacts, now: InputFacts, *, copies: bool = False, pads: bool = False) -> str:
+    """Return what differs between capture and replay, and decides what a replay reads; empty for nothing.
+
+    `copies` and `pads` say that the inputs are copied into tensors of the callable's own, or longer ones.
+    """
+    if then.kind != now.kind:
+        return "presence" if {"None", "absent"} & {then.kind, now.kind} else "type"
+    if then.kind != "tensor":
+        return "value" if then.value != now.value else ""
+    aspects = {
+        "subclass": False,
+        "dtype": False,
+        "device": False,
+        "shape": pads,
+        "stride": copies,
+        "address": copies,
+    }
+    held = (name for name, free in aspects.items() if not free)
+    return next((name for name in held if getattr(then, name) != getattr(now, name)), "")

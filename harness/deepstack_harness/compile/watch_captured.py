@@ -1,0 +1,362 @@
+"""Watch captured CUDA graphs: is each one replayed with what it was captured with?
+
+`torch.cuda.CUDAGraph.replay()` takes no inputs: it reads the addresses that were captured, and all Python
+around it is burnt in. So the arguments of the callable around a capture are held against those of the
+callable that replays it: presence, type, value, layout and address, however they are nested, and the
+attributes that the captured code names. `around` marks such a callable:
+
+    runner.forward = around(runner.forward)
+
+Nothing of a graph is changed. A replay outside of every marked callable is counted as one whose inputs were
+not visible. Replays of `mode="reduce-overhead"` are left out: torch itself looks at their inputs.
+"""
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from deepstack_harness.compile.captured_inputs import CapturedCode, Facts, difference
+from deepstack_harness.compile.watch_facts import (
+    ABSENT,
+    MOST_LISTED,
+    Effect,
+    FailedGuard,
+    GuardClass,
+    InputFacts,
+    OnChange,
+    WatchedRegion,
+    WatchedRegions,
+)
+
+CAPTURED = "CAPTURED"
+"""The kind of what is listed here, beside torch's kinds of guards."""
+_FIRST_REPLAYS, _SAMPLE = 8, 64
+"""Attributes of submodules are read in the first replays and in each 64th, all others in every one."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The way in which a callable reads its inputs.
+
+    `copies`: into tensors of its own, so that addresses and strides mean nothing; `pads`: into longer ones,
+    so that their shapes mean nothing either.
+    """
+
+    copies: bool = False
+    pads: bool = False
+
+
+@dataclass
+class _Capture:
+    """What a call captured: facts before and after it, None before where no call was visible."""
+
+    region: WatchedRegion
+    code: CapturedCode | None = None
+    before: Facts | None = None
+    after: Facts = field(default_factory=dict)
+
+
+@dataclass
+class _Call:
+    """A call of a marked callable that runs now."""
+
+    code: CapturedCode
+    args: Sequence[object]
+    kwargs: Mapping[str, object]
+    reading: Reading
+    captured: _Capture | None = None
+    replayed: _Capture | None = None
+    """What it captured, and replayed, so far: the pieces of a broken graph are one capture."""
+    made: _Capture | None = None
+    """What `make_graphed_callables` captured for it."""
+
+    def facts(self, *, whole: bool) -> dict[str, InputFacts]:
+        """Return the facts of all that its graph may have read."""
+        return self.code.facts(self.args, self.kwargs, whole=whole)
+
+
+@dataclass
+class _Thread(threading.local):
+    """Marked calls that run in this thread, the innermost last, and the capture that it is in."""
+
+    calls: list[_Call] = field(default_factory=list)
+    capturing: _Capture | None = None
+    making: bool = False
+
+
+_THREAD = _Thread()
+_OPEN: list["_Watch"] = []
+
+
+def around(
+    call: Callable[..., Any], *, code: object = None, name: str = "", reading: Reading | None = None
+) -> Callable[..., Any]:
+    """Return a callable that does what `call` does, and whose arguments are those of the graphs in it.
+
+    A graph that is captured while it runs is held against each later call that replays it. `code` is what is
+    captured, where it is not `call` itself: its signature names the arguments, and the attributes that it
+    reads are held too. Callables of one `name` are one, such as a method that captures and one that replays:
+    the arguments that both have are held.
+    """
+
+    @functools.wraps(call)
+    def marked(*args: Any, **kwargs: Any) -> object:
+        if not _OPEN:
+            return call(*args, **kwargs)
+        with calling(call if code is None else code, args, kwargs, name=name, reading=reading):
+            return call(*args, **kwargs)
+
+    return marked
+
+
+@contextmanager
+def calling(
+    code: object, args: Sequence[object], kwargs: Mapping[str, object] | None = None, *, name: str = "",
+    reading: Reading | None = None,
+) -> Iterator[None]:  # fmt: skip
+    """Mark a block as a call of `code` with these arguments; see `around`."""
+    call = _Call(CapturedCode.of(code, name), args, kwargs or {}, reading or Reading())
+    capture = _THREAD.capturing
+    if capture is not None and capture.before is None:  # nothing was around it: this call is what is captured
+        call.captured = capture
+        capture.code, capture.before = call.code, call.facts(whole=True)
+    _THREAD.calls.append(call)
+    try:
+        yield
+    finally:
+        _THREAD.calls.remove(call)
+        if call.captured is not None:
+            call.captured.after = call.facts(whole=True)
+
+
+@contextmanager
+def capturing(graph: object) -> Iterator[None]:
+    """Note that a graph is captured in this block; for graphs that are no `torch.cuda.CUDAGraph`."""
+    _begin(graph)
+    try:
+        yield
+    finally:
+        _THREAD.capturing = None
+
+
+def replaying(graph: object) -> None:
+    """Note that a graph is replayed now; for graphs that are no `torch.cuda.CUDAGraph`."""
+    if _OPEN:
+        _OPEN[-1].replays(graph)
+
+
+def _begin(graph: object) -> None:
+    if _OPEN:
+        _THREAD.capturing = _OPEN[-1].captures(graph)
+
+
+@contextmanager
+def watch_captured(watched: WatchedRegions, on_change: OnChange | None = None) -> Iterator[None]:
+    """Watch the graphs that are captured inside; their regions are added to those of `watched`.
+
+    `on_change` is called with each new region, and with each input that differs for the first time.
+    """
+    watch = _Watch(watched, on_change)
+    with _events_of_torch() if not _OPEN else _nothing():
+        _OPEN.append(watch)
+        try:
+            yield
+        finally:
+            _OPEN.remove(watch)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _events_of_torch() -> Iterator[None]:
+    """Let torch's graphs tell when they are captured and replayed."""
+    graphs = torch.cuda.CUDAGraph
+    make: Callable[..., Any] = torch.cuda.make_graphed_callables
+    begin: Callable[..., object] = graphs.capture_begin
+    end: Callable[..., object] = graphs.capture_end
+    replay: Callable[..., object] = graphs.replay
+
+    def capture_begin(self: object, *args: Any, **kwargs: Any) -> object:
+        _begin(self)
+        return begin(self, *args, **kwargs)
+
+    def capture_end(self: object) -> object:
+        _THREAD.capturing = None
+        return end(self)
+
+    def replay_and_tell(self: object) -> object:
+        frame = inspect.currentframe()
+        if frame is None or not _is_inductor(frame.f_back):
+            replaying(self)
+        return replay(self)
+
+    def make_and_mark(callables: object, sample_args: Any, *args: Any, **kwargs: Any) -> object:  # noqa: ANN401
+        many = isinstance(callables, tuple)
+        samples = sample_args if many else (sample_args,)
+        listed = callables if isinstance(callables, tuple) else (callables,)
+        codes = [(CapturedCode.of(each), sample) for each, sample in zip(listed, samples, strict=True)]
+        before = [code.facts(sample, {}, whole=True) for code, sample in codes]
+        _THREAD.making = True
+        try:
+            made = make(callables, sample_args, *args, **kwargs)
+        finally:
+            _THREAD.making = False
+        marked = [
+            _marked_graphed(each, code, facts)
+            for each, (code, _), facts in zip(made if many else (made,), codes, before, strict=True)
+        ]
+        return tuple(marked) if many else marked[0]
+
+    patches: Sequence[tuple[Any, str, Any, Any]] = (
+        (graphs, "capture_begin", begin, capture_begin),
+        (graphs, "capture_end", end, capture_end),
+        (graphs, "replay", replay, replay_and_tell),
+        (torch.cuda, "make_graphed_callables", make, make_and_mark),
+    )
+    for owner, name, _, patched in patches:
+        setattr(owner, name, patched)
+    try:
+        yield
+    finally:
+        for owner, name, original, _ in patches:
+            setattr(owner, name, original)
+
+
+def _is_inductor(frame: FrameType | None) -> bool:
+    """Return whether torch itself replays, for `mode="reduce-overhead"`: it looks at the inputs."""
+    return frame is not None and frame.f_code.co_filename.startswith(f"{torch.__path__[0]}/_inductor")
+
+
+def _marked_graphed(made: Any, code: CapturedCode, facts: Facts) -> Any:  # noqa: ANN401  # function or module
+    """Return what `make_graphed_callables` returned, marked: it copies its inputs, of one shape."""
+    run = made.forward if isinstance(made, torch.nn.Module) else made
+    captured: dict[_Watch, _Capture] = {}
+
+    @functools.wraps(run)
+    def marked(*args: Any, **kwargs: Any) -> object:
+        if not _OPEN:
+            return run(*args, **kwargs)
+        watch = _OPEN[-1]
+        if watch not in captured:
+            captured[watch] = watch.captured_by(code, facts)
+        call = _Call(code, args, kwargs, Reading(copies=True), made=captured[watch])
+        _THREAD.calls.append(call)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            _THREAD.calls.remove(call)
+
+    if not isinstance(made, torch.nn.Module):
+        return marked
+    made.forward = marked
+    return made
+
+
+class _Watch:
+    """The graphs of one watch, and what each was captured with."""
+
+    def __init__(self, watched: WatchedRegions, on_change: OnChange | None) -> None:
+        self._watched, self._on_change = watched, on_change
+        self._captures: WeakKeyDictionary[object, _Capture | None] = WeakKeyDictionary()
+        self._regions: dict[object, WatchedRegion] = {}
+
+    def captures(self, graph: object) -> _Capture | None:
+        """Note a capture; return it, None for one of torch itself."""
+        if _THREAD.making:
+            self._captures[graph] = None
+            return None
+        call = _THREAD.calls[-1] if _THREAD.calls else None
+        if call is None:
+            capture = _Capture(self._unseen("CUDA graph"))
+        elif call.captured is None:
+            capture = call.captured = self.captured_by(call.code, call.facts(whole=True))
+        else:
+            capture = call.captured
+        self._captures[graph] = capture
+        return capture
+
+    def captured_by(self, code: CapturedCode, before: Facts) -> _Capture:
+        """Return a new capture of a callable."""
+        return _Capture(self._region(code.name, code.where, code.key), code, before)
+
+    def replays(self, graph: object) -> None:
+        """Hold a replay against its capture."""
+        call = _THREAD.calls[-1] if _THREAD.calls else None
+        if graph not in self._captures:
+            self._captures[graph] = _Capture(self._unseen("CUDA graph that was captured before"))
+        capture = self._captures[graph]
+        if capture is None:  # of make_graphed_callables: of gradients where no call is around it
+            capture = None if call is None else call.made
+        if capture is None or (call is not None and call.replayed is capture):
+            return
+        region = capture.region
+        region.calls += 1
+        code = capture.code
+        if call is None or code is None or not call.code.is_like(code):
+            region.unseen += 1
+            return
+        call.replayed = capture
+        try:
+            self._hold(capture, code, call)
+        except Exception as error:  # noqa: BLE001  # a watch must not end the program that it watches
+            region.problem = f"replay {region.calls}: {type(error).__name__}: {error}"
+
+    def _hold(self, capture: _Capture, code: CapturedCode, call: _Call) -> None:
+        region, before, after = capture.region, capture.before or {}, capture.after
+        whole = region.calls <= _FIRST_REPLAYS or region.calls % _SAMPLE == 0
+        now = call.facts(whole=whole)
+        for name in code.names_in_common(call.code, before, now, whole=whole):
+            pair = before.get(name, ABSENT), now.get(name, ABSENT)
+            is_state = code.is_state(name)
+            copies, pads = (code.stores(name),) * 2 if is_state else (call.reading.copies, call.reading.pads)
+            aspect = difference(*pair, copies=copies, pads=pads)
+            # What the capture itself left is no change.
+            if aspect and not (
+                is_state and name in after and not difference(after[name], pair[1], copies=copies, pads=pads)
+            ):
+                self._note(region, name, aspect, pair)
+
+    def _note(
+        self, region: WatchedRegion, name: str, aspect: str, pair: tuple[InputFacts, InputFacts]
+    ) -> None:
+        key = (name, aspect)
+        if key in region.failed:
+            region.failed[key].calls += 1
+        elif len(region.failed) >= MOST_LISTED:
+            region.unlisted += 1
+        else:
+            rule = f"the {aspect} of {name} is that of the capture"
+            guard = FailedGuard(name, CAPTURED, rule, "", GuardClass.DECIDES, *pair, region.calls)
+            guard.effect = Effect(reason="a captured graph is not run again")
+            region.failed[key] = guard
+            if self._on_change is not None:
+                self._on_change(region, guard)
+
+    def _unseen(self, name: str) -> WatchedRegion:
+        """Return the region of a graph around which there is no marked call."""
+        frame = inspect.currentframe()
+        inside = (__file__, str(torch.__path__[0]))
+        while frame is not None and frame.f_code.co_filename.startswith(inside):
+            frame = frame.f_back
+        where = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+        return self._region(name, where, where)
+
+    def _region(self, name: str, where: str, key: object) -> WatchedRegion:
+        if key not in self._regions:
+            region = WatchedRegion(name, where, {}, {}, calls=0, captured=True)
+            self._regions[key] = region
+            self._watched.regions.append(region)
+            if self._on_change is not None:
+                self._on_change(region, None)
+        return self._regions[key]
