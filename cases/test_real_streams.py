@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cases import real_streams
-from cases.selftest.audit.synthetic_helpers import HELPER_FILE, source
+from cases.selftest.engines.synthetic_vllm import STREAM_FILE, write_systems
 from cases.selftest.workers.misbehaving import ALWAYS
 from deepstack_harness.audit.streams import device as projection
 from deepstack_harness.audit.streams.device import Lanes, Project
@@ -80,7 +80,7 @@ def test_an_unknown_variant_or_helper_is_refused(tmp_path: Path) -> None:
         match="unknown dual-stream variant 'duel'; did you mean 'dual'. known are sequential, dual,",
     ):
         real_streams.way_of("duel", None)
-    tree = str(source(tmp_path, helpers=HELPER_FILE))
+    tree = str(write_systems(tmp_path, streams=STREAM_FILE))
     assert real_streams.way_of("maybe_execute_in_parallel", tree).settings
     with pytest.raises(UsageError, match=r"has no 'execute_in_parallel'; it has maybe_execute_in_parallel$"):
         real_streams.way_of("execute_in_parallel", tree)

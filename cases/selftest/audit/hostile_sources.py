@@ -3,8 +3,16 @@
 import textwrap
 from pathlib import Path
 
-from cases.selftest.audit.test_audit import GIVEN
-from cases.selftest.engines.synthetic_vllm import GET, HANDS_ON, HEADER, INIT, SET, ModelFile, Vllm
+from cases.selftest.engines.synthetic_vllm import (
+    GET,
+    HANDS_ON,
+    HEADER,
+    INIT,
+    INNER_MODEL,
+    SET,
+    ModelFile,
+    Vllm,
+)
 
 WRONG = "return None"
 """What a get does to be wrong: a mechanism that hides faults has one to hide."""
@@ -163,7 +171,7 @@ def _in_get(mechanism: str, outside: Path) -> str:
 
 
 def _model(**parts: str) -> str:
-    return str(ModelFile(more=HANDS_ON, **parts)) + GIVEN
+    return str(ModelFile(more=HANDS_ON, **parts)) + INNER_MODEL
 
 
 ELSEWHERE = {

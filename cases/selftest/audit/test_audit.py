@@ -13,7 +13,8 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm
+from cases.selftest.engines.synthetic_vllm import HANDS_ON, INNER_MODEL, OTHER, SUBCLASSES, ModelFile, Vllm
+from cases.selftest.engines.synthetic_vllm import write as write_files
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.audit.standing import beside_known
@@ -26,51 +27,6 @@ from deepstack_harness.engines.known import cuts_of, open_source
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.sources.source import Source
 
-GIVEN = """\
-
-class InnerModel:
-    def forward(self, ids, deepstack_input_embeds=None):
-        return self.layers(ids, deepstack_input_embeds=deepstack_input_embeds)
-"""
-SUBCLASSES = '''\
-"""Classes that live from another file's; deepstack."""
-import torch
-from vllm.model_executor.models.qwen3_vl import Qwen3VLForConditionalGeneration
-
-
-class Renamed(Qwen3VLForConditionalGeneration):
-    weights = "other"
-
-
-class Roomier(Qwen3VLForConditionalGeneration):
-    def __init__(self, *, vllm_config, prefix=""):
-        super(Qwen3VLForConditionalGeneration, self).__init__()
-        config = vllm_config.model_config.hf_config
-        self.levels = len(config.vision_config.deepstack_visual_indexes)
-        rows = 2 * vllm_config.scheduler_config.max_num_batched_tokens
-        hidden = config.text_config.hidden_size
-        self.deepstack_input_embeds = [torch.zeros(rows, hidden) for _ in range(self.levels)]
-        self.filled = 0
-
-
-class Calling(Qwen3VLForConditionalGeneration):
-    def __init__(self, *, vllm_config, prefix=""):
-        super().__init__(vllm_config=vllm_config, prefix=prefix)
-        self.more = NoSuchThing()
-
-
-class Bare(Qwen3VLForConditionalGeneration):
-    def __init__(self, *, vllm_config, prefix=""):
-        super(Qwen3VLForConditionalGeneration, self).__init__()
-        self.levels = 3
-        self.filled = 0
-
-
-class Methodless:
-    def forward(self, ids):
-        return self.language_model(ids, deepstack_input_embeds=self.rows)
-'''
-
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
@@ -78,10 +34,8 @@ def source(tmp_path: Path) -> Path:
 
 
 def write(folder: Path, version: str = "0.10.0") -> Path:  # of 0.10.0 no failures are known
-    qwen = str(ModelFile(more=HANDS_ON)) + GIVEN
-    root = Vllm(version, qwen).tree(folder)
-    (root / "vllm/model_executor/models/other.py").write_text(SUBCLASSES)
-    return root
+    qwen = str(ModelFile(more=HANDS_ON)) + INNER_MODEL
+    return write_files(folder, {**Vllm(version, qwen).files, OTHER: SUBCLASSES})
 
 
 class Audited(NamedTuple):

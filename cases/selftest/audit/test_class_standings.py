@@ -4,10 +4,9 @@ from pathlib import Path
 
 from cases.selftest.audit.written_standings import MEMBER, audited_class, row, standing
 from cases.selftest.engines.in_process_worker import InProcessWorker
-from cases.selftest.engines.synthetic_driven import GRANITE, write_tree
-from cases.selftest.engines.synthetic_omni import write
 from cases.selftest.engines.synthetic_plugins import VL, ascend_files, over, vllm_files
 from cases.selftest.engines.synthetic_sglang_runners import BREAKABLE, BREAKABLE_FILE, with_runner
+from cases.selftest.engines.synthetic_vllm import GRANITE, write, write_driven
 from deepstack_harness.audit.audited_source import located
 from deepstack_harness.audit.classes import judge_class, known_rules_of
 from deepstack_harness.contract.case import Regime
@@ -19,7 +18,7 @@ R = Rule
 
 
 def test_a_class_without_methods_is_judged_by_the_orders_of_its_engine(tmp_path: Path) -> None:
-    with InProcessWorker(str(write_tree(tmp_path))) as worker:
+    with InProcessWorker(str(write_driven(tmp_path))) as worker:
         found = next(one for one in worker.classes() if one.cut.member == GRANITE)
         assert (found.ways.methods, found.ways.forward) == (False, True)
         judged = judge_class(found, worker)

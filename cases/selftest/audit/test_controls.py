@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.audit import forging
-from cases.selftest.audit.test_audit import GIVEN
-from cases.selftest.engines.synthetic_vllm import GET, HANDS_ON, ModelFile, Vllm
+from cases.selftest.engines.synthetic_vllm import GET, HANDS_ON, INNER_MODEL, ModelFile, Vllm
 from deepstack_harness.audit import source_worker as controls
 from deepstack_harness.audit.source_worker import CONTROLS, failed_control
 from deepstack_harness.catalogue.buffers import MUTANTS
@@ -64,7 +63,7 @@ HOSTILE_GET = GET.replace(
 
 
 def test_an_audit_of_such_a_source_is_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    qwen = str(ModelFile(get=HOSTILE_GET, more=HANDS_ON)) + GIVEN
+    qwen = str(ModelFile(get=HOSTILE_GET, more=HANDS_ON)) + INNER_MODEL
     hostile = Vllm("0.10.0", qwen).tree(tmp_path)
     assert main(["audit", "--source", str(hostile)]) == ExitCode.BROKEN
     shown = capsys.readouterr().out

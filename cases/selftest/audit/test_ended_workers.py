@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from cases.selftest.audit.synthetic_helpers import HELPER_FILE, RANGE_FILE, source
 from cases.selftest.engines.in_process_worker import InProcessCases, InProcessWorker
-from cases.selftest.engines.synthetic_driven import write_tree
-from cases.selftest.engines.synthetic_omni import write
 from cases.selftest.engines.synthetic_plugins import VL, ascend_files, over, vllm_files
 from cases.selftest.engines.synthetic_splitters import megatron_files
+from cases.selftest.engines.synthetic_vllm import RANGE_FILE, STREAM_FILE, write, write_driven, write_systems
 from deepstack_harness.audit.classes import judge_class, judge_split
 from deepstack_harness.audit.source_worker import CONTROLS, MOST_ENDS, NO_WAYS, failed_control
 from deepstack_harness.audit.systems import DualStreams, PlaceholderRanges
@@ -27,7 +25,7 @@ SENTENCE = "ended by SIGSEGV in decoder"
 
 
 def test_a_class_whose_definition_ends_the_worker_is_not_judged(tmp_path: Path) -> None:
-    with InProcessWorker(str(write_tree(tmp_path)), "define", CRASH) as worker:
+    with InProcessWorker(str(write_driven(tmp_path)), "define", CRASH) as worker:
         found, _ = worker.classes()
         standing = judge_class(found, worker)
     assert (found.ended, found.ways) == (SENTENCE, NO_WAYS)
@@ -64,7 +62,7 @@ def test_ranks_that_end_the_worker_are_not_judged(tmp_path: Path) -> None:
 def test_a_system_that_ends_the_worker_is_not_judged(
     tmp_path: Path, number: str, function: str, auditor: PlaceholderRanges | DualStreams, name: str
 ) -> None:
-    incident, root = find(number), str(source(tmp_path, ranges=RANGE_FILE, helpers=HELPER_FILE))
+    incident, root = find(number), str(write_systems(tmp_path, ranges=RANGE_FILE, streams=STREAM_FILE))
     with InProcessWorker(root, function, CRASH) as worker:
         (judged,) = auditor.theirs(incident, worker)
     (row,) = judged.rows

@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.audit.synthetic_helpers import HELPER_FILE, HELPERS, RANGE_FILE, RANGES
-from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm
+from cases.selftest.engines.synthetic_vllm import (
+    HANDS_ON,
+    RANGE_FILE,
+    RANGES,
+    STREAM_FILE,
+    STREAMS,
+    ModelFile,
+    Vllm,
+)
 from cases.selftest.sources.served_index import serving, tell_pip_nothing
 from deepstack_harness.cli.main import main
 from deepstack_harness.errors import ExitCode
@@ -20,7 +27,7 @@ class Release(Vllm):
     @property
     def files(self) -> dict[str, str]:
         """All Python files."""
-        return {**super().files, RANGES: RANGE_FILE, HELPERS: HELPER_FILE}
+        return {**super().files, RANGES: RANGE_FILE, STREAMS: STREAM_FILE}
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 
 from cases.selftest.audit.test_account import NEW, PLAIN
 from cases.selftest.engines.synthetic_carriers import BASE, NONE_UNTIL_THE_FIRST, build
-from cases.selftest.engines.synthetic_driven import GRANITE, QWEN, write_tree
+from cases.selftest.engines.synthetic_vllm import GRANITE, QWEN, write_driven
 from deepstack_harness.audit.account import account_of
 from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.cli.main import main
@@ -23,7 +23,7 @@ KNOWN_CLASS = "Qwen3VLForConditionalGeneration"
 
 def planted(root: Path, text: str) -> Path:
     """A tree with a known carrier, and one in a new folder under new names with foreign annotations."""
-    return write_tree(root, {GRANITE: "", NEW: text, f"{FOLDER}/base.py": BASE})
+    return write_driven(root, {GRANITE: "", NEW: text, f"{FOLDER}/base.py": BASE})
 
 
 def audit(root: Path, tmp_path: Path, *words: str) -> tuple[ExitCode, list[dict[str, object]]]:
@@ -64,7 +64,7 @@ def test_a_new_carrier_that_cannot_be_driven_is_red(
 
 
 def test_a_new_carrier_that_is_the_only_one_is_red(tmp_path: Path, capsys: Capture) -> None:
-    root = write_tree(tmp_path / "tree", {GRANITE: "", QWEN: PLAIN})
+    root = write_driven(tmp_path / "tree", {GRANITE: "", QWEN: PLAIN})
     assert main(["audit", "--source", str(root)]) == ExitCode.BROKEN
     assert main(["audit", "--source", str(root), "--bisect"]) == ExitCode.BROKEN
     (root / QWEN).write_text("# deepstack\n")

@@ -1,5 +1,6 @@
 """R12: what placeholder ranges are asked, what is judged, and where a class of vLLM's comes from."""
 
+import shutil
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cases.selftest.audit.synthetic_helpers import RANGE_FILE, source, zipped
+from cases.selftest.engines.synthetic_vllm import RANGE_FILE, write_systems
 from deepstack_harness.audit import ranges as inputs
 from deepstack_harness.audit.ranges import (
     ListRange,
@@ -221,8 +222,9 @@ def test_a_mask_of_another_length_is_our_own_bug() -> None:
 
 def test_a_class_is_cut_out_of_a_source_and_runs_under_its_own_lines(tmp_path: Path) -> None:
     # Out of an archive, where no file has those lines.
-    archive = zipped(source(tmp_path / "tree", ranges=RANGE_FILE), tmp_path / "vllm.zip")
-    bound = bind_range(open_source(str(archive)))
+    tree = write_systems(tmp_path / "tree", ranges=RANGE_FILE)
+    archive = shutil.make_archive(str(tmp_path / "vllm"), "zip", tree)
+    bound = bind_range(open_source(archive))
     assert bound.filename == f"{archive}/vllm/multimodal/inputs.py"
     assert RANGE_FILE.splitlines()[bound.line - 1] == "class PlaceholderRange:"
     assert judge(observe(bound.make)).verdict is Verdict.PASS
@@ -240,7 +242,7 @@ REFUSED = {
     ),
     "no method": (
         RANGE_FILE.replace("get_num_embeds", "count"),
-        r"inputs\.py:16: PlaceholderRange has no method get_num_embeds, as vLLM has since 0\.16\.0",
+        r"inputs\.py:17: PlaceholderRange has no method get_num_embeds, as vLLM has since 0\.16\.0",
     ),
     "a property": (
         RANGE_FILE.replace("    def get_num_embeds", "    @cached_property\n    def get_num_embeds"),
@@ -252,7 +254,7 @@ REFUSED = {
     ),
     "not to be defined": (
         RANGE_FILE.replace("    length: int\n", "    length: int\n    later = 1 / NOTHING\n"),
-        r"inputs\.py:19: PlaceholderRange cannot be defined without .*: division by zero",
+        r"inputs\.py:20: PlaceholderRange cannot be defined without .*: division by zero",
     ),
     "no file": (None, r"has no vllm/multimodal/inputs\.py; it is there from vllm 0\.16\.0 on"),
 }
@@ -263,4 +265,4 @@ def test_a_source_without_such_a_class_is_refused(tmp_path: Path, what: str) -> 
     text, said = REFUSED[what]
     files = {} if text is None else {"ranges": text}
     with pytest.raises(UsageError, match=said):
-        bind_range(open_source(str(source(tmp_path, **files))))
+        bind_range(open_source(str(write_systems(tmp_path, **files))))

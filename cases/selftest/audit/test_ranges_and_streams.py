@@ -6,8 +6,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cases.selftest.audit.synthetic_helpers import HELPER_FILE, HELPERS, RANGE_FILE, RANGES, source
-from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm, line_of
+from cases.selftest.engines.synthetic_vllm import (
+    HANDS_ON,
+    RANGE_FILE,
+    RANGES,
+    STREAM_FILE,
+    STREAMS,
+    ModelFile,
+    Vllm,
+    line_of,
+    write_systems,
+)
 from deepstack_harness.audit import ranges as by_name
 from deepstack_harness.catalogue.incidents import catalogue, find
 from deepstack_harness.catalogue.registry import (
@@ -34,7 +43,7 @@ WRAPS = RANGE_FILE.replace(
 )
 ALWAYS_WRAPS = RANGE_FILE.replace("[index - 1] if index else NOTHING", "[index - 1]")
 RAISES = RANGE_FILE.replace("self._before(self.length)", "self._before(self.lenght)")
-OUTSIDE = HELPER_FILE.replace("        event1.record()\n    first", "    event1.record()\n    first")
+OUTSIDE = STREAM_FILE.replace("        event1.record()\n    first", "    event1.record()\n    first")
 
 
 @pytest.mark.parametrize("number", SHOWN)
@@ -90,7 +99,7 @@ def test_a_variant_that_is_not_as_the_catalogue_has_it_exits_with_1(
 
 
 def test_a_source_is_free_of_both(tmp_path: Path, capsys: Capture) -> None:
-    root = str(source(tmp_path, ranges=RANGE_FILE, helpers=HELPER_FILE))
+    root = str(write_systems(tmp_path, ranges=RANGE_FILE, streams=STREAM_FILE))
     assert main(["repro", "40143", "--vllm", root]) == ExitCode.HOLDS
     out = capsys.readouterr().out
     assert "kept as list; a scheduling step of geo3k takes " in out
@@ -100,7 +109,7 @@ def test_a_source_is_free_of_both(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_a_source_has_both_and_the_place_is_told(tmp_path: Path, capsys: Capture) -> None:
-    root = source(tmp_path, ranges=WRAPS, helpers=OUTSIDE)
+    root = write_systems(tmp_path, ranges=WRAPS, streams=OUTSIDE)
     assert main(["repro", "40143", "--vllm", str(root)]) == ExitCode.BROKEN
     out = capsys.readouterr().out
     assert "kept as list; a scheduling step of geo3k takes " in out
@@ -108,7 +117,7 @@ def test_a_source_has_both_and_the_place_is_told(tmp_path: Path, capsys: Capture
     assert out.endswith("PlaceholderRange: HAS incident 40143, breaks R12\n")
     assert main(["repro", "36795", "--vllm", str(root)]) == ExitCode.BROKEN
     out = capsys.readouterr().out
-    assert f"where: {HELPERS}:{line_of(OUTSIDE, 'def maybe')}\n" in out
+    assert f"where: {STREAMS}:{line_of(OUTSIDE, 'def maybe')}\n" in out
     assert out.endswith("maybe_execute_in_parallel: HAS incident 36795, breaks R13\n")
 
 
@@ -122,7 +131,7 @@ def test_a_source_has_both_and_the_place_is_told(tmp_path: Path, capsys: Capture
 def test_what_does_not_get_through_the_workload_has_no_cost(
     text: str, why: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    assert main(["repro", "40143", "--vllm", str(source(tmp_path, ranges=text))]) == ExitCode.BROKEN
+    assert main(["repro", "40143", "--vllm", str(write_systems(tmp_path, ranges=text))]) == ExitCode.BROKEN
     assert f"kept as list; cost not measured: {why}" in capsys.readouterr().out
 
 
@@ -130,7 +139,7 @@ def test_what_does_not_get_through_the_workload_has_no_cost(
 def test_a_source_without_it_is_no_judgement(
     number: str, since: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    assert main(["repro", number, "--vllm", str(source(tmp_path))]) == ExitCode.USAGE
+    assert main(["repro", number, "--vllm", str(write_systems(tmp_path))]) == ExitCode.USAGE
     assert f"it is there from vllm {since} on" in capsys.readouterr().err
 
 
@@ -155,7 +164,7 @@ def audited(root: Path, path: Path) -> dict[str, dict[str, object]]:
 
 
 def test_an_audit_has_both(tmp_path: Path, capsys: Capture) -> None:
-    root = Vllm("0.19.1", QWEN).tree(source(tmp_path / "vllm", ranges=WRAPS, helpers=HELPER_FILE))
+    root = Vllm("0.19.1", QWEN).tree(write_systems(tmp_path / "vllm", ranges=WRAPS, streams=STREAM_FILE))
     rows = audited(root, tmp_path / "rows.jsonl")
     assert {name: (row["rule"], row["verdict"], row["incident"]) for name, row in rows.items()} == {
         "PlaceholderRange": ("R12", "XFAIL", None),
@@ -174,7 +183,7 @@ def test_an_audit_says_what_a_source_has_not(tmp_path: Path, capsys: Capture) ->
     assert audited(Vllm("0.15.0", QWEN).tree(tmp_path / "vllm"), tmp_path / "rows.jsonl") == {}
     out = capsys.readouterr().out
     assert f"has no {RANGES}; it is there from vllm 0.16.0 on\n" in out
-    assert f"has no {HELPERS}; it is there from vllm 0.19.0 on\n" in out
+    assert f"has no {STREAMS}; it is there from vllm 0.19.0 on\n" in out
 
 
 RELEASES = {

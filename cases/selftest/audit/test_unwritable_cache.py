@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import deepstack_harness
-from cases.selftest.audit.test_audit import GIVEN
-from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm
+from cases.selftest.engines.synthetic_vllm import HANDS_ON, INNER_MODEL, ModelFile, Vllm
 from cases.selftest.sources.served_index import serving
 from deepstack_harness.files import CACHE_VARIABLE
 
@@ -30,7 +29,7 @@ def test_a_worker_reads_what_this_process_has_read(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     kept = {name: text for name, text in os.environ.items() if not name.upper().endswith("_PROXY")}
     with serving(tmp_path / "served") as served:
-        Vllm("0.22.1", str(ModelFile(more=HANDS_ON)) + GIVEN).wheel(served.folder)
+        Vllm("0.22.1", str(ModelFile(more=HANDS_ON)) + INNER_MODEL).wheel(served.folder)
         done = subprocess.run(
             [sys.executable, "-c", AUDITS], cwd=ROOT, capture_output=True, text=True, check=False,
             env={**kept, CACHE_VARIABLE: str(tmp_path / "cache"), "PIP_INDEX_URL": served.url,

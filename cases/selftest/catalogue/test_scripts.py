@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from cases.selftest.catalogue.stand_in_vllm import write_package
 from cases.selftest.catalogue.written_scripts import FAMILY, MARK, WRITTEN, family_of, run_scripts, with_trace
-from cases.selftest.engines.synthetic_vllm import ModelFile, Vllm
+from cases.selftest.engines.synthetic_vllm import ModelFile, Vllm, write_compiling
 from deepstack_harness.catalogue.incidents import Incident, catalogue, find
 from deepstack_harness.catalogue.scripts import (
     ProgramBuffer,
@@ -344,7 +343,7 @@ FIXED = CLASS.format(none="")
 
 def outcome(folder: Path, text: str) -> tuple[int, str]:
     """Write the test beside a package with the class of `text`, and run it as that project would."""
-    write_package(folder, text)
+    write_compiling(folder, text)
     (folder / "pytest.ini").write_text("[pytest]\n")  # else a checkout above TMPDIR is taken for its root
     path = folder / "test_deepstack_compile.py"
     assert main(["repro", "43602", "--upstream-test", str(path), "--quiet"]) == ExitCode.HOLDS

@@ -5,7 +5,6 @@ Everything around the buffer comes from a vLLM that is not in the source, as in 
 
 import textwrap
 from collections.abc import Mapping
-from pathlib import Path
 
 THINKER = "vllm_omni/model_executor/models/qwen3_omni/qwen3_omni_moe_thinker.py"
 
@@ -93,12 +92,3 @@ def omni_files(get: str, *, rest: str = REST, version: str = "0.30.0") -> Mappin
         "vllm_omni/model_executor/__init__.py": "",
         THINKER: f"{HEADER}{textwrap.indent(body, '    ')}",
     }
-
-
-def write(root: Path, files: Mapping[str, str]) -> Path:
-    """Write the files of a source below `root`; answer it."""
-    for member, text in files.items():
-        path = root / member
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-    return root

@@ -4,71 +4,17 @@ The base has a class for each of two models.  The plugins need packages that are
 cutting out too much shows.
 """
 
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from cases.selftest.engines.synthetic_vllm import MODELS, text_of, write
+
 VL, OMNI = "Qwen3VLForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"
-MODELS = "vllm/model_executor/models"
 PATCHERS = "tpu_inference/models/vllm/experimental"
 VL_PATCHER, OMNI_PATCHER = f"{PATCHERS}/qwen3_vl_patcher.py", f"{PATCHERS}/qwen3_omni_patcher.py"
 WRAP = "vllm_ascend/patch/worker/patch_qwen3vl.py"
 
-_BASE = """\
-import torch
-from vllm.distributed import get_pp_group
-from vllm.sequence import IntermediateTensors
-
-
-class {name}(NoSuchBase):
-    def __init__(self, *, vllm_config, prefix=""):
-        super().__init__()
-        config = vllm_config.model_config.hf_config{nested}
-        self.config = config
-        vision = config.vision_config
-        self.use_deepstack = True
-        self.visual_dim = vision.out_hidden_size
-        self.deepstack_num_level = len(vision.deepstack_visual_indexes)
-        self.tower = NoSuchTower(vllm_config)
-        rows = vllm_config.scheduler_config.max_num_batched_tokens
-        self.deepstack_input_embeds = [
-            torch.zeros(rows, self.visual_dim) for _ in range(self.deepstack_num_level)
-        ]
-        self.language_model = NoSuchModel(vllm_config)
-
-    def _get_deepstack_input_embeds(self, num_tokens):
-        levels = enumerate(self.deepstack_input_embeds)
-        named = {{f"deepstack_input_embeds_{{i}}": rows[:num_tokens] for i, rows in levels}}
-        return IntermediateTensors(named)
-
-    def _set_deepstack_input_embeds(self, deepstack_input_embeds):
-        for ours, theirs in zip(self.deepstack_input_embeds, deepstack_input_embeds):
-            ours.zero_()
-            ours[: theirs.size(0)].copy_(theirs)
-
-    def _clear_deepstack_input_embeds(self, num_tokens):
-        for rows in self.deepstack_input_embeds:
-            rows.zero_()
-
-    def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None):
-        payload = None
-        if inputs_embeds is not None and get_pp_group().is_first_rank:
-            payload = self._get_deepstack_input_embeds(inputs_embeds.size(0))
-        out = self.language_model.model(input_ids, positions, deepstack_input_embeds=payload)
-        if inputs_embeds is not None:
-            self._clear_deepstack_input_embeds(inputs_embeds.size(0))
-        return out
-
-    def embed_input_ids(self, input_ids, multimodal_embeddings=None, *, is_multimodal=None):
-        hidden = self.visual_dim
-        main = [rows[:, :hidden] for rows in multimodal_embeddings]
-        out = super().embed_input_ids(input_ids, multimodal_embeddings=main, is_multimodal=is_multimodal)
-        wide = out.new_zeros(out.size(0), self.deepstack_num_level * hidden)
-        for rows in multimodal_embeddings:
-            wide[is_multimodal] = rows[:, hidden:]
-        self._set_deepstack_input_embeds(wide.view(out.size(0), -1, hidden).permute(1, 0, 2))
-        return out
-"""
+_BASE = text_of(f"{MODELS}/static_qwen3_vl.py")
 _VL_PATCHER = """\
 import jax
 import jax.numpy as jnp
@@ -196,7 +142,9 @@ def vllm_files(*names: str) -> dict[str, str]:
     files = {"vllm/_version.py": "__version__ = version = '0.32.0'\n"}
     for name in names or (VL, OMNI):
         nested, member = (".thinker_config", "qwen3_omni_moe_thinker") if name == OMNI else ("", "qwen3_vl")
-        files[f"{MODELS}/{member}.py"] = _BASE.format(name=name, nested=nested)
+        files[f"{MODELS}/{member}.py"] = _BASE.replace(VL, name).replace(
+            ".hf_config\n", f".hf_config{nested}\n"
+        )
     return files
 
 
@@ -208,15 +156,6 @@ def tpu_files() -> dict[str, str]:
 def ascend_files(split: str = CHUNKS) -> dict[str, str]:
     """Return the files of a plugin that gives each rank `split` of the rows."""
     return {WRAP: _WRAP.replace("SPLIT", split), "Dockerfile": "ARG VLLM_TAG=v0.32.0\n"}
-
-
-def write(root: Path, files: Mapping[str, str]) -> Path:
-    """Write a tree; return its root."""
-    for member, text in files.items():
-        path = root / member
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(textwrap.dedent(text), "utf-8")
-    return root
 
 
 def over(root: Path, plugin: Mapping[str, str], base: Mapping[str, str] | None = None) -> str:

@@ -1,11 +1,20 @@
-"""Small sources in the shape of vLLM: the same files, class and method names, and nothing of its code.
+"""One small engine in the shape of vLLM, in three depths: its names of files and methods, none of its code.
 
-The buffer counts its rows and answers None when it is empty, so that a get has
-two returns; the rest of the model needs things that do not exist, so that
-cutting out too much shows.
+The texts are real files in `synthetic/`:
+
+- `alone/`: one class.  Its buffer counts its rows and answers None when it is empty, so that a get has two
+  returns; the rest of the model needs things that do not exist, so that cutting out too much shows.
+  `ModelFile` puts the file together from its methods, and a test replaces one of them.
+- `package/`: files that a source has.  `COUNTED` keeps its rows behind get, set and clear and takes the
+  features of a token with its levels behind them; `SCATTERED` has all of its logic inside embed_input_ids and
+  forward, and takes the levels alone.  Both can be driven, and name helpers that lie in other files.
+- `running/`: a package `vllm` that is imported: an engine with a scheduler and a runner, and the decorator
+  that compiles a model.
 """
 
+import ast
 import io
+import shutil
 import tarfile
 import textwrap
 import zipfile
@@ -13,81 +22,58 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-QWEN = "vllm/model_executor/models/qwen3_vl.py"
-OMNI = "vllm/model_executor/models/qwen3_omni_moe_thinker.py"
+_FOLDER = Path(__file__).parent / "synthetic"
+RUNNING = _FOLDER / "running"
+"""The folder of the package that is imported, for `sys.path`."""
 
-HEADER = '''\
-"""A model file."""
-import itertools
-
-import torch
-from torch import nn
-
-from vllm.distributed import rank_of_everything
-from vllm.sequence import IntermediateTensors
-
-FIRST_LEVEL = 0
+MODELS = "vllm/model_executor/models"
+QWEN = f"{MODELS}/qwen3_vl.py"
+OMNI = f"{MODELS}/qwen3_omni_moe_thinker.py"
+GRANITE = f"{MODELS}/granite4_vision.py"
+OTHER = f"{MODELS}/other.py"
+UTILS = f"{MODELS}/utils.py"
+RANGES = "vllm/multimodal/inputs.py"
+STREAMS = "vllm/utils/multi_stream_utils.py"
 
 
-def empty_levels(levels, rows, width):
-    return [torch.zeros(rows, width) for _ in range(levels)]
-'''
-INIT = """\
-def __init__(self, *, vllm_config: NoSuchType, prefix: str = "model"):
-    super().__init__()
-    config: AnotherType = vllm_config.model_config.hf_config{nested}
-    self.config = config
-    self.rank = rank_of_everything(vllm_config.parallel_config)
-    if self.rank:
-        raise RuntimeError("the rest of the model was built")
-    self.levels = len(config.vision_config.deepstack_visual_indexes)
-    with self._mark_tower_model(vllm_config, {{"image"}}):
-        self.visual = NoSuchTower(config.vision_config)
-        if self.levels:
-            rows = vllm_config.scheduler_config.max_num_batched_tokens
-            self.deepstack_input_embeds = empty_levels(self.levels, rows, config.text_config.hidden_size)
-            self.filled = 0
-    self.language_model = NoSuchModel(vllm_config, self.visual)
-"""
-GET = """\
-def _get_deepstack_input_embeds(self, num_tokens: int) -> NoSuchType:
-    if self.filled == 0:
-        return None
-    return IntermediateTensors(
-        {
-            f"deepstack_input_embeds_{level}": self._rows(level, num_tokens)
-            for level in itertools.islice(itertools.count(FIRST_LEVEL), self.levels)
-        }
+def text_of(member: str) -> str:
+    """Return the text of a file of `package/`."""
+    return (_FOLDER / "package" / member).read_text("utf-8")
+
+
+COUNTED = text_of(QWEN)
+SCATTERED = text_of(GRANITE)
+HELPERS = text_of(UTILS)
+RANGE_FILE = text_of(RANGES)
+STREAM_FILE = text_of(STREAMS)
+SUBCLASSES = text_of(OTHER)
+"""Classes that live from the one of `qwen3_vl.py`, and one that has no methods."""
+
+_ALONE = (_FOLDER / "alone/qwen3_vl.py").read_text("utf-8")
+
+
+def _methods(class_name: str, *names: str) -> str:
+    """Return methods of a class of `alone/qwen3_vl.py`, without their indentation."""
+    (owner,) = (
+        node for node in ast.parse(_ALONE).body if isinstance(node, ast.ClassDef) and node.name == class_name
     )
+    lines = _ALONE.splitlines(keepends=True)
+    found = {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
+    texts = ("".join(lines[found[name].lineno - 1 : found[name].end_lineno]) for name in names)
+    return "\n".join(map(textwrap.dedent, texts))
 
-def _rows(self, level, count):
-    return self.deepstack_input_embeds[level][:count]
-"""
-SET = """\
-def _set_deepstack_input_embeds(self, deepstack_input_embeds):
-    self.filled = deepstack_input_embeds.size(1)
-    if self.filled > self.deepstack_input_embeds[0].size(0):
-        raise ValueError("that is too much")
-    for ours, theirs in zip(self.deepstack_input_embeds, deepstack_input_embeds):
-        ours[: self.filled].copy_(theirs)
-"""
-CLEAR = """\
-def _clear_deepstack_input_embeds(self, num_tokens):
-    for rows in self.deepstack_input_embeds:
-        rows[:num_tokens].zero_()
-    self.filled = 0
-"""
-FORWARD = """\
-def forward(self, x):
-    return self.language_model(x, rank_of_everything(x))
-"""
-HANDS_ON = """\
-def forward(self, ids, positions, inputs_embeds=None):
-    payload = self._get_deepstack_input_embeds(inputs_embeds.size(0))
-    out = self.language_model.model(ids, positions, deepstack_input_embeds=payload)
-    self._clear_deepstack_input_embeds(inputs_embeds.size(0))
-    return out
-"""
+
+_NAME = "Qwen3VLForConditionalGeneration"
+HEADER = _ALONE.partition("\n\nclass ")[0]
+INIT = _methods(_NAME, "__init__")
+GET = _methods(_NAME, "_get_deepstack_input_embeds", "_rows")
+SET = _methods(_NAME, "_set_deepstack_input_embeds")
+CLEAR = _methods(_NAME, "_clear_deepstack_input_embeds")
+FORWARD = _methods(_NAME, "forward")
+HANDS_ON = _methods("HandsOn", "forward")
+"""A forward that gets the payload, hands it to the language model, and clears it."""
+INNER_MODEL = f"\n{_ALONE[_ALONE.index('class InnerModel') :]}"
+"""The language model that takes the payload as an argument."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +84,7 @@ class ModelFile:
     """
 
     header: str = HEADER
-    class_name: str = "Qwen3VLForConditionalGeneration(NoSuchBase)"
+    class_name: str = f"{_NAME}(NoSuchBase)"
     init: str = INIT
     get: str = GET
     set: str = SET
@@ -108,7 +94,7 @@ class ModelFile:
 
     def __str__(self) -> str:
         """The file's text."""
-        init = self.init.replace("{nested}", self.nested).replace("{{", "{").replace("}}", "}")
+        init = self.init.replace(".hf_config\n", f".hf_config{self.nested}\n")
         methods = f"{init}\n{self.get}\n{self.set}\n{self.clear}\n{self.more}"
         return f"{self.header}\n\nclass {self.class_name}:\n{textwrap.indent(methods, '    ')}"
 
@@ -134,7 +120,7 @@ class Vllm:
     def files(self) -> Mapping[str, str]:
         """All Python files."""
         return {
-            "vllm/__init__.py": 'raise RuntimeError("vLLM was imported")\n',
+            "vllm/__init__.py": text_of("vllm/__init__.py"),
             "vllm/_version.py": f"__version__ = version = '{self.version}'\n",
             QWEN: self.qwen,
             OMNI: self.omni,
@@ -142,11 +128,7 @@ class Vllm:
 
     def tree(self, root: Path) -> Path:
         """Write a repository; answers its root."""
-        for member, text in self.files.items():
-            path = root / member
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
-        return root
+        return write(root, self.files)
 
     def site_packages(self, root: Path) -> Path:
         """Write what an installation leaves; answers the folder for `sys.path`."""
@@ -175,6 +157,50 @@ class Vllm:
     def metadata(self) -> str:
         """The head of METADATA or PKG-INFO."""
         return f"Metadata-Version: 2.1\nName: {self.name}\nVersion: {self.version}\n"
+
+
+def write(root: Path, files: Mapping[str, str]) -> Path:
+    """Write the files of any source, by member name; answers its root."""
+    for member, text in files.items():
+        path = root / member
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return root
+
+
+def write_driven(root: Path, files: Mapping[str, str] | None = None) -> Path:
+    """Write both driven models and their helpers, `files` replaced; answers the root."""
+    return write(root, {UTILS: HELPERS, QWEN: COUNTED, GRANITE: SCATTERED, **(files or {})})
+
+
+def write_systems(root: Path, **files: str) -> Path:
+    """Write a tree with `ranges` and `streams` as the texts of the two files, where they are given."""
+    (root / "vllm/model_executor").mkdir(parents=True)
+    members = {"ranges": RANGES, "streams": STREAMS}
+    return write(root, {members[name]: textwrap.dedent(text) for name, text in files.items()})
+
+
+def write_compiling(folder: Path, text: str) -> Path:
+    """Write what a test of vLLM's own suite imports, around the class that `text`, a source's file, defines.
+
+    The class is cut out of the file: get, set, clear, resize and forward, unchanged.
+    """
+    package = folder / "vllm"
+    shutil.copytree(
+        RUNNING / "vllm", package, ignore=shutil.ignore_patterns("__pycache__", "v1", "moss_audio.py")
+    )
+    (package / "__init__.py").write_text("", "utf-8")
+    (owner,) = (node for node in ast.parse(text).body if getattr(node, "name", "") == _NAME)
+    assert isinstance(owner, ast.ClassDef)
+    kept = ("_get_deepstack", "_set_deepstack", "_clear_deepstack", "_resize_deepstack", "forward")
+    methods = (node for node in owner.body if getattr(node, "name", "").startswith(kept))
+    head = (
+        "from __future__ import annotations\n\nimport torch\nfrom torch import nn\n\n"
+        "from vllm.sequence import IntermediateTensors\n\n\ndef get_pp_group():\n    raise RuntimeError\n"
+    )
+    body = textwrap.indent("\n\n".join(map(ast.unparse, methods)), "    ")
+    write(folder, {QWEN: f"{head}\n\nclass {_NAME}(nn.Module):\n{body}\n"})
+    return folder
 
 
 def line_of(text: str, fragment: str) -> int:

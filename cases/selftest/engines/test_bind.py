@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from cases.selftest.engines.synthetic_omni import write
 from cases.selftest.engines.synthetic_sglang import (
     MODEL,
     MODEL_FILE,
@@ -19,6 +18,7 @@ from cases.selftest.engines.synthetic_sglang import (
     with_slot,
 )
 from cases.selftest.engines.synthetic_tensorrt import RIGHT, tensorrt_files
+from cases.selftest.engines.synthetic_vllm import write
 from cases.selftest.engines.test_marked_engines import FILES, LMDEPLOY, TRANSFORMERS
 from cases.selftest.play.playing import case_of
 from deepstack_harness.catalogue.buffers import buffer_named

@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 import deepstack_harness
-from cases.selftest.audit.test_audit import GIVEN
 from cases.selftest.engines.bound_forward import forward_of
-from cases.selftest.engines.synthetic_driven import QWEN as DRIVEN_QWEN
-from cases.selftest.engines.synthetic_driven import write_tree
-from cases.selftest.engines.synthetic_vllm import HANDS_ON, QWEN, ModelFile, Vllm
+from cases.selftest.engines.synthetic_vllm import (
+    HANDS_ON,
+    INNER_MODEL,
+    OTHER,
+    QWEN,
+    ModelFile,
+    Vllm,
+    write_driven,
+)
 from deepstack_harness.engines.bind import define_both_ways
 from deepstack_harness.engines.classes import methods_of
 from deepstack_harness.engines.cut_model import BY_FORWARD, BY_METHODS
@@ -22,11 +27,11 @@ from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, METHODS_STAND
 from deepstack_harness.errors import UsageError
 
 NAME = "Qwen3VLForConditionalGeneration"
-OTHER, THIRD = (f"vllm/model_executor/models/{name}.py" for name in ("other", "third"))
+THIRD = OTHER.replace("other", "third")
 
 
 def model(bases: str = "NoSuchBase") -> str:
-    return str(ModelFile(class_name=f"{NAME}({bases})", more=HANDS_ON)) + GIVEN
+    return str(ModelFile(class_name=f"{NAME}({bases})", more=HANDS_ON)) + INNER_MODEL
 
 
 CIRCULAR = {
@@ -110,7 +115,7 @@ def test_a_long_chain_of_bases_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_class_is_found_and_cut_without_torch(tmp_path: Path) -> None:
-    tree = write_tree(tmp_path)
+    tree = write_driven(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", CUT, str(tree)], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -122,11 +127,11 @@ def test_a_class_is_found_and_cut_without_torch(tmp_path: Path) -> None:
 
 
 def test_cutting_executes_nothing_and_reads_all_that_binding_needs(tmp_path: Path) -> None:
-    text = (write_tree(tmp_path) / DRIVEN_QWEN).read_text()
+    text = (write_driven(tmp_path) / QWEN).read_text()
     loud = f"import os\nLOUD = os.environ.setdefault('CUT_CODE_RAN', 'yes')\n{text}".replace(
         "self.filled = 0", "self.filled = len(LOUD) * 0", 1
     )
-    source = open_source(str(write_tree(tmp_path, {DRIVEN_QWEN: loud})))
+    source = open_source(str(write_driven(tmp_path, {QWEN: loud})))
     cuts = find_cuts(source, engine_of(source).files)
     for path in tmp_path.rglob("*.py"):
         path.unlink()
@@ -149,11 +154,11 @@ def test_every_name_that_cutting_replaces_has_an_object() -> None:
 
 def test_a_helper_is_defined_once_for_all_that_import_it(tmp_path: Path) -> None:
     """Two names of one function are one object, as in Python."""
-    text = (write_tree(tmp_path) / DRIVEN_QWEN).read_text()
+    text = (write_driven(tmp_path) / QWEN).read_text()
     both = text.replace(
         "import put_rows as place, ", "import put_rows as place, put_rows as again, "
     ).replace("place(rows, [level]", "assert place is again\n            place(rows, [level]")
-    source = open_source(str(write_tree(tmp_path, {DRIVEN_QWEN: both})))
+    source = open_source(str(write_driven(tmp_path, {QWEN: both})))
     assert forward_of(source).model_class == "Qwen3VLForConditionalGeneration"
 
 

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from cases.selftest.engines.bound_forward import bind_forward, forward_of
-from cases.selftest.engines.synthetic_driven import (
+from cases.selftest.engines.synthetic_vllm import (
     COUNTED,
     GRANITE,
     HELPERS,
     QWEN,
     SCATTERED,
     UTILS,
-    write_tree,
+    line_of,
+    write_driven,
 )
-from cases.selftest.engines.synthetic_vllm import line_of
 from cases.selftest.models.sequences import SEQUENCES
 from deepstack_harness.catalogue.orders import VLLM_ORDERS, Order, reach_of
 from deepstack_harness.contract.arm import EAGER
@@ -51,7 +51,7 @@ RECORDS_TEXT = COUNTED.replace(
 def driven(root: Path, model: str = "qwen3_vl", **files: str) -> ForwardClass:
     """A synthetic class; `qwen=`, `granite=` and `utils=` are other texts for the files."""
     members = {"qwen": QWEN, "granite": GRANITE, "utils": UTILS}
-    tree = write_tree(root, {members[name]: text for name, text in files.items()})
+    tree = write_driven(root, {members[name]: text for name, text in files.items()})
     return forward_of(open_source(str(tree)), model)
 
 
@@ -208,7 +208,7 @@ def test_helpers_are_the_sources_own_under_their_own_lines(tmp_path: Path) -> No
 
 
 def test_tracebacks_quote_model_and_helper_also_inside_a_wheel(tmp_path: Path) -> None:
-    tree = write_tree(tmp_path / "tree")
+    tree = write_driven(tmp_path / "tree")
     wheel = tmp_path / "vllm-0.22.1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for path in tree.rglob("*.py"):
@@ -248,7 +248,7 @@ def test_a_helper_that_cannot_be_supplied_is_refused_only_where_it_is_used(
 
 def test_a_helper_that_its_module_passes_on_is_found_where_it_is_defined(tmp_path: Path) -> None:
     passed = "from vllm.more import put_rows, rank_of_everything as synchronise\n"
-    tree = write_tree(tmp_path, {UTILS: passed, "vllm/more.py": HELPERS})
+    tree = write_driven(tmp_path, {UTILS: passed, "vllm/more.py": HELPERS})
     buffer = made(forward_of(open_source(str(tree))))
     buffer.set(payload(4))
     assert torch.equal(torch.stack(read(buffer, 4)), payload(4))
@@ -283,7 +283,7 @@ def test_a_class_that_loses_its_payload_is_judged_for_it(tmp_path: Path, qwen: M
 
 
 def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
-    source = open_source(str(write_tree(tmp_path)))
+    source = open_source(str(write_driven(tmp_path)))
     with pytest.raises(UsageError, match="unknown model 'llava'; known are qwen3_vl, "):
         methods_of(source, "llava")
 
@@ -303,7 +303,7 @@ class Larger(Qwen3VLForConditionalGeneration):
 import torch
 """
     member = QWEN.replace("qwen3_vl", "larger")
-    tree = write_tree(tmp_path, {member: text})
+    tree = write_driven(tmp_path, {member: text})
     of = bind_forward(open_source(str(tree)), ModelClass(member, "Larger", since="1.0"))
     buffer = made(of)
     buffer.set(payload(4))

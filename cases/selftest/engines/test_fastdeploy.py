@@ -7,7 +7,7 @@ import pytest
 
 from cases.selftest.engines.audited import audited
 from cases.selftest.engines.synthetic_fastdeploy import MODEL, NO_COUNT, RIGHT, fastdeploy_files
-from cases.selftest.engines.synthetic_omni import write
+from cases.selftest.engines.synthetic_vllm import write
 from deepstack_harness.audit.standing import Standing
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime

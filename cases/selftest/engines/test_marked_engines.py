@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.engines.audited import audited
-from cases.selftest.engines.synthetic_omni import write
+from cases.selftest.engines.synthetic_vllm import write
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.audit.standing import Standing

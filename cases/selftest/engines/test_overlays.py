@@ -12,7 +12,6 @@ from cases.selftest.engines.synthetic_plugins import (
     ASKS_CONTEXT,
     CHUNKS,
     FIRST_ROWS,
-    MODELS,
     OMNI,
     OMNI_PATCHER,
     PADS,
@@ -23,8 +22,8 @@ from cases.selftest.engines.synthetic_plugins import (
     over,
     tpu_files,
     vllm_files,
-    write,
 )
+from cases.selftest.engines.synthetic_vllm import MODELS, write
 from deepstack_harness.audit import classes as split_ranks
 from deepstack_harness.audit.audited_source import located
 from deepstack_harness.audit.classes import judge_class, judge_split

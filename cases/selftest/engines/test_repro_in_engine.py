@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.engines.synthetic_omni import write
 from cases.selftest.engines.synthetic_sglang import RUNNER, RUNNER_FILE, sglang_files, with_slot
+from cases.selftest.engines.synthetic_vllm import write
 from deepstack_harness.cli.main import main
 from deepstack_harness.errors import ExitCode
 

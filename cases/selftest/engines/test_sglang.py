@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from cases.selftest.engines.audited import audited
-from cases.selftest.engines.synthetic_omni import write
 from cases.selftest.engines.synthetic_sglang import (
     MODEL,
     MODEL_FILE,
@@ -32,6 +31,7 @@ from cases.selftest.engines.synthetic_sglang_runners import (
     piecewise,
     with_runner,
 )
+from cases.selftest.engines.synthetic_vllm import write
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.audit.standing import Standing

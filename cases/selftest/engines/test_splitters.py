@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.engines.synthetic_omni import write
 from cases.selftest.engines.synthetic_splitters import (
     BRIDGE,
     MBRIDGE,
@@ -17,6 +16,7 @@ from cases.selftest.engines.synthetic_splitters import (
     megatron_files,
     swift_files,
 )
+from cases.selftest.engines.synthetic_vllm import write
 from deepstack_harness.audit.classes import judge_class, plan_splits
 from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.cli.main import main

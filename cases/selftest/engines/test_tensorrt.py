@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.engines.audited import audited
-from cases.selftest.engines.synthetic_omni import write
 from cases.selftest.engines.synthetic_tensorrt import (
     EMPTY_ON_TEXT,
     HEADER,
@@ -15,6 +14,7 @@ from cases.selftest.engines.synthetic_tensorrt import (
     RIGHT,
     tensorrt_files,
 )
+from cases.selftest.engines.synthetic_vllm import write
 from deepstack_harness.audit.standing import Standing
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime

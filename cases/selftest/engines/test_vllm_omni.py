@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.engines.audited import audited
-from cases.selftest.engines.synthetic_omni import ERASES, READS_ONLY, REST, THINKER, omni_files, write
+from cases.selftest.engines.synthetic_omni import ERASES, READS_ONLY, REST, THINKER, omni_files
+from cases.selftest.engines.synthetic_vllm import write
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.audit.standing import Standing

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cases.selftest.audit.written_standings import audited, row
-from cases.selftest.engines.synthetic_omni import READS_ONLY, REST, THINKER, omni_files, write
+from cases.selftest.engines.synthetic_omni import READS_ONLY, REST, THINKER, omni_files
+from cases.selftest.engines.synthetic_vllm import write
 from deepstack_harness.audit.account import Account, UnjudgedCarrier
 from deepstack_harness.audit.audited_source import AuditedSource
 from deepstack_harness.contract.rules import Rule

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cases.selftest.audit.synthetic_helpers import HELPER_FILE, source
+from cases.selftest.engines.synthetic_vllm import STREAM_FILE, write_systems
 from deepstack_harness.audit.streams.model_check import rehearse
 from deepstack_harness.audit.streams.projections import (
     BREAKABLE,
@@ -29,7 +29,7 @@ SUBJECT = SystemSubject(System.DUAL_STREAM, "dual")
 
 
 def ways(folder: Path, text: str) -> dict[str, DualStream]:
-    return dual_streams_of(open_source(str(source(folder, helpers=text))))
+    return dual_streams_of(open_source(str(write_systems(folder, streams=text))))
 
 
 def judged_helper(folder: Path, text: str) -> tuple[Verdict, str]:
@@ -39,7 +39,7 @@ def judged_helper(folder: Path, text: str) -> tuple[Verdict, str]:
 
 
 def test_a_helper_is_cut_out_of_a_source_and_rehearsed_in_every_setting(tmp_path: Path) -> None:
-    (way,) = ways(tmp_path, HELPER_FILE).values()
+    (way,) = ways(tmp_path, STREAM_FILE).values()
     recordings = {setting.name: rehearse(setting) for setting in way.settings}
     used = {name: {one.stream for one in recording.operations} for name, recording in recordings.items()}
     assert used == {ONE: {"main"}, TWO: {"main", "aux"}, IN_CAPTURE: {"main"}}
@@ -50,7 +50,7 @@ def test_a_helper_is_cut_out_of_a_source_and_rehearsed_in_every_setting(tmp_path
 
 
 def test_a_helper_without_a_capture_to_ask_for_has_no_such_setting(tmp_path: Path) -> None:
-    text = HELPER_FILE.replace(
+    text = STREAM_FILE.replace(
         "    from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphCapture\n", ""
     )
     text = text.replace(" or BreakableCUDAGraphCapture.is_active()", "")
@@ -58,7 +58,7 @@ def test_a_helper_without_a_capture_to_ask_for_has_no_such_setting(tmp_path: Pat
     assert [setting.name for setting in way.settings] == [ONE, TWO]
 
 
-OUTSIDE = HELPER_FILE.replace("        event1.record()\n    first", "    event1.record()\n    first")
+OUTSIDE = STREAM_FILE.replace("        event1.record()\n    first", "    event1.record()\n    first")
 
 
 def test_a_faulty_helper_is_caught_with_the_pair_named(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_faulty_helper_is_caught_with_the_pair_named(tmp_path: Path) -> None:
 
 
 def test_what_a_helper_raises_is_a_finding(tmp_path: Path) -> None:
-    verdict, detail = judged_helper(tmp_path, HELPER_FILE.replace("event0.wait()", "event0.hold()"))
+    verdict, detail = judged_helper(tmp_path, STREAM_FILE.replace("event0.wait()", "event0.hold()"))
     assert verdict is Verdict.FAIL
     assert detail.startswith("two streams: raised AttributeError: 'Event' object has no attribute 'hold'")
 
@@ -108,16 +108,16 @@ def test_a_helper_for_many_streams(tmp_path: Path) -> None:
 
 REFUSED = {
     "another inner import": (
-        HELPER_FILE.replace("BreakableCUDAGraphCapture", "SomethingElse"),
-        r"multi_stream_utils\.py:8: maybe_execute_in_parallel needs the import of vllm\.compilation",
+        STREAM_FILE.replace("BreakableCUDAGraphCapture", "SomethingElse"),
+        r"multi_stream_utils\.py:9: maybe_execute_in_parallel needs the import of vllm\.compilation",
     ),
     "a name of vLLM's": (
-        HELPER_FILE.replace("event0.record()", "unneeded(event0)"),
-        r"multi_stream_utils\.py:12: .* needs 'unneeded', which comes from vllm\.streams",
+        STREAM_FILE.replace("event0.record()", "unneeded(event0)"),
+        r"multi_stream_utils\.py:13: .* needs 'unneeded', which comes from vllm\.streams",
     ),
     "other arguments": (
-        HELPER_FILE.replace("aux_stream", "side_stream"),
-        r"multi_stream_utils\.py:7: maybe_execute_in_parallel has no parameter 'aux_stream'",
+        STREAM_FILE.replace("aux_stream", "side_stream"),
+        r"multi_stream_utils\.py:8: maybe_execute_in_parallel has no parameter 'aux_stream'",
     ),
     "no helper": ("import torch\n", "has none of maybe_execute_in_parallel, execute_in_parallel"),
 }
@@ -133,17 +133,17 @@ def test_a_source_whose_helper_cannot_be_run_is_refused(tmp_path: Path, what: st
 def test_a_source_without_the_file_is_refused(tmp_path: Path) -> None:
     said = r"has no vllm/utils/multi_stream_utils\.py; it is there from vllm 0\.19\.0 on"
     with pytest.raises(UsageError, match=said):
-        dual_streams_of(open_source(str(source(tmp_path))))
+        dual_streams_of(open_source(str(write_systems(tmp_path))))
 
 
 def test_a_helper_may_use_any_other_part_of_torch(tmp_path: Path) -> None:
     own = "assert torch.is_tensor(torch.zeros(1)) and callable(torch.cuda.is_available)"
-    text = HELPER_FILE.replace("event0.record()", f"{own}; event0.record()")
+    text = STREAM_FILE.replace("event0.record()", f"{own}; event0.record()")
     assert own in text
     assert judged_helper(tmp_path, text)[0] is Verdict.PASS
 
 
 def test_a_helper_is_not_defined_without_what_it_imports(tmp_path: Path) -> None:
-    (code,) = (code for code, _ in helpers_of(open_source(str(source(tmp_path, helpers=HELPER_FILE)))))
+    (code,) = (code for code, _ in helpers_of(open_source(str(write_systems(tmp_path, streams=STREAM_FILE)))))
     with pytest.raises(UsageError, match=rf"py:{code.line}: {code.name} needs vLLM's {BREAKABLE}$"):
         code.run_with(torch=torch)

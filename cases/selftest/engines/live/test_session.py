@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.selftest.engines.synthetic_vllm import RUNNING
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Effect, Verdict
@@ -29,7 +30,6 @@ from deepstack_harness.engines.live.session import (
 )
 from deepstack_harness.errors import ExitCode, UsageError
 
-STAND_IN = Path(__file__).parent / "stand_in"
 ONE_TOKEN = SCHEDULES["one_token_chunks"]
 
 
@@ -39,7 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> EngineHome:
     folder = tmp_path_factory.mktemp("engine")
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python3*/site-packages")
-    paths = [str(STAND_IN), *(path for path in sys.path if path.endswith("site-packages"))]
+    paths = [str(RUNNING), *(path for path in sys.path if path.endswith("site-packages"))]
     (packages / "stand_in.pth").write_text("\n".join(paths))
     return EngineHome(folder / "bin" / "python", "a stand-in")
 

@@ -1,0 +1,6 @@
+from torch import nn
+
+
+class BaseDecoder(nn.Module):
+    def watch(self, hidden):
+        pass
