@@ -17,7 +17,7 @@ AUDITS = """\
 import sys
 from deepstack_harness.audit.source_worker import SourceWorker
 with SourceWorker("vllm==0.22.1") as source:
-    print([(one.model_class, one.methods, one.ended) for one in source.classes()])
+    print([(one.model_class, one.ways.methods, one.ended) for one in source.classes()])
     made = source.in_force
     print(sorted(part for part in made.in_force if "no sockets" in part) or made.missing)
 """

@@ -22,7 +22,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.engines.cut_model import ModelCut
-from deepstack_harness.engines.discover import ArgumentCut, ClassCut
+from deepstack_harness.engines.discover import ArgumentCut, DeepstackCut
 from deepstack_harness.errors import Reason, UsageError
 from deepstack_harness.play.case_worker import ClassWays
 from deepstack_harness.sources.source import Source
@@ -36,7 +36,7 @@ RUNNER = ArgumentCut(
     cast(ModelCut, None), None, None, _NOT_CUT, "input_deepstack_embeds", replayed_at="runner.py:3-5"
 )
 WAYS = ClassWays(methods=True, replays=True)
-FOUND = AuditedClass(ClassCut("Qwen3LLMModel", "qwen3_vl.py", RUNNER, _NOT_CUT), WAYS)
+FOUND = AuditedClass(DeepstackCut("Qwen3LLMModel", "qwen3_vl.py", RUNNER, _NOT_CUT), WAYS)
 
 
 def judged(verdict: Verdict) -> JudgedCase:

@@ -25,7 +25,7 @@ from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.oracles.judge import JudgedCase, judge_cases
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.engines.discover import ArgumentCut, ClassCut
+from deepstack_harness.engines.discover import ArgumentCut, DeepstackCut
 from deepstack_harness.engines.known import cut_methods_of, cuts_of, open_source
 from deepstack_harness.engines.syntax import function_hashes
 from deepstack_harness.errors import HarnessError
@@ -141,7 +141,7 @@ class AuditedClass:
     `ended` says how the worker ended that defined the class; then no way is known.
     """
 
-    cut: ClassCut
+    cut: DeepstackCut
     ways: ClassWays = NO_WAYS
     ended: str | None = None
 
@@ -213,7 +213,7 @@ class SourceWorker(CaseWorker):
         """Return what shows that the worker measures wrongly after all that it ran; None for nothing."""
         return failed_control(self)
 
-    def _define(self, cut: ClassCut) -> AuditedClass:
+    def _define(self, cut: DeepstackCut) -> AuditedClass:
         result = self.call(DEFINE, {"text": self.text, "model_class": cut.model_class})
         if isinstance(result, WorkerEnd):
             return AuditedClass(cut, ended=result.sentence)

@@ -36,7 +36,7 @@ from deepstack_harness.engines.bound_class import (
     rehearsing,
 )
 from deepstack_harness.engines.cut_model import ModelCut, reason_at
-from deepstack_harness.engines.discover import ArgumentCut, ClassCut, SplitCut
+from deepstack_harness.engines.discover import ArgumentCut, DeepstackCut, SplitCut
 from deepstack_harness.engines.stand_ins import ForwardBuffer
 from deepstack_harness.engines.text_decoder import TextFamily, text_family
 from deepstack_harness.engines.text_model import TextCut
@@ -384,7 +384,7 @@ class DrivenClass:
     """
 
     source: Source
-    cut: ClassCut
+    cut: DeepstackCut
     methods: MethodsClass | ForwardModels | ArgumentClass | None = None
     forward: ForwardModels | None = None
     refusals: tuple[Reason, ...] = ()
@@ -399,7 +399,7 @@ class DrivenClass:
 
 
 def define_both_ways(
-    source: Source, class_cut: ClassCut, by_methods: Callable[[ModelCut], MethodsClass] = define_methods
+    source: Source, class_cut: DeepstackCut, by_methods: Callable[[ModelCut], MethodsClass] = define_methods
 ) -> DrivenClass:
     """Define a class in each way in which it was cut; an engine around it is left out.
 

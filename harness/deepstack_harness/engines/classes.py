@@ -12,7 +12,7 @@ from deepstack_harness.engines.bind import (
 )
 from deepstack_harness.engines.bound_class import MethodsClass, define_methods
 from deepstack_harness.engines.cut_model import ModelCut
-from deepstack_harness.engines.discover import ArgumentCut, ClassCut, SplitCut
+from deepstack_harness.engines.discover import ArgumentCut, DeepstackCut, SplitCut
 from deepstack_harness.engines.kinds.fastdeploy_model import define_fastdeploy
 from deepstack_harness.engines.kinds.marked_model import (
     KINDS as MARKED_KINDS,
@@ -47,7 +47,7 @@ def classes_of(source: Source) -> list[DrivenClass]:
     return [define_class(source, class_cut) for class_cut in cuts_of(source)]
 
 
-def define_class(source: Source, class_cut: ClassCut) -> DrivenClass:
+def define_class(source: Source, class_cut: DeepstackCut) -> DrivenClass:
     """Define a class in each way in which it was cut, with the engine around it where there is one."""
     define_overlaid = _OVERLAYS.get(source.package)
     if define_overlaid is not None:
@@ -67,7 +67,7 @@ def define_class(source: Source, class_cut: ClassCut) -> DrivenClass:
     return DrivenClass(source, class_cut, bound, refusals=refusals, graphs=graphs)
 
 
-def _define_splitter(source: Source, class_cut: ClassCut, cut: SplitCut) -> DrivenClass:
+def _define_splitter(source: Source, class_cut: DeepstackCut, cut: SplitCut) -> DrivenClass:
     try:
         splitter = _SPLITTERS[source.package](cut)
         rehearse(splitter)
@@ -96,7 +96,7 @@ _SPLITTERS: Mapping[str, Callable[[SplitCut], PayloadSplitter]] = {
     "megatron-bridge": MegatronSplitter,
 }
 """Package -> what makes a splitter of its functions."""
-_OVERLAYS: Mapping[str, Callable[[Source, ClassCut], DrivenClass]] = {
+_OVERLAYS: Mapping[str, Callable[[Source, DeepstackCut], DrivenClass]] = {
     "tpu-inference": define_patched,
     "vllm-ascend": define_wrapped,
 }

@@ -187,7 +187,7 @@ class ModelFiles:
 
 
 @dataclass(frozen=True)
-class ClassCut:
+class DeepstackCut:
     """One class of a source that syntax shows to keep or take a payload, cut in both ways.
 
     `methods` is the class cut by its get, set and clear (`BY_METHODS`), `forward` by its own call order
@@ -227,7 +227,7 @@ class _SourceClass:
         return next(methods, None)
 
 
-def find_cuts(source: Source, files: ModelFiles) -> list[ClassCut]:
+def find_cuts(source: Source, files: ModelFiles) -> list[DeepstackCut]:
     """Find and cut all deepstack classes, in the order of their files.
 
     Raises `UsageError` for a file that does not parse, and for bases or expressions that are nested too
@@ -284,10 +284,10 @@ class _Finder:
         self._files = files
         self._classes = {source_class.place: source_class for source_class in classes}
         self._named = {source_class.node.name: source_class for source_class in classes}
-        self._done: dict[tuple[str, str], ClassCut] = {}
+        self._done: dict[tuple[str, str], DeepstackCut] = {}
         self._carriers: dict[tuple[str, str], Carrier | None] = {}
 
-    def cuts(self) -> list[ClassCut]:
+    def cuts(self) -> list[DeepstackCut]:
         """Cut every class that keeps a payload; classes of one name get the name of their folder too."""
         carriers = [
             source_class for source_class in self._classes.values() if self.keeps_payload(source_class)
@@ -323,7 +323,7 @@ class _Finder:
             )
         return self._carriers[source_class.place]
 
-    def cut(self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...] = ()) -> ClassCut:
+    def cut(self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...] = ()) -> DeepstackCut:
         """Cut a class; `derived` are the classes on the way here."""
         if source_class.place not in self._done:
             self._done[source_class.place] = self._cut(source_class, (*derived, source_class.place))
@@ -351,7 +351,7 @@ class _Finder:
         there = f"{module.replace('.', '/')}.py" if module else source_class.member
         return self._classes.get((there, real_name)) or self._named.get(name)
 
-    def _cut(self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...]) -> ClassCut:
+    def _cut(self, source_class: _SourceClass, derived: tuple[tuple[str, str], ...]) -> DeepstackCut:
         base = next(filter(self.keeps_payload, self._bases(source_class, derived)), None)
         inherited = self.cut(base, derived) if base else None
         if inherited is not None and source_class.method("__init__") is None:
@@ -363,7 +363,7 @@ class _Finder:
         by_forward = ways.forward
         forward = _cut_or_reason(lambda: cut_model(self._source, model, by_forward)) if by_forward else None
         text = self._text_model(source_class) if isinstance(forward, ModelCut) else ""
-        return ClassCut(source_class.node.name, source_class.member, methods, forward, text=text)
+        return DeepstackCut(source_class.node.name, source_class.member, methods, forward, text=text)
 
     def _text_model(self, source_class: _SourceClass) -> TextCut | str:
         """Cut the compiled text model that a class hands its payload to, or say why there is none."""
@@ -464,14 +464,14 @@ def _cut_or_reason(cut: Callable[[], ModelCut]) -> ModelCut | Reason:
 _NO_CALLS = Reason("the payload is an argument: nothing is called between the writer and the text model")
 
 
-def find_argument_cuts(source: Source, files: ArgumentFiles) -> list[ClassCut]:
+def find_argument_cuts(source: Source, files: ArgumentFiles) -> list[DeepstackCut]:
     """Find and cut every text model that is given the payload, in the order of their files.
 
     Raises `UsageError` for a file that does not parse, `MachineError` when the source cannot be fetched.
     """
     with depth_limited(source):
         return [
-            ClassCut(node.name, member, cut, cut if isinstance(cut, Reason) else _NO_CALLS)
+            DeepstackCut(node.name, member, cut, cut if isinstance(cut, Reason) else _NO_CALLS)
             for member, node in _text_models(source, files)
             for cut in [_cut_argument_engine(source, files, member, node.name)]
         ]
@@ -586,14 +586,14 @@ def _replayed_at(source: Source, part: ClassPart) -> str:
     return f"{part.member}:{closure.lineno}-{closure.end_lineno}"
 
 
-def find_split_cuts(source: Source, files: SplitFiles) -> list[ClassCut]:
+def find_split_cuts(source: Source, files: SplitFiles) -> list[DeepstackCut]:
     """Find and cut every splitter of a source, in the order of their files.
 
     Raises `UsageError` for a file that does not parse, `MachineError` when the source cannot be fetched.
     """
     with depth_limited(source):
         return [
-            ClassCut(files.function, member, _cut_splitter(source, files, member), None)
+            DeepstackCut(files.function, member, _cut_splitter(source, files, member), None)
             for member in _files_defining(source, files.folders, files.function)
         ]
 

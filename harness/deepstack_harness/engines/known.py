@@ -21,7 +21,7 @@ from packaging.version import Version
 
 from deepstack_harness.engines.cut_model import ModelCut, Patch, cut_known, cut_patch
 from deepstack_harness.engines.discover import (
-    ClassCut,
+    DeepstackCut,
     depth_limited,
     find_argument_cuts,
     find_cuts,
@@ -234,7 +234,7 @@ def named_package(text: str) -> KnownPackage | None:
     return named[0] if named and not Path(text).exists() else None
 
 
-def find_patched(source: Source, overlay: Overlay) -> list[ClassCut]:
+def find_patched(source: Source, overlay: Overlay) -> list[DeepstackCut]:
     """Cut every class of the base that the plugin changes, derived ones too, with its patch.
 
     A class that the base lacks is refused.  Raises what `find_cuts` raises.
@@ -251,7 +251,7 @@ def find_patched(source: Source, overlay: Overlay) -> list[ClassCut]:
     ]
 
 
-def _with_patch(source: Source, overlay: Overlay, class_cut: ClassCut, name: str) -> ClassCut:
+def _with_patch(source: Source, overlay: Overlay, class_cut: DeepstackCut, name: str) -> DeepstackCut:
     """Return a class with the patch of the class `name`, or with the reason why that cannot be cut."""
     try:
         patch = cut_patch(
@@ -262,22 +262,22 @@ def _with_patch(source: Source, overlay: Overlay, class_cut: ClassCut, name: str
     return replace(class_cut, patch=patch)
 
 
-def _absent(source: Source, patch: Patch, name: str) -> ClassCut:
+def _absent(source: Source, patch: Patch, name: str) -> DeepstackCut:
     why = Reason(
         f"{source.label} has no class {name} that keeps a deepstack payload, which {patch.member} changes"
     )
-    return ClassCut(name, patch.member, why, why)
+    return DeepstackCut(name, patch.member, why, why)
 
 
 def _patched_name(
-    source: Source, patches: Mapping[str, Patch], cuts: Mapping[str, ClassCut], class_cut: ClassCut
+    source: Source, patches: Mapping[str, Patch], cuts: Mapping[str, DeepstackCut], class_cut: DeepstackCut
 ) -> str | None:
     """Return the nearest class, the class itself or one that it is derived from, that has a patch."""
     return next((name for name in _lineage(source, cuts, class_cut, ()) if name in patches), None)
 
 
 def _lineage(
-    source: Source, cuts: Mapping[str, ClassCut], class_cut: ClassCut, derived: tuple[str, ...]
+    source: Source, cuts: Mapping[str, DeepstackCut], class_cut: DeepstackCut, derived: tuple[str, ...]
 ) -> Iterator[str]:
     """Yield the class and its base classes; a damaged source may name a derived class as a base."""
     yield class_cut.model_class
@@ -288,7 +288,7 @@ def _lineage(
             yield from _lineage(source, cuts, cuts[base.id], on_the_way)
 
 
-def cuts_of(source: Source) -> list[ClassCut]:
+def cuts_of(source: Source) -> list[DeepstackCut]:
     """Find and cut every deepstack class of a source; raise what `find_cuts` raises."""
     engine = engine_of(source)
     if engine.overlay is not None:

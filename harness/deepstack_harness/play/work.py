@@ -29,7 +29,7 @@ from deepstack_harness.engines.bind import (
 )
 from deepstack_harness.engines.bound_class import ForwardModels, MethodsClass
 from deepstack_harness.engines.classes import define_class, methods_of
-from deepstack_harness.engines.discover import ClassCut
+from deepstack_harness.engines.discover import DeepstackCut
 from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
 from deepstack_harness.engines.known import cuts_of, open_source
 from deepstack_harness.errors import HarnessError, passes_through, text_of
@@ -240,7 +240,7 @@ def _found(text: str, model_class: str) -> DrivenClass:
 
 
 @cache
-def _cuts(text: str) -> dict[str, ClassCut]:
+def _cuts(text: str) -> dict[str, DeepstackCut]:
     return {cut.model_class: cut for cut in cuts_of(_opened(text))}
 
 

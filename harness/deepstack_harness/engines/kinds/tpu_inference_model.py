@@ -17,7 +17,7 @@ from deepstack_harness.engines.bind import ArgumentBuffer, DrivenClass, Rehearsa
 from deepstack_harness.engines.bound_class import ForwardModels, MethodsBuffer, misses_package, rehearsing
 from deepstack_harness.engines.cut_class import STORAGE
 from deepstack_harness.engines.cut_model import ModelCut, define_function, define_model
-from deepstack_harness.engines.discover import ClassCut
+from deepstack_harness.engines.discover import DeepstackCut
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, TOKEN_IDS, UNBOUNDED, ForwardHost, packed
 from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
 from deepstack_harness.sources.source import Source
@@ -277,7 +277,7 @@ class JittedClass(ForwardModels):
         return Rehearsal(replays=True, lost=_NO_ARGUMENT if lost else "")
 
 
-def define_patched(source: Source, class_cut: ClassCut) -> DrivenClass:
+def define_patched(source: Source, class_cut: DeepstackCut) -> DrivenClass:
     """Define a class of the base with the plugin's patch in both ways, and rehearse them."""
     named = DrivenClass(source, class_cut)
     if class_cut.patch is None or not isinstance(class_cut.forward, ModelCut):

@@ -8,7 +8,7 @@ from typing import NoReturn
 from deepstack_harness.engines.bind import DrivenClass, define_both_ways
 from deepstack_harness.engines.bound_class import ForwardClass, MethodsClass, misses_package
 from deepstack_harness.engines.cut_model import CannotSupply, define_function
-from deepstack_harness.engines.discover import ClassCut
+from deepstack_harness.engines.discover import DeepstackCut
 from deepstack_harness.errors import Reason, SourceError, UsageError, reason_of
 from deepstack_harness.sources.source import Source
 
@@ -62,7 +62,7 @@ def as_rank(rank: int, ranks: int) -> Iterator[None]:
         _GROUP.rank, _GROUP.ranks = 0, 1
 
 
-def define_wrapped(source: Source, class_cut: ClassCut) -> DrivenClass:
+def define_wrapped(source: Source, class_cut: DeepstackCut) -> DrivenClass:
     """Define a class of the base, wrap it, and rehearse it again in both ways."""
     defined = define_both_ways(source, class_cut)
     if class_cut.patch is None:
@@ -76,7 +76,7 @@ def define_wrapped(source: Source, class_cut: ClassCut) -> DrivenClass:
     return defined
 
 
-def _wrap(class_cut: ClassCut, bound: MethodsClass | ForwardClass) -> None:
+def _wrap(class_cut: DeepstackCut, bound: MethodsClass | ForwardClass) -> None:
     assert class_cut.patch is not None
     apply = define_function(class_cut.patch.apply, STAND_INS)
     try:
