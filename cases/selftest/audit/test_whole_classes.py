@@ -1,12 +1,14 @@
 """Classes are judged whole: what their own `embed_input_ids` and `forward` break is broken."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cases.selftest.engines.in_process_worker import InProcessWorker
 from cases.selftest.engines.synthetic_vllm import line_of
-from cases.selftest.engines.synthetic_whole import QWEN, RIGHT, WRONG, WholeClass
+from cases.selftest.engines.synthetic_whole import FORWARD, QWEN, RIGHT, WRONG, WholeClass
+from deepstack_harness.audit.account import account_of
 from deepstack_harness.audit.audited_source import located
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.standing import Standing
@@ -53,3 +55,15 @@ def test_a_fault_of_the_forward_has_its_lines(tmp_path: Path) -> None:
     rows = {row.rule: row for row in broken_rows(judged(tmp_path, written))}
     assert rows.keys() == {Rule.R2}
     assert (rows[Rule.R2].where or "").startswith(f"{QWEN}:{first}-")
+
+
+def test_a_class_whose_forward_cannot_be_driven_is_not_judged_whole(tmp_path: Path) -> None:
+    written = replace(RIGHT["plain"], forward=FORWARD.replace("return hidden", "return self.no_such(hidden)"))
+    root = str(written.write(tmp_path))
+    with InProcessWorker(root) as worker:
+        (audited,) = worker.classes()
+        (carrier,) = account_of(worker.source, [audited]).failing
+    assert (audited.ways.methods, audited.ways.forward) == (True, False)
+    assert carrier.name == audited.model_class
+    assert carrier.why.startswith("only its methods were driven, not its embed_input_ids and forward: ")
+    assert "no_such" in carrier.why

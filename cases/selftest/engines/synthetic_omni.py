@@ -11,6 +11,7 @@ THINKER = "vllm_omni/model_executor/models/qwen3_omni/qwen3_omni_moe_thinker.py"
 HEADER = """\
 import torch
 from vllm.distributed import get_pp_group
+from vllm.model_executor.models.utils import _merge_multimodal_embeddings
 from vllm.sequence import IntermediateTensors
 from vllm_omni.quantization.component_config import PRE_QUANTIZED_METHODS, ComponentQuantizationConfig
 
@@ -74,10 +75,10 @@ def embed_input_ids(self, input_ids, multimodal_embeddings=None, *, is_multimoda
     main = [rows[:, :width] for rows in multimodal_embeddings]
     out = super().embed_input_ids(input_ids, multimodal_embeddings=main, is_multimodal=is_multimodal)
     if multimodal_embeddings:
-        levels = out.new_zeros(self.depth, out.size(0), width)
-        rows = torch.cat(tuple(multimodal_embeddings))
-        levels[:, is_multimodal] = rows.view(rows.size(0), self.depth + 1, -1)[:, 1:].permute(1, 0, 2)
-        self._set_deepstack_input_embeds(levels)
+        packed = out.new_zeros(out.size(0), self.depth * width)
+        features = [rows[:, width:] for rows in multimodal_embeddings]
+        packed = _merge_multimodal_embeddings(packed, features, is_multimodal)
+        self._set_deepstack_input_embeds(packed.view(-1, self.depth, width).permute(1, 0, 2))
     return out
 """
 

@@ -481,6 +481,7 @@ image = multimodal_embeddings[0][:, self.width :].unflatten(1, (self.levels, sel
         "hands nothing on": WholeClass(
             FORWARD.replace("deepstack_input_embeds=payload", "deepstack_input_embeds=None"), breaks=Rule.R1
         ),
+        "returns nothing": WholeClass(FORWARD.replace("    return hidden\n", ""), breaks=Rule.R2),
         "raises on a step of text": WholeClass(
             embed=embed("self._clear_deepstack_input_embeds(text.size(0))", 'raise ValueError("no image")'),
             breaks=Rule.R2,

@@ -167,6 +167,13 @@ class _Accountant:
         self._known = known
         self._words = tuple(sorted({WORD, engine.word}))
         self._refused = [audited for audited in classes if not audited.can_be_judged]
+        self._methods_alone = [
+            audited
+            for audited in classes
+            if audited.ways.methods
+            and audited.ways.refusals
+            and not (audited.ways.forward or audited.argument)
+        ]
         self._driven = {
             (audited.cut.member, _plain_name(audited)) for audited in classes if audited.can_be_judged
         }
@@ -200,7 +207,13 @@ class _Accountant:
             tuple(sorted(judged & self._files.keys() - unjudged_files)),
             unjudged,
             tuple(member for member in worded if member not in judged | unjudged_files),
-            tuple(sorted(name for member, name in self._driven if self._reason(name, member))),
+            tuple(
+                sorted(
+                    name
+                    for member, name in self._driven
+                    if self._reason(name, member) and member not in unjudged_files
+                )
+            ),
         )
 
     def _having(self, pattern: str) -> list[str]:
@@ -272,18 +285,25 @@ class _Accountant:
         return lambda name: next((each.methods[name] for each in lineage if name in each.methods), None)
 
     def _refusals(self) -> Iterator[UnjudgedCarrier]:
-        """Yield the classes that were found and cannot be driven."""
+        """Yield the classes that were found and cannot be driven, or cannot be driven whole."""
         for audited in self._refused:
-            reason = audited.ways.refusals[-1]
-            where = inside_package(reason.where, self._module)
-            why = str(reason) if where == reason.where else f"{reason.text} ({where})"
-            line = self._line(audited.cut.member, _plain_name(audited))
-            yield UnjudgedCarrier(audited.model_class, audited.cut.member, line, why)
+            yield self._refusal(audited)
+        for audited in self._methods_alone:
+            owner = self._owner(audited.cut.member, _plain_name(audited))
+            if owner is not None and all(map(self._lookup(owner), (EMBED, FORWARD))):
+                yield self._refusal(audited, f"only its methods were driven, not its {EMBED} and {FORWARD}: ")
 
-    def _line(self, member: str, name: str) -> int | None:
-        """Return the line of a class statement; None where the file has no such class."""
-        lines = (owner.node.lineno for owner in self._by_name.get(name, ()) if owner.member == member)
-        return next(lines, None)
+    def _refusal(self, audited: AuditedClass, what: str = "") -> UnjudgedCarrier:
+        reason = audited.ways.refusals[-1]
+        where = inside_package(reason.where, self._module)
+        why = str(reason) if where == reason.where else f"{reason.text} ({where})"
+        owner = self._owner(audited.cut.member, _plain_name(audited))
+        line = owner.node.lineno if owner else None
+        return UnjudgedCarrier(audited.model_class, audited.cut.member, line, f"{what}{why}")
+
+    def _owner(self, member: str, name: str) -> _Class | None:
+        """Return a class statement of a file; None where the file has no such class."""
+        return next((owner for owner in self._by_name.get(name, ()) if owner.member == member), None)
 
     def _shapes(self) -> Iterator[tuple[_Class, Carrier]]:
         """Yield the classes with the shape of a carrier that do a part of it themselves."""

@@ -600,7 +600,7 @@ class ForwardBuffer:
         """Run the model, and return the levels (P, hidden) that the language model was given.
 
         They are copies, made before the class cleared its rows.  Raises `StepUnavailable` for a
-        negative count, which no engine step has.
+        negative count, which no engine step has, and `TypeError` where the model returned nothing.
         """
         if tokens < 0:
             raise StepUnavailable("the engine runs no step of fewer than 0 tokens")
@@ -609,7 +609,11 @@ class ForwardBuffer:
         embeddings = self._room(tokens)
         positions = torch.zeros(3, tokens, dtype=torch.int64, device=embeddings.device)
         self._recorder.begin()
-        self._host(input_ids=None, positions=positions, intermediate_tensors=None, inputs_embeds=embeddings)
+        hidden: object = self._host(
+            input_ids=None, positions=positions, intermediate_tensors=None, inputs_embeds=embeddings
+        )
+        if hidden is None:
+            raise TypeError("forward returned None in place of hidden states")
         return self._recorder.take()
 
     def embed_step(self) -> None:

@@ -28,9 +28,14 @@ def _is_interleaved(*_: object) -> bool:
 
 
 def _merge(inputs_embeds: Any, multimodal_embeddings: Any, is_multimodal: Any) -> Any:  # noqa: ANN401
-    """Put one visual tensor (N, w) into the marked rows of (n, w) (vllm/model_executor/models/utils.py)."""
-    (rows,) = multimodal_embeddings
-    inputs_embeds[is_multimodal] = rows
+    """Put visual tensors (N, w) into the marked rows of (n, w) (vllm/model_executor/models/utils.py).
+
+    Raises `ValueError` where they have not as many rows as are marked.
+    """
+    places = is_multimodal.nonzero().squeeze(1).tolist()
+    rows = [row for image in multimodal_embeddings for row in image]
+    for place, row in zip(places, rows, strict=True):
+        inputs_embeds[place] = row
     return inputs_embeds
 
 
