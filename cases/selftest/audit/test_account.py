@@ -1,15 +1,23 @@
 """The account of a source: what carries a payload is judged or told, under any name and in any folder."""
 
+import json
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from cases.selftest.audit.written_standings import audited_class
+from cases.selftest.engines.synthetic_carriers import BASE as DECODER_BASE
+from cases.selftest.engines.synthetic_carriers import NONE_UNTIL_THE_FIRST, build
+from cases.selftest.engines.synthetic_vllm import GRANITE, QWEN, write_driven
 from deepstack_harness.audit.account import Account, account_of
+from deepstack_harness.audit.source_worker import SourceWorker
 from deepstack_harness.catalogue.known import KnownCarrier
-from deepstack_harness.engines.known import open_source
-from deepstack_harness.errors import Reason
+from deepstack_harness.cli.main import main
+from deepstack_harness.contract.verdicts import BROKEN
+from deepstack_harness.engines.engine import KnownEngine
+from deepstack_harness.engines.known import RELEASED, newest_source, open_source
+from deepstack_harness.errors import ExitCode, MachineError, Reason
 from deepstack_harness.play.case_worker import ClassWays
 
 NEW = "vllm/models/brand_new/dual/side_rows.py"
@@ -299,3 +307,73 @@ def test_an_entry_needs_a_reason() -> None:
         KnownCarrier("vllm", ">=0.30", ("*",), ("Twofold",), " ")
     with pytest.raises(ValueError, match="Invalid specifier"):
         entry(releases="0.30")
+
+
+Capture = pytest.CaptureFixture[str]
+FOLDER = NEW.rpartition("/")[0]
+KNOWN_CLASS = "Qwen3VLForConditionalGeneration"
+
+
+def planted_source(root: Path, text: str) -> Path:
+    """A tree with a known carrier, and one in a new folder under new names with foreign annotations."""
+    return write_driven(root, {GRANITE: "", NEW: text, f"{FOLDER}/base.py": DECODER_BASE})
+
+
+def audit(root: Path, tmp_path: Path, *words: str) -> tuple[ExitCode, list[dict[str, object]]]:
+    path = tmp_path / "rows.jsonl"
+    code = main(["audit", "--source", str(root), "--json", str(path), *words])
+    return ExitCode(code), [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_new_carrier_that_can_be_driven_is_judged(tmp_path: Path, capsys: Capture) -> None:
+    root = planted_source(tmp_path / "tree", build(NONE_UNTIL_THE_FIRST["dict"]))
+    code, rows = audit(root, tmp_path)
+    broken = {(row["model_class"], row["rule"]) for row in rows if row["verdict"] in BROKEN}
+    assert code is ExitCode.BROKEN
+    assert ("SoundModel", "R1") in broken
+    assert KNOWN_CLASS in {row["model_class"] for row in rows}
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "R1" in last.partition(". ")[0]
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--fail-on", "new"], ["--fail-on", "default"], ["--bisect"], ["--base"]]
+)
+def test_a_new_carrier_that_cannot_be_driven_is_red(
+    tmp_path: Path, capsys: Capture, words: list[str]
+) -> None:
+    root = planted_source(tmp_path / "tree", PLAIN)
+    named = [*words, str(root)] if words == ["--base"] else words
+    code, rows = audit(root, tmp_path, *named)
+    assert code is ExitCode.BROKEN
+    (row,) = (row for row in rows if row["rule"] is None)
+    assert (row["model_class"], row["where"], row["verdict"]) == ("Twofold", f"{NEW}:6", "ERROR")
+    assert KNOWN_CLASS in {row["model_class"] for row in rows if row["rule"]}
+    first, second, *_, last = capsys.readouterr().out.splitlines()
+    assert first.endswith("; 1 not judged")
+    assert second.endswith("; 1 class not judged")
+    assert "unknown for 1 class. " in last
+    assert "reached by default: none" not in last
+
+
+def test_a_new_carrier_that_is_the_only_one_is_red(tmp_path: Path, capsys: Capture) -> None:
+    root = write_driven(tmp_path / "tree", {GRANITE: "", QWEN: PLAIN})
+    assert main(["audit", "--source", str(root)]) == ExitCode.BROKEN
+    assert main(["audit", "--source", str(root), "--bisect"]) == ExitCode.BROKEN
+    (root / QWEN).write_text("# deepstack\n")
+    capsys.readouterr()
+    assert main(["audit", "--source", str(root)]) == ExitCode.USAGE
+    assert "has no class with a deepstack buffer" in capsys.readouterr().err
+
+
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", RELEASED, ids=lambda engine: engine.package.name)
+def test_no_known_carrier_of_a_newest_release_can_be_driven(engine: KnownEngine) -> None:
+    try:
+        text = newest_source(engine.package)
+    except MachineError as error:
+        pytest.skip(str(error))
+    with SourceWorker(text) as worker:
+        found = account_of(open_source(text), worker.classes())
+    assert found.outdated == ()

@@ -1,6 +1,7 @@
-"""A bound class as a `Buffer`: placement, level order, surroundings, and where a get answered."""
+"""A bound class as a `Buffer`: placement, level order, surroundings, stand-ins, where a get answered."""
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,13 @@ import pytest
 import torch
 
 from cases.selftest.engines.synthetic_vllm import GET, HEADER, INIT, QWEN, ModelFile, Vllm, line_of
-from deepstack_harness.engines.bound_class import MethodsBuffer, MethodsClass
+from deepstack_harness.engines.bind import levels_of
+from deepstack_harness.engines.bound_class import MethodsBuffer, MethodsClass, rehearsing
 from deepstack_harness.engines.classes import methods_of
+from deepstack_harness.engines.cut_model import CannotSupply, Refused
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.engines.stand_ins import Surroundings
-from deepstack_harness.errors import StepUnavailable, UsageError
+from deepstack_harness.engines.stand_ins import IntermediateTensors, Mirrors, Surroundings
+from deepstack_harness.errors import Reason, StepUnavailable, UsageError
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
@@ -207,3 +210,53 @@ def test_the_towers_placement_can_be_asked_for(tmp_path: Path) -> None:
     levels = buffer.get(4)
     assert levels is not None
     assert levels[0].dtype is torch.float64
+
+
+def test_named_tensors_are_looked_up_sliced_and_replaced_by_name() -> None:
+    """Use named tensors in each way that those of vllm/sequence.py can be used."""
+    first, second = torch.ones(4, 2), torch.zeros(4, 2)
+    named = IntermediateTensors({"a": first})
+    named["b"] = second
+    assert named["a"] is first
+    assert len(named) == 2
+    cut = named[1:3]
+    assert isinstance(cut, IntermediateTensors)
+    assert [(name, rows.tolist()) for name, rows in cut.items()] == [
+        ("a", first[1:3].tolist()),
+        ("b", second[1:3].tolist()),
+    ]
+
+
+@pytest.mark.parametrize("use", [lambda refused: refused(1, key=2), lambda refused: refused.attribute])
+def test_a_refused_object_says_why_however_it_is_used(use: Callable[[object], object]) -> None:
+    with pytest.raises(CannotSupply, match=r"^a\.py:3: why$"):
+        use(Refused(Reason("why", "a.py", 3)))
+
+
+def test_a_tensor_without_storage_needs_no_copy() -> None:
+    shown = torch.empty(3, 2, device="meta")
+    assert Mirrors().of(shown) is shown
+
+
+@pytest.mark.parametrize(
+    ("dirty", "said"),
+    [(0, "adds 2 rows before the first layer"), (3, "adds 2 rows after layer 2, where no level belongs")],
+)
+def test_rows_that_belong_to_no_level_are_told(dirty: int, said: str) -> None:
+    """Give rows of two levels, which belong after layers 0 and 1, and rows elsewhere."""
+    given = [torch.zeros(3, 2) for _ in range(4)]
+    assert len(levels_of(tuple(given), 2)) == 2
+    given[dirty][1:, 0] = 5
+    with pytest.raises(RuntimeError, match=said):
+        levels_of(tuple(given), 2)
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit])
+def test_a_rehearsal_swallows_an_exit_of_the_code_and_never_ctrl_c(ends: type[BaseException]) -> None:
+    came = False
+    try:
+        with rehearsing(lambda error: UsageError(str(error))):
+            raise ends
+    except KeyboardInterrupt:
+        came = True
+    assert came == (ends is KeyboardInterrupt)
