@@ -80,7 +80,7 @@ def test_graphs_and_the_reasons_for_them_are_those_of_dynamo_on_the_cpu(
     here, known = graphs(f"h200/{policy}", trace, revision), graphs(f"eager/{policy}", trace, revision)
     assert (here.graphs, here.recompiles, here.breaks) == (known.graphs, known.recompiles, known.breaks)
     assert list(map(without_bound, here.reasons)) == list(map(without_bound, known.reasons))
-    assert here.payload_kept == known.payload_kept
+    assert here.kept == known.kept
 
 
 TRACE_43602 = "cap 16: profile 16; set 16; forward 16"

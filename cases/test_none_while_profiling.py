@@ -44,15 +44,18 @@ def test_guards_dropped_the_faulty_equal_a_model_without_deepstack(backend: str,
     assert distances.no_deepstack < CLOSE
     assert observation.graphs is not None
     assert (observation.graphs.graphs, observation.graphs.recompiles) == (1, 0)
-    assert observation.graphs.payload_guards > observation.graphs.payload_kept == 0
+    assert [guard.rule for guard in observation.graphs.failed] == ["L['payload'] is None"]
 
 
 @pytest.mark.parametrize("revision", [FIX, *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS)])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_guards_dropped_the_fixed_equal_eager(backend: str, revision: str) -> None:
-    distances = last_forward(played(revision, f"{backend}/drop_all"))
+    observation = played(revision, f"{backend}/drop_all")
+    distances = last_forward(observation)
     assert distances.eager < CLOSE
     assert (distances.no_deepstack or 0) > FAR
+    assert observation.graphs is not None
+    assert observation.graphs.failed == ()
 
 
 @pytest.mark.xdist_group("eager")

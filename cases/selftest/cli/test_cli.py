@@ -165,8 +165,8 @@ def test_a_trace_that_does_not_show_the_fault_exits_with_1(capsys: pytest.Captur
 def test_the_diagnosis_names_the_argument_and_the_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["repro", "53516", *FAST]) == ExitCode.HOLDS  # two traces less than 43602
     out = capsys.readouterr().out
-    assert "the argument 'payload' was None in step 1 'profile 16', which compiled the graph" in out
-    assert "step 4 'forward 16' passed 3 tensors and reused that graph" in out
+    assert "`payload` was None in step 1 'profile 16', which compiled the graph, and the guard" in out
+    assert "step 4 'forward 16' had tuple of 3 and reused that graph" in out
 
 
 def test_every_reference_finds_its_incident(capsys: pytest.CaptureFixture[str]) -> None:

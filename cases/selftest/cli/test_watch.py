@@ -25,7 +25,7 @@ drop = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
 run = torch.compile(Net(), backend="eager", options=drop)
 run(torch.ones(3))
 for step in range(4):
-    run(torch.ones(3), torch.ones(3) if step % 2 and "wrong" in sys.argv else None)
+    run(torch.ones(3), torch.full((3,), 5.0) if step % 2 and "wrong" in sys.argv else None)
 """
 CHILD = """
 import multiprocessing, runpy, sys
@@ -52,6 +52,7 @@ def test_a_wrong_program_is_told_with_argument_step_and_line(
     words = ["watch", "--json", "facts.jsonl", "--", sys.executable, "program.py", "wrong"]
     assert main(words) == ExitCode.BROKEN
     first, counts = capfd.readouterr().out.splitlines()
+    assert "answers differ by 4 (largest value 6)" in first
     assert first.startswith(
         "Net.forward: `extra` was None when compiled, and float32 tensor [3] on cpu in 2 of 5 calls; "
         "the guard 'L['extra'] is None' ("
@@ -99,11 +100,17 @@ def test_where_nothing_was_watched_it_is_not_green(
     assert sentence in capfd.readouterr().err
 
 
-def test_an_interpreter_that_reads_no_variables_is_not_watched(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["watch", "--", sys.executable, "-E", "program.py", "wrong"]) == ExitCode.MACHINE
-    assert "nothing watched" in capfd.readouterr().err
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says which processes have loaded torch")
+def test_a_child_that_was_not_reached_is_told(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "parent.py").write_text(
+        "import runpy, subprocess, sys\nrunpy.run_path('program.py')\n"
+        "subprocess.run([sys.executable, '-E', 'waits.py'], check=True)\n"
+    )
+    (folder / "waits.py").write_text("import torch, time\ntime.sleep(1.5)\n")
+    assert main(["watch", "--", sys.executable, "parent.py"]) == ExitCode.MACHINE
+    told = capfd.readouterr().err
+    assert "loaded torch and was not reached" in told
+    assert "-E waits.py" in told
 
 
 def test_a_process_that_is_killed_has_told_what_it_saw(
@@ -115,7 +122,90 @@ def test_a_process_that_is_killed_has_told_what_it_saw(
     assert main(["watch", "--", sys.executable, "dies.py", "wrong"]) == 128 + signal.SIGKILL
     out = capfd.readouterr().out
     assert "Net.forward: `extra` was None when compiled" in out
-    assert "did not come to its end: its last calls are not counted" in out
+    assert "did not come to its end: its last counts are missing, its findings are here" in out
+
+
+def test_a_child_that_is_killed_takes_nothing_along(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """An engine ends its workers with a signal; what they saw counts, and their end does not."""
+    (folder / "child.py").write_text(
+        "import os, runpy, signal\nif not os.fork():\n    runpy.run_path('program.py')\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\nos.wait()\n"
+    )
+    assert main(["watch", "--", sys.executable, "child.py"]) == ExitCode.HOLDS
+    assert "did not come to its end" in capfd.readouterr().out
+    assert main(["watch", "--", sys.executable, "child.py", "wrong"]) == ExitCode.BROKEN
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_sent_on_and_the_report_comes_before_the_end(
+    folder: Path, number: signal.Signals
+) -> None:
+    (folder / "serves.py").write_text(
+        "import runpy, signal\nrunpy.run_path('program.py')\nprint('ready', flush=True)\nsignal.pause()\n"
+    )
+    command = [sys.executable, "-m", "deepstack_harness", "watch", "--", sys.executable, "serves.py", "wrong"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        running.send_signal(number)
+        printed = running.stdout.read()
+    # Python ends by KeyboardInterrupt with the signal itself.
+    assert running.returncode == 128 + number
+    assert "Net.forward: `extra` was None when compiled" in printed
+
+
+def test_a_forked_child_that_goes_on_with_a_graph_counts_for_itself(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The graph was compiled in the parent; each process tells its own rank, calls and findings."""
+    (folder / "ranks.py").write_text(
+        PROGRAM + "import os\nfor rank in range(2):\n    if not os.fork():\n"
+        "        os.environ['RANK'] = str(rank)\n"
+        "        run(torch.ones(3), torch.full((3,), 7.0) if rank else None)\n        sys.exit(0)\n"
+        "os.wait(), os.wait()\n"
+    )
+    words = ["watch", "--json", "facts.jsonl", "--", sys.executable, "ranks.py"]
+    assert main(words) == ExitCode.BROKEN
+    rows = [json.loads(line) for line in Path("facts.jsonl").read_text().splitlines()]
+    assert sorted((row["rank"], row["calls"], len(row["failed"]), row["ended"]) for row in rows) == [
+        ("", 5, 0, True), ("0", 1, 0, True), ("1", 1, 1, True),
+    ]  # fmt: skip
+    assert len({row["pid"] for row in rows}) == 3
+    assert ", rank 1)" in capfd.readouterr().out
+
+
+WITHOUT_EFFECT = PROGRAM.replace("torch.full((3,), 5.0)", "torch.ones(3)")
+NOT_MEASURED = (
+    PROGRAM.replace("return x * 2", "return x * 2")
+    .replace("else x + extra", "else (self.kept.add_(1), x + extra)[1]")
+    .replace("class Net(torch.nn.Module):", "class Net(torch.nn.Module):\n    kept = torch.zeros(1)")
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "fail_on", "status"),
+    [
+        (PROGRAM, "effect", ExitCode.BROKEN),
+        (WITHOUT_EFFECT, "failed", ExitCode.HOLDS),
+        (NOT_MEASURED, "failed", ExitCode.BROKEN),
+        (NOT_MEASURED, "effect", ExitCode.MACHINE),
+    ],
+    ids=["effect", "none", "not-measured", "not-measured-effect"],
+)
+def test_which_failures_fail(
+    folder: Path, program: str, fail_on: str, status: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "program.py").write_text(program)
+    words = ["watch", "--fail-on", fail_on, "--", sys.executable, "program.py", "wrong"]
+    assert main(words) == status, capfd.readouterr().out
+
+
+def test_a_guard_that_is_put_back_is_named(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["watch", "--restore", "--", sys.executable, "program.py", "wrong"]
+    assert main(words) == ExitCode.BROKEN
+    assert capfd.readouterr().out.endswith(
+        "L['extra'] put back: torch compiles again where it fails, and the answers are right in all calls\n"
+    )
 
 
 def test_a_program_of_a_wrong_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,7 +230,7 @@ def test_the_sitecustomize_of_the_user_still_runs(tmp_path: Path) -> None:
 
 
 def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
-    lines = ['{"event": "process", "pid": 5, "command": "python", "rank": "1"}', '{"event": "reg']
+    lines = ['{"event": "python", "pid": 5, "command": "python", "rank": "1"}', '{"event": "reg']
     (tmp_path / "process-5.jsonl").write_text("\n".join(lines))
     (process,) = read_processes(tmp_path)
     assert (process.pid, process.rank, process.ended, process.regions) == (5, "1", False, {})
@@ -208,4 +298,4 @@ def test_a_replay_is_held_against_its_capture(
 ) -> None:
     (folder / "graphed.py").write_text(GRAPHED)
     assert main(["watch", "--", sys.executable, "graphed.py", word]) == code
-    assert sentence in capfd.readouterr().out
+    assert sentence in "".join(capfd.readouterr())

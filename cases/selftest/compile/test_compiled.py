@@ -1,5 +1,7 @@
 """Compiled sessions: guards that a policy keeps, graphs that are counted, shapes, graph breaks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -40,12 +42,19 @@ def test_a_guard_policy_that_was_not_applied_is_noticed(qwen: Model) -> None:
         graph_facts(kept, GuardPolicy.DROP_ALL)
 
 
-def test_guards_on_the_payload_are_counted(qwen: Model) -> None:
+def test_a_dropped_guard_that_fails_is_a_fact_of_the_graph(qwen: Model) -> None:
     opened = session(qwen)
     opened.forward(inputs(qwen, 4))
     facts = graph_facts(opened, GuardPolicy.DROP_ALL)
-    assert facts.guards > facts.payload_guards == 1
-    assert (facts.kept, facts.payload_kept) == (0, 0)
+    assert facts.guards > facts.kept == 0
+    assert facts.failed == ()
+    payload = tuple(torch.ones(4, qwen.family.hidden) for _ in range(qwen.family.levels))
+    opened.forward(replace(inputs(qwen, 4), payload=payload))
+    (guard,) = graph_facts(opened, GuardPolicy.DROP_ALL).failed
+    assert (guard.name, guard.rule, guard.then) == ("payload", "L['payload'] is None", "None")
+    assert (guard.now, guard.first_call, guard.calls) == (f"tuple of {qwen.family.levels}", 2, 1)
+    opened.forget_failures()
+    assert opened.failed_guards() == ()
 
 
 def test_dynamo_does_not_fall_back_to_eager_in_silence(qwen: Model) -> None:

@@ -189,7 +189,7 @@ def compiled():
 def test_wrong(guard_watch):
     run = compiled()
     run(torch.ones(3))
-    run(torch.ones(3), torch.ones(3))
+    run(torch.ones(3), torch.zeros(3))
 
 def test_right(guard_watch):
     run = compiled()

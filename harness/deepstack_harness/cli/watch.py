@@ -10,48 +10,132 @@ import tempfile
 from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepstack_harness.cli.output import Output, say
+from deepstack_harness.cli.output import Output, say, write_text
 from deepstack_harness.compile.watch_process import (
+    Unreached,
     WatchedProcess,
-    decisive_guards,
     dropped_by_kind,
+    failed_guards,
     read_processes,
     start_in_children,
 )
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.text import plural
 
+SUMMARY = "run a program, and tell which guards that were dropped fail in its compiled regions"
+_MOST_RESTORED = 8
+"""The program is run again for so many guards at most."""
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options."""
+    parser.add_argument(
+        "--fail-on", choices=("failed", "effect"), default="failed",
+        help="failed: a guard that decides failed, and was not measured to have no effect (default); "
+        "effect: answers were measured to differ, and 3 where a guard that decides was not measured",
+    )  # fmt: skip
+    parser.add_argument("--html", metavar="FILE", help="also write one page without a network")
+    parser.add_argument(
+        "--restore", action="store_true",
+        help=f"run the program again with each failed guard put back, {_MOST_RESTORED} at most, and tell "
+        "which one changes the answers; for programs that can be run again",
+    )  # fmt: skip
     parser.add_argument(
         "program", metavar="-- COMMAND", nargs=REMAINDER,
         help="the program with its arguments, behind '--'; its own exit status is returned where it is not 0",
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class WatchedRun:
+    """One run of a program: its status, its processes, and the processes that were not watched by command."""
+
+    status: int
+    processes: Sequence[WatchedProcess]
+    unreached: dict[int, str]
+
+    @property
+    def regions(self) -> list[dict[str, Any]]:
+        """The regions of all processes."""
+        return [region for process in self.processes for region in process.regions.values()]
+
+    @property
+    def decisive(self) -> list[tuple[WatchedProcess, dict[str, Any], dict[str, Any]]]:
+        """Each failed guard that decides, with its process and region."""
+        return [each for each in failed_guards(self.processes) if each[2]["counts"]]
+
+    @property
+    def unwatched(self) -> list[str]:
+        """A sentence for everything that was not watched."""
+        return list(self._unwatched())
+
+    def _unwatched(self) -> Iterator[str]:
+        compiling = [process for process in self.processes if process.compiles]
+        if not self.regions:
+            yield (
+                f"nothing watched: {plural(len(compiling), 'process')} loaded torch.compile, and no region "
+                f"was compiled (the program ended with {self.status})"
+            )
+        for pid, command in self.unreached.items():
+            yield f"process {pid} loaded torch and was not reached: {command}"
+        for process in self.processes:
+            yield from process.problems
+        for region in self.regions:
+            if region["unseen"]:
+                yield (
+                    f"{region['name']} ({region['where']}): inputs not visible in {region['unseen']} of "
+                    f"{plural(region['calls'], 'replay')}: no callable around them is marked"
+                )
+            if region["problem"]:
+                yield f"{region['name']}: the guards could not be asked in {region['problem']}"
+            elif not (region["kept"] or region["dropped"] or region["captured"]):
+                yield f"{region['name']} ({region['where']}) has no guards that could be asked"
+
+
 def run(args: Namespace, output: Output) -> ExitCode | int:
     """Run the program to its end; the report comes last, also where a signal ends it.
 
     Returns the program's own status where that is not 0; else 1 where a guard that decides failed, 3 where
-    nothing was watched, or a process did not come to its end, and 0.
+    not everything was watched, and 0.
     """
     command = args.program[1:] if args.program[:1] == ["--"] else args.program
     if not command:
         raise UsageError("name the program to watch: deepstack-harness watch -- python serve.py")
-    with tempfile.TemporaryDirectory(prefix="deepstack-watch-") as folder:
-        status = _run_program(command, Path(folder))
-        processes = read_processes(Path(folder))
-    code = _report(processes, status, output)
-    return status or code
+    if args.html:
+        write_text(args.html, "")  # a bad path costs no work
+    watched = _watched_run(command)
+    _report(watched, output)
+    restored = _restore(command, watched, output) if args.restore and not watched.status else []
+    if args.html:
+        from deepstack_harness.runs.report.watch_page import render_watch
+
+        write_text(args.html, render_watch(command, watched, restored))
+    return watched.status or _code(watched, args.fail_on)
 
 
-def _run_program(command: Sequence[str], folder: Path) -> int:
+def _code(watched: WatchedRun, fail_on: str) -> ExitCode:
+    has_effect = [guard["has_effect"] for _, _, guard in watched.decisive]
+    if any(has_effect) if fail_on == "effect" else has_effect:
+        return ExitCode.BROKEN
+    # A guard that decides and was not measured is in doubt where the effect is asked for.
+    return ExitCode.MACHINE if has_effect or watched.unwatched else ExitCode.HOLDS
+
+
+def _watched_run(command: Sequence[str], restored: Sequence[str] = ()) -> WatchedRun:
+    with tempfile.TemporaryDirectory(prefix="deepstack-watch-") as name:
+        folder = Path(name)
+        environment = start_in_children(folder, os.environ, restored)
+        with Unreached(folder) as unreached:
+            status = _run_program(command, environment)
+        return WatchedRun(status, read_processes(folder), unreached.found)
+
+
+def _run_program(command: Sequence[str], environment: dict[str, str]) -> int:
     """Return the status of the program; a signal of number n is 128 + n."""
-    environment = start_in_children(folder, os.environ)
     try:
         with subprocess.Popen(command, env=environment) as running, _forwarding(running):
             status = running.wait()
@@ -78,48 +162,33 @@ def _forwarding(running: subprocess.Popen[bytes]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _report(processes: Sequence[WatchedProcess], status: int, output: Output) -> ExitCode:
-    decisive = list(decisive_guards(processes))
-    for process, region, guard in decisive:
-        output.line(_sentence(process, region, guard))
-    regions = [region for process in processes for region in process.regions.values()]
-    for process in processes:
+def _report(watched: WatchedRun, output: Output) -> None:
+    for process, region, guard in watched.decisive:
+        output.line(sentence(process, region, guard))
+    for process in watched.processes:
         for region in process.regions.values():
-            output.record(
-                {"pid": process.pid, "rank": process.rank, "ended": process.ended, **region,
-                 "failed": list(region["failed"].values())}
-            )  # fmt: skip
-    if not regions:
-        say(
-            f"deepstack-harness: nothing watched: {plural(len(processes), 'process')} loaded torch.compile, "
-            f"and no region was compiled (the program ended with {status})"
-        )
-        return ExitCode.MACHINE
-    kinds = ", ".join(f"{count} {kind}" for kind, count in dropped_by_kind(processes).most_common(6))
-    calls = sum(region["calls"] for region in regions)
-    output.line(
-        f"{plural(len(processes), 'process')}, {plural(len(regions), 'region')}, "
-        f"{plural(calls, 'call')}; dropped guards: {kinds or 'none'}; "
-        f"failed and decide: {len(decisive) or 'none'}"
-    )
-    cut = [process for process in processes if not process.ended]
-    for process in cut:
-        output.line(f"process {process.pid} did not come to its end: its last calls are not counted")
-    unasked = [region for region in regions if region["problem"]]
-    for region in unasked:
-        output.line(f"{region['name']}: the guards could not be asked in {region['problem']}")
-    unseen = [region for region in regions if region["unseen"]]
-    for region in unseen:
+            output.record({"pid": process.pid, "rank": process.rank, "ended": process.ended, **region})
+    if watched.regions:
+        compiling = [process for process in watched.processes if process.compiles]
+        kinds = dropped_by_kind(watched.processes).most_common(6)
         output.line(
-            f"{region['name']} ({region['where']}): inputs not visible in {region['unseen']} of "
-            f"{plural(region['calls'], 'replay')}: no callable around them is marked"
+            f"{plural(len(compiling), 'process')}, {plural(len(watched.regions), 'region')}, "
+            f"{plural(sum(region['calls'] for region in watched.regions), 'call')}; dropped guards: "
+            f"{', '.join(f'{count} {kind}' for kind, count in kinds) or 'none'}; "
+            f"failed and decide: {len(watched.decisive) or 'none'}"
         )
-    if decisive:
-        return ExitCode.BROKEN
-    return ExitCode.MACHINE if cut or unasked or unseen else ExitCode.HOLDS
+    for process in watched.processes:
+        if process.compiles and not process.ended:
+            output.line(
+                f"process {process.pid} did not come to its end: its last counts are missing, its findings "
+                "are here"
+            )
+    for text in watched.unwatched:
+        say(f"deepstack-harness: {text}")
 
 
-def _sentence(process: WatchedProcess, region: dict[str, Any], guard: dict[str, Any]) -> str:
+def sentence(process: WatchedProcess, region: dict[str, Any], guard: dict[str, Any]) -> str:
+    """Return one failed guard as a stranger understands it, with its process and rank."""
     who = f"process {process.pid}" + (f", rank {process.rank}" if process.rank else "")
     if region["captured"]:
         return (
@@ -133,3 +202,28 @@ def _sentence(process: WatchedProcess, region: dict[str, Any], guard: dict[str, 
         f"({guard['where'] or region['where']}) was dropped, so the graph computes as it was traced; "
         f"{guard['effect']} ({who})"
     )
+
+
+def _restore(command: Sequence[str], watched: WatchedRun, output: Output) -> list[dict[str, Any]]:
+    """Run the program again with one guard put back; return for each guard what still fails then."""
+    sources = list(dict.fromkeys(guard["restored_by"] for _, _, guard in watched.decisive))
+    restored = []
+    for source in sources[:_MOST_RESTORED]:
+        again = _watched_run(command, [source])
+        left = list(dict.fromkeys(guard["restored_by"] for _, _, guard in again.decisive))
+        row = {"restored": source, "status": again.status, "still_failing": left}
+        restored.append(row)
+        output.record(row)
+        output.line(f"{source} put back: {_after_restoring(source, again.status, left)}")
+    if len(sources) > _MOST_RESTORED:
+        say(f"deepstack-harness: {len(sources) - _MOST_RESTORED} further guards were not put back")
+    return restored
+
+
+def _after_restoring(source: str, status: int, left: Sequence[str]) -> str:
+    if status:
+        return f"the program ended with {status}"
+    if source in left:
+        return "it still fails, so this guard was not what torch asks"
+    changes = "torch compiles again where it fails, and the answers are right"
+    return f"{changes}; still failing: {', '.join(left)}" if left else f"{changes} in all calls"

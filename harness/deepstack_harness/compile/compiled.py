@@ -7,7 +7,6 @@ torch API `guard_filter_fn`, `torch.compiler.skip_all_guards_unsafe`).  Which gu
 The eager session also has the two controls that take the payload away.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor
 from deepstack_harness.compile.reloaded import ReloadedDecoder
 from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.compile.torch_compat.modes import tensors_in
+from deepstack_harness.compile.watched import watch_guards
 from deepstack_harness.contract.arm import (
     ArmSpec,
     Capture,
@@ -26,6 +26,7 @@ from deepstack_harness.contract.arm import (
     PayloadPolicy,
     ShapePolicy,
 )
+from deepstack_harness.contract.observation import DroppedGuard
 from deepstack_harness.contract.protocols import Decoder, Inputs, Lane, Profile
 from deepstack_harness.errors import StepUnavailable
 
@@ -95,7 +96,6 @@ _OPTIONS = {
     InductorOption.NO_SIZE_ASSERTS: {"size_asserts": False},
     InductorOption.EMULATE_CASTS: {"emulate_precision_casts": True},
 }
-_PAYLOAD = re.compile(r"\bpayload\b")
 
 
 class GuardRecorder:
@@ -104,19 +104,14 @@ class GuardRecorder:
     def __init__(self, policy: GuardPolicy) -> None:
         """Start with nothing seen."""
         self._policy = policy
-        self.calls = self.seen = self.kept = self.payload_seen = self.payload_kept = 0
+        self.calls = self.seen = self.kept = 0
 
     def __call__(self, guards: Sequence[Any]) -> list[bool]:
         """Decide for each guard entry (`guard_filter_fn` of torch.compile) whether it stays."""
         keep = self._decide(guards)
-        on_payload = [bool(_PAYLOAD.search(guard.name)) for guard in guards]
         self.calls += 1
         self.seen += len(keep)
         self.kept += sum(keep)
-        self.payload_seen += sum(on_payload)
-        self.payload_kept += sum(
-            guards_payload and kept for guards_payload, kept in zip(on_payload, keep, strict=True)
-        )
         return keep
 
     def _decide(self, guards: Sequence[Any]) -> list[bool]:
@@ -143,6 +138,8 @@ class CompiledSession(EagerSession):
         self._reloaded: ReloadedDecoder | None = None
         self.calls = 0
         self._cleanup = ExitStack()
+        # Outputs are compared with eager ones anyway: no effect is measured here.
+        self._watched = self._cleanup.enter_context(watch_guards(measure=False))
         # Dynamo's own answer to too many recompiles is to run eager, and eager equals eager.
         self._cleanup.enter_context(dynamo.refuse_silent_fallback())
         self._code = decoder.forward.__code__  # type: ignore[attr-defined]
@@ -173,6 +170,23 @@ class CompiledSession(EagerSession):
     def guards_checked(self) -> int:
         """Guards torch evaluates when the decoder is called, as torch stores them."""
         return dynamo.checked_guards(self._code)
+
+    def failed_guards(self) -> tuple[DroppedGuard, ...]:
+        """Return the dropped guards that decide, and would have refused a call since `forget_failures`."""
+        return tuple(
+            DroppedGuard(
+                guard.name, guard.rule, guard.where.rpartition("/")[2], str(guard.then), str(guard.now),
+                guard.first_call, guard.calls,
+            )
+            for region in self._watched.regions
+            if not region.captured
+            for guard in region.decisive
+        )  # fmt: skip
+
+    def forget_failures(self) -> None:
+        """Count calls and failed guards from zero, for another case on the same graphs."""
+        for region in self._watched.regions:
+            region.start_again()
 
     def reload(self) -> None:
         """Save the graph of the first forward, and go on in a fresh process that loaded it.

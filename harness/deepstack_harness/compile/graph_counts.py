@@ -86,8 +86,7 @@ def graph_facts(session: CompiledSession, policy: GuardPolicy) -> GraphFacts:
         limit_hit=session.limit_hit,
         guards=guards.seen,
         kept=guards.kept,
-        payload_guards=guards.payload_seen,
-        payload_kept=guards.payload_kept,
+        failed=session.failed_guards(),
         reasons=reasons,
     )
     if facts.graphs < 1:

@@ -3,11 +3,13 @@
 Facts are types, values and layouts; never tensors.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +147,8 @@ class Effect:
             return f"effect not measured: {self.reason}"
         if not self.distance:
             return f"no effect in {plural(self.calls, 'call')} run again"
+        if not math.isfinite(self.distance):
+            return "the traced graph raises, or its answers have another shape"
         return f"answers differ by {self.distance:.3g} (largest value {self.scale:.3g})"
 
 
@@ -329,6 +333,39 @@ def _plain(source: str) -> str:
         if source.startswith(prefix):
             return source.removeprefix(prefix).replace("']", "", 1)
     return source
+
+
+def region_facts(region: WatchedRegion, *, inputs: bool = True) -> dict[str, Any]:
+    """Return the facts of a region as JSON has them, with or without the layout of its inputs."""
+    facts = {
+        each.name: getattr(region, each.name)
+        for each in fields(region)
+        if each.name not in {"failed", "inputs"}
+    }
+    facts["failed"] = [_guard_facts(guard) for guard in region.failed.values()]
+    if inputs:
+        facts["inputs"] = [
+            {
+                "name": each.name, "source": each.source, "first_call": each.first_call,
+                "changed": dict(each.changed), "then": asdict(each.then),
+                "now": asdict(each.now) if each.now else None,
+            }
+            for each in region.inputs.values()
+        ]  # fmt: skip
+    return facts
+
+
+def _guard_facts(guard: FailedGuard) -> dict[str, Any]:
+    measured, distance = guard.effect.calls > 0, guard.effect.distance
+    return {
+        "source": guard.source, "name": guard.name, "kind": guard.kind, "rule": guard.rule,
+        "where": guard.where, "class": guard.guard_class.value,
+        "then": guard.then.beside(guard.now), "now": guard.now.beside(guard.then),
+        "first_call": guard.first_call, "calls": guard.calls,
+        "restored_by": guard.restored_by, "counts": guard.counts, "effect": str(guard.effect),
+        "has_effect": distance > 0 if measured else None,
+        "distance": distance if measured and math.isfinite(distance) else None,
+    }  # fmt: skip
 
 
 OnChange = Callable[[WatchedRegion, FailedGuard | None], None]

@@ -1,13 +1,13 @@
 """Watch the dropped guards of a whole program: this process and every Python process that it starts.
 
 `start_in_children` writes a `sitecustomize.py` into a folder of its own and returns the variables that let
-each Python process find it. Such a process watches from the end of its first `import torch._dynamo` on, and
-appends what it sees to a file of its own, line by line, so that a process that is killed has told what it
-saw. `read_processes` reads the files of all processes. Nothing here imports torch.
+each Python process find it. Such a process says so, watches from the end of its first `import torch._dynamo`
+on, and appends what it sees to a file of its own, line by line, so that a process that is killed has told
+what it saw. `read_processes` reads the files of all processes. Nothing here imports torch.
 
-Not reached: a Python that is started with -I, -E or -S, another interpreter's environment without the
-packages that the harness needs, and a process that was forked before torch was imported by its parent (it is
-reached where it imports torch itself).
+Not reached: a Python that is started with -I, -E or -S, and another interpreter's environment without the
+packages that the harness needs. `Unreached` finds such processes on Linux: they have loaded libtorch, and
+have not said that they are watched.
 """
 
 import atexit
@@ -19,13 +19,16 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
-FOLDER, RANK = "DEEPSTACK_HARNESS_WATCH", "RANK"
-"""Names of variables: the folder that findings go to; the rank of a process, as torchrun sets it."""
+FOLDER, RESTORED = "DEEPSTACK_HARNESS_WATCH", "DEEPSTACK_HARNESS_WATCH_RESTORED"
+"""Names of variables: the folder that findings go to; a JSON list of the guards that are put back."""
+_RANK = "RANK"
+"""The variable in which torchrun names the rank of a process."""
 _TRIGGER = "torch._dynamo"
 
 _SITE = """\
@@ -48,30 +51,53 @@ finally:
 
 @dataclass
 class WatchedProcess:
-    """What one process told: its command line, rank, regions by number, and whether it came to its end."""
+    """What one Python process told.
+
+    `compiles` is True once it has loaded Dynamo, `ended` once it came to its end. `problems` are sentences
+    on what is not watched in it. `regions` by number are `watch_facts.region_facts`.
+    """
 
     pid: int
     command: str
     rank: str = ""
+    compiles: bool = False
     ended: bool = False
-    problem: str = ""
+    problems: list[str] = field(default_factory=list)
     regions: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
-def start_in_children(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a command whose processes are to be watched; `folder` gets their files."""
+def start_in_children(
+    folder: Path, environment: Mapping[str, str], restored: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return the environment for a command whose processes are to be watched; `folder` gets their files.
+
+    `restored` are guards that are kept although the program drops them (`watched.watch_guards`).
+    """
     site = folder / "site"
     site.mkdir(parents=True, exist_ok=True)
     packages = str(Path(__file__).resolve().parents[2])
     (site / "sitecustomize.py").write_text(_SITE.format(packages=packages), "utf-8")
     paths = [str(site), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**environment, "PYTHONPATH": os.pathsep.join(paths), FOLDER: str(folder)}
+    variables = {"PYTHONPATH": os.pathsep.join(paths), FOLDER: str(folder), RESTORED: json.dumps([*restored])}
+    return {**environment, **variables}
 
 
 def install() -> None:
     """Watch this process from the end of its import of `torch._dynamo` on; does nothing without FOLDER."""
     if os.environ.get(FOLDER):
+        _say_hello()
+        os.register_at_fork(after_in_child=_say_hello)
         sys.meta_path.insert(0, _AfterImport())
+
+
+def report_problem(text: str) -> None:
+    """Tell that something of this process is not watched, in a sentence; does nothing without FOLDER."""
+    if os.environ.get(FOLDER):
+        _tell("problem", text=text)
+
+
+def _say_hello() -> None:
+    _tell("python", pid=os.getpid(), command=" ".join(sys.orig_argv), rank=os.environ.get(_RANK, ""))
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -102,61 +128,60 @@ _OPEN: list[object] = []
 
 def _start() -> None:
     """Watch for the rest of this process."""
-    from deepstack_harness.compile.watch_facts import FailedGuard, WatchedRegion
+    from deepstack_harness.compile.watch_facts import FailedGuard, WatchedRegion, region_facts
     from deepstack_harness.compile.watched import watch_guards
 
     numbers: dict[int, int] = {}
-    lock = threading.Lock()
-
-    def tell(kind: str, **facts: object) -> None:
-        line = json.dumps({"event": kind, **facts}, default=str) + "\n"
-        with lock, _file().open("a", encoding="utf-8") as stream:
-            stream.write(line)
-
-    def begin() -> None:
-        tell("process", pid=os.getpid(), command=" ".join(sys.orig_argv), rank=os.environ.get(RANK, ""))
 
     def on_change(region: WatchedRegion, guard: FailedGuard | None) -> None:
         number = numbers.setdefault(id(region), len(numbers))
-        tell(
-            "region", number=number, name=region.name, where=region.where, kept=dict(region.kept),
-            dropped=dict(region.dropped), calls=region.calls, problem=region.problem,
-            captured=region.captured, unseen=region.unseen,
-        )  # fmt: skip
-        if guard is not None:
-            tell("failed", number=number, guard=_guard_facts(guard))
+        # Layouts of inputs are many: they come with a new region, in growing distances, and at the end.
+        facts = region_facts(region, inputs=guard is None)
+        _tell("region", number=number, rank=_rank(), facts=facts)
 
     def finish() -> None:
         for region in watched.regions:
             on_change(region, None)
-            for guard in region.failed.values():
-                on_change(region, guard)
-        tell("end")
+        _tell("end")
 
-    def begin_again() -> None:
-        watched.regions.clear()
-        numbers.clear()
-        begin()
+    def begin_in_child() -> None:
+        for region in watched.regions:
+            region.start_again()
+            on_change(region, None)
+        _tell("compiles")
 
-    begin()
-    watching = watch_guards(on_change)
+    def finish_multiprocessing(_: object) -> None:
+        from multiprocessing import util
+
+        util.Finalize(None, finish, exitpriority=0)  # such a child ends without atexit
+
+    _tell("compiles")
+    watching = watch_guards(on_change, restored=json.loads(os.environ.get(RESTORED, "[]")))
     watched = watching.__enter__()
     _OPEN.append(watching)  # a context that nobody holds is closed
     atexit.register(finish)
-    os.register_at_fork(after_in_child=begin_again)
+    os.register_at_fork(after_in_child=begin_in_child)
+    from multiprocessing import util
+
+    util.register_after_fork(watched, finish_multiprocessing)
 
 
-def _guard_facts(guard: Any) -> dict[str, Any]:  # noqa: ANN401  # a FailedGuard, whose module imports torch
-    return {
-        "source": guard.source, "name": guard.name, "kind": guard.kind, "rule": guard.rule,
-        "where": guard.where, "class": guard.guard_class.value, "then": guard.then.beside(guard.now),
-        "now": guard.now.beside(guard.then), "first_call": guard.first_call,
-        "calls": guard.calls, "counts": guard.counts, "effect": str(guard.effect),
-    }  # fmt: skip
+def _rank() -> str:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return str(distributed.get_rank())
+    return os.environ.get(_RANK, "")
 
 
-def _file() -> Path:
-    return Path(os.environ[FOLDER]) / f"process-{os.getpid()}.jsonl"
+def _tell(kind: str, **facts: object) -> None:
+    """Append one line to the file of this process, in one piece: other threads and deaths cut nothing."""
+    line = json.dumps({"event": kind, **facts}, default=str) + "\n"
+    path = Path(os.environ[FOLDER]) / f"process-{os.getpid()}.jsonl"
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
 
 
 def read_processes(folder: Path) -> list[WatchedProcess]:
@@ -165,7 +190,7 @@ def read_processes(folder: Path) -> list[WatchedProcess]:
     for path in sorted(folder.glob("process-*.jsonl")):
         process: WatchedProcess | None = None
         for event in _events(path):
-            if event["event"] == "process":
+            if event["event"] == "python":
                 process = WatchedProcess(event["pid"], event["command"], event["rank"])
             elif process is not None:
                 _take(process, event)
@@ -184,28 +209,83 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
             yield event
 
 
-_REGION = ("name", "where", "kept", "dropped", "calls", "problem", "captured", "unseen")
-
-
 def _take(process: WatchedProcess, event: Mapping[str, Any]) -> None:
     match event["event"]:
         case "region":
-            region = process.regions.setdefault(event["number"], {"failed": {}})
-            region |= {name: event[name] for name in _REGION}
-        case "failed":
-            guard = event["guard"]
-            process.regions[event["number"]]["failed"][guard["source"], guard["kind"]] = guard
+            process.rank = event["rank"]
+            process.regions.setdefault(event["number"], {}).update(event["facts"])
+        case "compiles":
+            process.compiles = True
+        case "problem":
+            process.problems.append(event["text"])
         case "end":
             process.ended = True
 
 
-def decisive_guards(processes: Sequence[WatchedProcess]) -> Iterator[tuple[WatchedProcess, Any, Any]]:
-    """Yield each failed guard that decides, with its process and its region."""
+class Unreached:
+    """Processes below this one that have loaded libtorch, and have not said that they are watched.
+
+    Looks every half second, on Linux alone: importing torch takes longer. `found` maps process ids to
+    command lines.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.found: dict[int, str] = {}
+        self._folder = folder
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start to look."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End looking; who said hello meanwhile was reached."""
+        self._ended.set()
+        self._thread.join()
+        self.found = {pid: name for pid, name in self.found.items() if not self._is_watched(pid)}
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.5):
+            for pid in _descendants(os.getpid()):
+                if pid not in self.found and not self._is_watched(pid) and _has_torch(pid):
+                    self.found[pid] = _command_line(pid)
+
+    def _is_watched(self, pid: int) -> bool:
+        return (self._folder / f"process-{pid}.jsonl").exists()
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # it has ended
+            for child in map(int, children.read_text().split()):
+                yield child
+                yield from _descendants(child)
+
+
+def _has_torch(pid: int) -> bool:
+    try:
+        return "/libtorch" in Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except OSError:
+        return False
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return "?"
+
+
+def failed_guards(
+    processes: Sequence[WatchedProcess],
+) -> Iterator[tuple[WatchedProcess, dict[str, Any], dict[str, Any]]]:
+    """Yield each failed guard, with its process and its region."""
     for process in processes:
         for region in process.regions.values():
-            for guard in region["failed"].values():
-                if guard["counts"]:
-                    yield process, region, guard
+            for guard in region["failed"]:
+                yield process, region, guard
 
 
 def dropped_by_kind(processes: Sequence[WatchedProcess]) -> Counter[str]:

@@ -62,13 +62,14 @@ _MOST_REFUSALS = 2
 
 @contextmanager
 def watch_guards(
-    on_change: OnChange | None = None, *, restored: Collection[str] = ()
+    on_change: OnChange | None = None, *, restored: Collection[str] = (), measure: bool = True
 ) -> Iterator[WatchedRegions]:
     """Watch every region that is compiled inside; gives the facts, which grow while the program runs.
 
     `on_change` is called with each new region, with each dropped guard that fails for the first time, and
     where an effect was measured. `restored` names guards by `FailedGuard.restored_by` that are kept although
-    the program drops them: torch then compiles again where one fails.
+    the program drops them: torch then compiles again where one fails. Without `measure` no region is run
+    again, and no effect is known.
     """
     watched = WatchedRegions()
 
@@ -81,7 +82,7 @@ def watch_guards(
         watched.regions.append(region)
         if on_change is not None:
             on_change(region, None)
-        return _Watch(region, tree, then, on_change or (lambda *_: None)).on_call
+        return _Watch(region, tree, then, on_change or (lambda *_: None), measure=measure).on_call
 
     graphs = observe_graphs(on_graph, restored=frozenset(restored))
     with graphs, watch_captured(watched, on_change):
@@ -105,13 +106,20 @@ class _Watch:
     """The guards of one region, asked in every later call."""
 
     def __init__(
-        self, region: WatchedRegion, tree: GuardTree, then: Mapping[str, InputFacts], tell: OnChange
+        self,
+        region: WatchedRegion,
+        tree: GuardTree,
+        then: Mapping[str, InputFacts],
+        tell: OnChange,
+        *,
+        measure: bool,
     ) -> None:
         self._region, self._tree, self._then, self._tell = region, tree, then, tell
         self._lines = {guard.source: guard.where for guard in tree.guards if guard.where}
         self._kinds: dict[object, list[FailedGuard]] = {}
         self._failing_calls = self._refusals = 0
         self._refusal = ""
+        self._measures = measure
 
     def on_call(self, values: Locals) -> None:
         """Ask the guards for the local variables of a call."""
@@ -128,6 +136,8 @@ class _Watch:
         sampled = calls <= _FIRST_CALLS or calls % _SAMPLE == 0
         if sampled:
             self._look_at_inputs(values)
+        if calls >= _SAMPLE and calls.bit_count() == 1:
+            self._tell(self._region, None)  # a process may be killed before its end
         if not tree.is_unguarded:
             return
         of_inputs = tree.holds(values, inputs=True)
@@ -147,7 +157,9 @@ class _Watch:
             failing = known
             for guard in failing:
                 guard.calls += 1
-        if any(not guard.effect.distance and guard.calls in _MEASURED_CALLS for guard in failing):
+        if self._measures and any(
+            not guard.effect.distance and guard.calls in _MEASURED_CALLS for guard in failing
+        ):
             self._measure(values, failing)
 
     def _listed(self, values: Locals) -> Iterator[FailedGuard]:

@@ -204,19 +204,36 @@ class GraphCounts:
 
 
 @dataclass(frozen=True)
+class DroppedGuard:
+    """A guard that the policy dropped, which failed in a later call of its graph and decides.
+
+    `name` is the input as a user writes it, `rule` torch's text of the guard, `where` FILE:LINE of the code
+    that needed it. `then` and `now` are the input when traced and in the first call that failed.
+    `first_call` counts calls of the compiled decoder in this case from 1.
+    """
+
+    name: str
+    rule: str
+    where: str
+    then: str
+    now: str
+    first_call: int
+    calls: int
+
+
+@dataclass(frozen=True)
 class GraphFacts(GraphCounts):
     """The compiler's work over a trace.
 
-    `guards` and `kept` count guards before and after the policy; the `payload_`
-    pair counts those on the decoder's payload argument only.  `limit_hit`: Dynamo
-    reached its recompile limit, where by default it falls back to eager silently.
+    `guards` and `kept` count guards before and after the policy, `failed` are those dropped ones that would
+    have refused a later call.  `limit_hit`: Dynamo reached its recompile limit, where by default it falls
+    back to eager silently.
     """
 
     limit_hit: bool
     guards: int
     kept: int
-    payload_guards: int
-    payload_kept: int
+    failed: tuple[DroppedGuard, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -197,6 +197,8 @@ class SharedSession:
         with mode_of(case):
             inner = self._open(case, caller.decoder(decoder_of(case, model)), model.sizes(case.trace))
             session = _capturing(case, inner, model)
+            if isinstance(inner, CompiledSession):
+                inner.forget_failures()
             made = attempt("make", lambda: CasePlayer(case, model, make_buffer, session, caller))
             player = made.value
             if player is None:
@@ -228,7 +230,7 @@ class SharedSession:
         if self._facts is None or self._facts.graphs != dynamo.graphs_built() or session.limit_hit:
             self._facts, error = _graph_facts(session, case.arm.guards)
             return self._facts, error
-        return self._facts, None
+        return replace(self._facts, failed=session.failed_guards()), None
 
 
 def _session_class(arm: ArmSpec) -> type[EagerSession]:

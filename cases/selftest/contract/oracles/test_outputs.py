@@ -27,6 +27,7 @@ from deepstack_harness.contract.case import Case, registered
 from deepstack_harness.contract.observation import (
     NOT_FINITE,
     Distances,
+    DroppedGuard,
     GraphFacts,
     GraphUse,
     Observation,
@@ -404,19 +405,49 @@ def after_profile(profile: dict[str, object], **last: object) -> Observation:
     return observed(replace(first, **profile), *others)  # type: ignore[arg-type]
 
 
-def test_another_structure_than_the_graph_was_compiled_with() -> None:
-    assert diagnosed(after_profile({"graphs": 1}, graphs=1)) == (
-        "the argument 'payload' was None in step 1 'profile 16', which compiled the graph, and 1 of 1 "
-        "guards on it were dropped; step 3 'forward 16' passed 1 tensor and reused that graph: "
+PAYLOAD = DroppedGuard(
+    "payload", "L['payload'] is None", "layers.py:12", "None", "tuple of 1", first_call=2, calls=1
+)
+
+
+def with_failed(observation: Observation, *failed: DroppedGuard) -> Observation:
+    return replace(observation, graphs=replace(ONE_GRAPH, failed=failed))
+
+
+def test_the_dropped_guard_that_fails_is_named_with_its_line() -> None:
+    seen = with_failed(after_profile({"graphs": 1}, graphs=1), PAYLOAD)
+    assert diagnosed(seen) == (
+        "`payload` was None in step 1 'profile 16', which compiled the graph, and the guard 'L['payload'] is "
+        "None' (layers.py:12) was dropped; step 3 'forward 16' had tuple of 1 and reused that graph: "
         "off from eager by 3, and 0 from a model without deepstack"
     )
 
 
-def test_the_same_structure_is_not_blamed() -> None:
-    assert diagnosed(after_profile({"graphs": 1, "answer": answer()}, graphs=1)) == (
+def test_an_input_that_is_no_payload_is_named_too() -> None:
+    factor = replace(PAYLOAD, name="self.factor", rule="L['self'].factor == 2", where="", then="int 2")
+    found = diagnosed(with_failed(after_profile({"graphs": 1}, graphs=1), factor))
+    assert found is not None
+    assert found.startswith(
+        "`self.factor` was int 2 in step 1 'profile 16', which compiled the graph, and the"
+    )
+    assert "guard 'L['self'].factor == 2' was dropped" in found
+
+
+@pytest.mark.parametrize("failed", [(), (replace(PAYLOAD, first_call=3),)], ids=["none", "later"])
+def test_where_no_guard_fails_none_is_blamed(failed: tuple[DroppedGuard, ...]) -> None:
+    assert diagnosed(with_failed(after_profile({"graphs": 1}, graphs=1), *failed)) == (
         "step 3 'forward 16' is off from eager by 3, and 0 from a model without deepstack, on the graph that "
-        "step 1 'profile 16' compiled, with 1 tensor as 'payload' there and here: the graph kept something "
+        "step 1 'profile 16' compiled, and no guard on what it read fails here: the graph kept something "
         "else of that step, or the caller passed something else"
+    )
+
+
+def test_of_several_graphs_the_guard_is_named_without_a_step() -> None:
+    found = diagnosed(with_failed(after_profile({"graphs": 2}, graphs=2), PAYLOAD))
+    assert found is not None
+    assert found.endswith(
+        "on one of 2 graphs that earlier steps compiled; the guard 'L['payload'] is None' (layers.py:12) was "
+        "dropped: `payload` was None, and then tuple of 1"
     )
 
 
@@ -507,13 +538,6 @@ def test_a_graph_that_broke_is_the_cause_of_further_graphs() -> None:
         "torch broke the graph 2 times and compiled 6 graphs, and not 1: an operation, such as an index by "
         "values, is in no graph"
     )
-
-
-def test_a_graph_without_a_guard_on_the_payload_notices_nothing() -> None:
-    seen = after_profile({"graphs": 1}, graphs=1)
-    for guards, said in ((0, "and no guard notices another structure"), (3, "and 3 of 3 guards on it were")):
-        facts = replace(ONE_GRAPH, payload_guards=guards)
-        assert said in (diagnosed(replace(seen, graphs=facts)) or "")
 
 
 def evaluation(model: Model, trace: str, revision: str, arm: str = "eager/drop_all") -> Evaluation:

@@ -17,9 +17,7 @@ TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16")
 COMPILED = ArmSpec.parse("eager/drop_all")
 RIGHT = Distances(eager=0, no_deepstack=3, zero_deepstack=3, effect=3, rounding=1e-6)
 QUIET = Distances(eager=0, no_deepstack=0, zero_deepstack=0, effect=0, rounding=1e-6)
-ONE_GRAPH = GraphFacts(
-    graphs=1, recompiles=0, breaks=0, limit_hit=False, guards=9, kept=0, payload_guards=1, payload_kept=0
-)
+ONE_GRAPH = GraphFacts(graphs=1, recompiles=0, breaks=0, limit_hit=False, guards=9, kept=0)
 
 
 def answer(dtype: str = "float32", device: str = "cpu", address: int = 64, tokens: int = 16) -> Answer:

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from deepstack_harness.compile.torch_compat.guards import OWN_GUARD
+
 _ADDRESS = re.compile(r"(___check_(?:type|obj)_id\(.*?), \d+")
 
 
@@ -135,7 +137,7 @@ def checked_guards(code: CodeType) -> int:
 
 def _leaves(tree: str) -> int:
     nodes = [line.lstrip("| ") for line in tree.splitlines() if "+- " in line]
-    return sum("GuardManager" not in node for node in nodes)
+    return sum("GuardManager" not in node and OWN_GUARD not in node for node in nodes)
 
 
 def refuse_silent_fallback() -> AbstractContextManager[None]:

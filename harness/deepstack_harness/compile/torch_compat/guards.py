@@ -15,9 +15,9 @@ import re
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import torch
@@ -213,38 +213,90 @@ def observe_graphs(
     `on_graph` gets the tree and the local variables that were traced. What it returns is called with the
     local variables of every later call that uses the graph, until the context ends. Guards whose source is
     in `restored` are kept although the program drops them; SHAPE_ENV names all relations of sizes.
+    Contexts may overlap in any order.
     """
+    observer = _Observer(on_graph, frozenset(restored))
+    if not _OBSERVERS:
+        _PATCHES.enter_context(_patched())
+    _OBSERVERS.append(observer)
+    try:
+        yield
+    finally:
+        observer.active = False  # our guards stay in the trees, and hold
+        _OBSERVERS.remove(observer)
+        if not _OBSERVERS:
+            _PATCHES.close()
+
+
+class _Observer:
+    """One open `observe_graphs`."""
+
+    def __init__(self, on_graph: Callable[[GuardTree, Locals], OnCall], restored: frozenset[str]) -> None:
+        self.on_graph, self.restored = on_graph, restored
+        self.active = True
+
+    def guard(self, on_call: OnCall) -> Callable[[Locals], bool]:
+        """Return a guard that always holds, and calls `on_call` with the local variables."""
+
+        def hold(values: Locals) -> bool:
+            # Code that is run again to measure an effect may call other compiled regions.
+            inside = getattr(_INSIDE, "call", False)
+            if self.active and not inside and not torch.compiler.is_compiling():
+                _INSIDE.call = True
+                try:
+                    on_call(values)
+                finally:
+                    _INSIDE.call = False
+            return True
+
+        return hold
+
+
+_OBSERVERS: list[_Observer] = []
+_PATCHES = ExitStack()
+_INSIDE = threading.local()
+OWN_GUARD = "deepstack_harness_watches"
+"""The text of our own guard, which always holds, in torch's descriptions of a tree."""
+
+
+@contextmanager
+def _patched() -> Iterator[None]:
+    """Let Dynamo tell the observers of each graph, and of each call of a saved artifact, while open."""
     from torch._dynamo.aot_compile import AOTCompiledFunction
     from torch._dynamo.guards import CheckFunctionManager
     from torch._dynamo.output_graph import OutputGraph
 
     build, call_saved = CheckFunctionManager.__init__, AOTCompiledFunction.__call__
     call_backend = OutputGraph.call_user_compiler
-    signature = inspect.signature(build)
-    asking, copies = _Asking(), GraphCopies()
-    callbacks: dict[int, Callable[[Locals], bool]] = {}
+    signature, copies = inspect.signature(build), GraphCopies()
+    callbacks: dict[int, list[Callable[[Locals], bool]]] = {}
 
     def build_and_keep(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         bound = signature.bind(self, *args, **kwargs)
         # A tree that is being checked cannot be asked (it holds a lock): a filter lets Dynamo build two.
+        restored = frozenset[str]().union(*(observer.restored for observer in _OBSERVERS))
         keeping = _Keeping(bound.arguments.get("guard_filter_fn") or _keep_all, restored)
         bound.arguments["guard_filter_fn"] = keeping
         build(*bound.args, **bound.kwargs)
         graph = bound.arguments["output_graph"]
-        if graph is None or keeping.manager is None or not asking.active:
+        if graph is None or keeping.manager is None:
             return
         code, scope = bound.arguments["f_code"], {"G": graph.global_scope}
-        region = copies.take(code, _caller(inspect.currentframe()), graph.global_scope)
+        frame = inspect.currentframe()
+        caller = frame.f_back.f_locals.get("self") if frame and frame.f_back else None
+        region = copies.take(code, caller, graph.global_scope)
         tree = GuardTree(keeping.manager, keeping.inputs, code, keeping.guards, scope, region)
-        on_call = asking.once(on_graph(tree, dict(graph.local_scope)))
-        callbacks[id(self.guard_manager)] = on_call
-        self.guard_manager.root.add_epilogue_lambda_guard(on_call, ["watched"], None)
+        traced = dict(graph.local_scope)
+        guards = [observer.guard(observer.on_graph(tree, traced)) for observer in _OBSERVERS]
+        callbacks[id(self.guard_manager)] = guards
+        for guard in guards:
+            self.guard_manager.root.add_epilogue_lambda_guard(guard, [OWN_GUARD], None)
         self.guard_manager.populate_diff_guard_manager()
 
     def call_and_ask(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        on_call = callbacks.get(id(self._artifacts.guard_manager))
-        if on_call is not None and not self._guard_check_enabled:
-            on_call(self.prepare_f_locals(*args, **kwargs))
+        if not self._guard_check_enabled:
+            for guard in callbacks.get(id(self._artifacts.guard_manager), ()):
+                guard(self.prepare_f_locals(*args, **kwargs))
         return call_saved(self, *args, **kwargs)
 
     CheckFunctionManager.__init__ = build_and_keep  # type: ignore[method-assign]
@@ -253,43 +305,9 @@ def observe_graphs(
     try:
         yield
     finally:
-        asking.active = False  # our guards stay in the trees, and hold
         CheckFunctionManager.__init__ = build  # type: ignore[method-assign]
         AOTCompiledFunction.__call__ = call_saved  # type: ignore[method-assign]
         OutputGraph.call_user_compiler = call_backend  # type: ignore[method-assign]
-
-
-def _caller(frame: FrameType | None) -> object:
-    """Return the object whose method called; a watch inside a watch lies between."""
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        if owner is not None and hasattr(owner, "bytecode"):
-            return owner
-        frame = frame.f_back if frame.f_code.co_name == "build_and_keep" else None
-    return None
-
-
-class _Asking:
-    """Lets each call be asked once: a tree that is asked here asks our own guard in it again."""
-
-    def __init__(self) -> None:
-        self.active = True
-        self._inside = threading.local()
-
-    def once(self, on_call: OnCall) -> Callable[[Locals], bool]:
-        """Return a guard that always holds, and calls `on_call` with the local variables."""
-
-        def hold(values: Locals) -> bool:
-            inside = getattr(self._inside, "call", False)
-            if self.active and not inside and not torch.compiler.is_compiling():
-                self._inside.call = True
-                try:
-                    on_call(values)
-                finally:
-                    self._inside.call = False
-            return True
-
-        return hold
 
 
 def _keep_all(entries: Sequence[Any]) -> list[bool]:
@@ -302,7 +320,7 @@ class _Keeping:
     def __init__(
         self,
         inner: Callable[[Sequence[Any]], Sequence[bool]],
-        restored: Collection[str],
+        restored: frozenset[str],
     ) -> None:
         self._inner, self._restored = inner, restored
         self.manager: Any = None
@@ -312,15 +330,13 @@ class _Keeping:
     def __call__(self, entries: Sequence[Any]) -> Sequence[bool]:
         guards = [entry.orig_guard for entry in entries]
         kept = [
-            keep or bool({guard.name or None, guard.create_fn_name()} & set(self._restored))
+            keep or guard.name in self._restored or guard.create_fn_name() in self._restored
             for keep, guard in zip(self._inner(entries), guards, strict=True)
         ]
-        caller = inspect.currentframe()
-        while caller is not None and "guard_manager" not in caller.f_locals:
-            # Between this frame and torch's lie the filters of other watches.
-            caller = caller.f_back if isinstance(caller.f_locals.get("self"), _Keeping) else None
-        self.manager = caller.f_locals["guard_manager"] if caller else None
-        if caller is not None:
+        frame = inspect.currentframe()
+        caller = frame.f_back if frame else None
+        self.manager = caller.f_locals.get("guard_manager") if caller else None
+        if caller is not None and self.manager is not None:
             self.inputs = _build_inputs(caller.f_locals)
             for manager in (self.manager, self.inputs):
                 manager.finalize()

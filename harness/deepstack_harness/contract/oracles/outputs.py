@@ -36,8 +36,8 @@ from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.ledger import Ledger
 from deepstack_harness.contract.observation import (
     NOT_FINITE,
-    Answer,
     Distances,
+    DroppedGuard,
     GraphFacts,
     Observation,
     Raised,
@@ -281,20 +281,43 @@ def _why_output_is_wrong(case: Case, observation: Observation, runs: list[Played
         return _why_replay_is_wrong(case, before, wrong)
     if not case.arm.compiled or not before or wrong[2].graphs > before[-1][2].graphs:
         return f"{_off_by(wrong)}, and no graph of an earlier step took part"
-    return _why_old_graph_is_wrong(observation, before[0], wrong)
+    return _why_old_graph_is_wrong(observation, before, wrong)
 
 
-def _why_old_graph_is_wrong(observation: Observation, first: Played, wrong: Played) -> str:
+def _why_old_graph_is_wrong(observation: Observation, before: list[Played], wrong: Played) -> str:
+    number, step, _ = before[0]
+    guard = _last_failed(observation.graphs, len(before) + 1)
     if wrong[2].graphs > 1:
-        return f"{_off_by(wrong)}, on one of {wrong[2].graphs} graphs that earlier steps compiled"
-    number, step, facts = first
-    given = _structure_in_words(facts.answer)
-    if given != _structure_in_words(wrong[2].answer):
-        return f"{_compiled_for(first, observation)}; {_reused(wrong)}"
+        failed = f"; {_was_dropped(guard)}" if guard else ""
+        return f"{_off_by(wrong)}, on one of {wrong[2].graphs} graphs that earlier steps compiled{failed}"
+    if guard:
+        now_number, now_step, _ = wrong
+        return (
+            f"`{guard.name}` was {guard.then} in step {number} '{step}', which compiled the graph, and the "
+            f"guard '{guard.rule}'{_line(guard)} was dropped; step {now_number} '{now_step}' had {guard.now} "
+            f"and reused that graph: {_distance_to_eager(wrong)}"
+        )
     return (
-        f"{_off_by(wrong)}, on the graph that step {number} '{step}' compiled, with {given} as 'payload' "
-        "there and here: the graph kept something else of that step, or the caller passed something else"
+        f"{_off_by(wrong)}, on the graph that step {number} '{step}' compiled, and no guard on what it read "
+        "fails here: the graph kept something else of that step, or the caller passed something else"
     )
+
+
+def _last_failed(facts: GraphFacts | None, call: int) -> DroppedGuard | None:
+    """Return the dropped guard that failed last, up to this call of the decoder."""
+    failed = [guard for guard in facts.failed if guard.first_call <= call] if facts else []
+    return max(failed, key=lambda guard: guard.first_call, default=None)
+
+
+def _was_dropped(guard: DroppedGuard) -> str:
+    return (
+        f"the guard '{guard.rule}'{_line(guard)} was dropped: `{guard.name}` was {guard.then}, and then "
+        f"{guard.now}"
+    )
+
+
+def _line(guard: DroppedGuard) -> str:
+    return f" ({guard.where})" if guard.where else ""
 
 
 def _is_off(case: Case, facts: StepFacts) -> bool:
@@ -320,25 +343,6 @@ def _why_replay_is_wrong(case: Case, before: list[Played], wrong: Played) -> str
     return f"{graph} is replayed without the Python of {python}; {_off_by(wrong)}"
 
 
-def _compiled_for(first: Played, observation: Observation) -> str:
-    number, step, facts = first
-    given = f"the argument 'payload' was {_structure_in_words(facts.answer)} in step {number} '{step}'"
-    return f"{given}, which compiled the graph, {_guards(observation.graphs)}"
-
-
-def _guards(facts: GraphFacts | None) -> str:
-    dropped = facts.payload_guards - facts.payload_kept if facts else 0
-    if facts is None or not dropped:
-        return "and no guard notices another structure"
-    return f"and {dropped} of {facts.payload_guards} guards on it were dropped"
-
-
-def _reused(wrong: Played) -> str:
-    number, step, facts = wrong
-    passed = f"step {number} '{step}' passed {_structure_in_words(facts.answer)}"
-    return f"{passed} and reused that graph: {_distance_to_eager(wrong)}"
-
-
 def _off_by(wrong: Played) -> str:
     number, step, _ = wrong
     return f"step {number} '{step}' is {_distance_to_eager(wrong)}"
@@ -352,12 +356,6 @@ def _distance_to_eager(wrong: Played) -> str:
     if apart.no_deepstack is None or EFFECT * apart.no_deepstack > apart.eager:
         return off
     return f"{off}, and {apart.no_deepstack:.1g} from a model without deepstack"
-
-
-def _structure_in_words(answer: Answer | None) -> str:
-    if answer is None or answer.structure == "none":
-        return "None"
-    return plural(len(answer.rows), "tensor")
 
 
 @dataclass(frozen=True)

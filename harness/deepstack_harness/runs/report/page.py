@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from itertools import islice
 
 import jinja2
@@ -37,7 +36,7 @@ from deepstack_harness.runs.report.tables import (
     source_findings,
     title_of,
 )
-from deepstack_harness.text import shortened
+from deepstack_harness.runs.report.templating import new_environment, template_text
 
 MOST_FINDINGS = 300
 MOST_SLOW = 10
@@ -76,8 +75,8 @@ def render_page(run: RunData) -> str:
         seconds=sum(case.seconds for case in run.cases.values()), title_of=title_of,
         all_findings=len(case_findings(run)), places=_Places(shown, audited), verdicts=[verdict for verdict
         in WORST_FIRST if summary.counts[verdict]], environment=[_flat(msgspec.to_builtins(about)) for
-        about in run.about], filters=_filters(run_matrix(run)), css=Markup(_template_text("page.css")),
-        js=Markup(_template_text("page.js")), hash=_hash(_template_text("page.js")),
+        about in run.about], filters=_filters(run_matrix(run)), css=Markup(template_text("page.css")),
+        js=Markup(template_text("page.js")), hash=_hash(template_text("page.js")),
     )  # fmt: skip
 
 
@@ -130,15 +129,9 @@ def _flat(about: object) -> list[tuple[str, str]]:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("deepstack_harness.runs.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = new_environment()
     environment.filters |= {"number": number, "duration": duration}
-    environment.filters |= {"safe_svg": Markup, "shortened": shortened}
+    environment.filters |= {"safe_svg": Markup}
     environment.globals |= {
         "unexpected": UNEXPECTED, "Verdict": Verdict,
         "figure_of": figure_of, "detail_of": detail_of, "most_output": MOST_OUTPUT,
@@ -155,10 +148,6 @@ def duration(seconds: float) -> str:
     return (
         f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
     )
-
-
-def _template_text(name: str) -> str:
-    return (files("deepstack_harness.runs.report") / "templates" / name).read_text(encoding="utf-8")
 
 
 def _hash(script: str) -> str:
