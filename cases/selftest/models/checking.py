@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from deepstack_harness.catalogue.plans import CHECK_TRACES, Where, plan_check
+from deepstack_harness.catalogue.plans import Where, plan_check
 from deepstack_harness.contract.case import Regime, live_buffer
 from deepstack_harness.contract.oracles.judge import judge_case
 from deepstack_harness.contract.protocols import BufferFactory
@@ -14,13 +14,15 @@ from deepstack_harness.play.play_case import play_case
 def broken_in(
     make: BufferFactory,
     regime: Regime,
-    traces: Sequence[str] = CHECK_TRACES,
+    traces: Sequence[str] | None = None,
     *,
     until_first: bool = False,
+    until: Rule | None = None,
 ) -> dict[Rule, str]:
     """Return the rules that the traces of one regime see broken, with a trace and what was seen.
 
-    With `until_first` the traces behind the first that breaks a rule are not played.
+    With `until_first` the traces behind the first that breaks a rule are not played, with `until` those
+    behind the first that breaks this rule.
     """
     buffer = live_buffer("checked")
     plan = [
@@ -28,7 +30,7 @@ def broken_in(
     ]
     found: dict[Rule, str] = {}
     for planned in plan:
-        if found and until_first:
+        if (found and until_first) or until in found:
             break
         for said in judge_case(planned, play_case(planned.case, {buffer: make})).judgements:
             if said.verdict in {Verdict.FAIL, Verdict.ERROR}:

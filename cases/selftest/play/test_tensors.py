@@ -10,8 +10,10 @@ from deepstack_harness.compile.torch_compat.modes import filled_with_nan
 from deepstack_harness.contract.case import live_buffer
 from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import LAYOUTS, Step
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.models.reference import ReferenceBuffer
+from deepstack_harness.play.tensors import laid_out, same_bytes, values_of
 from deepstack_harness.pytest_plugin.fixtures import judge_in_process
 
 
@@ -100,3 +102,142 @@ def test_room_that_was_made_before_an_allocation_failed_may_stay(fails: int) -> 
 
 def test_room_that_is_stated_and_was_not_made_is_a_fault_of_growth() -> None:
     assert broken(StatesRoomFirst, GROWS.format(1)) == {Rule.R4}
+
+
+CALLS_ON_CALLER = {
+    "bytes": lambda payload: payload.fill_(1),
+    "shape": lambda payload: payload.unsqueeze_(0),
+    "strides": lambda payload: payload.as_strided_(payload.shape, (1, 1, 1)),
+    "requires_grad": lambda payload: payload.requires_grad_(not payload.requires_grad),
+    "version": lambda payload: payload.add_(0),
+}
+
+
+class ChangesItsArgument(ReferenceBuffer):
+    """Does something to the tensor of its caller once it has copied it."""
+
+    what = "bytes"
+
+    @override
+    def set(self, payload: Tensor) -> None:
+        super().set(payload)
+        CALLS_ON_CALLER[self.what](payload)
+
+
+@pytest.mark.parametrize("what", CALLS_ON_CALLER)
+@pytest.mark.parametrize("layout", ["", " layout=sparse"])
+def test_whatever_set_does_to_the_tensor_of_its_caller_is_seen(what: str, layout: str) -> None:
+    class Changes(ChangesItsArgument):
+        pass
+
+    Changes.what = what
+    assert broken(Changes, f"cap 16: set 9{layout}; get 16") == {Rule.R3}
+
+
+def test_a_write_under_inference_mode_is_seen_by_its_bytes() -> None:
+    assert broken(ChangesItsArgument, "cap 16 mode inference: set 9; get 16") == {Rule.R3}
+
+
+@pytest.mark.parametrize("layout", [f" layout={layout}" for layout in LAYOUTS])
+@pytest.mark.parametrize("dtype", ["", " dtype=float64", " dtype=int32"])
+def test_every_layout_lies_in_memory_as_it_says_and_holds_its_values(layout: str, dtype: str) -> None:
+    step = Step.parse(f"set 5{layout}{dtype}")
+    drawn = values_of(step, torch.randn(3, 5, 7))
+    payload = laid_out(step, drawn).payload
+    assert payload.shape == (3, 5, 7)
+    assert same_bytes(payload, drawn)
+    assert not payload.is_contiguous()
+    strides = {"transposed": 5, "sparse": 2}
+    assert payload.stride(2) == strides.get(step.layout or "", 1)
+    assert (payload.stride(0) == 0) == (step.layout == "one_level")
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes"),
+    [("flat", (15, 7)), ("joined", (5, 21)), ("swapped", (5, 3, 7)), ("transposed", (3, 7, 5)),
+     ("batched", (1, 3, 5, 7))],
+)  # fmt: skip
+def test_a_payload_of_another_shape_has_the_same_elements(shape: str, sizes: tuple[int, ...]) -> None:
+    payload = torch.randn(3, 5, 7)
+    given = laid_out(Step.parse(f"set 5 shape={shape}"), payload).payload
+    assert given.shape == sizes
+    assert torch.equal(given.flatten().sort().values, payload.flatten().sort().values)
+
+
+def test_swapped_sizes_that_are_equal_are_a_right_payload() -> None:
+    payload = torch.randn(3, 3, 7)
+    assert laid_out(Step.parse("set 3 shape=swapped"), payload).payload.shape == (3, 3, 7)
+    assert (
+        broken(ReferenceBuffer, "cap 16 levels 3: set 3 shape=swapped; get 3; set 4 shape=swapped; get 3")
+        == set()
+    )
+
+
+def test_values_that_float32_cannot_hold_are_no_float32() -> None:
+    fine = values_of(Step.parse("set 4 values=fine dtype=float64"), torch.randn(2, 4, 8))
+    assert (fine.float().double() != fine).all()
+
+
+def test_a_column_of_any_stride_has_bytes() -> None:
+    column = torch.arange(6.0).view(2, 3).t()[:2, :1]
+    assert same_bytes(column, column.clone(memory_format=torch.contiguous_format))
+    assert not same_bytes(column, column + 1)
+
+
+class RefusesIntegers(ReferenceBuffer):
+    """Takes no payload of integers, and forgets what it had."""
+
+    forgets = False
+
+    @override
+    def set(self, payload: Tensor) -> None:
+        if not payload.is_floating_point():
+            if self.forgets:
+                self.clear(0)
+            raise TypeError("integers")
+        super().set(payload)
+
+
+class ForgetsAtIntegers(RefusesIntegers):
+    """Forgets its payload when it refuses another one."""
+
+    forgets = True
+
+
+@pytest.mark.parametrize(
+    ("buffer", "rules"),
+    [(ReferenceBuffer, set()), (RefusesIntegers, set()), (ForgetsAtIntegers, {Rule.R8})],
+)
+def test_integers_may_be_refused_and_then_change_nothing(buffer: BufferFactory, rules: set[Rule]) -> None:
+    assert broken(buffer, "cap 16: set 9; get 9; set 4 dtype=int32; get 9; set 4 dtype=int64; get 4") == rules
+
+
+class RaisesMemoryError(ReferenceBuffer):
+    """Says with a MemoryError of its own that a call does not fit."""
+
+    @override
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        if tokens > self.capacity:
+            raise MemoryError(f"{tokens} rows")
+        return super().get(tokens)
+
+
+def test_a_memory_error_with_a_text_is_a_refusal() -> None:
+    assert broken(RaisesMemoryError, "cap 16: set 9; get 20; get 9") == set()
+
+
+class ChangesOnce(ReferenceBuffer):
+    """Answers zeros to the 50th get alone."""
+
+    calls = 0
+
+    @override
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        self.calls += 1
+        answer = super().get(tokens) or ()
+        return tuple(torch.zeros_like(level) for level in answer) if self.calls == 50 else answer
+
+
+def test_one_wrong_answer_among_many_calls_is_seen() -> None:
+    assert broken(ChangesOnce, "cap 16: set 9; get 9 calls=49") == set()
+    assert broken(ChangesOnce, "cap 16: set 9; get 9 calls=200") == {Rule.R2}

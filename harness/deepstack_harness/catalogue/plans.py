@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from deepstack_harness.catalogue.incidents import Incident, Run
+from deepstack_harness.catalogue.pairs import daily_pairs
 from deepstack_harness.catalogue.traces import INPUT_TRACES
 from deepstack_harness.contract.arm import (
     EAGER,
@@ -65,7 +67,12 @@ CAPTURE_TRACES = (
     "cap 16: capture 16; set 9; get 9; replay 16; set 20; get 9; clear 20; replay 16",
 )
 CAPTURE_ARM = ArmSpec(capture=Capture.FULL)
-CHECK_TRACES = (*AUDIT_TRACES, *CONTRACT_TRACES, *CAPTURE_TRACES, *INPUT_TRACES)
+
+
+@cache
+def check_traces() -> tuple[str, ...]:
+    """Return the sample of traces that `check` and the fixture `deepstack_contract` play."""
+    return (*AUDIT_TRACES, *CONTRACT_TRACES, *CAPTURE_TRACES, *INPUT_TRACES, *daily_pairs())
 
 
 @dataclass(frozen=True)
@@ -160,9 +167,10 @@ def plan_compiled(where: Where, buffer: BufferRef, trace: Trace) -> list[Planned
     return [PlannedCase(_case(where, buffer, trace, ArmSpec.parse("eager/drop_all")), None)]
 
 
-def plan_check(where: Where, buffer: BufferRef, texts: Iterable[str] = CHECK_TRACES) -> list[PlannedCase]:
+def plan_check(where: Where, buffer: BufferRef, texts: Iterable[str] | None = None) -> list[PlannedCase]:
     """Plan traces on one class of a user's own, without a decoder; by default the whole buffer contract."""
-    cases = (_case(where, buffer, trace, _uncompiled(trace)) for trace in map(Trace.parse, texts))
+    chosen = check_traces() if texts is None else texts
+    cases = (_case(where, buffer, trace, _uncompiled(trace)) for trace in map(Trace.parse, chosen))
     return [PlannedCase(replace(case, compare=Compare.NOTHING), None) for case in cases]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from random import Random
 
+from deepstack_harness.catalogue.pairs import other_pairs
 from deepstack_harness.contract.trace import COUNTS, DTYPES, LAYOUTS, VALUES
 
 LAYOUT_TRACES = (
@@ -30,6 +31,9 @@ VALUE_TRACES = (
     "cap 16: set 9 values=constant; get 16; set 4 values=constant; get 16; clear 4; get 16",
     "cap 16: set 12 values=mixed; get 16; set 3 values=mixed; get 16; set 7 values=zeros; get 16",
     "cap 16: set 9 spans=2-4+6-9; get 16; set 6 spans=0-1; get 16; clear 6; get 16",
+    "cap 16: set 9 values=mixed; get 16; clear 9; get 16; set 12 values=nan; set 3; get 16",
+    "cap 16: set 9; get 9; set 9 values=reordered; get 9; set 9; set 9 values=reordered; get 16",
+    "cap 16: set 9 dtype=int32; get 16; set 3; set 12 dtype=int64 layout=permuted; get 16; clear 12; get 16",
 )
 
 SIZE_TRACES = (
@@ -44,12 +48,17 @@ SIZE_TRACES = (
     "cap 8192 levels 1 hidden 4: set 5000; get 8192; set 1025; get 8192; clear 1032; get 2048",
     "cap 16: set 9; get 16; set 4 hidden=127; get 16; set 4 hidden=129; get 16; set 4 hidden=256; get 16",
     "cap 16: set 9; get 16; set 4 levels=1; get 16; set 4 levels=6; get 16; set 4 levels=0; get 16",
+    "cap 5 levels 2 hidden 6: set 4; get 5; set 3 levels=3 hidden=4; get 5; set 3 levels=3 hidden=7; get 5",
+    "cap 33000 levels 1 hidden 1: set 32900; get 32901",
+    "cap 4 levels 2 hidden 8191: set 3 layout=transposed; get 4; set 2 layout=one_level; get 4; clear 2",
     "cap 16: set 9; get 16; get -7; clear -2; get 16; resize -5; get 16; get -16; get 16",
 )
 
 HISTORY_TRACES = (
     "cap 16: set 8; get 4; clear 4; get 4; clear 4; get 8; forward 8",
     "cap 16: set 9; get 16; get 4; get 9; get 16 times=60; set 3; get 16",
+    "cap 2 levels 1: set 2; get 2 calls=5000; get 1 after=90; get 2 after=100000; clear 2 calls=300; get 2",
+    "cap 16: get 0; get 1; get 16; set 9; get 16; get 1; get 0; clear 16; get 1; get 0",
     "cap 16: set 9; clear 30; get 16; set 9; get 9; clear 16; get 16",
     "cap 16: set 16; get 60; get 16; set 3; get 40; clear 60; get 16; set 40; get 40; resize 10; get 40",
     "cap 16: set 5; resize 3; get 5; resize 50; get 16; get 50; resize 5; get 5; resize 64; get 5",
@@ -109,7 +118,9 @@ _MOST_GROWTH = 4
 @cache
 def thorough_traces() -> tuple[str, ...]:
     """Return the traces, the short ones first: a finding is told with the first of the shortest."""
-    return (*_every_size(), *_failing_growth(), *_many_calls(), *_real_sizes(), *_histories())
+    return (
+        *_every_size(), *_failing_growth(), *_many_calls(), *other_pairs(), *_real_sizes(), *_histories()
+    )  # fmt: skip
 
 
 def _every_size() -> Iterator[str]:

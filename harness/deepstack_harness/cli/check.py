@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deepstack_harness.catalogue.plans import CHECK_TRACES, Where, plan_check
+from deepstack_harness.catalogue.plans import Where, check_traces, plan_check
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.case import Regime, check_device, check_dtype, user_buffer
 from deepstack_harness.contract.protocols import WHERE, quoted
@@ -46,8 +46,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--thorough",
         action="store_true",
-        help=f"play more than the sample of {len(CHECK_TRACES)} traces: all sizes of a buffer, real ones too "
-        "(capacity 8192), failing allocations and histories of hundreds of steps; this takes half a minute",
+        help="play more than the usual sample of traces: every pair of unusual inputs, all sizes of a buffer "
+        "(real ones too: capacity 8192), failing allocations and histories of hundreds of steps; this takes "
+        "half a minute",
     )
 
 
@@ -91,7 +92,7 @@ def _judge(args: Namespace) -> tuple[Standings, list[JudgedCase]]:
     from deepstack_harness.workers.profiles import CONTRACT_LIMITS, profile_for
 
     where, buffer = Where(_FAMILY, args.dtype, args.device), user_buffer(args.target)
-    plan = plan_check(where, buffer, (*CHECK_TRACES, *thorough_traces()) if args.thorough else CHECK_TRACES)
+    plan = plan_check(where, buffer, (*check_traces(), *thorough_traces()) if args.thorough else None)
     with CaseWorker(CONTRACT_LIMITS, sandbox=profile_for(args.device)) as worker:
         name = value_of(worker.call(LOAD, {"target": args.target}), f"loading {args.target}")
         cases = judge_plan(plan, worker)

@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from deepstack_harness.contract.observation import RowRange, Rows
 from deepstack_harness.contract.rules import PayloadKind, Rule
-from deepstack_harness.contract.trace import READS_BUFFER, RUNS_DECODER, Op, Step
+from deepstack_harness.contract.trace import INTEGERS, READS_BUFFER, RUNS_DECODER, Op, Step
 
 
 class CallOutcome(Enum):
@@ -142,6 +142,8 @@ class Ledger:
             return Expected(CallOutcome.RAISES, Rule.R8)
         if step.op is Op.RESIZE:
             return Expected(CallOutcome.EITHER, Rule.R4)
+        if step.dtype in INTEGERS and step.tokens <= self.capacity:
+            return Expected(CallOutcome.EITHER, Rule.R2)
         rows = self._all_levels(step.tokens) if step.op in READS_BUFFER else ()
         if step.fail is not None or step.tokens > self.capacity:
             has_to = step.fail is None and step.op in READS_BUFFER and step.tokens <= self.promised
@@ -171,6 +173,11 @@ class Ledger:
         if step.op is Op.SET:
             self._add(step, Fate.ELSEWHERE, None)
 
+    def misshapen(self, step: Step) -> bool:
+        """Say whether `shape=` gives another shape: swapped sizes may be equal."""
+        same = {"swapped": self.levels, "transposed": self.hidden}
+        return step.shape is not None and step.tokens != same.get(step.shape)
+
     @property
     def _may_be_zero(self) -> range:
         live = self.live
@@ -187,7 +194,7 @@ class Ledger:
 
     def _invalid(self, step: Step) -> bool:
         wrong_shape = step.levels not in (None, self.levels) or step.hidden not in (None, self.hidden)
-        return step.tokens < 0 or wrong_shape
+        return step.tokens < 0 or wrong_shape or self.misshapen(step)
 
     def _set(self, step: Step, accepted: bool, content: Rows | None) -> None:
         within = step.fail is not None and step.tokens <= self.capacity

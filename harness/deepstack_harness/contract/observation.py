@@ -43,7 +43,8 @@ class Answer:
     `structure` is `none` or `tensors`; the tuples have one entry per level:
     rows as ranges of one origin, hidden sizes, dtype and device names, storage addresses in bytes,
     strides in elements, and whether the tensor requires a gradient.  `container` is the type of the answer
-    itself (`tuple`), empty for None.
+    itself (`tuple`), empty for None, and `types` has the type of each level (`Tensor`).  Within a case two
+    types have two names, though both may call themselves `tuple`.  An answer of one tensor has no levels.
     """
 
     structure: Literal["none", "tensors"]
@@ -55,6 +56,7 @@ class Answer:
     container: str = ""
     strides: tuple[tuple[int, ...], ...] = ()
     gradients: tuple[bool, ...] = ()
+    types: tuple[str, ...] = ()
 
 
 Rows = tuple[tuple[RowRange, ...], ...]
@@ -166,7 +168,8 @@ class StepFacts:
 
     `content` is given for a set whose rows are not all different: the origin that names the content of
     each row, which is the first row that ever had this content (equal rows are one content).
-    `caller_changed`: set changed the tensor that it was given.  `earlier_changed`: levels of earlier
+    `caller_changed`: what set changed of the tensor that it was given (bytes, shape, strides, requires_grad,
+    version), empty where it left it alone.  `earlier_changed`: levels of earlier
     answers that this get changed, though no set, clear or resize came between.  `failed_allocation`: an
     allocation was made to fail, as the step asks for with `fail=`.
 
@@ -186,7 +189,7 @@ class StepFacts:
     graph_use: GraphUse | None = None
     shards: tuple[ShardFacts, ...] = ()
     content: Rows | None = None
-    caller_changed: bool = False
+    caller_changed: tuple[str, ...] = ()
     earlier_changed: int = 0
     failed_allocation: bool = False
     accesses: AccessFacts | None = None

@@ -41,9 +41,10 @@ class Buffer(Protocol):
     They are called by one thread, under `torch.no_grad()` or under `torch.inference_mode()`, one of the two
     for the whole life of a buffer, its construction included.  Two buffers never share state.
 
-    Counts are Python ints.  A negative count, a payload with another number of levels or with another hidden
-    size raises any Exception and changes nothing.  A call above the capacity grows, or raises and changes
-    nothing; the same holds if an allocation fails in the middle of a growth, but room that was made may stay.
+    Counts are Python ints.  A negative count, and a payload of another shape than (levels, N, hidden), raise
+    any Exception and change nothing.  A payload of integers may do so too.  A call above the capacity grows,
+    or raises and changes nothing; the same holds if an allocation fails in the middle of a growth, but room
+    that was made may stay.
     Nothing else may raise.
 
     In the captured regime (CUDA graphs) an owner captures get(P), the decoder and clear(P) once for each
@@ -71,11 +72,13 @@ class Buffer(Protocol):
 
         0 <= P <= capacity never raises.  Rows [0, min(N, P)) are the payload that was set last, rows behind
         it are exact zeros; if nothing is set, all rows are zeros, and never is the answer None.  The tensors
-        have the dtype and the device of construction.  Container type, strides and requires_grad=False are
-        the same at every call, because compiled decoders guard on them.
+        have the dtype and the device of construction.  Container type, tensor type, strides and
+        requires_grad=False are the same at every call, because compiled decoders guard on them; for P of 0
+        or 1, which torch compiles by themselves, the stride between rows at every call with that P.
 
         Answers may be views of the storage or copies.  Their rows hold until the next set, clear or resize:
-        another get does not change them.  The caller does not write into them.
+        another get does not change them, however many there are and however late they come.  The caller does
+        not write into them.
         Above the capacity: grows and keeps the payload, or raises and changes nothing.
         """
         ...
@@ -83,10 +86,12 @@ class Buffer(Protocol):
     def set(self, payload: Tensor, /) -> None:
         """Take a payload (levels, N, hidden), N >= 0, in place of all earlier rows.
 
-        The payload is on the buffer's device, has any floating dtype, any strides (permuted, expanded, a
-        slice of a longer tensor) and any values, and may require a gradient.  It is copied: the caller may
-        overwrite its tensor at once, and set leaves it unchanged.  Rows are equal after the cast to the
-        buffer's dtype; NaN counts as equal to NaN, and -0.0 to 0.
+        The payload is on the buffer's device, has any floating dtype, any strides (permuted, expanded over
+        rows or levels, gaps between rows or columns, a slice of a longer tensor) and any values, and may
+        require a gradient.  It is copied: the caller may overwrite its tensor at once, and set leaves it
+        unchanged: its bytes, shape, strides, requires_grad and version.  Rows are equal after the cast to
+        the buffer's dtype, those of integers that were not refused too; NaN counts as equal to NaN, and -0.0
+        to 0.
         Above the capacity: grows and holds the new payload, or raises and keeps the old one.
         """
         ...

@@ -78,7 +78,10 @@ PROMISES: dict[Rule, tuple[str, str]] = {
     Rule.R7: ("placement", "rows come in the dtype and on the device of the hidden states"),
     Rule.R8: (
         "rejection",
-        "negative counts, a wrong level count and a wrong hidden size raise and change nothing",
+        (
+            "negative counts, a wrong level count, a wrong hidden size and any other shape raise and change "
+            "nothing"
+        ),
     ),
     Rule.R9: (
         "sharding",
@@ -91,8 +94,8 @@ PROMISES: dict[Rule, tuple[str, str]] = {
     Rule.R11: (
         "graphs",
         (
-            "the stated number of graphs, no break, no fall-back to eager; answers keep their container "
-            "type, strides and requires_grad, which guards look at"
+            "the stated number of graphs, no break, no fall-back to eager; answers keep the types of their "
+            "container and tensors, strides and requires_grad, which guards look at"
         ),
     ),
     Rule.R12: ("ranges", "placeholder ranges equal a brute-force count"),

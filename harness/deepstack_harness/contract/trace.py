@@ -4,9 +4,11 @@ A trace is a capacity and a sequence of lifecycle operations, and it prints as i
 parses: `cap 16: profile 16; set 9; forward 16`.  `set` takes what makes a payload
 unusual as `key=value`: `set 4 levels=4`, `set 4 hidden=1`, `set 9 request=b`,
 `set 9 spans=0-3+6-9` (only these tokens are visual, the rows of the others zero),
-`set 9 layout=permuted dtype=float32 values=nan grad` (see `Step`).  Every call on the
-buffer takes `on=b` (the second buffer) and `fail=K` (its K-th allocation fails); get, clear and
-resize take `count=numpy` (or torch, bool: the count is no Python int).
+`set 9 layout=permuted dtype=float32 values=nan grad`, `set 9 shape=swapped` (see `Step`).
+Every call on the buffer takes `on=b` (the second buffer), `fail=K` (its K-th allocation fails) and
+`after=S` (the clock moves on by S seconds before it); get, clear and resize take `calls=K` (the call is
+made K times in one step) and
+`count=numpy` (or torch, bool: the count is no Python int).
 What differs from the usual buffer stands before the colon:
 `cap 16 levels 4 hidden 1 dtype bfloat16 mode inference buffers 2: set 9; get 16`.
 A run of ten or more equal steps is written once: `get 16 times=300`.
@@ -43,8 +45,16 @@ CALLS_BUFFER = frozenset({Op.SET, Op.GET, Op.CLEAR, Op.RESIZE})
 """Operations that are one call on the buffer."""
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-LAYOUTS = ("permuted", "strided", "expanded", "slice", "channels")
-VALUES = ("inf", "nan", "huge", "subnormal", "negzero", "constant", "zeros", "mixed")
+INTEGERS = ("int32", "int64")
+"""Dtypes of payloads that a buffer may refuse, or take and hold equal after the cast."""
+LAYOUTS = (
+    "permuted", "strided", "expanded", "slice", "channels", "transposed", "sparse", "one_level",
+)  # fmt: skip
+SHAPES = ("flat", "joined", "swapped", "transposed", "batched")
+"""Shapes of a payload other than (levels, N, hidden), with the very same elements."""
+VALUES = (
+    "inf", "nan", "nans", "huge", "fine", "subnormal", "negzero", "constant", "zeros", "mixed", "reordered",
+)  # fmt: skip
 MODES = ("inference",)
 COUNTS = ("numpy", "torch", "bool")
 """Integers that are no Python int: numpy.int64, a torch tensor without dimensions, and True or False."""
@@ -54,8 +64,8 @@ SECOND = "b"
 _STEP = re.compile(r"(?P<op>[a-z]+)(?:\s+(?P<tokens>-?\d+))?(?P<options>(?:\s+(?:\w+=\S+|grad))*)")
 _TRACE = re.compile(r"cap\s+(?P<capacity>\d+)(?P<header>(?:\s+[a-z]+\s+\w+)*)\s*:\s*(?P<steps>.*)", re.DOTALL)
 _SPAN = re.compile(r"(\d+)-(\d+)")
-_OF_SET = ("levels", "hidden", "request", "spans", "layout", "dtype", "values")
-_OF_CALLS = ("on", "fail", "count")
+_OF_SET = ("levels", "hidden", "request", "spans", "layout", "dtype", "values", "shape")
+_OF_CALLS = ("on", "fail", "count", "calls", "after")
 _HEADER = ("levels", "hidden", "dtype", "mode", "buffers")
 _OFTEN = 10
 """Equal steps in a row from which on `times=` is written: shorter runs read better in full."""
@@ -82,10 +92,16 @@ class Step:
 
     Of the tensor that `set` is given: `layout` is how it lies in memory (`permuted` as vLLM permutes,
     `strided` with gaps between rows, `expanded` from one row, `slice` of a longer tensor, `channels` of a
-    wider one), `dtype` its own, `values` what its rows hold instead of normal random numbers, `grad` True
-    if it requires a gradient.  `on` is the buffer that is called, None for the first.  `fail` is the
-    number of the allocation inside this call that fails with `torch.OutOfMemoryError`, `count` the type of
-    the count that get, clear and resize are given.
+    wider one, `transposed` with the columns first, `sparse` with gaps between columns, `one_level` with all
+    levels expanded from one), `dtype` its own, `values` what its rows hold instead of normal random numbers,
+    `grad` True if it requires a gradient.  `shape` lays the same elements out wrongly: `flat` as
+    (levels * N, hidden), `joined` as (N, levels * hidden), `swapped` as (N, levels, hidden), `transposed` as
+    (levels, hidden, N), `batched` as (1, levels, N, hidden).
+
+    `on` is the buffer that is called, None for the first.  `fail` is the number of the allocation inside this
+    call that fails with `torch.OutOfMemoryError`, `count` the type of the count that get, clear and resize
+    are given.  `calls` is how often the call is made, `after` the seconds by which the clock of Python moves
+    on before.
     """
 
     op: Op
@@ -101,6 +117,9 @@ class Step:
     on: str | None = None
     fail: int | None = None
     count: str | None = None
+    shape: str | None = None
+    calls: int | None = None
+    after: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse counts and options that the operation cannot have."""
@@ -110,16 +129,19 @@ class Step:
             raise TraceError(
                 f"step '{self}': only set takes {', '.join(f'{key}=' for key in _OF_SET)} and grad"
             )
-        if self.op not in CALLS_BUFFER and (self.on, self.fail) != (None, None):
-            raise TraceError(f"step '{self}': only {', '.join(sorted(CALLS_BUFFER))} take on= and fail=")
+        of_calls = (self.on, self.fail, self.calls, self.after)
+        if self.op not in CALLS_BUFFER and of_calls != (None,) * len(of_calls):
+            names = ", ".join(sorted(CALLS_BUFFER))
+            raise TraceError(f"step '{self}': only {names} take on=, fail=, calls= and after=")
         if (self.levels or 0) < 0 or (self.hidden or 0) < 0:
             raise TraceError(f"step '{self}': levels= and hidden= take 0 or more")
         edges = [edge for span in self.spans or () for edge in span]
         if edges != sorted(set(edges)) or (edges and edges[-1] > self.tokens):
             raise TraceError(f"step '{self}': spans= takes ranges in order within {self.tokens} tokens")
         self._check_option("layout", LAYOUTS)
-        self._check_option("dtype", DTYPES)
+        self._check_option("dtype", (*DTYPES, *INTEGERS))
         self._check_option("values", VALUES)
+        self._check_option("shape", SHAPES)
         self._check_option("on", (SECOND,))
         self._check_option("count", COUNTS)
         if self.count is not None and self.op not in CALLS_BUFFER - {Op.SET}:
@@ -128,6 +150,20 @@ class Step:
             raise TraceError(f"step '{self}': count=bool takes 0 or 1")
         if self.fail is not None and self.fail < 1:
             raise TraceError(f"step '{self}': fail= takes the number of an allocation, from 1")
+        self._check_inputs()
+
+    def _check_inputs(self) -> None:
+        """Refuse options of unusual inputs that do not go together, or that nothing can be made of."""
+        if self.dtype in INTEGERS and (self.grad or self.values is not None):
+            raise TraceError(f"step '{self}': integers have no values= and no grad")
+        if self.shape is not None and not (self.tokens and (self.levels, self.hidden) == (None, None)):
+            raise TraceError(f"step '{self}': shape= takes 1 token or more, and no levels= or hidden=")
+        if self.calls is not None and self.op is Op.SET:
+            raise TraceError(f"step '{self}': only get, clear and resize take calls=")
+        if self.calls is not None and not 2 <= self.calls <= MOST_STEPS:
+            raise TraceError(f"step '{self}': calls= takes 2 to {MOST_STEPS}, not {self.calls}")
+        if self.after is not None and not 1 <= self.after <= MOST_TOKENS:
+            raise TraceError(f"step '{self}': after= takes 1 to {MOST_TOKENS} seconds, not {self.after}")
 
     def _check_option(self, key: str, known: tuple[str, ...]) -> None:
         value = getattr(self, key)
@@ -143,7 +179,7 @@ class Step:
         ]
         if self.spans is not None:
             options.append("spans=" + "+".join(f"{start}-{end}" for start, end in self.spans))
-        rest = ((key, getattr(self, key)) for key in ("layout", "dtype", "values", *_OF_CALLS))
+        rest = ((key, getattr(self, key)) for key in ("layout", "dtype", "values", "shape", *_OF_CALLS))
         options += [f"{key}={value}" for key, value in rest if value is not None]
         options += ["grad"] if self.grad else []
         count = [] if self.op is Op.RELOAD else [str(self.tokens)]
@@ -262,6 +298,9 @@ def _parse_steps(text: str) -> tuple[Step, ...]:
         on=options.get("on"),
         fail=_count(text, options, "fail"),
         count=options.get("count"),
+        shape=options.get("shape"),
+        calls=_count(text, options, "calls"),
+        after=_count(text, options, "after"),
     )
     times = _count(text, options, "times")
     if times is not None and not 1 <= times <= MOST_STEPS:

@@ -156,9 +156,11 @@ class Shape(StrEnum):
     # Answers.
     NONE = "none"
     LEVELS = "wrong number of levels"
+    ONE_TENSOR = "one tensor"
     DTYPE = "wrong dtype"
     DEVICE = "wrong device"
     CONTAINER = "other container"
+    TENSOR_TYPE = "other tensor type"
     STRIDES = "other strides"
     GRADIENT = "other requires_grad"
     # Storage that graphs were captured on.

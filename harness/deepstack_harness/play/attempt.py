@@ -143,7 +143,9 @@ def _is_foreign(call: CallName, error: BaseException) -> bool:
 def _raised(call: CallName, error: BaseException, *, runs_out: bool) -> Raised:
     """Return the fact; raises `OutOfMemory` where memory ran out by itself: that is no fact of the call."""
     lies = isinstance(error, HarnessError) and _is_foreign(call, error)
-    if is_out_of_memory(error) and not lies and not runs_out:
+    # Python's own MemoryError has no text: with one it is the way in which a buffer refuses.
+    refuses = type(error) is MemoryError and bool(error.args) and call in METHODS
+    if is_out_of_memory(error) and not (lies or runs_out or refuses):
         raise OutOfMemory(f"{call} ran out of memory: {text_of(error)}") from None
     advice = advice_about(error)
     message = (text_of(error)[:_LONGEST].strip().splitlines() or [""])[0] + (f" ({advice})" if advice else "")

@@ -18,6 +18,7 @@ from deepstack_harness.contract.case import BufferKind, BufferRef, Case, user_bu
 from deepstack_harness.contract.observation import METHODS, Observation, Raised, StepFacts
 from deepstack_harness.contract.protocols import WHERE, BufferFactory
 from deepstack_harness.errors import Reason, UsageError, passes_through, text_of
+from deepstack_harness.play import clock
 from deepstack_harness.workers.child import Channel
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
@@ -229,6 +230,7 @@ def load_buffer(text: str) -> BufferFactory:
 
     Raises `UsageError` that says what is missing.
     """
+    clock.install()  # before `from time import monotonic` of the module
     module, _, name = user_buffer(text).name.partition(":")
     buffer_class = getattr(_imported(module), name, None)
     if not callable(buffer_class):

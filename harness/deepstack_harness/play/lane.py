@@ -15,7 +15,7 @@ from deepstack_harness.contract.protocols import Buffer, Inputs, Session
 from deepstack_harness.models.layers import attended_rows
 from deepstack_harness.play.attempt import attempt, naming
 from deepstack_harness.play.model import Model
-from deepstack_harness.play.rows import RowOwners, answer_facts, join_answers
+from deepstack_harness.play.rows import RowOwners, TypeNames, answer_facts, join_answers, levels_of
 from deepstack_harness.play.tensors import same_bytes
 
 _POISON = -256.0
@@ -38,6 +38,7 @@ class PlayedLane:
         # address, which would hide that a buffer moved.
         self._kept: list[tuple[Tensor, ...] | None] = []
         self._held: list[_HeldAnswer] = []
+        self._types = TypeNames()
         self.real_rows: int | None = None
         """N of a payload that has rows for every token; None where padding is not measured."""
         self.begin()
@@ -61,16 +62,27 @@ class PlayedLane:
         self._note(payload)
         self.earlier_changed += sum(held.changed() for held in self._held)
         # The first answer and the latest one: a long run of gets must not cost ever more.
-        self._held = [*self._held[:1], _HeldAnswer(payload)] if payload else self._held
+        self._held = [*self._held[:1], _HeldAnswer(payload)]
         return payload
 
     def let_go(self) -> None:
         """Hold earlier answers no longer: after set, clear and resize they may change."""
         self._held.clear()
 
-    def ask(self, tokens: int) -> tuple[Tensor, ...] | None:
-        """Return the answer of the buffer's `get`, (P, h) per level or None, without noting it."""
-        return naming("get", lambda: self.buffer.get(tokens))
+    def ask(self, tokens: int, calls: int = 1) -> tuple[Tensor, ...] | None:
+        """Return the answer of the buffer's `get`, (P, h) per level or None, without noting it.
+
+        Of several calls it is the first answer that holds something else than the one before, or the last.
+        """
+        answer = naming("get", lambda: self.buffer.get(tokens))
+        if calls == 1:
+            return answer  # nothing is copied while a graph is captured
+        first = _HeldAnswer(answer)
+        for _ in range(calls - 1):
+            answer = naming("get", lambda: self.buffer.get(tokens))
+            if first.differs(answer):
+                break
+        return answer
 
     def reads(self, payload: tuple[Tensor, ...] | None) -> None:
         """Note `payload`, (P, h) per level or None, instead of the answers: a graph is about to read it."""
@@ -141,16 +153,28 @@ class PlayedLane:
 
     def _note(self, payload: tuple[Tensor, ...] | None) -> None:
         self._kept.append(payload)
-        self._answers.append(answer_facts(payload, self._owners))
+        self._answers.append(answer_facts(payload, self._owners, self._types))
+
+
+_LOOKED_AT = 64
+"""Rows of each answer of a run of calls that are compared; all rows of the last one are."""
 
 
 class _HeldAnswer:
     """An answer that a caller goes on using, with a copy of what it held when it was given."""
 
-    def __init__(self, answer: tuple[Tensor, ...]) -> None:
-        given: tuple[object, ...] = answer
-        levels = [level for level in given if isinstance(level, Tensor)]  # anything else is R1
+    def __init__(self, answer: tuple[Tensor, ...] | None) -> None:
+        levels = levels_of(answer)
         self._levels = [(level, level.detach().clone()) for level in levels if level.device.type != "meta"]
+
+    def differs(self, answer: tuple[Tensor, ...] | None) -> bool:
+        """Say whether another answer to as many tokens holds something else than this one did."""
+        levels = [level for level in levels_of(answer) if level.device.type != "meta"]
+        held = [copy for _, copy in self._levels]
+        if [level.shape for level in levels] != [copy.shape for copy in held]:
+            return True
+        pairs = zip(levels, held, strict=True)
+        return any(not same_bytes(level[:_LOOKED_AT], copy[:_LOOKED_AT]) for level, copy in pairs)
 
     def changed(self) -> int:
         """Return the number of levels that hold something else now; told once."""

@@ -34,6 +34,7 @@ from deepstack_harness.contract.trace import Step
 from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.models.engine import Engine, caller_of
 from deepstack_harness.play.attempt import Attempt, attempt
+from deepstack_harness.play.clock import own_time
 from deepstack_harness.play.model import Model, NumericsProbe, shared_model
 from deepstack_harness.play.player import CasePlayer
 
@@ -106,13 +107,13 @@ class _NoDecoder(torch.nn.Module):
 
 @contextmanager
 def mode_of(case: Case) -> Iterator[None]:
-    """Enter the mode that the whole life of the case's buffer is under.
+    """Enter the mode that the whole life of the case's buffer is under, with a clock of its own.
 
     A buffer alone also finds NaN wherever nobody has written; a decoder does as torch does by default.
     """
     alone = case.compare is Compare.NOTHING and not case.arm.compiled
     mode = torch.inference_mode() if case.trace.mode == "inference" else torch.no_grad()
-    with mode, filled_with_nan() if alone else nullcontext():
+    with mode, own_time(), filled_with_nan() if alone else nullcontext():
         yield
 
 

@@ -32,6 +32,7 @@ from deepstack_harness.contract.trace import CALLS_BUFFER, SECOND, Op, Step
 from deepstack_harness.errors import StepUnavailable
 from deepstack_harness.models.engine import Engine
 from deepstack_harness.play.attempt import Attempt, attempt
+from deepstack_harness.play.clock import let_pass
 from deepstack_harness.play.lane import PlayedLane, ReferenceLane
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.rows import StorageWatch
@@ -40,6 +41,12 @@ from deepstack_harness.play.tensors import StepTensors, count_of
 T = TypeVar("T")
 _DUMMY = 1_000_000
 """Hidden states of dummy runs are drawn apart from those of steps."""
+
+
+def _repeat(step: Step, call: Callable[[], None]) -> None:
+    """Make a call as often as its step says."""
+    for _ in range(step.calls or 1):
+        call()
 
 
 class CasePlayer:
@@ -88,6 +95,7 @@ class CasePlayer:
         self._reference = self._first_reference if step.on is None else None
         self._lane.begin()
         self._failing = None
+        let_pass(step.after or 0)
         if step.op is not Op.GET:
             self._lane.let_go()
         if step.op in CALLS_BUFFER:
@@ -126,7 +134,7 @@ class CasePlayer:
             self._lane.real_rows = step.tokens
         return replace(self._facts(step, done), content=content, caller_changed=changed)
 
-    def _give(self, step: Step, lane: int, payload: Tensor) -> tuple[Attempt[None], bool]:
+    def _give(self, step: Step, lane: int, payload: Tensor) -> tuple[Attempt[None], tuple[str, ...]]:
         """Give the payload to the buffer of a lane: 0 is the lane under test, 1 the reference lane."""
         caller, buffer = self._buffers()[lane]
 
@@ -146,12 +154,15 @@ class CasePlayer:
         return done
 
     def _change(self, step: Step, call: CallName, change: Callable[[Buffer], None]) -> Attempt[None]:
-        under_test, *_ = [self._call(step, call, partial(change, buffer)) for _, buffer in self._buffers()]
+        under_test, *_ = [
+            self._call(step, call, partial(_repeat, step, partial(change, buffer)))
+            for _, buffer in self._buffers()
+        ]
         return under_test
 
     def _get(self, step: Step) -> Attempt[tuple[Tensor, ...] | None]:
         # An answer is noted outside of the call, because noting allocates too.
-        done = self._call(step, "get", lambda: self._lane.ask(count_of(step)))
+        done = self._call(step, "get", lambda: self._lane.ask(count_of(step), step.calls or 1))
         if done.returned:
             done = attempt("get", lambda: self._lane.answered(done.value))
         if self._reference is not None:

@@ -13,6 +13,7 @@ storage which the buffer lets go of is really freed.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -79,8 +80,13 @@ def _named(rows: Iterable[bytes], known: Mapping[int, RowRange]) -> tuple[RowRan
 
 
 def _learn(known: dict[int, RowRange], number: int, payload: Tensor) -> None:
+    """Name the rows of a payload, and what a product with zero leaves of those with NaN or infinity."""
     for key, origin in _rows_of(number, payload):
         known.setdefault(key, origin)  # the first row with this content names it
+    if payload.is_floating_point() and not payload.isfinite().all():
+        for row, (key, origin) in zip(payload.flatten(0, 1), _rows_of(number, payload * 0), strict=True):
+            if not row.isfinite().all():
+                known.setdefault(key, origin)
 
 
 def _rows_of(number: int, payload: Tensor) -> Iterator[tuple[int, RowRange]]:
@@ -114,7 +120,17 @@ def _row_bytes(rows: Tensor) -> list[bytes]:
     plain = (rows.detach() + 0.0).cpu().contiguous()
     # A cast may keep or drop the payload bits of a NaN; fill_ writes one pattern.
     plain = plain.masked_fill(plain.isnan(), torch.nan) if plain.is_floating_point() else plain
-    return [bytes(row) for row in plain.view(torch.uint8).numpy()] if plain.numel() else [b""] * len(plain)
+    return [bytes(row) for row in bytes_of(plain).numpy()] if plain.numel() else [b""] * len(plain)
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """Return the bytes of a tensor (.., n) as uint8 (.., n * bytes of an element)."""
+    plain = tensor.detach().contiguous()
+    if (
+        plain.stride(-1) != 1
+    ):  # a single column: torch calls any stride contiguous, and cannot view it as bytes
+        plain = plain.clone(memory_format=torch.contiguous_format)
+    return plain.view(torch.uint8)
 
 
 def join_answers(answers: Sequence[Answer]) -> Answer | None:
@@ -146,15 +162,40 @@ def _goes_on(last: RowRange, run: RowRange) -> bool:
     )
 
 
-def answer_facts(answer: tuple[Tensor, ...] | None, owners: RowOwners) -> Answer:
+class TypeNames:
+    """Names of types, each its own: two that call themselves `tuple` are told apart."""
+
+    def __init__(self) -> None:
+        """Begin with the types of an answer that is right."""
+        self._names: dict[type, str] = {tuple: "tuple", Tensor: "Tensor"}
+
+    def name(self, of: type) -> str:
+        """Return the name of a type, with a number where another type has it already."""
+        if of not in self._names:
+            taken = sum(known.__name__ == of.__name__ for known in self._names)
+            self._names[of] = f"{of.__name__} (type {taken + 1} of that name)" if taken else of.__name__
+        return self._names[of]
+
+
+def levels_of(answer: object) -> tuple[Tensor, ...]:
+    """Return the tensors (P, hidden) of an answer; one tensor for all levels, or None, has none."""
+    if answer is None or isinstance(answer, Tensor):
+        return ()
+    given = cast(Iterable[object], answer)
+    return tuple(level for level in given if isinstance(level, Tensor) and level.dim() == 2)  # else one lacks
+
+
+def answer_facts(
+    answer: tuple[Tensor, ...] | None, owners: RowOwners, types: TypeNames | None = None
+) -> Answer:
     """Return the facts of one get: structure, rows and their owners, placement, addresses, what guards see.
 
-    `answer` has a (P, hidden) tensor per level.
+    `answer` has a (P, hidden) tensor per level.  `types` are those of the answers before.
     """
     if answer is None:
         return Answer("none")
-    given: tuple[object, ...] = answer
-    levels = [level for level in given if isinstance(level, Tensor) and level.dim() == 2]  # else one lacks
+    types = types or TypeNames()
+    levels = levels_of(answer)
     return Answer(
         structure="tensors",
         rows=owners.runs_of(levels),
@@ -162,9 +203,10 @@ def answer_facts(answer: tuple[Tensor, ...] | None, owners: RowOwners) -> Answer
         dtypes=tuple(str(level.dtype).removeprefix("torch.") for level in levels),
         devices=tuple(str(level.device) for level in levels),
         addresses=tuple(level.data_ptr() if level.device.type != "meta" else 0 for level in levels),
-        container=type(answer).__name__,
+        container=types.name(type(answer)),
         strides=tuple(tuple(level.stride()) for level in levels),
         gradients=tuple(level.requires_grad for level in levels),
+        types=tuple(types.name(type(level)) for level in levels),
     )
 
 
@@ -191,7 +233,7 @@ class StorageWatch:
         """Note that a graph for `tokens` was captured while get answered `payload`; it replaces any other."""
         storages = (
             StorageWeakRef(level.untyped_storage())  # type: ignore[no-untyped-call]
-            for level in payload or ()
+            for level in levels_of(payload)
         )
         self._graphs[tokens] = _Graphed(_addresses(payload), tuple(storages), generation)
 
@@ -222,4 +264,4 @@ class StorageWatch:
 
 
 def _addresses(payload: Payload) -> tuple[int, ...]:
-    return tuple(level.data_ptr() for level in payload or ())
+    return tuple(level.data_ptr() for level in levels_of(payload))

@@ -16,11 +16,11 @@ from torch import Tensor
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import RowRange, Rows
 from deepstack_harness.contract.protocols import Inputs
-from deepstack_harness.contract.trace import Step
+from deepstack_harness.contract.trace import INTEGERS, Step
 from deepstack_harness.models.family import parse_dtype
 from deepstack_harness.play.attempt import Attempt
 from deepstack_harness.play.model import Model
-from deepstack_harness.play.rows import RowOwners
+from deepstack_harness.play.rows import RowOwners, bytes_of
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,20 @@ def values_of(step: Step, drawn: Tensor) -> Tensor:
 
     `drawn` has normal random numbers in the dtype of the buffer.
     """
-    dtype = drawn.dtype if step.dtype is None else parse_dtype(step.dtype)
-    made = _VALUES[step.values](drawn, dtype) if step.values else drawn.to(dtype)
+    dtype = drawn.dtype if step.dtype is None else _dtype(step.dtype)
+    if not dtype.is_floating_point:
+        made = (drawn.double() * 1000).round().to(dtype)  # so that no two rows are equal
+    else:
+        made = _VALUES[step.values](drawn, dtype) if step.values else drawn.to(dtype)
+    if step.layout == "one_level" and len(made):
+        made = made[:1].expand_as(made).contiguous()
     if step.layout == "expanded" and step.tokens:
         made = made[:, :1].expand_as(made).contiguous()
     return made if step.spans is None else _within(made, step.spans)
+
+
+def _dtype(name: str) -> torch.dtype:
+    return cast(torch.dtype, getattr(torch, name)) if name in INTEGERS else parse_dtype(name)
 
 
 def laid_out(step: Step, payload: Tensor, last: CallersTensor | None = None) -> CallersTensor:
@@ -72,11 +81,65 @@ def laid_out(step: Step, payload: Tensor, last: CallersTensor | None = None) -> 
         case "expanded" if tokens and step.spans is None:
             memory = memory_of(levels, 1, hidden).copy_(payload[:, :1])
             view = memory.expand(levels, tokens, hidden)
+        case "transposed":
+            memory = memory_of(levels, hidden, tokens)
+            view = memory.transpose(1, 2)
+        case "sparse":
+            memory = memory_of(levels, tokens, 2 * hidden)
+            view = memory[:, :, ::2]
+        case "one_level" if levels:
+            memory = memory_of(1, tokens, hidden).copy_(payload[:1])
+            view = memory.expand(levels, tokens, hidden)
         case _:
             memory = view = memory_of(levels, tokens, hidden)
     if 0 not in view.stride():  # an expanded tensor holds its row already
         view.copy_(payload)
+    view = reshaped(step, view)
     return CallersTensor(view.detach().requires_grad_() if step.grad else view, memory)
+
+
+def reshaped(step: Step, payload: Tensor) -> Tensor:
+    """Return a payload (levels, N, hidden) with its elements in the shape that the step asks for."""
+    match step.shape:
+        case "flat":
+            return payload.flatten(0, 1)
+        case "joined":
+            return payload.transpose(0, 1).flatten(1, 2)
+        case "swapped":
+            turned = payload.transpose(0, 1)
+        case "transposed":
+            turned = payload.transpose(1, 2)
+        case "batched":
+            return payload[None]
+        case _:
+            return payload
+    return payload if turned.shape == payload.shape else turned  # of equal sizes it is right as it is
+
+
+class _TensorBefore:
+    """A tensor of the caller as it was before a call: its memory, and what else belongs to it."""
+
+    def __init__(self, given: CallersTensor) -> None:
+        self._given = given
+        self._memory = given.memory.detach().clone()
+        self._properties = self._of(given.payload)
+
+    def changes(self) -> tuple[str, ...]:
+        """Return what is different now, in words; a write also makes another version, which is not named."""
+        now = self._of(self._given.payload)
+        changes = [name for name, value in self._properties.items() if now[name] != value]
+        if same_bytes(self._memory, self._given.memory):
+            return tuple(changes)
+        return ("bytes", *(name for name in changes if name != "version"))
+
+    @staticmethod
+    def _of(payload: Tensor) -> dict[str, object]:
+        return {
+            "shape": payload.shape,
+            "strides": payload.stride(),
+            "requires_grad": payload.requires_grad,
+            "version": None if payload.is_inference() else payload._version,  # noqa: SLF001  # no public name
+        }
 
 
 def _memory(payload: Tensor, last: CallersTensor | None, *shape: int) -> Tensor:
@@ -95,8 +158,7 @@ def count_of(step: Step) -> int:
 
 def same_bytes(one: Tensor, other: Tensor) -> bool:
     """Say whether two tensors of one shape and dtype hold the same bytes, NaN and -0.0 told apart."""
-    flat = (tensor.detach().contiguous().flatten().view(torch.uint8) for tensor in (one, other))
-    return torch.equal(*flat)
+    return torch.equal(*(bytes_of(tensor).flatten() for tensor in (one, other)))
 
 
 def _within(payload: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
@@ -133,6 +195,15 @@ def _subnormal(drawn: Tensor, dtype: torch.dtype) -> Tensor:
     return (drawn.double().tanh() * torch.finfo(dtype).tiny).to(dtype)
 
 
+def _nans(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.full_like(drawn, torch.nan, dtype=dtype)
+
+
+def _fine(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    """Use all bits of float64, which the next smaller dtype cannot hold."""
+    return (drawn.double() * (1 + 2**-40)).to(dtype)
+
+
 def _negzero(drawn: Tensor, dtype: torch.dtype) -> Tensor:
     made = _sprinkled(drawn, -0.0, dtype)
     made[:, ::2] = -0.0
@@ -159,8 +230,9 @@ def _mixed(drawn: Tensor, dtype: torch.dtype) -> Tensor:
 _COUNTS: Mapping[str, Callable[[int], object]] = {"numpy": np.int64, "torch": torch.tensor, "bool": bool}
 
 _VALUES: Mapping[str, Callable[[Tensor, torch.dtype], Tensor]] = {
-    "inf": _inf, "nan": _nan, "huge": _huge, "subnormal": _subnormal, "negzero": _negzero,
-    "constant": _constant, "zeros": _zeros, "mixed": _mixed,
+    "inf": _inf, "nan": _nan, "nans": _nans, "huge": _huge, "fine": _fine, "subnormal": _subnormal,
+    "negzero": _negzero, "constant": _constant, "zeros": _zeros, "mixed": _mixed,
+    "reordered": torch.Tensor.to,
 }  # fmt: skip
 
 
@@ -182,6 +254,7 @@ class StepTensors:
         self._sizes = model.sizes(case.trace)
         self._sets = 0
         self._given: dict[int, CallersTensor] = {}
+        self._last: Tensor | None = None
 
     def payload(self, step: Step) -> Tensor:
         """Draw the payload (levels, tokens, hidden) of a set step, and remember whose rows they are."""
@@ -189,6 +262,9 @@ class StepTensors:
         levels = self._sizes.levels if step.levels is None else step.levels
         hidden = self._sizes.hidden if step.hidden is None else step.hidden
         payload = values_of(step, self._random((levels, step.tokens, hidden), salt=self._sets))
+        last, self._last = self._last, payload
+        if step.values == "reordered" and last is not None and last.shape == payload.shape:
+            payload = last.to(payload.dtype).roll(1, dims=1)
         self.owners.remember(self._sets, payload)
         return payload
 
@@ -203,15 +279,16 @@ class StepTensors:
 
     def give(
         self, lane: int, step: Step, payload: Tensor, set_payload: Callable[[Tensor], Attempt[None]]
-    ) -> tuple[Attempt[None], bool]:
+    ) -> tuple[Attempt[None], tuple[str, ...]]:
         """Set the last payload (levels, tokens, hidden) as its step lays it out, and reuse its memory.
 
         `lane` is 0 for the buffer under test and 1 for the one beside it, each with memory of its own.
-        The second value is True if the call changed the tensor that it was given.
+        The second value names what the call changed of the tensor that it was given.
         """
         given = self._given[lane] = laid_out(step, payload, self._given.get(lane))
+        before = _TensorBefore(given)
         done = set_payload(given.payload)
-        changed = not same_bytes(given.payload, payload)
+        changed = before.changes()
         given.reuse(_REUSED - self._sets)
         return done, changed
 

@@ -26,7 +26,7 @@ from deepstack_harness.audit.standing import (
     only,
     sum_up,
 )
-from deepstack_harness.catalogue.plans import CHECK_TRACES, Where, plan_check
+from deepstack_harness.catalogue.plans import Where, check_traces, plan_check
 from deepstack_harness.cli.audit_table import figure_of
 from deepstack_harness.compile.graph_counts import GraphCounter
 from deepstack_harness.compile.kernel_probe import KernelProbe
@@ -171,7 +171,7 @@ class DeepstackContract(Fixture):
             plan = plan_check(
                 Where(_FAMILY, dtype, self.device(device)),
                 _ref(make),
-                map(str, traces or CHECK_TRACES),
+                map(str, traces or check_traces()),
             )
             plan = only(plan, _regime(regime, traces))
             cases = (

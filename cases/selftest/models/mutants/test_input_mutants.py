@@ -16,7 +16,7 @@ from deepstack_harness.play.model import Model
 ALSO_ON_PLAIN_TRACES = {
     "wider_when_empty", "one_scratch", "overstates_capacity", "zeroes_callers_tensor", "parts_never_end",
     "forgets_before_it_grows", "resize_makes_no_room", "cuts_at_resize_below_n", "empty_expanded",
-    "cuts_hidden",
+    "cuts_hidden", "stores_nan_in_callers_tensor",
 }  # fmt: skip
 """Those that the older traces catch too, now that widths, earlier answers and strides are compared."""
 

@@ -102,10 +102,11 @@ def judge_structure(observed: ObservedCase) -> Judgement:
         return kept(Rule.R1, 0, 0, "answers")
     number, step, answer = wrong[0]
     # An engine that hands its decoder an empty tuple is told apart from one whose get answers None.
-    is_none = answer.structure == "none"
-    given = "None" if is_none else plural(len(answer.rows), "level")
+    is_none, is_tensor = answer.structure == "none", answer.container == "Tensor"
+    given = "None" if is_none else "one tensor" if is_tensor else plural(len(answer.rows), "level")
     detail = f"step {number} '{step}' was answered with {given}, not with {plural(wanted, 'tensor')}"
-    steps, shape = [number for number, *_ in wrong], Shape.NONE if is_none else Shape.LEVELS
+    steps = [number for number, *_ in wrong]
+    shape = Shape.NONE if is_none else Shape.ONE_TENSOR if is_tensor else Shape.LEVELS
     return against(Rule.R1, len(wrong), 0, "answers", detail, steps, shape=shape)
 
 

@@ -53,40 +53,61 @@ def _judge_answers(case: Case, observation: Observation) -> Judgement:
         for key, text in _guarded(facts.answer, observation.hidden)
     ]
     without_gradient = ("a buffer answers", "without requires_grad")
-    first: dict[tuple[Shape, int | None], tuple[str, str]] = {
-        (Shape.GRADIENT, level): without_gradient for level in range(observation.levels)
+    first: dict[_Guarded, tuple[str, str]] = {
+        _Guarded(Shape.GRADIENT, level): without_gradient for level in range(observation.levels)
     }
-    wrong = [
+    differs = [
         (number, f"{where} answered {text}, and {first[key][0]} {first[key][1]}", key)
         for number, where, key, text in properties
         if first.setdefault(key, (where, text))[1] != text
     ]
+    # Strides of rows and of columns are one change.
+    wrong = [*{(number, key.shape, key.level): (number, text, key) for number, text, key in differs}.values()]
     if len({number for number, *_ in properties}) < 2:
         return skip(Rule.R11, f"arm {case.arm.name} is not compiled, and no two answers can be compared")
     if not wrong:
         return kept(Rule.R11, 0, 0, "changes")
-    _, change, (shape, level) = wrong[0]
+    _, change, (shape, level, _) = wrong[0]
     detail = f"{change}: a guard fails, and another graph is compiled"
     steps = [number for number, *_ in wrong]
     return replace(against(Rule.R11, len(wrong), 0, "changes", detail, steps, shape=shape), level=level)
 
 
-def _guarded(answer: Answer, hidden: int) -> Iterator[tuple[tuple[Shape, int | None], str]]:
-    """Iterate over what guards look at: (the shape of a change of it, the level) and a text.
+class _Guarded(NamedTuple):
+    """What a guard looks at: the shape of a change of it, the level, and the answers that are compared."""
 
-    The stride of a single row or column means nothing.  Another width than the hidden size has other strides
-    too: that is R2.
+    shape: Shape
+    level: int | None = None
+    among: str = ""
+
+
+def _guarded(answer: Answer, hidden: int) -> Iterator[tuple[_Guarded, str]]:
+    """Iterate over what guards look at, each with a text.
+
+    The stride of a single column means nothing, and neither does that between rows for a single row: torch
+    compiles 0 and 1 rows by themselves, so that such strides have to be equal at every call with as many
+    rows.  Another width than the hidden size has other strides too: that is R2.
     """
     if answer.structure == "none":
         return  # that is R1
-    yield (Shape.CONTAINER, None), f"with a {answer.container}"
+    yield _Guarded(Shape.CONTAINER), f"with a {answer.container}"
+    for level, kind in enumerate(answer.types):
+        yield _Guarded(Shape.TENSOR_TYPE, level), f"with a {kind}"
     for level, gradient in enumerate(answer.gradients):
-        yield (Shape.GRADIENT, level), "with requires_grad" if gradient else "without requires_grad"
+        yield _Guarded(Shape.GRADIENT, level), "with requires_grad" if gradient else "without requires_grad"
     for level, (runs, width, strides) in enumerate(
         zip(answer.rows, answer.hidden, answer.strides, strict=False)
     ):
-        if sum(run.rows for run in runs) > 1 and width == hidden:
-            yield (Shape.STRIDES, level), f"with strides {strides[:1] if width == 1 else strides}"
+        if width != hidden:
+            continue
+        rows = sum(run.rows for run in runs)
+        if rows < 2:
+            yield _Guarded(Shape.STRIDES, level, f"{rows} rows"), f"with strides {strides}"
+        else:
+            text = f"with strides {strides[:1] if width == 1 else strides}"
+            yield _Guarded(Shape.STRIDES, level, "rows"), text
+        if rows and width > 1:
+            yield _Guarded(Shape.STRIDES, level, "columns"), f"with a stride of {strides[1]} between columns"
 
 
 def _graph_counts(built: GraphFacts) -> str:

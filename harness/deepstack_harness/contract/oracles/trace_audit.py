@@ -182,7 +182,8 @@ class _Follower:
     def _compare_tensors(self, where: str, expected: Expected, facts: StepFacts) -> None:
         """Compare tensors that the caller holds: a payload after set, earlier answers after get."""
         if facts.caller_changed:
-            detail = f"{where} changed the tensor that it was given"
+            what = " and ".join(facts.caller_changed)
+            detail = f"{where} changed {what} of the tensor that it was given"
             self._report(Deviation(Rule.R3, 1, "calls", detail, Shape.ARGUMENT_CHANGED))
         if facts.earlier_changed:
             changed = facts.earlier_changed
@@ -383,6 +384,8 @@ class _Follower:
             self._suspect = None
         if expected.rule is Rule.R8 or (expected.rule is Rule.R4 and facts.answer is None):
             self._suspect = expected.rule
+        elif step.op is Op.SET and not accepted and expected.outcome is CallOutcome.EITHER:
+            self._suspect = Rule.R8  # a payload that may be refused, such as one of integers
 
     def _report(self, deviation: Deviation) -> None:
         self._audit.deviations.append(replace(deviation, step=self._number))

@@ -1,0 +1,30 @@
+"""Buffers that were written from the text of the contract alone: wrong ones are caught, right ones pass."""
+
+import pytest
+
+from cases.selftest.models import right_buffers, wrong_buffers
+from cases.selftest.models.checking import broken_in
+from deepstack_harness.catalogue.pairs import daily_pairs, other_pairs
+from deepstack_harness.catalogue.plans import check_traces
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.rules import Rule
+
+NEWEST_FIRST = tuple(reversed(check_traces()))
+"""Pairs of unusual inputs before plain traces: most of these buffers are right on plain ones."""
+
+
+@pytest.mark.parametrize("name", wrong_buffers.BREAKS)
+def test_the_sample_catches_a_wrong_buffer_by_its_rule(name: str) -> None:
+    rule = Rule(wrong_buffers.BREAKS[name])
+    assert rule in broken_in(getattr(wrong_buffers, name), Regime.LIVE, NEWEST_FIRST, until=rule)
+
+
+@pytest.mark.parametrize("name", right_buffers.RIGHT)
+def test_the_pairs_of_the_sample_let_a_right_buffer_pass(name: str) -> None:
+    assert broken_in(getattr(right_buffers, name), Regime.LIVE, daily_pairs()) == {}
+
+
+@pytest.mark.slow  # 2 s each
+@pytest.mark.parametrize("name", right_buffers.RIGHT)
+def test_the_sample_and_all_pairs_let_a_right_buffer_pass(name: str) -> None:
+    assert broken_in(getattr(right_buffers, name), Regime.LIVE, (*check_traces(), *other_pairs())) == {}
