@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import pytest
 
+from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.source_worker import AuditedClass, SourceWorker
-from deepstack_harness.audit.standing import Standing
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 
@@ -55,7 +55,7 @@ def marks(release: str) -> list[pytest.MarkDecorator]:
 
 class Audit(NamedTuple):
     classes: dict[str, AuditedClass]
-    standings: dict[str, Standing]
+    verdicts: dict[str, ClassVerdicts]
 
 
 @cache
@@ -66,14 +66,14 @@ def audit(release: str) -> Audit:
     return Audit(classes, judged)
 
 
-def standings(release: str) -> list[Standing]:
+def verdicts_of(release: str) -> list[ClassVerdicts]:
     found = audit(release)
-    return [standing for name, standing in found.standings.items() if found.classes[name].ways.methods]
+    return [verdicts for name, verdicts in found.verdicts.items() if found.classes[name].ways.methods]
 
 
 @pytest.mark.parametrize("release", each(BROKEN))
 def test_rules_broken_per_release(release: str) -> None:
-    judged = {one.model_class: one for one in standings(release)}
+    judged = {one.model_class: one for one in verdicts_of(release)}
     assert judged.keys() >= TABLE
     for name in TABLE:
         assert judged[name].broken == BROKEN[release]
@@ -82,7 +82,7 @@ def test_rules_broken_per_release(release: str) -> None:
 
 @pytest.mark.parametrize("release", each(UNCHANGED))
 def test_nothing_is_broken_that_was_not_known_and_nothing_known_is_mended(release: str) -> None:
-    for one in standings(release):
+    for one in verdicts_of(release):
         assert one.unexpected == frozenset(), one.model_class
 
 
@@ -123,14 +123,14 @@ REACH = [
     [pytest.param(*one, marks=marks(one[0])) for one in REACH],
 )
 def test_how_the_engine_comes_to_it(release: str, name: str, rule: Rule, regime: Regime, reach: str) -> None:
-    judged = audit(release).standings[name]
+    judged = audit(release).verdicts[name]
     assert {(row.rule, row.regime): row.reach for row in judged.rows}[rule, regime] == reach
 
 
 @together("0.33.0")
 @pytest.mark.slow  # 8 s
 def test_the_text_only_step_of_granite() -> None:
-    judged = audit("0.33.0").standings["Granite4VisionForConditionalGeneration"]
+    judged = audit("0.33.0").verdicts["Granite4VisionForConditionalGeneration"]
     assert judged.broken == {R.R3, R.R4, R.R5}
     assert judged.unexpected == frozenset()
     row = next(row for row in judged.rows if (row.rule, row.regime) == (R.R3, LIVE))

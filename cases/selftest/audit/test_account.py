@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.audit.written_standings import audited_class
+from cases.selftest.audit.written_verdicts import audited_class
 from cases.selftest.engines.synthetic_carriers import BASE as DECODER_BASE
 from cases.selftest.engines.synthetic_carriers import NONE_UNTIL_THE_FIRST, build
 from cases.selftest.engines.synthetic_vllm import GRANITE, QWEN, write_driven

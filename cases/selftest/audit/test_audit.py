@@ -15,9 +15,9 @@ import pytest
 
 from cases.selftest.engines.synthetic_vllm import HANDS_ON, INNER_MODEL, OTHER, SUBCLASSES, ModelFile, Vllm
 from cases.selftest.engines.synthetic_vllm import write as write_files
+from deepstack_harness.audit.class_verdicts import beside_known
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.source_worker import SourceWorker
-from deepstack_harness.audit.standing import beside_known
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
@@ -238,9 +238,9 @@ def test_the_reach_of_a_class_whose_forward_cannot_be_driven_is_never_latent(sou
 def test_what_is_known_of_a_release_is_known_of_its_tree(tmp_path: Path, version: str, known: bool) -> None:
     with SourceWorker(str(write(tmp_path, version))) as worker:
         found = {one.model_class: one for one in worker.classes()}
-        standing = judge_class(found["Qwen3VLForConditionalGeneration"], worker)
-    assert (Rule.R1 in standing.new) != known
-    assert Rule.R1 in standing.broken
+        verdicts = judge_class(found["Qwen3VLForConditionalGeneration"], worker)
+    assert (Rule.R1 in verdicts.new) != known
+    assert Rule.R1 in verdicts.broken
 
 
 def test_a_file_that_does_not_parse_is_quoted(source: Path, capsys: pytest.CaptureFixture[str]) -> None:

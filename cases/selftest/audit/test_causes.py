@@ -5,12 +5,12 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from deepstack_harness.audit.standing import (
+from deepstack_harness.audit.class_verdicts import (
     beside_known,
     by_cause,
     effects_in,
     same_without_graphs,
-    stand_in_regimes,
+    sum_up_each_regime,
 )
 from deepstack_harness.catalogue.known import KnownFailure, KnownRules
 from deepstack_harness.catalogue.plans import Where, plan_check
@@ -93,10 +93,10 @@ def test_a_class_that_ended_its_process_is_not_played_again() -> None:
 
 
 def test_without_graphs_there_is_one_regime_and_nothing_to_compare() -> None:
-    standings = stand_in_regimes([judged(SHORT, R5=(2,))], "a.py", "Buffer", not_again)
-    assert standings.of.keys() == {LIVE}
-    assert standings.same_live == {}
-    assert [(one.rule, told) for one, told in standings.findings] == [(R.R5, ())]
+    classes = sum_up_each_regime([judged(SHORT, R5=(2,))], "a.py", "Buffer", not_again)
+    assert classes.of.keys() == {LIVE}
+    assert classes.same_live == {}
+    assert [(one.rule, told) for one, told in classes.findings] == [(R.R5, ())]
 
 
 def row(rule: Rule, regime: Regime, verdict: Verdict = Verdict.FAIL, shape: Shape = Shape.CLEARED) -> Row:

@@ -1,11 +1,11 @@
-"""The standing of a class: what it is judged by, its reach, its places, and recorded orders."""
+"""The verdicts of a class: what it is judged by, its reach, its places, and recorded orders."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from cases.selftest.audit.written_standings import MEMBER, audited_class, row, standing
+from cases.selftest.audit.written_verdicts import MEMBER, audited_class, class_verdicts, row
 from cases.selftest.engines.in_process_worker import InProcessWorker
 from cases.selftest.engines.synthetic_plugins import VL, ascend_files, over, vllm_files
 from cases.selftest.engines.synthetic_sglang_runners import BREAKABLE, BREAKABLE_FILE, with_runner
@@ -58,7 +58,7 @@ def test_failures_of_the_base_are_known_where_a_plugin_keeps_its_storage(tmp_pat
 def test_a_class_that_is_made_by_a_statement_has_the_place_of_its_file(tmp_path: Path) -> None:
     root = write(tmp_path, {MEMBER: "Qwen3VL = type('Qwen3VL', (), {})  # deepstack\n"})
     found = audited_class("Qwen3VL")
-    (placed,) = located(standing(row(R.R3, Verdict.FAIL)), open_source(str(root)), found).rows
+    (placed,) = located(class_verdicts(row(R.R3, Verdict.FAIL)), open_source(str(root)), found).rows
     assert placed.where == MEMBER
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.audit.written_standings import MEMBER, audited, row, standing
+from cases.selftest.audit.written_verdicts import MEMBER, audited, class_verdicts, row
 from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm
 from deepstack_harness.audit.account import Account, UnjudgedCarrier
 from deepstack_harness.audit.audited_source import (
@@ -36,7 +36,7 @@ MENDED = row(Rule.R2, Verdict.IMPROVED)
 KEPT = row(Rule.R7, Verdict.PASS)
 NONE_WRONG = "no class that was judged is wrong with default settings"
 CARRIER = UnjudgedCarrier("Fresh", "vllm/models/fresh.py", 7, "nothing drives it")
-ALL = standing(BY_DEFAULT, MENDED, NEW, NOT_READ, BY_FLAG, KEPT, NOT_REACHED)
+ALL = class_verdicts(BY_DEFAULT, MENDED, NEW, NOT_READ, BY_FLAG, KEPT, NOT_REACHED)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_each_gate_lets_its_findings_count(gate: Gate, rules: set[Rule]) -> None
 
 @pytest.mark.parametrize("gate", list(Gate))
 def test_what_was_not_judged_fails_every_gate(gate: Gate) -> None:
-    assert judge_gate([standing(KEPT)], gate).holds
-    assert not judge_gate([standing(KEPT, row(Rule.R6, Verdict.ERROR))], gate).holds
-    assert not judge_gate([standing(row(Rule.R6, Verdict.ERROR))], gate, keys_of([ALL])).holds
+    assert judge_gate([class_verdicts(KEPT)], gate).holds
+    assert not judge_gate([class_verdicts(KEPT, row(Rule.R6, Verdict.ERROR))], gate).holds
+    assert not judge_gate([class_verdicts(row(Rule.R6, Verdict.ERROR))], gate, keys_of([ALL])).holds
 
 
 @pytest.mark.parametrize("gate", list(Gate))
@@ -67,11 +67,11 @@ def test_a_carrier_that_was_not_judged_fails_every_gate(
     gate: Gate, base: frozenset[FindingKey] | None
 ) -> None:
     accounts = [Account(unjudged=(CARRIER,)), Account(outdated=("Old",))]
-    assert judge_gate([standing(KEPT)], gate, base, accounts[:1]).carriers == (CARRIER,)
-    assert not judge_gate([standing(KEPT)], gate, base, accounts[:1]).holds
-    assert not judge_gate([standing(KEPT)], gate, base, accounts[1:]).holds
+    assert judge_gate([class_verdicts(KEPT)], gate, base, accounts[:1]).carriers == (CARRIER,)
+    assert not judge_gate([class_verdicts(KEPT)], gate, base, accounts[:1]).holds
+    assert not judge_gate([class_verdicts(KEPT)], gate, base, accounts[1:]).holds
     known = Account(unjudged=(replace(CARRIER, reason="no encoder writes it"),))
-    assert judge_gate([standing(KEPT)], gate, base, [known]).holds
+    assert judge_gate([class_verdicts(KEPT)], gate, base, [known]).holds
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_none_is_said_only_where_everything_was_judged(
     capsys: Capture, rows: tuple[Row, ...], line: str, reason: str
 ) -> None:
     found = replace(audited(*rows), account=Account(unjudged=(replace(CARRIER, reason=reason),)))
-    show_summary(Output(None, quiet=False), [found], judge_gate(found.standings, Gate.ANY))
+    show_summary(Output(None, quiet=False), [found], judge_gate(found.subjects, Gate.ANY))
     assert capsys.readouterr().out == f"{line}\n"
 
 
@@ -118,28 +118,28 @@ def test_one_sentence_answers_for_a_source(found: AuditedSource, answer: str) ->
 
 def test_the_answer_says_what_the_exit_code_stands_for(capsys: Capture) -> None:
     found = replace(audited(BY_DEFAULT, NEW), account=Account(unjudged=(CARRIER,)))
-    result = judge_gate(found.standings, Gate.FLAG, None, [found.account])
+    result = judge_gate(found.subjects, Gate.FLAG, None, [found.account])
     show_answer(Output(None, quiet=False), [found], result, None)
     assert capsys.readouterr().out.splitlines()[1] == (
         "exit code 1: faults that default settings or a flag lead to count: 1 finding; 1 class not judged"
     )
-    holds = judge_gate([standing(KEPT)], Gate.FLAG)
+    holds = judge_gate([class_verdicts(KEPT)], Gate.FLAG)
     show_answer(Output(None, quiet=False), [found], holds, "main")
     assert "exit code 0: " in capsys.readouterr().out
 
 
 def test_beside_a_base_only_what_it_lacks_counts() -> None:
-    base = keys_of([standing(BY_DEFAULT, NEW)])
-    assert judge_gate([standing(BY_DEFAULT, MENDED, NEW)], Gate.ANY, base).holds
+    base = keys_of([class_verdicts(BY_DEFAULT, NEW)])
+    assert judge_gate([class_verdicts(BY_DEFAULT, MENDED, NEW)], Gate.ANY, base).holds
     (added,) = judge_gate([ALL], Gate.DEFAULT, base).failing
     assert added.rule is Rule.R4
     other_shape = row(Rule.R3, Verdict.FAIL, "latent", shape=Shape.LIVE)
-    assert judge_gate([standing(other_shape)], Gate.ANY, base).failing == (other_shape,)
+    assert judge_gate([class_verdicts(other_shape)], Gate.ANY, base).failing == (other_shape,)
 
 
 def test_the_last_line_says_what_matters(capsys: Capture) -> None:
     found = audited(BY_DEFAULT, NEW, NOT_REACHED)
-    show_summary(Output(None, quiet=False), [found], judge_gate(found.standings, Gate.ANY))
+    show_summary(Output(None, quiet=False), [found], judge_gate(found.subjects, Gate.ANY))
     line = capsys.readouterr().out
     assert line == "reached by default: R1 (43602). New: R3. Effect: output.\n"
 

@@ -101,10 +101,10 @@ SENTENCE = "ended by SIGSEGV in decoder"
 def test_a_class_whose_definition_ends_the_worker_is_not_judged(tmp_path: Path) -> None:
     with InProcessWorker(str(write_driven(tmp_path)), "define", CRASH) as worker:
         found, _ = worker.classes()
-        standing = judge_class(found, worker)
+        verdicts = judge_class(found, worker)
     assert (found.ended, found.ways) == (SENTENCE, NO_WAYS)
-    assert {row.verdict for row in standing.rows} == {Verdict.ERROR}
-    assert all(SENTENCE in row.detail for row in standing.rows)
+    assert {row.verdict for row in verdicts.rows} == {Verdict.ERROR}
+    assert all(SENTENCE in row.detail for row in verdicts.rows)
     assert worker.ends == 2  # one for each class: nothing was played
 
 

@@ -10,15 +10,15 @@ from cases.selftest.engines.synthetic_vllm import line_of
 from cases.selftest.engines.synthetic_whole import FORWARD, QWEN, RIGHT, WRONG, WholeClass
 from deepstack_harness.audit.account import account_of
 from deepstack_harness.audit.audited_source import located
+from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.audit.classes import judge_class
-from deepstack_harness.audit.standing import Standing
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import BROKEN, Row, Verdict
 
 
-def judged(root: Path, written: WholeClass) -> Standing:
+def judged(root: Path, written: WholeClass) -> ClassVerdicts:
     """The standing of a class, which is driven in both ways."""
     with InProcessWorker(str(written.write(root))) as worker:
         (found,) = worker.classes()
@@ -26,7 +26,7 @@ def judged(root: Path, written: WholeClass) -> Standing:
         return located(judge_class(found, worker), worker.source, found)
 
 
-def broken_rows(standing: Standing) -> list[Row]:
+def broken_rows(standing: ClassVerdicts) -> list[Row]:
     return [row for row in standing.rows if row.verdict in BROKEN]
 
 

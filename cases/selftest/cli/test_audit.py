@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.audit.written_standings import MEMBER, audited, row, standing
+from cases.selftest.audit.written_verdicts import MEMBER, audited, class_verdicts, row
 from deepstack_harness.audit import audited_source
 from deepstack_harness.audit.account import Account, UnjudgedCarrier
 from deepstack_harness.audit.audited_source import AuditedSource, FindingKey, Gate, judge_gate, keys_of
@@ -30,7 +30,7 @@ ACCOUNT = Account(unjudged=(REFUSED, KNOWN))
 
 def test_graphs_that_were_not_driven_and_refused_classes_are_told_below_the_table(capsys: Capture) -> None:
     found = replace(FOUND, account=ACCOUNT, live_alone=(Reason("no replay was found"),))
-    result = judge_gate(found.standings, Gate.FLAG, None, [found.account])
+    result = judge_gate(found.subjects, Gate.FLAG, None, [found.account])
     audit._show(Namespace(base=None, all=False), [found], Output(None, quiet=False), result, ["a note"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == audit_table.answer_of(found)
@@ -43,7 +43,7 @@ def test_graphs_that_were_not_driven_and_refused_classes_are_told_below_the_tabl
 
 def test_all_shows_latent_findings_and_places(capsys: Capture) -> None:
     found = replace(FOUND, account=ACCOUNT)
-    result = judge_gate(found.standings, Gate.FLAG, None, [found.account])
+    result = judge_gate(found.subjects, Gate.FLAG, None, [found.account])
     audit._show(Namespace(base=None, all=True), [found], Output(None, quiet=False), result)
     lines = capsys.readouterr().out.splitlines()
     assert f"  no encoder writes it: Known, {MEMBER}:7 (vllm 0.22.1)" in lines
@@ -63,7 +63,7 @@ def test_all_shows_latent_findings_and_places(capsys: Capture) -> None:
         ),
         (
             {"base": "HEAD"},
-            keys_of([standing(BROKEN)]),
+            keys_of([class_verdicts(BROKEN)]),
             "all faults count, where 'HEAD' does not have them: 0 findings",
         ),
     ],
@@ -73,7 +73,9 @@ def test_the_last_lines_tell_what_counted(
 ) -> None:
     args = Namespace(**{"sarif": None, "bisect": False, "fail_on": "any", "base": None, **options})
     gate = Gate.ANY if args.bisect else Gate(args.fail_on)
-    audit._close(args, Output(None, quiet=False), [FOUND], judge_gate([standing(BROKEN)], gate, base), base)
+    audit._close(
+        args, Output(None, quiet=False), [FOUND], judge_gate([class_verdicts(BROKEN)], gate, base), base
+    )
     lines = capsys.readouterr().out.splitlines()
     assert (lines[0], lines[-1]) == (first, "reached by default: none. New: R3. Effect: none.")
 
@@ -82,7 +84,9 @@ def test_sarif_is_written_with_what_was_not_driven(tmp_path: Path, capsys: Captu
     path = tmp_path / "found.sarif"
     args = Namespace(sarif=str(path), bisect=False, fail_on="any", base=None)
     found = replace(FOUND, account=ACCOUNT)
-    audit._close(args, Output(None, quiet=False), [found], judge_gate([standing(BROKEN)], Gate.ANY), None)
+    audit._close(
+        args, Output(None, quiet=False), [found], judge_gate([class_verdicts(BROKEN)], Gate.ANY), None
+    )
     assert capsys.readouterr().out.splitlines()[0] == f"wrote {path}"
     assert path.read_text() == sarif_text([found], None)
     (run,) = json.loads(path.read_text())["runs"]
@@ -122,7 +126,7 @@ def test_a_base_is_judged_like_a_source_and_may_lack_classes(monkeypatch: pytest
 
     monkeypatch.setattr(audited_source, "audit_source", judged)
     monkeypatch.setattr(audited_source, "base_of", lambda text, _sources: nullcontext(f"{text} opened"))
-    assert audit._base("HEAD", ["TREE"], print) == keys_of([standing(BROKEN)])
+    assert audit._base("HEAD", ["TREE"], print) == keys_of([class_verdicts(BROKEN)])
     assert asked == [("HEAD opened", True)]
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from deepstack_harness.audit.standing import Standing, Standings
+from deepstack_harness.audit.class_verdicts import ClassVerdicts, RegimeVerdicts
 from deepstack_harness.cli import check
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime
@@ -19,8 +19,8 @@ RULES = (Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6, Rule.R7, Rule.R8,
 MODULE = "cases.selftest.play.misbehaving_buffers"
 
 
-def standing(regime: Regime, broken: Rule | None) -> Standing:
-    """Return a standing in which one rule is broken, or none."""
+def class_verdicts(regime: Regime, broken: Rule | None) -> ClassVerdicts:
+    """Return a verdicts in which one rule is broken, or none."""
     rows = (
         Row(
             revision="any",
@@ -32,7 +32,7 @@ def standing(regime: Regime, broken: Rule | None) -> Standing:
         )
         for rule in RULES
     )
-    return Standing("any", "any", tuple(rows))
+    return ClassVerdicts("any", "any", tuple(rows))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,9 @@ def test_the_exit_code_follows_the_regime(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     regimes = (Regime.LIVE, Regime.CAPTURED)
-    seen = Standings({regime: standing(regime, Rule.R5 if regime is broken else None) for regime in regimes})
+    seen = RegimeVerdicts(
+        {regime: class_verdicts(regime, Rule.R5 if regime is broken else None) for regime in regimes}
+    )
     nothing: list[JudgedCase] = []
     monkeypatch.setattr(check, "_judge", lambda _: (seen, nothing))
     assert main(["check", "module:Class", *words.split()]) == code
@@ -80,10 +82,10 @@ def test_an_exception_without_a_text_breaks_no_rule(capsys: pytest.CaptureFixtur
 def test_a_rule_that_could_not_be_judged_is_not_told_as_broken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = standing(Regime.LIVE, Rule.R5)
+    broken = class_verdicts(Regime.LIVE, Rule.R5)
     rows = (replace(row, verdict=Verdict.ERROR) if row.rule is Rule.R2 else row for row in broken.rows)
-    kept = standing(Regime.CAPTURED, None)
-    seen = Standings({Regime.LIVE: replace(broken, rows=tuple(rows)), Regime.CAPTURED: kept})
+    kept = class_verdicts(Regime.CAPTURED, None)
+    seen = RegimeVerdicts({Regime.LIVE: replace(broken, rows=tuple(rows)), Regime.CAPTURED: kept})
     monkeypatch.setattr(check, "_judge", lambda _: (seen, []))
     assert main(["check", "module:Class"]) == ExitCode.BROKEN
     said = "module:Class: live use breaks R5; R2 of live use could not be judged"

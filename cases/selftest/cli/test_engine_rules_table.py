@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cases.selftest.audit.written_standings import audited, row
+from cases.selftest.audit.written_verdicts import audited, row
 from deepstack_harness.cli.audit_table import NOT_READ, cell_of, show_engine_rules
 from deepstack_harness.cli.output import Output
 from deepstack_harness.contract.case import Regime

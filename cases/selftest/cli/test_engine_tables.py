@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.audit.written_standings import row
+from cases.selftest.audit.written_verdicts import row
 from cases.selftest.contract.oracles.written_observations import ONE_GRAPH, RIGHT, observed
 from deepstack_harness.cli.engine import EngineTable
 from deepstack_harness.cli.output import Output

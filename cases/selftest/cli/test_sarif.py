@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 
-from cases.selftest.audit.written_standings import MEMBER, audited, audited_class, row, standing
+from cases.selftest.audit.written_verdicts import MEMBER, audited, audited_class, class_verdicts, row
 from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm
 from deepstack_harness.audit.audited_source import keys_of, located
 from deepstack_harness.cli.audit import sarif_text
@@ -34,7 +34,7 @@ def test_findings_have_rule_file_lines_and_link() -> None:
 
 
 def test_a_base_tells_new_from_unchanged() -> None:
-    text = sarif_text([audited(KNOWN, NEW)], keys_of([standing(KNOWN)]))
+    text = sarif_text([audited(KNOWN, NEW)], keys_of([class_verdicts(KNOWN)]))
     (run,) = Sarif.model_validate_json(text).runs
     assert [one.baselineState.value for one in run.results or []] == ["unchanged", "new"]
 
@@ -61,7 +61,7 @@ def test_the_lines_are_those_of_the_method_that_the_rule_is_about(tmp_path: Path
     root = Vllm("0.10.0", str(ModelFile(more=HANDS_ON))).tree(tmp_path)
     found = audited_class("Qwen3VLForConditionalGeneration")
     rows = [row(rule, Verdict.FAIL) for rule in (Rule.R1, Rule.R3, Rule.R5)]
-    placed = located(standing(*rows, row(Rule.R2, Verdict.PASS)), open_source(str(root)), found).rows
+    placed = located(class_verdicts(*rows, row(Rule.R2, Verdict.PASS)), open_source(str(root)), found).rows
     lines = (root / MEMBER).read_text().splitlines()
     firsts = [int((one.where or "").partition(":")[2].partition("-")[0]) for one in placed[:3]]
     assert [lines[first - 1].split("(")[0].strip() for first in firsts] == [

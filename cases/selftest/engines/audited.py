@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from deepstack_harness.audit.audited_source import located
+from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.source_worker import AuditedClass, SourceWorker
-from deepstack_harness.audit.standing import Standing
 
 
-def audited(source: Path | str) -> tuple[AuditedClass, Standing]:
-    """Return the only class of a source, and its standing with places."""
+def audited(source: Path | str) -> tuple[AuditedClass, ClassVerdicts]:
+    """Return the only class of a source, and its verdicts with places."""
     with SourceWorker(str(source)) as worker:
         (found,) = worker.classes()
         assert found.ways.methods, found.ways.refusals

@@ -8,7 +8,7 @@ import pytest
 from cases.selftest.engines.audited import audited
 from cases.selftest.engines.synthetic_fastdeploy import MODEL, NO_COUNT, RIGHT, fastdeploy_files
 from cases.selftest.engines.synthetic_vllm import write
-from deepstack_harness.audit.standing import Standing
+from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
@@ -19,24 +19,24 @@ from deepstack_harness.errors import ExitCode, UsageError
 R = Rule
 
 
-def judged(root: Path, files: Mapping[str, str]) -> Standing:
-    """Return the standing of the only class of a source."""
+def judged(root: Path, files: Mapping[str, str]) -> ClassVerdicts:
+    """Return the verdicts of the only class of a source."""
     return audited(write(root, files))[1]
 
 
 @pytest.fixture(scope="module")
-def stale(tmp_path_factory: pytest.TempPathFactory) -> Standing:
+def stale(tmp_path_factory: pytest.TempPathFactory) -> ClassVerdicts:
     """A class that does not count the tokens it was given."""
     return judged(tmp_path_factory.mktemp("stale"), fastdeploy_files(NO_COUNT))
 
 
-def test_a_buffer_without_a_count_breaks_the_named_rules(stale: Standing) -> None:
+def test_a_buffer_without_a_count_breaks_the_named_rules(stale: ClassVerdicts) -> None:
     assert set(stale.broken_in(Regime.LIVE)) == {R.R3, R.R4, R.R5, R.R8}
     assert R.R6 in stale.broken_in(Regime.CAPTURED)
     assert {R.R1, R.R2, R.R7} <= stale.kept
 
 
-def test_stale_rows_are_counted_and_placed(stale: Standing) -> None:
+def test_stale_rows_are_counted_and_placed(stale: ClassVerdicts) -> None:
     (row,) = (row for row in stale.rows if row.rule is R.R3 and row.regime is Regime.LIVE)
     assert row.value == 18
     assert row.where is not None
@@ -46,9 +46,9 @@ def test_stale_rows_are_counted_and_placed(stale: Standing) -> None:
 
 
 def test_a_buffer_that_refuses_and_zeroes_keeps_every_rule(tmp_path: Path) -> None:
-    standing = judged(tmp_path, fastdeploy_files(RIGHT))
-    assert not standing.broken
-    assert {R.R1, R.R2, R.R3, R.R4, R.R5, R.R6, R.R7, R.R8} <= standing.kept
+    verdicts = judged(tmp_path, fastdeploy_files(RIGHT))
+    assert not verdicts.broken
+    assert {R.R1, R.R2, R.R3, R.R4, R.R5, R.R6, R.R7, R.R8} <= verdicts.kept
 
 
 @pytest.mark.parametrize("folder", ["", "fastdeploy"])

@@ -6,9 +6,9 @@ import pytest
 
 from cases.selftest.engines.audited import audited
 from cases.selftest.engines.synthetic_vllm import write
+from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.source_worker import SourceWorker
-from deepstack_harness.audit.standing import Standing
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
@@ -93,17 +93,17 @@ def source(root: Path, member: str, text: str) -> str:
     )
 
 
-def judged(text: str) -> Standing:
-    """Return the standing of the only class of a source."""
+def judged(text: str) -> ClassVerdicts:
+    """Return the verdicts of the only class of a source."""
     return audited(text)[1]
 
 
 @pytest.mark.parametrize("member", [TRANSFORMERS, pytest.param(LMDEPLOY, marks=pytest.mark.slow)])
 def test_a_right_text_model_keeps_every_rule(tmp_path: Path, member: str) -> None:
-    standing = judged(source(tmp_path, member, FILES[member]))
-    assert not standing.broken
-    assert standing.kept == ASKED
-    skipped = {row.rule: row.detail for row in standing.rows if row.verdict is Verdict.SKIP}
+    verdicts = judged(source(tmp_path, member, FILES[member]))
+    assert not verdicts.broken
+    assert verdicts.kept == ASKED
+    skipped = {row.rule: row.detail for row in verdicts.rows if row.verdict is Verdict.SKIP}
     assert all(skipped[rule] for rule in (R.R1, R.R4, R.R6, R.R8))
 
 
@@ -120,8 +120,8 @@ def test_a_right_text_model_keeps_every_rule(tmp_path: Path, member: str) -> Non
 )
 def test_a_wrong_row_is_told(tmp_path: Path, member: str, before: str, after: str) -> None:
     assert FILES[member].count(before) >= 1
-    standing = judged(source(tmp_path, member, FILES[member].replace(before, after)))
-    assert standing.broken_in(Regime.LIVE) == {R.R2}
+    verdicts = judged(source(tmp_path, member, FILES[member].replace(before, after)))
+    assert verdicts.broken_in(Regime.LIVE) == {R.R2}
 
 
 def test_a_text_model_that_asks_for_more_is_not_driven(
@@ -150,6 +150,6 @@ def test_a_text_step_that_fails_is_no_fault_of_the_engine(
 def test_released_text_models(release: str) -> None:
     with SourceWorker(release) as worker:
         found = [one for one in worker.classes() if one.ways.methods]
-        standings = [judge_class(one, worker) for one in found]
+        classes = [judge_class(one, worker) for one in found]
     assert {one.model_class for one in found} >= {"Qwen3VLTextModel", "Qwen3VLMoeTextModel"}
-    assert all(not one.broken and one.kept == ASKED for one in standings)
+    assert all(not one.broken and one.kept == ASKED for one in classes)

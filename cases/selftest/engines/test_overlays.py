@@ -26,9 +26,9 @@ from cases.selftest.engines.synthetic_plugins import (
 from cases.selftest.engines.synthetic_vllm import MODELS, write
 from deepstack_harness.audit import classes as split_ranks
 from deepstack_harness.audit.audited_source import located
+from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.audit.classes import judge_class, judge_split
 from deepstack_harness.audit.source_worker import SourceWorker
-from deepstack_harness.audit.standing import Standing
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
@@ -46,8 +46,8 @@ R = Rule
 Capture = pytest.CaptureFixture[str]
 
 
-def judged(text: str) -> Iterator[tuple[str, Standing]]:
-    """Yield every class of a source with its standing."""
+def judged(text: str) -> Iterator[tuple[str, ClassVerdicts]]:
+    """Yield every class of a source with its verdicts."""
     with InProcessWorker(text) as worker:
         for found in worker.classes():
             assert found.can_be_judged, found.ways.refusals
@@ -55,21 +55,21 @@ def judged(text: str) -> Iterator[tuple[str, Standing]]:
 
 
 @pytest.fixture(scope="module")
-def patched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Standing]:
+def patched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ClassVerdicts]:
     """Both classes under a plugin that packs the payload of the first alone."""
     return dict(judged(over(tmp_path_factory.mktemp("tpu"), tpu_files())))
 
 
-def row_of(standing: Standing, rule: Rule, regime: Regime) -> Row:
+def row_of(verdicts: ClassVerdicts, rule: Rule, regime: Regime) -> Row:
     """Return the row of a rule in one regime."""
-    (row,) = (row for row in standing.rows if row.rule is rule and row.regime is regime)
+    (row,) = (row for row in verdicts.rows if row.rule is rule and row.regime is regime)
     return row
 
 
 BASE_VL = f"{MODELS}/qwen3_vl.py"
 
 
-def test_a_payload_that_is_no_argument_is_lost_in_a_compiled_step(patched: dict[str, Standing]) -> None:
+def test_a_payload_that_is_no_argument_is_lost_in_a_compiled_step(patched: dict[str, ClassVerdicts]) -> None:
     row = row_of(patched[OMNI], R.R2, Regime.CAPTURED)
     assert row.verdict is Verdict.FAIL
     assert "the payload is no argument of the jitted step" in row.detail
@@ -79,23 +79,23 @@ def test_a_payload_that_is_no_argument_is_lost_in_a_compiled_step(patched: dict[
     assert (Regime.CAPTURED, R.R2) not in patched[OMNI].effects
 
 
-def test_a_packed_payload_reaches_the_compiled_step(patched: dict[str, Standing]) -> None:
+def test_a_packed_payload_reaches_the_compiled_step(patched: dict[str, ClassVerdicts]) -> None:
     assert row_of(patched[VL], R.R2, Regime.CAPTURED).verdict is Verdict.PASS
     assert not patched[VL].broken_in(Regime.CAPTURED)
 
 
-def test_a_payload_that_nothing_erases_is_told(patched: dict[str, Standing]) -> None:
+def test_a_payload_that_nothing_erases_is_told(patched: dict[str, ClassVerdicts]) -> None:
     assert R.R5 in patched[OMNI].broken_in(Regime.LIVE)
     assert row_of(patched[OMNI], R.R5, Regime.LIVE).reach == "flag: JAX_DISABLE_JIT=1"
     assert R.R5 in patched[VL].kept
 
 
-def test_rows_are_those_that_were_set(patched: dict[str, Standing]) -> None:
-    for standing in patched.values():
-        row = row_of(standing, R.R2, Regime.LIVE)
+def test_rows_are_those_that_were_set(patched: dict[str, ClassVerdicts]) -> None:
+    for verdicts in patched.values():
+        row = row_of(verdicts, R.R2, Regime.LIVE)
         assert (row.value, row.trace) == (21, "cap 16: set 9; get 16")
-        assert {R.R1, R.R3, R.R7} <= standing.kept
-        assert row_of(standing, R.R6, Regime.LIVE).verdict is Verdict.SKIP
+        assert {R.R1, R.R3, R.R7} <= verdicts.kept
+        assert row_of(verdicts, R.R6, Regime.LIVE).verdict is Verdict.SKIP
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +110,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
 def _shared(text: str) -> Row:
     with InProcessWorker(text) as worker:
         (found,) = worker.classes()
-        standing = Standing(worker.source.label, found.model_class, (judge_split(found, worker, {}),))
-        (row,) = located(standing, worker.source, found).rows
+        verdicts = ClassVerdicts(worker.source.label, found.model_class, (judge_split(found, worker, {}),))
+        (row,) = located(verdicts, worker.source, found).rows
         return row
 
 
@@ -292,7 +292,7 @@ def test_released_patches_of_tpu_inference() -> None:
     assert not found[VL].broken_in(Regime.CAPTURED)
     assert set(found[OMNI].broken_in(Regime.LIVE)) == {R.R2, R.R4, R.R5, R.R8}
     assert set(found[OMNI].broken_in(Regime.CAPTURED)) == {R.R2}
-    assert not any(standing.new for standing in found.values())
+    assert not any(verdicts.new for verdicts in found.values())
 
 
 @pytest.mark.network
@@ -305,8 +305,8 @@ def test_the_released_wrap_of_vllm_ascend() -> None:
     assert not found[VL].new
 
 
-def judged_as_far(text: str) -> Iterator[tuple[str, Standing]]:
-    """Yield every class of a source that can be driven, with its standing."""
+def judged_as_far(text: str) -> Iterator[tuple[str, ClassVerdicts]]:
+    """Yield every class of a source that can be driven, with its verdicts."""
     with SourceWorker(text) as worker:
         for found in worker.classes():
             if found.model_class in {VL, OMNI}:

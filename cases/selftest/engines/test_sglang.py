@@ -32,9 +32,9 @@ from cases.selftest.engines.synthetic_sglang_runners import (
     with_runner,
 )
 from cases.selftest.engines.synthetic_vllm import write
+from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.source_worker import SourceWorker
-from deepstack_harness.audit.standing import Standing
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
@@ -48,13 +48,13 @@ R = Rule
 ASKED = {R.R2, R.R3, R.R5, R.R7, R.R8}
 
 
-def row_of(standing: Standing, rule: Rule, regime: Regime) -> Row:
+def row_of(verdicts: ClassVerdicts, rule: Rule, regime: Regime) -> Row:
     """Return the row of a rule in a regime."""
-    return next(row for row in standing.rows if row.rule is rule and row.regime is regime)
+    return next(row for row in verdicts.rows if row.rule is rule and row.regime is regime)
 
 
 @pytest.fixture(scope="module")
-def without_slot(tmp_path_factory: pytest.TempPathFactory) -> Standing:
+def without_slot(tmp_path_factory: pytest.TempPathFactory) -> ClassVerdicts:
     """A source whose graphs are captured without the payload."""
     return audited(write(tmp_path_factory.mktemp("without"), sglang_files()))[1]
 
@@ -89,7 +89,7 @@ def expected(size: int, visual: int) -> torch.Tensor:
     return rows
 
 
-def test_a_payload_without_a_slot_is_lost_at_replay(without_slot: Standing) -> None:
+def test_a_payload_without_a_slot_is_lost_at_replay(without_slot: ClassVerdicts) -> None:
     assert without_slot.broken_in(Regime.CAPTURED) == {R.R2}
     assert not without_slot.broken_in(Regime.LIVE)
     row = row_of(without_slot, R.R2, Regime.CAPTURED)
@@ -100,12 +100,12 @@ def test_a_payload_without_a_slot_is_lost_at_replay(without_slot: Standing) -> N
     assert str(row.where) in row.detail
 
 
-def test_its_reach_names_the_options(without_slot: Standing) -> None:
+def test_its_reach_names_the_options(without_slot: ClassVerdicts) -> None:
     row = row_of(without_slot, R.R2, Regime.CAPTURED)
     assert row.reach == ("flag: --cuda-graph-backend-prefill full or --cuda-graph-backend-prefill breakable")
 
 
-def test_what_cannot_be_asked_says_why(without_slot: Standing) -> None:
+def test_what_cannot_be_asked_says_why(without_slot: ClassVerdicts) -> None:
     assert without_slot.kept >= ASKED - {R.R2}
     for rule in (R.R1, R.R4, R.R6):
         row = row_of(without_slot, rule, Regime.LIVE)
@@ -114,18 +114,18 @@ def test_what_cannot_be_asked_says_why(without_slot: Standing) -> None:
 
 
 def test_a_slot_that_is_filled_keeps_every_rule(tmp_path: Path) -> None:
-    found, standing = audited(write(tmp_path, with_slot()))
+    found, verdicts = audited(write(tmp_path, with_slot()))
     assert not found.ways.lost
-    assert row_of(standing, R.R2, Regime.CAPTURED).verdict is Verdict.PASS
-    assert not standing.broken
-    assert standing.kept >= ASKED
+    assert row_of(verdicts, R.R2, Regime.CAPTURED).verdict is Verdict.PASS
+    assert not verdicts.broken
+    assert verdicts.kept >= ASKED
 
 
 @pytest.mark.slow
 def test_a_slot_that_a_text_step_leaves_filled_is_told(tmp_path: Path) -> None:
-    _, standing = audited(write(tmp_path, with_slot(zeroes=False)))
-    assert standing.broken_in(Regime.CAPTURED) == {R.R5}
-    assert not standing.broken_in(Regime.LIVE)
+    _, verdicts = audited(write(tmp_path, with_slot(zeroes=False)))
+    assert verdicts.broken_in(Regime.CAPTURED) == {R.R5}
+    assert not verdicts.broken_in(Regime.LIVE)
 
 
 @cache
@@ -144,8 +144,8 @@ def _changed(before: str, after: str) -> str:
     ],
 )
 def test_a_level_at_another_layer_is_told_in_live_use(tmp_path: Path, before: str, after: str) -> None:
-    _, standing = audited(write(tmp_path, sglang_files(model=_changed(before, after))))
-    assert R.R2 in standing.broken_in(Regime.LIVE)
+    _, verdicts = audited(write(tmp_path, sglang_files(model=_changed(before, after))))
+    assert R.R2 in verdicts.broken_in(Regime.LIVE)
 
 
 @pytest.mark.slow
@@ -153,19 +153,19 @@ def test_a_writer_that_forgets_a_row_is_told_in_live_use(tmp_path: Path) -> None
     writer = WRITER_FILE.replace(
         "        _put(found", "        marks[0] = False\n        levels = levels[1:]\n        _put(found"
     )
-    _, standing = audited(write(tmp_path, sglang_files(writer=writer)))
-    assert R.R2 in standing.broken_in(Regime.LIVE)
+    _, verdicts = audited(write(tmp_path, sglang_files(writer=writer)))
+    assert R.R2 in verdicts.broken_in(Regime.LIVE)
 
 
 @pytest.mark.slow
 def test_a_runner_that_moved_leaves_live_use_judged(tmp_path: Path) -> None:
     runner = RUNNER_FILE.replace("_execute_body_capture", "_execute_elsewhere")
-    found, standing = audited(write(tmp_path, sglang_files(runner=runner)))
+    found, verdicts = audited(write(tmp_path, sglang_files(runner=runner)))
     assert found.ways.not_driven is not None
     assert found.ways.not_driven.file.endswith(RUNNER)
     assert found.ways.not_driven.line is not None
-    assert not standing.broken
-    assert all(row.regime is Regime.LIVE for row in standing.rows)
+    assert not verdicts.broken
+    assert all(row.regime is Regime.LIVE for row in verdicts.rows)
 
 
 def test_a_writer_that_moved_is_not_driven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,11 +193,11 @@ def test_released_text_models(release: str) -> None:
         found = {one.model_class: one for one in worker.classes()}
         for name in ("Qwen3LLMModel", "Qwen3MoeLLMModel"):
             assert "input_deepstack_embeds has no static slot" in found[name].ways.lost
-            standing = judge_class(found[name], worker)
-            assert not standing.broken_in(Regime.LIVE)
-            assert standing.broken_in(Regime.CAPTURED) == {R.R2}
-            assert standing.kept == ASKED - {R.R2}
-            assert not standing.new
+            verdicts = judge_class(found[name], worker)
+            assert not verdicts.broken_in(Regime.LIVE)
+            assert verdicts.broken_in(Regime.CAPTURED) == {R.R2}
+            assert verdicts.kept == ASKED - {R.R2}
+            assert not verdicts.new
         undriven = [one for one in found.values() if not one.ways.methods]
         assert all(
             one.ways.refusals[-1].file.endswith(".py") and one.ways.refusals[-1].line for one in undriven

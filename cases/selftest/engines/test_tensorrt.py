@@ -15,7 +15,7 @@ from cases.selftest.engines.synthetic_tensorrt import (
     tensorrt_files,
 )
 from cases.selftest.engines.synthetic_vllm import write
-from deepstack_harness.audit.standing import Standing
+from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
@@ -27,29 +27,29 @@ R = Rule
 KEPT = {R.R2, R.R3, R.R5, R.R7}
 
 
-def judged(root: Path, writer: str) -> Standing:
-    """Return the standing of the only class of a source with this writer."""
+def judged(root: Path, writer: str) -> ClassVerdicts:
+    """Return the verdicts of the only class of a source with this writer."""
     return audited(write(root, tensorrt_files(writer)))[1]
 
 
 @pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Standing:
+def empty(tmp_path_factory: pytest.TempPathFactory) -> ClassVerdicts:
     """A class that hands its decoder no level in a step of text."""
     return judged(tmp_path_factory.mktemp("empty"), EMPTY_ON_TEXT)
 
 
-def test_no_levels_on_text_break_r1_and_views_too_short_r4(empty: Standing) -> None:
+def test_no_levels_on_text_break_r1_and_views_too_short_r4(empty: ClassVerdicts) -> None:
     assert set(empty.broken) == {R.R1, R.R4}
     assert set(empty.kept) >= KEPT
 
 
-def test_a_text_step_is_told_as_it_is_and_reached_by_default(empty: Standing) -> None:
+def test_a_text_step_is_told_as_it_is_and_reached_by_default(empty: ClassVerdicts) -> None:
     (row,) = (row for row in empty.rows if row.rule is R.R1 and row.regime is Regime.LIVE)
     assert "was answered with 0 levels, not with 3 tensors" in row.detail
     assert row.reach == "default"
 
 
-def test_rules_that_cannot_be_asked_say_why(empty: Standing) -> None:
+def test_rules_that_cannot_be_asked_say_why(empty: ClassVerdicts) -> None:
     said = {row.rule: row for row in empty.rows if row.rule in (R.R6, R.R8)}
     assert {row.verdict for row in said.values()} == {Verdict.SKIP}
     assert "graphs are not driven" in said[R.R6].detail
@@ -57,9 +57,9 @@ def test_rules_that_cannot_be_asked_say_why(empty: Standing) -> None:
 
 
 def test_views_on_every_step_keep_every_rule(tmp_path: Path) -> None:
-    standing = judged(tmp_path, RIGHT)
-    assert not standing.broken
-    assert set(standing.kept) >= {*KEPT, R.R1, R.R4}
+    verdicts = judged(tmp_path, RIGHT)
+    assert not verdicts.broken
+    assert set(verdicts.kept) >= {*KEPT, R.R1, R.R4}
 
 
 def test_a_buffer_that_is_not_zeroed_shows_earlier_rows(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 from cases.selftest.engines.audited import audited
 from cases.selftest.engines.synthetic_omni import ERASES, READS_ONLY, REST, THINKER, omni_files
 from cases.selftest.engines.synthetic_vllm import write
+from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.source_worker import SourceWorker
-from deepstack_harness.audit.standing import Standing
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
@@ -21,25 +21,25 @@ R = Rule
 OMNI = "Qwen3OmniMoeThinkerForConditionalGeneration"
 
 
-def judged(root: Path, files: Mapping[str, str]) -> Standing:
-    """Return the standing of the only class of a source."""
-    found, standing = audited(write(root, files))
+def judged(root: Path, files: Mapping[str, str]) -> ClassVerdicts:
+    """Return the verdicts of the only class of a source."""
+    found, verdicts = audited(write(root, files))
     assert found.ways.forward, found.ways.refusals
-    return standing
+    return verdicts
 
 
 @pytest.fixture(scope="module")
-def erasing(tmp_path_factory: pytest.TempPathFactory) -> Standing:
+def erasing(tmp_path_factory: pytest.TempPathFactory) -> ClassVerdicts:
     """A class whose get zeroes the rows behind the payload."""
     return judged(tmp_path_factory.mktemp("erasing"), omni_files(ERASES))
 
 
-def test_a_captured_get_that_erases_is_told(erasing: Standing) -> None:
+def test_a_captured_get_that_erases_is_told(erasing: ClassVerdicts) -> None:
     assert R.R2 in erasing.broken_in(Regime.CAPTURED)
     assert R.R2 not in erasing.broken_in(Regime.LIVE)
 
 
-def test_its_row_says_what_leads_there(erasing: Standing) -> None:
+def test_its_row_says_what_leads_there(erasing: ClassVerdicts) -> None:
     (row,) = (row for row in erasing.rows if row.rule is R.R2 and row.regime is Regime.CAPTURED)
     assert row.reach == "flag: --compilation-config.cudagraph_mode=FULL"
     assert row.evidence == "read"
@@ -48,9 +48,9 @@ def test_its_row_says_what_leads_there(erasing: Standing) -> None:
 
 
 def test_a_get_that_only_reads_keeps_the_rule(tmp_path: Path) -> None:
-    standing = judged(tmp_path, omni_files(READS_ONLY))
-    assert R.R2 not in standing.broken
-    assert {R.R1, R.R3, R.R5, R.R7} <= standing.kept
+    verdicts = judged(tmp_path, omni_files(READS_ONLY))
+    assert R.R2 not in verdicts.broken
+    assert {R.R1, R.R3, R.R5, R.R7} <= verdicts.kept
 
 
 def test_a_package_folder_is_told_from_that_of_vllm(tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_engines_are_listed_with_reasons(capsys: pytest.CaptureFixture[str]) -> 
 def test_released_classes(release: str, live: set[Rule], captured: set[Rule]) -> None:
     with SourceWorker(f"vllm-omni=={release}") as worker:
         (found,) = worker.classes()
-        standing = judge_class(found, worker)
+        verdicts = judge_class(found, worker)
     assert found.model_class == OMNI
-    assert set(standing.broken_in(Regime.LIVE)) == live
-    assert set(standing.broken_in(Regime.CAPTURED)) == captured
-    assert not standing.new
+    assert set(verdicts.broken_in(Regime.LIVE)) == live
+    assert set(verdicts.broken_in(Regime.CAPTURED)) == captured
+    assert not verdicts.new

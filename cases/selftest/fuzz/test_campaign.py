@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cases.selftest.audit.written_standings import audited_class
+from cases.selftest.audit.written_verdicts import audited_class
 from cases.selftest.engines.synthetic_vllm import Vllm
 from cases.selftest.fuzz.hunting import campaign, target
 from deepstack_harness.catalogue.scripts import ProgramBuffer

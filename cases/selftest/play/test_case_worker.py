@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from cases.selftest.play.misbehaving_buffers import misbehaving
+from deepstack_harness.audit.class_verdicts import sum_up
 from deepstack_harness.audit.source_worker import judge_plan
-from deepstack_harness.audit.standing import sum_up
 from deepstack_harness.contract.arm import EAGER
 from deepstack_harness.contract.case import Case, Compare, PlannedCase, user_buffer
 from deepstack_harness.contract.observation import Observation, Raised, StepFacts

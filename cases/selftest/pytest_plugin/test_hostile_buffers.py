@@ -49,8 +49,8 @@ def test_a_method_that_ends_the_process_is_a_broken_rule_in_a_worker(
 
 
 def test_a_good_buffer_passes_in_a_worker(deepstack_contract: DeepstackContract) -> None:
-    standing = deepstack_contract("deepstack_harness.models.reference:ReferenceBuffer", traces=TRACES)
-    assert standing.kept
+    verdicts = deepstack_contract("deepstack_harness.models.reference:ReferenceBuffer", traces=TRACES)
+    assert verdicts.kept
 
 
 @pytest.mark.parametrize("name", ["no_such_module:Buffer", f"{MODULE}:NoSuch", "nonsense"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cases.selftest.audit.written_standings import row, standing
+from cases.selftest.audit.written_verdicts import class_verdicts, row
 from cases.selftest.runs import written_results
 from deepstack_harness.contract.protocols import Inputs
 from deepstack_harness.contract.rules import Rule
@@ -104,7 +104,7 @@ def test_traces_that_put_no_rule_to_the_test_are_complained_of(
 ) -> None:
     rules = (Rule.R2, Rule.R3)
     rows = [row(rule, verdict) for rule, verdict in zip(rules, verdicts, strict=True)]
-    assert list(_complaints(standing(*rows), rules, named=named)) == said
+    assert list(_complaints(class_verdicts(*rows), rules, named=named)) == said
 
 
 @pytest.mark.parametrize("asked", [{"option": "INFO"}, {"ini": "INFO"}, {"plugin": None}])

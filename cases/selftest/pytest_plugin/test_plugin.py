@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import deepstack_harness.pytest_plugin
 from cases.shallow import shallow
-from deepstack_harness.audit.standing import RULES
+from deepstack_harness.audit.class_verdicts import RULES
 from deepstack_harness.catalogue.buffers import buffer_named
 from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.contract.observation import Observation
@@ -34,8 +34,8 @@ def test_the_plugin_is_loaded_once(request: pytest.FixtureRequest) -> None:
 
 
 def test_a_good_buffer_keeps_the_contract(deepstack_contract: DeepstackContract) -> None:
-    standing = deepstack_contract(buffer_named("reference"))
-    assert standing.kept == frozenset(RULES) - {Rule.R6}
+    verdicts = deepstack_contract(buffer_named("reference"))
+    assert verdicts.kept == frozenset(RULES) - {Rule.R6}
     assert deepstack_contract(buffer_named("reference"), regime="both").kept == frozenset(RULES)
 
 
@@ -67,8 +67,8 @@ def test_a_broken_rule_is_told_with_its_shortest_trace(deepstack_contract: Deeps
 
 
 def test_rules_that_were_not_asked_for_do_not_count(deepstack_contract: DeepstackContract) -> None:
-    standing = deepstack_contract(buffer_named("stale_after_shorter_set"), traces=STALE, rules=["R1"])
-    assert Rule.R3 in standing.broken
+    verdicts = deepstack_contract(buffer_named("stale_after_shorter_set"), traces=STALE, rules=["R1"])
+    assert Rule.R3 in verdicts.broken
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.audit.written_standings import audited, row
+from cases.selftest.audit.written_verdicts import audited, row
 from cases.selftest.engines.synthetic_omni import READS_ONLY, REST, THINKER, omni_files
 from cases.selftest.engines.synthetic_vllm import write
 from deepstack_harness.audit.account import Account, UnjudgedCarrier

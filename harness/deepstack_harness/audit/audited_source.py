@@ -12,9 +12,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from deepstack_harness.audit.account import Account, UnjudgedCarrier, account_of
+from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.audit.classes import judge_class, known_rules_of
 from deepstack_harness.audit.source_worker import AuditedClass, SourceWorker, unjudged
-from deepstack_harness.audit.standing import Standing
 from deepstack_harness.audit.systems import SourceSystems, judge_systems
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG, UNKNOWN
 from deepstack_harness.contract.case import Regime
@@ -37,8 +37,8 @@ _EMBED_FIRST = ("embed_input_ids", "forward")
 """Methods of a class that the engine calls: one sets a payload, the other one gets and clears it."""
 
 
-def located(standing: Standing, source: Source, audited: AuditedClass) -> Standing:
-    """Return the standing with `MEMBER:FIRST-LAST` in the rows of broken rules.
+def located(verdicts: ClassVerdicts, source: Source, audited: AuditedClass) -> ClassVerdicts:
+    """Return the verdicts with `MEMBER:FIRST-LAST` in the rows of broken rules.
 
     The lines are those of the class's own method that the rule is about, or of its `forward` where its
     methods keep the rule; where it inherits that method they are those of the class.
@@ -46,11 +46,11 @@ def located(standing: Standing, source: Source, audited: AuditedClass) -> Standi
     statement = _statement(source, audited)
 
     def placed(row: Row) -> Row:
-        in_forward = (row.regime, row.rule) in standing.in_forward
+        in_forward = (row.regime, row.rule) in verdicts.in_forward
         return _with_place(row, audited, statement, in_forward=in_forward)
 
-    rows = (placed(row) if row.verdict in BROKEN else row for row in standing.rows)
-    return replace(standing, rows=tuple(rows))
+    rows = (placed(row) if row.verdict in BROKEN else row for row in verdicts.rows)
+    return replace(verdicts, rows=tuple(rows))
 
 
 def _with_place(row: Row, audited: AuditedClass, statement: _Statement | None, *, in_forward: bool) -> Row:
@@ -87,7 +87,7 @@ def _with_method_lines(row: Row, member: str, statement: _Statement | None, *, i
 
 
 GRAPHS = "graphs"
-"""The name under which the graphs of an engine's own runner are told."""
+"""The name under which the graphs of an engine's own runner are reported."""
 
 
 @dataclass(frozen=True)
@@ -101,21 +101,21 @@ class AuditedSource:
 
     label: str
     package: str
-    classes: tuple[Standing, ...]
-    beside: SourceSystems
+    classes: tuple[ClassVerdicts, ...]
+    systems: SourceSystems
     account: Account = field(default_factory=Account)
     references: Mapping[tuple[str, Rule], str] = field(default_factory=dict)
     live_alone: tuple[Reason, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def standings(self) -> tuple[Standing, ...]:
+    def subjects(self) -> tuple[ClassVerdicts, ...]:
         """The classes, then the subjects of the systems beside them."""
-        return (*self.classes, *self.beside.standings)
+        return (*self.classes, *self.systems.subjects)
 
 
 def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: bool = False) -> AuditedSource:
-    """Judge everything in the source that `text` names; `say` is told how far it is.
+    """Judge everything in the source that `text` names; `say` is called with each step of the work.
 
     Raises `UsageError` for what is no source or has nothing that carries a payload, unless it may lack that,
     and `MachineError` where a file cannot be fetched.
@@ -123,36 +123,34 @@ def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: boo
     with SourceWorker(text) as worker:
         source, label = worker.source, worker.source.label
         say(f"looking for classes in {label}")
-        found = worker.classes()
+        classes = worker.classes()
         say(f"looking through all files of {label}")
-        account = account_of(source, found)
+        account = account_of(source, classes)
         # The files of a plugin alone are no reason to judge it over a base that has none of its classes.
-        carries = bool(found) or (bool(account.unjudged) and engine_of(source).overlay is None)
+        carries = bool(classes) or (bool(account.unjudged) and engine_of(source).overlay is None)
         if not (carries or may_lack_classes):
             raise _without_classes(source)
-        judged = [audited for audited in found if audited.can_be_judged]
-        standings = []
-        for number, audited in enumerate(judged, 1):
-            say(f"judging {audited.model_class} of {label} ({number} of {plural(len(judged), 'class')})")
-            standings.append(located(judge_class(audited, worker), source, audited))
+        drivable = [audited for audited in classes if audited.can_be_judged]
+        verdicts = []
+        for number, audited in enumerate(drivable, 1):
+            say(f"judging {audited.model_class} of {label} ({number} of {plural(len(drivable), 'class')})")
+            verdicts.append(located(judge_class(audited, worker), source, audited))
         say(f"judging placeholder ranges and dual streams of {label}")
-        beside = _with_system_places(judge_systems(worker), engine_of(source).package.module)
+        systems = _with_system_places(judge_systems(worker), engine_of(source).package.module)
         why = worker.failed_control()
     if why is not None:
-        standings = [unjudged(standing, why) for standing in standings]
-        beside = beside.unjudged(why)
-    live_alone = tuple(
-        dict.fromkeys(audited.ways.not_driven for audited in judged if audited.ways.not_driven is not None)
-    )
+        verdicts = [unjudged(of_class, why) for of_class in verdicts]
+        systems = systems.unjudged(why)
+    reasons = (audited.ways.not_driven for audited in drivable)
     return AuditedSource(
         label,
         source.package,
-        tuple(standings),
-        beside,
+        tuple(verdicts),
+        systems,
         account,
-        _known_references(source, [one.model_class for one in (*standings, *beside.standings)]),
-        live_alone,
-        _places(source, judged, beside),
+        _known_references(source, [of_class.model_class for of_class in (*verdicts, *systems.subjects)]),
+        tuple(dict.fromkeys(reason for reason in reasons if reason is not None)),
+        _places(source, drivable, systems),
     )
 
 
@@ -171,13 +169,12 @@ def _known_references(source: Source, names: Sequence[str]) -> dict[tuple[str, R
     }
 
 
-def _places(source: Source, judged: Sequence[AuditedClass], beside: SourceSystems) -> dict[str, str]:
-    places = {audited.model_class: class_at(source, audited) for audited in judged if audited.ended is None}
-    graphs = {
-        f"{GRAPHS} of {audited.model_class}": audited.replayed_at for audited in judged if audited.replayed_at
-    }
-    systems = {one.subject: one.where or source.label for one in beside.judged}
-    return places | graphs | systems
+def _places(source: Source, classes: Sequence[AuditedClass], systems: SourceSystems) -> dict[str, str]:
+    places = {audited.model_class: class_at(source, audited) for audited in classes if audited.ended is None}
+    for audited in classes:
+        if audited.replayed_at:
+            places[f"{GRAPHS} of {audited.model_class}"] = audited.replayed_at
+    return places | {subject.subject: subject.where or source.label for subject in systems.judged}
 
 
 @contextmanager
@@ -198,13 +195,13 @@ def base_of(text: str, sources: list[str]) -> Iterator[str]:
         yield str(folder)
 
 
-def _with_system_places(beside: SourceSystems, module: str) -> SourceSystems:
+def _with_system_places(systems: SourceSystems, module: str) -> SourceSystems:
     """Return the systems with the place of each subject in its rows."""
-    judged = []
-    for one in beside.judged:
-        where = inside_package(one.where, module) or None
-        judged.append(replace(one, rows=tuple(replace(row, where=where) for row in one.rows)))
-    return replace(beside, judged=tuple(judged))
+    subjects = []
+    for subject in systems.judged:
+        where = inside_package(subject.where, module) or None
+        subjects.append(replace(subject, rows=tuple(replace(row, where=where) for row in subject.rows)))
+    return replace(systems, judged=tuple(subjects))
 
 
 FindingKey = tuple[str, str, str, str]
@@ -247,13 +244,13 @@ class GateResult:
 
 
 def judge_gate(
-    standings: Iterable[Standing],
+    classes: Iterable[ClassVerdicts],
     gate: Gate,
     base: Collection[FindingKey] | None = None,
     accounts: Sequence[Account] = (),
 ) -> GateResult:
     """Return what fails: the findings that `gate` lets count, of those that `base` does not have."""
-    rows = [row for standing in standings for row in standing.rows]
+    rows = [row for verdicts in classes for row in verdicts.rows]
     failing = [row for row in rows if _counts(row, gate, compared=base is not None)]
     if base is not None:
         failing = [row for row in failing if key_of(row) not in base]
@@ -261,14 +258,14 @@ def judge_gate(
         gate,
         tuple(failing),
         tuple(row for row in rows if row.verdict is Verdict.ERROR),
-        tuple(one for account in accounts for one in account.failing),
+        tuple(carrier for account in accounts for carrier in account.failing),
         tuple(name for account in accounts for name in account.outdated),
     )
 
 
-def keys_of(standings: Sequence[Standing]) -> frozenset[FindingKey]:
+def keys_of(classes: Sequence[ClassVerdicts]) -> frozenset[FindingKey]:
     """Return the findings of a base, known ones included."""
-    return frozenset(key_of(row) for one in standings for row in one.rows if row.verdict in BROKEN)
+    return frozenset(key_of(row) for verdicts in classes for row in verdicts.rows if row.verdict in BROKEN)
 
 
 def key_of(row: Row) -> FindingKey:

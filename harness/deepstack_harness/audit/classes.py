@@ -1,4 +1,4 @@
-"""Judge one class of a source: the rules that it breaks, and how the engine comes to it.
+"""Judge a class of a source: the rules that it breaks, and how the engine comes to it.
 
 Every class is judged by the orders in which its engine calls it, played on its own `embed_input_ids` and
 `forward`, or on its methods where these two cannot be driven.  A class with get, set and clear is judged by
@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from deepstack_harness.audit.source_worker import AuditedClass, SourceWorker, gives_up
-from deepstack_harness.audit.standing import (
-    Standing,
+from deepstack_harness.audit.class_verdicts import (
+    ClassVerdicts,
     beside_each_other,
     same_without_graphs,
     sum_up,
     sum_up_regimes,
 )
+from deepstack_harness.audit.source_worker import AuditedClass, SourceWorker, gives_up
 from deepstack_harness.catalogue.known import KNOWN_FAILURES, KnownRules
 from deepstack_harness.catalogue.orders import (
     DEFAULT,
@@ -58,9 +58,11 @@ def judge_replayed(audited: AuditedClass, traces: Iterable[str], worker: SourceW
     return worker.judge(plan_audit(WHERE, buffer, map(Trace.parse, traces)), audited.model_class, "methods")
 
 
-def explain_limits(standing: Standing, audited: AuditedClass, cannot_ask: Mapping[Rule, str]) -> Standing:
-    """Return the standing with what cannot be asked of the engine, and with what its graphs lose."""
-    return replace(standing, rows=tuple(_explained(standing.rows, audited, cannot_ask)))
+def explain_limits(
+    verdicts: ClassVerdicts, audited: AuditedClass, cannot_ask: Mapping[Rule, str]
+) -> ClassVerdicts:
+    """Return the verdicts with what cannot be asked of the engine, and with what its graphs lose."""
+    return replace(verdicts, rows=tuple(_explained(verdicts.rows, audited, cannot_ask)))
 
 
 def _explained(rows: Iterable[Row], audited: AuditedClass, cannot_ask: Mapping[Rule, str]) -> Iterable[Row]:
@@ -82,7 +84,7 @@ def known_rules_of(source: Source, model_class: str) -> KnownRules:
     return KnownRules(
         entry
         for entry in KNOWN_FAILURES.entries
-        if any(entry.is_about(one.package, one.version, model_class) for one in sources)
+        if any(entry.is_about(known.package, known.version, model_class) for known in sources)
     )
 
 
@@ -94,14 +96,14 @@ PADDED = (
 )
 """Steps that were padded to a multiple of the ranks, and how many ranks share them."""
 UNPADDED = (("cap 16: set 10; get 10", 4), ("cap 16: set 9; get 9", 8))
-"""Steps that were not: `torch.chunk` makes parts of unequal size, or fewer than there are ranks."""
+"""Steps that were not padded: `torch.chunk` makes parts of unequal size, or fewer than there are ranks."""
 _SETTING = "sequence parallelism"
 
 
 def judge_split(audited: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str]) -> Row:
     """Return the row of R9: the worst of all steps, with how the engine comes to it."""
-    padded = [_judge_on_ranks(audited, worker, *one) for one in PADDED]
-    unpadded = [_judge_on_ranks(audited, worker, *one) for one in UNPADDED]
+    padded = [_judge_on_ranks(audited, worker, text, ranks) for text, ranks in PADDED]
+    unpadded = [_judge_on_ranks(audited, worker, text, ranks) for text, ranks in UNPADDED]
     cases = [*padded, *unpadded]
     (row,) = sum_up(cases, worker.source.label, audited.model_class, known, rules=[Rule.R9]).rows
     return _with_split_reach(row, worker.source.package, padded) if row.verdict in BROKEN else row
@@ -144,13 +146,15 @@ STEPS = (
 RANKS = (2, 4, 8)
 
 
-def judge_splitter(audited: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str] | None) -> Standing:
+def judge_splitter(
+    audited: AuditedClass, worker: SourceWorker, known: Mapping[Rule, str] | None
+) -> ClassVerdicts:
     """Judge a splitter by R9; how an engine comes to a fault is unknown, since no runner was read."""
     cases = list(_judge_splits(audited, worker))
     label = worker.source.label
-    standing = sum_up(cases, label, audited.model_class, known, rules=(Rule.R9,))
-    rows = (replace(row, reach=UNKNOWN) if row.verdict in BROKEN else row for row in standing.rows)
-    return replace(standing, rows=tuple(rows))
+    verdicts = sum_up(cases, label, audited.model_class, known, rules=(Rule.R9,))
+    rows = (replace(row, reach=UNKNOWN) if row.verdict in BROKEN else row for row in verdicts.rows)
+    return replace(verdicts, rows=tuple(rows))
 
 
 def plan_splits(buffer: BufferRef) -> list[PlannedCase]:
@@ -189,13 +193,13 @@ def _ended(case: Case, end: WorkerEnd) -> Observation:
 
 @dataclass(frozen=True)
 class PlayedOrder:
-    """One order of the engine, and what became of it."""
+    """An order of the engine that was played on a class, and its judged case."""
 
     order: Order
     judged: JudgedCase
 
 
-def judge_class(audited: AuditedClass, worker: SourceWorker) -> Standing:
+def judge_class(audited: AuditedClass, worker: SourceWorker) -> ClassVerdicts:
     """Judge a class by the audit traces on its methods, and by the engine's orders on the class itself.
 
     A class without methods is judged by the orders alone.  Each broken rule is given
@@ -212,16 +216,16 @@ def judge_class(audited: AuditedClass, worker: SourceWorker) -> Standing:
     traces = LIVE_TRACES if audited.argument else None
     alone = _play(audited, worker, "methods", traces) if audited.ways.methods else []
     played = play_orders(audited, worker)
-    in_order = [one.judged for one in played]
+    in_order = [order.judged for order in played]
     cases = [*alone, *in_order]
-    standing = sum_up_regimes(cases, source.label, audited.model_class, known)
+    verdicts = sum_up_regimes(cases, source.label, audited.model_class, known)
     if audited.ways.methods and audited.ways.forward:
-        standing = beside_each_other(standing, alone, in_order)
-    standing = explain_limits(standing, audited, engine_of(source).cannot_ask)
-    rows = tuple(_with_reach(row, audited, worker, played) for row in standing.rows)
+        verdicts = beside_each_other(verdicts, alone, in_order)
+    verdicts = explain_limits(verdicts, audited, engine_of(source).cannot_ask)
+    rows = tuple(_with_reach(row, audited, worker, played) for row in verdicts.rows)
     rows = (*judge_compiled(audited, worker, known), *rows, *_shared_rows(audited, worker, known))
     same = same_without_graphs(cases, _broken_by_graphs(rows), partial(_play_once_more, audited, worker))
-    return replace(standing, rows=rows, effects={**standing.effects, **same})
+    return replace(verdicts, rows=rows, effects={**verdicts.effects, **same})
 
 
 COMPILED_TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16; forward 1")
@@ -242,8 +246,8 @@ def judge_compiled(audited: AuditedClass, worker: SourceWorker, known: Mapping[R
         judged = unjudged_case(planned, audited.ways.uncompiled)
     else:
         (judged,) = worker.judge([planned], audited.model_class, "compiled")
-    standing = sum_up([judged], worker.source.label, audited.model_class, known, rules=[Rule.R0])
-    (row,) = standing.rows
+    verdicts = sum_up([judged], worker.source.label, audited.model_class, known, rules=[Rule.R0])
+    (row,) = verdicts.rows
     if not audited.ways.compiled:
         return [replace(row, verdict=Verdict.SKIP, value=None, detail=audited.ways.uncompiled, expected=None)]
     if row.verdict not in BROKEN:
@@ -300,7 +304,7 @@ def reach_in(
     more than to call the methods.
     """
     source = worker.source
-    orders = [one.order for one in played if rule in one.judged.broken]
+    orders = [each.order for each in played if rule in each.judged.broken]
     reach = reach_of(orders, source.version)
     if reach != LATENT:
         return reach, evidence_of(orders, source.version)
@@ -334,15 +338,15 @@ def _with_reach(row: Row, audited: AuditedClass, worker: SourceWorker, played: S
     if row.verdict not in BROKEN:
         return row
     # An order of the other regime does not lead to this fault.
-    mine = [one for one in played if one.judged.case.regime is row.regime]
-    reach, evidence = reach_in(row.rule, audited, worker, mine)
+    of_regime = [order for order in played if order.judged.case.regime is row.regime]
+    reach, evidence = reach_in(row.rule, audited, worker, of_regime)
     settings = audited.runner.replay_settings if audited.runner else ""
     if row.regime is Regime.CAPTURED and reach.startswith(FLAG) and settings:
         reach = f"{FLAG}{settings}"
     needed = engine_of(worker.source).needs.get(audited.model_class)
     if needed and reach == DEFAULT:
         reach = f"{FLAG}{needed}"
-    detail = f"{row.detail}{_tried(mine)}" if reach == UNKNOWN else row.detail
+    detail = f"{row.detail}{_tried(of_regime)}" if reach == UNKNOWN else row.detail
     return replace(row, reach=reach, evidence=evidence, detail=detail)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from deepstack_harness.audit.standing import Standing
+from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.catalogue.buffers import MUTANTS
 from deepstack_harness.catalogue.orders import Orders, deciding_functions, orders_of
 from deepstack_harness.catalogue.plans import Where, plan_audit
@@ -99,18 +99,18 @@ def failed_control(worker: CaseWorker) -> str | None:
         return f"the controls behind it could not be played: {error}"
 
 
-def unjudged(standing: Standing, why: str) -> Standing:
-    """Return a standing whose rows are ERROR: its worker measured wrongly."""
-    rows = (replace(row, verdict=Verdict.ERROR, value=None, detail=why) for row in standing.rows)
-    return replace(standing, rows=tuple(rows))
+def unjudged(verdicts: ClassVerdicts, why: str) -> ClassVerdicts:
+    """Return the verdicts with every row ERROR: the worker measured wrongly."""
+    rows = (replace(row, verdict=Verdict.ERROR, value=None, detail=why) for row in verdicts.rows)
+    return replace(verdicts, rows=tuple(rows))
 
 
 def _reference_fails(worker: CaseWorker) -> str | None:
-    judged = judge_plan(_plan(_RIGHT), worker)
-    wrong = sorted({rule for one in judged for rule in one.broken})
+    cases = judge_plan(_plan(_RIGHT), worker)
+    wrong = sorted({rule for judged in cases for rule in judged.broken})
     if wrong:
         return f"{_NOT_TRUSTED}: '{_RIGHT}', which keeps every rule, breaks {', '.join(wrong)} behind it"
-    if not all(one.observation.steps and not one.observation.ended for one in judged):
+    if not all(judged.observation.steps and not judged.observation.ended for judged in cases):
         return f"{_NOT_TRUSTED}: '{_RIGHT}' cannot be played behind it"
     return None
 
@@ -118,7 +118,7 @@ def _reference_fails(worker: CaseWorker) -> str | None:
 def _passes(name: str, worker: CaseWorker) -> str | None:
     rule = MUTANTS[name].rule
     for planned in _plan(name):
-        if any(rule in one.broken for one in judge_plan([planned], worker)):
+        if any(rule in judged.broken for judged in judge_plan([planned], worker)):
             return None
     return f"{_NOT_TRUSTED}: '{name}', which breaks {rule}, is not caught behind it"
 

@@ -57,15 +57,15 @@ def observe_range(channel: Channel, text: str) -> dict[str, object]:
     bound = bind_range(source)
     subject = SystemSubject(System.PLACEHOLDER_RANGES, source.label, RANGES_CLASS, source.package)
     seen = observe_ranges(subject, bound.make)
-    found: dict[str, object] = {"observation": seen, "where": f"{bound.filename}:{bound.line}"}
+    answer: dict[str, object] = {"observation": seen, "where": f"{bound.filename}:{bound.line}"}
     ours = OTHER_KIND.get(seen.kept_as)
     if ours is not None:  # a class whose answers are wrong has findings instead of a cost
         channel.phase(f"the cost of {RANGES_CLASS}")
         try:
-            found["costs"] = list(step_costs_of({"theirs": bound.make, ours: range_named(ours)}).values())
+            answer["costs"] = list(step_costs_of({"theirs": bound.make, ours: range_named(ours)}).values())
         except Exception as error:  # noqa: BLE001  # what a class raises is no bug of ours
-            found["not_measured"] = f"{type(error).__name__}: {error}"
-    return found
+            answer["not_measured"] = f"{type(error).__name__}: {error}"
+    return answer
 
 
 def observe_helpers(channel: Channel, text: str) -> None:

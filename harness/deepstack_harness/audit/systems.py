@@ -13,9 +13,9 @@ from typing import Protocol
 import msgspec
 from typing_extensions import TypeIs, override
 
+from deepstack_harness.audit.class_verdicts import ClassVerdicts, beside_known
 from deepstack_harness.audit.cut_systems import RANGES_CLASS, helper_file, range_file
 from deepstack_harness.audit.source_worker import SourceWorker, unjudged
-from deepstack_harness.audit.standing import Standing, beside_known
 from deepstack_harness.catalogue.incidents import Incident, catalogue
 from deepstack_harness.catalogue.known import known_of
 from deepstack_harness.catalogue.registry import SYSTEMS, SYSTEMS_OF_SOURCES
@@ -51,7 +51,7 @@ from deepstack_harness.workers.remote import Remote
 
 @dataclass(frozen=True)
 class JudgedSubject(RuleVerdicts):
-    """One subject of an incident, judged: a row for each rule, and the rules that it must break.
+    """A subject of an incident with its verdicts: a row for each rule, and the rules that it must break.
 
     `must_break` is None where no catalogue says so (a user's source).  `figures` are further
     measurements, in words: ratios, counts.  `where` is the file and line that was judged, of a source.
@@ -101,8 +101,8 @@ def system_of(incident: Incident) -> SystemAuditor:
     return SYSTEMS.load(incident.system, _makes_auditors, "a class of the protocol SystemAuditor")()
 
 
-def _makes_auditors(found: object) -> TypeIs[Callable[[], SystemAuditor]]:
-    return isinstance(found, type)
+def _makes_auditors(named: object) -> TypeIs[Callable[[], SystemAuditor]]:
+    return isinstance(named, type)
 
 
 def must_break(incident: Incident, variant: str) -> frozenset[Rule]:
@@ -119,19 +119,21 @@ class SourceSystems:
     refusals: tuple[str, ...]
 
     @property
-    def standings(self) -> list[Standing]:
+    def subjects(self) -> list[ClassVerdicts]:
         """The subjects, in the form in which the audit sums up classes."""
-        return [Standing(self.label, one.subject, one.rows) for one in self.judged]
+        return [ClassVerdicts(self.label, subject.subject, subject.rows) for subject in self.judged]
 
     def unjudged(self, why: str) -> "SourceSystems":
         """Return the same subjects with every rule ERROR: their worker measured wrongly."""
-        found = zip(self.judged, self.standings, strict=True)
-        judged = (replace(one, rows=unjudged(standing, why).rows) for one, standing in found)
-        return replace(self, judged=tuple(judged))
+        subjects = (
+            replace(subject, rows=unjudged(verdicts, why).rows)
+            for subject, verdicts in zip(self.judged, self.subjects, strict=True)
+        )
+        return replace(self, judged=tuple(subjects))
 
 
 def judge_systems(worker: SourceWorker) -> SourceSystems:
-    """Judge every system that sources have something of, with known failures told apart.
+    """Judge every system that sources have something of, beside its known failures.
 
     Raises `MachineError` where a file cannot be fetched.
     """
@@ -154,9 +156,12 @@ def _judge_system(incident: Incident, worker: SourceWorker) -> Iterator[JudgedSu
         yield replace(subject, rows=tuple(replace(row, incident=None) for row in subject.rows))
 
 
-def _beside_known(source: Source, found: Iterable[JudgedSubject]) -> list[JudgedSubject]:
+def _beside_known(source: Source, subjects: Iterable[JudgedSubject]) -> list[JudgedSubject]:
     known = partial(known_of, source.package, source.version)
-    return [replace(each, rows=tuple(beside_known(each.rows, known(each.subject)))) for each in found]
+    return [
+        replace(subject, rows=tuple(beside_known(subject.rows, known(subject.subject))))
+        for subject in subjects
+    ]
 
 
 class PlaceholderRanges:
@@ -181,12 +186,12 @@ class PlaceholderRanges:
         if isinstance(result, WorkerEnd):
             yield _ended(incident, System.PLACEHOLDER_RANGES, RANGES_CLASS, Rule.R12, worker, result)
             return
-        found = value_of(result, f"questions to {RANGES_CLASS}")
-        seen = found.observation
+        answer = value_of(result, f"questions to {RANGES_CLASS}")
+        seen = answer.observation
         row = _system_row(incident, seen.subject, ranges.judge_ranges(seen), seen.torch)
-        cost = _compared(*found.costs) if found.costs else ""
-        refused = f"cost not measured: {found.not_measured}" if found.not_measured else ""
-        yield JudgedSubject(RANGES_CLASS, None, (row,), _joined(_kept(seen), cost, refused), found.where)
+        cost = _compared(*answer.costs) if answer.costs else ""
+        refused = f"cost not measured: {answer.not_measured}" if answer.not_measured else ""
+        yield JudgedSubject(RANGES_CLASS, None, (row,), _joined(_kept(seen), cost, refused), answer.where)
 
 
 class DualStreams:
@@ -208,10 +213,10 @@ class DualStreams:
         helper_file(worker.source)
         result = worker.call(_OBSERVE_HELPERS, {"text": worker.text})
         for fact in result.facts:
-            found = msgspec.convert(fact, ObservedHelper)
-            seen = found.observation
+            helper = msgspec.convert(fact, ObservedHelper)
+            seen = helper.observation
             row = _system_row(incident, seen.subject, ordering.judge_ordering(seen), seen.torch)
-            yield JudgedSubject(seen.subject.model_class or "", None, (row,), _played(seen), found.where)
+            yield JudgedSubject(seen.subject.model_class or "", None, (row,), _played(seen), helper.where)
         if isinstance(result, WorkerEnd):
             yield _ended(incident, System.DUAL_STREAM, result.phase, Rule.R13, worker, result)
         else:
@@ -247,11 +252,11 @@ def _ended(
     return JudgedSubject(name, None, (_system_row(incident, subject, error(rule, end.sentence), ""),))
 
 
-def _system_row(incident: Incident, subject: SystemSubject, said: Judgement, torch: str) -> Row:
+def _system_row(incident: Incident, subject: SystemSubject, judgement: Judgement, torch: str) -> Row:
     return Row(
         incident=incident.id, system=subject.system, engine=subject.engine, model_class=subject.model_class,
         revision=subject.variant, source=subject.source, torch=torch,
-        **replace(said, effect=effect_of(said)).columns,
+        **replace(judgement, effect=effect_of(judgement)).columns,
     )  # fmt: skip
 
 
@@ -268,8 +273,8 @@ def _compared(own: SchedulingCost, other: SchedulingCost) -> str:
 
 
 def _played(seen: OrderingObservation) -> str:
-    counts = ", ".join(f"{one.layers} -> {one.distinct}" for one in seen.subgraphs)
-    times = ", ".join(f"{one.seconds:.2f}" for one in seen.subgraphs)
+    counts = ", ".join(f"{count.layers} -> {count.distinct}" for count in seen.subgraphs)
+    times = ", ".join(f"{count.seconds:.2f}" for count in seen.subgraphs)
     orders = sum(recording.orders for recording in seen.recordings)
     return _joined(
         f"{plural(orders, 'order')} played",
@@ -298,10 +303,10 @@ class Kernels:
     def ours(self, incident: Incident) -> Iterator[JudgedSubject]:
         """Judge every variant; one child measures all."""
         subjects = [_variant(name) for name in incident.revisions]
-        for name, subject, (said, seen) in zip(
-            incident.revisions, subjects, _judge_kernel_variant(subjects), strict=True
+        for name, subject, (judgement, seen) in zip(
+            incident.revisions, subjects, _judge_kernel_variants(subjects), strict=True
         ):
-            row = _kernel_row(incident, name, subject, said, seen)
+            row = _kernel_row(incident, name, subject, judgement, seen)
             yield JudgedSubject(name, must_break(incident, name), (row,), _figures(seen) if seen else "")
 
     def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
@@ -318,12 +323,12 @@ def _variant(name: str) -> Subject:
     return VARIANTS[name]
 
 
-def _judge_kernel_variant(subjects: Sequence[Subject]) -> list[tuple[Judgement, Measurement | None]]:
+def _judge_kernel_variants(subjects: Sequence[Subject]) -> list[tuple[Judgement, Measurement | None]]:
     try:
-        found = measure(subjects)
+        measurements = measure(subjects)
     except NotMeasured as why:
         return [(error(Rule.R10, str(why)), None) for _ in subjects]
-    return [(kernels.judge_kernels(seen.calls, seen.subject.tokens), seen) for seen in found]
+    return [(kernels.judge_kernels(seen.calls, seen.subject.tokens), seen) for seen in measurements]
 
 
 def _figures(seen: Measurement) -> str:
@@ -335,12 +340,12 @@ def _figures(seen: Measurement) -> str:
 
 
 def _kernel_row(
-    incident: Incident, name: str, subject: Subject, said: Judgement, seen: Measurement | None
+    incident: Incident, name: str, subject: Subject, judgement: Judgement, seen: Measurement | None
 ) -> Row:
     arm = ArmSpec.parse(subject.arm)
     return Row(
         incident=incident.id, system=incident.system, family=seen.family if seen else subject.family,
         revision=name, arm=arm.name, guard_policy=arm.guards, shape_policy=arm.shapes, backend=arm.backend,
         capture=arm.capture, dtype=subject.dtype, torch=seen.torch if seen else "",
-        **replace(said, effect=effect_of(said)).columns,
+        **replace(judgement, effect=effect_of(judgement)).columns,
     )  # fmt: skip

@@ -96,10 +96,10 @@ _PLACE = re.compile(r"(?P<file>.+?)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?")
 def sarif_text(audited: Sequence[AuditedSource], base: Collection[FindingKey] | None) -> str:
     """Return one run with a result per broken rule; `base` has the findings that are not new."""
     rows = [
-        (row, one.references.get((row.model_class or row.revision, row.rule), ""))
-        for one in audited
-        for standing in one.standings
-        for row in standing.rows
+        (row, source.references.get((row.model_class or row.revision, row.rule), ""))
+        for source in audited
+        for verdicts in source.subjects
+        for row in verdicts.rows
     ]
     broken = [(row, reference) for row, reference in rows if row.verdict in BROKEN]
     used = [rule for rule in Rule if any(row.rule is rule for row, _ in broken)]
@@ -257,8 +257,8 @@ def run(args: Namespace, output: Output) -> ExitCode:
         for note in notes:
             output.line(note)
         raise
-    standings = [standing for one in audited for standing in one.standings]
-    result = judge_gate(standings, _gate(args), base, [one.account for one in audited])
+    subjects = [verdicts for source in audited for verdicts in source.subjects]
+    result = judge_gate(subjects, _gate(args), base, [source.account for source in audited])
     _show(args, audited, output, result, notes)
     _close(args, output, audited, result, base)
     return ExitCode.HOLDS if result.holds else ExitCode.BROKEN
@@ -276,9 +276,9 @@ def _one_release(text: str, notes: list[str]) -> str:
     package = named_package(text)
     if package is None:
         return text
-    found = newest_release(package)
-    notes.append(f"'{text}' is the newest release that pip would install: {found}")
-    return found
+    release = newest_release(package)
+    notes.append(f"'{text}' is the newest release that pip would install: {release}")
+    return release
 
 
 def _show(
@@ -293,24 +293,24 @@ def _show(
         AuditTable,
         show_account,
         show_answer,
-        show_beside,
         show_engine_rules,
     )
+    from deepstack_harness.cli.system_table import show_systems
 
     show_answer(output, audited, result, args.base)
     for note in notes:
         output.line(note)
     table = AuditTable(output)
-    for one in audited:
-        for reason in one.live_alone:
-            table.refuse(one.label, "graphs", reason)
-    standings = [standing for one in audited for standing in one.classes]
-    table.show_findings(standings, latent=args.all)
+    for source in audited:
+        for reason in source.live_alone:
+            table.refuse(source.label, "graphs", reason)
+    classes = [verdicts for source in audited for verdicts in source.classes]
+    table.show_findings(classes, latent=args.all)
     show_account(output, audited, places=args.all)
-    table.show(standings)
-    show_beside(output, [one.beside for one in audited])
+    table.show(classes)
+    show_systems(output, [source.systems for source in audited])
     show_engine_rules(output, audited)
-    table.close([standing for one in audited for standing in one.standings])
+    table.close([verdicts for source in audited for verdicts in source.subjects])
 
 
 def _close(
@@ -337,4 +337,4 @@ def _base(text: str, sources: list[str], say: Callable[[str], None]) -> frozense
     from deepstack_harness.audit.audited_source import audit_source, base_of
 
     with base_of(text, sources) as base:
-        return keys_of(audit_source(base, say, may_lack_classes=True).standings)
+        return keys_of(audit_source(base, say, may_lack_classes=True).subjects)

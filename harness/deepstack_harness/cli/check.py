@@ -16,7 +16,7 @@ from deepstack_harness.contract.verdicts import Row, Verdict, worst
 from deepstack_harness.errors import ExitCode
 
 if TYPE_CHECKING:
-    from deepstack_harness.audit.standing import Standings
+    from deepstack_harness.audit.class_verdicts import RegimeVerdicts
     from deepstack_harness.contract.case import PlannedCase
     from deepstack_harness.contract.oracles.judge import JudgedCase
     from deepstack_harness.play.case_worker import CaseWorker
@@ -60,32 +60,32 @@ def run(args: Namespace, output: Output) -> ExitCode:
     from deepstack_harness.models.family import parse_device
 
     parse_device(args.device)
-    standings, advised = _judge(args)
-    for standing in standings.of.values():
-        for row in standing.rows:
+    regimes, advised = _judge(args)
+    for verdicts in regimes.of.values():
+        for row in verdicts.rows:
             output.record(row)
-    show_regimes(output, standings)
-    show_advice(output, standings, advised)
-    good = not any(standing.broken | standing.unjudged for standing in standings.chosen(args.regime))
-    kept: frozenset[Rule] = frozenset().union(*(standing.kept for standing in standings.of.values()))
-    wrong = "; ".join(_wrong_in_words(standings))
+    show_regimes(output, regimes)
+    show_advice(output, regimes, advised)
+    good = not any(verdicts.broken | verdicts.unjudged for verdicts in regimes.chosen(args.regime))
+    kept: frozenset[Rule] = frozenset().union(*(verdicts.kept for verdicts in regimes.of.values()))
+    wrong = "; ".join(_wrong_in_words(regimes))
     output.verdict(f"{args.target}: {wrong or f'keeps {names_of(kept)}'}", good=good)
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
-def _wrong_in_words(standings: Standings) -> Iterator[str]:
+def _wrong_in_words(regimes: RegimeVerdicts) -> Iterator[str]:
     """Iterate over the regimes in which a rule is broken, or could not be judged."""
-    for regime, standing in standings.of.items():
-        if standing.broken:
-            yield f"{regime} use breaks {names_of(standing.broken)}"
-        if standing.unjudged:
-            yield f"{names_of(standing.unjudged)} of {regime} use could not be judged"
+    for regime, verdicts in regimes.of.items():
+        if verdicts.broken:
+            yield f"{regime} use breaks {names_of(verdicts.broken)}"
+        if verdicts.unjudged:
+            yield f"{names_of(verdicts.unjudged)} of {regime} use could not be judged"
 
 
-def _judge(args: Namespace) -> tuple[Standings, list[JudgedCase]]:
+def _judge(args: Namespace) -> tuple[RegimeVerdicts, list[JudgedCase]]:
     """Play the traces in a worker; return where the class stands, and the cases that are advisory."""
+    from deepstack_harness.audit.class_verdicts import sum_up_each_regime
     from deepstack_harness.audit.source_worker import judge_plan
-    from deepstack_harness.audit.standing import stand_in_regimes
     from deepstack_harness.catalogue.traces import ADVISORY_TRACES, thorough_traces
     from deepstack_harness.play.case_worker import LOAD, CaseWorker
     from deepstack_harness.workers.outcomes import value_of
@@ -96,9 +96,9 @@ def _judge(args: Namespace) -> tuple[Standings, list[JudgedCase]]:
     with CaseWorker(CONTRACT_LIMITS, sandbox=profile_for(args.device)) as worker:
         name = value_of(worker.call(LOAD, {"target": args.target}), f"loading {args.target}")
         cases = judge_plan(plan, worker)
-        standings = stand_in_regimes(cases, args.target, name, partial(_judge_once_more, worker))
+        regimes = sum_up_each_regime(cases, args.target, name, partial(_judge_once_more, worker))
         advised = [] if worker.ends else judge_plan(plan_check(where, buffer, ADVISORY_TRACES), worker)
-    return standings, advised
+    return regimes, advised
 
 
 def _judge_once_more(worker: CaseWorker, planned: PlannedCase) -> JudgedCase | None:
@@ -111,19 +111,19 @@ def _judge_once_more(worker: CaseWorker, planned: PlannedCase) -> JudgedCase | N
 _COLUMNS = [Column(3), Column(9), Column(10), Column(10), Column(0)]
 
 
-def show_regimes(output: Output, standings: Standings) -> None:
+def show_regimes(output: Output, regimes: RegimeVerdicts) -> None:
     """Print a line per rule with its verdict in each regime, then every broken rule in full."""
-    from deepstack_harness.audit.standing import RULES, WHO_IS_CAPTURED
+    from deepstack_harness.audit.class_verdicts import RULES, WHO_IS_CAPTURED
     from deepstack_harness.cli.audit_table import figure_of
 
-    output.row(_COLUMNS, ["", "", *(str(regime) for regime in standings.of), ""], "dim")
+    output.row(_COLUMNS, ["", "", *(str(regime) for regime in regimes.of), ""], "dim")
     for rule in RULES:
-        rows = [_deciding_row(standings, regime, rule) for regime in standings.of]
+        rows = [_deciding_row(regimes, regime, rule) for regime in regimes.of]
         verdict = worst(row.verdict for row in rows)
         why = rows[0].detail if verdict is Verdict.SKIP else ""
         output.row(_COLUMNS, [rule, rule.word, *(row.verdict.word for row in rows), why], verdict.style)
-    rows = [row for standing in standings.of.values() for row in standing.rows]
-    findings = [*standings.findings, *((row, ()) for row in rows if row.verdict is Verdict.ERROR)]
+    rows = [row for verdicts in regimes.of.values() for row in verdicts.rows]
+    findings = [*regimes.findings, *((row, ()) for row in rows if row.verdict is Verdict.ERROR)]
     for rule in sorted({row.rule for row, _ in findings}, key=list(Rule).index):
         output.line()
         output.line(quoted(rule), "bold")
@@ -136,14 +136,14 @@ def show_regimes(output: Output, standings: Standings) -> None:
     if findings:
         output.line()
         output.line(WHERE)
-    captured = standings.of.get(Regime.CAPTURED)
+    captured = regimes.of.get(Regime.CAPTURED)
     if captured and captured.broken:
         output.line(f"captured: {WHO_IS_CAPTURED}")
 
 
-def show_advice(output: Output, standings: Standings, cases: Iterable[JudgedCase]) -> None:
+def show_advice(output: Output, regimes: RegimeVerdicts, cases: Iterable[JudgedCase]) -> None:
     """Print what became of counts that are no Python int; no rule is about them, and no row has them."""
-    known = {rule for standing in standings.of.values() for rule in standing.broken}
+    known = {rule for verdicts in regimes.of.values() for rule in verdicts.broken}
     details = [
         f"  {judgement.detail}"
         for judged in cases
@@ -157,5 +157,5 @@ def show_advice(output: Output, standings: Standings, cases: Iterable[JudgedCase
             output.line(text)
 
 
-def _deciding_row(standings: Standings, regime: Regime, rule: Rule) -> Row:
-    return next(row for row in standings.of[regime].rows if row.rule is rule)
+def _deciding_row(regimes: RegimeVerdicts, regime: Regime, rule: Rule) -> Row:
+    return next(row for row in regimes.of[regime].rows if row.rule is rule)

@@ -191,7 +191,7 @@ def _judge_variants(incident: Incident, output: Output) -> bool:
     import torch
 
     from deepstack_harness.audit.systems import system_of
-    from deepstack_harness.cli.audit_table import SystemTable
+    from deepstack_harness.cli.system_table import SystemTable
 
     torch.set_num_threads(1)
     table = SystemTable(output, incident, max(map(len, incident.revisions)))
@@ -206,7 +206,7 @@ def _judge_variants(incident: Incident, output: Output) -> bool:
 def _judge_source(incident: Incident, text: str, output: Output) -> bool:
     from deepstack_harness.audit.source_worker import SourceWorker
     from deepstack_harness.audit.systems import system_of
-    from deepstack_harness.cli.audit_table import SystemTable
+    from deepstack_harness.cli.system_table import SystemTable
 
     source = open_source(text)
     if not engine_of(source).systems:

@@ -15,17 +15,17 @@ import msgspec
 import pytest
 import torch
 
-from deepstack_harness.audit.source_worker import judge_plan
-from deepstack_harness.audit.standing import (
+from deepstack_harness.audit.class_verdicts import (
     BOTH,
     CHOICES,
     RULES,
     WHO_IS_CAPTURED,
-    Standing,
+    ClassVerdicts,
     by_cause,
     only,
     sum_up,
 )
+from deepstack_harness.audit.source_worker import judge_plan
 from deepstack_harness.catalogue.plans import Where, check_traces, plan_check
 from deepstack_harness.cli.audit_table import figure_of
 from deepstack_harness.compile.graph_counts import GraphCounter
@@ -153,7 +153,7 @@ class DeepstackContract(Fixture):
         dtype: str = "float32",
         device: str | None = None,
         regime: str | None = None,
-    ) -> Standing:
+    ) -> ClassVerdicts:
         """Fail with the rules that `make`'s buffers break, each with the shortest trace that shows it.
 
         `make(capacity, hidden, levels, *, dtype, device)` is a class or a function.  Without
@@ -181,14 +181,14 @@ class DeepstackContract(Fixture):
                 stored = tuple(judgement for judgement in judged.judgements if judgement.rule in wanted)
                 self.store(replace(judged, judgements=stored))
             name = name_of(make)
-            standing = sum_up(cases, name, name.rpartition(":")[2], rules=RULES)
-        wrong = [*_complaints(standing, wanted, named=rules is not None), *_never_read(cases)]
+            verdicts = sum_up(cases, name, name.rpartition(":")[2], rules=RULES)
+        wrong = [*_complaints(verdicts, wanted, named=rules is not None), *_never_read(cases)]
         if wrong:
-            captured = any(row.regime == "captured" and row.verdict is Verdict.FAIL for row in standing.rows)
+            captured = any(row.regime == "captured" and row.verdict is Verdict.FAIL for row in verdicts.rows)
             wrong += [f"  captured: {WHO_IS_CAPTURED}"] if captured else []
             title = f"{name_of(make)} does not keep the contract"
             pytest.fail("\n".join([title, *wrong, f"  {WHERE}"]), pytrace=False)
-        return standing
+        return verdicts
 
 
 def _regime(regime: str | None, traces: Sequence[str | Trace] | None) -> str:
@@ -215,9 +215,9 @@ def _judge_in_worker(plan: Sequence[PlannedCase], target: str) -> list[JudgedCas
         return judge_plan(plan, worker)
 
 
-def _complaints(standing: Standing, wanted: Sequence[Rule], *, named: bool) -> Iterator[str]:
-    rows = [row for row in standing.rows if row.rule in wanted]
-    for row, also in by_cause(rows, standing.effects):
+def _complaints(verdicts: ClassVerdicts, wanted: Sequence[Rule], *, named: bool) -> Iterator[str]:
+    rows = [row for row in verdicts.rows if row.rule in wanted]
+    for row, also in by_cause(rows, verdicts.effects):
         yield f"  broken: {row_in_words(row)}"
         yield f"    {quoted(row.rule)}"
         yield from (f"    also {row_in_words(effect)}" for effect in also)

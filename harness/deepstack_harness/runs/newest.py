@@ -40,7 +40,7 @@ class AuditedPackage(msgspec.Struct, frozen=True):
 
 def record_of(audited: AuditedSource) -> AuditedPackage:
     """Return the record of an audit."""
-    broken = tuple(sorted(keys_of(audited.standings)))
+    broken = tuple(sorted(keys_of(audited.subjects)))
     return AuditedPackage(audited.label, dict(audited.places), broken, SCHEMA_VERSION)
 
 
@@ -163,7 +163,7 @@ class NewestReleases:
             self.lost += no_longer_driven(before[package.name], now, reasons)
 
     def _write_rows(self, audited: AuditedSource) -> None:
-        rows = [row for judged in audited.standings for row in judged.rows]
+        rows = [row for judged in audited.subjects for row in judged.rows]
         self.unexpected += sum(row.verdict in UNEXPECTED for row in rows)
         self.unexpected += len(audited.account.failing) + len(audited.account.outdated)
         carriers = audited.account.rows(audited.label, audited.package)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.audit.written_standings import audited, row
+from cases.selftest.audit.written_verdicts import audited, row
 from cases.selftest.contract.oracles.written_observations import QUIET, RIGHT, answer, observed
 from cases.selftest.runs.report.written_runs import planned, write_run
 from deepstack_harness.audit.audited_source import Gate, judge_gate
-from deepstack_harness.audit.standing import Standing
+from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.cli import report as run_table
 from deepstack_harness.cli import repro_table
@@ -107,7 +107,7 @@ def test_what_no_night_wrote_is_refused_by_name(tmp_path: Path) -> None:
 )
 def test_a_gate_names_what_it_counted(gate: Gate, base: str | None, said: str, capsys: Capture) -> None:
     rows = [row(Rule.R1, Verdict.XFAIL, "default"), row(Rule.R3, Verdict.FAIL, "latent")]
-    found = judge_gate(audited(*rows).standings, gate, None if base is None else frozenset())
+    found = judge_gate(audited(*rows).subjects, gate, None if base is None else frozenset())
     show_gate(Output(None, quiet=False), found, base)
     head, *lines, _ = capsys.readouterr().out.splitlines()
     assert head == said
@@ -251,7 +251,10 @@ def test_cases_without_steps_have_no_plot_of_graphs(tmp_path: Path) -> None:
 def test_the_classes_of_a_group_stand_in_a_line_for_each_source(capsys: Capture) -> None:
     broken = row(Rule.R3, Verdict.FAIL)
     AuditTable(Output(None, quiet=False)).show(
-        [Standing("vllm 0.22.1", "Qwen3VL", (broken,)), Standing("vllm 0.22.2", "Qwen3VL", (broken,))]
+        [
+            ClassVerdicts("vllm 0.22.1", "Qwen3VL", (broken,)),
+            ClassVerdicts("vllm 0.22.2", "Qwen3VL", (broken,)),
+        ]
     )
     head, first, other, *_ = capsys.readouterr().out.splitlines()
     assert head.split()[-1] == "classes"

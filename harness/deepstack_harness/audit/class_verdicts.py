@@ -1,9 +1,9 @@
-"""The standing of a class over a plan of cases: for each rule and regime the row that decides.
+"""The verdicts on a class after a plan of cases: for each rule and regime the row that decides.
 
-The regimes are judged apart.  A fault that breaks several rules is told once: one rule is an effect of
-another if it was never seen broken alone, that is, in each trace that breaks it the other one broke
-at an earlier step or at the same.  A rule that graphs show broken is an effect of the same rule in
-live use if the trace breaks it without graphs too.
+The regimes are judged apart.  A fault that breaks several rules is reported once: a rule is an effect of
+another rule if it was never seen broken alone, that is, if the other rule broke at an earlier step or at
+the same step of each trace that breaks it.  A rule that graphs show broken is an effect of the same rule
+in live use if the trace breaks it without graphs too.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from deepstack_harness.contract.verdicts import (
 Place = tuple[Regime, Rule]
 """A rule in one regime."""
 Effects = Mapping[Place, Place]
-"""Broken rules that are effects -> the broken rule that is told instead."""
+"""Broken rules that are effects -> the broken rule that is reported instead."""
 Replay = Callable[[PlannedCase], JudgedCase | None]
 """Plays and judges one more case; None where nothing can be played any more."""
 
@@ -42,36 +42,39 @@ def effects_in(cases: Iterable[JudgedCase]) -> dict[Place, Place]:
     """Return the broken rules that were never seen broken alone, each with the rule that explains it."""
     first: dict[Place, dict[str, int]] = {}
     for judged in cases:
-        for said in judged.judgements:
-            if said.verdict is Verdict.FAIL and said.steps and said.rule not in _NOT_OF_BUFFERS:
-                first.setdefault((judged.case.regime, said.rule), {})[judged.case.id] = said.steps[0]
+        for judgement in judged.judgements:
+            failed = judgement.verdict is Verdict.FAIL and judgement.rule not in _NOT_OF_BUFFERS
+            if failed and judgement.steps:
+                first.setdefault((judged.case.regime, judgement.rule), {})[judged.case.id] = judgement.steps[
+                    0
+                ]
     # Rows that a graph reads wrongly follow from storage that moved.
     order = [Rule.R6, *Rule]
     # A fault that shows in more traces explains one that shows in fewer, never the other way round.
     ranked = sorted(first, key=lambda place: (-len(first[place]), order.index(place[1])))
-    found: dict[Place, Place] = {}
+    effects: dict[Place, Place] = {}
     for number, effect in enumerate(ranked):
-        causes = (one for one in ranked[:number] if one not in found and one[0] is effect[0])
-        cause = next((one for one in causes if _explains(first[one], first[effect])), None)
+        causes = (place for place in ranked[:number] if place not in effects and place[0] is effect[0])
+        cause = next((place for place in causes if _explains(first[place], first[effect])), None)
         if cause is not None:
-            found[effect] = cause
-    return found
+            effects[effect] = cause
+    return effects
 
 
 def same_without_graphs(
     cases: Sequence[JudgedCase], broken: Mapping[Rule, str], play: Replay
 ) -> dict[Place, Place]:
     """Return rules broken under graphs (rule -> shortest trace) that the trace breaks without graphs too."""
-    found: dict[Place, Place] = {}
+    effects: dict[Place, Place] = {}
     if any(judged.observation.ended for judged in cases):
-        return found  # a class that ends its process, or hangs, is not called again
+        return effects  # a class that ends its process, or hangs, is not called again
     live = {rule for judged in cases if judged.case.regime is Regime.LIVE for rule in judged.broken}
     for judged in cases:
-        mine = {rule for rule, trace in broken.items() if trace == str(judged.case.trace)} & live
-        again = play(_without_graphs(judged.planned)) if mine else None
-        for rule in mine & (again.broken if again else frozenset()):
-            found[Regime.CAPTURED, rule] = (Regime.LIVE, rule)
-    return found
+        rules = {rule for rule, trace in broken.items() if trace == str(judged.case.trace)} & live
+        without_graphs = play(_without_graphs(judged.planned)) if rules else None
+        for rule in rules & (without_graphs.broken if without_graphs else frozenset()):
+            effects[Regime.CAPTURED, rule] = (Regime.LIVE, rule)
+    return effects
 
 
 def _explains(cause: Mapping[str, int], effect: Mapping[str, int]) -> bool:
@@ -97,9 +100,9 @@ Finding = tuple[Row, tuple[Row, ...]]
 
 
 def by_cause(rows: Iterable[Row], effects: Effects) -> list[Finding]:
-    """Return the broken rules that are told, in order, each with its effects.
+    """Return the broken rules to report, in order, each with its effects.
 
-    What nobody expected is told even if a known failure explains it.
+    An unexpected fault is reported even if a known failure explains it.
     """
     broken = {(row.regime, row.rule): row for row in rows if row.verdict in BROKEN}
     causes = {place: _cause_of(place, broken, effects) for place in broken}
@@ -111,7 +114,7 @@ def by_cause(rows: Iterable[Row], effects: Effects) -> list[Finding]:
 
 
 def _cause_of(place: Place, broken: Mapping[Place, Row], effects: Effects) -> Place:
-    """Follow effects to the row that is told."""
+    """Follow effects to the place of the row that is reported."""
     cause = effects.get(place, place)
     if (
         cause == place
@@ -123,11 +126,11 @@ def _cause_of(place: Place, broken: Mapping[Place, Row], effects: Effects) -> Pl
 
 
 @dataclass(frozen=True)
-class Standing(RuleVerdicts):
-    """One class of one source (or of a user): for every rule (and regime) the row that decides.
+class ClassVerdicts(RuleVerdicts):
+    """The verdicts on one class of a source, or of a user: for every rule and regime the row that decides.
 
-    That is the failing one with the shortest trace, else one that could not be
-    judged, else one that passed, else one that says why the rule does not apply.
+    That is the failing row with the shortest trace, else a row that could not be judged, else a row that
+    passed, else the row that says why the rule does not apply.
     """
 
     source: str
@@ -175,7 +178,7 @@ class Standing(RuleVerdicts):
 
     @property
     def signature(self) -> tuple[Row, ...]:
-        """The rows without names, files and lines: equal for two classes that stand alike."""
+        """The rows without names, files and lines: equal for two classes with the same verdicts."""
         return tuple(
             replace(
                 row, model_class=None, revision="", source=None, detail="", family="", case="", where=None
@@ -190,45 +193,44 @@ def sum_up(
     model_class: str,
     known: Mapping[Rule, str] | None = None,
     rules: Sequence[Rule] | None = None,
-) -> Standing:
-    """Return the standing of a class after these cases, of which there is at least one.
+) -> ClassVerdicts:
+    """Return the verdicts on a class after these cases, of which there is at least one.
 
-    `rules` are those to tell; by default all that methods alone say something about.
+    `rules` are those to report; by default all that methods alone say something about.
     """
     ended = any(judged.observation.ended and judged.broken for judged in cases)
     rows = [(_weight(judged, row, ended=ended), row) for judged in cases for row in judged.rows()]
-    # A fault that nobody knows is told before the known ones of its rule.
+    # An unknown fault decides before the known faults of its rule.
     rows = [((-1.0, weight[1]) if _is_new(row, known) else weight, row) for weight, row in rows]
     if rules is None:
-        rules = [said.rule for said in cases[0].judgements if said.rule not in _NOT_OF_METHODS]
+        judged_rules = (judgement.rule for judgement in cases[0].judgements)
+        rules = [rule for rule in judged_rules if rule not in _NOT_OF_METHODS]
     deciding = (_deciding(rule, rows) for rule in rules)
-    return Standing(source, model_class, tuple(beside_known(deciding, known)), effects_in(cases))
+    return ClassVerdicts(source, model_class, tuple(beside_known(deciding, known)), effects_in(cases))
 
 
 def sum_up_regimes(
     cases: Sequence[JudgedCase], source: str, model_class: str, known: Mapping[Rule, str] | None = None
-) -> Standing:
-    """Return the standing of a class with a row per rule and regime, rules in order, live use first."""
-    apart = [[judged for judged in cases if judged.case.regime is regime] for regime in Regime]
-    rows = [row for mine in apart if mine for row in sum_up(mine, source, model_class).rows]
+) -> ClassVerdicts:
+    """Return the verdicts on a class with a row per rule and regime, rules in order, live use first."""
+    by_regime = [[judged for judged in cases if judged.case.regime is regime] for regime in Regime]
+    rows = [row for part in by_regime if part for row in sum_up(part, source, model_class).rows]
     # What is known of a rule is known of either regime, so all of its rows have to be seen at once.
     rows = sorted(beside_known(rows, known), key=lambda row: list(Rule).index(row.rule))
-    return Standing(source, model_class, tuple(rows), effects_in(cases))
+    return ClassVerdicts(source, model_class, tuple(rows), effects_in(cases))
 
 
 def beside_each_other(
-    standing: Standing, alone: Sequence[JudgedCase], in_order: Sequence[JudgedCase]
-) -> Standing:
-    """Return the standing with what each way to drive the class says of a rule that the other one breaks.
+    verdicts: ClassVerdicts, alone: Sequence[JudgedCase], in_order: Sequence[JudgedCase]
+) -> ClassVerdicts:
+    """Return the verdicts with what each way to drive the class says of a rule that the other one breaks.
 
     `alone` are the cases that call the methods, `in_order` those of the class's own `embed_input_ids` and
     `forward`.
     """
-    ways = [_verdicts_of(alone), _verdicts_of(in_order)]
-    by_methods, by_forward = (
-        {place for place, verdicts in way.items() if Verdict.FAIL in verdicts} for way in ways
-    )
-    kept = [{place for place, verdicts in way.items() if verdicts <= _KEEPS} for way in ways]
+    ways = [_seen_verdicts(alone), _seen_verdicts(in_order)]
+    by_methods, by_forward = ({place for place, seen in way.items() if Verdict.FAIL in seen} for way in ways)
+    kept = [{place for place, seen in way.items() if seen <= _KEEPS} for way in ways]
 
     def beside(row: Row) -> str:
         place = (row.regime, row.rule)
@@ -238,20 +240,20 @@ def beside_each_other(
             return f"{row.detail}; its own embed_input_ids and forward keep it in the engine's orders"
         return row.detail
 
-    rows = (replace(row, detail=beside(row)) if row.verdict in BROKEN else row for row in standing.rows)
-    return replace(standing, rows=tuple(rows), in_forward=frozenset(by_forward - by_methods))
+    rows = (replace(row, detail=beside(row)) if row.verdict in BROKEN else row for row in verdicts.rows)
+    return replace(verdicts, rows=tuple(rows), in_forward=frozenset(by_forward - by_methods))
 
 
 _KEEPS = frozenset({Verdict.PASS, Verdict.SKIP})
 
 
-def _verdicts_of(cases: Iterable[JudgedCase]) -> dict[Place, set[Verdict]]:
+def _seen_verdicts(cases: Iterable[JudgedCase]) -> dict[Place, set[Verdict]]:
     """Return the verdicts of every rule that was put to the test, by regime and rule."""
-    found: dict[Place, set[Verdict]] = {}
+    by_place: dict[Place, set[Verdict]] = {}
     for judged in cases:
-        for said in judged.judgements:
-            found.setdefault((judged.case.regime, said.rule), set()).add(said.verdict)
-    return {place: verdicts for place, verdicts in found.items() if verdicts != {Verdict.SKIP}}
+        for judgement in judged.judgements:
+            by_place.setdefault((judged.case.regime, judgement.rule), set()).add(judgement.verdict)
+    return {place: seen for place, seen in by_place.items() if seen != {Verdict.SKIP}}
 
 
 def beside_known(rows: Iterable[Row], known: Mapping[Rule, str] | None) -> list[Row]:
@@ -293,8 +295,8 @@ def _is_new(row: Row, known: Mapping[Rule, str] | None) -> bool:
 
 def _deciding(rule: Rule, rows: Iterable[tuple[tuple[float, int], Row]]) -> Row:
     """Return the worst row of a rule; of equals that of the shortest trace, then the first in the plan."""
-    mine = ((weight, row) for weight, row in rows if row.rule is rule)
-    _, row = min(mine, key=lambda pair: pair[0])
+    of_rule = ((weight, row) for weight, row in rows if row.rule is rule)
+    _, row = min(of_rule, key=lambda pair: pair[0])
     return row
 
 
@@ -327,30 +329,30 @@ WHO_IS_CAPTURED = (
 
 
 @dataclass(frozen=True)
-class Standings:
-    """Standing of every rule in each regime that was played.
+class RegimeVerdicts:
+    """The verdicts on one class in each regime that was played.
 
     `same_live` are rules that are broken under graphs, and by the same trace without graphs too.
     """
 
-    of: Mapping[Regime, Standing]
+    of: Mapping[Regime, ClassVerdicts]
     same_live: Effects = field(default_factory=dict)
 
     @property
     def findings(self) -> list[Finding]:
         """Each cause once, over both regimes: its row, and the rows of what it explains."""
-        rows = [row for standing in self.of.values() for row in standing.rows]
-        within = {place: cause for standing in self.of.values() for place, cause in standing.effects.items()}
+        rows = [row for verdicts in self.of.values() for row in verdicts.rows]
+        within = {place: cause for verdicts in self.of.values() for place, cause in verdicts.effects.items()}
         return by_cause(rows, {**within, **self.same_live})
 
-    def chosen(self, regime: str) -> list[Standing]:
-        """Return the standings that decide for `live`, `captured` or `both`."""
-        return [standing for one, standing in self.of.items() if regime in (BOTH, one)]
+    def chosen(self, regime: str) -> list[ClassVerdicts]:
+        """Return the verdicts of the regimes that `live`, `captured` or `both` names."""
+        return [verdicts for each, verdicts in self.of.items() if regime in (BOTH, each)]
 
 
 def regimes_of(regime: str) -> Collection[Regime]:
     """Return the regimes that a choice names."""
-    return [one for one in Regime if one and regime in (BOTH, one)]
+    return [each for each in Regime if each and regime in (BOTH, each)]
 
 
 def only(plan: Iterable[PlannedCase], regime: str) -> list[PlannedCase]:
@@ -358,16 +360,18 @@ def only(plan: Iterable[PlannedCase], regime: str) -> list[PlannedCase]:
     return [planned for planned in plan if planned.case.regime in regimes_of(regime)]
 
 
-def stand_in_regimes(cases: Sequence[JudgedCase], source: str, model_class: str, replay: Replay) -> Standings:
+def sum_up_each_regime(
+    cases: Sequence[JudgedCase], source: str, model_class: str, replay: Replay
+) -> RegimeVerdicts:
     """Sum up the cases of each regime by themselves.
 
-    `replay` plays one more case, so that a fault that has nothing to do with graphs is told once.
+    `replay` plays one more case, so that a fault that has nothing to do with graphs is reported once.
     """
-    found = {}
+    by_regime = {}
     for regime in (Regime.LIVE, Regime.CAPTURED):
-        mine = [judged for judged in cases if judged.case.regime is regime]
-        if mine:
-            found[regime] = sum_up(mine, source, model_class, rules=RULES)
-    captured = found[Regime.CAPTURED].rows if Regime.CAPTURED in found else ()
+        part = [judged for judged in cases if judged.case.regime is regime]
+        if part:
+            by_regime[regime] = sum_up(part, source, model_class, rules=RULES)
+    captured = by_regime[Regime.CAPTURED].rows if Regime.CAPTURED in by_regime else ()
     broken = {row.rule: row.trace for row in captured if row.verdict in BROKEN}
-    return Standings(found, same_without_graphs(cases, broken, replay))
+    return RegimeVerdicts(by_regime, same_without_graphs(cases, broken, replay))

@@ -1,9 +1,9 @@
-"""Standings and classes written by hand: rows with a rule, a verdict and a reach."""
+"""Verdicts and classes written by hand: rows with a rule, a verdict and a reach."""
 
 from deepstack_harness.audit.account import Account
 from deepstack_harness.audit.audited_source import AuditedSource
+from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.audit.source_worker import AuditedClass
-from deepstack_harness.audit.standing import Standing
 from deepstack_harness.audit.systems import SourceSystems
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
@@ -36,11 +36,11 @@ def row(
     )  # fmt: skip
 
 
-def standing(*rows: Row) -> Standing:
-    return Standing("vllm 0.22.1", "Qwen3VL", rows)
+def class_verdicts(*rows: Row) -> ClassVerdicts:
+    return ClassVerdicts("vllm 0.22.1", "Qwen3VL", rows)
 
 
 def audited(*rows: Row) -> AuditedSource:
     references = {("Qwen3VL", Rule.R1): "vllm 43602", ("Qwen3VL", Rule.R8): "unreported"}
     beside = SourceSystems("vllm 0.22.1", (), ())
-    return AuditedSource("vllm 0.22.1", "vllm", (standing(*rows),), beside, Account(), references)
+    return AuditedSource("vllm 0.22.1", "vllm", (class_verdicts(*rows),), beside, Account(), references)
