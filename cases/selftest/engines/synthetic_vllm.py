@@ -1,4 +1,4 @@
-"""One small engine in the shape of vLLM, in three depths: its names of files and methods, none of its code.
+"""One small engine in the shape of vLLM, in four depths: its names of files and methods, none of its code.
 
 The texts are real files in `synthetic/`:
 
@@ -10,6 +10,7 @@ The texts are real files in `synthetic/`:
   forward, and takes the levels alone.  Both can be driven, and name helpers that lie in other files.
 - `running/`: a package `vllm` that is imported: an engine with a scheduler and a runner, and the decorator
   that compiles a model.
+- `compiling/`: a package `vllm` that is imported: what compiles, captures and caches, and finds plugins.
 """
 
 import ast
@@ -24,7 +25,8 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "synthetic"
 RUNNING = _FOLDER / "running"
-"""The folder of the package that is imported, for `sys.path`."""
+COMPILING = _FOLDER / "compiling"
+"""The folders of the packages that are imported, for `sys.path`."""
 
 MODELS = "vllm/model_executor/models"
 QWEN = f"{MODELS}/qwen3_vl.py"

@@ -178,6 +178,8 @@ def _report(watched: WatchedRun, output: Output) -> None:
             f"failed and decide: {len(watched.decisive) or 'none'}"
         )
     for process in watched.processes:
+        for text in process.engines.values():
+            output.line(f"process {process.pid} is {text}")
         if process.compiles and not process.ended:
             output.line(
                 f"process {process.pid} did not come to its end: its last counts are missing, its findings "

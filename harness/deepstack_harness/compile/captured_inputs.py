@@ -40,6 +40,8 @@ class CapturedCode:
     @classmethod
     def of(cls, code: object, name: str = "") -> "CapturedCode":
         """Return what is captured where `code` is called: a function, a method, or an object to be called."""
+        if isinstance(code, cls):
+            return code
         owner = getattr(code, "__self__", None)
         function = getattr(code, "__func__", code)
         if not inspect.isroutine(code):  # an object; of a module, __call__ is torch's and forward its own

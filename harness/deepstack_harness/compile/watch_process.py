@@ -11,6 +11,7 @@ have not said that they are watched.
 """
 
 import atexit
+import importlib
 import importlib.abc
 import importlib.machinery
 import json
@@ -18,7 +19,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +47,16 @@ except Exception as error:
     print("deepstack-harness: this process is not watched:", error, file=sys.stderr)
 finally:
     sys.path.remove({packages!r})
+sys.path.append(os.path.join(_own, "plugins"))
 """
+# Where an engine looks for its plugins, also in an environment that the harness is not installed in.
+_PLUGINS = {
+    "METADATA": "Metadata-Version: 2.1\nName: deepstack-harness-watch\nVersion: 1\n",
+    "entry_points.txt": "[vllm.general_plugins]\n"
+    "deepstack_harness = deepstack_harness.engines.live.watch_plugin:watch_vllm\n",
+}
+_ENGINES = ("vllm",)
+"""Engines that a plugin of ours watches: each has a module `plugins`."""
 
 
 @dataclass
@@ -64,6 +74,8 @@ class WatchedProcess:
     ended: bool = False
     problems: list[str] = field(default_factory=list)
     regions: dict[int, dict[str, Any]] = field(default_factory=dict)
+    engines: dict[str, str] = field(default_factory=dict)
+    """Engines that run in it, each with a sentence on how it is watched."""
 
 
 def start_in_children(
@@ -77,6 +89,10 @@ def start_in_children(
     site.mkdir(parents=True, exist_ok=True)
     packages = str(Path(__file__).resolve().parents[2])
     (site / "sitecustomize.py").write_text(_SITE.format(packages=packages), "utf-8")
+    plugins = site / "plugins" / "deepstack_harness_watch-1.dist-info"
+    plugins.mkdir(parents=True, exist_ok=True)
+    for name, text in _PLUGINS.items():
+        (plugins / name).write_text(text, "utf-8")
     paths = [str(site), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     variables = {"PYTHONPATH": os.pathsep.join(paths), FOLDER: str(folder), RESTORED: json.dumps([*restored])}
     return {**environment, **variables}
@@ -88,6 +104,29 @@ def install() -> None:
         _say_hello()
         os.register_at_fork(after_in_child=_say_hello)
         sys.meta_path.insert(0, _AfterImport())
+
+
+def watch_engine(name: str, prepare: Callable[[], str]) -> None:
+    """Watch this process as one of an engine, from now on; for a plugin of it, as often as it is loaded.
+
+    `prepare` lets the engine tell what torch does not, and returns a sentence for the report. An exception
+    of it is told, and does not end the engine. Does nothing without FOLDER.
+    """
+    if not os.environ.get(FOLDER) or name in _LOADED:
+        return
+    _LOADED.add(name)
+    if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path) and not _OPEN:
+        install()  # no sitecustomize came to this process
+    importlib.import_module(_TRIGGER)
+    if not _OPEN:  # it was imported before
+        _start()
+    try:
+        _tell("engine", name=name, text=prepare())
+    except Exception as error:  # noqa: BLE001  # an engine runs on without a watch
+        report_problem(f"{name} is not wholly watched: {type(error).__name__}: {error}")
+
+
+_LOADED: set[str] = set()
 
 
 def report_problem(text: str) -> None:
@@ -142,6 +181,12 @@ def _start() -> None:
     def finish() -> None:
         for region in watched.regions:
             on_change(region, None)
+        for name in _ENGINES:
+            if f"{name}.plugins" in sys.modules and name not in _LOADED:
+                report_problem(
+                    f"{name} did not load the plugin 'deepstack_harness': graphs that are captured, or come "
+                    "from its cache, are not watched"
+                )
         _tell("end")
 
     def begin_in_child() -> None:
@@ -216,6 +261,8 @@ def _take(process: WatchedProcess, event: Mapping[str, Any]) -> None:
             process.regions.setdefault(event["number"], {}).update(event["facts"])
         case "compiles":
             process.compiles = True
+        case "engine":
+            process.engines[event["name"]] = event["text"]
         case "problem":
             process.problems.append(event["text"])
         case "end":

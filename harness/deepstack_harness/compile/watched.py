@@ -99,7 +99,8 @@ def _region(tree: GuardTree, traced: Locals, then: Mapping[str, InputFacts]) -> 
     inputs = {
         source: WatchedInput(source, facts) for source, facts in then.items() if _is_input(source, facts)
     }
-    return WatchedRegion(name, where, kept, dropped, inputs=inputs)
+    problem = "a graph that was loaded from a file: what was dropped is not saved" if tree.is_loaded else ""
+    return WatchedRegion(name, where, kept, dropped, problem=problem, inputs=inputs)
 
 
 class _Watch:

@@ -91,6 +91,8 @@ class GuardTree:
         self.code = code
         self.guards = tuple(guards)
         self._drops = not all(guard.kept for guard in guards)
+        self.is_loaded = False
+        """True for a graph that was loaded from a file: the guards that were dropped did not come with it."""
 
     @property
     def is_unguarded(self) -> bool:
@@ -286,9 +288,12 @@ def _patched() -> Iterator[None]:
         caller = frame.f_back.f_locals.get("self") if frame and frame.f_back else None
         region = copies.take(code, caller, graph.global_scope)
         tree = GuardTree(keeping.manager, keeping.inputs, code, keeping.guards, scope, region)
+        # Handed over where torch loads what was saved (`load_guard_manager`), and nowhere else.
+        tree.is_loaded = bound.arguments.get("runtime_global_scope") is not None
         traced = dict(graph.local_scope)
-        guards = [observer.guard(observer.on_graph(tree, traced)) for observer in _OBSERVERS]
-        callbacks[id(self.guard_manager)] = guards
+        guards = _IN_PLACE[code, id(traced.get("self"))] = callbacks[id(self.guard_manager)] = [
+            observer.guard(observer.on_graph(tree, traced)) for observer in _OBSERVERS
+        ]
         for guard in guards:
             self.guard_manager.root.add_epilogue_lambda_guard(guard, [OWN_GUARD], None)
         self.guard_manager.populate_diff_guard_manager()
@@ -305,9 +310,24 @@ def _patched() -> Iterator[None]:
     try:
         yield
     finally:
+        _IN_PLACE.clear()
         CheckFunctionManager.__init__ = build  # type: ignore[method-assign]
         AOTCompiledFunction.__call__ = call_saved  # type: ignore[method-assign]
         OutputGraph.call_user_compiler = call_backend  # type: ignore[method-assign]
+
+
+_IN_PLACE: dict[tuple[CodeType, int], list[Callable[[Locals], bool]]] = {}
+"""Our guards by the code that was compiled, and the id of the `self` that was traced."""
+
+
+def ask_in_place_of(code: CodeType, values: Locals) -> None:
+    """Ask the guards of a graph that is run by its bytecode, where Dynamo asks none.
+
+    vLLM puts the bytecode of a graph in place of `code`, that of the function which was compiled; `values`
+    are the arguments of the call.
+    """
+    for guard in _IN_PLACE.get((code, id(values.get("self"))), ()):
+        guard(values)
 
 
 def _keep_all(entries: Sequence[Any]) -> list[bool]:

@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -200,11 +200,13 @@ def _copied(values: Locals) -> tuple[dict[str, Any], set[int]]:
         _share(value, shared)
     clones = _Clones()
     memo: dict[int, Any] = dict(shared)
-    for tensor in _loose_tensors(values, set(shared)):
-        memo[id(tensor)] = clones.of(tensor)
     try:
+        for tensor in _loose_tensors(values, set(shared)):
+            memo[id(tensor)] = clones.of(tensor)
         return copy.deepcopy(dict(values), memo), clones.storages
-    except Exception as error:  # an object of the program that cannot be copied
+    except CannotRerun:
+        raise
+    except Exception as error:  # an object of the program that cannot be walked or copied
         raise CannotRerun(f"its inputs cannot be copied: {type(error).__name__}: {error}"[:200]) from error
 
 
@@ -217,14 +219,20 @@ def _share(value: object, shared: dict[int, Any]) -> None:
             shared[id(tensor)] = tensor
 
 
+_LEAVES = (str, bytes, int, float, type, CodeType, FunctionType, ModuleType)
+_MOST_OBJECTS = 20_000
+
+
 def _loose_tensors(value: object, known: set[int]) -> Iterator[Tensor]:
     """Yield the tensors in containers and in attributes of plain objects, each once."""
     seen, stack = set(known), [value]
     while stack:
         item = stack.pop()
-        if id(item) in seen or isinstance(item, str | bytes | int | float | type | CodeType | FunctionType):
+        if id(item) in seen or isinstance(item, _LEAVES):
             continue
         seen.add(id(item))
+        if len(seen) > _MOST_OBJECTS:  # an engine hangs on it: its configuration, caches and communicators
+            raise CannotRerun(f"its inputs lead to more than {_MOST_OBJECTS} objects")
         if isinstance(item, Tensor):
             yield item
         elif isinstance(item, Mapping):

@@ -1,0 +1,108 @@
+"""Watch a vLLM: the entry point `deepstack_harness` of its group `vllm.general_plugins`.
+
+vLLM calls `watch_vllm` in each of its processes before it loads a model. Without the variable of a watch it
+returns at once, and nothing is imported. Otherwise this process is watched from here on, and three things of
+vLLM are seen that a watch of torch alone does not see (read in 0.22.1 .. 0.33.0):
+
+- replays of CUDA graphs, by the wrappers that capture them (`compilation/cuda_graph.py` and
+  `compilation/breakable_cudagraph.py`): of the whole model, of each piece, and of each partition by
+  Inductor, which they wrap too;
+- calls of a graph whose bytecode was put in place of the model's own (`VLLM_USE_BYTECODE_HOOK`), in which
+  Dynamo asks no guard;
+- compiled graphs in vLLM's cache, which have no guards: that cache is not used in a process that is watched,
+  unless `VLLM_DISABLE_COMPILE_CACHE` says something else. `VLLM_USE_AOT_COMPILE` would follow it, and stays
+  what it would have been.
+
+What cannot be watched is told, and ends nothing.
+"""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, MutableMapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from deepstack_harness.compile import watch_process
+
+CACHE, AOT = "VLLM_DISABLE_COMPILE_CACHE", "VLLM_USE_AOT_COMPILE"
+"""Variables of vLLM (vllm/envs.py): no cache of compiled graphs; graphs are compiled ahead of time."""
+_WRAPPERS = (("cuda_graph", "CUDAGraphWrapper"), ("breakable_cudagraph", "BreakableCUDAGraphWrapper"))
+_MARK = "_deepstack_harness_watched"
+
+
+def watch_vllm() -> None:
+    """Watch this process, where the variable of a watch is set; may be called several times."""
+    watch_process.watch_engine("vllm", _prepare)
+
+
+def _prepare() -> str:
+    """Mark what captures and replays; return what the report says of this engine."""
+    cache = without_cache(os.environ, _compiles_ahead)
+    compilation = "vllm.compilation"
+    _patch(import_module(f"{compilation}.wrapper").TorchCompileWithNoGuardsWrapper, _asking)
+    for name, wrapper in _WRAPPERS:
+        if find_spec(f"{compilation}.{name}") is not None:
+            _patch(getattr(import_module(f"{compilation}.{name}"), wrapper), _marked)
+    return f"vllm {import_module('vllm').__version__}: {cache}"
+
+
+def without_cache(environment: MutableMapping[str, str], compiles_ahead: Callable[[], bool]) -> str:
+    """Turn the cache of compiled graphs off; return what the report says about it.
+
+    What the user has set is left, and with the cache on a graph that comes out of it is told as one without
+    guards.
+    """
+    setting = environment.get(CACHE)
+    if setting is not None:
+        return f"{CACHE}={setting}, as it was set"
+    ahead = compiles_ahead()
+    environment[CACHE] = "1"
+    environment.setdefault(AOT, "1" if ahead else "0")
+    return f"{CACHE}=1 and {AOT}={environment[AOT]}, set by the watch: a graph of a cache has no guards"
+
+
+def _compiles_ahead() -> bool:
+    return bool(import_module("vllm.envs").VLLM_USE_AOT_COMPILE)
+
+
+def _patch(owner: type, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace the `__call__` of a class, once."""
+    call = vars(owner)["__call__"]
+    if not hasattr(call, _MARK):
+        patched = functools.wraps(call)(around(call))
+        setattr(patched, _MARK, True)
+        setattr(owner, "__call__", patched)  # noqa: B010  # mypy knows no assignment to a method
+
+
+def _asking(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Ask the guards of a graph whose bytecode is run in place of the model's `forward`."""
+    from deepstack_harness.compile.torch_compat.guards import ask_in_place_of
+
+    def asked(self: Any, *args: Any, **kwargs: Any) -> object:  # noqa: ANN401
+        if getattr(self, "_compiled_bytecode", None) is not None:
+            bound = inspect.signature(type(self).forward).bind(self, *args, **kwargs)
+            bound.apply_defaults()
+            ask_in_place_of(self.original_code_object(), bound.arguments)
+        return call(self, *args, **kwargs)
+
+    return asked
+
+
+def _marked(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark the call of a wrapper as one around the graphs that it captures and replays."""
+    from torch import nn
+
+    from deepstack_harness.compile.captured_inputs import CapturedCode
+    from deepstack_harness.compile.watch_captured import calling
+
+    def marked(self: Any, *args: Any, **kwargs: Any) -> object:  # noqa: ANN401
+        code = self.unwrap()
+        if not isinstance(code, nn.Module):  # a piece of a graph: its arguments have no names
+            piece = getattr(code, "submod_name", None) or getattr(code, "__name__", type(code).__name__)
+            code = CapturedCode(f"piece {piece}", id(self), None, None)
+        with calling(code, args, kwargs):
+            return call(self, *args, **kwargs)
+
+    return marked
