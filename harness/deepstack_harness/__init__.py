@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from deepstack_harness.models.engine import Engine
     from deepstack_harness.models.qwen3_vl import Qwen3VLConfig, Qwen3VLFamily
     from deepstack_harness.models.reference import ReferenceBuffer
+    from deepstack_harness.play.region_calls import Call
+    from deepstack_harness.play.steps import compile_steps
     from deepstack_harness.pytest_plugin.compile_arms import CompileArms
     from deepstack_harness.pytest_plugin.fixtures import DeepstackContract, GraphBudget, KernelFactsOf
     from deepstack_harness.runs.frames import read_run
@@ -52,6 +54,7 @@ __all__ = [
     "BeginsSteps",
     "Buffer",
     "BufferFactory",
+    "Call",
     "CompileArms",
     "Decoder",
     "DeepstackContract",
@@ -83,6 +86,7 @@ __all__ = [
     "WorksInGraph",
     "WrapsSession",
     "broken_rules",
+    "compile_steps",
     "engine_traces",
     "read_run",
     "schedules",
@@ -98,6 +102,7 @@ _MODULES = {
     **dict.fromkeys(_PROTOCOLS, "contract.protocols"),
     **dict.fromkeys(_ERRORS, "errors"),
     "ArmSpec": "contract.arm",
+    "Call": "play.region_calls",
     "CompileArms": "pytest_plugin.compile_arms",
     "DeepstackContract": "pytest_plugin.fixtures",
     "Engine": "models.engine",
@@ -117,6 +122,7 @@ _MODULES = {
     "Trace": "contract.trace",
     "Verdict": "contract.verdicts",
     "broken_rules": "fuzz.campaign",
+    "compile_steps": "play.steps",
     "engine_traces": "fuzz.strategies",
     "read_run": "runs.frames",
     "schedules": "fuzz.strategies",

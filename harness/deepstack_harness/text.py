@@ -82,6 +82,7 @@ def json_line(row: object) -> bytes:
 _IRREGULAR = {
     "class": "classes",
     "family": "families",
+    "history": "histories",
     "box": "boxes",
     "process": "processes",
     "is": "are",

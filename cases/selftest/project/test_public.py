@@ -18,11 +18,11 @@ from deepstack_harness.cli.main import COMMANDS, build_parser, main
 from deepstack_harness.errors import ExitCode
 
 NAMES = (
-    "AnnouncesMoves ArmSpec BeginsSteps Buffer BufferFactory CompileArms Decoder DeepstackContract "
+    "AnnouncesMoves ArmSpec BeginsSteps Buffer BufferFactory Call CompileArms Decoder DeepstackContract "
     "Engine ExitCode Family Figure FollowsTensors GraphBudget HarnessError Inputs Judgement "
     "KernelFactsOf MachineError ObservedCase Qwen3VLConfig Qwen3VLFamily ReferenceBuffer "
     "ReleasesStorage Row Rule RunData StatesVision Step Table Trace UsageError Verdict WorksInGraph "
-    "WrapsSession broken_rules engine_traces read_run schedules watch_guards "
+    "WrapsSession broken_rules compile_steps engine_traces read_run schedules watch_guards "
 )
 COMMON = "--json --quiet --bisect --no-sandbox"
 OPTIONS = {
@@ -52,6 +52,7 @@ OPTIONS = {
     "compare": "old new --history",
     "report": "run --html --markdown --junit --annotations --history",
     "nightly": "--history --out --device --minutes -n --source --vllm --stage",
+    "steps": "target --arm --warm-up --examples --script",
     "watch": "program",
     "doctor": "",
 }

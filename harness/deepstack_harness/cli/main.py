@@ -31,6 +31,7 @@ COMMANDS = {
     "repro": "show an incident on known-bad and known-good revisions, or judge a vLLM by it",
     "audit": "judge the deepstack classes of one or more sources by all rules, and the systems around them",
     "check": "test a buffer class of your own against the contract",
+    "steps": "run any function or module over calls that differ from its warm-up, compiled and not",
     "fuzz": "search for broken rules with random token counts and lifecycles; shrink each finding",
     "kernels": "show the generated kernels and their sizes, also for a GPU that is not here",
     "engine": "run a real engine end to end on tiny models, under schedules of requests",

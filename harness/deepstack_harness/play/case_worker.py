@@ -7,7 +7,7 @@ user, `MODULE:CLASS`, is imported in a worker too, and checked that it fits the 
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
@@ -231,13 +231,22 @@ def load_buffer(text: str) -> BufferFactory:
     Raises `UsageError` that says what is missing.
     """
     clock.install()  # before `from time import monotonic` of the module
-    module, _, name = user_buffer(text).name.partition(":")
-    buffer_class = getattr(_imported(module), name, None)
-    if not callable(buffer_class):
-        what = "no" if buffer_class is None else "no class or function, but another object,"
+    buffer_class = cast(BufferFactory, load_named(user_buffer(text).name))
+    check_fit(buffer_class, text)
+    return buffer_class
+
+
+def load_named(text: str) -> Callable[..., object]:
+    """Import what `MODULE:NAME` leads to, from the current folder too.
+
+    Raises `UsageError` for no callable.
+    """
+    module, _, name = text.partition(":")
+    thing = getattr(_imported(module), name, None)
+    if not callable(thing):
+        what = "no" if thing is None else "no class or function, but another object,"
         raise UsageError(f"module '{module}' has {what} '{name}'")
-    check_fit(cast(BufferFactory, buffer_class), text)
-    return cast(BufferFactory, buffer_class)
+    return cast(Callable[..., object], thing)
 
 
 def check_buffers(names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The pytest plugin: five fixtures for projects with a decoder or a buffer of their own.
+"""The pytest plugin: six fixtures for projects with a decoder or a buffer of their own.
 
 Loaded into every pytest run where the harness is installed, so nothing here imports
 torch or anything else that costs time; the fixtures do, when a test asks for one.
@@ -9,8 +9,8 @@ Private, but for the name of this plugin and of its fixtures: what is public is 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,7 @@ from deepstack_harness.pytest_plugin.options import JUDGED, setting, without_gpu
 
 if TYPE_CHECKING:
     from deepstack_harness.compile.watch_facts import WatchedRegions
+    from deepstack_harness.contract.oracles.promises import JudgedSteps
     from deepstack_harness.pytest_plugin.compile_arms import CompileArms
     from deepstack_harness.pytest_plugin.fixtures import DeepstackContract, GraphBudget, KernelFactsOf
 
@@ -161,6 +162,46 @@ def compile_arms(request: pytest.FixtureRequest) -> CompileArms:
     from deepstack_harness.pytest_plugin.compile_arms import CompileArms
 
     return CompileArms(request)
+
+
+@pytest.fixture(name="compile_steps")
+def compile_steps_fixture() -> Callable[..., JudgedSteps]:
+    """Run any function or module over calls, uncompiled and compiled, and fail where they differ.
+
+    `compile_steps(region, steps, *, arms=.., warm_up=1, neutral=None, live=None, split=None)`
+
+    region    nn.Module, function or callable object; a copy of it runs
+    steps     calls in order: `Call(x, mask=m)`, a tuple of positional arguments, a dict of keyword ones, or a
+              function that is called with the region between two calls, to change it; the first are the
+              warm-up
+    arms      such as ["inductor/drop_all"] (default: eager/stock, eager/drop_all, aot_eager/drop_all;
+              `eager/full` captures the warm-up, and replays it)
+    neutral   function of a call's arguments -> views of rows that must have no influence (I3)
+    live      function (answer, arguments of the call) -> the part of the answer that counts
+    split     function of a call's arguments -> the `Call`s of its parts (I5)
+
+    Returns what was judged; fails too where nothing was put to the test.  `deepstack_harness.compile_steps`
+    is the same outside of tests.
+
+        def test_mask(compile_steps):
+            x = torch.randn(4, 8)
+            compile_steps(score, [Call(x), Call(x, mask=torch.ones(4, 8))])
+    """
+    from deepstack_harness.errors import HarnessError
+    from deepstack_harness.play.steps import compile_steps
+
+    def run(region: Callable[..., object], steps: Sequence[object], **options: Any) -> JudgedSteps:
+        try:
+            judged = compile_steps(region, steps, **options)
+        except HarnessError as error:
+            wrong_call = str(error)
+        else:
+            if judged.good:
+                return judged
+            wrong_call = str(judged)
+        raise pytest.fail.Exception(wrong_call, pytrace=False) from None
+
+    return run
 
 
 @pytest.fixture

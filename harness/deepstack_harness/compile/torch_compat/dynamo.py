@@ -151,6 +151,22 @@ def is_recompile_limit(error: BaseException) -> bool:
     return "RecompileLimit" in type(error).__name__
 
 
+_REFUSING = ("torch._dynamo", "torch._inductor", "torch._subclasses", "torch.fx")
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return True if the compiler raised instead of using a graph for what it was not made for.
+
+    An exception of the compiler's own, a recompile under a stance that forbids it, or an assertion of sizes
+    and strides at the head of Inductor's code ("expected size 4==3"; C++, so that it has no class of its
+    own).
+    """
+    if type(error).__module__.startswith(_REFUSING):
+        return True
+    text = str(error) if isinstance(error, RuntimeError | AssertionError) else ""
+    return "Detected recompile" in text or text.startswith(("expected size", "wrong number of dimensions"))
+
+
 def compile_piece(piece: fx.GraphModule, inputs: Sequence[Tensor], backend: str) -> Callable[..., Any]:
     """Compile a piece of a graph that Dynamo has traced, with a backend (`aot_eager`, `inductor`).
 

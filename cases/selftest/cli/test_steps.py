@@ -1,0 +1,90 @@
+"""`steps MODULE:NAME`, as somebody uses it who has never heard of deepstack."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deepstack_harness.cli.main import main
+from deepstack_harness.errors import ExitCode
+
+MINE = """
+import torch
+from deepstack_harness import Call
+
+def score(x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    return x * 2 if mask is None else x * 2 + mask
+
+def late_mask():
+    x = torch.randn(4, 8)
+    return score, [Call(x), Call(x, mask=torch.ones(4, 8))]
+
+def zeros():
+    x = torch.randn(4, 8)
+    return score, [Call(x, mask=torch.zeros(4, 8)), Call(x, mask=torch.ones(4, 8))]
+
+def alike():
+    x = torch.ones(4, 8)
+    return score, [Call(x), Call(x)]
+
+NUMBER = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "my_steps.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_late_argument_is_named_with_the_guard(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["steps", "my_steps:late_mask", "--json", "rows.jsonl", "--script", "show.py"]
+    assert main(words) == ExitCode.BROKEN
+    shown = capsys.readouterr().out
+    assert "I1 specialisation broken under eager/drop_all, aot_eager/drop_all" in shown
+    assert "`mask` was None in the warm-up and is float32 tensor [4, 8] on cpu now" in shown
+    assert "the dropped guard L['mask'] is None" in shown
+    assert "deepstack" not in shown
+    rows = [json.loads(line) for line in (mine / "rows.jsonl").read_text().splitlines()]
+    broken = [row for row in rows if row["verdict"] == "FAIL"]
+    assert [(row["promise"], row["arm"], row["steps"]) for row in broken] == [
+        ("I1", "eager/drop_all", [2]), ("I1", "aot_eager/drop_all", [2]),
+    ]  # fmt: skip
+    assert "from my_steps import late_mask" in (mine / "show.py").read_text()
+
+
+def test_the_right_twin_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["steps", "my_steps:zeros", "--arm", "eager/drop_all"]) == ExitCode.HOLDS
+    assert "keeps what it promises of its inputs (1 chance)" in capsys.readouterr().out
+
+
+def test_steps_that_show_nothing_are_not_green(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["steps", "my_steps:alike", "--arm", "eager/drop_all"]) == ExitCode.BROKEN
+    assert "my_steps:alike: nothing was put to the test" in capsys.readouterr().out
+
+
+def test_steps_of_a_function_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["steps", "my_steps:score", "--arm", "eager/drop_all"]) == ExitCode.BROKEN
+    shown = capsys.readouterr().out
+    assert "mask: None, then as it was" in shown
+    assert "histories drawn, 2 of them broken" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["my_steps"], "'my_steps' is not MODULE:NAME, as in my_package.model:step"),
+        (["my_steps:nothing"], "module 'my_steps' has no 'nothing'"),
+        (["my_steps:NUMBER"], "has no class or function, but another object, 'NUMBER'"),
+        (["no_such_module:f"], "module 'no_such_module' cannot be imported"),
+        (["my_steps:zeros", "--arm", "eager/nothing"], "unknown arm 'eager/nothing'"),
+        (["my_steps:zeros", "--warm-up", "0"], "--warm-up 0 --examples 0: at least 1, and at least 0"),
+        (["my_steps:zeros", "--warm-up", "2"], "2 calls with warm_up=2 leave none to judge"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["steps", *words]) == ExitCode.USAGE
+    assert message in capsys.readouterr().err

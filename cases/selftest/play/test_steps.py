@@ -1,0 +1,156 @@
+"""Regions over steps: wrong ones are caught by their promise with the input named, right ones are kept."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cases.selftest.play import step_programs as programs
+from cases.selftest.play.step_programs import CAPTURED, RIGHT, WRONG, Captured, Program, Wrong, rows
+from deepstack_harness import Call, UsageError, compile_steps
+from deepstack_harness.contract.steps import Promise
+from deepstack_harness.contract.verdicts import Verdict
+
+DROPPED = ("eager/stock", "eager/drop_all")
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.program.__name__)
+def test_a_dropped_guard_is_found_by_its_promise(wrong: Wrong) -> None:
+    judged = compile_steps(*wrong.program(), arms=DROPPED)
+    assert {finding.arm for finding in judged.broken} == {"eager/drop_all"}, judged
+    details = [finding.detail for finding in judged.broken if finding.promise == wrong.promise]
+    assert details, judged
+    assert wrong.input in details[0], judged
+    assert not judged.good
+    assert not judged.unjudged
+
+
+@pytest.mark.parametrize("right", RIGHT, ids=lambda right: right.__name__)
+def test_a_right_region_is_kept(right: Program) -> None:
+    judged = compile_steps(*right())
+    assert judged.good, judged
+    assert any(finding.chances for finding in judged.findings)
+
+
+@pytest.mark.parametrize("case", CAPTURED, ids=lambda case: case.program.__name__)
+def test_a_replay_works_on_what_was_captured(case: Captured) -> None:
+    judged = compile_steps(*case.program(), arms=["eager/full"])
+    assert [str(finding.promise) for finding in judged.broken] == ([case.promise] if case.promise else []), (
+        judged
+    )
+    assert all(case.input in finding.detail for finding in judged.broken)
+    assert any(call.replayed for call in judged.region.arms[0].calls)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_neutral_rows_must_not_matter(masked: bool) -> None:
+    judged = compile_steps(
+        *programs.padded(masked=masked), arms=DROPPED, neutral=programs.padding_of, live=programs.live_rows
+    )
+    of_i3 = [finding for finding in judged.findings if finding.promise is Promise.I3]
+    assert [finding.arm for finding in of_i3] == ["eager", *DROPPED]
+    assert {finding.verdict for finding in of_i3} == {Verdict.PASS if masked else Verdict.FAIL}, judged
+    assert {finding.chances for finding in of_i3} == {3}
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_each_part_reads_its_own_rows(own: bool) -> None:
+    judged = compile_steps(*programs.micro_batches(own=own), arms=DROPPED, split=programs.halves)
+    of_i5 = [finding for finding in judged.findings if finding.promise is Promise.I5]
+    assert {finding.verdict for finding in of_i5} == {Verdict.PASS if own else Verdict.FAIL}, judged
+
+
+def test_the_region_and_its_steps_are_left_as_they_are() -> None:
+    module, x = programs.Counter(), rows(3)
+    before = x.clone()
+    compile_steps(module, [Call(x), lambda counter: x.add_(counter.calls), Call(x)], arms=["eager/stock"])
+    assert module.calls == 0
+    assert torch.equal(x, before)
+
+
+def test_state_that_no_copy_holds_is_not_judged() -> None:
+    draws = iter(range(100))
+
+    class Restless(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + next(draws)
+
+    judged = compile_steps(Restless(), [Call(rows(2)), Call(rows(3))])
+    assert judged.region.restless == "answer of step 1 differs by 4 between two uncompiled runs"
+    assert not judged.good
+    assert not judged.findings
+    assert "not judged: answer of step 1 differs" in str(judged)
+
+
+def test_a_region_that_cannot_be_compiled_is_not_judged() -> None:
+    def broken(x: Tensor) -> Tensor:
+        print("a graph break")
+        return x * 2
+
+    judged = compile_steps(broken, [Call(rows(2)), Call(rows(3))], arms=["eager/drop_all"])
+    assert "eager/drop_all: Unsupported" in judged.unjudged[0]
+    assert not judged.good
+    assert compile_steps(broken, [Call(rows(2)), Call(rows(3))], arms=["eager/stock/breaks"]).good
+
+
+def test_steps_that_are_all_alike_test_nothing() -> None:
+    x = rows(2)
+    judged = compile_steps(torch.sin, [Call(x), Call(x)], arms=["eager/drop_all"])
+    assert not judged.good
+    assert "nothing was put to the test" in str(judged)
+
+
+def test_an_input_without_influence_is_no_chance() -> None:
+    def ignoring(x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return (x if mask is None else x * 1) + 1
+
+    x = rows(2)
+    judged = compile_steps(ignoring, [Call(x), Call(x, mask=rows(2))], arms=["eager/drop_all"])
+    assert not judged.good
+    assert "step 2 cannot show whether `mask` is read" in str(judged)
+
+
+def test_a_refusal_is_told_and_is_no_wrong_answer() -> None:
+    def double(x: Tensor) -> Tensor:
+        return x * 2
+
+    # Eight graphs of one function are torch's limit; one more is refused here.
+    steps: list[object] = [Call(torch.ones(*[2] * dims)) for dims in range(1, 13)]
+    judged = compile_steps(double, steps, arms=["eager/stock/static"])
+    assert judged.good, judged
+    assert "refuses with FailOnRecompileLimitHit" in str(judged)
+
+
+def test_the_debug_mode_of_engines_misses_an_argument() -> None:
+    judged = compile_steps(*programs.optional_tensor(), arms=["eager/shape_env_only"])
+    assert [finding.promise for finding in judged.broken] == [Promise.I1]
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([], "0 calls with warm_up=1 leave none to judge"),
+        ([Call(rows(2))], "1 calls with warm_up=1 leave none to judge"),
+        ([rows(2), rows(2)], r"step 1 is float32 tensor \[2, 8\] on cpu: write Call"),
+        ([{1: rows(2)}, ()], "step 1 is .*: write Call"),
+    ],
+)
+def test_steps_that_are_none_are_refused(steps: list[object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        compile_steps(torch.sin, steps)
+
+
+@pytest.mark.parametrize(
+    ("arm", "message"), [("no-deepstack", "cannot run steps"), ("eager/drop_all/tp2", "cannot run steps")]
+)
+def test_arms_that_need_a_decoder_are_refused(arm: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        compile_steps(torch.sin, [(rows(2),), (rows(3),)], arms=[arm])
+
+
+def test_what_cannot_be_copied_is_one_sentence(tmp_path: Path) -> None:
+    module = programs.Scorer()
+    wrong = pytest.raises(UsageError, match="cannot be copied .TypeError: cannot pickle")
+    with (tmp_path / "log").open("w") as module.stream, wrong:  # type: ignore[assignment]
+        compile_steps(module, [(rows(2),), (rows(3),)])

@@ -1,0 +1,131 @@
+"""`steps MODULE:NAME`: any function or module over calls that differ from its warm-up, compiled and not."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from deepstack_harness.cli.output import Output, write_text
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps, report_lines
+from deepstack_harness.contract.steps import Finding, SteppedHistory
+from deepstack_harness.contract.verdicts import SCHEMA_VERSION
+from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.text import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SUMMARY = "run any function or module over calls that differ from its warm-up, compiled and not"
+_ARMS = ("eager/stock", "eager/drop_all", "aot_eager/drop_all")
+_DRAWN_ARMS = ("eager/drop_all",)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the name, the arms, and how steps are drawn."""
+    parser.add_argument(
+        "target",
+        metavar="MODULE:NAME",
+        help="a function that returns (callable, steps); or a function, a module or its class, whose steps "
+        "are drawn from its signature",
+    )
+    parser.add_argument(
+        "--arm", action="append", dest="arms", metavar="A",
+        help=f"an arm, may be repeated (default: {', '.join(_ARMS)}; for drawn steps "
+        f"{_DRAWN_ARMS[0]}); eager/full captures the warm-up and replays it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--warm-up", type=int, default=1, metavar="N", help="calls before serving (default 1)"
+    )
+    parser.add_argument(
+        "--examples", type=int, default=0, metavar="N",
+        help="vary the first call: each input alone, and then N longer histories that hypothesis draws",
+    )  # fmt: skip
+    parser.add_argument(
+        "--script", metavar="F", help="write a program that shows the first finding with torch alone"
+    )
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when all that was put to the test holds, 1 when not, or when nothing was put to the test."""
+    if not all(args.target.partition(":")):
+        raise UsageError(f"'{args.target}' is not MODULE:NAME, as in my_package.model:step")
+    if args.warm_up < 1 or args.examples < 0:
+        raise UsageError(f"--warm-up {args.warm_up} --examples {args.examples}: at least 1, and at least 0")
+    arms = args.arms or list(_ARMS if not args.examples else _DRAWN_ARMS)
+    for arm in arms:
+        ArmSpec.parse(arm)
+    histories = _run(args, arms)
+    judged = [(history, judge_steps(history.region)) for history in histories]
+    for history, result in judged:
+        for finding in result.findings:
+            output.record(_row(args.target, history, finding))
+    wrong = [(history, result) for history, result in judged if result.broken or result.unjudged]
+    shown = judged if len(judged) == 1 else wrong
+    for history, result in shown:
+        _show(output, history, result, alone=len(judged) == 1)
+    shows = [(history, result) for history, result in wrong if result.broken and history.script]
+    shows.sort(key=lambda each: all(finding.value is None for finding in each[1].broken))
+    script = shows[0][0].script if shows else ""
+    if args.script and script:
+        write_text(args.script, script)
+        output.line(f"written: {args.script}, a program that shows it with torch alone")
+    return _end(args.target, judged, output)
+
+
+def _end(target: str, judged: Sequence[tuple[SteppedHistory, JudgedSteps]], output: Output) -> ExitCode:
+    results = [result for _, result in judged]
+    broken = sorted({str(finding.promise) for result in results for finding in result.broken})
+    tested = sum(finding.chances for result in results for finding in result.findings)
+    unjudged = [result for result in results if result.unjudged]
+    good = not broken and not unjudged and any(result.good for result in results)
+    if len(judged) > 1:
+        wrong = sum(bool(result.broken) for result in results)
+        output.line(f"{plural(len(judged), 'history')} drawn, {wrong or 'none'} of them broken")
+    if broken:
+        words = f"breaks {' '.join(broken)}"
+    elif unjudged:
+        words = "could not be judged"
+    else:
+        words = (
+            f"keeps what it promises of its inputs ({plural(tested, 'chance')})"
+            if good
+            else "nothing was put to the test"
+        )
+    output.verdict(f"{target}: {words}", good=good)
+    return ExitCode.HOLDS if good else ExitCode.BROKEN
+
+
+def _run(args: Namespace, arms: list[str]) -> list[SteppedHistory]:
+    from deepstack_harness.workers.outcomes import value_of
+    from deepstack_harness.workers.profiles import COMPILE, FOREIGN_LIMITS
+    from deepstack_harness.workers.remote import Remote
+    from deepstack_harness.workers.warm import WarmWorker
+
+    work = "deepstack_harness.play.steps_work"
+    remote = Remote(f"{work}:run_steps", list[SteppedHistory])
+    arguments = {
+        "target": args.target, "arms": arms, "warm_up": args.warm_up, "examples": args.examples, "seed": 0,
+    }  # fmt: skip
+    with WarmWorker(FOREIGN_LIMITS, preload=work, sandbox=COMPILE) as worker:
+        return value_of(worker.call(remote, arguments), f"running {args.target}")
+
+
+def _show(output: Output, history: SteppedHistory, judged: JudgedSteps, *, alone: bool) -> None:
+    if not alone:
+        output.line(history.words, "bold")
+    for line in report_lines(judged):
+        output.line(line if alone else f"  {line}")
+
+
+def _row(target: str, history: SteppedHistory, finding: Finding) -> dict[str, object]:
+    """Return a finding as a row: the fields of other rows that it has, and those of its promise."""
+    call = finding.call
+    return {
+        "schema_version": SCHEMA_VERSION, "system": "steps", "case": target, "trace": history.words,
+        "promise": finding.promise, "arm": finding.arm, "verdict": finding.verdict, "value": finding.value,
+        "limit": finding.limit, "chances": finding.chances, "steps": finding.calls,
+        "inputs": [each.name for each in call.changed] if call else [],
+        "guards": [guard.text for guard in call.guards] if call else [],
+        "detail": finding.detail, "torch": history.region.torch,
+    }  # fmt: skip

@@ -1,0 +1,254 @@
+"""Judge a region that was run over steps: the promises I1..I5, from the facts alone.
+
+A difference of the answer breaks I2 where the cause is the layout of an input, and I1 otherwise; a difference
+of what the region leaves behind (arguments, attributes, buffers) breaks I4.  A compiler that raises instead
+of using a graph refuses, which I1 allows, and is told; another exception that the uncompiled code does not
+raise is a wrong answer.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from deepstack_harness.contract.observation import NOT_FINITE
+from deepstack_harness.contract.steps import (
+    LAYOUT,
+    ChangedInput,
+    Difference,
+    DroppedGuard,
+    Finding,
+    Promise,
+    SteppedArm,
+    SteppedCall,
+    SteppedRegion,
+    broken,
+)
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.text import plural, shortened
+
+_LONGEST = 60
+"""Characters of a guard's text; those of tensors are long."""
+
+
+@dataclass(frozen=True)
+class JudgedSteps:
+    """A region over its steps, judged promise by promise and arm by arm."""
+
+    region: SteppedRegion
+    findings: tuple[Finding, ...]
+
+    @property
+    def broken(self) -> list[Finding]:
+        """Promises that are broken."""
+        return broken(self.findings)
+
+    @property
+    def unjudged(self) -> list[str]:
+        """Sentences about what could not be judged."""
+        restless = [self.region.restless] if self.region.restless else []
+        arms = [f"{arm.arm}: {arm.unjudged}" for arm in self.region.arms if arm.unjudged]
+        return [*restless, *arms]
+
+    @property
+    def good(self) -> bool:
+        """True where something was put to the test, and nothing is broken or could not be judged."""
+        tested = any(finding.verdict is Verdict.PASS for finding in self.findings)
+        return tested and not self.broken and not self.unjudged
+
+    def __str__(self) -> str:
+        """Return the findings for people: what is broken first, then what was tested."""
+        return "\n".join(report_lines(self))
+
+
+def judge_steps(region: SteppedRegion) -> JudgedSteps:
+    """Judge all promises under all arms."""
+    findings = [finding for arm in region.arms if not arm.unjudged for finding in _judge_arm(arm)]
+    return JudgedSteps(region, tuple(findings))
+
+
+def _judge_arm(arm: SteppedArm) -> Iterable[Finding]:
+    answers = [call for call in arm.calls if _answer(call) is not None or _ends_otherwise(call)]
+    by_layout = [call for call in answers if _is_layout(call)]
+    effects = [call for call in arm.calls if _effect(call) is not None]
+    served = [call for call in arm.calls if not call.warm_up]
+    deciding = [
+        each for call in served for each in call.changed if each.aspect not in LAYOUT and _matters(each)
+    ]
+    layouts = [each for call in served for each in call.changed if each.aspect in LAYOUT]
+    others = [call for call in answers if call not in by_layout]
+    yield _finding(Promise.I1, arm, others, len(deciding) or len(others))
+    yield _finding(Promise.I2, arm, by_layout, len(layouts) or len(by_layout))
+    poisoned = [call for call in arm.calls if call.poisoned is not None]
+    yield _finding(Promise.I3, arm, [call for call in poisoned if call.poisoned], len(poisoned))
+    written = sum(call.effects for call in arm.calls if not call.raised)
+    yield _finding(Promise.I4, arm, effects, written or len(effects))
+    split = [call for call in arm.calls if call.split is not None]
+    yield _finding(Promise.I5, arm, [call for call in split if call.split], len(split))
+
+
+def _matters(changed: ChangedInput) -> bool:
+    """Say whether an input could show a fault: what was measured to change nothing could not."""
+    return changed.influence is None or changed.influence > 0
+
+
+def _ends_otherwise(call: SteppedCall) -> bool:
+    """Say whether the region or the uncompiled code alone raises, and the compiler did not refuse."""
+    return bool(call.wanted) != bool(call.raised) and not call.refused
+
+
+def _answer(call: SteppedCall) -> Difference | None:
+    return next((each for each in call.differences if each.is_answer), None)
+
+
+def _effect(call: SteppedCall) -> Difference | None:
+    return next((each for each in call.differences if not each.is_answer), None)
+
+
+def _is_layout(call: SteppedCall) -> bool:
+    """Say whether the cause of a wrong answer is the layout of an input."""
+    cause = _cause(call)
+    if isinstance(cause, ChangedInput):
+        return cause.aspect in LAYOUT
+    if isinstance(cause, DroppedGuard):
+        return any(each.name == cause.name and each.aspect in LAYOUT for each in call.changed)
+    return False
+
+
+def _cause(call: SteppedCall) -> ChangedInput | DroppedGuard | None:
+    """Return what explains a wrong step best.
+
+    An input without whose change the answer would be the region's comes first, then a dropped guard that
+    decides and failed, then any input that changed.
+    """
+    explained = [each for each in call.changed if each.remains == 0 and each.influence]
+    if len(explained) == 1 or (explained and not call.guards):
+        return explained[0]
+    deciding = [guard for guard in call.guards if guard.decides]
+    for guard in deciding:
+        named = [each for each in call.changed if _same(each.name, guard.name)]
+        if named:
+            return named[0]
+    if explained:
+        return explained[0]
+    if deciding:
+        return deciding[0]
+    return next((each for each in call.changed if _matters(each)), None)
+
+
+def _same(name: str, source: str) -> bool:
+    root = source.partition("[")[0].split("(")[-1]
+    return name == source or name.partition(" (")[0] in source or name.startswith(root)
+
+
+def _finding(promise: Promise, arm: SteppedArm, wrong: Sequence[SteppedCall], chances: int) -> Finding:
+    if not wrong:
+        verdict = Verdict.PASS if chances else Verdict.SKIP
+        return Finding(promise, arm.arm, verdict, chances)
+    call = wrong[0]
+    difference = _effect(call) if promise is Promise.I4 else _answer(call)
+    value = {Promise.I3: call.poisoned, Promise.I5: call.split}.get(
+        promise, difference.distance if difference else None
+    )
+    limit = difference.limit if difference else call.limit
+    steps = tuple(each.step for each in wrong)
+    return Finding(
+        promise, arm.arm, Verdict.FAIL, max(chances, 1), steps, call, difference, value, limit,
+        tuple(_sentences(promise, call, difference, value, limit)),
+    )  # fmt: skip
+
+
+def _sentences(
+    promise: Promise,
+    call: SteppedCall,
+    difference: Difference | None,
+    value: float | None,
+    limit: float | None,
+) -> Iterator[str]:
+    if promise is Promise.I3:
+        yield f"step {call.step}: neutral rows with other values change the answer by {_figure(value)}"
+        return
+    if promise is Promise.I5:
+        yield f"step {call.step}: the answers of its parts differ from that of the whole by {_figure(value)}"
+        return
+    if difference is None:
+        ended = (
+            f"it ends with {call.raised}, and the uncompiled code answers"
+            if call.raised
+            else f"it answers, and the uncompiled code ends with {call.wanted}"
+        )
+        yield f"step {call.step}: {ended}"
+    else:
+        by = f"{difference.what}" if difference.distance is None else (
+            f"{_figure(value)} from the uncompiled code, at most {limit:.2g}"
+        )  # fmt: skip
+        yield f"step {call.step}: {difference.place} is {by}"
+    cause = _cause(call)
+    if isinstance(cause, ChangedInput):
+        yield f"`{cause.name}` was {cause.then} in the warm-up and is {cause.now} now"
+        if cause.remains == 0 and cause.influence:
+            yield (f"the answer is exactly that of the uncompiled code with `{cause.name}` as in the warm-up")
+    guards = [guard for guard in call.guards if guard.decides]
+    if guards:
+        guard = guards[0]
+        if not isinstance(cause, ChangedInput):
+            yield f"`{guard.name}` was {guard.then} when compiled and is {guard.now} now"
+        yield (f"the dropped guard {shortened(guard.text, _LONGEST)} ({guard.where or 'no line'}) fails")
+    elif call.replayed:
+        yield "a replay reads what was captured, whatever the caller passes"
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "something else"
+    return "NaN, infinity or another shape" if value >= NOT_FINITE else f"{value:.4g}"
+
+
+def by_cause(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Return findings of several arms together that name one promise, one step and one input."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        cause = _cause(finding.call) if finding.call is not None else None
+        name = cause.name if cause is not None else finding.difference and finding.difference.place
+        groups.setdefault((finding.promise, finding.calls[:1], name), []).append(finding)
+    return list(groups.values())
+
+
+_ON_REQUEST = frozenset({Promise.I3, Promise.I5})
+"""Promises that need words of the caller: which rows are neutral, and what the parts of a call are."""
+
+
+def report_lines(judged: JudgedSteps) -> Iterable[str]:
+    """Yield what was found, what could not be judged, and what was tested, a line each."""
+    for same in by_cause(judged.broken):
+        first, arms = same[0], ", ".join(finding.arm for finding in same)
+        more = f" (and {plural(len(first.calls) - 1, 'later step')})" if len(first.calls) > 1 else ""
+        yield f"{first.promise} {first.promise.word} broken under {arms}{more}"
+        yield from (f"  {sentence}" for sentence in first.sentences)
+    for sentence in judged.unjudged:
+        yield f"not judged: {sentence}"
+    for arm in judged.region.arms:
+        refused = [call for call in arm.calls if call.refused]
+        if refused:
+            yield f"{arm.arm}: step {refused[0].step} refuses with {refused[0].raised}"
+    yield from dict.fromkeys(
+        f"step {call.step} cannot show whether `{each.name}` is read: it changes nothing there"
+        for arm in judged.region.arms
+        for call in arm.calls
+        for each in call.changed
+        if each.influence == 0 and each.aspect != "data"
+    )
+    if not judged.unjudged and all(each.verdict is Verdict.SKIP for each in judged.findings):
+        yield (
+            "nothing was put to the test: no input of a later step differs from the warm-up, and nothing is "
+            "written"
+        )
+    for arm in judged.region.arms:
+        if arm.unjudged:
+            continue
+        asked = [each for each in judged.findings if each.arm == arm.arm]
+        kept = [each for each in asked if each.chances or each.promise not in _ON_REQUEST]
+        words = ", ".join(
+            f"{each.promise} {each.verdict.word}"
+            + (f" ({plural(each.chances, 'chance')})" if each.chances else "")
+            for each in kept
+        )
+        yield f"{arm.arm}: {plural(len(arm.calls), 'call')}, {plural(arm.graphs, 'graph')}; {words}"

@@ -1,0 +1,212 @@
+"""Steps of a compiled region: what is measured of each, and the promises I1..I5 that it is held to.
+
+A *side input* is what a region reads and a later call may change: an argument, a member of a container, an
+attribute, a variable of an enclosing function, a global.  All here is plain data without torch.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from deepstack_harness.contract.verdicts import Verdict
+
+
+class Promise(StrEnum):
+    """What a compiled region promises of its side inputs; the value is the public name."""
+
+    I1 = "I1"
+    I2 = "I2"
+    I3 = "I3"
+    I4 = "I4"
+    I5 = "I5"
+
+    @property
+    def word(self) -> str:
+        """One word: `I1` is `specialisation`."""
+        return _PROMISES[self][0]
+
+    @property
+    def text(self) -> str:
+        """The promise in one sentence."""
+        return _PROMISES[self][1]
+
+
+_PROMISES = {
+    Promise.I1: (
+        "specialisation",
+        (
+            "every later step computes what the uncompiled code computes, whatever presence, types, Python "
+            "values "
+            "and sizes the warm-up saw; or the region recompiles, or refuses"
+        ),
+    ),
+    Promise.I2: (
+        "layout",
+        (
+            "an input keeps its dtype, device, strides and, where a graph was captured, its address, or "
+            "the region "
+            "says so"
+        ),
+    ),
+    Promise.I3: (
+        "neutral rows",
+        "rows that neither this step wrote nor the caller declares live have no influence",
+    ),
+    Promise.I4: (
+        "effects",
+        "what the region writes is there after the same step, compiled or replayed, as it is uncompiled",
+    ),
+    Promise.I5: ("ownership", "each stage, rank and micro-batch reads its own rows"),
+}
+
+Aspect = Literal[
+    "presence", "type", "value", "members", "size", "data", "dtype", "device", "strides", "address"
+]
+"""In what an input differs from the warm-up; the last four are its layout (I2).  `data` are other numbers in
+a tensor: no guard is about them, and a region that reads them shows it."""
+LAYOUT: frozenset[Aspect] = frozenset({"dtype", "device", "strides", "address"})
+
+
+@dataclass(frozen=True)
+class ChangedInput:
+    """An input that differs from every step of the warm-up.
+
+    `then` and `now` are its facts in words in the last step of the warm-up and in this one.  `influence` is
+    the largest absolute difference that it makes in the uncompiled code: the answer as it is, against the
+    answer with the warm-up's value in its place; None where that could not be run.  `remains` is the distance
+    of the compiled answer from the latter: 0 says that the region went on without the change.
+    """
+
+    name: str
+    aspect: Aspect
+    then: str
+    now: str
+    influence: float | None = None
+    remains: float | None = None
+
+
+@dataclass(frozen=True)
+class DroppedGuard:
+    """A dropped guard that failed in a step: what it reads, its text, and FILE:LINE of what needed it."""
+
+    name: str
+    text: str
+    where: str
+    then: str
+    now: str
+    decides: bool = True
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference from the uncompiled code: `place` is `answer[0]`, `argument cache` or `self.calls`.
+
+    `distance` is the largest absolute one of a tensor, None where something else differs (`what` in words);
+    `limit` is the tolerance that was measured.
+    """
+
+    place: str
+    what: str
+    distance: float | None = None
+    limit: float | None = None
+
+    @property
+    def is_answer(self) -> bool:
+        """True for the answer; otherwise it is what the region leaves behind."""
+        return self.place.startswith("answer")
+
+
+@dataclass(frozen=True)
+class SteppedCall:
+    """One call under an arm, beside the same call of the uncompiled code.
+
+    `step` counts calls from 1.  `raised` and `wanted` are the exceptions, "" for none, that the region and
+    the uncompiled code ended with; `refused` is True where the compiler raised instead of using a graph.
+    `poisoned` is the largest difference of the live answer that other neutral rows made, and `split` that of
+    the parts from the whole; None where that was not asked. `effects` counts the arguments and values that
+    the uncompiled code changed.
+    """
+
+    step: int
+    warm_up: bool
+    raised: str = ""
+    refused: bool = False
+    wanted: str = ""
+    differences: tuple[Difference, ...] = ()
+    changed: tuple[ChangedInput, ...] = ()
+    guards: tuple[DroppedGuard, ...] = ()
+    effects: int = 0
+    poisoned: float | None = None
+    split: float | None = None
+    limit: float = 0.0
+    replayed: bool = False
+
+
+@dataclass(frozen=True)
+class SteppedArm:
+    """All calls under one arm.
+
+    `unjudged` says why nothing could be compared, such as a region that cannot be compiled.
+    """
+
+    arm: str
+    calls: tuple[SteppedCall, ...] = ()
+    graphs: int = 0
+    unjudged: str = ""
+
+
+@dataclass(frozen=True)
+class SteppedRegion:
+    """A region that was run uncompiled and under each arm.
+
+    `restless` says where two uncompiled runs from equal state differ: nothing can be judged then.
+    """
+
+    name: str
+    torch: str
+    arms: tuple[SteppedArm, ...] = ()
+    restless: str = ""
+
+
+@dataclass(frozen=True)
+class SteppedHistory:
+    """A history of calls in words, what was measured over it, and a program that shows it with torch alone.
+
+    `script` is empty where a step cannot be written as text.
+    """
+
+    words: str
+    region: SteppedRegion
+    script: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One promise under one arm.
+
+    `chances` counts what would have shown it broken: inputs that changed, values that were written, rows that
+    were poisoned, calls that were split; with 0 it is `SKIP`.  `calls` are the steps that broke it, the first
+    of which `call`, `difference` and `cause` describe.
+    """
+
+    promise: Promise
+    arm: str
+    verdict: Verdict
+    chances: int = 0
+    calls: tuple[int, ...] = ()
+    call: SteppedCall | None = None
+    difference: Difference | None = None
+    value: float | None = None
+    limit: float | None = None
+    sentences: tuple[str, ...] = ()
+
+    @property
+    def detail(self) -> str:
+        """What was wrong first, and why, in one line."""
+        return "; ".join(self.sentences)
+
+
+def broken(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings of promises that are broken."""
+    return [finding for finding in findings if finding.verdict is Verdict.FAIL]

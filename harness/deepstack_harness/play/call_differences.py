@@ -1,0 +1,146 @@
+"""Differences between two calls of a region: of answers, of what they leave behind, and of their inputs.
+
+Tensors are compared within a tolerance that was measured: `limits_of` takes the noise that rounding the
+inputs makes in the region itself.  All else has to be equal, containers and types included.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from deepstack_harness.compile.watch_facts import InputFacts, input_facts
+from deepstack_harness.contract.observation import NOT_FINITE
+from deepstack_harness.contract.steps import Aspect, Difference
+from deepstack_harness.play.region_calls import Left, facts_of
+from deepstack_harness.play.region_state import values_in
+
+_MARGIN = 32
+"""The tolerance in units of the noise that rounding the inputs makes, and of the dtype's last place."""
+
+
+def limits_of(left: Left, noisy: Left | None = None) -> dict[str, float]:
+    """Return the tolerance of each tensor by name: `_MARGIN` times the noise, or units in the last place.
+
+    Noise beyond half of the digits is no rounding (a choice that flips, a state that no copy holds), and
+    gives no more tolerance than that.
+    """
+    limits = {}
+    for name, value in left.values.items():
+        if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
+            continue
+        other = noisy.values.get(name) if noisy is not None else None
+        finite = value[value.isfinite()].abs() if value.numel() else value
+        scale = float(finite.max()) if finite.numel() else 0.0
+        noise = apart(value, other) if isinstance(other, Tensor) else 0.0
+        eps = torch.finfo(value.dtype).eps
+        limits[name] = min(max(_MARGIN * eps * scale, _MARGIN * noise), scale * eps**0.5)
+    return limits
+
+
+def is_changed(before: object, after: object) -> bool:
+    """Say whether two values differ at all."""
+    return bool(differences_of("", before, after, {}))
+
+
+def aspect_of(then: InputFacts, now: InputFacts) -> Aspect | None:
+    """Return in what an input of a call differs from the warm-up; None for nothing that a trace would see."""
+    if then.kind != now.kind:
+        missing = {"absent", "None"} & {then.kind, now.kind}
+        return "presence" if missing else "type"
+    if then.kind == "keys":
+        return None if then.value == now.value else "members"
+    if now.kind != "tensor":
+        return None if then.value == now.value else "value"
+    pairs: tuple[tuple[Aspect, object, object], ...] = (
+        ("dtype", then.dtype, now.dtype), ("device", then.device, now.device),
+        ("size", len(then.shape), len(now.shape)), ("strides", _order(then), _order(now)),
+        ("size", then.shape, now.shape),
+    )  # fmt: skip
+    return next((aspect for aspect, before, after in pairs if before != after), None)
+
+
+def _order(facts: InputFacts) -> tuple[object, ...]:
+    """Return what is left of strides when sizes change.
+
+    The order of the dimensions, and which are contiguous.
+    """
+    wanted, expected = 1, []
+    for size in reversed(facts.shape):
+        expected.append(wanted)
+        wanted *= max(size, 1)
+    if any(size <= 1 for size in facts.shape):
+        return ()
+    if facts.stride == tuple(reversed(expected)):
+        return ()
+    return (
+        tuple(sorted(range(len(facts.stride)), key=lambda dim: facts.stride[dim])),
+        *(s == 0 for s in facts.stride),
+    )
+
+
+def apart(one: Tensor, other: Tensor) -> float:
+    """Return the largest absolute difference; `NOT_FINITE` where NaN or infinity stand in other places."""
+    if one.shape != other.shape or one.is_complex() != other.is_complex():
+        return NOT_FINITE
+    if not one.numel():
+        return 0.0
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    first, second = one.detach().to("cpu", wide), other.detach().to("cpu", wide)
+    same = (first == second) | (first.isnan() & second.isnan())
+    largest = torch.where(same, 0.0, (first - second).abs()).max().item()
+    return largest if math.isfinite(largest) else NOT_FINITE
+
+
+def distance_or_none(answer: object, other: object) -> float | None:
+    """Return how far two answers are from each other; None where there is no other one."""
+    if other is None:
+        return None
+    differences = differences_of("answer", answer, other, {})
+    return max((NOT_FINITE if each.distance is None else each.distance for each in differences), default=0.0)
+
+
+def differences_of(
+    place: str, wanted: object, actual: object, limits: Mapping[str, float]
+) -> list[Difference]:
+    """Return where two values differ by more than the limit of their place (0 where it has none)."""
+    if type(wanted) is not type(actual) and not (isinstance(wanted, Tensor) and isinstance(actual, Tensor)):
+        return [Difference(place, f"{input_facts(actual)}, not {input_facts(wanted)}")]
+    expected, got = values_in(place, wanted), values_in(place, actual)
+    differences = []
+    for name in dict.fromkeys([*expected, *got]):
+        if name not in got or name not in expected:
+            differences.append(Difference(name, "missing" if name not in got else "not there uncompiled"))
+            continue
+        differences += _differ_leaf(name, expected[name], got[name], limits.get(name, 0.0))
+    return differences
+
+
+def _differ_leaf(name: str, wanted: object, actual: object, limit: float) -> Iterator[Difference]:
+    if not isinstance(wanted, Tensor) or not isinstance(actual, Tensor):
+        if type(wanted) is not type(actual) or (wanted != actual and not _is_nan(wanted)):
+            yield Difference(name, f"{facts_of(actual)}, not {facts_of(wanted)}")
+        return
+    if (wanted.shape, wanted.dtype, wanted.device) != (actual.shape, actual.dtype, actual.device):
+        yield Difference(name, f"{input_facts(actual)}, not {input_facts(wanted)}")
+    elif (distance := apart(wanted, actual)) > limit:
+        yield Difference(name, "", distance, limit)
+
+
+def differences_in_place(wanted: Left, actual: Left, limits: Mapping[str, float]) -> list[Difference]:
+    """Compare what a call left beside its answer: arguments and state."""
+    differences = []
+    for name in dict.fromkeys([*wanted.values, *actual.values]):
+        if name.startswith("answer"):
+            continue
+        if name not in wanted.values or name not in actual.values:
+            text = "missing" if name not in actual.values else "not there uncompiled"
+            differences.append(Difference(name, text))
+        else:
+            differences += _differ_leaf(name, wanted.values[name], actual.values[name], limits.get(name, 0.0))
+    return differences
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)

@@ -1,0 +1,282 @@
+"""Steps that are drawn: from one call of a region, calls that differ in one input or in several.
+
+The settings of an input come from its value, its annotation and its default: absent, other members, another
+number, other strides or integers, more or fewer rows; attributes of the region that are numbers change
+between two calls.  `pairs` tries each setting behind the call as it was, and before it; `drawn` lets
+hypothesis draw longer histories.  A call that the uncompiled code refuses is no step.
+"""
+
+import enum
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from deepstack_harness.compile.torch_compat import structures
+from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
+from deepstack_harness.errors import UsageError
+from deepstack_harness.play.region_calls import Call, Step, StepOptions, copying, parameters_of
+from deepstack_harness.play.region_state import Copier, Region, set_value, state_of
+from deepstack_harness.play.steps import measure_steps
+
+WIDTH, ROWS = 8, 4
+"""Sizes of a tensor that nothing is known of: (4, 8)."""
+
+
+class Setting(NamedTuple):
+    """One input with another value: the words for it, and what makes the value from the one of the call."""
+
+    input: str
+    words: str
+    change: Callable[[Any], object]
+
+
+@dataclass(frozen=True)
+class DrawnHistory:
+    """A history of calls in words, and how the region stands over it."""
+
+    words: str
+    judged: JudgedSteps
+    steps: tuple[Step, ...]
+
+
+def example_call(region: Region) -> Call:
+    """Return a call by the annotations: tensors are (4, 8) float32, optional ones are given too.
+
+    Raises `UsageError` for a parameter without default and without an annotation that says what it takes.
+    """
+    generator = torch.Generator().manual_seed(0)
+    arguments: dict[str, object] = {}
+    for name, parameter in parameters_of(region).items():
+        kinds = _kinds(_annotation(region, name, parameter))
+        if Tensor in kinds:
+            arguments[name] = torch.randn(ROWS, WIDTH, generator=generator)
+        elif parameter.default is not inspect.Parameter.empty:
+            arguments[name] = parameter.default
+        elif kinds & {int, float, bool}:
+            arguments[name] = next(kind for kind in (int, float, bool) if kind in kinds)(2)
+        else:
+            raise UsageError(
+                f"nothing says what '{name}' takes: annotate it as a Tensor or a number, or name a "
+                f"function that "
+                "returns (callable, steps)"
+            )
+    return Call(**arguments)
+
+
+def settings_of(region: Region, call: Call) -> list[Setting]:
+    """Return the settings of all inputs of a call, each of them another value than the call's."""
+    found: list[Setting] = []
+    parameters = parameters_of(region)
+    arguments = inspect.Signature(list(parameters.values())).bind(*call.args, **call.kwargs)
+    arguments.apply_defaults()
+    for name, value in arguments.arguments.items():
+        annotation = _annotation(region, name, parameters[name])
+        optional = type(None) in _kinds(annotation) or parameters[name].default is None
+        found += [Setting(name, words, change) for words, change in _changes(value, annotation, optional)]
+    rows = _rows_of(call)
+    found += [Setting("rows", f"{count} rows", _Rows(rows, count)) for count in _other_rows(rows)]
+    built_in = tuple(
+        f"self.{name}." for name, each in _modules(region) if type(each).__module__.startswith("torch.")
+    )
+    for name, value in state_of(region).items():
+        if name.startswith(built_in) or "training" in name or "(" in name:
+            continue
+        if isinstance(value, bool | int | float):
+            other = not value if isinstance(value, bool) else value + 1
+            found.append(Setting(name, f"{name} = {other!r}", _Constant(other)))
+    return found
+
+
+def _modules(region: Region) -> Iterator[tuple[str, nn.Module]]:
+    owner = getattr(region, "__self__", region)
+    if isinstance(owner, nn.Module):
+        yield from ((name, each) for name, each in owner.named_modules() if name)
+
+
+def _annotation(region: Region, name: str, parameter: inspect.Parameter) -> object:
+    called = region.forward if isinstance(region, nn.Module) else region
+    try:
+        return typing.get_type_hints(getattr(called, "__func__", called)).get(name, parameter.annotation)
+    except Exception:  # noqa: BLE001  # a name that cannot be resolved
+        return parameter.annotation
+
+
+def _kinds(annotation: object) -> set[object]:
+    """Return the alternatives of an annotation: those of a union, or itself."""
+    if get_origin(annotation) in (Union, UnionType):
+        return {inner for each in get_args(annotation) for inner in _kinds(each)}
+    return {annotation}
+
+
+class _Constant:
+    """A change to one value, whatever was there."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __call__(self, _before: object) -> object:
+        return self.value
+
+
+class _Rows:
+    """A change of the number of rows: every dimension of a tensor that has as many follows."""
+
+    def __init__(self, before: int, after: int) -> None:
+        self._before, self._after = before, after
+
+    def __call__(self, value: object) -> object:
+        if not isinstance(value, Tensor):
+            return value
+        for dim in range(value.dim()):
+            if value.shape[dim] == self._before:
+                at = torch.arange(self._after, device=value.device) % self._before
+                value = value.index_select(dim, at)
+        return value
+
+
+def _rows_of(call: Call) -> int:
+    """Return the rows of a call: the first size of its first tensor; 0 for none."""
+    leaves = (leaf for _, leaf in structures.leaves((call.args, call.kwargs)))
+    return next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 0)
+
+
+def _other_rows(rows: int) -> list[int]:
+    return [count for count in (1, rows + 3) if count != rows] if rows > 1 else []
+
+
+def _changes(
+    value: object, annotation: object, optional: bool
+) -> Iterator[tuple[str, Callable[[Any], object]]]:
+    if value is not None and optional:
+        yield "None", _Constant(None)
+    match value:
+        case Tensor():
+            if value.dim() > 1 and min(value.shape) > 1:
+                yield "other strides", lambda tensor: tensor.transpose(0, 1).contiguous().transpose(0, 1)
+            if value.dtype in (torch.int32, torch.int64):
+                other = torch.int64 if value.dtype == torch.int32 else torch.int32
+                yield str(other).removeprefix("torch."), lambda tensor: tensor.to(other)
+        case None if Tensor in _kinds(annotation):
+            yield "a tensor", _Constant(torch.full((ROWS, WIDTH), 0.5))
+        case bool():
+            yield repr(not value), _Constant(not value)
+        case enum.Enum():
+            others = [member for member in type(value) if member is not value]
+            yield from ((str(member), _Constant(member)) for member in others)
+        case int() | float():
+            yield repr(value + 1), _Constant(value + 1)
+        case list() | tuple() if value:
+            yield "empty", _Constant(type(value)())
+            yield "a member more", lambda members: type(members)([*members, members[-1]])
+        case dict():
+            for key in value:
+                yield f"without {key!r}", _Without(key)
+
+
+class _Without:
+    """A dict without one key."""
+
+    def __init__(self, key: object) -> None:
+        self._key = key
+
+    def __call__(self, members: dict[object, object]) -> object:
+        return {key: value for key, value in members.items() if key != self._key}
+
+
+def _with(region: Region, call: Call, chosen: Sequence[Setting]) -> Call:
+    """Return a copy of a call with some inputs changed; attributes of the region are left."""
+    bound = inspect.Signature(list(parameters_of(region).values())).bind(*call.args, **call.kwargs)
+    bound.apply_defaults()
+    arguments = dict(Copier().copy(dict(bound.arguments)))
+    for setting in chosen:
+        if setting.input == "rows":
+            arguments = structures.map_leaves(setting.change, arguments)
+        elif setting.input in arguments:
+            arguments[setting.input] = setting.change(arguments[setting.input])
+    return Call(**arguments)
+
+
+class _Assignment:
+    """A step that gives an attribute of the region another value."""
+
+    def __init__(self, name: str, value: object) -> None:
+        self.name, self.value = name, value
+
+    def __call__(self, region: Region) -> None:
+        set_value(region, self.name, self.value)
+
+
+def history(region: Region, call: Call, chosen: Sequence[Sequence[Setting]]) -> tuple[Step, ...]:
+    """Return the steps of a history: a call for each set of settings, behind the attributes that change."""
+    names, state = {*parameters_of(region), "rows"}, state_of(region)
+    steps: list[Step] = []
+    current: dict[str, object] = {}
+    for settings_of_step in chosen:
+        wanted = {each.input: each.change(None) for each in settings_of_step if each.input not in names}
+        for name in dict.fromkeys([*current, *wanted]):
+            value = wanted.get(name, state[name])
+            if current.get(name, state[name]) != value:
+                steps.append(_Assignment(name, value))
+        current = wanted
+        steps.append(_with(region, call, settings_of_step))
+    return tuple(steps)
+
+
+def judge_pairs(region: Region, call: Call, options: StepOptions, name: str) -> Iterator[DrawnHistory]:
+    """Judge each setting behind the call as it was, and before it; skip what the uncompiled code refuses."""
+    for setting in settings_of(region, call):
+        for order in ([[], [setting]], [[setting], []]):
+            before, after = ("as it was", setting.words) if not order[0] else (setting.words, "as it was")
+            words = f"{setting.input}: {before}, then {after}"
+            judged = _judged(region, history(region, call, order), options, name)
+            if judged is not None:
+                yield DrawnHistory(words, judged, history(region, call, order))
+
+
+def _judged(region: Region, steps: Sequence[Step], options: StepOptions, name: str) -> JudgedSteps | None:
+    """Judge a history.
+
+    None where the uncompiled code raises in it, or the region cannot be compiled for it.
+    """
+    measured = measure_steps(copying(region, steps), options, name)
+    raises = any(call.wanted for arm in measured.arms for call in arm.calls)
+    return None if raises else judge_steps(measured)
+
+
+def search(region: Region, call: Call, options: StepOptions, name: str, examples: int) -> DrawnHistory | None:
+    """Let hypothesis draw histories of two to five calls; return the smallest one that breaks a promise."""
+    every = settings_of(region, call)
+    if not every:
+        return None
+    of_step = st.lists(st.sampled_from(range(len(every))), max_size=2, unique_by=lambda at: every[at].input)
+    smallest: list[DrawnHistory] = []
+
+    @settings(
+        max_examples=examples, database=None, deadline=None, derandomize=True,
+        phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(st.lists(of_step, min_size=2, max_size=5))
+    def hold(chosen: list[list[int]]) -> None:
+        picked = [[every[at] for at in step] for step in chosen]
+        steps = history(region, call, picked)
+        judged = _judged(region, steps, options, name)
+        if judged is not None and judged.broken:
+            words = "; then ".join(
+                " and ".join(each.words for each in step) or "as it was" for step in picked
+            )
+            smallest.append(DrawnHistory(words, judged, steps))
+            raise AssertionError(words)
+
+    try:
+        hold()
+    except AssertionError:
+        return smallest[-1]
+    return None

@@ -1,0 +1,221 @@
+"""Calls of a region: the arguments as the caller makes them, their side inputs, and what a call leaves.
+
+A *side input* is what a region reads and a later call may change: an argument or a member of one, and the
+state of the region (`region_state`).
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from deepstack_harness.compile.torch_compat import dynamo, structures
+from deepstack_harness.compile.watch_facts import InputFacts, input_facts
+from deepstack_harness.errors import UsageError, passes_through
+from deepstack_harness.play.region_state import Copier, Region, frozen, state_of, values_in
+
+T = TypeVar("T")
+
+
+class Call:
+    """The arguments of one call, as the caller makes it: `Call(x, mask=m)`."""
+
+    def __init__(self, /, *args: object, **kwargs: object) -> None:
+        """Take the arguments."""
+        self.args, self.kwargs = args, kwargs
+
+    def __repr__(self) -> str:
+        """Return the call in short."""
+        named = [f"{name}={described(value)}" for name, value in self.kwargs.items()]
+        return f"Call({', '.join([*map(described, self.args), *named])})"
+
+
+Change = Callable[[Any], object]
+Step = Call | Change
+Program = Callable[[], tuple[Region, Sequence[Step]]]
+"""Makes a region and its steps, in an equal state each time."""
+
+
+def described(value: object) -> str:
+    """Return the facts of what a value holds, in its structure: `float32 tensor [4, 8] on cpu`."""
+    return str(structures.map_leaves(lambda leaf: _Text(str(input_facts(leaf))), value))
+
+
+class _Text(str):
+    """Text that shows itself without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+STEP_ARMS = ("eager/stock", "eager/drop_all", "aot_eager/drop_all")
+"""Arms by default: torch's own guards, and the two cheapest that drop them."""
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """How a region is run.
+
+    `warm_up` calls come before serving.  `neutral(*args, **kwargs)` returns views of a call's arguments, or
+    of the region's buffers, that must have no influence; `live(answer, *args, **kwargs)` the part of an
+    answer that counts.  `split(*args, **kwargs)` returns the `Call`s of the parts of a call, whose answers
+    are concatenated along dimension 0.
+    """
+
+    arms: Sequence[str] = STEP_ARMS
+    warm_up: int = 1
+    neutral: Callable[..., Sequence[Tensor]] | None = None
+    live: Callable[..., object] | None = None
+    split: Callable[..., Sequence[Call]] | None = None
+    seed: int = 0
+
+
+def check_steps(steps: Sequence[object], warm_up: int = 1) -> list[Step]:
+    """Return steps as `Call`s and changes.  Raises `UsageError` for what is none, and for too few calls."""
+    checked: list[Step] = []
+    for number, step in enumerate(steps, 1):
+        match step:
+            case Call():
+                checked.append(step)
+            case tuple():
+                checked.append(Call(*step))
+            case dict() if all(isinstance(name, str) for name in step):
+                checked.append(Call(**step))
+            case _ if callable(step) and not isinstance(step, Tensor | torch.nn.Module):
+                checked.append(cast(Change, step))
+            case _:
+                raise UsageError(
+                    f"step {number} is {described(step)}: write Call(..) with the arguments, a tuple of "
+                    f"positional "
+                    "ones, a dict of keyword ones, or a function that changes the region"
+                )
+    calls = sum(isinstance(step, Call) for step in checked)
+    if warm_up < 1 or calls <= warm_up:
+        raise UsageError(
+            f"{calls} calls with warm_up={warm_up} leave none to judge: give at least one call behind a "
+            f"warm-up of "
+            "one or more"
+        )
+    return checked
+
+
+def copying(region: Region, steps: Sequence[Step]) -> Program:
+    """Return a program whose regions and steps are copies; what they share is shared in each copy."""
+
+    def fresh() -> tuple[Region, Sequence[Step]]:
+        copier = Copier()
+        try:
+            copied = copier.copy(region)
+            return copied, [_copy_step(copier, step) for step in steps]
+        except (TypeError, RuntimeError, NotImplementedError) as error:
+            raise UsageError(
+                f"the region or its steps cannot be copied ({type(error).__name__}: {error}): name a "
+                f"function that "
+                "returns (callable, steps), which is called for each run"
+            ) from None
+
+    return fresh
+
+
+def _copy_step(copier: Copier, step: Step) -> Step:
+    if isinstance(step, Call):
+        return Call(*copier.copy(step.args), **copier.copy(step.kwargs))
+    return copier.copy(step)
+
+
+class Left(NamedTuple):
+    """What a call left: the answer, or the exception.
+
+    And by name what the answer, arguments and state hold.
+    """
+
+    answer: object
+    raised: str
+    values: dict[str, object]
+    refused: bool = False
+
+
+def run_call(region: Region, call: Call, seed: int, run: Region | None = None) -> Left:
+    """Call a region; `run` is called in its place where it stands for the region, compiled."""
+    torch.manual_seed(seed)
+    answer, raised, refused = None, "", False
+    try:
+        answer = (region if run is None else run)(*call.args, **call.kwargs)
+    except BaseException as error:
+        if passes_through(error):
+            raise
+        raised, refused = _error_text(error), dynamo.is_refusal(error)
+    return Left(detached(answer), raised, values_left(region, call, answer), refused)
+
+
+def detached(answer: T) -> T:
+    """Return an answer with a copy of each tensor, which later calls do not change."""
+    return structures.map_leaves(
+        lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, answer
+    )
+
+
+def live_part(options: StepOptions, answer: object, call: Call) -> object:
+    """Return a copy of the part of an answer that counts: the whole, where the caller says nothing."""
+    chosen = answer if options.live is None else options.live(answer, *call.args, **call.kwargs)
+    return detached(chosen)
+
+
+def _error_text(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  # the code under test writes its own
+        text = "(its text cannot be had)"
+    return f"{type(error).__name__}: {text.strip().partition(chr(10))[0]}"
+
+
+def values_left(region: Region, call: Call, answer: object) -> dict[str, object]:
+    """Return by name what the answer, the arguments and the state hold, with a copy of each tensor."""
+    held = {f"answer{name[6:]}": value for name, value in values_in("answer", answer).items()}
+    for name, value in arguments_of(region, call).items():
+        held |= {f"argument {each}": inner for each, inner in values_in(name, value).items()}
+    return frozen(held | state_of(region))
+
+
+def parameters_of(region: Region) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a region by name.
+
+    Raises `TypeError` or `ValueError` where nothing says them.
+    """
+    called = region.forward if isinstance(region, torch.nn.Module) else region
+    return inspect.signature(called).parameters
+
+
+def arguments_of(region: Region, call: Call) -> dict[str, object]:
+    """Return the arguments by the names of the parameters.
+
+    Those of a function without a signature by number.
+    """
+    try:
+        signature = inspect.Signature(list(parameters_of(region).values()))
+        bound = signature.bind(*call.args, **call.kwargs)
+    except (TypeError, ValueError):
+        return {**{f"argument_{number}": value for number, value in enumerate(call.args)}, **call.kwargs}
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def side_inputs(region: Region, call: Call) -> dict[str, object]:
+    """Return all side inputs of a call by name: what the arguments hold, and the state of the region."""
+    held = dict(state_of(region))
+    for name, value in arguments_of(region, call).items():
+        held |= values_in(name, value)
+    return held
+
+
+def input_facts_of(region: Region, call: Call) -> dict[str, InputFacts]:
+    """Return the facts of all side inputs of a call by name."""
+    return {name: facts_of(value) for name, value in side_inputs(region, call).items()}
+
+
+def facts_of(value: object) -> InputFacts:
+    """Return the facts of a value of `values_in`, where a list is that of the keys of a dict."""
+    return InputFacts("keys", ", ".join(map(repr, value))) if isinstance(value, list) else input_facts(value)

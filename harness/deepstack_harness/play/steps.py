@@ -1,0 +1,393 @@
+"""Run a region over a list of steps, uncompiled and under each arm, and measure where they differ.
+
+`compile_steps` is the library call; `measure_steps` is what it and the command `steps` run.  Every arm starts
+from an equal state: the region and its steps are copied, or made anew by a function of the user.  Two
+uncompiled runs are compared first, which shows whether the copies hold all of the state.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from deepstack_harness.compile.captured import CpuGraphs, CudaGraphs, Graph
+from deepstack_harness.compile.compiled import GuardRecorder
+from deepstack_harness.compile.torch_compat import dynamo, structures
+from deepstack_harness.compile.watch_facts import FailedGuard, GuardClass, WatchedRegions
+from deepstack_harness.compile.watched import watch_guards
+from deepstack_harness.contract.arm import ArmSpec, Backend, Capture, ShapePolicy
+from deepstack_harness.contract.observation import NOT_FINITE
+from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
+from deepstack_harness.contract.steps import (
+    ChangedInput,
+    DroppedGuard,
+    SteppedArm,
+    SteppedCall,
+    SteppedRegion,
+)
+from deepstack_harness.errors import UsageError
+from deepstack_harness.play.call_differences import differences_in_place, differences_of, distance_or_none
+from deepstack_harness.play.region_calls import (
+    STEP_ARMS,
+    Call,
+    Program,
+    Step,
+    StepOptions,
+    arguments_of,
+    check_steps,
+    copying,
+    described,
+    detached,
+    live_part,
+    run_call,
+    side_inputs,
+)
+from deepstack_harness.play.region_state import Region, values_in
+from deepstack_harness.play.uncompiled_calls import UncompiledRun, WantedCall, restless
+
+_POISON = 1e3
+"""Size of the values that neutral rows are filled with."""
+
+
+def compile_steps(  # noqa: PLR0913  # keywords of a public call
+    region: Region,
+    steps: Sequence[object],
+    *,
+    arms: Sequence[str] = STEP_ARMS,
+    warm_up: int = 1,
+    neutral: Callable[..., Sequence[Tensor]] | None = None,
+    live: Callable[..., object] | None = None,
+    split: Callable[..., Sequence[Call]] | None = None,
+    seed: int = 0,
+) -> JudgedSteps:
+    """Run `region` over `steps` uncompiled and under each arm, and judge the promises I1..I5.
+
+        class Model(torch.nn.Module): ...
+        result = compile_steps(Model(), [Call(x), Call(x, mask=m)])
+        print(result); assert result.good
+
+    region   a module, a function, a bound method, or any callable object
+    steps    calls in order, each a `Call`, a tuple of positional arguments or a dict of keyword arguments;
+             a function among them is called with the region, between two calls, to change it
+    arms     `BACKEND/GUARDS ..` as `deepstack-harness list arms` has them; `eager/full` captures the calls of
+             the warm-up, and replays them on the captured arguments, as a CUDA graph does
+    warm_up  calls before serving: compilation and capture see these (default 1)
+    neutral, live, split   see `StepOptions`: rows that must not matter (I3), what counts of an answer, and
+             the parts of a call (I5)
+
+    The region itself and the tensors of the steps are left as they are: copies run.  Raises `UsageError` for
+    a wrong call, and for a region or arguments that cannot be copied.
+    """
+    options = StepOptions(tuple(arms), warm_up, neutral, live, split, seed)
+    checked = check_steps(steps, warm_up)
+    return judge_steps(measure_steps(copying(region, checked), options, _name_of(region)))
+
+
+def _name_of(region: Region) -> str:
+    return str(getattr(region, "__qualname__", None) or type(region).__qualname__)
+
+
+def measure_steps(program: Program, options: StepOptions, name: str) -> SteppedRegion:
+    """Run the program uncompiled twice and then under each arm; return the facts.
+
+    Raises `UsageError` for an arm that cannot run steps, and what `program` raises.
+    """
+    specs = [_checked_arm(arm) for arm in options.arms]
+    wanted = list(UncompiledRun(program, options).run())
+    unequal = restless(program, options, wanted)
+    arms = [] if unequal else [_Arm(program, options, spec, wanted).run() for spec in specs]
+    if not unequal and (options.neutral or options.split):
+        arms.insert(0, _Arm(program, options, ArmSpec(), wanted).run())
+    return SteppedRegion(name, str(torch.__version__), tuple(arms), unequal)
+
+
+def _checked_arm(name: str) -> ArmSpec:
+    spec = ArmSpec.parse(name)
+    uncaptured = spec.compiled and not spec.captured and not spec.interpreted
+    replayed = not spec.compiled and spec.capture is Capture.FULL
+    if spec.ranks > 1 or not (uncaptured or replayed):
+        raise UsageError(
+            f"arm '{name}' cannot run steps: take BACKEND/GUARDS, such as eager/drop_all or "
+            f"inductor/drop_all, or "
+            "eager/full for a captured graph"
+        )
+    return spec
+
+
+class _Arm:
+    """The steps under one arm, from an equal state."""
+
+    def __init__(
+        self, program: Program, options: StepOptions, spec: ArmSpec, wanted: Sequence[WantedCall]
+    ) -> None:
+        self._program, self._options, self._spec, self._wanted = program, options, spec, wanted
+        self._watched = WatchedRegions()
+        self._captured: dict[tuple[int, ...], _Capture] = {}
+
+    def run(self) -> SteppedArm:
+        """Run all steps, and again with other neutral rows and in parts, where that is asked for."""
+        name = self._spec.name
+        try:
+            calls = list(self._steps(_with_call))
+            graphs = dynamo.graphs_built() if self._spec.compiled else 0
+        except _NotCompiled as error:
+            return SteppedArm(name, unjudged=str(error))
+        finally:
+            torch.compiler.reset()
+        if self._options.neutral is not None:
+            poisoned = [call.poisoned for call in self._steps(self._with_poison)]
+            calls = [replace(call, poisoned=value) for call, value in zip(calls, poisoned, strict=True)]
+        if self._options.split is not None:
+            parts = [call.split for call in self._steps(self._in_parts)]
+            calls = [replace(call, split=value) for call, value in zip(calls, parts, strict=True)]
+        torch.compiler.reset()
+        if self._spec.compiled and graphs < 1:
+            return SteppedArm(name, tuple(calls), graphs, "no graph was built: nothing was compiled")
+        return SteppedArm(name, tuple(calls), graphs)
+
+    def _steps(self, measure: "_Measure") -> Iterator[SteppedCall]:
+        region, steps = self._program()
+        if self._spec.compiled:
+            dynamo.start_counting()
+        expected = iter(self._wanted)
+        with ExitStack() as opened:
+            opened.enter_context(dynamo.refuse_silent_fallback())
+            if self._spec.compiled:
+                self._watched = opened.enter_context(watch_guards())
+            runs = _Runs(region, self._compiled(region, steps), self._captured)
+            for step in steps:
+                if isinstance(step, Call):
+                    yield measure(self, runs, step, next(expected))
+                else:
+                    step(region)
+
+    def _compiled(self, region: Region, steps: Sequence[Step]) -> Region:
+        if not self._spec.compiled:
+            return region
+        if self._spec.shapes is not ShapePolicy.STATIC:
+            _mark_sizes(region, [step for step in steps if isinstance(step, Call)], self._spec.shapes)
+        options: dict[str, Any] = {"guard_filter_fn": GuardRecorder(self._spec.guards)}
+        if self._spec.backend is Backend.INDUCTOR:
+            options["fallback_random"] = True  # eager's own numbers
+        called = region if isinstance(region, torch.nn.Module) else _as_function(region)
+        compiled: Region = torch.compile(
+            called,
+            fullgraph=not self._spec.breaks,
+            dynamic=False,
+            backend=self._spec.backend.compiler,
+            options=options,
+        )
+        return compiled
+
+    def measure_call(self, runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
+        """Run a call, and compare what it left with what the uncompiled code left."""
+        options, warm_up = self._options, wanted.step <= self._options.warm_up
+        seen = {key: guard.calls for key, guard in self._failed()}
+        changed, run, replayed = list(wanted.changed), runs.run, False
+        if self._spec.captured:
+            run, replayed, moved = runs.captured(call, warm_up=warm_up)
+            changed = _merged(changed, moved)
+        left = run_call(runs.region, call, options.seed + wanted.step, run)
+        if left.raised and wanted.step == 1 and not wanted.left.raised and self._spec.compiled:
+            raise _NotCompiled(left.raised)
+        guards = tuple(_dropped(guard) for key, guard in self._failed() if guard.calls > seen.get(key, 0))
+        if left.raised or wanted.left.raised:
+            return SteppedCall(
+                wanted.step, warm_up, left.raised, left.refused, wanted.left.raised, changed=tuple(changed),
+                guards=guards, effects=wanted.effects, replayed=replayed,
+            )  # fmt: skip
+        differences = differences_of("answer", wanted.left.answer, left.answer, wanted.limits)
+        differences += differences_in_place(wanted.left, left, wanted.limits)
+        changed = [
+            replace(each, remains=distance_or_none(left.answer, wanted.without.get(each.name)))
+            for each in changed
+        ]
+        return SteppedCall(
+            wanted.step, warm_up, differences=tuple(differences), changed=tuple(changed), guards=guards,
+            effects=wanted.effects, limit=max(wanted.limits.values(), default=0.0), replayed=replayed,
+        )  # fmt: skip
+
+    def _with_poison(self, arm: "_Arm", runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
+        assert self._options.neutral is not None
+        views = list(self._options.neutral(*call.args, **call.kwargs))
+        generator = torch.Generator().manual_seed(self._options.seed + wanted.step)
+        with torch.no_grad():
+            for view in views:
+                if not view.is_floating_point():
+                    raise UsageError(
+                        f"neutral rows are {described(view)}: give views of floating-point tensors, "
+                        "which are written over"
+                    )
+                view.copy_(torch.randn(view.shape, generator=generator) * _POISON)
+        left = run_call(runs.region, call, self._options.seed + wanted.step, runs.run)
+        value = None
+        if sum(view.numel() for view in views) and not left.raised and not wanted.left.raised:
+            value = _excess(wanted, live_part(self._options, left.answer, call))
+        return SteppedCall(wanted.step, wanted.step <= self._options.warm_up, poisoned=value)
+
+    def _in_parts(self, arm: "_Arm", runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
+        assert self._options.split is not None
+        parts = list(self._options.split(*call.args, **call.kwargs))
+        value = None
+        if len(parts) > 1 and not wanted.left.raised:
+            answers = [
+                run_call(runs.region, part, self._options.seed + wanted.step, runs.run) for part in parts
+            ]
+            if not any(left.raised for left in answers):
+                joined = _joined([left.answer for left in answers])
+                value = _excess(wanted, live_part(self._options, joined, call))
+        return SteppedCall(wanted.step, wanted.step <= self._options.warm_up, split=value)
+
+    def _failed(self) -> Iterator[tuple[tuple[int, tuple[str, str]], FailedGuard]]:
+        for number, region in enumerate(self._watched.regions):
+            for key, guard in region.failed.items():
+                yield (number, key), guard
+
+
+_Measure = Callable[[_Arm, "_Runs", Call, WantedCall], SteppedCall]
+
+
+def _with_call(arm: _Arm, runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
+    return arm.measure_call(runs, call, wanted)
+
+
+class _NotCompiled(Exception):
+    """The first call of the warm-up could not be compiled."""
+
+
+def _merged(changed: Sequence[ChangedInput], moved: Sequence[ChangedInput]) -> list[ChangedInput]:
+    """Return what changed, where an input at another address comes first, with its measured influence."""
+    measured = {each.name: each.influence for each in changed}
+    names = {each.name for each in moved}
+    return [
+        *(replace(each, influence=measured.get(each.name)) for each in moved),
+        *(each for each in changed if each.name not in names),
+    ]
+
+
+def _as_function(region: Region) -> Region:
+    """Return what torch.compile takes: a function, or the `__call__` of an object."""
+    plain = inspect.isroutine(region)
+    return region if plain else lambda *args, **kwargs: region(*args, **kwargs)  # noqa: PLW0108  # has code
+
+
+def _dropped(guard: FailedGuard) -> DroppedGuard:
+    return DroppedGuard(
+        guard.name, guard.rule, guard.where, str(guard.then), str(guard.now),
+        guard.guard_class is GuardClass.DECIDES,
+    )  # fmt: skip
+
+
+def _excess(wanted: WantedCall, answer: object) -> float:
+    """Return how far an answer is from the wanted one; 0 within the tolerance."""
+    differences = differences_of("answer", wanted.live, answer, wanted.limits)
+    return max((NOT_FINITE if each.distance is None else each.distance for each in differences), default=0.0)
+
+
+def _joined(answers: Sequence[object]) -> object:
+    first = answers[0]
+    parts = [[leaf for _, leaf in structures.leaves(answer)] for answer in answers]
+    merged = iter(
+        torch.cat(cast(list[Tensor], leaves)) if isinstance(leaves[0], Tensor) else leaves[0]
+        for leaves in map(list, zip(*parts, strict=True))
+    )
+    return structures.map_leaves(lambda _: next(merged), first)
+
+
+def _mark_sizes(region: Region, calls: Sequence[Call], policy: ShapePolicy) -> None:
+    """Mark dimensions of arguments whose sizes differ between the calls, as engines mark those of tokens."""
+    sizes: dict[str, list[tuple[int, ...]]] = {}
+    by_call = [
+        {
+            name: value
+            for argument, held in arguments_of(region, call).items()
+            for name, value in values_in(argument, held).items()
+            if isinstance(value, Tensor)
+        }
+        for call in calls
+    ]
+    for tensors in by_call:
+        for name, tensor in tensors.items():
+            sizes.setdefault(name, []).append(tuple(tensor.shape))
+    mark = dynamo.mark_unbacked if policy is ShapePolicy.MARK_UNBACKED else dynamo.mark_dynamic
+    for tensors in by_call:
+        for name, tensor in tensors.items():
+            shapes = [shape for shape in sizes[name] if len(shape) == tensor.dim()]
+            for dim in range(tensor.dim()):
+                if len({shape[dim] for shape in shapes}) > 1 and tensor.shape[dim] > 1:
+                    mark(tensor, dim)
+
+
+class _Capture(NamedTuple):
+    """A captured call: its graph, its answer, and the addresses of its tensors by name."""
+
+    graph: Graph
+    answer: object
+    addresses: dict[str, int]
+
+
+class _Runs:
+    """What runs in place of the region: the compiled one, or graphs captured by sizes."""
+
+    def __init__(self, region: Region, run: Region, captured: dict[tuple[int, ...], _Capture]) -> None:
+        self.region, self.run = region, run
+        self._captured = captured
+
+    def captured(self, call: Call, *, warm_up: bool) -> tuple[Region, bool, list[ChangedInput]]:
+        """Return what runs this call: a capture in the warm-up, then a replay where the sizes are known.
+
+        A replay takes no arguments: it works on those that were captured.  Also whether it is one, and the
+        tensors that stand at another address now.
+        """
+        held = side_inputs(self.region, call)
+        tensors = {name: value for name, value in held.items() if isinstance(value, Tensor)}
+        sizes = next(
+            (
+                tuple(leaf.shape)
+                for _, leaf in structures.leaves((call.args, call.kwargs))
+                if isinstance(leaf, Tensor)
+            ),
+            (),
+        )
+        addresses = {name: value.data_ptr() for name, value in tensors.items()}
+        if sizes in self._captured:
+            capture = self._captured[sizes]
+            moved = [
+                ChangedInput(name, "address", "captured", "another address")
+                for name, address in addresses.items()
+                if capture.addresses.get(name, address) != address
+            ]
+            return lambda *_args, **_kwargs: self._replay(capture), True, moved
+        if not warm_up:
+            return self.region, False, []
+        return lambda *args, **kwargs: self._capture(sizes, addresses, Call(*args, **kwargs)), False, []
+
+    @torch.no_grad()
+    def _capture(self, sizes: tuple[int, ...], addresses: dict[str, int], call: Call) -> object:
+        device = next(
+            (value.device for value in side_inputs(self.region, call).values() if isinstance(value, Tensor)),
+            None,
+        )
+        if device is not None and device.type == "cuda":
+            graphs = CudaGraphs(device, broken_at_attention=False)
+            with graphs.warming_up():
+                answer = self.region(*call.args, **call.kwargs)
+            graph: Graph = graphs.graph()
+            with graph.recording():
+                captured = graph.record(lambda: self.region(*call.args, **call.kwargs))
+        else:
+            graph = CpuGraphs().graph()
+            with graph.recording():
+                captured = answer = graph.record(lambda: self.region(*call.args, **call.kwargs))
+        self._captured[sizes] = _Capture(graph, captured, addresses)
+        return answer
+
+    @staticmethod
+    @torch.no_grad()
+    def _replay(capture: _Capture) -> object:
+        capture.graph.replay()
+        return detached(capture.answer)

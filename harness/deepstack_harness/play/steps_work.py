@@ -1,0 +1,214 @@
+"""Run a user's region over steps in a worker, and write a program that shows a finding."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from deepstack_harness.compile.torch_compat import structures
+from deepstack_harness.contract.steps import SteppedHistory
+from deepstack_harness.errors import UsageError
+from deepstack_harness.play.case_worker import load_named
+from deepstack_harness.play.drawn_steps import DrawnHistory, example_call, judge_pairs, search
+from deepstack_harness.play.region_calls import Call, Program, Step, StepOptions, check_steps, copying
+from deepstack_harness.play.region_state import Region
+from deepstack_harness.play.steps import measure_steps
+from deepstack_harness.workers.child import Channel
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What a name leads to: a program with steps of its own, or a region whose steps are drawn."""
+
+    region: Region
+    steps: tuple[Step, ...]
+    program: Program | None
+
+
+def run_steps(
+    channel: Channel, target: str, arms: list[str], warm_up: int, examples: int, seed: int
+) -> list[SteppedHistory]:
+    """Run `MODULE:NAME` over its steps; where it has none, or `examples` is not 0, over steps that are drawn.
+
+    Raises `UsageError` for a name that leads to nothing that can be called.
+    """
+    channel.phase(f"the import of {target}")
+    found = _target(target, warm_up)
+    options = StepOptions(tuple(arms), warm_up, seed=seed)
+    name = target.partition(":")[2]
+    if found.steps and not examples:
+        channel.phase("its steps")
+        measured = measure_steps(found.program or copying(found.region, found.steps), options, name)
+        return [SteppedHistory("its steps", measured, _script(target, found, found.steps))]
+    channel.phase("drawn steps")
+    call = next((step for step in found.steps if isinstance(step, Call)), None) or example_call(found.region)
+    drawn = list(_draw(found.region, call, options, name, examples))
+    return [
+        SteppedHistory(each.words, each.judged.region, _script(target, found, each.steps)) for each in drawn
+    ]
+
+
+def _draw(
+    region: Region, call: Call, options: StepOptions, name: str, examples: int
+) -> Iterator[DrawnHistory]:
+    """Yield the judged pairs; where they break nothing, the smallest longer history that does."""
+    broken = False
+    for pair in judge_pairs(region, call, options, name):
+        broken |= bool(pair.judged.broken)
+        yield pair
+    longer = None if broken or not examples else search(region, call, options, name, examples)
+    if longer is not None:
+        yield longer
+
+
+def _target(target: str, warm_up: int) -> _Target:
+    thing = load_named(target)
+    if isinstance(thing, type):
+        try:
+            thing = thing()
+        except TypeError as error:
+            raise UsageError(f"'{target}' cannot be made without arguments ({error})") from None
+    if not callable(thing):
+        raise UsageError(f"'{target}' is {type(thing).__name__}: name a function, a module or a class of one")
+    made = _made(thing)
+    if made is None:
+        return _Target(thing, (), None)
+    region, steps = made
+    checked = check_steps(steps, warm_up)
+
+    def fresh() -> tuple[Region, Sequence[Step]]:
+        torch.manual_seed(0)
+        made_anew, again = cast(Any, thing)()
+        return made_anew, check_steps(again, warm_up)
+
+    return _Target(region, tuple(checked), fresh)
+
+
+def _made(thing: Callable[..., object]) -> tuple[Region, Sequence[object]] | None:
+    """Return (callable, steps) where `thing` is a function that returns them; None for a region itself."""
+    if isinstance(thing, nn.Module):
+        return None
+    torch.manual_seed(0)
+    try:
+        made = thing()
+    except TypeError:  # it has parameters: it is the region
+        return None
+    if isinstance(made, tuple) and len(made) == 2 and callable(made[0]) and isinstance(made[1], Sequence):
+        return made[0], made[1]
+    return None
+
+
+def _script(target: str, found: _Target, steps: Sequence[Step]) -> str:
+    """Return a program that shows a history with torch alone; "" where a step cannot be written as text."""
+    module, _, name = target.partition(":")
+    try:
+        lines = [_written(step) for step in steps]
+    except UsageError:
+        return ""
+    make = f"{name}()[0]" if found.program else name
+    make = f"{name}()" if isinstance(load_named(target), type) else make
+    calls = "\n".join(f"    {line}," for line in lines)
+    sizes = {
+        tuple(
+            leaf.shape for _, leaf in structures.leaves((step.args, step.kwargs)) if isinstance(leaf, Tensor)
+        )
+        for step in steps
+        if isinstance(step, Call)
+    }
+    return _PROGRAM.format(module=module, name=name, make=make, calls=calls, dynamic=len(sizes) > 1)
+
+
+_PROGRAM = '''"""A region over a few calls, uncompiled and compiled with its guards dropped, as engines
+compile."""
+
+import copy
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from {module} import {name}
+
+
+class call:
+    def __init__(self, *args, **kwargs):
+        self.args, self.kwargs = args, kwargs
+
+    def __call__(self, run, region):
+        try:
+            return run(*self.args, **self.kwargs)
+        except Exception as error:
+            return error
+
+
+class assign:
+    def __init__(self, statement, value):
+        self.statement, self.value = statement, value
+
+    def __call__(self, run, region):
+        exec(self.statement, {{"self": region, "value": self.value}})
+
+
+torch.manual_seed(0)
+STEPS = [
+{calls}
+]
+
+
+def answers(compile_it):
+    torch.manual_seed(0)
+    region, steps = copy.deepcopy({make}), copy.deepcopy(STEPS)
+    run = region
+    if compile_it:
+        options = {{"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}}
+        run = torch.compile(region, fullgraph=True, dynamic={dynamic}, backend="eager", options=options)
+    torch.manual_seed(1)
+    return [step(run, region) for step in steps]
+
+
+for number, (wanted, answer) in enumerate(zip(answers(False), answers(True)), 1):
+    if isinstance(answer, Exception):
+        print(f"step {{number}}: compiled ends with {{type(answer).__name__}}: {{answer}}")
+        continue
+    pairs = zip(tree_leaves(wanted), tree_leaves(answer))
+    tensors = [(a, b) for a, b in pairs if isinstance(a, torch.Tensor) and a.shape == b.shape]
+    apart = [float((a - b).abs().max()) for a, b in tensors if a.numel()]
+    print(f"step {{number}}: compiled is {{max(apart, default=0.0):.6g}} from uncompiled")
+'''
+
+
+def _written(step: Step) -> str:
+    if not isinstance(step, Call):
+        name, value = getattr(step, "name", ""), getattr(step, "value", None)
+        if not name:
+            raise UsageError("a step that is a function of the user")
+        return f"assign({f'{name} = value'!r}, {value!r})"
+    parts = [_value(value) for value in step.args]
+    parts += [f"{name}={_value(value)}" for name, value in step.kwargs.items()]
+    return f"call({', '.join(parts)})"
+
+
+def _value(value: object) -> str:
+    """Return a value as an expression.
+
+    Floating-point tensors are drawn anew, with their sizes and strides.
+    """
+    match value:
+        case Tensor() if value.is_floating_point():
+            shape, dtype = tuple(value.shape), str(value.dtype)
+            if value.dim() > 1 and not value.is_contiguous():
+                swapped = (shape[1], shape[0], *shape[2:])
+                return f"torch.randn({swapped}, dtype={dtype}).transpose(0, 1)"
+            return f"torch.randn({shape}, dtype={dtype})"
+        case Tensor() if value.numel() <= 256:
+            return f"torch.tensor({value.tolist()}, dtype={value.dtype})"
+        case None | bool() | int() | float() | str():
+            return repr(value)
+        case list():
+            return f"[{', '.join(map(_value, value))}]"
+        case tuple():
+            return f"({''.join(f'{_value(each)}, ' for each in value)})"
+        case dict():
+            return f"{{{', '.join(f'{key!r}: {_value(each)}' for key, each in value.items())}}}"
+    raise UsageError(f"{type(value).__name__} cannot be written as text")

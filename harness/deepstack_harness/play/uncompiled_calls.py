@@ -1,0 +1,221 @@
+"""The uncompiled runs of a region over its steps: what every arm is compared with.
+
+For each call behind the warm-up it is measured which inputs differ from the warm-up, and what each of them
+changes: the call runs again from an equal state with the warm-up's value in its place.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from deepstack_harness.compile.torch_compat import structures
+from deepstack_harness.compile.watch_facts import InputFacts
+from deepstack_harness.contract.steps import ChangedInput
+from deepstack_harness.play.call_differences import (
+    aspect_of,
+    differences_in_place,
+    differences_of,
+    distance_or_none,
+    is_changed,
+    limits_of,
+)
+from deepstack_harness.play.region_calls import (
+    Call,
+    Left,
+    Program,
+    StepOptions,
+    arguments_of,
+    input_facts_of,
+    live_part,
+    run_call,
+    side_inputs,
+    values_left,
+)
+from deepstack_harness.play.region_state import Copier, Region, frozen, set_value, state_of
+
+_MOST_CHANGED = 16
+"""Inputs of one call whose influence is measured: each is a run of the uncompiled code."""
+
+
+@dataclass
+class WantedCall:
+    """One call of the uncompiled code.
+
+    `left` is what it left, `limits` are the tolerances by name, `effects` counts what it changed, `live` is
+    the part of the answer that counts.  `changed` are the inputs that differ from the warm-up, and `without`
+    has by name of such an input the answer with the warm-up's value in its place.
+    """
+
+    step: int
+    left: Left
+    limits: dict[str, float]
+    effects: int
+    live: object
+    changed: list[ChangedInput] = field(default_factory=list)
+    without: dict[str, object] = field(default_factory=dict)
+
+
+class UncompiledRun:
+    """The uncompiled runs."""
+
+    def __init__(self, program: Program, options: StepOptions) -> None:
+        self._options = options
+        self._region, self._steps = program()
+        self._warm: list[dict[str, InputFacts]] = []
+        self._warm_data: dict[str, object] = {}
+        self._last_warm: tuple[Call, dict[str, object]] | None = None
+
+    def run(self) -> Iterator[WantedCall]:
+        """Run the steps; yield one record for each call."""
+        number = 0
+        for step in self._steps:
+            if not isinstance(step, Call):
+                step(self._region)
+                continue
+            number += 1
+            yield self._call(number, step)
+
+    def _call(self, number: int, call: Call) -> WantedCall:
+        seed = self._options.seed + number
+        before, facts = values_left(self._region, call, None), input_facts_of(self._region, call)
+        trial = _Trial(self._region, call, seed)
+        noisy = trial.run(_rounded)
+        held = side_inputs(self._region, call)
+        changed = [] if number <= self._options.warm_up else list(self._changed(facts, held))
+        without = {each.name: self._without(trial, each.name) for each in changed}
+        if number <= self._options.warm_up:
+            self._warm.append(facts)
+            self._warm_data = frozen(held)
+            copier = Copier()
+            kept = Call(*copier.copy(call.args), **copier.copy(call.kwargs))
+            self._last_warm = (kept, frozen(state_of(self._region)))
+        left = run_call(self._region, call, seed)
+        effects = sum(
+            is_changed(before[name], value)
+            for name, value in left.values.items()
+            if name in before and not name.startswith("answer")
+        )
+        effects += sum(name not in before and not name.startswith("answer") for name in left.values)
+        live = live_part(self._options, left.answer, call)
+        measured = [
+            replace(each, influence=distance_or_none(left.answer, without[each.name])) for each in changed
+        ]
+        answers = {name: kept for name, kept in without.items() if kept is not None}
+        return WantedCall(number, left, limits_of(left, noisy), effects, live, measured, answers)
+
+    def _changed(self, facts: Mapping[str, InputFacts], held: Mapping[str, object]) -> Iterator[ChangedInput]:
+        """Yield the inputs that differ from those of every call of the warm-up, at most `_MOST_CHANGED`."""
+        return islice(self._all_changed(facts, held), _MOST_CHANGED)
+
+    def _all_changed(
+        self, facts: Mapping[str, InputFacts], held: Mapping[str, object]
+    ) -> Iterator[ChangedInput]:
+        absent = InputFacts("absent")
+        names = dict.fromkeys([*facts, *self._warm[-1]])
+        for name in names:
+            now = facts.get(name, absent)
+            aspects = [aspect_of(earlier.get(name, absent), now) for earlier in self._warm]
+            if all(aspects) and (aspect := aspects[-1]) is not None:
+                then = self._warm[-1].get(name, absent)
+                yield ChangedInput(name, aspect, then.beside(now), now.beside(then))
+        for name, value in held.items():
+            before = self._warm_data.get(name)
+            if not (isinstance(value, Tensor) and isinstance(before, Tensor)):
+                continue
+            if (value.shape, value.dtype) == (before.shape, before.dtype) and is_changed(before, value):
+                yield ChangedInput(name, "data", str(facts[name]), "other numbers")
+
+    def _without(self, trial: "_Trial", name: str) -> object:
+        """Return the uncompiled answer with the warm-up's value of one input.
+
+        None where that cannot be run.
+        """
+        assert self._last_warm is not None
+        call, state = self._last_warm
+        try:
+            return trial.run_with(name, call, state).answer
+        except Exception:  # noqa: BLE001  # a value of another call need not fit this one
+            return None
+
+
+class _Trial:
+    """The region and a call as they are before it, to be run several times without a trace."""
+
+    def __init__(self, region: Region, call: Call, seed: int) -> None:
+        self._seed = seed
+        self._kept = self._copy(region, call)
+
+    @staticmethod
+    def _copy(region: Region, call: Call) -> tuple[Region, Call]:
+        copier = Copier()
+        return copier.copy(region), Call(*copier.copy(call.args), **copier.copy(call.kwargs))
+
+    def run(self, change: Callable[[Tensor], None]) -> Left:
+        """Run a copy with each floating-point tensor of the arguments changed in place."""
+        region, call = self._copy(*self._kept)
+        with torch.no_grad():
+            for _, leaf in structures.leaves((call.args, call.kwargs)):
+                if (
+                    isinstance(leaf, Tensor)
+                    and leaf.is_floating_point()
+                    and not leaf.is_leaf | leaf.requires_grad
+                ):
+                    change(leaf)
+                elif isinstance(leaf, Tensor) and leaf.is_floating_point():
+                    change(leaf.data)
+        return run_call(region, call, self._seed)
+
+    def run_with(self, name: str, warm: Call, state: Mapping[str, object]) -> Left:
+        """Run a copy with one input as it was in the warm-up; raises what the call raises."""
+        region, call = self._copy(*self._kept)
+        arguments, then = arguments_of(region, call), arguments_of(region, warm)
+        parameter = _parameter_of(name, arguments)
+        if parameter is not None and parameter in then:
+            call = Call(**(arguments | {parameter: Copier().copy(then[parameter])}))
+        elif name in state:
+            set_value(region, name, state[name])
+        else:
+            raise LookupError(name)
+        left = run_call(region, call, self._seed)
+        if left.raised:
+            raise RuntimeError(left.raised)
+        return left
+
+
+def _parameter_of(name: str, arguments: Mapping[str, object]) -> str | None:
+    for parameter in arguments:
+        if name == parameter or name.startswith((f"{parameter}[", f"{parameter}.", f"{parameter} (")):
+            return parameter
+    return None
+
+
+def _rounded(tensor: Tensor) -> None:
+    """Change each value by about one unit in the last place of its dtype, up and down by turns."""
+    if tensor.numel() and all(tensor.stride()):
+        steps = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape) % 2
+        tensor.mul_(1 + (2 * steps - 1) * torch.finfo(tensor.dtype).eps)
+
+
+def restless(program: Program, options: StepOptions, wanted: Sequence[WantedCall]) -> str:
+    """Run uncompiled once more, and say where the two runs differ."""
+    region, steps = program()
+    expected = iter(wanted)
+    for step in steps:
+        if not isinstance(step, Call):
+            step(region)
+            continue
+        want = next(expected)
+        left = run_call(region, step, options.seed + want.step)
+        limits = limits_of(want.left)
+        differences = differences_of("answer", want.left.answer, left.answer, limits)
+        differences += differences_in_place(want.left, left, limits)
+        if want.left.raised != left.raised:
+            return f"step {want.step} ended with '{want.left.raised}', and then with '{left.raised}'"
+        if differences:
+            first = differences[0]
+            by = f" by {first.distance:g}" if first.distance is not None else f": {first.what}"
+            return f"{first.place} of step {want.step} differs{by} between two uncompiled runs"
+    return ""
