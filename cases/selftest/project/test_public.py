@@ -53,7 +53,7 @@ OPTIONS = {
     "report": "run --html --markdown --junit --annotations --history",
     "nightly": "--history --out --device --minutes -n --source --vllm --stage",
     "steps": "target --arm --warm-up --examples --script",
-    "watch": "program",
+    "watch": "--fail-on --html --restore program",
     "doctor": "",
 }
 
