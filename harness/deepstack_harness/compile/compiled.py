@@ -209,6 +209,8 @@ class CompiledSession(EagerSession):
 
     def _options(self, guards: GuardRecorder) -> dict[str, str | int | bool | Callable[..., Any]]:
         options: dict[str, str | int | bool | Callable[..., Any]] = {"guard_filter_fn": guards}
+        if self._spec.by_inductor:  # else its dropout draws other numbers than eager's
+            options["fallback_random"] = True
         options |= {key: value for option in self._spec.options for key, value in _OPTIONS[option].items()}
         if self._spec.capture is Capture.REDUCE_OVERHEAD:
             options["triton.cudagraphs"] = True  # what mode="reduce-overhead" sets; a mode takes no options

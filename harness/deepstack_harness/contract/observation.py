@@ -103,7 +103,8 @@ class Distances:
     answer, the controls without and with a zeroed payload, and in fp64.
     `effect` is eager against zero-deepstack, `rounding` eager against fp64;
     where that was not measured, `no_deepstack` is None and `rounding` 0.
-    `greedy` is the share of tokens whose greedy choice equals eager's.
+    `greedy` is the share of tokens whose greedy choice equals eager's.  `scale` is the largest absolute value
+    of the eager output.  `repeated` is how far two uncompiled runs from equal state are apart.
     """
 
     eager: float
@@ -112,6 +113,26 @@ class Distances:
     effect: float
     rounding: float
     greedy: float = 1.0
+    scale: float = 1.0
+    repeated: float = 0.0
+
+
+@dataclass(frozen=True)
+class StateFacts:
+    """One place of the state that a decoder keeps, which a step changed or left different in the two lanes.
+
+    `apart` is the distance of the value that the arm left to the value that the uncompiled run left: 0 where
+    they are equal, `NOT_FINITE` where they are not floating values of one shape.  `scale` is the largest
+    absolute value there, and `rounding` how far another rounding moves it.  `played` and `eager` are the two
+    values in words.
+    """
+
+    place: str
+    apart: float
+    scale: float
+    rounding: float
+    played: str
+    eager: str
 
 
 @dataclass(frozen=True)
@@ -175,6 +196,7 @@ class StepFacts:
 
     `accesses` is what the kernels of the step touched, for arms whose code is interpreted.  `padding` is
     there for steps of a payload that has rows for every token, where a live decoder ran over padded rows.
+    `state` has what the decoder keeps from call to call, where that is watched.
     """
 
     step: str
@@ -194,6 +216,7 @@ class StepFacts:
     failed_allocation: bool = False
     accesses: AccessFacts | None = None
     padding: PaddingFacts | None = None
+    state: tuple[StateFacts, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,9 @@ class Decoder(Protocol):
     It takes hidden (n, h), positions (3, n) int64 and a payload, and returns (n, h) in the dtype of the
     hidden states.  The payload is a tuple with one (n, h) per level, or None in a model without deepstack.
     The argument must be called `payload`, because guards are looked up by name.  A decoder writes into none
-    of its arguments, and keeps no state from call to call.
+    of its arguments.  State that it keeps from call to call is equal before each of the runs that are
+    compared, and is compared as their outputs are: attributes, parameters, buffers, containers, closures,
+    globals that its code names, random generators, and torch's modes.
     """
 
     def __call__(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:

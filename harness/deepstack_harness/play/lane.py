@@ -5,7 +5,7 @@ same class, which takes the same calls, and runs the decoder uncompiled.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from torch import Tensor
@@ -16,6 +16,7 @@ from deepstack_harness.models.layers import attended_rows
 from deepstack_harness.play.attempt import attempt, naming
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.rows import RowOwners, TypeNames, answer_facts, join_answers, levels_of
+from deepstack_harness.play.state import LaneStates
 from deepstack_harness.play.tensors import same_bytes
 
 _POISON = -256.0
@@ -189,18 +190,25 @@ class ReferenceLane:
     What its calls raise is left out: the buffer under test raises the same, and its lane tells so.
     """
 
-    def __init__(self, buffer: Buffer, model: Model) -> None:
-        """Take an empty buffer."""
+    def __init__(self, buffer: Buffer, model: Model, states: LaneStates | None = None) -> None:
+        """Take an empty buffer; `states` are the decoder's, where it may keep some."""
         self.buffer = buffer
         self._model = model
+        self._states = states
+
+    def in_force(self) -> AbstractContextManager[None]:
+        """Have the decoder's state of this lane in force while open."""
+        return nullcontext() if self._states is None else self._states.reference()
 
     def read(self, tokens: int) -> tuple[Tensor, ...] | None:
         """Return the answer of get, levels of (tokens, hidden); None also where it raised."""
-        return attempt("get", lambda: self.buffer.get(tokens)).value
+        with self.in_force():
+            return attempt("get", lambda: self.buffer.get(tokens)).value
 
     def clear(self, tokens: int) -> None:
         """Clear the rows of a step."""
-        attempt("clear", lambda: self.buffer.clear(tokens))
+        with self.in_force():
+            attempt("clear", lambda: self.buffer.clear(tokens))
 
     def follow(self, tokens: int) -> tuple[Tensor, ...] | None:
         """Read and clear, where no decoder runs; return what was read, levels of (tokens, hidden)."""
@@ -216,13 +224,17 @@ class ReferenceLane:
         `ranges` are the rows of each sequence of the step.  The distances are None where one of the two has
         no output, or the step has no tokens.
         """
-        reference = attempt("get", lambda: self.buffer.get(tokens))
-        parts = _parts(inputs, reference.value, ranges)
-        eager = attempt("decoder", lambda: self._model.numerics.eager(parts))
-        distances = None
-        if reference.returned and eager.value is not None and out is not None and tokens > 0:
-            distances = self._model.numerics.distances(out, parts, eager.value, thorough=thorough)
-        self.clear(tokens)
+        with self.in_force():
+            reference = attempt("get", lambda: self.buffer.get(tokens))
+            parts = _parts(inputs, reference.value, ranges)
+            with nullcontext() if self._model.state is None else self._model.state.kept():
+                eager = attempt("decoder", lambda: self._model.numerics.eager(parts))
+            distances = None
+            if reference.returned and eager.value is not None and out is not None and tokens > 0:
+                distances = self._model.numerics.distances(out, parts, eager.value, thorough=thorough)
+            if self._model.state is not None:  # once more, to leave the state behind that all runs began from
+                attempt("decoder", lambda: self._model.numerics.eager(parts))
+            self.clear(tokens)
         return reference.value, distances
 
 

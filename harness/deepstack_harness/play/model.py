@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from deepstack_harness.catalogue.buffers import buffer_named
 from deepstack_harness.catalogue.registry import family_named
+from deepstack_harness.compile.torch_compat.modes import OtherLastBits
 from deepstack_harness.contract.case import BufferKind, BufferRef
 from deepstack_harness.contract.observation import NOT_FINITE, Distances
 from deepstack_harness.contract.protocols import BufferFactory, Family, Inputs, Profile, payload_width
@@ -25,6 +27,7 @@ from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import HarnessError, NotMeasured
 from deepstack_harness.models.family import parse_device, parse_dtype
 from deepstack_harness.play.case_worker import load_buffer
+from deepstack_harness.play.state import DecoderState, apart_at
 
 _ENTRIES, _ELEMENTS = 256, 2**16
 """The outputs that are kept, and how long one may be: at most 64 MB in fp32."""
@@ -65,6 +68,7 @@ def _digest(inputs: Inputs) -> bytes:
 
 
 _WORDS = 512
+_NOISY_RUNS = 2
 
 
 class NumericsProbe:
@@ -78,6 +82,7 @@ class NumericsProbe:
         *,
         width: int | None = None,
         thorough: bool = True,
+        state: DecoderState | None = None,
     ) -> None:
         """Keep the decoder (see `protocols.Decoder`), a copy of it in fp64, and draw a head.
 
@@ -86,8 +91,14 @@ class NumericsProbe:
         The head (hidden, words) stands for the language model's, so that a greedy
         choice of words exists as in an evaluation.  Not `thorough`, no copy is made:
         some decoders cannot be copied, and only thorough comparisons need it.
+
+        With `state` every run but `eager` leaves the decoder's state as it was, and the rounding is measured
+        in two ways.
         """
         self._decoder = decoder
+        self._state = state
+        self.noise: Mapping[str, float] = {}
+        """How far another rounding moves the state that the last step left, by place."""
         self._exact = copy.deepcopy(decoder).double() if thorough else decoder
         self._levels = levels
         self._width = hidden if width is None else width
@@ -100,6 +111,12 @@ class NumericsProbe:
         """Return the reference output (n, hidden) of a step whose sequences are `parts`."""
         return torch.cat([self._run(part, part.payload) for part in parts])
 
+    def effects(self, parts: Sequence[Inputs], *, thorough: bool) -> Distances:
+        """Return the distances of the uncompiled output to its controls, and leave the state as it was."""
+        with self._kept():
+            eager = self.eager(parts)
+        return self.distances(eager, parts, eager, thorough=thorough)
+
     def distances(
         self, out: Tensor, parts: Sequence[Inputs], eager: Tensor, *, thorough: bool = True
     ) -> Distances:
@@ -107,16 +124,60 @@ class NumericsProbe:
 
         Without `thorough` the model without deepstack and the one in fp64 are not run.
         """
-        zeroed = torch.cat([self._zeroed.get(part, self._without_values) for part in parts])
-        without = torch.cat([self._run(part, None) for part in parts]) if thorough else None
+        with self._kept():
+            zeroed = self._without_values(parts)  # None: the function raises for zeros
+        without = None
+        if thorough:
+            with self._kept():
+                without = torch.cat([self._run(part, None) for part in parts])
         return Distances(
             eager=distance(out, eager),
             no_deepstack=None if without is None else distance(out, without),
-            zero_deepstack=distance(out, zeroed),
-            effect=distance(eager, zeroed),
-            rounding=distance(eager, self._in_fp64(parts)) if thorough else 0.0,
+            zero_deepstack=NOT_FINITE if zeroed is None else distance(out, zeroed),
+            effect=NOT_FINITE if zeroed is None else distance(eager, zeroed),
+            rounding=max(self._rounding(parts, eager) if thorough else 0.0, self._noise(parts, eager)),
             greedy=self._agreement(out, eager),
+            scale=_largest(eager),
+            repeated=self._repeated(parts, eager),
         )
+
+    def _kept(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._state is None else self._state.kept()
+
+    def _repeated(self, parts: Sequence[Inputs], eager: Tensor) -> float:
+        """Return how far another uncompiled run from the same state is; 0 where no state is watched."""
+        if self._state is None:
+            return 0.0
+        with self._kept():
+            return distance(self.eager(parts), eager)
+
+    def _noise(self, parts: Sequence[Inputs], eager: Tensor) -> float:
+        """Return how far the output is moved by other last bits of every operation, as another order gives.
+
+        0 where no state is watched: the distance to fp64 then is the rounding.
+        """
+        if self._state is None:
+            return 0.0
+        with self._kept():
+            self.eager(parts)
+            after = self._state.take().values
+        largest, noise = 0.0, dict[str, float]()
+        for seed in range(_NOISY_RUNS):
+            with self._kept():
+                with OtherLastBits(seed):
+                    out = self.eager(parts)
+                largest = max(largest, distance(out, eager))
+                moved = self._state.take().values
+            for place in moved.keys() & after.keys():
+                noise[place] = max(noise.get(place, 0.0), apart_at(place, moved, after))
+        self.noise = noise
+        return largest
+
+    def _rounding(self, parts: Sequence[Inputs], eager: Tensor) -> float:
+        with self._kept():
+            if self._state is not None:  # its state as it is now
+                self._exact = copy.deepcopy(self._decoder).double()
+            return distance(eager, torch.cat([self._exact_run(part) for part in parts]))
 
     def _agreement(self, out: Tensor, eager: Tensor) -> float:
         """Share of tokens for which both would choose the same word of the random vocabulary."""
@@ -125,16 +186,20 @@ class NumericsProbe:
         chosen, wanted = ((hidden.float() @ self._head).argmax(-1) for hidden in (out, eager))
         return (chosen == wanted).double().mean().item()
 
-    def _without_values(self, part: Inputs) -> Tensor:
+    def _without_values(self, parts: Sequence[Inputs]) -> Tensor | None:
+        """Return the output (n, h) on zeroed payloads, from the cache where no state could change it."""
+        run = self._zeroed_run
+        return torch.cat(
+            [self._zeroed.get(part, run) if self._state is None else run(part) for part in parts]
+        )
+
+    def _zeroed_run(self, part: Inputs) -> Tensor:
         shape = (part.hidden.size(0), self._width)
         return self._run(part, tuple(part.hidden.new_zeros(shape) for _ in range(self._levels)))
 
     def _run(self, part: Inputs, payload: tuple[Tensor, ...] | None) -> Tensor:
         out: Tensor = self._decoder(part.hidden, part.positions, payload)
         return out
-
-    def _in_fp64(self, parts: Sequence[Inputs]) -> Tensor:
-        return torch.cat([self._exact_run(part) for part in parts])
 
     def _exact_run(self, part: Inputs) -> Tensor:
         payload = None if part.payload is None else tuple(level.double() for level in part.payload)
@@ -157,15 +222,26 @@ def distance(one: Tensor, other: Tensor) -> float:
     return value if math.isfinite(value) else NOT_FINITE
 
 
+def _largest(output: Tensor) -> float:
+    value = output.double().abs().max().item() if output.numel() else 0.0
+    return value if math.isfinite(value) else NOT_FINITE
+
+
 @dataclass(frozen=True)
 class Model:
-    """A family's decoder, made once and shared by all cases of one dtype, device and seed."""
+    """A family's decoder, made once and shared by all cases of one dtype, device and seed.
+
+    `state` is there for a decoder that may keep some from call to call; families of ours keep none.
+    Payloads are drawn with the standard deviation `payload_scale`.
+    """
 
     family: Family
     decoder: torch.nn.Module
     numerics: NumericsProbe
     dtype: torch.dtype
     device: torch.device
+    state: DecoderState | None = None
+    payload_scale: float = 1.0
 
     @classmethod
     def build(cls, family: str, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> "Model":

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -12,7 +13,14 @@ from torch import Tensor
 from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.compile.torch_compat.modes import FailingAllocation
 from deepstack_harness.contract.case import Case, Compare
-from deepstack_harness.contract.observation import CallName, Distances, GraphUse, ShardFacts, StepFacts
+from deepstack_harness.contract.observation import (
+    CallName,
+    Distances,
+    GraphUse,
+    ShardFacts,
+    StateFacts,
+    StepFacts,
+)
 from deepstack_harness.contract.protocols import (
     Buffer,
     BufferFactory,
@@ -36,6 +44,7 @@ from deepstack_harness.play.clock import let_pass
 from deepstack_harness.play.lane import PlayedLane, ReferenceLane
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.rows import StorageWatch
+from deepstack_harness.play.state import LaneStates
 from deepstack_harness.play.tensors import StepTensors, count_of
 
 T = TypeVar("T")
@@ -66,6 +75,7 @@ class CasePlayer:
         self._every_token = every_token and not case.arm.interpreted
         self._sizes = sizes = model.sizes(case.trace)
         self._tensors = StepTensors(case, model)
+        self._states = LaneStates(model.state) if model.state else None
         self._lanes = {
             name: PlayedLane(
                 caller.buffer(make_buffer, sizes), session, self._tensors.owners, notes_given=caller.ranks > 1
@@ -76,13 +86,17 @@ class CasePlayer:
         self._alone = case.compare is Compare.NOTHING
         # Graphs need the second buffer: freed storage shows only where nobody keeps answers.
         alone = self._alone and not case.arm.captured
-        reference = None if alone else ReferenceLane(self._correct.buffer(make_buffer, sizes), model)
-        self._first_reference = self._reference = reference
+        self._first_reference = self._reference = None if alone else self._reference_lane(make_buffer)
         self._watch = StorageWatch()
         self._captured_in: dict[int, int | None] = {}
         self._failing: FailingAllocation | None = None
         self.first_capacity = self._stated_capacity().value
         """Token rows that the buffer stated before the first step; None where it raised."""
+
+    def _reference_lane(self, make_buffer: BufferFactory) -> ReferenceLane:
+        with nullcontext() if self._states is None else self._states.reference():
+            buffer = self._correct.buffer(make_buffer, self._sizes)
+        return ReferenceLane(buffer, self._model, self._states)
 
     @property
     def vision(self) -> bool:
@@ -96,6 +110,9 @@ class CasePlayer:
         self._lane.begin()
         self._failing = None
         let_pass(step.after or 0)
+        if self._states is not None:
+            self._states.begin_step()
+            self._model.numerics.noise = {}
         if step.op is not Op.GET:
             self._lane.let_go()
         if step.op in CALLS_BUFFER:
@@ -139,7 +156,8 @@ class CasePlayer:
         caller, buffer = self._buffers()[lane]
 
         def set_payload(given: Tensor) -> Attempt[None]:
-            return self._call(step, "set", lambda: caller.set(buffer, given))
+            with self._state_of(lane):
+                return self._call(step, "set", lambda: caller.set(buffer, given))
 
         return self._tensors.give(lane, step, payload, set_payload)
 
@@ -154,11 +172,16 @@ class CasePlayer:
         return done
 
     def _change(self, step: Step, call: CallName, change: Callable[[Buffer], None]) -> Attempt[None]:
-        under_test, *_ = [
-            self._call(step, call, partial(_repeat, step, partial(change, buffer)))
-            for _, buffer in self._buffers()
-        ]
-        return under_test
+        done = []
+        for lane, (_, buffer) in enumerate(self._buffers()):
+            with self._state_of(lane):
+                work = partial(_repeat, step, partial(change, buffer))
+                done.append(self._call(step, call, work))
+        return done[0]
+
+    def _state_of(self, lane: int) -> AbstractContextManager[None]:
+        """Have the decoder's state of a lane in force while open: 0 is the lane under test."""
+        return self._reference.in_force() if lane and self._reference is not None else nullcontext()
 
     def _get(self, step: Step) -> Attempt[tuple[Tensor, ...] | None]:
         # An answer is noted outside of the call, because noting allocates too.
@@ -170,8 +193,9 @@ class CasePlayer:
         return done
 
     def _forward(self, index: int, step: Step) -> StepFacts:
-        for _, buffer in self._buffers():
-            begin_step(buffer, step.tokens, profile=step.op is Op.PROFILE)
+        for lane, (_, buffer) in enumerate(self._buffers()):
+            with self._state_of(lane):
+                begin_step(buffer, step.tokens, profile=step.op is Op.PROFILE)
         if self._alone:
             done = attempt("get", lambda: self._read_and_clear(step))
             if self._reference is not None:
@@ -223,6 +247,8 @@ class CasePlayer:
         for _ in range(2):
             self._watch.note_capture(tokens, reference.read(tokens), generation_of(reference.buffer))
             reference.clear(tokens)
+        if self._states is not None:  # dummy runs of the decoder are no steps that could be compared
+            self._states.adopt()
         self._captured_in[tokens] = self._generation
 
     def _capturable(self) -> ReferenceLane:
@@ -268,8 +294,9 @@ class CasePlayer:
         # Largest first, as engines do: storage that grows while it is captured moves before the others.
         for tokens in sorted(self._captured_in, reverse=True):
             self._capture_size(tokens)
-        for _, buffer in self._buffers():
-            release(buffer)
+        for lane, (_, buffer) in enumerate(self._buffers()):
+            with self._state_of(lane):
+                release(buffer)
 
     def _reload(self) -> None:
         if self._caller.ranks > 1:
@@ -277,6 +304,7 @@ class CasePlayer:
                 "a step that ranks share is not reloaded: the fresh process is not one of the ranks"
             )
         self._session.reload()
+        self._states = None  # from now on it lies in the fresh process
 
     @property
     def _generation(self) -> int | None:
@@ -310,7 +338,16 @@ class CasePlayer:
             failed_allocation=self._failing is not None and self._failing.failed,
             accesses=take_accesses(self._session),
             padding=lane.padding,
+            state=self._state_facts(step),
         )
+
+    def _state_facts(self, step: Step) -> tuple[StateFacts, ...]:
+        """Return what this step changed in the decoder's state, and what it left different in the lanes."""
+        if self._states is None:
+            return ()
+        if step.on is not None:  # the reference lane has no part in it
+            self._states.adopt()
+        return self._states.compare(self._model.numerics.noise)
 
     def _stated_capacity(self) -> Attempt[int]:
         return attempt("capacity", lambda: operator.index(self._lane.buffer.capacity))

@@ -261,7 +261,8 @@ class StepTensors:
         self._sets += 1
         levels = self._sizes.levels if step.levels is None else step.levels
         hidden = self._sizes.hidden if step.hidden is None else step.hidden
-        payload = values_of(step, self._random((levels, step.tokens, hidden), salt=self._sets))
+        drawn = self._random((levels, step.tokens, hidden), salt=self._sets)
+        payload = values_of(step, drawn * self._model.payload_scale)
         last, self._last = self._last, payload
         if step.values == "reordered" and last is not None and last.shape == payload.shape:
             payload = last.to(payload.dtype).roll(1, dims=1)

@@ -153,7 +153,12 @@ def compile_arms(request: pytest.FixtureRequest) -> CompileArms:
     payload may be any structure, and another one for each size: None, (), a dict, a number, nested tuples.
     A tensor or number of it that never moves the output fails the test: nothing shows that it is read.
 
-    Both return one run per arm and trace, with `arm`, `worst` (distance to eager) and `graphs`.
+    Every run begins from the state in which the decoder was given.  State that it keeps from call to call is
+    compared as its output is: a count, cache, random generator or mode that is not the same when compiled
+    breaks R0.  Payloads are multiplied until they matter to the output, and the tolerance is measured.
+
+    Both return one run per arm and trace, with `arm`, `worst` (distance to eager), `graphs`, and `state`: the
+    places of state that the decoder keeps.
 
         def test_decoder(compile_arms):
             traces = ["cap 16: profile 16; set 9; forward 16"]

@@ -16,12 +16,13 @@ from typing_extensions import override
 from deepstack_harness.catalogue.plans import graph_budget
 from deepstack_harness.compile.torch_compat import structures
 from deepstack_harness.contract.arm import ArmSpec, GuardPolicy, PayloadPolicy
-from deepstack_harness.contract.observation import NOT_FINITE, Distances
+from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.protocols import Inputs, Lane
 from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.errors import UsageError
 from deepstack_harness.models.engine import Engine
 from deepstack_harness.play.model import NumericsProbe, distance
+from deepstack_harness.play.state import DecoderState
 from deepstack_harness.text import plural
 
 T = TypeVar("T")
@@ -180,33 +181,22 @@ class GivenBuffers:
 class CallNumerics(NumericsProbe):
     """Probe that compares outputs of one function; its control is the payload as it is, zeroed."""
 
-    def __init__(self, decoder: nn.Module, width: int, *, thorough: bool) -> None:
-        """Take the function as a decoder, and the width of its outputs."""
-        super().__init__(decoder, 0, width, thorough=thorough)
+    def __init__(self, decoder: nn.Module, width: int, state: DecoderState, *, thorough: bool) -> None:
+        """Take the function as a decoder, the width of its outputs, and the state that it may keep."""
+        super().__init__(decoder, 0, width, thorough=thorough, state=state)
 
     @override
-    def distances(
-        self, out: Tensor, parts: Sequence[Inputs], eager: Tensor, *, thorough: bool = True
-    ) -> Distances:
-        """Compare `out` with `eager`, both (n, h); `parts` is the one call."""
+    def _without_values(self, parts: Sequence[Inputs]) -> Tensor | None:
         (call,) = parts
-        zeroed = self.output(replace(call, payload=_zeroed(call.payload)))
-        without = self._run(call, None) if thorough else None
-        return Distances(
-            eager=distance(out, eager),
-            no_deepstack=None if without is None else distance(out, without),
-            zero_deepstack=NOT_FINITE if zeroed is None else distance(out, zeroed),
-            effect=NOT_FINITE if zeroed is None else distance(eager, zeroed),
-            rounding=distance(eager, self._exact_run(call)) if thorough else 0.0,
-            greedy=self._agreement(out, eager),
-        )
+        return self.output(replace(call, payload=_zeroed(call.payload)))
 
     def output(self, call: Inputs) -> Tensor | None:
-        """Return the uncompiled output (n, h); None where the function raises."""
-        try:
-            return self._run(call, call.payload)
-        except Exception:  # noqa: BLE001  # a function may raise anything for values that it did not expect
-            return None
+        """Return the uncompiled output (n, h), and leave the state as it was; None where it raises."""
+        with self._kept():
+            try:
+                return self._run(call, call.payload)
+            except Exception:  # noqa: BLE001  # a function may raise anything for values that it did not expect
+                return None
 
     @override
     def _run(self, part: Inputs, payload: tuple[Tensor, ...] | None) -> Tensor:

@@ -1,7 +1,7 @@
 """`compile_arms`: a project's own module or function, run eagerly and under arms, its outputs compared."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import pytest
@@ -12,9 +12,16 @@ from typing_extensions import Unpack
 from deepstack_harness.catalogue.plans import graph_budget
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import Case, Compare, PlannedCase, live_buffer
-from deepstack_harness.contract.observation import Distances
+from deepstack_harness.contract.observation import NOT_FINITE, Distances
 from deepstack_harness.contract.oracles.judge import ORACLES, JudgedCase, judge_case
-from deepstack_harness.contract.oracles.outputs import case_distances, tolerance
+from deepstack_harness.contract.oracles.outputs import (
+    EFFECT,
+    case_distances,
+    is_unsteady,
+    kept_state,
+    rounding_limit,
+    tolerance,
+)
 from deepstack_harness.contract.oracles.trace_audit import numbered_steps
 from deepstack_harness.contract.protocols import BufferFactory, Inputs
 from deepstack_harness.contract.rules import Rule
@@ -27,6 +34,7 @@ from deepstack_harness.models.layers import mrope_positions
 from deepstack_harness.play.case_worker import check_fit
 from deepstack_harness.play.model import Model, NumericsProbe
 from deepstack_harness.play.observe import play
+from deepstack_harness.play.state import DecoderState
 from deepstack_harness.pytest_plugin.calls import (
     CallNumerics,
     FunctionModule,
@@ -109,6 +117,11 @@ class ArmRun(JudgedCase):
         return -1.0 if distances is None else distances.eager
 
     @property
+    def state(self) -> tuple[str, ...]:
+        """Places of the state that the decoder keeps from call to call, compared as its outputs are."""
+        return kept_state(self.observation)
+
+    @property
     def graphs(self) -> int:
         """The number of graphs that were built; 0 where nothing is compiled."""
         return self.observation.graphs.graphs if self.observation.graphs else 0
@@ -143,10 +156,16 @@ class CompileArms(Fixture):
             family = OwnFamily(
                 type(decoder).__name__, hidden, levels, options.get("routed", False), positions
             )
-            numerics = NumericsProbe(decoder, levels, hidden, thorough=options.get("thorough", True))
-            model = Model(family, decoder, numerics, dtype, device)
+            state = DecoderState(decoder)
+            numerics = NumericsProbe(
+                decoder, levels, hidden, thorough=options.get("thorough", True), state=state
+            )
+            model = Model(family, decoder, numerics, dtype, device, state)
             parsed = [Trace.parse(str(trace)) for trace in traces]
-            run_eagerly(model.decoder, device, name_of(type(decoder)), draw_first_inputs(model, parsed[0]))
+            first = draw_first_inputs(model, parsed[0])
+            with state.kept(), torch.no_grad():
+                run_eagerly(decoder, device, name_of(type(decoder)), first)
+                model = replace(model, payload_scale=_scale_that_matters(model, first, options))
             cases = [
                 _case(model, name_of(buffer), trace, arm, graph_budget(trace, arm), options)
                 for arm in self._arms(options)
@@ -182,11 +201,13 @@ class CompileArms(Fixture):
             traces = [trace_of(sizes, arm) for arm in arms]
             given = draw_inputs(inputs, sizes)
             decoder = function if isinstance(function, nn.Module) else FunctionModule(function, device)
-            outputs = [run_eagerly(decoder, device, name_of(function), call) for call in given]
+            state = DecoderState(decoder)
+            with state.kept():
+                outputs = [run_eagerly(decoder, device, name_of(function), call) for call in given]
             width = outputs[0].size(-1)
-            numerics = CallNumerics(decoder, width, thorough=options["thorough"])
+            numerics = CallNumerics(decoder, width, state, thorough=options["thorough"])
             family = OwnFamily(name_of(function), width, most_tensors(given), options.get("routed", False))
-            model = Model(family, decoder, numerics, dtype, device)
+            model = Model(family, decoder, numerics, dtype, device, state)
             cases = [
                 _case(model, "inputs", trace, arm, graphs_needed(given, arm), options)
                 for arm, trace in zip(arms, traces, strict=True)
@@ -211,9 +232,38 @@ class CompileArms(Fixture):
         return arms
 
     def _run(self, case: Case, model: Model, make: BufferFactory, engine: Engine, options: Options) -> ArmRun:
-        judged = judge_case(PlannedCase(case, None), play(case, model, make, engine), _wanted(options))
+        assert model.state is not None  # both ways of the fixture watch it
+        with model.state.kept():  # every run begins from the state in which the decoder was given
+            observation = play(case, model, make, engine)
+        judged = judge_case(PlannedCase(case, None), observation, _wanted(options))
         self.store(judged)
         return ArmRun(judged.planned, judged.observation, judged.judgements)
+
+
+_SCALES = tuple(8.0**power for power in range(20))
+_MARGIN = 4
+"""Payloads of later steps may have fewer rows than that of the first one, and move the output by less."""
+
+
+def _scale_that_matters(model: Model, inputs: Inputs, options: Options) -> float:
+    """Return the least power of 8 by which payloads are multiplied to move the output by what R0 needs.
+
+    `inputs` are those of the first step.  Where no scale suffices it is the one that moves the output most
+    for the rounding that it brings; R0 then says that this is too little to judge by.
+    """
+    dtype, best, most = options.get("dtype", "float32"), 1.0, 0.0
+    for scale in _SCALES:
+        parts = [replace(inputs, payload=tuple(scale * level for level in inputs.payload or ()))]
+        apart = model.numerics.effects(parts, thorough=options.get("thorough", True))
+        more_than_the_dtype_holds = NOT_FINITE in (apart.scale, apart.rounding, apart.effect)
+        if more_than_the_dtype_holds or is_unsteady(dtype, apart):
+            break
+        moved = apart.effect / (EFFECT * rounding_limit(dtype, apart.rounding, apart.scale) or 1.0)
+        if moved > _MARGIN:
+            return scale
+        if moved > most:
+            best, most = scale, moved
+    return best
 
 
 def _case(model: Model, subject: str, trace: Trace, arm: ArmSpec, graphs: int, options: Options) -> Case:

@@ -1,6 +1,7 @@
 """Change what torch's operations do in a block: record them, fail an allocation, fake tensors or ranks.
 
 `OpRecorder` records the operations of a call on their very tensors and replays them, as a CUDA graph would.
+`OtherLastBits` rounds results in another way.
 `FailingAllocation` raises as a GPU without memory does.  `filled_with_nan` shows reads of memory that nobody
 has written: a fresh page is zero by accident, which hides a `torch.empty` that should be a `torch.zeros`.
 `without_storage` and `on_fake_gpu` are for compiling a decoder that would not fit, or that has no GPU here.
@@ -122,6 +123,37 @@ class FailingAllocation(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.failed = True
                 raise torch.OutOfMemoryError(f"{func} found no memory: this allocation was made to fail")
         return out
+
+
+class OtherLastBits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Mode that moves each floating result by up to a unit in its last place, at random.
+
+    As far as this moves an output, another order of additions may move it too.  Views, results in place and
+    what is made of no floating tensor (masks, positions) are left as they are.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = torch.Generator().manual_seed(seed)
+
+    @override
+    def __torch_dispatch__(
+        self,
+        func: OpOverload[..., Any],
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if any(tensor.is_floating_point() for tensor in tensors_in((args, kwargs))):
+            for result, is_new in zip(tensors_in(out), _allocated((args, kwargs), out), strict=True):
+                if is_new and result.is_floating_point():
+                    self._move(result)
+        return out
+
+    def _move(self, result: Tensor) -> None:
+        drawn = torch.rand(result.shape, generator=self._generator).to(result.device)
+        result.mul_(1 + (2 * drawn - 1) * torch.finfo(result.dtype).eps)
 
 
 @contextmanager

@@ -54,6 +54,7 @@ from deepstack_harness.contract.oracles.trace_audit import (
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step
 from deepstack_harness.contract.verdicts import Judgement, Shape
+from deepstack_harness.errors import shorten_list
 from deepstack_harness.text import plural
 
 FLOORS = {"bfloat16": 2**-3, "float16": 2**-6, "float32": 1e-5, "float64": 1e-12}
@@ -78,7 +79,17 @@ def tolerance(case: Case, distances: Distances) -> float:
 
 def explained(case: Case, distances: Distances) -> float:
     """Return the largest distance that another rounding than eager's explains."""
-    return max(FLOORS[case.dtype], ROUNDINGS * distances.rounding)
+    return rounding_limit(case.dtype, distances.rounding, distances.scale)
+
+
+def rounding_limit(dtype: str, rounding: float, scale: float) -> float:
+    """Return the largest distance of values as large as `scale`; small ones need not be as far off as 1."""
+    return max(FLOORS[dtype] * min(1.0, scale), ROUNDINGS * rounding)
+
+
+def is_unsteady(dtype: str, distances: Distances) -> bool:
+    """Say whether two uncompiled runs from equal state are further apart than atomic additions explain."""
+    return distances.repeated > FLOORS[dtype] * distances.scale
 
 
 def rounds_as_eager(case: Case) -> bool:
@@ -157,7 +168,7 @@ def judge_output(observed: ObservedCase) -> Judgement:
             Rule.R0, NOT_FINITE, FLOORS[case.dtype], "abs", crash.detail, [crash.step], shape=crash.shape
         )
         return replace(judgement, exception=crash.exception)
-    return _judge_distances(case, observation)
+    return _judge_distances(observed)
 
 
 def crashes(observed: ObservedCase) -> list[Deviation]:
@@ -188,18 +199,51 @@ def _why_not_judged(case: Case, observation: Observation) -> str | None:
     return None
 
 
-def _judge_distances(case: Case, observation: Observation) -> Judgement:
+def _judge_distances(observed: ObservedCase) -> Judgement:
+    case, observation = observed.case, observed.observation
     worst, measured = worst_step(case, observation), measured_steps(case, observation)
     if worst is None or shows_nothing(case, worst, measured):
         return skip(Rule.R0, _why_not_compared(case, observation))
     apart, limit = worst.distances, tolerance(case, worst.distances)
+    unsteady = next((step for step in measured if is_unsteady(case.dtype, step.distances)), None)
+    if unsteady:
+        return error(
+            Rule.R0,
+            f"step {unsteady.number} '{unsteady.step}': two uncompiled runs from equal state are "
+            f"{unsteady.distances.repeated:.2g} apart: the decoder keeps state that cannot be seen (of a C "
+            "extension, a file, a clock), or does not compute the same twice",
+        )
+    states = list(_states_apart(observed))
+    if states and apart.eager <= limit:
+        return states[0]
     weak = _first_weak_payload(case, measured)
     if weak:
         return error(
             Rule.R0, f"the payload moves the output by {weak.effect:.2g} only: too little to judge by"
         )
-    detail = f"step {worst.number} '{worst.step}': {_distances_in_words(apart)}"
+    detail = f"step {worst.number} '{worst.step}': {_distances_in_words(apart)}{_kept_in_words(observation)}"
     return against(Rule.R0, apart.eager, limit, "abs", detail, [worst.number], shape=Shape.OUTPUT)
+
+
+def kept_state(observation: Observation) -> tuple[str, ...]:
+    """Return the places of the state that the decoder keeps from call to call, where that was watched."""
+    return tuple(dict.fromkeys(fact.place for step in observation.steps for fact in step.state))
+
+
+def _kept_in_words(observation: Observation) -> str:
+    places = kept_state(observation)
+    return f"; the decoder keeps state ({shorten_list(places)}), equal in both" if places else ""
+
+
+def _states_apart(observed: ObservedCase) -> Iterator[Judgement]:
+    """Iterate over the failures of steps that left another state than the uncompiled run, in order."""
+    for number, step, facts in numbered_steps(observed.case, observed.observation):
+        for fact in facts.state:
+            limit = rounding_limit(observed.case.dtype, fact.rounding, fact.scale)
+            if fact.apart > limit:
+                said = f"step {number} '{step}' leaves {fact.played} in the decoder's state {fact.place}, "
+                detail = f"{said}uncompiled it leaves {fact.eager}"
+                yield against(Rule.R0, fact.apart, limit, "abs", detail, [number], shape=Shape.OUTPUT)
 
 
 def _first_weak_payload(case: Case, measured: Sequence[MeasuredStep]) -> Distances | None:
