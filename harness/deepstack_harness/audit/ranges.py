@@ -204,8 +204,8 @@ def range_named(name: str) -> MakeRange:
     return PLACEHOLDER_RANGES.load(name, _makes_ranges, "a class or function that makes ranges")
 
 
-def _makes_ranges(found: object) -> TypeIs[MakeRange]:
-    return callable(found)
+def _makes_ranges(named: object) -> TypeIs[MakeRange]:
+    return callable(named)
 
 
 _ASKED = ("get_num_embeds", "get_embeds_indices_in_range")
@@ -375,12 +375,12 @@ def kept_as(make: MakeRange) -> str:
 
 
 def _bounds(placeholder: PlaceholderRange, start: int, end: int) -> Bounds | str:
-    found = _answer(lambda: placeholder.get_embeds_indices_in_range(start, end))
+    answer = _answer(lambda: placeholder.get_embeds_indices_in_range(start, end))
     # A tensor that equals the right number is no index: lists are sliced with it, and it costs as much.
-    match found:
-        case (int(first), int(last)) if type(found) is tuple:
+    match answer:
+        case (int(first), int(last)) if type(answer) is tuple:
             return first, last
-    return str(found)
+    return str(answer)
 
 
 def _answer(call: Callable[[], object]) -> object:
@@ -442,8 +442,8 @@ def _walk_of(served: Served, placed: Placed) -> Callable[[], tuple[int, int]]:
     def walk() -> tuple[int, int]:
         embeddings = questions = 0
         for step in served.steps:
-            found, asked = schedule_step(step, placed)
-            embeddings, questions = embeddings + found, questions + asked
+            in_step, asked = schedule_step(step, placed)
+            embeddings, questions = embeddings + in_step, questions + asked
         return embeddings, questions
 
     return walk

@@ -47,11 +47,11 @@ from deepstack_harness.sources.source import Source, buffer_of
 class ArgumentEngine(Protocol):
     """The steps of an engine whose payload is an argument.
 
-    `given` has the names of the tensors that the writer of a step's payload made, and `captured` those of
+    `written` has the names of the tensors that the writer of a step's payload made, and `captured` those of
     the tensors that a graph was captured with.
     """
 
-    given: set[str]
+    written: set[str]
     captured: set[str]
 
     @property
@@ -220,7 +220,7 @@ class ArgumentClass:
         except UsageError as error:
             return Rehearsal(not_driven=reason_of(error))
         names, captured = (
-            ", ".join(sorted(inputs)) for inputs in (engine.given - engine.captured, engine.captured)
+            ", ".join(sorted(inputs)) for inputs in (engine.written - engine.captured, engine.captured)
         )
         lost = f"{names} has no static slot: a graph is captured with {captured} alone" if names else ""
         return Rehearsal(replays=True, lost=lost)
@@ -243,29 +243,29 @@ class EffectReader:
 
     def __init__(self) -> None:
         """Start with an empty record."""
-        self._given: list[Tensor] = []
+        self._inputs: list[Tensor] = []
 
     def begin(self) -> None:
         """Forget the forward before."""
-        self._given = []
+        self._inputs = []
 
     def layer(self, *parts: Tensor | None) -> Tensor:
         """Record the sum of `parts`, each (n, hidden); return zeros like it, as the layer's own output."""
         total = torch.stack([part for part in parts if part is not None]).sum(0)
-        self._given.append(total)
+        self._inputs.append(total)
         return torch.zeros_like(total)
 
     def take(self) -> tuple[Tensor, ...]:
         """Return what was recorded, one (n, hidden) per layer and one for the norm."""
-        return tuple(self._given)
+        return tuple(self._inputs)
 
 
-def levels_of(given: tuple[Tensor, ...], levels: int) -> tuple[Tensor, ...]:
-    """Return a copy (n, hidden) of each level; `given` is what `EffectReader.take` returned.
+def levels_of(inputs: tuple[Tensor, ...], levels: int) -> tuple[Tensor, ...]:
+    """Return a copy (n, hidden) of each level; `inputs` is what `EffectReader.take` returned.
 
     Raises `RuntimeError` for rows that were added before the first layer or after the last level.
     """
-    first, *after = given
+    first, *after = inputs
     _refuse_rows(first, "before the first layer")
     for number, rows in enumerate(after[levels:], levels):
         _refuse_rows(rows, f"after layer {number}, where no level belongs")

@@ -44,15 +44,15 @@ def find_carrier(method: FindMethod) -> Carrier | None:
     if not stores:
         return None
     running = reached(FORWARD, method)
-    given: dict[str, dict[str, frozenset[str]]] = {name: {} for name in running}
+    parameters: dict[str, dict[str, frozenset[str]]] = {name: {} for name in running}
     before = -1
-    while before != (before := sum(map(len, given.values()))):
+    while before != (before := sum(map(len, parameters.values()))):
         for name, function in running.items():
-            origins, _ = _flow(function, frozenset(stores), running, given[name])
+            origins, _ = _flow(function, frozenset(stores), running, parameters[name])
             for called, parameter, carried in _given_to_methods(function, origins, running):
-                given[called].setdefault(parameter, carried)
+                parameters[called].setdefault(parameter, carried)
     for name, function in running.items():
-        for call, carried, arguments in _handed_on(function, frozenset(stores), running, given[name]):
+        for call, carried, arguments in _handed_on(function, frozenset(stores), running, parameters[name]):
             names = tuple(sorted(name.removeprefix("self.") for name in carried))
             return Carrier(names, min(stores[name] for name in carried), call.lineno, arguments)
     return _set_on_a_part(stores, running)
@@ -192,10 +192,10 @@ def _flow(
     function: Function,
     stored: frozenset[str],
     methods: Mapping[str, Function],
-    given: Mapping[str, frozenset[str]],
+    parameters: Mapping[str, frozenset[str]],
 ) -> tuple[Origins, set[str]]:
     """Follow stored attributes through a function; return where values come from, and aliases of parts."""
-    origins: Origins = {name: frozenset({name}) for name in stored} | dict(given)
+    origins: Origins = {name: frozenset({name}) for name in stored} | dict(parameters)
     for name, called in methods.items():
         if read := {each for node in called.body for each in reads(node)} & stored:
             origins.setdefault(f"self.{name}", frozenset(read))
@@ -230,10 +230,10 @@ def _handed_on(
     function: Function,
     stored: frozenset[str],
     methods: Mapping[str, Function],
-    given: Mapping[str, frozenset[str]],
+    parameters: Mapping[str, frozenset[str]],
 ) -> Iterator[tuple[ast.Call, frozenset[str], tuple[str, ...]]]:
     """Yield each call that hands stored attributes to a part of the model, with these and its keywords."""
-    origins, parts = _flow(function, stored, methods, given)
+    origins, parts = _flow(function, stored, methods, parameters)
     for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
         if not (_is_part(call.func, methods, parts) or _is_run_by(call, origins, methods, parts)):
             continue

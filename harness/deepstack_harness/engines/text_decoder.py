@@ -35,17 +35,17 @@ class TextPart(nn.Module):
         self.maps = nn.ModuleList(nn.Linear(HIDDEN, HIDDEN) for _ in range(answers))
 
     @override
-    def forward(self, *given: object, **named: object) -> object:
+    def forward(self, *inputs: object, **named: object) -> object:
         """Return a linear map of the sum of all hidden states, a tuple of several, or an empty list."""
         if not self.maps:
             return []
         states = [
             each
-            for each in (*given, *named.values())
+            for each in (*inputs, *named.values())
             if isinstance(each, Tensor) and each.is_floating_point() and each.dim() == 2
         ]
         if not states:
-            return given[0] if given else None
+            return inputs[0] if inputs else None
         total = states[0]
         for each in states[1:]:
             total = total + each
@@ -69,7 +69,7 @@ class TextDecoder(nn.Module):
     @override
     def forward(self, hidden: Tensor, positions: Tensor, payload: tuple[Tensor, ...] | None) -> Tensor:
         """Run the text model: (n, h), (3, n), one (n, h) per level or None -> (n, h)."""
-        given: list[object] = []
+        inputs: list[object] = []
         named: dict[str, object] = {}
         for place, role in self._handing.roles:
             value: object = None
@@ -80,10 +80,10 @@ class TextDecoder(nn.Module):
             elif role is Role.PAYLOAD:
                 value = None if payload is None else join_levels(self._handing, payload)
             if isinstance(place, int):
-                given.append(value)
+                inputs.append(value)
             else:
                 named[place] = value
-        out = self.text(*given, **named)
+        out = self.text(*inputs, **named)
         return cast(Tensor, out[0] if isinstance(out, tuple) else out)
 
 

@@ -65,8 +65,8 @@ def classes_made(init: Function) -> list[str]:
     texts = [
         each.value
         for call in calls
-        for given in (*call.args, *(keyword.value for keyword in call.keywords))
-        for each in ast.walk(given)
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords))
+        for each in ast.walk(argument)
         if isinstance(each, ast.Constant) and isinstance(each.value, str)
     ]
     return list(dict.fromkeys([*called, *texts]))
@@ -74,8 +74,8 @@ def classes_made(init: Function) -> list[str]:
 
 def arguments_of(function: Function) -> list[str]:
     """Return the names of a method's arguments, without `self`."""
-    given = function.args
-    return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)][1:]
+    arguments = function.args
+    return [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)][1:]
 
 
 def attributes_of(functions: Sequence[Function]) -> Attributes:

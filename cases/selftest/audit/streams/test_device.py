@@ -187,7 +187,7 @@ def test_memory_that_another_stream_uses_does_not_come_back() -> None:
 def test_what_was_there_before_is_never_given_out() -> None:
     memory = Memory()
     one = torch.arange(128.0)  # 512 bytes, of which nothing is rounded up
-    block = memory.given(one).block
+    block = memory.slot_of(one).block
     assert block.before is not None
     assert torch.equal(block.before.view(torch.float32), one)
     del one

@@ -245,7 +245,7 @@ class Memory:
         """Storages that are given out now."""
         return frozenset(self._live.values())
 
-    def given(self, tensor: Tensor) -> Slot:
+    def slot_of(self, tensor: Tensor) -> Slot:
         """Return the place of a tensor of any shape; an unknown one was there before, in no stream's pool."""
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._live:
@@ -262,7 +262,7 @@ class Memory:
 
     def keep(self, tensor: Tensor) -> None:
         """Keep the memory of a tensor of any shape out of its pool for good: another stream uses it too."""
-        self._kept.add(self.given(tensor).block)
+        self._kept.add(self.slot_of(tensor).block)
 
     def _take(self, size: int, stream: int) -> Block:
         size = -(-size // _ALIGNED) * _ALIGNED

@@ -36,12 +36,12 @@ from deepstack_harness.errors import NotMeasured
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def different_bits(one: Tensor, other: Tensor) -> int:
+def different_bits(left: Tensor, right: Tensor) -> int:
     """Count the elements whose bits differ; all of them where shape or dtype differ."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return max(one.numel(), other.numel())
-    integer = _INTEGERS[one.element_size()]
-    return int((one.contiguous().view(integer) != other.contiguous().view(integer)).sum())
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return max(left.numel(), right.numel())
+    integer = _INTEGERS[left.element_size()]
+    return int((left.contiguous().view(integer) != right.contiguous().view(integer)).sum())
 
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class Recorder(TorchFunctionMode):
         self.recorded: list[Recorded] = []
         self._device = device
         self._memory = Memory()
-        self._roles = {self._memory.given(tensor).block: role for role, tensor in roles.items()}
+        self._roles = {self._memory.slot_of(tensor).block: role for role, tensor in roles.items()}
         self._names: list[str] = []
 
     @contextmanager
@@ -88,7 +88,7 @@ class Recorder(TorchFunctionMode):
 
     def slot(self, tensor: Tensor) -> Slot:
         """Return the place of a tensor of any shape."""
-        return self._memory.given(tensor)
+        return self._memory.slot_of(tensor)
 
     def keep(self, tensor: Tensor, stream: object) -> None:
         """Do as `tensor.record_stream(stream)` for a tensor of any shape."""
@@ -289,7 +289,7 @@ def _play(device: Device, recorder: Recorder, answer: Slot, right: Tensor) -> tu
             f"{len(recorder.recorded)} operations in {len(every)} orders: too many to play, or none"
         )
     recorded = recorder.recorded
-    return len(every), [one for one in every if different_bits(play(recorded, one, answer), right)]
+    return len(every), [order for order in every if different_bits(play(recorded, order, answer), right)]
 
 
 def _facts(

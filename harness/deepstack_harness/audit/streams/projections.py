@@ -166,8 +166,8 @@ def dual_stream_named(name: str) -> DualStream:
     return DUAL_STREAM.load(name, _is_dual_stream, "a DualStream")
 
 
-def _is_dual_stream(found: object) -> TypeIs[DualStream]:
-    return isinstance(found, DualStream)
+def _is_dual_stream(named: object) -> TypeIs[DualStream]:
+    return isinstance(named, DualStream)
 
 
 BREAKABLE = "BreakableCUDAGraphCapture"
@@ -223,8 +223,8 @@ def dual_streams_of(source: Source) -> dict[str, DualStream]:
 
 def helpers_of(source: Source) -> list[tuple[HelperCode, DualStream]]:
     """Return the same functions, each with the code that was cut out: its place, and its arguments."""
-    found = cut_helpers(source, {BREAKABLE})
-    return [(code, _MAKERS[name](code)) for name, code in found.items()]
+    helpers = cut_helpers(source, {BREAKABLE})
+    return [(code, _MAKERS[name](code)) for name, code in helpers.items()]
 
 
 def _pair(code: HelperCode) -> DualStream:
@@ -286,9 +286,9 @@ _CALLED_WITH = {
 
 
 def _project_pair(helper: Helper, x: Tensor, weights: tuple[Tensor, ...], lanes: Lanes) -> tuple[Tensor, ...]:
-    one, other = (partial(linear, x, weight) for weight in weights)
+    first, second = (partial(linear, x, weight) for weight in weights)
     events = {"event0": lanes.start, "event1": lanes.done[0] if lanes.done else lanes.start}
-    return helper(fn0=one, fn1=other, aux_stream=lanes.aux[0] if lanes.aux else None, **events)
+    return helper(fn0=first, fn1=second, aux_stream=lanes.aux[0] if lanes.aux else None, **events)
 
 
 def _project_many(

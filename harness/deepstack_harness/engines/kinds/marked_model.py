@@ -97,7 +97,7 @@ class MarkedEngine:
             rope_parameters={_KIND: None},
         )
         self._text.__dict__.update(config=config, layers=layers, norm=self._norm, rotary_emb=_rotary)
-        self.given: set[str] = set()
+        self.written: set[str] = set()
         self.captured: set[str] = set()
 
     def check(self, payload: Tensor) -> None:

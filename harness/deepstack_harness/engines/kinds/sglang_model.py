@@ -75,7 +75,7 @@ class SglangEngine:
             self._slots[cut.argument] = GraphSlot(rows.repeat(1, levels))
         self._graphs = RecordedGraphs()
         self._streams: dict[int, tuple[Tensor, ...]] = {}
-        self.given: set[str] = set()
+        self.written: set[str] = set()
         """Names of the arguments of the last eager step that are tensors."""
         self.captured: set[str] = set()
         """Names of the arguments that are tensors, of the text model in a capture or a replayed step."""
@@ -116,10 +116,10 @@ class SglangEngine:
         with _watched(self._text, self.captured):
             execute(**{name: value for name, value in named.items() if name in wanted})
         # A runner may run the text model itself, for all steps or for some.
-        given = self._reader.take() or self._streams.get(size)
-        if given is None:  # neither a graph nor the text model ran
+        inputs = self._reader.take() or self._streams.get(size)
+        if inputs is None:  # neither a graph nor the text model ran
             return (self._zeros(tokens),) * self._levels
-        return tuple(level[:tokens] for level in self._levels_of(given, size))
+        return tuple(level[:tokens] for level in self._levels_of(inputs, size))
 
     def _text_model(self, config: Settings) -> Any:  # noqa: ANN401  # a class that was cut
         """Make the text model with a layer more than there are levels, which must get nothing."""
@@ -144,10 +144,10 @@ class SglangEngine:
 
         layers = [layer] * (self._levels + 1)
         embed = Embedding(self._hidden, self._like.dtype, self._like.device)
-        given = {
+        attributes = {
             "config": config, "embed_tokens": embed, "end_layer": len(layers), "layers": layers, "norm": norm,
         }  # fmt: skip
-        return _made(self._cut.text, TextModel, given, config=config)
+        return _made(self._cut.text, TextModel, attributes, config=config)
 
     def _runner(self, size: int, tokens: int, payload: Tensor | None) -> Any:  # noqa: ANN401  # a class that was cut
         """Make the runner around the text model, for a step of P tokens padded to `size`."""
@@ -161,7 +161,7 @@ class SglangEngine:
             model=self._whole(payload), pp_group=FirstRank(),
             spec_algorithm=Settings("spec_algorithm", is_speculative=bool), tp_group=None,
         )  # fmt: skip
-        given = {
+        attributes = {
             "backend": self._graphs, "buffer_registry": GraphSlots(self._slots), "layer_model": self._text,
             "model_runner": around,
             "_static_num_tokens": size, "raw_num_tokens": tokens,
@@ -174,7 +174,7 @@ class SglangEngine:
             "output_buffers": {key: output for key, (_, output) in recorded.items()},
             **{f"static_{name}": torch.zeros(1, dtype=torch.int64) for name in REQUEST_FIELDS},
         }  # fmt: skip
-        return _made(self._cut.replay, Runner, given, stand_ins=RUNNER_STAND_INS)
+        return _made(self._cut.replay, Runner, attributes, stand_ins=RUNNER_STAND_INS)
 
     def _whole(self, payload: Tensor | None) -> SimpleNamespace:
         """Return the model around the text model; it writes a step's payload (levels, N, hidden) first."""
@@ -207,12 +207,12 @@ class SglangEngine:
             input_embedding=Embedding(self._hidden, self._like.dtype, self._like.device),
             use_deepstack={Modality.IMAGE: True},
         )  # fmt: skip
-        self.given = {name for name, value in arguments.items() if isinstance(value, Tensor)}
+        self.written = {name for name, value in arguments.items() if isinstance(value, Tensor)}
         return cast("Mapping[str, object]", arguments)
 
-    def _levels_of(self, given: tuple[Tensor, ...], tokens: int) -> tuple[Tensor, ...]:
+    def _levels_of(self, inputs: tuple[Tensor, ...], tokens: int) -> tuple[Tensor, ...]:
         # Up to 0.5.22 the norm is left out where there are no rows.
-        return (self._zeros(0),) * self._levels if tokens == 0 else levels_of(given, self._levels)
+        return (self._zeros(0),) * self._levels if tokens == 0 else levels_of(inputs, self._levels)
 
     def _zeros(self, tokens: int) -> Tensor:
         return self._like.new_zeros(tokens, self._hidden)
@@ -232,14 +232,14 @@ class SglangEngine:
 def _made(
     cut: ModelCut,
     host: type[CutBase],
-    given: Mapping[str, object],
+    attributes: Mapping[str, object],
     stand_ins: Mapping[str, object] = STAND_INS,
     **arguments: object,
 ) -> Any:  # noqa: ANN401
-    """Define a cut class and make an object of it that has `given` before its `__init__` runs."""
+    """Define a cut class and make an object of it that has `attributes` before its `__init__` runs."""
     defined = define_model(cut, host, stand_ins)
     instance = defined.__new__(defined)
-    instance.__dict__.update(given)
+    instance.__dict__.update(attributes)
     wanted = inspect.signature(defined).parameters
     known = {**arguments, "quant_config": None, "prefix": ""}
     # The runner's own `__init__` sets nothing of what is cut.

@@ -32,14 +32,14 @@ class MegatronSplitter:
         self, rank: int, ranks: int, marks: Tensor | None, levels: Sequence[Tensor], tokens: int
     ) -> tuple[Tensor, ...]:
         """Return the rows (P / ranks, hidden) of a rank, for marks (N,) and levels (n, hidden) each."""
-        padded, given = None, None  # in a step of text no tower runs, and there is no mask
+        padded, rows = None, None  # in a step of text no tower runs, and there is no mask
         if marks is not None:
-            padded, given = torch.zeros(1, tokens, dtype=torch.bool), list(levels)
+            padded, rows = torch.zeros(1, tokens, dtype=torch.bool), list(levels)
             padded[0, : marks.size(0)] = marks
         # A default of False, with which nothing is split, is the caller's to change (Megatron-Bridge).
         wanted = inspect.signature(self._split).parameters
         named = {"sequence_parallel": True} if "sequence_parallel" in wanted else {}
-        own_marks, parts = self._split(padded, given, tp_size=ranks, tp_rank=rank, **named)
+        own_marks, parts = self._split(padded, rows, tp_size=ranks, tp_rank=rank, **named)
         if own_marks is None or parts is None:
             return ()
         return tuple(_added(own_marks[0], part, tokens // ranks) for part in parts)

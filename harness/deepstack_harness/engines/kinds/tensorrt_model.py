@@ -85,7 +85,7 @@ class TensorRtEngine:
         with _InPlaceOfCuda(device):
             self._model = defined(_settings(capacity, hidden, levels, dtype))
         self._fuse = getattr(self._model, cut.text.cut.verbs["get"])
-        self.given: set[str] = set()
+        self.written: set[str] = set()
         self.captured: set[str] = set()
 
     @property

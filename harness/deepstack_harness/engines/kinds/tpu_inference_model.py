@@ -124,7 +124,7 @@ class JittedSteps:
         self._host, self._levels, self._audio = host, levels, audio
         self._recorder = host.language_model
         self._graphs: dict[tuple[int, ...], tuple[Tensor, OpRecorder, tuple[Tensor, ...]]] = {}
-        self.given: set[str] = set()
+        self.written: set[str] = set()
         self.captured: set[str] = set()
 
     def check(self, payload: Tensor) -> None:
@@ -182,9 +182,9 @@ class JittedSteps:
 
     def _taken(self, tokens: int) -> tuple[Tensor, ...]:
         """Return the levels that the language model was given; zeros (P, hidden) each for None."""
-        given = self._recorder.take()
+        shown = self._recorder.take()
         none = self._recorder.embed_input_ids(torch.empty(tokens))
-        return tuple(none.clone() for _ in range(self._levels)) if given is None else given
+        return tuple(none.clone() for _ in range(self._levels)) if shown is None else shown
 
 
 class _TakesAudio:

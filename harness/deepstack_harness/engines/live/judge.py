@@ -442,12 +442,12 @@ def _reach(schedule: Schedule | None, replay: ReplayMode | None) -> str:
 
 def pairs_met(steps: Sequence[LiveStep]) -> frozenset[tuple[str, str]]:
     """Return the distinct pairs of a dispatch and a visual state: what this step and the one before carry."""
-    found, before = set(), "nothing"
+    pairs, before = set(), "nothing"
     for step in steps:
         now = _state(step)
-        found.add((_dispatch(step), f"{now} after {before}"))
+        pairs.add((_dispatch(step), f"{now} after {before}"))
         before = now
-    return frozenset(found)
+    return frozenset(pairs)
 
 
 def _dispatch(step: LiveStep) -> str:

@@ -100,13 +100,13 @@ class OrderRecorder:
 
     def write(self, path: Path) -> int:
         """Write the recording, and return its number of orders; raises `UsageError` where that cannot be."""
-        found = self.recording()
-        text = msgspec.json.format(msgspec.json.encode(found, order="deterministic"), indent=1)
+        recording = self.recording()
+        text = msgspec.json.format(msgspec.json.encode(recording, order="deterministic"), indent=1)
         try:
             write_atomically(path, text + b"\n")
         except OSError as error:
             raise UsageError(f"cannot write to '{path}': {error.strerror}") from None
-        return len(found.orders)
+        return len(recording.orders)
 
 
 def _windows(steps: Sequence[LiveStep]) -> Iterator[Sequence[LiveStep]]:
@@ -118,12 +118,12 @@ def _windows(steps: Sequence[LiveStep]) -> Iterator[Sequence[LiveStep]]:
 
 
 def _signature(window: Sequence[LiveStep]) -> Signature:
-    found, before = [], window[0].asked
+    kinds, before = [], window[0].asked
     for step in window:
         longer = (step.asked > before) - (step.asked < before)
-        found.append((step.visual > 0, step.visual == step.tokens, step.replayed, longer))
+        kinds.append((step.visual > 0, step.visual == step.tokens, step.replayed, longer))
         before = step.asked
-    return tuple(found)
+    return tuple(kinds)
 
 
 def _trace(window: Sequence[LiveStep], capacity: int) -> Trace | None:
