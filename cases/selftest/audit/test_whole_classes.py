@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cases.selftest.engines import synthetic_by_token as by_token
 from cases.selftest.engines.in_process_worker import InProcessWorker
 from cases.selftest.engines.synthetic_vllm import line_of
 from cases.selftest.engines.synthetic_whole import FORWARD, QWEN, RIGHT, WRONG, WholeClass
@@ -19,30 +20,30 @@ from deepstack_harness.contract.verdicts import BROKEN, Row, Verdict
 
 
 def judged(root: Path, written: WholeClass) -> ClassVerdicts:
-    """The standing of a class, which is driven in both ways."""
+    """The verdicts of a class, which is driven in both ways."""
     with InProcessWorker(str(written.write(root))) as worker:
-        (found,) = worker.classes()
-        assert (found.ways.methods, found.ways.forward) == (True, True), found.ways.refusals
-        return located(judge_class(found, worker), worker.source, found)
+        (audited,) = worker.classes()
+        assert (audited.ways.methods, audited.ways.forward) == (True, True), audited.ways.refusals
+        return located(judge_class(audited, worker), worker.source, audited)
 
 
-def broken_rows(standing: ClassVerdicts) -> list[Row]:
-    return [row for row in standing.rows if row.verdict in BROKEN]
+def broken_rows(verdicts: ClassVerdicts) -> list[Row]:
+    return [row for row in verdicts.rows if row.verdict in BROKEN]
 
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_class_is_kept_however_it_is_written(tmp_path: Path, name: str) -> None:
-    standing = judged(tmp_path, RIGHT[name])
-    assert not [(row.rule, row.regime, row.detail) for row in broken_rows(standing)]
-    assert not standing.unjudged
-    assert standing.kept >= {"R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8"}
+    verdicts = judged(tmp_path, RIGHT[name])
+    assert not [(row.rule, row.regime, row.detail) for row in broken_rows(verdicts)]
+    assert not verdicts.unjudged
+    assert verdicts.kept >= {"R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8"}
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_the_whole_class_breaks_is_broken_though_its_methods_keep_it(tmp_path: Path, name: str) -> None:
     written = WRONG[name]
-    standing = judged(tmp_path, written)
-    (row,) = (row for row in standing.rows if (row.rule, row.regime) == (written.breaks, written.regime))
+    verdicts = judged(tmp_path, written)
+    (row,) = (row for row in verdicts.rows if (row.rule, row.regime) == (written.breaks, written.regime))
     assert row.verdict is Verdict.FAIL
     assert row.reach is not None
     assert row.reach == DEFAULT if written.regime is Regime.LIVE else row.reach.startswith(FLAG)
@@ -67,3 +68,25 @@ def test_a_class_whose_forward_cannot_be_driven_is_not_judged_whole(tmp_path: Pa
     assert carrier.name == audited.model_class
     assert carrier.why.startswith("only its methods were driven, not its embed_input_ids and forward: ")
     assert "no_such" in carrier.why
+
+
+def judged_by_token(root: Path, text: str) -> ClassVerdicts:
+    with InProcessWorker(str(by_token.write_by_token(root, text))) as worker:
+        (audited,) = worker.classes()
+        assert audited.ways.every_token, audited.ways.refusals
+        return judge_class(audited, worker)
+
+
+@pytest.mark.parametrize("name", by_token.RIGHT)
+def test_rows_that_are_looked_up_by_token_are_kept(tmp_path: Path, name: str) -> None:
+    verdicts = judged_by_token(tmp_path, by_token.RIGHT[name])
+    assert not [(row.rule, row.regime, row.detail) for row in broken_rows(verdicts)]
+    assert verdicts.kept >= {"R1", "R2", "R4", "R7"}
+    assert {row.family for row in verdicts.rows if row.rule is Rule.R2} == {"gemma4"}
+
+
+@pytest.mark.parametrize("name", by_token.WRONG)
+def test_rows_that_are_looked_up_by_token_and_lost_are_told(tmp_path: Path, name: str) -> None:
+    text, rule = by_token.WRONG[name]
+    rows = broken_rows(judged_by_token(tmp_path, text))
+    assert {row.rule: row.reach for row in rows if row.regime is Regime.LIVE}[rule] == DEFAULT

@@ -48,6 +48,8 @@ from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 
 WHERE = Where("qwen3_vl")
 """Its hidden size and levels are those that buffers are made with; no decoder runs."""
+EVERY_TOKEN = Where("gemma4")
+"""The same for a class whose payload has rows for every token of a step."""
 LIVE_TRACES = tuple(map(Trace.parse, AUDIT_TRACES))
 """The audit traces without those that record calls of a buffer: the engine's own runner captures."""
 
@@ -331,7 +333,8 @@ def _play(
 ) -> list[JudgedCase]:
     """Play traces, by default the audit traces, and judge them."""
     buffer = replace(buffer_of(worker.source, audited.model_class), replayed=replayed)
-    return worker.judge(plan_audit(WHERE, buffer, traces), audited.model_class, way)
+    where = EVERY_TOKEN if audited.ways.every_token else WHERE
+    return worker.judge(plan_audit(where, buffer, traces), audited.model_class, way)
 
 
 def _with_reach(row: Row, audited: AuditedClass, worker: SourceWorker, played: Sequence[PlayedOrder]) -> Row:

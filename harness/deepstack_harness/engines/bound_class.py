@@ -392,7 +392,9 @@ class ForwardModels(BoundClass[ForwardHost]):
         def prepare(host: ForwardHost) -> None:
             host.surround(Surroundings().tower, DeepstackTower(levels))
             host.stand_in(self.of.cut.stood_in or (), levels)
-            host.accompany(RecordingModel(hidden, dtype, device, self.of.model.parts.answer, handing))
+            recorder = RecordingModel(hidden, dtype, device, self.of.model.parts.answer, handing)
+            recorder.levels = levels
+            host.accompany(recorder)
 
         config = _config(self.of, capacity, hidden, levels, dtype, device)
         return self._instance(config, dtype, device, prepare)
@@ -439,6 +441,7 @@ class ForwardClass(ForwardModels):
             for main in (self.of.model.main_features, not self.of.model.main_features)
             for token in TOKEN_IDS.values()
         ]
+        tried.append(replace(NAMED_LEVELS, required=False, by_token=True))
         raised: list[Exception] = []
         seen = [each for handing in tried for each in self._arrivals(handing, raised)]
         for wanted in (_Given.PAYLOAD, _Given.LEVELS, _Given.OTHER_ROWS):
@@ -473,6 +476,8 @@ class ForwardClass(ForwardModels):
         for step in steps:
             with rehearsing(self.refusal, partial(_note_error, raised)):
                 step()
+        if host.language_model.looks_up is not handing.by_token:
+            return
         arguments = host.language_model.arguments
         for place, value in arguments.items():
             if place not in _AROUND:

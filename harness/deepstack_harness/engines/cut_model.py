@@ -132,7 +132,7 @@ HOSTED = frozenset(
 
 BY_FORWARD = Way(
     verbs={"set": "embed_input_ids", "get": "forward"},
-    stand_ins=BY_METHODS.stand_ins | {"get_pp_group"},
+    stand_ins=BY_METHODS.stand_ins | {"get_forward_context", "get_pp_group"},
     given=BY_METHODS.given | {"language_model"},
     helpers=True,
     rehearsed=True,

@@ -60,7 +60,7 @@ def extract(
     """Compile `root`, which is a node of `file` or a changed copy of one.
 
     `stand_ins` has the imported names that may be replaced, `given` the names that will be there
-    when the code runs; an import of such names inside a function is left out.  Raises `UsageError` with
+    when the code runs; an import of either inside a function is left out.  Raises `UsageError` with
     file and line for a name that cannot be had; of another package it does no harm where it `may_be_foreign`.
     """
     return _Extraction(file, root, stand_ins, given, may_be_foreign=may_be_foreign).run()
@@ -82,7 +82,7 @@ class _Extraction:
         self._filename = file.filename
         self._may_be_foreign = may_be_foreign
         self._foreign: dict[str, Reason] = {}
-        self._root = _without_imports(root, frozenset(given))
+        self._root = _without_imports(root, frozenset({*given, *stand_ins}))
         if may_be_foreign:
             self._root = _with_late_definitions(self._root, _imported_names(self._tree))
         self._stand_ins = stand_ins
@@ -112,7 +112,9 @@ class _Extraction:
     def _bring(self, name: str) -> None:
         """Add the statements of the module that write `name`, or note a stand-in for it."""
         nodes = [node for node in self._tree.body if name in writes(node) and node not in self._brought]
-        if not nodes:  # or all of them are there already, and change the name without binding it
+        if not nodes and name in self._stand_ins:  # imported inside of a function
+            self._replaced[name] = name
+        elif not nodes:  # or all of them are there already, and change the name without binding it
             self._refuse(name, "is bound nowhere at the top level of the file")
         for node in nodes:
             if isinstance(node, Import):

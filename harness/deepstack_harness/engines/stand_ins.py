@@ -184,7 +184,13 @@ def vllm_config(
     `model_config.multimodal_config`, `own` those of the model's configuration.
     """
     root = "vllm_config.model_config.hf_config"
-    text = Settings(f"{root}.text_config", hidden_size=hidden)
+    # Gemma's per-layer inputs are as wide as the levels are here, one for each layer.
+    text = Settings(
+        f"{root}.text_config",
+        hidden_size=hidden,
+        num_hidden_layers=levels,
+        hidden_size_per_layer_input=hidden,
+    )
     vision = Settings(
         f"{root}.vision_config", deepstack_visual_indexes=list(range(levels)), out_hidden_size=hidden
     )
@@ -272,7 +278,17 @@ METHODS_STAND_INS: Mapping[str, object] = {
 }
 """The objects for `cut_model.BY_METHODS.stand_ins`."""
 
-FORWARD_STAND_INS: Mapping[str, object] = {**METHODS_STAND_INS, "get_pp_group": get_pp_group}
+
+def get_forward_context() -> Settings:
+    """Return the context of a step without attention, as in a profile run (vllm/forward_context.py)."""
+    return Settings("get_forward_context()", attn_metadata=None)
+
+
+FORWARD_STAND_INS: Mapping[str, object] = {
+    **METHODS_STAND_INS,
+    "get_forward_context": get_forward_context,
+    "get_pp_group": get_pp_group,
+}
 """The objects for `cut_model.BY_FORWARD.stand_ins`."""
 
 
@@ -319,13 +335,15 @@ class Handing:
     `place` is the keyword or the position of the argument, which is missing from a call only where it is not
     `required`.  `layout` is that of a payload that is one tensor, of levels `width` wide.  With
     `main_features` each row of embeddings starts with what replaces the token's own; `token` is the id of a
-    visual token.  `roles` has all arguments of a call, and `sample` a payload that was handed on.
+    visual token.  A payload that is looked up `by_token` has rows for every token of a step.  `roles` has all
+    arguments of a call, and `sample` a payload that was handed on.
     """
 
     place: str | int = PAYLOAD
     required: bool = True
     layout: Layout | None = None
     main_features: bool = True
+    by_token: bool = False
     token: int = 1
     width: int = 1
     roles: tuple[tuple[str | int, Role], ...] = ()
@@ -393,6 +411,12 @@ class RecordingModel:
         self.config = Settings("language_model.model.config", embedding_multiplier=_EMBEDDING_MULTIPLIER)
         self.hidden = hidden
         self.device = device
+        self.embed_tokens = nn.Embedding(1, hidden, dtype=dtype, device=device)
+        self.looked_up: Tensor | None = None
+        """The payload (levels, N, hidden) of the tokens that are embedded next, where it is looked up."""
+        self.looks_up = False
+        """Whether rows were looked up by token."""
+        self.levels = 0
         self._embedding = torch.zeros(1, hidden, dtype=dtype, device=device)
         self._mirrors = Mirrors()
         self._given: tuple[Tensor, ...] | None = None
@@ -405,6 +429,15 @@ class RecordingModel:
     def embed_input_ids(self, input_ids: Tensor) -> Tensor:
         """Return zeros (n, hidden) for ids (n,), new ones at every call: a class may write into them."""
         return self._embedding.repeat(input_ids.size(0), 1)
+
+    def get_per_layer_inputs(self, input_ids: Tensor) -> Tensor:
+        """Return the rows (n, levels * hidden) of ids (n,); zeros where none are known (Gemma 3n and 4)."""
+        self.looks_up = True
+        if self.looked_up is None:
+            return self._embedding.new_zeros(input_ids.size(0), self.levels * self.hidden)
+        return self.looked_up.to(self._embedding.dtype).permute(1, 0, 2).flatten(1)
+
+    get_per_layer_input_embeddings = get_per_layer_inputs
 
     def __call__(self, *given: object, **named: object) -> object:
         """Keep the payload and return hidden states (1, hidden), all zero, as the engine's models do."""
@@ -586,6 +619,13 @@ class ForwardBuffer:
         if payload.size(1) == 0:
             self._embed_text(1)
             return
+        if self._handing.by_token:
+            self._recorder.looked_up = payload
+            try:
+                self._embed_text(payload.size(1))
+            finally:
+                self._recorder.looked_up = None
+            return
         is_visual = payload.ne(0).flatten(2).any(2).any(0)
         if not is_visual.any():
             is_visual = torch.ones_like(is_visual)
@@ -672,14 +712,17 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.nan_to_num(), other.nan_to_num()) and torch.equal(one.isnan(), other.isnan())
 
 
-def _stored_rows(host: nn.Module) -> int | None:
-    """Return the rows of the first storage for levels: a container of matrices, or a stack of them."""
+def _stored_rows(host: ForwardHost) -> int | None:
+    """Return the rows of the first storage for levels: a container of matrices, or a stack of them.
+
+    A stack is (levels, rows, hidden) or (rows, levels, hidden).
+    """
     values = vars(host)
     for value in (*values.values(), *values.get("_buffers", {}).values()):
         tensors = getattr(value, "tensors", value)
         levels = list(tensors.values()) if isinstance(tensors, Mapping) else tensors
         if isinstance(levels, Tensor) and levels.dim() == 3:
-            levels = list(levels)
+            return levels.size(1 if levels.size(0) == host.language_model.levels else 0)
         if isinstance(levels, list | tuple) and levels and all(_is_matrix(each) for each in levels):
             return int(levels[0].size(0))
     return None

@@ -80,7 +80,8 @@ class ClassWays:
     why graphs of its engine are not driven.  `splits` is True
     for a function that splits a payload over ranks.  `compiled` is the place of the text model that the class
     hands its payload to, `MEMBER:LINE NAME`, where it is compiled and can be run, and `uncompiled` says why
-    there is none.
+    there is none.  The payload of a class has rows for `every_token` of a step where it is looked up by
+    token, as Gemma's per-layer inputs are.
     """
 
     methods: bool = False
@@ -92,6 +93,7 @@ class ClassWays:
     splits: bool = False
     compiled: str = ""
     uncompiled: str = ""
+    every_token: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from deepstack_harness.engines.bind import (
     PayloadSplitter,
     ReplayedClass,
 )
-from deepstack_harness.engines.bound_class import ForwardModels, MethodsClass
+from deepstack_harness.engines.bound_class import ForwardClass, ForwardModels, MethodsClass
 from deepstack_harness.engines.classes import define_class, methods_of
 from deepstack_harness.engines.discover import DeepstackCut
 from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
@@ -151,6 +151,7 @@ def define(channel: Channel, text: str, model_class: str) -> ClassWays:
         not_driven=found.graphs.not_driven, splits=found.splits is not None,
         compiled="" if isinstance(found.text, str) else f"{found.text.text.at} {found.text.name}",
         uncompiled=found.text if isinstance(found.text, str) else "",
+        every_token=isinstance(found.forward, ForwardClass) and found.forward.handing.by_token,
     )  # fmt: skip
 
 
