@@ -229,6 +229,17 @@ def test_the_sitecustomize_of_the_user_still_runs(tmp_path: Path) -> None:
     assert ran.stderr == ""
 
 
+def test_a_child_that_gets_the_path_of_its_parent_is_reached(tmp_path: Path) -> None:
+    """Inductor starts its compilers and probes so."""
+    code = (
+        "import os, subprocess, sys; path = os.pathsep.join(sys.path); "
+        "subprocess.run([sys.executable, '-c', '1'], env={**os.environ, 'PYTHONPATH': path}, check=True)"
+    )
+    environment = start_in_children(tmp_path, dict(os.environ))
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert len(read_processes(tmp_path)) == 2
+
+
 def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     lines = ['{"event": "python", "pid": 5, "command": "python", "rank": "1"}', '{"event": "reg']
     (tmp_path / "process-5.jsonl").write_text("\n".join(lines))

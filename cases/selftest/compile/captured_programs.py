@@ -106,6 +106,12 @@ def another_member(start: Start) -> None:
     step(3, given, parts={"a": part, "b": torch.ones(3, 4)})
 
 
+def members_appear(start: Start) -> None:
+    step, given = start(Net()), x()
+    step(3, given)
+    step(3, given, parts=Proxies({"residual": torch.ones(3, 4)}))
+
+
 def swapped_members(start: Start) -> None:
     step, given = start(Net()), x()
     first, second = torch.zeros(3, 4), torch.ones(3, 4)
@@ -206,6 +212,7 @@ WRONG: dict[Callable[[Start], None], tuple[str, str]] = {
     positional_then_keyword: ("payload", "address"),
     fresh_member: ("parts.tensors['residual']", "address"),
     another_member: ("parts['b']", "presence"),
+    members_appear: ("parts", "presence"),
     swapped_members: ("parts[1]", "address"),
     other_rows_of_one_buffer: ("x", "address"),
     other_strides: ("x", "stride"),

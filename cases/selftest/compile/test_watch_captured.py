@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cases.selftest.compile.captured_programs import RIGHT, WRONG, Net, Start, Step, x
+from cases.selftest.compile.captured_programs import RIGHT, WRONG, Net, Start, Step, members_appear, x
 from cases.selftest.compile.recorded_graphs import Wrapper, use_recorded_graphs
 from deepstack_harness.compile.watch_captured import Reading, around, watch_captured
 from deepstack_harness.compile.watch_facts import WatchedRegion, WatchedRegions
@@ -62,6 +62,13 @@ def test_nothing_is_named_in_a_right_program(program: Callable[[Start], None]) -
     assert all(run.equal)
     assert watched.decisive == [], watched.report()
     assert sum(region.calls - region.unseen for region in watched.regions) > 0
+
+
+def test_members_of_what_appears_are_not_listed() -> None:
+    watched = WatchedRegions()
+    with watch_captured(watched):
+        members_appear(Run().start)
+    assert [guard.name for guard in watched.decisive] == ["parts"]
 
 
 def test_a_bare_replay_has_no_visible_inputs() -> None:

@@ -316,7 +316,10 @@ class _Watch:
         region, before, after = capture.region, capture.before or {}, capture.after
         whole = region.calls <= _FIRST_REPLAYS or region.calls % _SAMPLE == 0
         now = call.facts(whole=whole)
+        absent = ""
         for name in code.names_in_common(call.code, before, now, whole=whole):
+            if absent and name.startswith((f"{absent}.", f"{absent}[")):
+                continue  # a member of what was not there either
             pair = before.get(name, ABSENT), now.get(name, ABSENT)
             is_state = code.is_state(name)
             copies, pads = (code.stores(name),) * 2 if is_state else (call.reading.copies, call.reading.pads)
@@ -326,6 +329,7 @@ class _Watch:
                 is_state and name in after and not difference(after[name], pair[1], copies=copies, pads=pads)
             ):
                 self._note(region, name, aspect, pair)
+                absent = name if aspect in {"presence", "type"} else absent
 
     def _note(
         self, region: WatchedRegion, name: str, aspect: str, pair: tuple[InputFacts, InputFacts]

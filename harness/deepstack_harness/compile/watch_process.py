@@ -47,7 +47,7 @@ except Exception as error:
     print("deepstack-harness: this process is not watched:", error, file=sys.stderr)
 finally:
     sys.path.remove({packages!r})
-sys.path.append(os.path.join(_own, "plugins"))
+sys.path.append(_own)  # torch's own children get sys.path as PYTHONPATH, and engines look there for plugins
 """
 # Where an engine looks for its plugins, also in an environment that the harness is not installed in.
 _PLUGINS = {
@@ -89,7 +89,7 @@ def start_in_children(
     site.mkdir(parents=True, exist_ok=True)
     packages = str(Path(__file__).resolve().parents[2])
     (site / "sitecustomize.py").write_text(_SITE.format(packages=packages), "utf-8")
-    plugins = site / "plugins" / "deepstack_harness_watch-1.dist-info"
+    plugins = site / "deepstack_harness_watch-1.dist-info"
     plugins.mkdir(parents=True, exist_ok=True)
     for name, text in _PLUGINS.items():
         (plugins / name).write_text(text, "utf-8")
