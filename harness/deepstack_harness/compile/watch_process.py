@@ -32,6 +32,7 @@ _RANK = "RANK"
 """The variable in which torchrun names the rank of a process."""
 _TRIGGER = "torch._dynamo"
 
+_SITE_FOLDER = "site"
 _SITE = """\
 import importlib.machinery, importlib.util, os, sys
 _own = os.path.dirname(os.path.abspath(__file__))
@@ -85,7 +86,7 @@ def start_in_children(
 
     `restored` are guards that are kept although the program drops them (`watched.watch_guards`).
     """
-    site = folder / "site"
+    site = folder / _SITE_FOLDER
     site.mkdir(parents=True, exist_ok=True)
     packages = str(Path(__file__).resolve().parents[2])
     (site / "sitecustomize.py").write_text(_SITE.format(packages=packages), "utf-8")
@@ -96,6 +97,12 @@ def start_in_children(
     paths = [str(site), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     variables = {"PYTHONPATH": os.pathsep.join(paths), FOLDER: str(folder), RESTORED: json.dumps([*restored])}
     return {**environment, **variables}
+
+
+def reaching(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what reaches a child that is started without our PYTHONPATH; nothing without FOLDER."""
+    folder = environment.get(FOLDER)
+    return {"PYTHONPATH": str(Path(folder, _SITE_FOLDER))} if folder else {}
 
 
 def install() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from cases.selftest.compile.watched_programs import compile_without_guards, rows
 from deepstack_harness import watch_guards
 from deepstack_harness.compile.torch_compat.modes import fake_world
+from deepstack_harness.compile.torch_compat.rerun import CannotRerun, _copied
 from deepstack_harness.compile.watch_facts import FailedGuard
 
 COUNTS: list[int] = []
@@ -251,3 +252,20 @@ def test_no_effect_in_the_first_call_is_looked_at_again() -> None:
             run(rows(), torch.full((3, 4), float(step)))
     (guard,) = watched.decisive
     assert (guard.effect.calls, guard.effect.distance) == (3, 2)
+
+
+class Unreadable:
+    """An object of a program that cannot be looked at, as some of an engine's configuration."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise AssertionError("the configuration is not set")
+
+
+def test_an_object_that_cannot_be_looked_at_is_refused() -> None:
+    layer = torch.nn.Linear(2, 2)
+    vars(layer)["config"] = Unreadable()
+    with pytest.raises(CannotRerun, match="cannot be copied: AssertionError: the configuration is not set"):
+        _copied({"self": layer})
+    many = {"self": torch.nn.Linear(2, 2), "x": [[each] for each in range(30_000)]}
+    with pytest.raises(CannotRerun, match="lead to more than 20000 objects"):
+        _copied(many)

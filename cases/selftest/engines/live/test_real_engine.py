@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -100,3 +101,53 @@ def test_requests_are_preempted_and_what_decides_is_what_was_recorded(tmp_path: 
     )
     (stored,) = recordings("vllm")
     assert load_file(record, EngineRecording, "a recording", 1).deciding == stored.deciding
+
+
+SERVE = """
+import sys
+from pathlib import Path
+from packaging.version import Version
+from deepstack_harness.engines.known import open_alone
+from deepstack_harness.engines.live.environment import made_environment
+from deepstack_harness.engines.live.models import model_of
+from deepstack_harness.engines.live.schedules import SCHEDULES
+from deepstack_harness.engines.live.session import EngineSession, StartOrder, methods_text, model_folder
+
+release, family, *source = sys.argv[1:]
+home, model = made_environment(Version(release)), model_of(family)
+methods = methods_text(open_alone(source[0]), family) if source else {}
+with model_folder(home, model) as folder:
+    with EngineSession(home, StartOrder(model, folder.path, compiled=True, methods=methods)) as engine:
+        engine.serve(SCHEDULES["text_after_image"])
+"""
+
+
+def watched(tmp_path: Path, *words: str) -> tuple[int, list[Mapping[str, Any]]]:
+    """Serve with a compiled engine under `watch`; return the exit code and the regions of the model."""
+    (tmp_path / "serve.py").write_text(SERVE)
+    facts = tmp_path / "facts.jsonl"
+    code = main(
+        ["watch", "--json", str(facts), "--", sys.executable, str(tmp_path / "serve.py"), RELEASE, *words]
+    )
+    rows = [json.loads(line) for line in facts.read_text().splitlines()]
+    return code, [row for row in rows if row["name"].endswith("Model.forward")]
+
+
+def test_a_watch_finds_the_dropped_guard_of_each_start(tmp_path: Path) -> None:
+    for _ in range(2):
+        code, (region,) = watched(tmp_path, "moss_audio")
+        assert code == ExitCode.BROKEN
+        assert sum(region["dropped"].values()) > 1000
+        (guard,) = [guard for guard in region["failed"] if guard["counts"]]
+        assert (guard["rule"], guard["then"]) == ("L['deepstack_input_embeds'] is None", "None")
+        assert guard["now"].startswith("IntermediateTensors")
+
+
+def test_a_watch_finds_nothing_in_qwen3_vl_and_the_methods_of_0_22_1(tmp_path: Path) -> None:
+    code, (region,) = watched(tmp_path, "qwen3_vl")
+    assert (code, [guard for guard in region["failed"] if guard["counts"]]) == (ExitCode.HOLDS, [])
+    code, (region,) = watched(tmp_path, "qwen3_vl", "vllm==0.22.1")
+    assert code == ExitCode.BROKEN
+    assert {guard["rule"] for guard in region["failed"] if guard["counts"]} == {
+        "L['deepstack_input_embeds'] is None"
+    }

@@ -196,11 +196,11 @@ def _arguments(code: CodeType, values: Locals) -> tuple[list[Any], dict[str, Any
 def _copied(values: Locals) -> tuple[dict[str, Any], set[int]]:
     """Return copies of the values, with the tensors of modules shared, and the storages that are copies."""
     shared: dict[int, Any] = {}
-    for value in values.values():
-        _share(value, shared)
     clones = _Clones()
-    memo: dict[int, Any] = dict(shared)
     try:
+        for value in values.values():
+            _share(value, shared)
+        memo: dict[int, Any] = dict(shared)
         for tensor in _loose_tensors(values, set(shared)):
             memo[id(tensor)] = clones.of(tensor)
         return copy.deepcopy(dict(values), memo), clones.storages

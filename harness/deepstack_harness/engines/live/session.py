@@ -9,6 +9,7 @@ source that are put into an engine's class.
 import ast
 import hashlib
 import json
+import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ import msgspec
 from typing_extensions import override
 
 from deepstack_harness import files as data_files
+from deepstack_harness.compile.watch_process import reaching
 from deepstack_harness.engines.cut_class import STORAGE
 from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.live.environment import EngineHome, clean_environment
@@ -223,10 +225,9 @@ def _with_class(facts: StartFacts, home: EngineHome) -> StartFacts:
 
 
 def child_worker(home: EngineHome) -> Worker:
-    """Start a worker under the interpreter of an engine, with nothing of ours on its path."""
-    return Worker(
-        ENGINE_LIMITS, interpreter=str(home.python), environment={**clean_environment(), **_ENVIRONMENT}
-    )
+    """Start a worker under the interpreter of an engine, with nothing of ours on its path but a watch."""
+    variables = {**clean_environment(), **reaching(os.environ), **_ENVIRONMENT}
+    return Worker(ENGINE_LIMITS, interpreter=str(home.python), environment=variables)
 
 
 def answer_of(result: CallResult, doing: str) -> Any:  # noqa: ANN401  # JSON
