@@ -53,6 +53,11 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]} .. ({len(text) - most:,} characters left out)"
 
 
+def first_line_of(error: Exception) -> str:
+    """Return the first line of an error's text, or its type where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def one_line(text: str) -> str:
     """Return `text` with every run of white space as one space."""
     return " ".join(text.split())

@@ -88,7 +88,7 @@ def test_a_script_is_optional(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "sentence"),
     [
         (
             'subject = "pr40932"', 'subject = "reference"',
@@ -120,11 +120,13 @@ def test_a_script_is_optional(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_an_entry_that_contradicts_itself_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_an_entry_that_contradicts_itself_is_refused(
+    tmp_path: Path, old: str, new: str, sentence: str
+) -> None:
     assert FILE.count(old) >= 1
     with pytest.raises(UsageError) as raised:
         read(tmp_path, FILE.replace(old, new, 1))
-    assert said in str(raised.value)
+    assert sentence in str(raised.value)
     assert "$.incident" in str(raised.value)  # where it stands
 
 
@@ -147,7 +149,7 @@ def test_contract_runs_are_checked_as_those_of_incidents(tmp_path: Path) -> None
     with pytest.raises(UsageError, match=r"not a file of contract runs: unknown arm 'eagre'.*\$\.run\[0\]"):
         CONTRACT_RUNS.read(file)
     file.write_text(f"schema_version = 1\n{run.replace('eagre', 'eager')}")
-    assert [found.arms for found in CONTRACT_RUNS.read(file)] == [("eager",)]
+    assert [run.arms for run in CONTRACT_RUNS.read(file)] == [("eager",)]
 
 
 WITH_TRACES = [incident for incident in catalogue() if incident.system == DEEPSTACK]
@@ -157,7 +159,7 @@ def chosen(incident: Incident, family: str) -> list[PlannedCase]:
     return decisive(incident, plan_incident(incident, Where(family)))
 
 
-@pytest.mark.parametrize("incident", WITH_TRACES, ids=lambda one: one.id)
+@pytest.mark.parametrize("incident", WITH_TRACES, ids=lambda item: item.id)
 def test_every_rule_is_broken_by_a_faulty_case_beside_a_correct_one(incident: Incident) -> None:
     for family in incident.families:
         plan = plan_incident(incident, Where(family))
@@ -167,12 +169,12 @@ def test_every_rule_is_broken_by_a_faulty_case_beside_a_correct_one(incident: In
         reachable = {rule for each in plan for rule in each.must_break or ()} & set(incident.rules)
         assert {rule for each in faulty for rule in each.must_break or ()} >= reachable
         assert not any(each.must_break for each in fixed)
-        assert [(one.case.trace, one.case.arm) for one in faulty] == [
-            (one.case.trace, one.case.arm) for one in fixed
+        assert [(item.case.trace, item.case.arm) for item in faulty] == [
+            (item.case.trace, item.case.arm) for item in fixed
         ]
 
 
-@pytest.mark.parametrize("incident", WITH_TRACES, ids=lambda one: one.id)
+@pytest.mark.parametrize("incident", WITH_TRACES, ids=lambda item: item.id)
 def test_they_are_few_and_inductor_comes_last_in_one_pair(incident: Incident) -> None:
     cases = chosen(incident, incident.families[0])
     dear = [each.case.arm.backend is Backend.INDUCTOR for each in cases]
@@ -200,7 +202,7 @@ def test_a_trace_that_inductor_alone_plays_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "incident", [one for one in WITH_TRACES if one.about_sources], ids=lambda one: one.id
+    "incident", [item for item in WITH_TRACES if item.about_sources], ids=lambda item: item.id
 )
 def test_a_source_is_played_on_every_trace(incident: Incident) -> None:
     buffer = source_buffer("vllm", "0.22.1", "vllm 0.22.1", "Qwen3VLForConditionalGeneration")

@@ -16,7 +16,7 @@ from deepstack_harness.catalogue.known import (
     KnownFailure,
     LiveFault,
     Report,
-    known_of,
+    known_rules_of,
     link_of,
     state_of,
 )
@@ -57,27 +57,27 @@ def test_a_range_covers_versions_in_packagings_order(releases: str, version: str
 
 def test_of_an_unknown_version_nothing_is_known() -> None:
     assert not covers(">=0", None)
-    assert known_of("vllm", None, "AnyModel", [KNOWN]) == {}
+    assert known_rules_of("vllm", None, "AnyModel", [KNOWN]) == {}
 
 
 def test_an_entry_speaks_of_its_package_and_its_classes_alone() -> None:
     version = Version("0.22.1")
-    assert known_of("vllm", version, "AnyModel", [KNOWN]) == THERE
-    assert known_of("sglang", version, "AnyModel", [KNOWN]) == {}
+    assert known_rules_of("vllm", version, "AnyModel", [KNOWN]) == THERE
+    assert known_rules_of("sglang", version, "AnyModel", [KNOWN]) == {}
     this = KnownFailure("vllm", ">=0.20", ("This",), (Rule.R1,), "vllm 43602")
-    assert known_of("vllm", version, "This", [this]) == THERE
-    assert known_of("vllm", version, "That", [this]) == {}
+    assert known_rules_of("vllm", version, "This", [this]) == THERE
+    assert known_rules_of("vllm", version, "That", [this]) == {}
 
 
 def test_another_regime_or_shape_of_a_known_rule_is_new() -> None:
     entry = KnownFailure(
         "vllm", ">=0.20", ("*",), (Rule.R5,), "unreported", regimes=(Regime.LIVE,), shapes=(Shape.CLEARED,)
     )
-    known = known_of("vllm", Version("0.22.1"), "AnyModel", [entry])
-    assert known.covers(Rule.R5, Regime.LIVE, Shape.CLEARED)
-    assert not known.covers(Rule.R5, Regime.CAPTURED, Shape.CLEARED)
-    assert not known.covers(Rule.R5, Regime.LIVE, Shape.LIVE)
-    any_shape = known_of("vllm", Version("0.22.1"), "AnyModel", [KNOWN])
+    rules = known_rules_of("vllm", Version("0.22.1"), "AnyModel", [entry])
+    assert rules.covers(Rule.R5, Regime.LIVE, Shape.CLEARED)
+    assert not rules.covers(Rule.R5, Regime.CAPTURED, Shape.CLEARED)
+    assert not rules.covers(Rule.R5, Regime.LIVE, Shape.LIVE)
+    any_shape = known_rules_of("vllm", Version("0.22.1"), "AnyModel", [KNOWN])
     assert any_shape.covers(Rule.R1, Regime.CAPTURED, Shape.NONE)
 
 
@@ -184,7 +184,7 @@ def test_an_entry_is_read_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "sentence"),
     [
         ('commands = ["repro 43602"]', "", "fault F1 is reproduced: say in 'commands' and 'incident'"),
         ('incident = "43602"', "", "fault F1 is reproduced: say in 'commands' and 'incident'"),
@@ -194,9 +194,11 @@ def test_an_entry_is_read_whole(tmp_path: Path) -> None:
         ('seen = "run"', 'seen = "heard"', "Invalid enum value 'heard'"),
     ],
 )
-def test_an_entry_that_contradicts_itself_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_an_entry_that_contradicts_itself_is_refused(
+    tmp_path: Path, old: str, new: str, sentence: str
+) -> None:
     assert old in FILE
-    with pytest.raises(UsageError, match=re.escape(said)):
+    with pytest.raises(UsageError, match=re.escape(sentence)):
         read(tmp_path, FILE.replace(old, new, 1))
 
 

@@ -129,10 +129,10 @@ def test_an_engine_that_nobody_has_read_has_no_orders() -> None:
 
 
 def test_a_source_inherits_a_recording_where_all_that_decides_is_equal() -> None:
-    found = orders_of("vllm", {**RECORDING.deciding, "another": "function"})
-    seen = [one for one in (*found.live, *found.replayed) if one.evidence is not Evidence.READ]
+    orders = orders_of("vllm", {**RECORDING.deciding, "another": "function"})
+    seen = [each for each in (*orders.live, *orders.replayed) if each.evidence is not Evidence.READ]
     assert len(seen) == len(RECORDING.orders) > 0
-    assert {str(one.trace) for one in seen} == {one.trace for one in RECORDING.orders}
+    assert {str(each.trace) for each in seen} == {each.trace for each in RECORDING.orders}
 
 
 @pytest.mark.parametrize("name", sorted(RECORDING.deciding))
@@ -145,19 +145,19 @@ def test_one_function_that_differs_or_is_missing_leaves_what_was_read(name: str,
 
 
 def test_a_recording_that_names_no_function_speaks_of_no_source() -> None:
-    assert not structs.replace(RECORDING, deciding={}).speaks_of(RECORDING.deciding)
+    assert not structs.replace(RECORDING, deciding={}).applies_to(RECORDING.deciding)
 
 
 def test_an_order_that_was_read_gives_way_to_a_recorded_one_that_is_like_it() -> None:
     read = (*VLLM_ORDERS.live, *VLLM_ORDERS.replayed)
     both = (*RECORDED.live, *RECORDED.replayed)
-    covered = [one for one in read if one.covered]
-    assert [one for one in read if one not in both] == covered
+    covered = [each for each in read if each.covered]
+    assert [each for each in read if each not in both] == covered
     assert len(covered) == 3
-    seen = [(one.setting, shape_of(one.trace)) for one in both if one.evidence is not Evidence.READ]
-    for one in covered:
-        settings = {one.setting, *(other.text for other in one.others)}
-        assert any(setting in settings and shape[:2] == shape_of(one.trace)[:2] for setting, shape in seen)
+    seen = [(each.setting, shape_of(each.trace)) for each in both if each.evidence is not Evidence.READ]
+    for each in covered:
+        settings = {each.setting, *(other.text for other in each.others)}
+        assert any(setting in settings and shape[:2] == shape_of(each.trace)[:2] for setting, shape in seen)
 
 
 def shape_of(trace: Trace) -> list[tuple[bool, bool]]:

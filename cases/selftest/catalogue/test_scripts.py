@@ -37,7 +37,7 @@ Render = Callable[[Incident, str], str]
 
 def test_every_incident_has_a_script() -> None:
     # But those of generated code, which `kernels` shows with figures: no short program can.
-    assert {one.id for one in WRITTEN} == {one.id for one in catalogue() if one.system != "kernels"}
+    assert {each.id for each in WRITTEN} == {each.id for each in catalogue() if each.system != "kernels"}
 
 
 @both
@@ -222,9 +222,9 @@ def test_our_buffers_are_inlined(tmp_path: Path) -> None:
     printed = run_scripts(tmp_path, texts)
     seen = [(code, out.partition("\n")[0]) for code, out in printed.values()]
     assert [
-        (one, wanted)
-        for one, (*_, wanted) in zip(seen, INLINED, strict=True)
-        if one[0] != int(wanted != "no fault") or not one[1].startswith(wanted)
+        (each, wanted)
+        for each, (*_, wanted) in zip(seen, INLINED, strict=True)
+        if each[0] != int(wanted != "no fault") or not each[1].startswith(wanted)
     ] == []
     assert [text for text in texts.values() if "harness" in text] == []
 
@@ -263,15 +263,15 @@ def test_graphs_cannot_be_written_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trace", "said"),
+    ("trace", "sentence"),
     [
         ("cap 16: set 9 layout=strided values=nan grad; get 9", "it has no layout=, values=, grad="),
         ("cap 16 dtype bfloat16 mode inference buffers 2: get 9 on=b", "it has no dtype, mode, buffers"),
         ("cap 16: set 9; get 24 fail=1; get 9", "it has no fail="),
     ],
 )
-def test_inputs_that_a_program_does_not_make_are_not_written_out(trace: str, said: str) -> None:
-    with pytest.raises(UsageError, match=f"a script cannot play '{trace}': {said}"):
+def test_inputs_that_a_program_does_not_make_are_not_written_out(trace: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=f"a script cannot play '{trace}': {sentence}"):
         program(trace, Rule.R2, ProgramBuffer("replaces_nan"))
 
 
@@ -370,15 +370,15 @@ def test_it_imports_the_engine_and_nothing_of_ours(tmp_path: Path) -> None:
 
 
 def test_it_is_red_where_none_is_answered_while_profiling(tmp_path: Path) -> None:
-    code, said = outcome(tmp_path, FAULTY)
-    assert (code, "1 failed, 1 passed" in said) == (1, True), said
-    assert "step 1: Tensor-likes are not close" in said
+    code, text = outcome(tmp_path, FAULTY)
+    assert (code, "1 failed, 1 passed" in text) == (1, True), text
+    assert "step 1: Tensor-likes are not close" in text
 
 
 @pytest.mark.slow  # 5 s, as its red half above
 def test_it_is_green_where_zeros_are(tmp_path: Path) -> None:
-    code, said = outcome(tmp_path, FIXED)
-    assert (code, "2 passed" in said) == (0, True), said
+    code, text = outcome(tmp_path, FIXED)
+    assert (code, "2 passed" in text) == (0, True), text
 
 
 @pytest.mark.slow  # 6 s each
@@ -386,5 +386,5 @@ def test_it_is_green_where_zeros_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("release", "code"), [("0.22.1", 1), ("0.23.0", 0)])
 def test_releases(release: str, code: int, tmp_path: Path) -> None:
     text = open_source(f"vllm=={release}").read(MEMBER).text
-    found, said = outcome(tmp_path, text)
-    assert found == code, said
+    actual, output = outcome(tmp_path, text)
+    assert actual == code, output

@@ -79,7 +79,7 @@ def test_a_script_exits_1_with_its_fault_and_0_with_its_fix(numbers: list[str], 
     assert {name: code for name, (code, _) in ended.items()} == dict.fromkeys(texts, 1) | dict.fromkeys(
         repaired, 0
     )
-    assert [name for name, (_, said) in ended.items() if not said.strip() or len(said) > 1000] == []
+    assert [name for name, (_, output) in ended.items() if not output.strip() or len(output) > 1000] == []
 
 
 @pytest_files_in_groups
@@ -105,16 +105,16 @@ def test_what_the_scripts_measure(tmp_path: Path) -> None:
     texts = {"none": none, "none_fixed": fixed(none), "nothing": MARK.sub(r"\1return None", none)}
     texts |= {"refused": refused, "accepted": fixed(refused)}
     ended = run_scripts(tmp_path, texts)
-    said = {name: text.splitlines() for name, (_, text) in ended.items()}
+    output = {name: text.splitlines() for name, (_, text) in ended.items()}
     assert ended["nothing"][0] == 2, "judged, where the payload does nothing"
-    profile, forward = (list(map(float, re.findall(r"\d\.\d{5}", line))) for line in said["none"][:2])
+    profile, forward = (list(map(float, re.findall(r"\d\.\d{5}", line))) for line in output["none"][:2])
     assert (profile, forward[0] > 1, forward[1]) == ([0, 0], True, 0)
-    assert said["none"][2:] == ["the payload was not added"]
-    assert re.search(r"compiled - eager 0\.00000, compiled - no deepstack [1-9]", said["none_fixed"][-1])
+    assert output["none"][2:] == ["the payload was not added"]
+    assert re.search(r"compiled - eager 0\.00000, compiled - no deepstack [1-9]", output["none_fixed"][-1])
     raised = "ValueError: 16 tokens asked for, 9 set, room for 16"
     refusals = [f"get(16): {raised}", f"clear(16): {raised}", "2 padded calls were refused"]
-    assert said["refused"] == refusals
-    assert said["accepted"] == ["get(16): accepted, 9 of 16 rows in use", "clear(16): accepted"]
+    assert output["refused"] == refusals
+    assert output["accepted"] == ["get(16): accepted, 9 of 16 rows in use", "clear(16): accepted"]
 
 
 @pytest.mark.xdist_group("eager")

@@ -314,7 +314,7 @@ def forwards(trace: Trace) -> list[Step]:
 def test_the_fixture_shows_what_an_evaluation_shows() -> None:
     steps = fixture_steps()
     text_only = sum(not step.visual for step in steps)
-    shrinking = sum(one.visual and other.tokens < one.tokens for one, other in pairwise(steps))
+    shrinking = sum(each.visual and other.tokens < each.tokens for each, other in pairwise(steps))
     assert len(steps) >= 400
     assert distinct_counts(steps) >= 100
     assert sum(step.tokens == 1 for step in steps) >= 8
@@ -472,9 +472,9 @@ def test_a_folder_is_no_workload(tmp_path: Path) -> None:
 def refused(where: str, *quoted: str, kind: type[HarnessError] = UsageError) -> None:
     with pytest.raises(kind) as caught:
         load_workload(where)
-    said = str(caught.value)
-    assert all(text in said for text in quoted), said
-    assert "\n" not in said
+    message = str(caught.value)
+    assert all(text in message for text in quoted), message
+    assert "\n" not in message
 
 
 def row(**cells: object) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def run_scripts(folder: Path, texts: dict[str, str]) -> dict[str, tuple[int, str
     ran = run_python(folder, "-I", "-c", _SCRIPTS, *texts)
     assert ran.returncode == 0, ran.stderr
     ended: dict[str, list[object]] = json.loads(ran.stdout.splitlines()[-1])
-    return {name: (int(str(code)), str(said)) for name, (code, said) in ended.items()}
+    return {name: (int(str(code)), str(output)) for name, (code, output) in ended.items()}
 
 
 def run_pytest(folder: Path, texts: dict[str, str]) -> Ran:

@@ -1,4 +1,4 @@
-"""`audit` around the judging: what it prints beside its tables, writes, and means by `--base`."""
+"""`audit` around the judging: what it prints, writes as JSON and SARIF, and means by `--base`."""
 
 import json
 from argparse import Namespace
@@ -7,18 +7,29 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 
-from cases.selftest.audit.written_verdicts import MEMBER, audited, class_verdicts, row
+from cases.selftest.audit.written_verdicts import MEMBER, audited, audited_class, class_verdicts, row
+from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm
 from deepstack_harness.audit import audited_source
 from deepstack_harness.audit.account import Account, UnjudgedCarrier
-from deepstack_harness.audit.audited_source import AuditedSource, FindingKey, Gate, judge_gate, keys_of
+from deepstack_harness.audit.audited_source import (
+    AuditedSource,
+    FindingKey,
+    Gate,
+    judge_gate,
+    keys_of,
+    located,
+)
 from deepstack_harness.cli import audit, audit_table
 from deepstack_harness.cli import audit as audit_base
 from deepstack_harness.cli.audit import sarif_text
+from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.errors import Reason
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.errors import ExitCode, Reason
 
 Capture = pytest.CaptureFixture[str]
 BROKEN = row(Rule.R3, Verdict.FAIL, "latent")
@@ -29,11 +40,11 @@ ACCOUNT = Account(unjudged=(REFUSED, KNOWN))
 
 
 def test_graphs_that_were_not_driven_and_refused_classes_are_told_below_the_table(capsys: Capture) -> None:
-    found = replace(FOUND, account=ACCOUNT, live_alone=(Reason("no replay was found"),))
-    result = judge_gate(found.subjects, Gate.FLAG, None, [found.account])
-    audit._show(Namespace(base=None, all=False), [found], Output(None, quiet=False), result, ["a note"])
+    source = replace(FOUND, account=ACCOUNT, live_alone=(Reason("no replay was found"),))
+    result = judge_gate(source.subjects, Gate.FLAG, None, [source.account])
+    audit._show(Namespace(base=None, all=False), [source], Output(None, quiet=False), result, ["a note"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == audit_table.answer_of(found)
+    assert lines[0] == audit_table.answer_of(source)
     assert lines[3] == "a note"
     assert f"  Qwen3Omni, {MEMBER}:7 (vllm 0.22.1): its forward needs a tower" in lines
     assert "  vllm 0.22.1, no encoder writes it: Known" in lines
@@ -42,9 +53,9 @@ def test_graphs_that_were_not_driven_and_refused_classes_are_told_below_the_tabl
 
 
 def test_all_shows_latent_findings_and_places(capsys: Capture) -> None:
-    found = replace(FOUND, account=ACCOUNT)
-    result = judge_gate(found.subjects, Gate.FLAG, None, [found.account])
-    audit._show(Namespace(base=None, all=True), [found], Output(None, quiet=False), result)
+    source = replace(FOUND, account=ACCOUNT)
+    result = judge_gate(source.subjects, Gate.FLAG, None, [source.account])
+    audit._show(Namespace(base=None, all=True), [source], Output(None, quiet=False), result)
     lines = capsys.readouterr().out.splitlines()
     assert f"  no encoder writes it: Known, {MEMBER}:7 (vllm 0.22.1)" in lines
     assert "wrong under calls no engine makes today" in lines
@@ -83,19 +94,23 @@ def test_the_last_lines_tell_what_counted(
 def test_sarif_is_written_with_what_was_not_driven(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "found.sarif"
     args = Namespace(sarif=str(path), bisect=False, fail_on="any", base=None)
-    found = replace(FOUND, account=ACCOUNT)
+    source = replace(FOUND, account=ACCOUNT)
     audit._close(
-        args, Output(None, quiet=False), [found], judge_gate([class_verdicts(BROKEN)], Gate.ANY), None
+        args, Output(None, quiet=False), [source], judge_gate([class_verdicts(BROKEN)], Gate.ANY), None
     )
     assert capsys.readouterr().out.splitlines()[0] == f"wrote {path}"
-    assert path.read_text() == sarif_text([found], None)
+    assert path.read_text() == sarif_text([source], None)
     (run,) = json.loads(path.read_text())["runs"]
-    told = [
-        (one["level"], one["message"]["text"], one["locations"][0]["physicalLocation"]["region"]["startLine"])
-        for one in run["results"]
-        if one["ruleId"] == "not-judged"
+    results = [
+        (
+            each["level"],
+            each["message"]["text"],
+            each["locations"][0]["physicalLocation"]["region"]["startLine"],
+        )
+        for each in run["results"]
+        if each["ruleId"] == "not-judged"
     ]
-    assert told == [
+    assert results == [
         ("error", "Qwen3Omni was not judged: its forward needs a tower", 7),
         ("note", "Known was not judged: its forward needs a tower", 7),
     ]
@@ -139,3 +154,68 @@ def test_a_base_that_a_plugin_changes_becomes_its_base(monkeypatch: pytest.Monke
         ["tpu-inference==0.22 over vllm==0.22.1", "sglang==0.5.4"], None,
     )  # fmt: skip
     assert audit_base.with_base(sources[1:], "sglang==0.5.3") == (sources[1:], "sglang==0.5.3")
+
+
+KNOWN_ROW = row(Rule.R1, Verdict.XFAIL, "default")
+NEW = row(Rule.R3, Verdict.FAIL, "latent")
+
+
+def test_findings_have_rule_file_lines_and_link() -> None:
+    text = sarif_text([audited(KNOWN_ROW, row(Rule.R2, Verdict.PASS), NEW)], None)
+    (run,) = Sarif.model_validate_json(text).runs
+    first, second = run.results or []
+    assert [rule.id for rule in run.tool.driver.rules or []] == ["R1", "R3"]
+    assert (first.ruleId, first.ruleIndex, first.level.value) == ("R1", 0, "error")
+    assert [str(uri) for uri in first.workItemUris or []] == [
+        "https://github.com/vllm-project/vllm/issues/43602"
+    ]
+    assert (second.ruleId, second.ruleIndex, second.level.value) == ("R3", 1, "warning")
+    place = (second.locations or [])[0].physicalLocation
+    assert (place.artifactLocation.uri, place.region.startLine, place.region.endLine) == (MEMBER, 12, 40)
+
+
+def test_a_base_tells_new_from_unchanged() -> None:
+    text = sarif_text([audited(KNOWN_ROW, NEW)], keys_of([class_verdicts(KNOWN_ROW)]))
+    (run,) = Sarif.model_validate_json(text).runs
+    assert [result.baselineState.value for result in run.results or []] == ["unchanged", "new"]
+
+
+def test_what_was_not_judged_is_a_notification() -> None:
+    text = sarif_text([audited(row(Rule.R6, Verdict.ERROR))], None)
+    (run,) = Sarif.model_validate_json(text).runs
+    (invocation,) = run.invocations or []
+    assert not invocation.executionSuccessful
+    assert "R6 of Qwen3VL was not judged" in text
+    assert run.results == []
+
+
+def test_a_fingerprint_outlives_moved_lines() -> None:
+    from dataclasses import replace
+
+    texts = [sarif_text([audited(replace(NEW, where=where))], None) for where in (f"{MEMBER}:1-2", MEMBER)]
+    prints = [Sarif.model_validate_json(text).runs[0].results[0].partialFingerprints for text in texts]
+    assert prints[0] == prints[1]
+    assert "region" not in texts[1]
+
+
+def test_the_lines_are_those_of_the_method_that_the_rule_is_about(tmp_path: Path) -> None:
+    root = Vllm("0.10.0", str(ModelFile(more=HANDS_ON))).tree(tmp_path)
+    qwen = audited_class("Qwen3VLForConditionalGeneration")
+    rows = [row(rule, Verdict.FAIL) for rule in (Rule.R1, Rule.R3, Rule.R5)]
+    placed = located(class_verdicts(*rows, row(Rule.R2, Verdict.PASS)), open_source(str(root)), qwen).rows
+    lines = (root / MEMBER).read_text().splitlines()
+    firsts = [int((each.where or "").partition(":")[2].partition("-")[0]) for each in placed[:3]]
+    assert [lines[first - 1].split("(")[0].strip() for first in firsts] == [
+        "def _get_deepstack_input_embeds", "def _set_deepstack_input_embeds",
+        "def _clear_deepstack_input_embeds",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow  # a whole audit, 5 s
+def test_audit_writes_a_valid_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = Vllm("0.10.0", str(ModelFile(more=HANDS_ON))).tree(tmp_path)
+    path = tmp_path / "found.sarif"
+    assert main(["audit", "--source", str(root), "--sarif", str(path)]) == ExitCode.BROKEN
+    assert f"wrote {path}\n" in capsys.readouterr().out
+    (run,) = Sarif.model_validate_json(path.read_text()).runs
+    assert {"R1", "R3"} <= {result.ruleId for result in run.results or []}

@@ -64,8 +64,8 @@ def test_the_exit_code_follows_the_regime(
     out = capsys.readouterr().out
     assert f"module:Class: {broken} use breaks R5" in out
     assert "Buffer.clear" in out
-    told = "cudagraph_mode FULL" in out and "Eager and PIECEWISE runs are live" in out
-    assert told == (broken is Regime.CAPTURED)
+    explained = "cudagraph_mode FULL" in out and "Eager and PIECEWISE runs are live" in out
+    assert explained == (broken is Regime.CAPTURED)
 
 
 def test_the_help_says_what_thorough_adds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,9 +46,9 @@ def test_a_signal_ends_the_process_with_that_signal_and_its_workers_with_it(
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         witness.line()
         running.send_signal(number)
-        _, said = running.communicate()
+        _, printed = running.communicate()
     assert running.returncode == -number
-    assert said.count("\n") == 1
+    assert printed.count("\n") == 1
     assert witness.is_closed()
 
 
@@ -153,8 +153,8 @@ def test_without_a_working_torch_it_says_how_to_install_one(
     environment["PIP_INDEX_URL"] = "http://127.0.0.1:9/simple"  # nobody listens there
     ran = subprocess.run([*MODULE, *words], capture_output=True, text=True, env=environment, check=False)
     assert ran.returncode == ExitCode.MACHINE, ran.stderr
-    said = ran.stdout if words == ["doctor"] else ran.stderr
-    assert INSTALL in said
+    output = ran.stdout if words == ["doctor"] else ran.stderr
+    assert INSTALL in output
     assert "Traceback" not in ran.stderr
     if words == ["doctor"]:
         assert "cannot run 'repro 43602': torch" in ran.stdout.splitlines()[-1]
@@ -174,17 +174,17 @@ def test_other_import_errors_stay_bugs(
 def test_as_the_program_it_ends_itself_with_the_signal_that_ended_its_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[tuple[object, ...]] = []
+    calls: list[tuple[object, ...]] = []
     monkeypatch.setattr(cli, "_ENDED_BY", [])
     monkeypatch.setattr("atexit.register", lambda _: None)
     monkeypatch.setattr(cli, "prepare_streams", lambda: None)
     monkeypatch.setattr(sys, "argv", ["deepstack-harness", "list"])
     monkeypatch.setattr("deepstack_harness.cli.list.run", lambda *_: signal.raise_signal(signal.SIGTERM))
     assert cli.main() == 143
-    monkeypatch.setattr(signal, "signal", lambda *given: told.append(given))
-    monkeypatch.setattr(os, "kill", lambda *given: told.append(given))
+    monkeypatch.setattr(signal, "signal", lambda *args: calls.append(args))
+    monkeypatch.setattr(os, "kill", lambda *args: calls.append(args))
     cli._end()
-    assert told == [(signal.SIGTERM, signal.SIG_DFL), (os.getpid(), signal.SIGTERM)]
+    assert calls == [(signal.SIGTERM, signal.SIG_DFL), (os.getpid(), signal.SIGTERM)]
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("I/O on closed file")])

@@ -1,4 +1,4 @@
-"""Tables of a running engine and of a workload, and the lines about interpreted kernels."""
+"""Tables of engines: of sources by rule, of a running engine and of a workload; lines about kernels."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.audit.written_verdicts import row
+from cases.selftest.audit.written_verdicts import audited, row
 from cases.selftest.contract.oracles.written_observations import ONE_GRAPH, RIGHT, observed
+from deepstack_harness.cli.audit_table import NOT_READ, cell_of, show_engine_rules
 from deepstack_harness.cli.engine import EngineTable
 from deepstack_harness.cli.output import Output
 from deepstack_harness.cli.repro_table import EvaluationTable, access_lines
@@ -39,8 +40,8 @@ def table(
     results: Sequence[EngineResult], capsys: pytest.CaptureFixture[str], regime: str
 ) -> tuple[bool, str]:
     shown = EngineTable(Output(None, quiet=False))
-    for one in results:
-        shown.show(one)
+    for each in results:
+        shown.show(each)
     good = shown.close(regime, 9.0)
     return good, capsys.readouterr().out
 
@@ -50,13 +51,13 @@ def test_a_result_has_its_worst_distance_and_the_rules_that_it_breaks(
 ) -> None:
     unmeasured = replace(row(Rule.R0, Verdict.SKIP), value=None)
     results = [result(NEAR, FAR, unmeasured, replay=FIRST_MODE), result(row(Rule.R2, Verdict.PASS))]
-    good, said = table(results, capsys, "live")
-    lines = [line for line in said.splitlines() if "three images" in line]
+    good, output = table(results, capsys, "live")
+    lines = [line for line in output.splitlines() if "three images" in line]
     assert [line.split()[-1] for line in lines] == ["R0", "none"]
     assert lines[0].split()[-6:-1] == ["7", "3", "0.0005", "0.0001", "1.2"]
     assert lines[1].split()[-4:-1] == ["-", "-", "1.2"]
     assert FIRST_MODE.name in lines[0]
-    assert "R0 output: step 1 'get 4' was wrong (default)" in said
+    assert "R0 output: step 1 'get 4' was wrong (default)" in output
     assert not good
 
 
@@ -66,7 +67,7 @@ UNJUDGED = row(Rule.R3, Verdict.ERROR)
 
 
 @pytest.mark.parametrize(
-    ("rows", "regime", "good", "told"),
+    ("rows", "regime", "good", "sentence"),
     [
         ([row(Rule.R2, Verdict.PASS)], "live", True, "live: keeps R2"),
         ([row(Rule.R2, Verdict.PASS), CAPTURED], "live", True, BOTH),
@@ -77,14 +78,14 @@ UNJUDGED = row(Rule.R3, Verdict.ERROR)
     ],
 )
 def test_the_verdict_of_a_class_is_that_of_the_regime_that_was_asked_for(
-    capsys: pytest.CaptureFixture[str], rows: list[Row], regime: str, good: bool, told: str
+    capsys: pytest.CaptureFixture[str], rows: list[Row], regime: str, good: bool, sentence: str
 ) -> None:
     met = frozenset({("eager", "text"), ("graph", "image")})
-    held, said = table([result(*rows, met=met), result(met=met)], capsys, regime)
+    held, output = table([result(*rows, met=met), result(met=met)], capsys, regime)
     assert held == good
-    assert f"vllm 0.22.1, Qwen3VL: {told}" in said
-    assert "met 2 distinct pairs of dispatch and visual state" in said
-    assert said.splitlines()[-1] == "2 results in 9 s"
+    assert f"vllm 0.22.1, Qwen3VL: {sentence}" in output
+    assert "met 2 distinct pairs of dispatch and visual state" in output
+    assert output.splitlines()[-1] == "2 results in 9 s"
 
 
 def test_an_engine_that_gave_no_row_is_not_good(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,18 +98,18 @@ CASE = Case(
 
 
 @pytest.mark.parametrize(
-    ("graphs", "found", "cells"),
+    ("graphs", "evaluation", "cells"),
     [
         (None, Evaluation(None, 0, 0, 2, 0), ["-", "0", "0", "-", "2", "0"]),
         (2, Evaluation(0.98765, 30, 7, 0, 5), ["0.9877", "30", "7", "2", "0", "5"]),
     ],
 )
 def test_a_workload_has_the_figures_of_an_evaluation(
-    capsys: pytest.CaptureFixture[str], graphs: int | None, found: Evaluation, cells: list[str]
+    capsys: pytest.CaptureFixture[str], graphs: int | None, evaluation: Evaluation, cells: list[str]
 ) -> None:
     shown = EvaluationTable(Output(None, quiet=False), [("pr40932", "eager")])
     facts = None if graphs is None else replace(ONE_GRAPH, graphs=graphs)
-    shown.add(CASE, facts, found)
+    shown.add(CASE, facts, evaluation)
     head, line = capsys.readouterr().out.splitlines()
     assert head.split()[:4] == ["revision", "arm", "greedy", "as"]
     assert line.split() == ["pr40932", "eager", *cells]
@@ -121,7 +122,7 @@ LEVEL = KernelAccess(
 
 
 @pytest.mark.parametrize(
-    ("accesses", "told"),
+    ("accesses", "sentence"),
     [
         ((LEVEL,), "1 launches touched payload rows 0..3 ("),
         (
@@ -131,18 +132,68 @@ LEVEL = KernelAccess(
         ((replace(LEVEL, tensor="buffer 0"),), "1 launches touched no row of a payload ("),
     ],
 )
-def test_payload_rows_that_kernels_touched_are_told(accesses: tuple[KernelAccess, ...], told: str) -> None:
+def test_payload_rows_that_kernels_touched_are_told(
+    accesses: tuple[KernelAccess, ...], sentence: str
+) -> None:
     facts = AccessFacts(accesses, programs=3)
     steps = [
         StepFacts("set 16", 16, accesses=facts),
         StepFacts("forward 16", 16, accesses=facts, distances=replace(RIGHT, effect=0.0)),
         StepFacts("forward 16", 16, accesses=facts, distances=RIGHT),
     ]
-    judged = judge_case(
+    judged_case = judge_case(
         PlannedCase(CASE, None), observed(StepFacts("set 16", 16), StepFacts("forward 16", 16), facts=None)
     )
-    judged = replace(judged, observation=replace(judged.observation, steps=tuple(steps)))
-    (line,) = access_lines(judged)
+    judged_case = replace(judged_case, observation=replace(judged_case.observation, steps=tuple(steps)))
+    (line,) = access_lines(judged_case)
     assert line.startswith("pr40932, 'forward 16': ")
-    assert told in line
+    assert sentence in line
     assert f"effect {RIGHT.effect:.1e}" in line
+
+
+LIVE = row(Rule.R1, Verdict.PASS)
+ARGUMENT = replace(row(Rule.R6, Verdict.SKIP), detail="the payload is an argument")
+
+
+def regime(verdict: Verdict, regime: Regime) -> Row:
+    return replace(row(Rule.R2, verdict), regime=regime)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cell"),
+    [
+        ([], "-"),
+        ([regime(Verdict.SKIP, Regime.LIVE)], "-"),
+        ([regime(Verdict.PASS, Regime.LIVE), regime(Verdict.SKIP, Regime.CAPTURED)], "K"),
+        ([regime(Verdict.IMPROVED, Regime.LIVE)], "K"),
+        ([regime(Verdict.PASS, Regime.LIVE), regime(Verdict.ERROR, Regime.CAPTURED)], "?"),
+        ([regime(Verdict.PASS, Regime.LIVE), regime(Verdict.FAIL, Regime.CAPTURED)], "Bc"),
+        ([regime(Verdict.XFAIL, Regime.LIVE), regime(Verdict.FAIL, Regime.CAPTURED)], "B"),
+        ([regime(Verdict.XFAIL, Regime.NONE)], "B"),
+    ],
+)
+def test_a_cell_tells_the_worst_of_all_classes(rows: list[Row], cell: str) -> None:
+    assert cell_of(rows) == cell
+
+
+def shown(capsys: pytest.CaptureFixture[str], other: str) -> list[str]:
+    both = [audited(LIVE, ARGUMENT), replace(audited(LIVE), label="other 1", package=other)]
+    show_engine_rules(Output(None, quiet=False), both)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_reasons_stand_below_with_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    _, *lines = shown(capsys, "other")
+    assert [line.split() for line in lines[:3]] == [
+        ["source", "R1", "R6"], ["vllm", "0.22.1", "K", "-"], ["other", "1", "K", "-"],
+    ]  # fmt: skip
+    reasons = [line.strip() for line in lines[3:] if line]
+    assert reasons == [
+        "- R6 (vllm 0.22.1): the payload is an argument",
+        f"- R6 (other 1): {NOT_READ}",
+    ]
+    assert max(map(len, lines[:3])) <= 80
+
+
+def test_one_engine_needs_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "vllm") == []

@@ -37,15 +37,15 @@ def refused(words: Sequence[str], capsys: Capture) -> tuple[int, str]:
 
 def test_a_fault_around_the_class_is_in_no_source(tmp_path: Path, capsys: Capture) -> None:
     tree = Vllm().tree(tmp_path)
-    code, said = refused(["repro", AROUND.id, "--source", str(tree)], capsys)
+    code, output = refused(["repro", AROUND.id, "--source", str(tree)], capsys)
     assert code == ExitCode.USAGE
-    assert f"incident {AROUND.id} is a fault of the code around the model class" in said
+    assert f"incident {AROUND.id} is a fault of the code around the model class" in output
 
 
 def test_a_family_whose_class_has_no_methods_is_told_what_calls_it(tmp_path: Path) -> None:
     source = open_source(str(Vllm().tree(tmp_path)))
-    found = repro._families_of_sources(find("43602"), ["granite4_vision", "qwen3_vl:opaque"], source)
-    assert found == ["qwen3_vl:opaque"]
+    actual = repro._families_of_sources(find("43602"), ["granite4_vision", "qwen3_vl:opaque"], source)
+    assert actual == ["qwen3_vl:opaque"]
     with pytest.raises(UsageError, match="is about granite4_vision, whose class has no get, set and clear"):
         repro._families_of_sources(find("43602"), ["granite4_vision"], source)
 
@@ -53,12 +53,12 @@ def test_a_family_whose_class_has_no_methods_is_told_what_calls_it(tmp_path: Pat
 @pytest.mark.parametrize(("families", "more"), [(1, ""), (2, " and 2 families")])
 def test_the_rest_of_a_reproduction_is_told_by_its_command(families: int, more: str, capsys: Capture) -> None:
     repro._print_full_command(find("43602"), [Where("qwen3_vl")] * families, Output(None, quiet=False))
-    said = capsys.readouterr().out
-    found = re.fullmatch(r"all of it, (\d+) cases of (\d+) revisions(.*): deepstack-harness (.*)\n", said)
-    assert found, said
-    assert int(found[1]) % families == 0
-    assert found[2] == str(len(find("43602").revisions))
-    assert (found[3], found[4]) == (more, "repro 43602 --full")
+    printed = capsys.readouterr().out
+    match = re.fullmatch(r"all of it, (\d+) cases of (\d+) revisions(.*): deepstack-harness (.*)\n", printed)
+    assert match, printed
+    assert int(match[1]) % families == 0
+    assert match[2] == str(len(find("43602").revisions))
+    assert (match[3], match[4]) == (more, "repro 43602 --full")
 
 
 FINDING = Finding(
@@ -68,7 +68,7 @@ FINDING = Finding(
 
 
 @pytest.mark.parametrize(
-    ("hunted", "code", "said"),
+    ("hunted", "code", "sentence"),
     [
         (Hunted(complete=True), ExitCode.HOLDS, "a buffer: nothing found\n"),
         (Hunted(), ExitCode.HOLDS, "nothing found; examples are left, the same command continues\n"),
@@ -76,10 +76,10 @@ FINDING = Finding(
     ],
 )
 def test_a_hunt_ends_with_what_it_found_or_left(
-    hunted: Hunted, code: ExitCode, said: str, capsys: Capture
+    hunted: Hunted, code: ExitCode, sentence: str, capsys: Capture
 ) -> None:
     assert fuzz._print_verdict(Output(None, quiet=False), hunted, "a buffer") == code
-    assert capsys.readouterr().out.endswith(said)
+    assert capsys.readouterr().out.endswith(sentence)
 
 
 def test_a_night_overwrites_nothing(tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_a_night_overwrites_nothing(tmp_path: Path) -> None:
 
 
 def test_a_summary_that_cannot_be_written_is_said_and_ends_nothing(tmp_path: Path) -> None:
-    said = nightly._write_summary(tmp_path / "gone", [])
-    assert said == f"cannot write '{tmp_path / 'gone' / 'nightly.json'}': No such file or directory"
+    problem = nightly._write_summary(tmp_path / "gone", [])
+    assert problem == f"cannot write '{tmp_path / 'gone' / 'nightly.json'}': No such file or directory"
 
 
 TRACE = Trace.parse("cap 16: set 16; forward 16; clear 16")
@@ -111,11 +111,11 @@ def played(case: Case, *, share: float) -> Observation:
 def test_a_workload_is_planned_over_all_revisions_and_with_guards_over_the_faulty_ones() -> None:
     incident = find("43602")
     plan = plan_workload(incident, Where("qwen3_vl"), TRACE)
-    assert [(one.case.buffer.name, one.case.arm.name) for one in plan] == [
+    assert [(planned.case.buffer.name, planned.case.arm.name) for planned in plan] == [
         *((name, "eager/drop_all") for name in incident.revisions),
         *((name, "eager/stock") for name in incident.faulty),
     ]
-    assert {one.case.trace for one in plan} == {TRACE}
+    assert {planned.case.trace for planned in plan} == {TRACE}
 
 
 @pytest.mark.parametrize("as_known", [True, False])
@@ -128,29 +128,31 @@ def test_a_workload_must_show_the_faulty_revisions_and_no_other(as_known: bool, 
         return played(case, share=0.5 if wrong and as_known else 1.0)
 
     held = repro._evaluate(incident, plan, play, Output(None, quiet=False))
-    said = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     assert held == as_known
-    assert said[-1] == ("as the catalogue expects" if as_known else "not as the catalogue expects")
-    assert len([line for line in said if "0.5000" in line]) == (len(incident.faulty) if as_known else 0)
+    assert lines[-1] == ("as the catalogue expects" if as_known else "not as the catalogue expects")
+    assert len([line for line in lines if "0.5000" in line]) == (len(incident.faulty) if as_known else 0)
 
 
-@pytest.mark.parametrize(("share", "said"), [(1.0, "agrees with eager"), (0.9, "does not agree with eager")])
-def test_a_source_agrees_with_eager_or_not(share: float, said: str, capsys: Capture) -> None:
+@pytest.mark.parametrize(
+    ("share", "sentence"), [(1.0, "agrees with eager"), (0.9, "does not agree with eager")]
+)
+def test_a_source_agrees_with_eager_or_not(share: float, sentence: str, capsys: Capture) -> None:
     incident = find("43602")
     plan = plan_workload(incident, Where("qwen3_vl"), TRACE)
-    plan = [one for one in plan if one.case.buffer.name == incident.fixed[0]]
+    plan = [planned for planned in plan if planned.case.buffer.name == incident.fixed[0]]
 
     def play(case: Case) -> Observation:
         return played(case, share=share)
 
     repro._evaluate(incident, plan, play, Output(None, quiet=False), source=True)
-    assert capsys.readouterr().out.splitlines()[-1] == said
+    assert capsys.readouterr().out.splitlines()[-1] == sentence
 
 
 def test_a_workload_is_told_in_numbers_before_it_is_served(tmp_path: Path, capsys: Capture) -> None:
     trace = repro._workload_trace(None, Output(None, quiet=False))
-    said = capsys.readouterr().out
-    found = re.match(r"200 requests, (\d+) steps \((\d+) with visual tokens\), (\d+) token counts; ", said)
-    assert found, said
-    assert 0 < int(found[2]) <= int(found[1])
-    assert int(found[3]) == len({step.tokens for step in trace if step.op == "forward"})
+    printed = capsys.readouterr().out
+    match = re.match(r"200 requests, (\d+) steps \((\d+) with visual tokens\), (\d+) token counts; ", printed)
+    assert match, printed
+    assert 0 < int(match[2]) <= int(match[1])
+    assert int(match[3]) == len({step.tokens for step in trace if step.op == "forward"})

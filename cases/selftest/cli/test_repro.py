@@ -1,28 +1,42 @@
-"""`repro`: which faults are shown, where a fault is placed, and what is refused and said around the cases."""
+"""`repro`: which faults are shown and where, what is refused, and what it prints of sources and releases."""
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from packaging.version import Version
 
+from cases.selftest.contract.oracles.written_observations import QUIET, RIGHT, answer, observed
+from cases.selftest.engines.synthetic_carriers import NONE_UNTIL_THE_FIRST, write_carrier
+from cases.selftest.engines.synthetic_carriers import RIGHT as RIGHT_CARRIERS
+from cases.selftest.engines.synthetic_vllm import Vllm
 from deepstack_harness.audit.source_worker import FamilyWorker
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.plans import Where
-from deepstack_harness.cli import repro
+from deepstack_harness.cli import repro, repro_releases
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
 from deepstack_harness.cli.repro import _is_as_expected
+from deepstack_harness.cli.repro_releases import (
+    SourceFaults,
+    choose_releases,
+    find_faults,
+    is_compiled_fault,
+    ranges_of_classes,
+)
 from deepstack_harness.cli.repro_table import IncidentTitle, ReproTable
 from deepstack_harness.contract.arm import EAGER, ArmSpec
 from deepstack_harness.contract.case import Case, PlannedCase, registered
-from deepstack_harness.contract.observation import Answer, Observation, Raised, StepFacts
-from deepstack_harness.contract.oracles.judge import JudgedCase
+from deepstack_harness.contract.observation import Answer, Distances, Observation, Raised, RowRange, StepFacts
+from deepstack_harness.contract.oracles.judge import JudgedCase, judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Judgement, Verdict
 from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.sources.index import Index
 from deepstack_harness.sources.source import Source
 
 
@@ -33,9 +47,9 @@ def test_a_fault_is_shown_by_a_faulty_revision_under_its_caller(
 ) -> None:
     trace, arm = Trace.parse("cap 8: profile 8; forward 1"), ArmSpec.parse("h200/drop_all/no_size_asserts")
     case = Case("granite4_vision", registered(revision), trace, arm, caller="static_inputs")
-    said = (Judgement(Rule.R10, verdict),)
-    judged = JudgedCase(PlannedCase(case, None), Observation("float32", "cpu", 4, 8, "", ()), said)
-    assert _is_as_expected(find("40917"), judged) is (faulty == (verdict is Verdict.FAIL))
+    judgements = (Judgement(Rule.R10, verdict),)
+    judged_case = JudgedCase(PlannedCase(case, None), Observation("float32", "cpu", 4, 8, "", ()), judgements)
+    assert _is_as_expected(find("40917"), judged_case) is (faulty == (verdict is Verdict.FAIL))
 
 
 CASE = Case("qwen3_vl", registered("reference"), Trace.parse("cap 4: get 4; set 2; get 2"), EAGER)
@@ -46,7 +60,7 @@ def source(package: str) -> Source:
 
 
 @pytest.mark.parametrize(
-    ("package", "families", "said"),
+    ("package", "families", "sentence"),
     [
         ("ms-swift", ["qwen3_vl"], "ms-swift 1.0 has no buffer: 'audit --source SOURCE' judges its splitter"),
         (
@@ -57,9 +71,9 @@ def source(package: str) -> Source:
     ],
 )
 def test_a_source_without_a_class_for_the_incident_is_refused(
-    package: str, families: list[str], said: str
+    package: str, families: list[str], sentence: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=sentence):
         repro._families_of_sources(find("43602"), families, source(package))
 
 
@@ -81,22 +95,22 @@ def test_a_fault_is_placed_at_its_first_exception_or_empty_answer(
     rest = tuple(StepFacts(str(step), 4) for step in CASE.trace.steps[len(steps) :])
     seen = Observation("float32", "cpu", 3, 8, "", (*steps, *rest))
     worker = SimpleNamespace(filename="vllm.py", where_returned=lambda _case, _seen, tokens: f"get {tokens}")
-    found = repro._place_of_first_fault(
+    place = repro._place_of_first_fault(
         cast(FamilyWorker, worker), [JudgedCase(PlannedCase(CASE, None), seen, ())]
     )
-    assert found == where
+    assert place == where
 
 
 def test_what_is_known_is_told_before_inductor_starts_and_only_there() -> None:
     arms = ["eager", "inductor/drop_all", "inductor/stock"]
     plan = [PlannedCase(replace(CASE, arm=ArmSpec.parse(arm)), frozenset()) for arm in arms]
     title = IncidentTitle(Output(None, quiet=True), find("43602"))
-    told: list[int] = []
+    counts: list[int] = []
     lost = Observation("float32", "cpu", 3, 8, "", (), error="not played")
     repro._play(
-        lambda _: lost, plan, ReproTable(title, plan, "qwen3_vl"), lambda done, _: told.append(len(done))
+        lambda _: lost, plan, ReproTable(title, plan, "qwen3_vl"), lambda done, _: counts.append(len(done))
     )
-    assert told == [1]
+    assert counts == [1]
 
 
 def test_without_options_the_decisive_cases_are_played_and_the_rest_is_named(
@@ -116,3 +130,129 @@ def test_without_options_the_decisive_cases_are_played_and_the_rest_is_named(
     )
     assert main(["repro", "43602", "--full"]) == ExitCode.HOLDS
     assert capsys.readouterr().out == ""
+
+
+TRACE = Trace.parse("cap 16: capture 16; set 16; replay 16; replay 16")
+PLANNED = PlannedCase(
+    Case("qwen3_vl", registered("pr43617"), TRACE, ArmSpec.parse("eager/full")),
+    frozenset({Rule.R0, Rule.R5}),
+)
+STALE = Answer("tensors", ((RowRange(1, 0, 0, 16),),), (8,), ("float32",), ("cpu",), (64,))
+
+
+def stale_case(text_only: Distances) -> JudgedCase:
+    """A visual step that is right, and behind it a step of text that reads the payload again."""
+    visual = StepFacts("replay 16", 16, answer=STALE, distances=replace(RIGHT, no_deepstack=3.0))
+    text = StepFacts("replay 16", 16, answer=STALE, distances=text_only)
+    capture = StepFacts("capture 16", 16, answer=answer())
+    return judge_case(PLANNED, observed(capture, StepFacts("set 16", 16), visual, text, facts=None))
+
+
+def cells(case: JudgedCase, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    title = IncidentTitle(Output(None, quiet=False), find("replayed-clear"))
+    ReproTable(title, [PLANNED], "qwen3_vl").add(case)
+    return capsys.readouterr().out.splitlines()[-1].split()
+
+
+def test_a_step_of_text_alone_that_is_wrong_is_the_distance(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = stale_case(replace(QUIET, eager=4.2, no_deepstack=4.2, zero_deepstack=4.2))
+    assert wrong.broken == {Rule.R0, Rule.R5}
+    revision, arm, to_eager, to_no_deepstack, *_ = cells(wrong, capsys)
+    assert (revision, arm) == ("pr43617", "eager/full")
+    assert (to_eager, to_no_deepstack) == ("4.2", "3")
+
+
+def test_the_table_and_the_judgement_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = stale_case(replace(QUIET, eager=0.25))
+    (judgement,) = (judgement for judgement in wrong.judgements if judgement.rule is Rule.R0)
+    assert cells(wrong, capsys)[2] == f"{judgement.value:.2g}" == "0.25"
+
+
+Capture = pytest.CaptureFixture[str]
+RELEASES = [Version(text) for text in ("0.33.0", "0.19.1", "0.20.0", "0.33.1", "0.34.0", "0.33.2rc1")]
+
+
+def test_a_class_is_found_without_its_name(tmp_path: Path) -> None:
+    faults = find_faults(str(write_carrier(tmp_path, NONE_UNTIL_THE_FIRST["dict"])), lambda _: None)
+    assert [row.model_class for row in faults.faulty] == ["SoundModel"]
+    (row,) = faults.judged
+    assert (row.rule, row.reach) == (Rule.R0, "default")
+    assert "sound.py:" in row.detail
+    assert "SoundDecoder" in row.detail
+
+
+def test_a_right_class_is_judged_and_free(tmp_path: Path) -> None:
+    faults = find_faults(str(write_carrier(tmp_path, RIGHT_CARRIERS["list"])), lambda _: None)
+    assert (faults.faulty, [row.verdict for row in faults.judged]) == ((), [Verdict.PASS])
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "chosen"),
+    [
+        ("0.20", "0.33", ["0.20.0", "0.33.0", "0.33.1"]),
+        (None, "0.20", ["0.19.1", "0.20.0"]),
+        ("0.33.1", None, ["0.33.1", "0.34.0"]),
+    ],
+)
+def test_releases_of_a_range(since: str | None, until: str | None, chosen: list[str]) -> None:
+    assert [str(version) for version in choose_releases(RELEASES, since, until)] == chosen
+
+
+def test_since_when_and_until_when(tmp_path: Path) -> None:
+    wrong = find_faults(str(write_carrier(tmp_path, NONE_UNTIL_THE_FIRST["list"])), lambda _: None)
+    free = SourceFaults("free", (), ())
+    versions = [Version(f"0.{minor}") for minor in range(20, 26)]
+    seen = list(zip(versions, [free, wrong, wrong, None, wrong, free], strict=True))
+    assert ranges_of_classes(seen) == {"SoundModel": ["0.21 to 0.22", "0.24"]}
+
+
+def test_incidents_of_a_compiled_text_model() -> None:
+    assert is_compiled_fault(find("43602"))
+    assert not is_compiled_fault(find("41485"))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--since", "0.20"], "--since and --until choose releases of a package: give --package"),
+        (["--package", "vllm", "--family", "qwen3_vl"], "leave --family out"),
+        (["--package", "nothing"], "--package 'nothing' is no engine"),
+    ],
+)
+def test_mixtures_are_refused(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["repro", "43602", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_other_incidents_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["repro", "41485", "--package", "vllm"]) == 2
+    assert "is not looked for in all classes" in capsys.readouterr().err
+
+
+REFUSED = """\
+class First:
+    def __init__(self):
+        self.rows = None
+
+    def forward(self, ids):
+        return self.language_model(ids, deepstack_input_embeds=self.rows)
+"""
+
+
+def test_a_class_that_cannot_be_driven_is_listed_with_the_reason(tmp_path: Path) -> None:
+    faults = find_faults(str(Vllm(qwen=REFUSED, omni="").tree(tmp_path)), lambda _: None)
+    ((name, why),) = faults.unjudged
+    assert name == "First"
+    assert "First has no" in why
+
+
+def test_a_release_of_which_nothing_was_judged_is_not_free(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faults = SourceFaults("vllm 0.11.0", (), (("First", "First has no buffer"),))
+    monkeypatch.setattr(repro_releases, "find_faults", lambda *_: faults)
+    monkeypatch.setattr(Index, "versions", lambda _: [Version("0.11.0")])
+    assert main(["repro", "43602", "--package", "vllm", "--since", "0.11", "--until", "0.11"]) == 3
+    printed = capsys.readouterr()
+    assert "0.11.0     unknown: no class could be judged  (0 judged, 1 not" in printed.out
+    assert printed.err.endswith("nothing was judged in 0.11.0\n")

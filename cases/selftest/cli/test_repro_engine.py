@@ -107,7 +107,7 @@ def test_a_source_that_changed_what_measures_it_is_not_judged(monkeypatch: pytes
     worker = SimpleNamespace(classes=lambda: [FOUND], failed_control=lambda: "a right buffer broke R2")
     monkeypatch.setattr(source_worker, "SourceWorker", lambda _: nullcontext(worker))
     monkeypatch.setattr(argument_classes, "judge_replayed", lambda *_: [judged(Verdict.PASS)])
-    asked = Namespace(**dict.fromkeys(repro_engine._OPTIONS_OF_OURS), source="TREE")
+    asked = Namespace(**repro_engine._OPTIONS_OF_OURS, source="TREE")
     with pytest.raises(UsageError, match=r"sglang 0\.5\.4 cannot be judged: a right buffer broke R2"):
         repro_engine.reproduce_in_engine(INCIDENT, ["qwen3_vl"], SOURCE, asked, Output(None, quiet=True))
 

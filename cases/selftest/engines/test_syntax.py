@@ -101,4 +101,4 @@ def test_releases_that_inherit_a_recording(release: str, inherits: bool) -> None
     (recording,) = recordings("vllm")
     hashes = function_hashes(open_source(f"vllm=={release}"), recording.deciding)
     assert hashes.keys() == recording.deciding.keys()
-    assert recording.speaks_of(hashes) == inherits
+    assert recording.applies_to(hashes) == inherits

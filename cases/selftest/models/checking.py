@@ -1,6 +1,8 @@
-"""Check a buffer as `check` does, in this process."""
+"""Check a buffer as `check` does, in this process, and call what may end a process, by name in a worker."""
 
 from collections.abc import Sequence
+
+import torch
 
 from deepstack_harness.catalogue.plans import Where, plan_check
 from deepstack_harness.contract.case import Regime, live_buffer
@@ -28,11 +30,23 @@ def broken_in(
     plan = [
         planned for planned in plan_check(Where("qwen3_vl"), buffer, traces) if planned.case.regime is regime
     ]
-    found: dict[Rule, str] = {}
+    broken: dict[Rule, str] = {}
     for planned in plan:
-        if (found and until_first) or until in found:
+        if (broken and until_first) or until in broken:
             break
-        for said in judge_case(planned, play_case(planned.case, {buffer: make})).judgements:
-            if said.verdict in {Verdict.FAIL, Verdict.ERROR}:
-                found.setdefault(said.rule, f"{planned.case.trace}: {said.verdict} {said.detail}")
-    return found
+        for judgement in judge_case(planned, play_case(planned.case, {buffer: make})).judgements:
+            if judgement.verdict in {Verdict.FAIL, Verdict.ERROR}:
+                broken.setdefault(
+                    judgement.rule, f"{planned.case.trace}: {judgement.verdict} {judgement.detail}"
+                )
+    return broken
+
+
+def attend(tokens: int) -> list[int]:
+    """Call torch's fused CPU attention as a compiled graph calls it; return the shape of the output.
+
+    It ends its process at 0 tokens.
+    """
+    rows = torch.ones(1, 4, tokens, 32)
+    out, _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(rows, rows, rows, is_causal=True)
+    return list(out.shape)

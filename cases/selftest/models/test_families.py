@@ -50,22 +50,22 @@ HALVES = (torch.bfloat16, torch.float16)
 @pytest.mark.parametrize("name", NAMES)
 def test_equals_transformers(name: str, kind: str, tokens: int) -> None:
     visual = visual_tokens(tokens)
-    given = inputs(name, tokens, visual=visual)
-    assert_close(run(loaded(name + kind), given, given.payload), ask(name, given, visual), atol=1e-5, rtol=0)
+    batch = inputs(name, tokens, visual=visual)
+    assert_close(run(loaded(name + kind), batch, batch.payload), ask(name, batch, visual), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("levels", [0, 1, 2, 4])
 @pytest.mark.parametrize("name", VISUAL)
 def test_adds_the_levels_it_is_given(name: str, levels: int) -> None:
     visual = visual_tokens(17)
-    given = inputs(name, 17, levels, visual)
-    assert_close(run(loaded(name), given, given.payload), ask(name, given, visual), atol=1e-5, rtol=0)
+    batch = inputs(name, 17, levels, visual)
+    assert_close(run(loaded(name), batch, batch.payload), ask(name, batch, visual), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", VISUAL)
 def test_without_a_payload_equals_transformers_without_one(name: str) -> None:
-    given = inputs(name, 17)
-    assert_close(run(loaded(name), given, None), ask(name, given, None), atol=1e-5, rtol=0)
+    batch = inputs(name, 17)
+    assert_close(run(loaded(name), batch, None), ask(name, batch, None), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,49 +83,49 @@ def test_loading_stays_strict(name: str) -> None:
 @pytest.mark.parametrize("tokens", COUNTS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_payload_shows_in_the_output(name: str, tokens: int) -> None:
-    given = inputs(name, tokens)
-    assert given.payload is not None
-    zeros = [torch.zeros_like(level) for level in given.payload]
+    batch = inputs(name, tokens)
+    assert batch.payload is not None
+    zeros = [torch.zeros_like(level) for level in batch.payload]
     for decoder in (build(name, seed=seed) for seed in (0, 1, 2)):
-        assert distance(run(decoder, given, given.payload), run(decoder, given, zeros)) > 0.5
+        assert distance(run(decoder, batch, batch.payload), run(decoder, batch, zeros)) > 0.5
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_order_of_the_levels_shows_in_the_output(name: str) -> None:
-    given = inputs(name, 17)
-    assert given.payload is not None
+    batch = inputs(name, 17)
+    assert batch.payload is not None
     for decoder in (build(name, seed=seed) for seed in (0, 1, 2)):
-        swapped = run(decoder, given, given.payload[::-1])
-        assert distance(run(decoder, given, given.payload), swapped) > 0.5
+        swapped = run(decoder, batch, batch.payload[::-1])
+        assert distance(run(decoder, batch, batch.payload), swapped) > 0.5
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_level_of_one_row_shows_in_later_rows(name: str) -> None:
-    given, decoder = inputs(name, 17), build(name)
-    assert given.payload is not None
-    full = run(decoder, given, given.payload)
+    batch, decoder = inputs(name, 17), build(name)
+    assert batch.payload is not None
+    full = run(decoder, batch, batch.payload)
     for level in range(family_named(name).levels - 1):  # Granite's last one enters before its last layer
-        changed = [rows.clone() for rows in given.payload]
+        changed = [rows.clone() for rows in batch.payload]
         changed[level][0] = 0
         # A hundred times what compiled may differ, and Gemma's levels are spread over one layer more.
         least = 0.001 if name == "gemma4" else 0.01
-        assert distance(full[-1], run(decoder, given, changed)[-1]) > least
+        assert distance(full[-1], run(decoder, batch, changed)[-1]) > least
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_tokens_give_no_rows(name: str, kind: str) -> None:
-    given = inputs(name, 0)
-    assert run(build(name + kind), given, given.payload).shape == (0, family_named(name).hidden)
+    batch = inputs(name, 0)
+    assert run(build(name + kind), batch, batch.payload).shape == (0, family_named(name).hidden)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_half_precision_stays_near_fp32(name: str, kind: str, dtype: torch.dtype) -> None:
-    given = cast(inputs(name, 17), dtype)
-    exact = cast(given, torch.float32)
-    out = run(build(name + kind, dtype), given, given.payload)
+    batch = cast(inputs(name, 17), dtype)
+    exact = cast(batch, torch.float32)
+    out = run(build(name + kind, dtype), batch, batch.payload)
     assert out.dtype == dtype
     # Where a rounded router chooses another expert, a few rows are far off: the mean tells.
     off = (out.float() - run(build(name), exact, exact.payload)).abs().mean().item()
@@ -134,17 +134,17 @@ def test_half_precision_stays_near_fp32(name: str, kind: str, dtype: torch.dtype
 
 @pytest.mark.parametrize("name", NAMES)
 def test_fp64_is_fp64_throughout(name: str) -> None:
-    given = cast(inputs(name, 17), torch.float64)
-    outs = [run(build(name + kind, torch.float64), given, given.payload) for kind in KINDS]
+    batch = cast(inputs(name, 17), torch.float64)
+    outs = [run(build(name + kind, torch.float64), batch, batch.payload) for kind in KINDS]
     assert_close(outs[1], outs[0], atol=1e-13, rtol=0)
     assert_close(outs[2], outs[0], atol=1e-13, rtol=0)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_seeds_give_equal_weights(name: str) -> None:
-    one, same, other = (build(name, seed=seed).state_dict() for seed in (7, 7, 8))
-    assert all(torch.equal(one[key], same[key]) for key in one)
-    assert not any(torch.equal(one[key], other[key]) for key in one)
+    weights, same, other = (build(name, seed=seed).state_dict() for seed in (7, 7, 8))
+    assert all(torch.equal(weights[key], same[key]) for key in weights)
+    assert not any(torch.equal(weights[key], other[key]) for key in weights)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -171,12 +171,12 @@ def test_a_decoder_is_for_inference(name: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_device_changes_only_rounding(name: str, kind: str) -> None:
-    given, cuda = inputs(name, 17), torch.device("cuda")
-    assert given.payload is not None
+    batch, cuda = inputs(name, 17), torch.device("cuda")
+    assert batch.payload is not None
     decoder = family_named(name + kind).build(dtype=torch.float32, device=cuda, seed=0)
     positions = family_named(name).positions(17, cuda)
-    out = decoder(given.hidden.to(cuda), positions, tuple(level.to(cuda) for level in given.payload))
-    assert_close(out.to(CPU), run(build(name), given, given.payload), atol=1e-4, rtol=0)
+    out = decoder(batch.hidden.to(cuda), positions, tuple(level.to(cuda) for level in batch.payload))
+    assert_close(out.to(CPU), run(build(name), batch, batch.payload), atol=1e-4, rtol=0)
 
 
 AOT_EAGER = pytest.mark.xdist_group("aot_eager")
@@ -214,8 +214,8 @@ def test_one_graph_traced_at_16_equals_transformers_at_every_count(arm: str, nam
         session.forward(inputs(name, 16))
         for tokens in COUNTS:
             visual = visual_tokens(tokens)
-            given = inputs(name, tokens, visual=visual)
-            assert_close(session.forward(given), ask(name, given, visual), atol=1e-5, rtol=0)
+            batch = inputs(name, tokens, visual=visual)
+            assert_close(session.forward(batch), ask(name, batch, visual), atol=1e-5, rtol=0)
         # The fused CPU kernel of a batched sdpa would end the process here (SIGFPE).
         assert session.forward(inputs(name, 0)).shape == (0, family_named(name).hidden)
         assert dynamo.graphs_built() == 1
@@ -234,8 +234,8 @@ def test_unbacked_sizes_make_one_graph_for_0_and_1_as_well(backend: str, name: s
     decoder = build(name)
     with closing(opened(f"{backend}/drop_all/mark_unbacked", name, decoder)) as session:
         for tokens in (5, 9, 2, 1, 0):
-            given = inputs(name, tokens)
-            assert_close(session.forward(given), run(decoder, given, given.payload), atol=1e-5, rtol=0)
+            batch = inputs(name, tokens)
+            assert_close(session.forward(batch), run(decoder, batch, batch.payload), atol=1e-5, rtol=0)
         assert dynamo.graphs_built() == 1
 
 
@@ -270,11 +270,11 @@ ORDERS = ("qwen3_vl:payload_into_mlp", "qwen3_vl:payload_into_residual")
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.parametrize("tokens", [1, 16, 64])
 def test_another_order_of_additions_shows_in_half_precision_only(name: str, tokens: int) -> None:
-    given = inputs("qwen3_vl", tokens)
-    exact = [run(build(one), given, given.payload) for one in (name, "qwen3_vl")]
+    batch = inputs("qwen3_vl", tokens)
+    exact = [run(build(weights), batch, batch.payload) for weights in (name, "qwen3_vl")]
     assert_close(exact[0], exact[1], atol=1e-5, rtol=0)
-    half = cast(given, torch.bfloat16)
-    rounded = [run(build(one, torch.bfloat16), half, half.payload) for one in (name, "qwen3_vl")]
+    half = cast(batch, torch.bfloat16)
+    rounded = [run(build(weights, torch.bfloat16), half, half.payload) for weights in (name, "qwen3_vl")]
     assert differing(*rounded) > 0.5
 
 
@@ -290,9 +290,9 @@ def test_inductor_can_round_as_eager_does() -> None:
     compiled = torch.compile(decoder, fullgraph=True, dynamic=True, backend="inductor", options=options)
     shares = []
     for tokens in (16, 2, 33, 64):
-        given = cast(inputs("qwen3_vl", tokens, levels=1), torch.bfloat16)
-        out = compiled(given.hidden, given.positions, given.payload)
-        shares.append(differing(out, run(decoder, given, given.payload)))
+        batch = cast(inputs("qwen3_vl", tokens, levels=1), torch.bfloat16)
+        out = compiled(batch.hidden, batch.positions, batch.payload)
+        shares.append(differing(out, run(decoder, batch, batch.payload)))
     # Sums are taken in another order, which now and then tips one rounding.
     assert shares.count(0) >= 3
 

@@ -28,18 +28,18 @@ CAPACITY = 64
 @pytest.mark.parametrize("first", ["hidden_first", "payload_first"])
 @pytest.mark.parametrize("rows", [0, 5, 17, 40])
 def test_levels_are_cut_or_padded_to_the_tokens(first: str, rows: int) -> None:
-    given, other = inputs(GRANITE, 17), inputs(GRANITE, rows)
+    batch, other = inputs(GRANITE, 17), inputs(GRANITE, rows)
     assert other.payload is not None
     fitted = [F.pad(level[:17], (0, 0, 0, 17 - min(rows, 17))) for level in other.payload]
     decoder = build(f"{GRANITE}:{first}")
-    assert torch.equal(run(decoder, given, other.payload), run(build(GRANITE), given, fitted))
+    assert torch.equal(run(decoder, batch, other.payload), run(build(GRANITE), batch, fitted))
 
 
 def test_levels_beyond_the_layout_are_not_used() -> None:
-    given = inputs(GRANITE, 17, levels=5)
-    assert given.payload is not None
+    batch = inputs(GRANITE, 17, levels=5)
+    assert batch.payload is not None
     decoder = build(GRANITE)
-    assert torch.equal(run(decoder, given, given.payload), run(decoder, given, given.payload[:4]))
+    assert torch.equal(run(decoder, batch, batch.payload), run(decoder, batch, batch.payload[:4]))
 
 
 def test_levels_come_layerwise_first_and_not_in_the_order_of_the_layers() -> None:
@@ -89,13 +89,13 @@ def play(arm: str, first: First, profiled: int, tokens: int = 1) -> tuple[Outcom
     family = one_layer(first)
     decoder = family.build(dtype=torch.float32, device=CPU, seed=0)
     profile = Profile(CAPACITY, family.hidden, family.levels, torch.float32, CPU)
-    given = full_buffer(family, tokens)
-    eager = run(decoder, given, given.payload)
+    batch = full_buffer(family, tokens)
+    eager = run(decoder, batch, batch.payload)
     with closing(open_arm(ArmSpec.parse(arm), decoder, profile)) as session, attended_rows() as attended:
         session.forward(full_buffer(family, profiled))
         attended.clear()
         try:
-            out = session.forward(given)
+            out = session.forward(batch)
         except (AssertionError, RuntimeError) as error:
             return Outcome(None, tuple(attended), str(error)), 0.0
         return Outcome(len(out), tuple(attended)), distance(out[:tokens], eager)

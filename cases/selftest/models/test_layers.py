@@ -77,10 +77,10 @@ def test_angles_in_fp64_are_exact() -> None:
 def test_with_one_axis_both_ropes_turn_alike() -> None:
     positions = counted_positions(64, CPU)
     plain, interleaved = Rope(32, 1e7), InterleavedMRope(32, SECTIONS, 1e7)
-    for one, other in zip(
+    for single, other in zip(
         plain(positions, torch.float32), interleaved(positions, torch.float32), strict=True
     ):
-        assert torch.equal(one, other)
+        assert torch.equal(single, other)
 
 
 def test_the_plain_rope_turns_by_the_first_axis() -> None:
@@ -151,11 +151,11 @@ def test_sdpa_runs_no_fused_kernel(dtype: torch.dtype) -> None:
 )
 def test_the_fused_kernel_still_ends_a_process_at_0_tokens() -> None:
     # If this fails, torch was mended: then `sdpa` need not ask for the plain kernel on that torch.
-    target = "cases.selftest.models.fused_attention:run"
+    target = "cases.selftest.models.checking:attend"
     with WarmWorker(Limits(call_s=120)) as worker:
-        one, none = (worker.call(target, {"tokens": tokens}) for tokens in (1, 0))
-    assert isinstance(one, Answered), one
-    assert one.value == [1, 4, 1, 32]
+        single, none = (worker.call(target, {"tokens": tokens}) for tokens in (1, 0))
+    assert isinstance(single, Answered), single
+    assert single.value == [1, 4, 1, 32]
     assert isinstance(none, Signalled), none
     assert none.name == "SIGFPE"
 
@@ -189,7 +189,7 @@ def test_positions_lie_row_behind_row(name: str, tokens: int) -> None:
 
 def test_16_positions_tell_the_axes_apart() -> None:
     time, height, width = mrope_positions(16, CPU)
-    assert all((one != other).any() for one, other in ((time, height), (time, width), (height, width)))
+    assert all((single != other).any() for single, other in ((time, height), (time, width), (height, width)))
 
 
 def test_granite_counts_its_tokens() -> None:
@@ -236,13 +236,13 @@ def test_the_answer_is_contiguous(tokens: int) -> None:
 
 
 def test_rows_are_collected_only_while_open() -> None:
-    given = heads(5)
-    opaque(*given, 1.0)
+    heads_of = heads(5)
+    opaque(*heads_of, 1.0)
     with attended_rows() as rows:
         assert rows == []
-        opaque(*given, 1.0)
+        opaque(*heads_of, 1.0)
         opaque(*heads(3), 1.0)
-    opaque(*given, 1.0)
+    opaque(*heads_of, 1.0)
     assert rows == [5, 3]
 
 
@@ -269,9 +269,9 @@ def test_a_compiled_graph_counts_what_it_is_called_with() -> None:
     compiled = torch.compile(decoder, backend="aot_eager", fullgraph=True, dynamic=True)
     with attended_rows() as rows:
         for tokens in (16, 9, 16):
-            given = inputs(NAME, tokens, LAYERS)
+            batch = inputs(NAME, tokens, LAYERS)
             assert_close(
-                compiled(given.hidden, given.positions, given.payload),
+                compiled(batch.hidden, batch.positions, batch.payload),
                 run_plain(decoder, tokens),
                 atol=1e-5,
                 rtol=0,
@@ -282,9 +282,9 @@ def test_a_compiled_graph_counts_what_it_is_called_with() -> None:
 
 def run_plain(decoder: torch.nn.Module, tokens: int) -> Tensor:
     """The decoder uncompiled, its rows collected elsewhere."""
-    given = inputs(NAME, tokens, LAYERS)
+    batch = inputs(NAME, tokens, LAYERS)
     with attended_rows():
-        return run(decoder, given, given.payload)
+        return run(decoder, batch, batch.payload)
 
 
 @pytest.mark.xdist_group("aot_eager")
@@ -299,24 +299,24 @@ def test_a_hook_may_run_attention_now_and_again_later(backend: str | None) -> No
         return outs[-1]
 
     torch.compiler.reset()
-    decoder, given = build(), inputs(NAME, 9, LAYERS)
+    decoder, batch = build(), inputs(NAME, 9, LAYERS)
     called = decoder if backend is None else torch.compile(decoder, backend=backend, fullgraph=True)
     with attended_rows() as rows, around_attention(note):
-        out = called(given.hidden, given.positions, given.payload)
+        out = called(batch.hidden, batch.positions, batch.payload)
         assert len(runs) == LAYERS  # tracing and compiling ran no kernel
         again = [attend() for attend in runs]
-    assert_close(out, run(decoder, given, given.payload), atol=1e-5, rtol=0)
-    assert all(torch.equal(one, other) for one, other in zip(outs, again, strict=True))
+    assert_close(out, run(decoder, batch, batch.payload), atol=1e-5, rtol=0)
+    assert all(torch.equal(single, other) for single, other in zip(outs, again, strict=True))
     assert rows == [9] * 2 * LAYERS
 
 
 def test_what_a_hook_answers_goes_on() -> None:
-    given, decoder = inputs(NAME, 9, LAYERS), build()
-    plain = run(decoder, given, given.payload)
+    batch, decoder = inputs(NAME, 9, LAYERS), build()
+    plain = run(decoder, batch, batch.payload)
     with around_attention(lambda attend: 2 * attend()):
-        doubled = run(decoder, given, given.payload)
+        doubled = run(decoder, batch, batch.payload)
     assert not torch.allclose(doubled, plain, atol=0.1)
-    assert torch.equal(run(decoder, given, given.payload), plain)
+    assert torch.equal(run(decoder, batch, batch.payload), plain)
 
 
 def test_the_innermost_hook_is_asked() -> None:

@@ -27,8 +27,8 @@ def played(subject: str, arm: str, trace: str) -> Played:
     return play_judged(shallow("gemma4"), subject, arm, trace)
 
 
-def off(one: Played) -> float:
-    distances = one.observation.steps[-1].distances
+def off(case: Played) -> float:
+    distances = case.observation.steps[-1].distances
     assert distances is not None
     return distances.eager
 
@@ -72,29 +72,29 @@ def test_a_family_states_its_payload_and_others_need_not(qwen: Model) -> None:
 
 
 def test_what_is_not_asked_is_told_with_the_reason() -> None:
-    said = played("per_layer_inputs", "eager", PADDED).judgements
-    assert said[Rule.R5].verdict is Verdict.SKIP
-    assert said[Rule.R5].detail.startswith("not asked: per-layer inputs exist for every token")
-    assert said[Rule.R2].verdict is Verdict.PASS
-    assert "not asked: zeros behind N" in said[Rule.R2].detail
+    output = played("per_layer_inputs", "eager", PADDED).judgements
+    assert output[Rule.R5].verdict is Verdict.SKIP
+    assert output[Rule.R5].detail.startswith("not asked: per-layer inputs exist for every token")
+    assert output[Rule.R2].verdict is Verdict.PASS
+    assert "not asked: zeros behind N" in output[Rule.R2].detail
 
 
 def test_stale_padding_is_kept_with_the_effect_padding() -> None:
-    said = played("per_layer_inputs", "eager", PADDED).judgements[Rule.R3]
-    assert (said.verdict, said.effect) == (Verdict.PASS, Effect.PADDING)
-    assert "6 rows over 2 levels, first row 9 of level 0 holds row 9, level 0 of payload 1" in said.detail
-    assert said.detail.endswith("no real row changed when padding held other values")
+    output = played("per_layer_inputs", "eager", PADDED).judgements[Rule.R3]
+    assert (output.verdict, output.effect) == (Verdict.PASS, Effect.PADDING)
+    assert "6 rows over 2 levels, first row 9 of level 0 holds row 9, level 0 of payload 1" in output.detail
+    assert output.detail.endswith("no real row changed when padding held other values")
 
 
 def test_zeroed_padding_has_no_effect() -> None:
-    said = played("reference", "eager", PADDED).judgements[Rule.R3]
-    assert (said.verdict, said.effect, said.detail) == (Verdict.PASS, None, "")
+    output = played("reference", "eager", PADDED).judgements[Rule.R3]
+    assert (output.verdict, output.effect, output.detail) == (Verdict.PASS, None, "")
 
 
 def test_stale_padding_that_no_decoder_ran_over_is_not_tested() -> None:
-    said = played("per_layer_inputs", "eager", "cap 16: set 12; set 9; get 16").judgements[Rule.R3]
-    assert (said.verdict, said.effect) == (Verdict.SKIP, Effect.PADDING)
-    assert said.detail.endswith("no live decoder ran over it")
+    output = played("per_layer_inputs", "eager", "cap 16: set 12; set 9; get 16").judgements[Rule.R3]
+    assert (output.verdict, output.effect) == (Verdict.SKIP, Effect.PADDING)
+    assert output.detail.endswith("no live decoder ran over it")
 
 
 @pytest.mark.parametrize("subject", ["per_layer_inputs", "reference"])
@@ -106,10 +106,10 @@ def test_poisoned_padding_leaves_real_rows_as_they_were(subject: str, arm: str) 
 
 
 def test_a_padded_row_that_reaches_real_ones_breaks_freshness() -> None:
-    one = played("per_layer_inputs@padding_sets_scale", "eager", PADDED)
-    assert one.broken == {Rule.R3}
-    said = one.judgements[Rule.R3]
-    assert (said.value, said.effect, said.steps) == (9, Effect.OUTPUT, (4,))
+    case = played("per_layer_inputs@padding_sets_scale", "eager", PADDED)
+    assert case.broken == {Rule.R3}
+    output = case.judgements[Rule.R3]
+    assert (output.value, output.effect, output.steps) == (9, Effect.OUTPUT, (4,))
 
 
 class _LeavesPoison(ReferenceBuffer):
@@ -119,18 +119,18 @@ class _LeavesPoison(ReferenceBuffer):
 
 
 def test_the_poison_is_taken_out_again() -> None:
-    one = play_judged(
+    case = play_judged(
         shallow("gemma4"), "reference", "eager", "cap 16: set 9; forward 16; get 16", make=_LeavesPoison
     )
-    rows = one.observation.steps[-1].answer
+    rows = case.observation.steps[-1].answer
     assert rows is not None
     assert [run.payload for run in rows.rows[0]] == [1, 0]
 
 
 def test_replays_read_the_rows_of_their_own_step_whatever_lies_behind_them() -> None:
-    one = played("per_layer_inputs", "eager/full", "cap 16: capture 16; set 16; replay 16; set 9; replay 16")
-    assert one.broken == set()
-    assert one.judgements[Rule.R3].effect is Effect.PADDING
+    case = played("per_layer_inputs", "eager/full", "cap 16: capture 16; set 16; replay 16; set 9; replay 16")
+    assert case.broken == set()
+    assert case.judgements[Rule.R3].effect is Effect.PADDING
 
 
 @pytest.mark.parametrize(
@@ -145,22 +145,22 @@ def test_replays_read_the_rows_of_their_own_step_whatever_lies_behind_them() -> 
     ],
 )
 def test_engines_around_per_layer_inputs(caller: str, broken: set[Rule]) -> None:
-    one = played(f"per_layer_inputs@{caller}", "eager/drop_all", "cap 16: profile 16; set 9; forward 9")
-    assert one.broken == broken
+    case = played(f"per_layer_inputs@{caller}", "eager/drop_all", "cap 16: profile 16; set 9; forward 9")
+    assert case.broken == broken
 
 
 @pytest.mark.parametrize(
     ("caller", "drops"), [("per_layer_stage_graphs", False), ("per_layer_stage_graphs_drop", True)]
 )
 def test_stage_graphs_keep_the_slots_that_they_have(caller: str, *, drops: bool) -> None:
-    one = played(
+    case = played(
         f"per_layer_inputs@{caller}", "eager/full", "cap 16: capture 16; set 9; forward 16; set 9; replay 16"
     )
-    live = one.observation.steps[2].distances
+    live = case.observation.steps[2].distances
     assert live is not None
     assert live.eager == 0
-    assert (off(one) > 1) is drops
-    assert one.broken == ({Rule.R0} if drops else set())
+    assert (off(case) > 1) is drops
+    assert case.broken == ({Rule.R0} if drops else set())
 
 
 def test_an_omitted_write_leaves_the_rows_of_the_replay_before_it() -> None:

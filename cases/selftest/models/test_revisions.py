@@ -1,13 +1,20 @@
-"""Every revision answers S1..S10 as the releases it follows were seen to."""
+"""Every revision answers S1..S10 as its releases did; right buffers of other designs break no rule."""
+
+from pathlib import Path
 
 import pytest
 import torch
 
+from cases.selftest.models.checking import broken_in
 from cases.selftest.models.sequences import REVISIONS, SEQUENCES, Read, Sequence
 from cases.selftest.play.playing import observe
+from deepstack_harness.catalogue.buffers import CORRECT, buffer_named, read_correct
 from deepstack_harness.catalogue.buffers import REVISIONS as REGISTERED
+from deepstack_harness.contract.case import Regime
+from deepstack_harness.contract.names import imported
 from deepstack_harness.contract.observation import Answer, Observation, StepFacts
 from deepstack_harness.contract.protocols import Buffer, follow
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.models.reference import ReferenceBuffer
 from deepstack_harness.models.revisions import Pr44384Buffer, Pr49397Buffer
 from deepstack_harness.play.model import Model
@@ -62,7 +69,7 @@ def test_without_a_vision_tower_there_is_never_an_answer() -> None:
     assert made.get(4) is None
 
 
-@pytest.mark.parametrize("revision", [one for one in REVISIONS if one not in GROWS])
+@pytest.mark.parametrize("revision", [each for each in REVISIONS if each not in GROWS])
 @pytest.mark.parametrize("step", ["get -1", "clear -1", "resize 20"])
 def test_steps_that_granite_has_not(qwen: Model, revision: str, step: str) -> None:
     *_, facts, _ = observe(qwen, f"cap 16: set 9; {step}; get 16", revision).steps
@@ -105,3 +112,47 @@ def test_a_buffer_that_follows_nothing_is_left_alone() -> None:
     made = ReferenceBuffer(4, 8, 1, dtype=torch.float32, device=torch.device("cpu"))
     follow(made, torch.empty(1, 8, dtype=torch.bfloat16))
     assert {level.dtype for level in rows_of(made)} == {torch.float32}
+
+
+LIVE_ONLY = [name for name, one in CORRECT.items() if one.regimes == "live"]
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_right_buffer_is_not_refused(name: str) -> None:
+    assert broken_in(buffer_named(name), Regime.LIVE) == {}
+    if name not in LIVE_ONLY:
+        assert broken_in(buffer_named(name), Regime.CAPTURED) == {}
+
+
+@pytest.mark.parametrize("name", LIVE_ONLY)
+def test_one_that_is_right_live_alone_breaks_the_address_rule_under_graphs(name: str) -> None:
+    assert Rule.R6 in broken_in(buffer_named(name), Regime.CAPTURED)
+
+
+LITTLE_MEMORY = (
+    "cap 16: set 9; get 24 fail={n}; get 9; get 16; resize 40 fail={n}; get 9; set 50 fail={n}; get 9",
+    "cap 16: set 9; set 12 fail={n} dtype=float64; get 16; set 3; get 16; set 16 fail={n}; clear 16; get 16",
+)
+"""Allocations that fail while a buffer grows, and where it has not to."""
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_one_that_runs_out_of_memory_is_not_refused(name: str) -> None:
+    traces = [trace.format(n=number) for trace in LITTLE_MEMORY for number in (1, 2, 3, 5, 8)]
+    assert broken_in(buffer_named(name), Regime.LIVE, traces) == {}
+
+
+def test_there_are_eight_designs_none_of_which_is_the_references() -> None:
+    assert len(CORRECT) >= 8
+    for each in CORRECT.values():
+        made_by = imported(each.target)
+        assert isinstance(made_by, type)
+        assert ReferenceBuffer not in made_by.__mro__
+        assert each.regimes in {"live", "both"}
+
+
+def test_a_class_has_to_say_in_which_regimes_it_is_right(tmp_path: Path) -> None:
+    file = tmp_path / "correct.py"
+    file.write_text("class Silent:\n    '''Says nothing.'''\n")
+    with pytest.raises(ValueError, match="correct:Silent does not say in which regimes"):
+        read_correct(file)

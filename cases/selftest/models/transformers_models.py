@@ -57,13 +57,13 @@ def inputs(name: str, tokens: int, levels: int | None = None, visual: Tensor | N
     return Inputs(hidden, family.positions(tokens, CPU), tuple(level * rows[:, None] for level in payload))
 
 
-def cast(given: Inputs, dtype: torch.dtype) -> Inputs:
-    assert given.payload is not None
-    return Inputs(given.hidden.to(dtype), given.positions, tuple(level.to(dtype) for level in given.payload))
+def cast(batch: Inputs, dtype: torch.dtype) -> Inputs:
+    assert batch.payload is not None
+    return Inputs(batch.hidden.to(dtype), batch.positions, tuple(level.to(dtype) for level in batch.payload))
 
 
-def run(decoder: nn.Module, given: Inputs, payload: Sequence[Tensor] | None) -> Tensor:
-    out: Tensor = decoder(given.hidden, given.positions, None if payload is None else tuple(payload))
+def run(decoder: nn.Module, batch: Inputs, payload: Sequence[Tensor] | None) -> Tensor:
+    out: Tensor = decoder(batch.hidden, batch.positions, None if payload is None else tuple(payload))
     return out
 
 
@@ -88,23 +88,23 @@ def loaded(name: str) -> nn.Module:
     return decoder
 
 
-def ask(name: str, given: Inputs, visual: Tensor | None) -> Tensor:
+def ask(name: str, batch: Inputs, visual: Tensor | None) -> Tensor:
     """The oracle's answer (n, h); it takes a batch, and of the payload the rows of `visual` (n,) only."""
     sparse = None
-    if visual is not None and given.payload is not None:
-        sparse = [level[visual] for level in given.payload]
-    told = {"granite4_vision": _granite, "gemma4": _gemma}.get(name, _qwen)(given, sparse, visual)
-    out: Tensor = oracle(name)(use_cache=False, **told).last_hidden_state[0]
+    if visual is not None and batch.payload is not None:
+        sparse = [level[visual] for level in batch.payload]
+    arguments = {"granite4_vision": _granite, "gemma4": _gemma}.get(name, _qwen)(batch, sparse, visual)
+    out: Tensor = oracle(name)(use_cache=False, **arguments).last_hidden_state[0]
     return out
 
 
-def _gemma(given: Inputs, _sparse: object, visual: Tensor | None) -> Mapping[str, object]:
+def _gemma(batch: Inputs, _sparse: object, visual: Tensor | None) -> Mapping[str, object]:
     """Hand over all rows: a payload of every token has no mask; transformers looks up one that is None."""
-    rows = () if visual is None else given.payload or ()
-    none = torch.zeros(1, len(given.hidden), len(rows) or _levels("gemma4"), tiny("gemma4").config.width)
+    rows = () if visual is None else batch.payload or ()
+    none = torch.zeros(1, len(batch.hidden), len(rows) or _levels("gemma4"), tiny("gemma4").config.width)
     return {
-        "inputs_embeds": given.hidden[None],
-        "position_ids": given.positions[:1],
+        "inputs_embeds": batch.hidden[None],
+        "position_ids": batch.positions[:1],
         "per_layer_inputs": torch.stack(rows, dim=1)[None] if rows else none,
     }
 
@@ -113,20 +113,20 @@ def _levels(name: str) -> int:
     return tiny(name).levels
 
 
-def _qwen(given: Inputs, sparse: list[Tensor] | None, visual: Tensor | None) -> Mapping[str, object]:
+def _qwen(batch: Inputs, sparse: list[Tensor] | None, visual: Tensor | None) -> Mapping[str, object]:
     return {
-        "inputs_embeds": given.hidden[None],
-        "position_ids": given.positions[:, None],
+        "inputs_embeds": batch.hidden[None],
+        "position_ids": batch.positions[:, None],
         "visual_pos_masks": None if visual is None else visual[None],
         "deepstack_visual_embeds": sparse,
     }
 
 
-def _granite(given: Inputs, sparse: list[Tensor] | None, visual: Tensor | None) -> Mapping[str, object]:
+def _granite(batch: Inputs, sparse: list[Tensor] | None, visual: Tensor | None) -> Mapping[str, object]:
     targets = tiny("granite4_vision").config.targets
     return {
-        "inputs_embeds": given.hidden[None] / EMBEDDING_MULTIPLIER,
-        "position_ids": given.positions[:1],
+        "inputs_embeds": batch.hidden[None] / EMBEDDING_MULTIPLIER,
+        "position_ids": batch.positions[:1],
         "vision_mask": None if visual is None else visual[None, :, None],
         "deepstack_features": None if sparse is None else dict(zip(targets, sparse, strict=False)),
     }

@@ -80,8 +80,8 @@ COMMAND = ("-m", "deepstack_harness")
     ids=lambda value: " ".join(value[-3:]) if isinstance(value, tuple) else None,
 )
 def test_it_works_without_extras(folder: Path, words: tuple[str, ...], code: ExitCode) -> None:
-    status, said = run(folder, *words)
-    assert status == code, said
+    status, printed = run(folder, *words)
+    assert status == code, printed
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ def test_it_works_without_extras(folder: Path, words: tuple[str, ...], code: Exi
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
 def test_what_an_extra_is_needed_for_says_which(folder: Path, words: tuple[str, ...], says: str) -> None:
-    status, said = run(folder, *COMMAND, *words)
-    assert status == ExitCode.MACHINE, said
-    assert re.search(says, said), said
-    assert "Traceback" not in said
+    status, printed = run(folder, *COMMAND, *words)
+    assert status == ExitCode.MACHINE, printed
+    assert re.search(says, printed), printed
+    assert "Traceback" not in printed
 
 
 @pytest.mark.skipif(not (ROOT / "tox.ini").exists(), reason="needs a checkout")

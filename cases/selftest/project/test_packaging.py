@@ -59,8 +59,8 @@ def target(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def metadata(target: Path) -> Distribution:
-    (found,) = distributions(path=[str(target)])
-    return found
+    (distribution,) = distributions(path=[str(target)])
+    return distribution
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def empty(tmp_path: Path) -> Path:
 
 def use(target: Path, empty: Path, *arguments: str | Path) -> str:
     """Run python with the installed wheel first on its path, and nothing of the checkout."""
-    told = run(
+    printed = run(
         [sys.executable, *arguments],
         empty,
         PYTHONPATH=str(target),
@@ -80,12 +80,12 @@ def use(target: Path, empty: Path, *arguments: str | Path) -> str:
         HYPOTHESIS_STORAGE_DIRECTORY=str(empty.parent / "hypothesis"),
     )
     assert list(empty.iterdir()) == [], "the working directory was littered"
-    return told
+    return printed
 
 
 def test_the_installed_package_is_the_one_that_runs(target: Path, empty: Path) -> None:
-    told = use(target, empty, "-c", "import deepstack_harness; print(deepstack_harness.__file__)")
-    assert Path(told.strip()).is_relative_to(target)
+    printed = use(target, empty, "-c", "import deepstack_harness; print(deepstack_harness.__file__)")
+    assert Path(printed.strip()).is_relative_to(target)
 
 
 def test_incidents_come_from_the_wheel(target: Path, empty: Path) -> None:
@@ -112,16 +112,16 @@ def test_the_cases_run_from_the_wheel_with_their_settings(target: Path, empty: P
         "-k",
         "S6-qwen3_vl-reference-eager-cap",
     )
-    told = use(target, empty, "-m", "pytest", *options, case)
-    assert "configfile: pyproject.toml" in told
-    assert " passed" in told
+    printed = use(target, empty, "-m", "pytest", *options, case)
+    assert "configfile: pyproject.toml" in printed
+    assert " passed" in printed
 
 
 def test_every_case_that_is_carried_imports_nothing_that_is_not(target: Path, empty: Path) -> None:
     cases = target / "deepstack_harness" / "_data" / "cases"
     options = ("-p", "no:cacheprovider", "--rootdir", cases.parent, "--collect-only", "-q", "-m", "")
-    told = use(target, empty, "-m", "pytest", *options, cases)
-    assert {line.partition("::")[0].rpartition("/")[2] for line in told.splitlines() if "::" in line} == {
+    printed = use(target, empty, "-m", "pytest", *options, cases)
+    assert {line.partition("::")[0].rpartition("/")[2] for line in printed.splitlines() if "::" in line} == {
         *CASES
     }
 
@@ -166,12 +166,12 @@ def test_no_path_of_the_machine_is_packed(wheel: Path, target: Path, metadata: D
 
 
 def test_metadata(metadata: Distribution) -> None:
-    said = metadata.metadata
-    assert (said["Name"], said["Version"]) == ("deepstack-harness", deepstack_harness.__version__)
-    assert (said["Requires-Python"], said["License-Expression"]) == (">=3.11", "Apache-2.0")
+    fields = metadata.metadata
+    assert (fields["Name"], fields["Version"]) == ("deepstack-harness", deepstack_harness.__version__)
+    assert (fields["Requires-Python"], fields["License-Expression"]) == (">=3.11", "Apache-2.0")
     extras = {"all", "kernels", "ray", "reports", "test", "workload"}
-    assert set(said.get_all("Provides-Extra") or []) == extras
-    assert said.get_all("License-File") == ["LICENSE"]
+    assert set(fields.get_all("Provides-Extra") or []) == extras
+    assert fields.get_all("License-File") == ["LICENSE"]
     assert "torch>=2.10" in (metadata.requires or [])
     beyond = ("transformers", "pandas", "datasets", "matplotlib", "pyarrow", "ray")
     needed = [line for line in metadata.requires or [] if "extra" not in line]

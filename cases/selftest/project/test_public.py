@@ -75,8 +75,8 @@ def test_the_names_are_frozen() -> None:
 
 @pytest.mark.parametrize("name", deepstack_harness.__all__)
 def test_each_name_can_be_imported(name: str) -> None:
-    found = getattr(deepstack_harness, name)
-    assert getattr(found, "__name__", name) == name
+    value = getattr(deepstack_harness, name)
+    assert getattr(value, "__name__", name) == name
 
 
 def test_type_checkers_see_the_same_modules() -> None:
@@ -99,8 +99,10 @@ def test_an_editor_is_offered_the_public_names() -> None:
 def test_each_room_says_that_it_is_private() -> None:
     rooms = sorted(Path(deepstack_harness.__file__).parent.glob("*/__init__.py"))
     assert len(rooms) == 13
-    said = [ast.get_docstring(ast.parse(room.read_text())) or "" for room in rooms]
-    assert [room.parent.name for room, text in zip(rooms, said, strict=True) if "\nPrivate" not in text] == []
+    docstrings = [ast.get_docstring(ast.parse(room.read_text())) or "" for room in rooms]
+    assert [
+        room.parent.name for room, text in zip(rooms, docstrings, strict=True) if "\nPrivate" not in text
+    ] == []
 
 
 def test_another_name_is_refused() -> None:
@@ -118,9 +120,11 @@ def test_importing_the_package_imports_nothing_else() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_options_are_frozen(command: str) -> None:
-    parsers = [one for one in build_parser([command])._actions if isinstance(one, argparse._SubParsersAction)]
-    actions = [one for one in parsers[0].choices[command]._actions if one.help is not argparse.SUPPRESS]
-    names = [one.option_strings[-1] if one.option_strings else one.dest for one in actions]
+    parsers = [
+        each for each in build_parser([command])._actions if isinstance(each, argparse._SubParsersAction)
+    ]
+    actions = [each for each in parsers[0].choices[command]._actions if each.help is not argparse.SUPPRESS]
+    names = [each.option_strings[-1] if each.option_strings else each.dest for each in actions]
     assert " ".join(names[1:]) == f"{OPTIONS[command]} {COMMON}".strip()
 
 

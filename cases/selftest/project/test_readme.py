@@ -23,8 +23,8 @@ pytestmark = pytest.mark.skipif(not (ROOT / "tox.ini").exists(), reason="needs a
 
 def commands(page: Path) -> list[list[str]]:
     """Return the words of each command of ours that a page shows."""
-    found = [shlex.split(match[1].strip(), posix=True) for match in CALLED.finditer(page.read_text())]
-    return [words for words in found if words and words[0] in COMMANDS]
+    text = [shlex.split(match[1].strip(), posix=True) for match in CALLED.finditer(page.read_text())]
+    return [words for words in text if words and words[0] in COMMANDS]
 
 
 def test_the_readme_is_short() -> None:

@@ -113,12 +113,12 @@ def test_a_broken_package_is_listed_and_refused_where_it_is_used(tmp_path: Path)
     revisions = {"acme_ring": "acme:Ring", "copies_on_get": "acme:Ring"}
     declare(packages, "acme-one", {"revisions": revisions, "incidents": {"acme": "acme:i.toml"}})
     listed = harness(tmp_path, "list", "extensions", beside=packages)
-    said = "revision 'acme_ring' of acme-one 1.0 cannot be loaded: module 'acme' is not installed"
+    sentence = "revision 'acme_ring' of acme-one 1.0 cannot be loaded: module 'acme' is not installed"
     assert listed.returncode == 0
-    assert f"broken: {said}" in listed.stdout
+    assert f"broken: {sentence}" in listed.stdout
     assert "broken: revision 'copies_on_get' is declared by deepstack-harness and by acme" in listed.stdout
     assert "broken: incidents 'acme' of acme-one 1.0 cannot be read: module 'acme' is not" in listed.stdout
     fuzzed = harness(tmp_path, "fuzz", "--revision", "acme_ring", beside=packages)
     assert fuzzed.returncode == 2
-    assert said in fuzzed.stderr
+    assert sentence in fuzzed.stderr
     assert len(fuzzed.stderr.strip().splitlines()) == 1

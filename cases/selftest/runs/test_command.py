@@ -35,17 +35,17 @@ def run(*words: str) -> int:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole run with two workers."""
-    found = tmp_path_factory.mktemp("runs") / "whole"
-    assert run(SELECTION, "-n", "2", "--out", str(found)) == ExitCode.HOLDS
-    return found
+    path = tmp_path_factory.mktemp("runs") / "whole"
+    assert run(SELECTION, "-n", "2", "--out", str(path)) == ExitCode.HOLDS
+    return path
 
 
 def judged(folder: Path) -> list[str]:
     """All rows and, of cases, what is not time, in an order of their own."""
-    found: RunFrames = read_run(folder)
-    cases = found.cases.drop(columns=["seconds"])
+    frames: RunFrames = read_run(folder)
+    cases = frames.cases.drop(columns=["seconds"])
     return sorted(
-        [*found.rows.to_json(orient="records", lines=True).splitlines(), *map(str, cases.to_dict("records"))]
+        [*frames.rows.to_json(orient="records", lines=True).splitlines(), *map(str, cases.to_dict("records"))]
     )
 
 
@@ -53,19 +53,19 @@ def test_a_run_leaves_its_files_and_what_the_catalogue_says(folder: Path) -> Non
     assert {path.name for path in folder.iterdir()} == {
         "run.json", "rows.jsonl", "cases.jsonl", "rows.parquet", "cases.parquet",
     }  # fmt: skip
-    found = read_run(folder)
-    assert found.meta[0]["planned"] == {"groups": 3, "cases": len(found.cases)}
-    verdicts = found.rows.groupby("verdict").size().to_dict()
+    run_data = read_run(folder)
+    assert run_data.meta[0]["planned"] == {"groups": 3, "cases": len(run_data.cases)}
+    verdicts = run_data.rows.groupby("verdict").size().to_dict()
     assert verdicts.keys() == {"PASS", "SKIP", "XFAIL"}
-    assert set(found.rows[found.rows["verdict"] == "XFAIL"]["rule"]) >= {"R4"}
+    assert set(run_data.rows[run_data.rows["verdict"] == "XFAIL"]["rule"]) >= {"R4"}
     families = ("qwen3_vl", "qwen3_omni_moe_thinker", "gemma4")
-    assert set(found.cases["group"]) == {f"{family} eager cpu" for family in families}
+    assert set(run_data.cases["group"]) == {f"{family} eager cpu" for family in families}
 
 
 def test_a_case_tells_its_steps_and_a_failing_one_its_script(folder: Path) -> None:
-    found = read_run(folder)
+    run_data = read_run(folder)
     case = next(
-        one for one in found.cases.to_dict("records") if one["subject"] == "pr43617" and one["script"]
+        each for each in run_data.cases.to_dict("records") if each["subject"] == "pr43617" and each["script"]
     )
     assert [step["step"] for step in case["steps"]] == case["trace"].partition(": ")[2].split("; ")
     assert case["expected"] == ["R4"]
@@ -122,9 +122,11 @@ def test_what_is_unexpected_exits_with_1_and_is_said(
         "deepstack_harness.models.revisions:Pr40932Buffer",
     ]
     assert main(["run", *words, "--out", str(tmp_path / "run")]) == ExitCode.BROKEN
-    said = capsys.readouterr().out
-    assert "FAIL R1 deepstack_harness.models.revisions:Pr40932Buffer float32 'cap 16: set 9; get 16" in said
-    assert "FAIL" in said.splitlines()[-1]
+    printed = capsys.readouterr().out
+    assert (
+        "FAIL R1 deepstack_harness.models.revisions:Pr40932Buffer float32 'cap 16: set 9; get 16" in printed
+    )
+    assert "FAIL" in printed.splitlines()[-1]
 
 
 def test_ray_that_is_not_installed_is_said_with_what_to_do(
@@ -155,9 +157,9 @@ def test_no_gpu_is_the_machines_fault(listed: str, monkeypatch: pytest.MonkeyPat
 
 def test_each_group_sees_gpus_of_its_own_and_waits_for_them() -> None:
     """As strings that nobody reads; a group of ranks takes one for each."""
-    one, other, two = (group_on("cuda", ranks) for ranks in (1, 1, 2))
+    each, other, two = (group_on("cuda", ranks) for ranks in (1, 1, 2))
     gpus = FreeGpus(["GPU-a", "MIG-b"])
-    with gpus.taken(one) as first, gpus.taken(other) as second, gpus.taken(group_on("cpu", 1)) as none:
+    with gpus.taken(each) as first, gpus.taken(other) as second, gpus.taken(group_on("cpu", 1)) as none:
         assert (first, second, none) == ({VISIBLE: "GPU-a"}, {VISIBLE: "MIG-b"}, {})
         waiting = Thread(target=lambda: seen.append(enter(gpus, two)))
         seen: list[dict[str, str]] = []
@@ -165,7 +167,7 @@ def test_each_group_sees_gpus_of_its_own_and_waits_for_them() -> None:
         waiting.join(0.05)
         assert waiting.is_alive()
     waiting.join(10)
-    assert [sorted(one[VISIBLE].split(",")) for one in seen] == [["GPU-a", "MIG-b"]]
+    assert [sorted(each[VISIBLE].split(",")) for each in seen] == [["GPU-a", "MIG-b"]]
 
 
 def group_on(device: str, ranks: int) -> Group:

@@ -18,8 +18,8 @@ BASE = {"a": ("PASS", "PASS"), "b": ("PASS", "XFAIL")}
 def changes(
     tmp_path: Path, old: dict[str, tuple[str, str]], new: dict[str, tuple[str, str]]
 ) -> list[tuple[str, str, str]]:
-    found = compare(read_stored(write(tmp_path / "old", old)), read_stored(write(tmp_path / "new", new)))
-    return [(one.kind, one.metric, one.case) for one in found]
+    actual = compare(read_stored(write(tmp_path / "old", old)), read_stored(write(tmp_path / "new", new)))
+    return [(each.kind, each.metric, each.case) for each in actual]
 
 
 def test_a_run_that_is_the_same_has_not_changed(tmp_path: Path) -> None:
@@ -46,13 +46,13 @@ def test_a_run_that_is_the_same_has_not_changed(tmp_path: Path) -> None:
     ],
 )
 def test_a_verdict_that_changed(tmp_path: Path, old: str, new: str, kind: ChangeKind | None) -> None:
-    found = changes(tmp_path, {"a": ("PASS", old)}, {"a": ("PASS", new)})
-    assert found == ([] if kind is None else [(kind, "verdict R2", "a")])
+    actual = changes(tmp_path, {"a": ("PASS", old)}, {"a": ("PASS", new)})
+    assert actual == ([] if kind is None else [(kind, "verdict R2", "a")])
 
 
 def test_cases_that_are_gone_and_that_are_new(tmp_path: Path) -> None:
-    found = changes(tmp_path, {**BASE, "gone": BASE["a"]}, {**BASE, "came": BASE["a"]})
-    assert found == [(ChangeKind.MISSING, "case", "gone"), (ChangeKind.NEW, "case", "came")]
+    actual = changes(tmp_path, {**BASE, "gone": BASE["a"]}, {**BASE, "came": BASE["a"]})
+    assert actual == [(ChangeKind.MISSING, "case", "gone"), (ChangeKind.NEW, "case", "came")]
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_a_figure_that_changed(
         read_stored(write(tmp_path / name, {"a": BASE["a"]}, {"a": case("a", **{metric: value})}))  # type: ignore[arg-type]
         for name, value in (("old", before), ("new", now))
     )
-    found = compare(old, new)
-    assert [(one.kind, one.metric) for one in found] == ([] if kind is None else [(kind, metric)])
+    actual = compare(old, new)
+    assert [(each.kind, each.metric) for each in actual] == ([] if kind is None else [(kind, metric)])
 
 
 def test_seconds_are_told_those_that_grew_first(tmp_path: Path) -> None:
     old = write(tmp_path / "old", BASE, {"a": case("a", seconds=1.0), "b": case("b", seconds=1.0)})
     new = write(tmp_path / "new", BASE, {"a": case("a", seconds=1.0), "b": case("b", seconds=3.0)})
-    assert [one[1:] for one in seconds(read_stored(old), read_stored(new))] == [(1.0, 3.0), (1.0, 1.0)]
+    assert [each[1:] for each in seconds(read_stored(old), read_stored(new))] == [(1.0, 3.0), (1.0, 1.0)]
 
 
 def nights(tmp_path: Path, distances: list[float], verdicts: list[str]) -> list[Change]:
@@ -100,16 +100,16 @@ def nights(tmp_path: Path, distances: list[float], verdicts: list[str]) -> list[
 
 
 def test_a_drift_too_slow_for_two_runs_is_seen_over_the_history(tmp_path: Path) -> None:
-    found = nights(tmp_path, [1e-5, 1e-5, 1e-5, 2e-5, 4e-5, 8e-5], ["PASS"] * 6)
-    assert [(one.kind, one.metric, one.since) for one in found] == [
+    actual = nights(tmp_path, [1e-5, 1e-5, 1e-5, 2e-5, 4e-5, 8e-5], ["PASS"] * 6)
+    assert [(each.kind, each.metric, each.since) for each in actual] == [
         (ChangeKind.REGRESSION, "distance", "the last 5 runs")
     ]
-    assert (found[0].before, found[0].after) == ("1e-05", "8e-05")
+    assert (actual[0].before, actual[0].after) == ("1e-05", "8e-05")
 
 
 def test_what_broke_last_night_is_still_broken_tonight(tmp_path: Path) -> None:
-    found = nights(tmp_path, [0.0] * 5, ["PASS", "PASS", "PASS", "FAIL", "FAIL"])
-    assert [(one.kind, one.metric, one.since) for one in found] == [
+    actual = nights(tmp_path, [0.0] * 5, ["PASS", "PASS", "PASS", "FAIL", "FAIL"])
+    assert [(each.kind, each.metric, each.since) for each in actual] == [
         (ChangeKind.REGRESSION, "verdict R2", "the last 4 runs")
     ]
 
@@ -140,7 +140,7 @@ def test_a_case_that_was_there_in_a_minority_of_nights_is_not_missed(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("new", "said", "code"),
+    ("new", "sentence", "code"),
     [
         ({**BASE, "a": ("PASS", "FAIL")}, "regression   verdict R2   kept -> broken", ExitCode.BROKEN),
         ({**BASE, "b": ("PASS", "IMPROVED")}, "improvement  verdict R2   broken -> kept", ExitCode.BROKEN),
@@ -152,13 +152,13 @@ def test_a_case_that_was_there_in_a_minority_of_nights_is_not_missed(tmp_path: P
 def test_the_command_names_each_change_and_exits(
     tmp_path: Path,
     new: dict[str, tuple[str, str]],
-    said: str,
+    sentence: str,
     code: ExitCode,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folders = [str(write(tmp_path / name, verdicts)) for name, verdicts in (("old", BASE), ("new", new))]
     assert main(["compare", *folders]) == code
-    assert said in capsys.readouterr().out
+    assert sentence in capsys.readouterr().out
 
 
 def test_changes_are_json_for_programs(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_changes_are_json_for_programs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "sentence"),
     [
         (["nowhere", "nowhere"], "'nowhere' holds no run"),
         (["old", "new", "--history", "/nowhere"], "history '/nowhere' is neither"),
@@ -179,7 +179,7 @@ def test_changes_are_json_for_programs(tmp_path: Path) -> None:
 def test_a_wrong_call_is_one_sentence(
     tmp_path: Path,
     words: list[str],
-    said: str,
+    sentence: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -187,18 +187,20 @@ def test_a_wrong_call_is_one_sentence(
     for name in ("old", "new"):
         write(tmp_path / name, BASE)
     assert main(["compare", *words, "--quiet"]) == ExitCode.USAGE
-    assert said in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
 
 
 def test_the_command_tells_the_seconds_that_grew_and_judges_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = {"old": case("a", seconds=1.0), "new": case("a", seconds=2.5)}
-    folders = [str(write(tmp_path / name, {"a": ("PASS", "PASS")}, {"a": one})) for name, one in runs.items()]
+    folders = [
+        str(write(tmp_path / name, {"a": ("PASS", "PASS")}, {"a": item})) for name, item in runs.items()
+    ]
     assert main(["compare", *folders]) == ExitCode.HOLDS
-    said = capsys.readouterr().out.splitlines()
-    assert "nothing changed" in said[-1]
-    (grew,) = [line for line in said[-3:] if line.startswith("  2.50 s, before 1.00 s: ")]
+    lines = capsys.readouterr().out.splitlines()
+    assert "nothing changed" in lines[-1]
+    (grew,) = [line for line in lines[-3:] if line.startswith("  2.50 s, before 1.00 s: ")]
     assert "reference" in grew
 
 

@@ -1,15 +1,31 @@
-"""What a run plays: the matrix as data, selections over it, groups, shards and case numbers."""
+"""What a run plays (the matrix, selections, groups, shards, case numbers), and the results of its cases."""
+
+from dataclasses import replace
 
 import pytest
 
+from cases.selftest.contract.oracles.written_observations import (
+    COMPILED,
+    ONE_GRAPH,
+    QUIET,
+    RIGHT,
+    TRACE,
+    forward,
+    observed,
+)
 from deepstack_harness.catalogue.buffers import REVISIONS
 from deepstack_harness.catalogue.incidents import CONTRACT_RUNS
 from deepstack_harness.catalogue.plans import CAPTURE_TRACES, CONTRACT_TRACES
-from deepstack_harness.contract.case import PlannedCase
+from deepstack_harness.contract.case import Case, PlannedCase, live_buffer, registered
+from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.oracles.judge import judge_case
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.errors import UsageError
+from deepstack_harness.runs.case_result import CaseResult, lost_result, result_in_test, result_of
 from deepstack_harness.runs.execution import COLUMNS, Tier, matrix, select
 from deepstack_harness.runs.pools import fingerprint, grouped, part_of
-from deepstack_harness.runs.records import Shard
+from deepstack_harness.runs.records import CaseEnding, Shard
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +73,10 @@ def test_every_device_is_planned() -> None:
 def test_a_selection_is_an_expression_over_the_columns(
     nightly: list[PlannedCase], selection: str, column: str, values: set[str] | None
 ) -> None:
-    found = select(nightly, selection)
-    assert 0 < len(found) < len(nightly)
+    cases = select(nightly, selection)
+    assert 0 < len(cases) < len(nightly)
     if values is not None:
-        seen = {str(getattr(planned.case, column, planned.incident)) for planned in found}
+        seen = {str(getattr(planned.case, column, planned.incident)) for planned in cases}
         assert seen == values
 
 
@@ -77,10 +93,10 @@ def test_an_incident_has_its_cases_though_it_shares_them(nightly: list[PlannedCa
 def test_a_selection_that_does_not_read_or_holds_nowhere_is_quoted(
     nightly: list[PlannedCase], selection: str
 ) -> None:
-    with pytest.raises(UsageError) as said:
+    with pytest.raises(UsageError) as caught:
         select(nightly, selection)
-    assert f"'{selection}'" in str(said.value)
-    assert all(column in str(said.value) for column in COLUMNS)
+    assert f"'{selection}'" in str(caught.value)
+    assert all(column in str(caught.value) for column in COLUMNS)
 
 
 def test_groups_share_family_arm_and_device(nightly: list[PlannedCase]) -> None:
@@ -94,7 +110,7 @@ def test_shards_are_disjoint_and_together_everything(nightly: list[PlannedCase])
     assert sorted(group.name for part in parts for group in part) == sorted(group.name for group in groups)
     again = [part_of(grouped(reversed(nightly)), Shard(index, 3)) for index in (1, 2, 3)]
     assert [[group.name for group in part] for part in parts] == [
-        [one.name for one in part] for part in again
+        [each.name for each in part] for part in again
     ]
     assert fingerprint(groups) == fingerprint([group for part in parts for group in part])
 
@@ -108,9 +124,118 @@ def test_a_bad_shard_is_quoted(text: str) -> None:
 def test_the_number_of_a_case_stays(nightly: list[PlannedCase]) -> None:
     """It is the key of every comparison: another one makes all of history missing."""
     trace = "cap 16: profile 16; set 16; forward 16"
-    found = [
+    cases = [
         planned.id
         for planned in select(nightly, "incident == '43602' and arm == 'eager' and revision == 'pr40145'")
         if str(planned.case.trace) == trace
     ]
-    assert found == ["6a398dbad390"]
+    assert cases == ["6a398dbad390"]
+
+
+CASE = Case("qwen3_vl", registered("reference"), TRACE, COMPILED)
+
+
+def planned(*broken: Rule) -> PlannedCase:
+    return PlannedCase(CASE, frozenset(broken), "a note", "43602")
+
+
+def result(seen: Observation, *broken: Rule) -> CaseResult:
+    return result_of(judge_case(planned(*broken), seen), 1.5)
+
+
+def verdict(actual: CaseResult, rule: Rule) -> Verdict:
+    return next(row.verdict for row in actual.rows if row.rule is rule)
+
+
+def test_a_reached_recompile_limit_is_an_ending_and_breaks_its_rule() -> None:
+    limited = replace(forward(RIGHT), graphs=replace(ONE_GRAPH, limit_hit=True))
+    actual = result(limited)
+    assert actual.case.ending is CaseEnding.RECOMPILE_LIMIT
+    assert actual.case.ending.is_whole  # the process goes on
+    assert verdict(actual, Rule.R11) is Verdict.FAIL
+    assert result(forward(RIGHT)).case.ending is CaseEnding.PLAYED
+
+
+def test_a_case_whose_ranks_died_has_crashed_and_shows_what_they_printed() -> None:
+    actual = result(replace(observed(error="rank 1 of 2 ended by SIGSEGV\nrank 1 printed: x"), graphs=None))
+    assert actual.case.ending is CaseEnding.CRASHED
+    assert actual.case.output.endswith("rank 1 printed: x")
+
+
+def test_what_was_measured_is_written_down() -> None:
+    case = result(forward(RIGHT, attended=16)).case
+    assert case.distances == RIGHT
+    assert (case.graphs, case.recompiles, case.graph_budget) == (1, 0, 1)
+    assert [(step.step, step.asked, step.processed) for step in case.steps] == [
+        ("profile 16", 16, None), ("set 16", None, None), ("forward 16", 16, 16),
+    ]  # fmt: skip
+    assert (case.group, case.incident, case.note) == ("qwen3_vl eager/drop_all cpu", "43602", "a note")
+    assert (case.case, case.buffer) == (CASE.id, CASE.buffer)
+
+
+def test_a_step_that_is_wrong_without_a_payload_is_told_beside_the_effect_of_one() -> None:
+    first, middle, last = forward(replace(QUIET, eager=4.0)).steps  # the last reads what was cleared
+    case = result(observed(replace(first, distances=RIGHT), middle, last)).case
+    assert case.distances == replace(RIGHT, eager=4.0)
+
+
+def test_a_row_says_whether_its_rule_was_to_be_broken() -> None:
+    actual = result(forward(RIGHT), Rule.R1, Rule.R3, Rule.R7)
+    assert {row.rule for row in actual.rows if row.expected} == {Rule.R1, Rule.R3, Rule.R7}
+    assert verdict(actual, Rule.R1) is Verdict.XFAIL  # the profile run of the trace is answered with None
+    assert verdict(actual, Rule.R3) is Verdict.MISSING  # nothing was set twice
+    assert verdict(actual, Rule.R7) is Verdict.IMPROVED
+
+
+def test_where_no_catalogue_speaks_nothing_is_expected() -> None:
+    rows = lost_result(PlannedCase(CASE, None), CaseEnding.TIMED_OUT, "no answer within 3 s", "", 3.0).rows
+    assert {(row.verdict, row.expected, row.detail) for row in rows} == {
+        (Verdict.ERROR, None, "timed out: no answer within 3 s")
+    }
+
+
+def test_a_lost_case_tells_what_was_printed_last() -> None:
+    actual = lost_result(planned(Rule.R1), CaseEnding.CRASHED, "ended by SIGSEGV", "first\nlast words\n", 0.1)
+    assert {row.detail for row in actual.rows} == {
+        "crashed: ended by SIGSEGV; printed at the end: last words"
+    }
+    assert {row.verdict for row in actual.rows} == {Verdict.ERROR}
+    assert actual.case.output == "first\nlast words\n"
+    assert actual.case.expected == (Rule.R1,)
+
+
+def test_two_tests_may_judge_the_same_case() -> None:
+    played = result(forward(RIGHT))
+    actual = [
+        result_in_test(played, node, number) for node, number in (("a::t", 1), ("a::t", 2), ("b::t", 1))
+    ]
+    assert len({each.case.case for each in actual} | {CASE.id}) == 4
+    for each in actual:
+        assert {row.case for row in each.rows} == {each.case.case}
+    assert {row.node_id for row in actual[1].rows} == {"a::t"}
+    assert actual[1].case.note == "a::t #2"
+
+
+def test_a_class_inside_a_function_has_no_script() -> None:
+    inside = replace(CASE, buffer=live_buffer("test_it:test_it.<locals>.Mine"))
+    judged_case = judge_case(PlannedCase(inside, None), forward(RIGHT))
+    assert Rule.R1 in judged_case.broken
+    assert result_of(judged_case, 0.0).case.script is None
+    outside = replace(CASE, buffer=live_buffer("test_it:Mine"))
+    script = result_of(judge_case(PlannedCase(outside, None), forward(RIGHT)), 0.0).case.script
+    assert script is not None
+    assert "test_it" in script
+
+
+def test_the_program_beside_a_case_shows_its_worst_rule() -> None:
+    """A program without torch.compile showed R1 of cases whose output was wrong (R0) under 43602."""
+    wrong = forward(replace(RIGHT, eager=4.6, effect=4.6))
+    for name in ("pr40145", "original", "reference"):
+        case = replace(CASE, buffer=registered(name))
+        judged_case = judge_case(PlannedCase(case, None, incident="43602"), wrong)
+        assert {Rule.R0, Rule.R1} <= judged_case.broken
+        script = result_of(judged_case, 0.0).case.script
+        assert script is not None
+        assert "torch.compile(" in script
+        no_incident = judge_case(PlannedCase(case, None), wrong)
+        assert result_of(no_incident, 0.0).case.script is None  # a program of the buffer alone shows less

@@ -45,8 +45,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def judged(folder: Path, but: frozenset[str] = frozenset()) -> list[str]:
     """All rows and, of cases, what is not time, sorted; without the cases `but`."""
-    found = read_run(folder)
-    rows, cases = found.rows, found.cases.drop(columns=["seconds"])
+    run_data = read_run(folder)
+    rows, cases = run_data.rows, run_data.cases.drop(columns=["seconds"])
     return sorted(
         [*_lines(rows[~rows["case"].isin(but)]), *_lines(cases[~cases["case"].isin(but)])],
     )
@@ -62,8 +62,10 @@ def running(folder: Path, draw: random.Random) -> Iterator["subprocess.Popen[str
     resumed = ["--resume"] if (folder / "run.json").exists() else []
     before = _stored(folder)
     with (
-        folder.with_suffix(".said").open("w") as said,
-        subprocess.Popen(command(folder, *resumed), stdout=subprocess.PIPE, stderr=said, text=True) as child,
+        folder.with_suffix(".said").open("w") as output,
+        subprocess.Popen(
+            command(folder, *resumed), stdout=subprocess.PIPE, stderr=output, text=True
+        ) as child,
     ):
         assert child.stdout is not None
         try:
@@ -118,8 +120,8 @@ def hit(child: "subprocess.Popen[str]", folder: Path, how: str) -> bool:
         child.send_signal(signal.Signals[how])
     child.wait(timeout=60)
     if how in ("SIGTERM", "SIGINT"):
-        said = folder.with_suffix(".said").read_text()
-        assert child.returncode in (-signal.Signals[how], ExitCode.HOLDS), said
+        output = folder.with_suffix(".said").read_text()
+        assert child.returncode in (-signal.Signals[how], ExitCode.HOLDS), output
     return child.returncode != ExitCode.HOLDS
 
 
@@ -154,8 +156,8 @@ def test_two_runs_into_one_folder_leave_one(whole: Path, tmp_path: Path) -> None
         subprocess.Popen(command(tmp_path / "run"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for _ in range(2)
     ]
-    said = [child.communicate()[1].decode() for child in both]
-    assert sorted(child.returncode for child in both) == [ExitCode.HOLDS, ExitCode.USAGE], said
+    messages = [child.communicate()[1].decode() for child in both]
+    assert sorted(child.returncode for child in both) == [ExitCode.HOLDS, ExitCode.USAGE], messages
     assert judged(tmp_path / "run") == judged(whole)
 
 
@@ -205,9 +207,9 @@ def test_a_full_file_system_is_told_and_the_run_goes_on_when_there_is_room(
     )
     if ended.returncode == 77 or "unshare" in ended.stderr:
         pytest.skip(f"no file system can be mounted here: {ended.stderr.strip()}")
-    said = (tmp_path / "run.said").read_text()
-    assert ended.returncode == ExitCode.MACHINE, said
-    assert "No space left on device" in said
+    output = (tmp_path / "run.said").read_text()
+    assert ended.returncode == ExitCode.MACHINE, output
+    assert "No space left on device" in output
     assert judged(tmp_path / "run") == judged(whole)
 
 

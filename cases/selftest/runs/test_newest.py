@@ -53,46 +53,46 @@ def night(tmp_path: Path, capsys: Capture) -> Night:
     """Run one night after the other over what `audit` answers."""
 
     def run(
-        found: AuditedSource | Callable[[str], AuditedSource],
+        audited_source: AuditedSource | Callable[[str], AuditedSource],
         newest: Callable[[KnownPackage], str] = newest,
     ) -> tuple[ExitCode, list[str]]:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        audit = found if callable(found) else lambda _: found
+        audit = audited_source if callable(audited_source) else lambda _: audited_source
         code = audit_newest(folder, tmp_path, newest, audit)
         return code, capsys.readouterr().out.splitlines()
 
     return run
 
 
-def lost(said: list[str]) -> list[str]:
-    return [line for line in said if line.startswith("no longer driven: ")]
+def lost(sentences: list[str]) -> list[str]:
+    return [line for line in sentences if line.startswith("no longer driven: ")]
 
 
 def test_nights_that_drive_the_same_hold(night: Night) -> None:
     for _ in range(2):
-        code, said = night(DRIVEN)
-        assert (code, lost(said)) == (ExitCode.HOLDS, [])
-        assert said[-1] == f"1 of {len(RELEASED)} engines audited, 0 unexpected verdicts"
+        code, printed = night(DRIVEN)
+        assert (code, lost(printed)) == (ExitCode.HOLDS, [])
+        assert printed[-1] == f"1 of {len(RELEASED)} engines audited, 0 unexpected verdicts"
 
 
 def test_a_class_that_is_refused_is_told_with_its_place(night: Night) -> None:
     night(DRIVEN)
-    code, said = night(
+    code, printed = night(
         replace(DRIVEN, label="vllm 0.22.2", account=Account(unjudged=(REFUSED,)), places={}, classes=())
     )
     assert code is ExitCode.BROKEN
-    assert lost(said)[0] == "no longer driven: Qwen3VL, vllm/models/qwen3_vl.py:20: no x (vllm 0.22.2)"
-    assert said[-2:] == lost(said)
+    assert lost(printed)[0] == "no longer driven: Qwen3VL, vllm/models/qwen3_vl.py:20: no x (vllm 0.22.2)"
+    assert printed[-2:] == lost(printed)
 
 
 def test_a_reason_without_a_line_is_told_with_the_line_before(night: Night) -> None:
     night(DRIVEN)
     without = replace(REFUSED, line=None, why="no list of rows")
-    code, said = night(
+    code, printed = night(
         replace(DRIVEN, account=Account(unjudged=(without,)), places={}, live_alone=(NO_GRAPHS,))
     )
     assert code is ExitCode.BROKEN
-    assert lost(said) == [
+    assert lost(printed) == [
         f"{LOST}: {FILE}: no list of rows (vllm 0.22.1)",
         f"{LOST_GRAPHS}: its graphs are not driven: {NO_GRAPHS} (vllm 0.22.1)",
     ]
@@ -103,74 +103,74 @@ NEW = UnjudgedCarrier("Fresh", "vllm/models/fresh.py", 7, "nothing drives it")
 
 def test_a_carrier_that_is_new_is_red_unless_it_is_known(night: Night, tmp_path: Path) -> None:
     night(DRIVEN)
-    code, said = night(replace(DRIVEN, account=Account(unjudged=(NEW,))))
+    code, printed = night(replace(DRIVEN, account=Account(unjudged=(NEW,))))
     assert code is ExitCode.BROKEN
-    assert "vllm 0.22.1: not driven: Fresh: vllm/models/fresh.py:7: nothing drives it" in said
+    assert "vllm 0.22.1: not driven: Fresh: vllm/models/fresh.py:7: nothing drives it" in printed
     *_, written = (tmp_path / "1" / "newest.jsonl").read_text().splitlines()
     assert [json.loads(written)[name] for name in ("model_class", "rule", "verdict")] == [
         "Fresh",
         None,
         "ERROR",
     ]
-    known = replace(NEW, reason="no encoder writes it")
-    assert night(replace(DRIVEN, account=Account(unjudged=(known,))))[0] is ExitCode.HOLDS
+    known_carrier = replace(NEW, reason="no encoder writes it")
+    assert night(replace(DRIVEN, account=Account(unjudged=(known_carrier,))))[0] is ExitCode.HOLDS
 
 
 def test_a_known_carrier_that_was_driven_before_is_red(night: Night) -> None:
     night(DRIVEN)
-    known = replace(REFUSED, reason="no encoder writes it")
-    code, said = night(replace(DRIVEN, account=Account(unjudged=(known,)), places={}))
-    assert (code, len(lost(said))) == (ExitCode.BROKEN, 2)
+    known_carrier = replace(REFUSED, reason="no encoder writes it")
+    code, printed = night(replace(DRIVEN, account=Account(unjudged=(known_carrier,)), places={}))
+    assert (code, len(lost(printed))) == (ExitCode.BROKEN, 2)
 
 
 def test_a_known_carrier_that_can_be_driven_is_red(night: Night) -> None:
-    code, said = night(replace(DRIVEN, account=Account(outdated=("Fresh",))))
+    code, printed = night(replace(DRIVEN, account=Account(outdated=("Fresh",))))
     assert code is ExitCode.BROKEN
-    assert "vllm 0.22.1: known as not driven, and driven: Fresh" in said
+    assert "vllm 0.22.1: known as not driven, and driven: Fresh" in printed
 
 
 def test_a_class_that_is_gone_is_told_with_the_place_where_it_was(night: Night) -> None:
     night(DRIVEN)
-    _, said = night(replace(DRIVEN, label="vllm 0.22.2", places={"Other": "a.py:1"}))
-    assert lost(said)[0] == f"{LOST}: nothing of this name can be driven now (vllm 0.22.2)"
+    _, printed = night(replace(DRIVEN, label="vllm 0.22.2", places={"Other": "a.py:1"}))
+    assert lost(printed)[0] == f"{LOST}: nothing of this name can be driven now (vllm 0.22.2)"
 
 
 def test_a_release_of_which_nothing_can_be_judged_is_no_silence(night: Night) -> None:
-    code, said = night(refuse)
-    assert (code, lost(said)) == (ExitCode.HOLDS, [])
-    assert said[0] == "vllm==0.22.1: not driven: vllm==0.22.1 has no class with a deepstack buffer"
+    code, printed = night(refuse)
+    assert (code, lost(printed)) == (ExitCode.HOLDS, [])
+    assert printed[0] == "vllm==0.22.1: not driven: vllm==0.22.1 has no class with a deepstack buffer"
     night(DRIVEN)
-    code, said = night(refuse)
+    code, printed = night(refuse)
     assert code is ExitCode.BROKEN
-    assert lost(said)[0].startswith(
+    assert lost(printed)[0].startswith(
         f"no longer driven: Qwen3VL, {PLACE} of vllm 0.22.1: vllm==0.22.1 has no class"
     )
 
 
 def test_a_night_without_a_network_is_told_and_does_not_forget(night: Night) -> None:
     night(DRIVEN)
-    code, said = night(DRIVEN, offline)
+    code, printed = night(DRIVEN, offline)
     assert code is ExitCode.HOLDS
-    assert said[0] == "vllm: not audited: the newest vllm cannot be looked up: no network"
-    code, said = night(replace(DRIVEN, places={}))
-    assert (code, len(lost(said))) == (ExitCode.BROKEN, 2)
+    assert printed[0] == "vllm: not audited: the newest vllm cannot be looked up: no network"
+    code, printed = night(replace(DRIVEN, places={}))
+    assert (code, len(lost(printed))) == (ExitCode.BROKEN, 2)
 
 
 def test_an_unexpected_verdict_is_red_and_changes_are_told(night: Night, tmp_path: Path) -> None:
     night(DRIVEN)
     new = replace(audited(row(Rule.R3, Verdict.FAIL, "latent")), label="vllm 0.22.2", places=DRIVEN.places)
-    code, said = night(new)
+    code, printed = night(new)
     assert code is ExitCode.BROKEN
-    assert any(line.startswith("vllm 0.22.2: broken since vllm 0.22.1: Qwen3VL R3") for line in said)
-    assert any(line.startswith("vllm 0.22.2: no longer broken: Qwen3VL R1") for line in said)
+    assert any(line.startswith("vllm 0.22.2: broken since vllm 0.22.1: Qwen3VL R3") for line in printed)
+    assert any(line.startswith("vllm 0.22.2: no longer broken: Qwen3VL R1") for line in printed)
     assert '"R3"' in (tmp_path / "1" / "newest.jsonl").read_text()
 
 
 def test_a_record_that_is_torn_is_none(night: Night, tmp_path: Path) -> None:
     night(DRIVEN)
     (tmp_path / "0" / "newest.json").write_text("{")
-    code, said = night(replace(DRIVEN, places={}))
-    assert (code, lost(said)) == (ExitCode.HOLDS, [])
+    code, printed = night(replace(DRIVEN, places={}))
+    assert (code, lost(printed)) == (ExitCode.HOLDS, [])
 
 
 def test_both_folders_have_to_be_named() -> None:
@@ -191,8 +191,8 @@ def test_a_source_that_changed_is_told_with_file_and_line(tmp_path: Path, capsys
 
         code = audit_newest(tmp_path / "nights" / name, tmp_path / "nights", only_omni)
     assert code is ExitCode.BROKEN
-    (told,) = lost(capsys.readouterr().out.splitlines())
+    (output,) = lost(capsys.readouterr().out.splitlines())
     name = "Qwen3OmniMoeThinkerForConditionalGeneration"
-    assert told.startswith(f"no longer driven: {name}, {THINKER}:")
-    assert "no_such_import" in told
-    assert "(0.31.0)" in told
+    assert output.startswith(f"no longer driven: {name}, {THINKER}:")
+    assert "no_such_import" in output
+    assert "(0.31.0)" in output

@@ -54,23 +54,23 @@ def python(code: str) -> tuple[str, ...]:
 
 
 def stage(name: str, code: int = 0, *, gpu: bool = False, last: bool = False) -> Stage:
-    said = f"print('{name} said so'); raise SystemExit({code})"
-    return Stage(name, python(said), 60, gpu=gpu, last=last)
+    program = f"print('{name} said so'); raise SystemExit({code})"
+    return Stage(name, python(program), 60, gpu=gpu, last=last)
 
 
 def night(folder: Path, *faults: str | None, free: int = 2**40) -> NightlyRun:
-    told: Iterator[str | None] = iter(faults)
-    return NightlyRun(folder, lambda: next(told), lambda _: free)
+    answers: Iterator[str | None] = iter(faults)
+    return NightlyRun(folder, lambda: next(answers), lambda _: free)
 
 
 def outcomes(ended: list[EndedStage]) -> dict[str, StageOutcome]:
-    return {one.stage: one.outcome for one in ended}
+    return {each.stage: each.outcome for each in ended}
 
 
 def test_a_failure_is_kept_and_the_night_goes_on(tmp_path: Path) -> None:
     done = list(night(tmp_path).run([stage("a"), stage("b", 1), stage("c", 2), stage("d"), stage("report")]))
     assert outcomes(done) == {"a": HELD, "b": BROKEN, "c": FAILED, "d": HELD, "report": HELD}
-    assert [one.code for one in done] == [0, 1, 2, 0, 0]
+    assert [each.code for each in done] == [0, 1, 2, 0, 0]
     assert done[1].detail == "b said so"
     assert exit_code(done) is ExitCode.BROKEN
     assert (tmp_path / "b.log").read_text() == "b said so\n"
@@ -144,18 +144,18 @@ sys.exit(main(["nightly", "--out", sys.argv[1]]))
 
 
 @pytest.mark.usefixtures("reset_signals")
-@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_a_night_that_ends_ends_its_stage(tmp_path: Path, witness: Witness, told: signal.Signals) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_night_that_ends_ends_its_stage(tmp_path: Path, witness: Witness, ending: signal.Signals) -> None:
     stage = f"exec 3> {witness.path}; (setsid sleep 600 &) ; echo up >&3; sleep 600"
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "night"), stage]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as night:
         witness.line()
-        night.send_signal(told)
-        _, said = night.communicate()
-    if told is signal.SIGKILL:
+        night.send_signal(ending)
+        _, printed = night.communicate()
+    if ending is signal.SIGKILL:
         assert night.returncode == -signal.SIGKILL
     else:
-        assert (night.returncode, said) == (128 + told, f"deepstack-harness: ended by {told.name}\n")
+        assert (night.returncode, printed) == (128 + ending, f"deepstack-harness: ended by {ending.name}\n")
     assert witness.is_closed()
 
 
@@ -190,20 +190,23 @@ def environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("environments")
 def test_a_night_with_an_engine_plays_and_searches_it(tmp_path: Path) -> None:
-    planned = {one.name: one for one in stages(wanted(tmp_path, "cpu"), ["engine", "search"])}
+    planned = {
+        stage_of_night.name: stage_of_night
+        for stage_of_night in stages(wanted(tmp_path, "cpu"), ["engine", "search"])
+    }
     assert list(planned) == ["engine", "search"]
-    for one in planned.values():
-        words = one.command[3:]
+    for stage_of_night in planned.values():
+        words = stage_of_night.command[3:]
         parsed = build_parser(words).parse_args(words)
         assert (parsed.command, parsed.source) == ("engine", "vllm==0.32.0")
-        assert (parsed.search == 5) == (one.name == "search")
-        assert parsed.json == str(tmp_path / "new" / f"{one.name}.jsonl")
+        assert (parsed.search == 5) == (stage_of_night.name == "search")
+        assert parsed.json == str(tmp_path / "new" / f"{stage_of_night.name}.jsonl")
     assert planned["search"].seconds > 5 * 60 * 4
 
 
 def test_a_night_without_an_engine_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_files, "cache", lambda: tmp_path / "cache")
-    assert {"engine", "search"}.isdisjoint(one.name for one in stages(wanted(tmp_path, "cpu")))
+    assert {"engine", "search"}.isdisjoint(each.name for each in stages(wanted(tmp_path, "cpu")))
 
 
 def test_every_command_of_a_night_is_one_that_the_parser_takes(
@@ -214,13 +217,16 @@ def test_every_command_of_a_night_is_one_that_the_parser_takes(
         about = (tmp_path / name).joinpath
         about().mkdir()
         about("run.json").write_text(ABOUT.replace("FINISHED", finished))
-    planned = {one.name: one for one in stages(wanted(tmp_path, "cpu", "cuda", sources=("0.33.0",)))}
+    planned = {
+        stage_of_night.name: stage_of_night
+        for stage_of_night in stages(wanted(tmp_path, "cpu", "cuda", sources=("0.33.0",)))
+    }
     named = ["tests", "run", "kernels", "audit", "newest", "fuzz", "bench", "untested", "compare", "report"]
     assert [name for name in named if name in planned or name != "untested"] == list(planned)
-    for one in planned.values():
-        words = one.command[3:]
-        if one.name != "tests" and words[0] in COMMANDS:
-            assert build_parser(words).parse_args(words).command == one.name
+    for stage_of_night in planned.values():
+        words = stage_of_night.command[3:]
+        if stage_of_night.name != "tests" and words[0] in COMMANDS:
+            assert build_parser(words).parse_args(words).command == stage_of_night.name
     assert planned["compare"].command[4:6] == (str(tmp_path / "2"), str(tmp_path / "new"))
     assert "--deepstack-require-gpu" in planned["tests"].command
     assert "cuda" not in " ".join([*planned["run"].without_gpu, *planned["tests"].without_gpu])
@@ -233,7 +239,7 @@ ABOUT = """{"schema_version": 3, "harness": "1", "started": "t", "finished": FIN
 
 
 def test_the_first_night_has_nothing_to_compare_with(tmp_path: Path) -> None:
-    assert "compare" not in [one.name for one in stages(wanted(tmp_path, "cpu"))]
+    assert "compare" not in [each.name for each in stages(wanted(tmp_path, "cpu"))]
     with pytest.raises(UsageError, match="unknown stage 'compare'; this night has tests, run"):
         stages(wanted(tmp_path, "cpu"), ["compare"])
 
@@ -267,8 +273,10 @@ def test_known_failures_of_a_source_do_not_make_the_night_red(
     tmp_path: Path, verdicts: str, red: bool
 ) -> None:
     rows = tmp_path / "audit.jsonl"
-    found = [] if verdicts == "torn" else map(Verdict, verdicts.split())
-    written = [Row(revision="vllm 0.33.0", rule=Rule.R3, verdict=verdict).to_json() for verdict in found]
+    judged_rows = [] if verdicts == "torn" else map(Verdict, verdicts.split())
+    written = [
+        Row(revision="vllm 0.33.0", rule=Rule.R3, verdict=verdict).to_json() for verdict in judged_rows
+    ]
     rows.write_text("torn\n" if verdicts == "torn" else "".join(f"{row}\n" for row in written))
     assert has_unexpected(rows) is red
     audit = Stage("audit", python("raise SystemExit(1)"), 60, has_unexpected=lambda: has_unexpected(rows))

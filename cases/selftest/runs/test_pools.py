@@ -117,9 +117,9 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> RunOf:
     def played(names: tuple[str, ...]) -> RunFrames:
         folder = tmp_path_factory.mktemp("runs") / "runaway"
         buffers = tuple(map(buffer_of, names))
-        one = Execution(RunRequest(SELECTION, buffers=buffers, limits=LIMITS), folder, resume=False)
-        assert len(list(one.play())) == 2 * len(names)
-        one.writer.close()
+        execution = Execution(RunRequest(SELECTION, buffers=buffers, limits=LIMITS), folder, resume=False)
+        assert len(list(execution.play())) == 2 * len(names)
+        execution.writer.close()
         assert sum(path.stat().st_size for path in folder.iterdir()) < 2**20  # of what was printed
         return read_run(folder)
 

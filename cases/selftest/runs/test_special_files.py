@@ -69,11 +69,11 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_file_is_refused_by_its_kind(kind: str, tmp_path: Path) -> None:
-    make, said = KINDS[kind]
+    make, kind_in_words = KINDS[kind]
     make(tmp_path / "rows.jsonl")
     with pytest.raises(UsageError) as raised:
         read_regular(tmp_path / "rows.jsonl")
-    assert str(raised.value) == f"'{tmp_path / 'rows.jsonl'}' {said}"
+    assert str(raised.value) == f"'{tmp_path / 'rows.jsonl'}' {kind_in_words}"
 
 
 def test_a_file_and_a_link_to_it_are_read_and_a_missing_one_is_an_os_error(tmp_path: Path) -> None:
@@ -100,10 +100,10 @@ def test_a_file_and_a_link_to_it_are_read_and_a_missing_one_is_an_os_error(tmp_p
 )
 def test_a_command_refuses_it_at_once(command: str, name: str, kind: str, run: Path) -> None:
     write(run.parent / "other", VERDICTS)
-    make, said = KINDS[kind]
+    make, kind_in_words = KINDS[kind]
     (run / name).unlink(missing_ok=True)
     make(run / name)
-    assert f"'{Path('run') / name}' {said}" in refused(command.split(), run.parent)
+    assert f"'{Path('run') / name}' {kind_in_words}" in refused(command.split(), run.parent)
 
 
 @pytest.mark.parametrize("name", ["kernels.jsonl", "audit.jsonl", "nightly.json"])

@@ -143,7 +143,7 @@ def damaged(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "cases.jsonl"])
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "sentence"),
     [
         ("corrupt", "line 1 of"), ("binary", "line 1 of"), ("torn", "middle of a line"), ("cut", "has"),
         ("twice", "has"), ("old", "schema_version 1, this harness reads 2 and 3"),
@@ -152,13 +152,13 @@ def damaged(path: Path, how: str) -> None:
         ("list", "line 1 of"),
     ],
 )  # fmt: skip
-def test_a_damaged_file_is_refused_by_name(folder: Path, name: str, how: str, said: str) -> None:
+def test_a_damaged_file_is_refused_by_name(folder: Path, name: str, how: str, sentence: str) -> None:
     damaged(folder / name, how)
     before = contents(folder)
     with pytest.raises(UsageError) as error:
         read_run(folder)
     assert name in str(error.value)
-    assert said in str(error.value)
+    assert sentence in str(error.value)
     with pytest.raises(UsageError, match=name.replace(".", r"\.")):
         RunWriter(Files(folder), about(2), resume=True)
     assert contents(folder) == before
@@ -254,7 +254,7 @@ def two_cases(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("frame", "said"),
+    ("frame", "sentence"),
     [
         (None, "is not a dataset of runs: "),
         (pd.DataFrame({"verdict": ["PASS"]}), "its rows have no column 'run'"),
@@ -266,11 +266,11 @@ def two_cases(tmp_path: Path) -> Path:
     ],
 )
 def test_a_dataset_of_something_else_is_no_history(
-    frame: "pd.DataFrame | None", said: str, tmp_path: Path
+    frame: "pd.DataFrame | None", sentence: str, tmp_path: Path
 ) -> None:
     if frame is not None:
         frame.to_parquet(tmp_path / "rows.parquet")
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=sentence):
         list(read_dataset(str(tmp_path)))
 
 
@@ -325,19 +325,19 @@ def test_a_figure_of_nothing_says_so(
     changes: dict[str, tuple[()]], key: str, absent: str, two_cases: Path
 ) -> None:
     run: RunData = replace(load_run(two_cases), **changes)  # type: ignore[arg-type]
-    (figure,) = (one for one in figures_of(run) if one.key == key)
+    (figure,) = (each for each in figures_of(run) if each.key == key)
     assert figure.absent == absent
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "sentence"),
     [
         ("raises", "figure 'mine' of acme 1.0 raised KeyError: 'rows'"),
         ("text", "figure 'mine' of acme 1.0 returned 'a plot', which is not a Figure"),
     ],
 )
 def test_a_figure_of_another_package_that_cannot_be_made_is_named(
-    name: str, said: str, tmp_path: Path, two_cases: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, sentence: str, tmp_path: Path, two_cases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, site = load_run(two_cases), tmp_path / "site"
     site.mkdir()
@@ -349,7 +349,7 @@ def test_a_figure_of_another_package_that_cannot_be_made_is_named(
     monkeypatch.setattr(figures, "EXTRA_FIGURES", Names("figure", {}, "figures"))  # ours has been read
     forget()
     try:
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=sentence):
             figures_of(run)
     finally:
         forget()

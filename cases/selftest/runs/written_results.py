@@ -18,8 +18,8 @@ CASE = Case("qwen3_vl", registered("reference"), Trace.parse("cap 4: get 4"), Ar
 
 
 def row(case: str, rule: str, verdict: str) -> Row:
-    found = row_of_case(CASE, Judgement(Rule(rule), Verdict(verdict)), "2.13.0")
-    return replace(found, case=case, expected=verdict in {"XFAIL", "IMPROVED"})
+    made = row_of_case(CASE, Judgement(Rule(rule), Verdict(verdict)), "2.13.0")
+    return replace(made, case=case, expected=verdict in {"XFAIL", "IMPROVED"})
 
 
 def case(
@@ -64,8 +64,10 @@ def write(
     shard: Shard | None = None,
 ) -> Path:
     """A finished run: case -> the verdicts of R0 and R2."""
-    said = about(len(verdicts), shard)
-    writer = RunWriter(Files(folder, shard), replace(said, started=started or said.started), resume=False)
+    about_run = about(len(verdicts), shard)
+    writer = RunWriter(
+        Files(folder, shard), replace(about_run, started=started or about_run.started), resume=False
+    )
     for name, (first, second) in verdicts.items():
         rows = (row(name, "R0", first), row(name, "R2", second))
         writer.append(rows, (cases or {}).get(name) or case(name))

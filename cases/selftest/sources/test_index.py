@@ -242,10 +242,10 @@ def test_a_release_without_the_file_is_refused(index: Served) -> None:
 def test_no_network_is_the_machines_fault() -> None:
     with pytest.raises(MachineError) as caught:
         open_source("vllm==0.22.1").read(QWEN)
-    said = str(caught.value)
-    assert said.startswith(f"vllm 0.22.1 cannot be looked up: {CLOSED} cannot be reached (")
-    assert said.endswith("; give a wheel, an sdist or a source tree instead")
-    assert "\n" not in said
+    message = str(caught.value)
+    assert message.startswith(f"vllm 0.22.1 cannot be looked up: {CLOSED} cannot be reached (")
+    assert message.endswith("; give a wheel, an sdist or a source tree instead")
+    assert "\n" not in message
     with pytest.raises(MachineError, match=r"cannot be listed: .* cannot be reached"):
         known_releases(VLLM.package)
 
@@ -330,27 +330,27 @@ def test_passwords_stay_out_of_the_notice_of_a_download(
     host = index.url.removeprefix("http://").removesuffix("/simple")
     page.write_text(f'<a href="http://name:secret@{host}/files/{wheel.name}?token=secret">x</a>')
     settings = PipSettings(no_index=True, find_links=(f"http://{host}/files/links.html",))
-    found = Index(VLLM.package, settings).find(Version("0.22.1"))
-    _, shown = found.read(QWEN)
+    archive = Index(VLLM.package, settings).find(Version("0.22.1"))
+    _, shown = archive.read(QWEN)
     assert shown == f"{wheel.name}/{QWEN}"
     assert "is downloaded whole" in caplog.text
     assert "secret" not in caplog.text
     assert not [path for path in machine.rglob("*") if "secret" in path.name]
     for served in ({"ranges": False}, {"ranges": True, "status": 500}):
         vars(index).update(served)
-        with pytest.raises(MachineError, match=r"\*\*\*.*cannot be read") as caught, found.opened():
+        with pytest.raises(MachineError, match=r"\*\*\*.*cannot be read") as caught, archive.opened():
             pass
         assert "secret" not in str(caught.value)
 
 
 def test_a_wheel_that_vanishes_is_the_machines_fault(index: Served) -> None:
     wheel = Vllm().wheel(index.folder)
-    found = Index(VLLM.package).find(Version("0.22.1"))
+    archive = Index(VLLM.package).find(Version("0.22.1"))
     wheel.unlink()
     with pytest.raises(
         MachineError, match=r"vllm-0\.22\.1-.*\.whl cannot be read \(it answers 404 Not Found\); give"
     ):
-        found.read(QWEN)
+        archive.read(QWEN)
 
 
 def _damage(kept: Path) -> None:
@@ -381,8 +381,8 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
     Vllm().wheel(index.folder)
     machine.write_text("a file where the folder should be")
     assert label_and_get("0.22.1") == ("vllm 0.22.1", None)
-    said = [record.getMessage() for record in caplog.records if "cache" in record.getMessage()]
-    assert said == [f"the cache {machine} cannot be written (Not a directory): continuing without it"]
+    records = [record.getMessage() for record in caplog.records if "cache" in record.getMessage()]
+    assert records == [f"the cache {machine} cannot be written (Not a directory): continuing without it"]
     asked = index.asked.total()
     assert open_source("vllm==0.22.1").read(QWEN).text == str(ModelFile())
     assert index.asked.total() == asked  # this process keeps it

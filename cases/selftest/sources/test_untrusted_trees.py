@@ -12,7 +12,7 @@ import pytest
 from packaging.version import Version
 
 from cases.selftest.engines.synthetic_vllm import OMNI, QWEN, Vllm
-from cases.selftest.reachable import reachable_folder
+from cases.selftest.workers.processes import reachable_folder
 from deepstack_harness.engines.classes import classes_of, methods_of
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import MachineError, UsageError
@@ -211,7 +211,7 @@ def test_classes_that_are_derived_from_each_other_end(tmp_path: Path) -> None:
         "from .one import A  # deepstack\nclass D(E):\n    x = 1\n\nclass E(D):\n"
         "    def forward(self, x):\n        self.inner(deepstack_input_embeds=x)\n"
     )
-    assert {one.cut.model_class for one in classes_of(open_source(str(root)))} == {"D", "E"}
+    assert {audited.cut.model_class for audited in classes_of(open_source(str(root)))} == {"D", "E"}
 
 
 def git(root: Path, *words: str) -> str:

@@ -25,10 +25,10 @@ NEEDS_COVERAGE = pytest.mark.skipif(find_spec("coverage") is None, reason="cover
 
 def file(percent: float, **missing: Sequence[int]) -> Mapping[str, Any]:
     """A file as `coverage json` tells it; `module` stands for its own code."""
-    found = {
-        ("" if name == "module" else name): {"missing_lines": list(one)} for name, one in missing.items()
+    functions_of_file = {
+        ("" if name == "module" else name): {"missing_lines": list(each)} for name, each in missing.items()
     }
-    return {"functions": found, "summary": {"percent_covered": percent}}
+    return {"functions": functions_of_file, "summary": {"percent_covered": percent}}
 
 
 REPORT = {
@@ -80,8 +80,8 @@ GPU = Justification(("b/*.py",), "needs a GPU", ("cases/test_gpu.py",))
 def test_justified_lines_are_left_out_and_an_entry_that_no_longer_applies_is_said(
     changes: dict[str, Any], lines: list[str], stale: list[str]
 ) -> None:
-    found, obsolete = untested(REPORT, [replace(GPU, **changes)], Path("/p"))
-    assert (sorted(found), obsolete) == (sorted(lines), stale)
+    lines_left, obsolete = untested(REPORT, [replace(GPU, **changes)], Path("/p"))
+    assert (sorted(lines_left), obsolete) == (sorted(lines), stale)
 
 
 def functions(path: Path) -> set[str]:
@@ -105,10 +105,10 @@ def test_each_justification_names_code_and_a_runner_that_exist() -> None:
     for entry in JUSTIFIED.read(ENTRIES):
         assert len(entry.reason) > 20
         assert entry.runs_in
-        assert [one for one in entry.runs_in if not (ROOT / one).exists()] == []
-        found = [[path for path in paths if fnmatchcase(path, pattern)] for pattern in entry.files]
-        assert all(found), entry
-        known = set[str]().union(*(functions(paths[path]) for one in found for path in one))
+        assert [item for item in entry.runs_in if not (ROOT / item).exists()] == []
+        files = [[path for path in paths if fnmatchcase(path, pattern)] for pattern in entry.files]
+        assert all(files), entry
+        known = set[str]().union(*(functions(paths[path]) for item in files for path in item))
         absent = [name for name in entry.functions if not any(fnmatchcase(each, name) for each in known)]
         assert absent == [], entry
 
@@ -125,9 +125,9 @@ def test_the_data_of_all_processes_lies_apart_from_the_settings(tmp_path: Path) 
     run, combine, _ = commands(tmp_path, ["cases"])
     assert run[:4] == [sys.executable, "-m", "coverage", "run"]
     assert combine[-1] == f"{tmp_path}/counted"  # coverage takes coverage.ini for data
-    told = settings(tmp_path)
-    assert f"data_file = {tmp_path}/counted/" in told
-    assert "    subprocess\n" in told
+    text = settings(tmp_path)
+    assert f"data_file = {tmp_path}/counted/" in text
+    assert "    subprocess\n" in text
 
 
 def test_without_a_folder_it_says_how_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,16 +156,16 @@ def test_a_child_process_and_a_worker_are_measured_too(
 ) -> None:
     (tmp_path / "test_probe.py").write_text(PROBE)
     assert main([str(tmp_path / "out"), str(tmp_path / "test_probe.py")]) == 0
-    said = capfd.readouterr()
-    assert "% of the lines ran" in said.out
-    assert "CoverageWarning" not in said.err
+    output = capfd.readouterr()
+    assert "% of the lines ran" in output.out
+    assert "CoverageWarning" not in output.err
     seen = json.loads((tmp_path / "out" / "coverage.json").read_text())["files"]
-    (padding,) = (one for name, one in seen.items() if name.endswith("catalogue/workload.py"))
+    (padding,) = (item for name, item in seen.items() if name.endswith("catalogue/workload.py"))
     assert padding["executed_lines"], "the child counted nothing"
-    (check,) = (one for name, one in seen.items() if name.endswith("cli/doctor.py"))
+    (check,) = (item for name, item in seen.items() if name.endswith("cli/doctor.py"))
     assert check["functions"]["leave"]["executed_lines"], "the worker's count was lost"
     assert not any(name.endswith("tools/count_workers.py") for name in seen), "a worker counts the plugin"
-    (package,) = (one for name, one in seen.items() if name.endswith("deepstack_harness/__init__.py"))
+    (package,) = (item for name, item in seen.items() if name.endswith("deepstack_harness/__init__.py"))
     assert not package["functions"][""]["missing_lines"], "it was imported before lines were counted"
     lines = (tmp_path / "out" / "untested.txt").read_text().splitlines()
     assert any(line.startswith("runs/nights.py: ") for line in lines)

@@ -150,11 +150,11 @@ def write_to_own_folder() -> str:
 
 
 def start_thread() -> list[int]:
-    found: list[int] = []
-    thread = threading.Thread(target=found.append, args=[1])
+    actual: list[int] = []
+    thread = threading.Thread(target=actual.append, args=[1])
     thread.start()
     thread.join()
-    return found
+    return actual
 
 
 def multiply() -> float:

@@ -364,7 +364,7 @@ def tell_and_hang(witness: str) -> None:
 def start_daemon(witness: str, then: str = "") -> None:
     """Start a daemon by the book: two forks and a session of its own; it ignores what can be ignored."""
     _join(witness)
-    told, tell = os.pipe()
+    output, tell = os.pipe()
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -375,7 +375,7 @@ def start_daemon(witness: str, then: str = "") -> None:
             hang()
         os._exit(0)
     os.wait()
-    os.read(told, 2)
+    os.read(output, 2)
     if then:
         ENDS[then]()
 

@@ -3,9 +3,13 @@
 import os
 import select
 import signal
+import stat
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 _TIMEOUT_S = 120
 
@@ -78,3 +82,19 @@ class Witness:
         self._closed = chunk == b""
         self._read += chunk or b""
         return not self._closed
+
+
+def reachable_folder() -> "tempfile.TemporaryDirectory[str]":
+    """Make a folder where every user may enter all folders above it; skip the case where there is none.
+
+    pytest's own folder is closed to other users, and so may be a checkout in which TMPDIR lies.
+    """
+    for top in (Path(tempfile.gettempdir()), Path("/tmp")):
+        if all(folder.stat().st_mode & stat.S_IXOTH for folder in (top, *top.parents)):
+            return tempfile.TemporaryDirectory(dir=top)
+    pytest.skip("no folder for temporary files is open to other users")
+
+
+def count_three_gpus() -> int:
+    """Count as a torch that sees three GPUs."""
+    return 3

@@ -60,11 +60,11 @@ def test_a_module_of_somebody_else_is_imported_by_its_worker(monkeypatch: pytest
 
 def test_a_variable_of_the_harness_differs_from_fork_to_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     name, servers = "DEEPSTACK_HARNESS_SEEN", set()
-    for given in ("1", "2", None):
-        monkeypatch.delenv(name, raising=False) if given is None else monkeypatch.setenv(name, given)
+    for batch in ("1", "2", None):
+        monkeypatch.delenv(name, raising=False) if batch is None else monkeypatch.setenv(name, batch)
         with Worker(preload=MODULE) as worker:
             servers.add(server_of(worker))
-            assert value(worker.call("os:getenv", {"key": name})) == given
+            assert value(worker.call("os:getenv", {"key": name})) == batch
     assert len(servers) == 1
 
 
@@ -94,10 +94,10 @@ def test_what_surrounds_a_fork_surrounds_a_program(monkeypatch: pytest.MonkeyPat
             monkeypatch.setattr(forked, "SERVED", served)
             with Worker(preload=MODULE, environment={"TMPDIR": "/a"}) as worker:
                 assert (server_of(worker) == os.getpid()) == (served == "nothing")
-                found = value(worker.call(f"{MODULE}:surroundings", {"names": [*os.environ, "TMPDIR"]}))
-                assert isinstance(found, dict)
-                assert found.pop("pid") == found.pop("group")
-                seen.append({**found, "open": len(found["open"])})
+                actual = value(worker.call(f"{MODULE}:surroundings", {"names": [*os.environ, "TMPDIR"]}))
+                assert isinstance(actual, dict)
+                assert actual.pop("pid") == actual.pop("group")
+                seen.append({**actual, "open": len(actual["open"])})
     assert seen[0] == seen[1]
     assert seen[0]["folder"] == str(tmp_path)
     assert seen[0]["environment"]["TMPDIR"] == "/a"
@@ -220,9 +220,9 @@ def test_a_server_ends_with_its_parent(witness: Witness, how: str) -> None:
         server, fork = map(int, parent.stdout.readline().split())
         if how != "ended":
             parent.kill()
-        _, said = parent.communicate()
+        _, printed = parent.communicate()
     try:
-        assert (parent.returncode, said) == (0 if how == "ended" else -signal.SIGKILL, "")
+        assert (parent.returncode, printed) == (0 if how == "ended" else -signal.SIGKILL, "")
         assert witness.is_closed()
         assert has_ended(server)
     finally:

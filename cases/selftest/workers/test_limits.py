@@ -89,15 +89,15 @@ def test_every_limit_of_foreign_code_can_be_raised() -> None:
         assert limits.advice("call_s") or limits.advice("step_s")
 
 
-@pytest.mark.parametrize("told", ["", "{", "[]", '"x"', "7"])
+@pytest.mark.parametrize("sentence", ["", "{", "[]", '"x"', "7"])
 def test_an_environment_that_code_under_test_has_changed_gives_no_advice(
-    told: str, monkeypatch: pytest.MonkeyPatch
+    sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = OSError(errno.EMFILE, "Too many open files")
     ((name, text),) = Limits(open_files=40, raised_by={"open_files": "FILES"}).as_environment().items()
     monkeypatch.setenv(name, text)
     assert advice_about(error) == "the limit of open files is 40 files, FILES raises it"
-    monkeypatch.setenv(name, told)
+    monkeypatch.setenv(name, sentence)
     assert advice_about(error) == ""
 
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from cases.selftest.reachable import reachable_folder
-from cases.selftest.workers.processes import Witness
+from cases.selftest.workers.processes import Witness, reachable_folder
 from deepstack_harness.errors import MachineError
 from deepstack_harness.workers import profiles, sandbox
 from deepstack_harness.workers.limits import Limits
@@ -79,7 +78,7 @@ def workers() -> Iterator[dict[str | None, Worker]]:
     """A worker for each profile, and one without; attempts that are refused leave them as they are."""
     with ExitStack() as stack:
         made = {
-            one.name: stack.enter_context(Worker(sandbox=one)) for one in (CONTRACT, COMPILE, RANKS, CUDA)
+            each.name: stack.enter_context(Worker(sandbox=each)) for each in (CONTRACT, COMPILE, RANKS, CUDA)
         }
         plain: dict[str | None, Worker] = {None: stack.enter_context(Worker())}
         plain.update(made)
@@ -215,12 +214,12 @@ def test_one_warning_says_which_parts_are_missing(
 ) -> None:
     monkeypatch.setattr(profiles, "_WARNED", [])
     for _ in range(2):
-        found = profiles.parts_in_force({"in_force": ["a"], "missing": ["no writes outside: not here"]})
-        assert not found.is_whole
-    (said,) = caplog.records
-    assert said.levelno == logging.WARNING
-    assert "no writes outside: not here" in said.getMessage()
-    assert "--no-sandbox" in said.getMessage()
+        in_force = profiles.parts_in_force({"in_force": ["a"], "missing": ["no writes outside: not here"]})
+        assert not in_force.is_whole
+    (records,) = caplog.records
+    assert records.levelno == logging.WARNING
+    assert "no writes outside: not here" in records.getMessage()
+    assert "--no-sandbox" in records.getMessage()
 
 
 def test_parts_that_a_system_lacks_are_named_and_the_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,13 +113,13 @@ def parent(witness: Witness, name: str, before: str = "", after: str = "") -> "s
 
 
 @pytest.mark.usefixtures("reset_signals")
-@pytest.mark.parametrize("told", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_worker_and_its_daemon_end_with_their_parent(witness: Witness, told: signal.Signals) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_worker_and_its_daemon_end_with_their_parent(witness: Witness, ending: signal.Signals) -> None:
     with parent(witness, "start_daemon", after=f'worker.call("{MODULE}:hang")') as running:
         daemon = int(witness.line())
-        running.send_signal(told)
+        running.send_signal(ending)
         running.communicate()
-    assert running.returncode == -told
+    assert running.returncode == -ending
     assert witness.is_closed()
     assert has_ended(daemon)
 
@@ -162,8 +162,8 @@ def children_of(pid: int) -> list[str]:
 
 def test_a_parent_that_forgets_its_worker_ends_it(witness: Witness) -> None:
     with parent(witness, "start_daemon") as running:
-        _, said = running.communicate()
-    assert (running.returncode, said) == (0, "")
+        _, printed = running.communicate()
+    assert (running.returncode, printed) == (0, "")
     assert witness.is_closed()
 
 
@@ -171,8 +171,8 @@ def test_a_fork_of_the_parent_does_not_end_the_worker(witness: Witness) -> None:
     fork = "worker.start()\npid = os.fork()\nif pid == 0:\n    sys.exit(0)\nos.waitpid(pid, 0)\n"
     after = "print(worker.call('operator:add', {}).sentence, file=sys.stderr)"
     with parent(witness, "start_daemon", before=fork, after=after) as running:
-        _, said = running.communicate()
-    assert said.startswith("TypeError: ")
+        _, printed = running.communicate()
+    assert printed.startswith("TypeError: ")
 
 
 @pytest.mark.parametrize(
@@ -238,18 +238,18 @@ def test_it_has_a_folder_and_an_environment_of_its_own(
 ) -> None:
     monkeypatch.setenv("GONE", "there")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    found = shell(
+    finished = shell(
         "pwd; echo $GIVEN-$GONE-$OMP_NUM_THREADS", folder=tmp_path, environment={"GIVEN": "a", "GONE": None}
     )
-    assert found.output == f"{tmp_path}\na--3\n"
+    assert finished.output == f"{tmp_path}\na--3\n"
 
 
 def test_a_log_has_all_of_the_output_and_the_result_its_end(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    found = shell("seq 100000", log=log)
+    finished = shell("seq 100000", log=log)
     assert log.read_text().split() == [str(number) for number in range(1, 100001)]
-    assert found.output.endswith("99999\n100000\n")
-    assert len(found.output) == 6000
+    assert finished.output.endswith("99999\n100000\n")
+    assert len(finished.output) == 6000
 
 
 def test_what_a_reader_closed_ends_a_command_as_usual() -> None:

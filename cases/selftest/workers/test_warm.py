@@ -1,5 +1,7 @@
-"""A warm worker is started when it is needed, replaced after a death, and called with typed values."""
+"""Warm workers: started when needed, replaced after a death, and called with typed values."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +11,7 @@ import pytest
 
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, RaisedInWorker, SentGarbage, Signalled, Stopped
-from deepstack_harness.workers.remote import Remote
+from deepstack_harness.workers.remote import Remote, converted
 from deepstack_harness.workers.warm import WarmWorker
 from deepstack_harness.workers.worker import MessagePipes
 
@@ -107,3 +109,41 @@ def test_torch_has_one_thread_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> No
     for preload in ("deepstack_harness.play.work", None):
         with WarmWorker(preload=preload) as warm:
             assert warm.call(Remote("torch:get_num_threads", int)) == Answered(1)
+
+
+# Sixty record types that no thread has seen, each met by four threads at once.
+AT_ONCE = """
+import gc, sys, threading
+from dataclasses import make_dataclass
+from deepstack_harness.workers.remote import converted
+
+sys.setswitchinterval(1e-6)
+value = {f"x{i}": {f"a{j}": 1 for j in range(10)} for i in range(10)}
+results = []
+for _ in range(60):
+    parts = [make_dataclass(f"Part{i}", [(f"a{j}", int) for j in range(10)]) for i in range(10)]
+    kind = make_dataclass("Whole", [(f"x{i}", part) for i, part in enumerate(parts)])
+    together = threading.Barrier(4)
+
+    def convert():
+        together.wait()
+        results.append(converted(value, kind).x9.a9)
+        gc.collect()
+
+    threads = [threading.Thread(target=convert) for _ in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+print(sum(results))
+"""
+
+
+def test_threads_that_meet_a_record_type_at_once_convert_it() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", AT_ONCE], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (0, "240\n"), ran.stderr
+
+
+def test_a_value_of_another_type_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError, match="Expected `int`, got `str`"):
+        converted("eleven", int)

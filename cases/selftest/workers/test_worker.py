@@ -54,9 +54,9 @@ def answer(worker: Worker, name: str, **arguments: object) -> Any:  # noqa: ANN4
 @pytest.fixture(scope="module")
 def warm() -> Iterator[Worker]:
     """One worker for all calls that leave it as it is."""
-    with Worker(preload=MODULE) as found:
-        yield found
-        assert found.ended is None
+    with Worker(preload=MODULE) as actual:
+        yield actual
+        assert actual.ended is None
 
 
 # Answers
@@ -109,8 +109,8 @@ def test_a_child_loads_no_package_before_a_request_names_it(tmp_path: Path) -> N
 def interpreters() -> list[str]:
     """Other interpreters of this machine; of this one the base, which does not have our packages."""
     base = str(Path(sys.base_prefix) / "bin" / "python3")
-    found = [shutil.which(f"python3.{minor}") for minor in (11, 12, 13, 14)]
-    return [base, *(path for path in found if path and not path.startswith(sys.prefix))]
+    actual = [shutil.which(f"python3.{minor}") for minor in (11, 12, 13, 14)]
+    return [base, *(path for path in actual if path and not path.startswith(sys.prefix))]
 
 
 @pytest.mark.parametrize("interpreter", interpreters())
@@ -134,16 +134,16 @@ def test_it_runs_in_an_environment_without_the_harness(tmp_path: Path, interpret
 def test_what_surrounds_a_worker_is_its_own(tmp_path: Path) -> None:
     environment = {"GIVEN": "here", "HOME": None}
     with Worker(folder=tmp_path, environment=environment) as child:
-        found = answer(child, "surroundings", names=["GIVEN", "HOME", "OMP_NUM_THREADS", "PATH"])
-        assert child.pid == found["pid"] == found["group"] != os.getpgid(0)
-    assert found["folder"] == str(tmp_path)
-    assert found["environment"] == {
+        answer_of_child = answer(child, "surroundings", names=["GIVEN", "HOME", "OMP_NUM_THREADS", "PATH"])
+        assert child.pid == answer_of_child["pid"] == answer_of_child["group"] != os.getpgid(0)
+    assert answer_of_child["folder"] == str(tmp_path)
+    assert answer_of_child["environment"] == {
         "GIVEN": "here", "HOME": None, "OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"],
     }  # fmt: skip
-    assert found["stdin"] == ""
-    assert found["arguments"] == []
-    assert found["inherited by programs"] == [0, 1, 2]
-    assert len(found["open"]) <= 6  # 0, 1, 2, two pipes, and the listing itself
+    assert answer_of_child["stdin"] == ""
+    assert answer_of_child["arguments"] == []
+    assert answer_of_child["inherited by programs"] == [0, 1, 2]
+    assert len(answer_of_child["open"]) <= 6  # 0, 1, 2, two pipes, and the listing itself
 
 
 def test_our_path_is_searched_and_its_empty_entry_is_our_folder(
@@ -167,21 +167,21 @@ def raised(worker: Worker, name: str, **arguments: object) -> RaisedInWorker:
 
 
 def test_an_exception_is_an_answer(warm: Worker) -> None:
-    found = raised(warm, "refuse", why="because")
-    assert (found.type, found.module, found.message) == ("ValueError", "builtins", "because")
-    assert found.sentence == "ValueError: because"
-    assert found.exit_code is None
-    (place,) = found.where
+    error = raised(warm, "refuse", why="because")
+    assert (error.type, error.module, error.message) == ("ValueError", "builtins", "because")
+    assert error.sentence == "ValueError: because"
+    assert error.exit_code is None
+    (place,) = error.where
     path, _, line = place.rpartition(":")
     assert Path(path).read_text().splitlines()[int(line) - 1].strip() == "raise ValueError(why)"
-    assert str(found.as_error) == f"ValueError: because ({place})"
-    assert type(found.as_error) is HarnessError
+    assert str(error.as_error) == f"ValueError: because ({place})"
+    assert type(error.as_error) is HarnessError
 
 
 def test_an_error_of_ours_is_raised_again_as_itself(warm: Worker) -> None:
-    found = raised(warm, "refuse_as_we_do", known=True)
-    assert (found.exit_code, found.sentence) == (ExitCode.USAGE, "unknown name 'x'")
-    assert (type(found.as_error), str(found.as_error)) == (UsageError, "unknown name 'x'")
+    error = raised(warm, "refuse_as_we_do", known=True)
+    assert (error.exit_code, error.sentence) == (ExitCode.USAGE, "unknown name 'x'")
+    assert (type(error.as_error), str(error.as_error)) == (UsageError, "unknown name 'x'")
     other = raised(warm, "refuse_as_we_do", known=False)
     assert (other.type, type(other.as_error), str(other.as_error)) == (
         "NotFetched",
@@ -365,7 +365,7 @@ def test_facts_without_end_are_ended_by_the_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "actual"),
     [
         ("nonsense\n", "nonsense"),
         ("[1]\n", "[1]"),
@@ -378,10 +378,10 @@ def test_facts_without_end_are_ended_by_the_time() -> None:
         ("[" * 100_000 + "\n", "[[["),
     ],
 )
-def test_what_is_no_message_ends_the_worker(text: str, found: str) -> None:
+def test_what_is_no_message_ends_the_worker(text: str, actual: str) -> None:
     end = once("write_to_every_stream", text=text)
     assert isinstance(end, SentGarbage)
-    assert found in end.sentence
+    assert actual in end.sentence
 
 
 def test_a_closed_answer_pipe_is_no_endless_wait(monkeypatch: pytest.MonkeyPatch) -> None:

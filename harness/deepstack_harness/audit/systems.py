@@ -17,7 +17,7 @@ from deepstack_harness.audit.class_verdicts import ClassVerdicts, beside_known
 from deepstack_harness.audit.cut_systems import RANGES_CLASS, helper_file, range_file
 from deepstack_harness.audit.source_worker import SourceWorker, unjudged
 from deepstack_harness.catalogue.incidents import Incident, catalogue
-from deepstack_harness.catalogue.known import known_of
+from deepstack_harness.catalogue.known import known_rules_of
 from deepstack_harness.catalogue.registry import SYSTEMS, SYSTEMS_OF_SOURCES
 from deepstack_harness.compile.kernels import Measurement, Subject, measure
 from deepstack_harness.contract.arm import ArmSpec
@@ -157,7 +157,7 @@ def _judge_system(incident: Incident, worker: SourceWorker) -> Iterator[JudgedSu
 
 
 def _beside_known(source: Source, subjects: Iterable[JudgedSubject]) -> list[JudgedSubject]:
-    known = partial(known_of, source.package, source.version)
+    known = partial(known_rules_of, source.package, source.version)
     return [
         replace(subject, rows=tuple(beside_known(subject.rows, known(subject.subject))))
         for subject in subjects

@@ -37,6 +37,7 @@ import msgspec
 
 from deepstack_harness.catalogue.workload import Request
 from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.text import first_line_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,10 +118,10 @@ def _read_parquet(path: Path) -> "pa.Table":
 
     try:
         with parquet.ParquetFile(path) as file:
-            known = file.schema_arrow.names
-            return file.read(columns=[name for name in GeometryRow.__struct_fields__ if name in known])
+            columns = file.schema_arrow.names
+            return file.read(columns=[name for name in GeometryRow.__struct_fields__ if name in columns])
     except (OSError, pa.ArrowException) as error:
-        raise UsageError(f"'{path}' is not a Parquet file that can be read: {_first_line(error)}") from None
+        raise UsageError(f"'{path}' is not a Parquet file that can be read: {first_line_of(error)}") from None
 
 
 def _ask_hub(name: str) -> None:
@@ -147,12 +148,12 @@ def _fetch_from_hub(name: str, split: str) -> "pa.Table":
     except OSError as error:
         raise _unreachable(name, error) from None
     except (ValueError, datasets.exceptions.DatasetsError) as error:
-        raise UsageError(f"split '{split}' of '{name}' cannot be read: {_first_line(error)}") from None
+        raise UsageError(f"split '{split}' of '{name}' cannot be read: {first_line_of(error)}") from None
 
 
 def _unreachable(name: str, error: Exception) -> MachineError:
     return MachineError(
-        f"data set '{name}' cannot be fetched ({_first_line(error)}): give a local Parquet file, "
+        f"data set '{name}' cannot be fetched ({first_line_of(error)}): give a local Parquet file, "
         "or nothing for the workload that comes with the harness"
     )
 
@@ -197,10 +198,6 @@ def _stored_size(content: bytes) -> tuple[int, int]:
             raise ValueError(
                 f"{len(content)} bytes that are no image with sides of 1 pixel or more"
             ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 ROWS = 600
@@ -282,8 +279,8 @@ def _schema() -> "pa.Schema":
 
 def _drawn_row(draw: random.Random) -> DrawnRow:
     height, width = _drawn_size(draw)
-    problem = _filled(_PROBLEMS, draw)
-    choices = tuple(_filled(_ANSWERS, draw) for _ in range(4))
+    problem = _fill_template(_PROBLEMS, draw)
+    choices = tuple(_fill_template(_ANSWERS, draw) for _ in range(4))
     return DrawnRow(height, width, f"<image>{problem}", choices, truth=int(draw.random() * 4))
 
 
@@ -313,7 +310,7 @@ def _log_normal(draw: random.Random, median: float, spread: float) -> float:
     return median * math.exp(spread * NormalDist().inv_cdf(share))
 
 
-def _filled(templates: Sequence[str], draw: random.Random) -> str:
+def _fill_template(templates: Sequence[str], draw: random.Random) -> str:
     numbers = {name: 2 + int(draw.random() * 120) for name in "ab"}
     corner = int(draw.random() * 20)
     corners = {name: chr(ord("A") + corner + place) for place, name in enumerate("ABCD")}

@@ -267,8 +267,8 @@ def find(text: str) -> Incident:
     for clash in clashes():
         if clash.startswith(f"incident '{wanted}' "):
             raise UsageError(clash)
-    known = [incident for file in incident_files() for incident in file.incidents]
-    matches = [incident for incident in known if wanted in _names_of(incident)]
+    incidents = [incident for file in incident_files() for incident in file.incidents]
+    matches = [incident for incident in incidents if wanted in _names_of(incident)]
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -282,8 +282,8 @@ def find(text: str) -> Incident:
     if report := next((each for each in UPSTREAM.entries if each.reason and each.reference == wanted), None):
         raise UsageError(f"'{text}' is no incident: {report.reason}")
     unread = "".join(f"; {file.broken}" for file in incident_files() if file.broken)
-    listed = shorten_list([f"{incident.id} ({incident.name})" for incident in known])
-    names = sorted({name for incident in known for name in _names_of(incident)})
+    listed = shorten_list([f"{incident.id} ({incident.name})" for incident in incidents])
+    names = sorted({name for incident in incidents for name in _names_of(incident)})
     raise unknown_name("incident", wanted, names, f"{listed}, and all their references{unread}")
 
 

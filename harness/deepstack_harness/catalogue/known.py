@@ -78,7 +78,7 @@ KNOWN_FAILURES = DataFile(
 )
 
 
-def known_of(
+def known_rules_of(
     package: str, version: Version | None, model_class: str, entries: Iterable[KnownFailure] | None = None
 ) -> KnownRules:
     """Return rule -> reference of the known failures of one class; none for an unknown version."""

@@ -61,7 +61,7 @@ class EngineRecording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     orders: tuple[RecordedOrder, ...]
     schema_version: int = SCHEMA_VERSION
 
-    def speaks_of(self, hashes: Mapping[str, str]) -> bool:
+    def applies_to(self, hashes: Mapping[str, str]) -> bool:
         """Tell whether a source with these functions has the same orders: all that decide are equal."""
         return bool(self.deciding) and all(
             hashes.get(name) == digest for name, digest in self.deciding.items()
@@ -132,18 +132,24 @@ def orders_of(package: str, hashes: Mapping[str, str] = MappingProxyType({})) ->
     """Return the orders of an engine by its package; none for an engine whose runner nobody has read.
 
     `hashes` has the SHA-256 of functions of the source that is asked about, by their names.  A recording
-    speaks of that source where all functions that decide it are equal (`EngineRecording.speaks_of`); its
+    speaks of that source where all functions that decide it are equal (`EngineRecording.applies_to`); its
     orders come first, in place of those that were read and that it covers.
     """
     read = _ORDERS.get(package, Orders())
-    recorded = [order for each in recordings(package) if each.speaks_of(hashes) for order in each.orders]
+    recorded = [order for each in recordings(package) if each.applies_to(hashes) for order in each.orders]
     return Orders(
-        (*(_seen_order(order) for order in recorded if not order.replayed), *_left(read.live, recorded)),
-        (*(_seen_order(order) for order in recorded if order.replayed), *_left(read.replayed, recorded)),
+        (
+            *(_seen_order(order) for order in recorded if not order.replayed),
+            *_not_recorded(read.live, recorded),
+        ),
+        (
+            *(_seen_order(order) for order in recorded if order.replayed),
+            *_not_recorded(read.replayed, recorded),
+        ),
     )
 
 
-def _left(orders: Iterable[Order], recorded: Sequence[RecordedOrder]) -> list[Order]:
+def _not_recorded(orders: Iterable[Order], recorded: Sequence[RecordedOrder]) -> list[Order]:
     """Return the orders that were read, without those that recordings cover."""
     return [order for order in orders if not (recorded and order.covered)]
 
@@ -156,13 +162,9 @@ def _seen_order(order: RecordedOrder) -> Order:
     first = None if default else settings[0]
     return Order(
         Trace.parse(order.trace), order.how, first, releases=_SINCE.get(first or "", ""),
-        others=_also(settings[1:]),
+        others=tuple(OrderSetting(text, _SINCE.get(text, "")) for text in settings[1:]),
         evidence=Evidence.EMULATED if order.replayed else Evidence.ENGINE,
     )  # fmt: skip
-
-
-def _also(settings: Sequence[str]) -> tuple[OrderSetting, ...]:
-    return tuple(OrderSetting(text, _SINCE.get(text, "")) for text in settings)
 
 
 def _order(
@@ -405,7 +407,9 @@ def reach_of(orders: Iterable[Order], version: Version | None) -> str:
     taken = [order for order in orders if order.taken and _in_release(order, version)]
     if any(order.setting is None for order in taken):
         return DEFAULT
-    settings = _fewest(dict.fromkeys(text for order in taken for text in _settings(order, version)))
+    settings = _without_supersets(
+        dict.fromkeys(text for order in taken for text in _settings(order, version))
+    )
     return f"{FLAG}{' or '.join(settings)}" if settings else LATENT
 
 
@@ -416,21 +420,21 @@ def evidence_of(orders: Iterable[Order], version: Version | None) -> Evidence:
 
 
 def _settings(order: Order, version: Version | None) -> list[str]:
-    others = [setting.text for setting in order.others if _in(setting.releases, version)]
+    others = [setting.text for setting in order.others if _is_in_range(setting.releases, version)]
     return [*([order.setting] if order.setting else []), *others]
 
 
-def _fewest(settings: Iterable[str]) -> list[str]:
+def _without_supersets(settings: Iterable[str]) -> list[str]:
     """Leave out a setting that needs all flags of another one, and more."""
     flags = {text: frozenset(text.split(AND)) for text in settings}
     return [text for text, own in flags.items() if not any(other < own for other in flags.values())]
 
 
 def _in_release(order: Order, version: Version | None) -> bool:
-    return _in(order.releases, version)
+    return _is_in_range(order.releases, version)
 
 
-def _in(releases: str, version: Version | None) -> bool:
+def _is_in_range(releases: str, version: Version | None) -> bool:
     return not releases or version is None or covers(releases, version)
 
 

@@ -107,8 +107,8 @@ def graph_budget(trace: Trace, arm: ArmSpec) -> int:
 
 def plan_incident(incident: Incident, where: Where) -> list[PlannedCase]:
     """Plan the runs of an incident over its revisions, controls added, cheap backends first."""
-    known = plan_runs(incident.runs_of(where.family), incident.revisions, where, incident.id)
-    return sorted([*_controls(incident, where), *known], key=_cost)
+    cases = plan_runs(incident.runs_of(where.family), incident.revisions, where, incident.id)
+    return sorted([*_controls(incident, where), *cases], key=_cost)
 
 
 def plan_runs(

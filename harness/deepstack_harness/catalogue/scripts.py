@@ -49,7 +49,7 @@ def inlined(made_by: type) -> str:
     Names of torch and of the standard library are imported; `import torch` itself is left to the
     program.  Exceptions of the harness become plain ones.
     """
-    collected = _Collected()
+    collected = _Definitions()
     collected.add(made_by.__module__, made_by.__name__)
     imports = [
         f"from {module} import {', '.join(sorted(names))}"
@@ -58,7 +58,7 @@ def inlined(made_by: type) -> str:
     return "\n\n\n".join(["\n".join(imports), *collected.definitions])
 
 
-class _Collected:
+class _Definitions:
     """Definitions in an order in which each stands after those that it uses, and imports."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class _Collected:
         if isinstance(node, ast.ImportFrom):
             self._add_imported(str(node.module), name)
         elif node is not None and not isinstance(node, ast.Import):
-            bare = _Bare().visit(deepcopy(node))
+            bare = _DocstringRemover().visit(deepcopy(node))
             for used in ast.walk(bare):
                 if isinstance(used, ast.Name):
                     self.add(module, used.id)
@@ -107,7 +107,7 @@ def _top_level(module: str) -> dict[str, ast.stmt]:
     return bound
 
 
-class _Bare(ast.NodeTransformer):
+class _DocstringRemover(ast.NodeTransformer):
     """Transformer that removes docstrings, `@override`, and class attributes that only the harness reads."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -188,14 +188,14 @@ def _render(kind: str, incident: Incident, family: str) -> str:
 def _template(incident: Incident, kind: str) -> jinja2.Template:
     """Return the incident's own script or test, or the common one that includes the incident's body."""
     made = environment()
-    known = set(made.list_templates())
+    templates = set(made.list_templates())
     own, body = f"{incident.id}/{kind}.py.jinja", f"{incident.id}/body.py.jinja"
-    if not {own, body} & known:
+    if not {own, body} & templates:
         raise UsageError(
             f"no script can be written for incident {incident.id} ({incident.name}): "
             f"deepstack_harness/catalogue/templates has no folder '{incident.id}'"
         )
-    return made.get_template(own if own in known else f"{kind}.py.jinja")
+    return made.get_template(own if own in templates else f"{kind}.py.jinja")
 
 
 def _trace_variables(incident: Incident, script: Script, family: str) -> dict[str, object]:

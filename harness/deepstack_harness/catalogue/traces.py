@@ -220,7 +220,7 @@ class _History:
         while len(self.steps) < _STEPS:
             self.draw.choice((*kinds, self._grow) if self.draw.random() < 0.3 else kinds)()
         header = (self.draw.choice(_LEVELS), self.draw.choice(("", "", f"dtype {self.draw.choice(DTYPES)}")))
-        return self._written(" ".join(filter(None, header)))
+        return self._trace_text(" ".join(filter(None, header)))
 
     def captured(self) -> str:
         """Return a history of replays with live steps between them; all sizes are captured first."""
@@ -228,9 +228,9 @@ class _History:
         kinds = (self._replay, self._replay, self._replay, self._read, self._engine, self._clear)
         while len(self.steps) < _STEPS:
             self.draw.choice((*kinds, self._grow) if self.draw.random() < 0.05 else kinds)()
-        return self._written(self.draw.choice(("", "mode inference")))
+        return self._trace_text(self.draw.choice(("", "mode inference")))
 
-    def _written(self, header: str) -> str:
+    def _trace_text(self, header: str) -> str:
         return f"{f'cap {self.made} {header}'.strip()}: {'; '.join(self.steps)}"
 
     def _count(self, most: int) -> int:

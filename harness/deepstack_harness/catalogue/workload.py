@@ -234,12 +234,12 @@ def _schedule_step(running: list[_Running], budget: int) -> ScheduledStep:
 
 
 def _with_distinct_ids(requests: Iterable[Request]) -> list[Request]:
-    known: dict[str, Request] = {}
+    by_id: dict[str, Request] = {}
     for request in requests:
-        if request.id in known:
+        if request.id in by_id:
             raise UsageError(f"two requests have the id '{request.id}': rows could not be told apart")
-        known[request.id] = request
-    return list(known.values())
+        by_id[request.id] = request
+    return list(by_id.values())
 
 
 def mix_text(requests: Iterable[Request], every: int = TEXT_EVERY) -> list[Request]:

@@ -1,6 +1,7 @@
 """Options that several commands share: numbers within bounds, removed options, and the source."""
 
-from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, _ArgumentGroup
+from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace, _ArgumentGroup
+from collections.abc import Mapping
 from typing import NoReturn
 
 from typing_extensions import override
@@ -49,6 +50,20 @@ def add_removed(parser: ArgumentParser, option: str, replacement: str) -> None:
     parser.add_argument(
         option, action=_RemovedOption, nargs="?", default=SUPPRESS, help=SUPPRESS, metavar=replacement
     )
+
+
+def add_device_and_dtype(parser: ArgumentParser) -> None:
+    """Add `--device` and `--dtype`, which `check_device` and `check_dtype` of `contract.case` judge."""
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
+    parser.add_argument(
+        "--dtype", default="float32", metavar="D", help="float32 (default), bfloat16, float16 or float64"
+    )
+
+
+def options_in_use(args: Namespace, defaults: Mapping[str, object]) -> str:
+    """Return those options, "--trace, --full", whose value is not the one in `defaults`; "" for none."""
+    names = [name for name, default in defaults.items() if getattr(args, name) != default]
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
 SOURCE_HELP = (

@@ -48,17 +48,20 @@ def with_base(sources: Sequence[str], base: str | None) -> tuple[list[str], str 
     Raises `UsageError` for what is no source, for a base that no source could have as either, and for one
     that some sources have as the one and some as the other.
     """
-    found, compared = list(sources), base
+    resolved, compared = list(sources), base
     if base is not None and names_source(base):
         package, plugins = _package(base), {text: bare for text in sources if (bare := _changed_by(text))}
         if package in plugins.values():
             _refuse_both(sources, list(plugins), base)
-            found, compared = [f"{text}{OVER}{base}" if text in plugins else text for text in sources], None
+            resolved, compared = (
+                [f"{text}{OVER}{base}" if text in plugins else text for text in sources],
+                None,
+            )
         else:
             _refuse_other(base, package, {_package(text) for text in sources})
-    for text in found:
+    for text in resolved:
         open_source(text)  # misspelt ones cost no import of torch
-    return found, compared
+    return resolved, compared
 
 
 def _changed_by(text: str) -> str | None:
@@ -103,14 +106,14 @@ def sarif_text(audited: Sequence[AuditedSource], base: Collection[FindingKey] | 
     ]
     broken = [(row, reference) for row, reference in rows if row.verdict in BROKEN]
     used = [rule for rule in Rule if any(row.rule is rule for row, _ in broken)]
-    carriers = [(one, carrier) for one in audited for carrier in one.account.unjudged]
+    carriers = [(source, carrier) for source in audited for carrier in source.account.unjudged]
     rules = [*map(_rule, used), *([_NOT_JUDGED] if carriers else [])]
     run = {
         "tool": {"driver": {"name": "deepstack-harness", "version": __version__, "rules": rules}},
         "columnKind": "unicodeCodePoints",
         "results": [
             *(_result(row, reference, used, base) for row, reference in broken),
-            *(_unjudged_result(one, carrier, len(used), base) for one, carrier in carriers),
+            *(_unjudged_result(source, carrier, len(used), base) for source, carrier in carriers),
         ],
         "invocations": [{
             "executionSuccessful": not any(row.verdict is Verdict.ERROR for row, _ in rows),
@@ -131,7 +134,7 @@ _NOT_JUDGED: Mapping[str, Any] = {
 
 
 def _unjudged_result(
-    one: AuditedSource, carrier: UnjudgedCarrier, index: int, base: Collection[FindingKey] | None
+    source: AuditedSource, carrier: UnjudgedCarrier, index: int, base: Collection[FindingKey] | None
 ) -> dict[str, Any]:
     """Return the result of a carrier that was not judged: an error, or a note where it is known."""
     key = f"{carrier.name}|{carrier.member}|{_NOT_JUDGED['id']}"
@@ -142,7 +145,7 @@ def _unjudged_result(
         "message": {"text": f"{carrier.name} was not judged: {carrier.why}"},
         "locations": [_location(carrier.where, carrier.name)],
         "partialFingerprints": {"deepstackHarness/v1": hashlib.sha256(key.encode()).hexdigest()[:16]},
-        "properties": {"source": one.label, **({"known": carrier.reason} if carrier.reason else {})},
+        "properties": {"source": source.label, **({"known": carrier.reason} if carrier.reason else {})},
     }
     if base is not None:
         result["baselineState"] = "new"

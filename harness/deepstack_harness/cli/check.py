@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.plans import Where, check_traces, plan_check
+from deepstack_harness.cli.arguments import add_device_and_dtype
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.case import Regime, check_device, check_dtype, user_buffer
 from deepstack_harness.contract.protocols import WHERE, quoted
@@ -32,10 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="MODULE:CLASS",
         help="a class made with (capacity, hidden, levels, *, dtype, device)",
     )
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
-    parser.add_argument(
-        "--dtype", default="float32", metavar="D", help="float32 (default), bfloat16, float16 or float64"
-    )
+    add_device_and_dtype(parser)
     parser.add_argument(
         "--regime",
         default="live",
@@ -143,12 +141,12 @@ def show_regimes(output: Output, regimes: RegimeVerdicts) -> None:
 
 def show_advice(output: Output, regimes: RegimeVerdicts, cases: Iterable[JudgedCase]) -> None:
     """Print what became of counts that are no Python int; no rule is about them, and no row has them."""
-    known = {rule for verdicts in regimes.of.values() for rule in verdicts.broken}
+    broken = {rule for verdicts in regimes.of.values() for rule in verdicts.broken}
     details = [
         f"  {judgement.detail}"
-        for judged in cases
-        for judgement in judged.judgements
-        if judgement.verdict is Verdict.FAIL and judgement.rule not in known
+        for result in cases
+        for judgement in result.judgements
+        if judgement.verdict is Verdict.FAIL and judgement.rule not in broken
     ]
     if details:
         output.line()

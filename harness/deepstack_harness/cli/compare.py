@@ -42,7 +42,9 @@ def run(args: Namespace, output: Output) -> ExitCode:
     _show(output, changes)
     _show_seconds(output, old, new)
     red = [change for change in changes if change.kind in RED]
-    output.verdict(_summary(changes), good=not red)
+    counts = Counter(change.kind for change in changes)
+    summary = ", ".join(f"{number} {kind}" for kind, number in counts.items()) or "nothing changed"
+    output.verdict(summary, good=not red)
     return ExitCode.BROKEN if red else ExitCode.HOLDS
 
 
@@ -81,8 +83,3 @@ def _show_seconds(output: Output, old: StoredRun, new: StoredRun) -> None:
     for where, earlier, later in both[:_SLOWEST]:
         if later > earlier:
             output.line(f"  {later:.2f} s, before {earlier:.2f} s: {where}", "dim")
-
-
-def _summary(changes: Sequence[Change]) -> str:
-    counts = Counter(change.kind for change in changes)
-    return ", ".join(f"{number} {kind}" for kind, number in counts.items()) or "nothing changed"

@@ -64,12 +64,12 @@ def sandbox_found() -> tuple[bool, str]:
         return False, f"turned off: {WITHOUT_SANDBOX}"
     with tempfile.TemporaryDirectory() as outside, WarmWorker(sandbox=CONTRACT) as worker:
         left = worker.call(_ATTEMPTS, {"outside": outside})
-        found = worker.in_force
+        enforced = worker.in_force
     if not isinstance(left, Answered):
         return False, left.sentence
-    parts = ", ".join(found.in_force) or "none"
-    if found.missing or left.value:
-        lacking = "; ".join([*found.missing, *(f"it could {attempt}" for attempt in left.value)])
+    parts = ", ".join(enforced.in_force) or "none"
+    if enforced.missing or left.value:
+        lacking = "; ".join([*enforced.missing, *(f"it could {attempt}" for attempt in left.value)])
         return False, f"{parts}; missing: {lacking}"
     return True, parts
 
@@ -129,10 +129,10 @@ def torch_version() -> MachineCheck:
         return MachineCheck("torch", here=False, found=problem, needed=True)
     import torch
 
-    found = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    known = f"read in {_dotted(OLDEST_TORCH)} .. {_dotted(NEWEST_TORCH)}"
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    supported = f"read in {_dotted(OLDEST_TORCH)} .. {_dotted(NEWEST_TORCH)}"
     return MachineCheck(
-        "torch", OLDEST_TORCH <= found <= NEWEST_TORCH, f"{torch.__version__}, {known}", needed=True
+        "torch", OLDEST_TORCH <= version <= NEWEST_TORCH, f"{torch.__version__}, {supported}", needed=True
     )
 
 
@@ -194,11 +194,11 @@ def package_index() -> MachineCheck:
     from deepstack_harness.sources.index import known_releases
 
     try:
-        found = known_releases(VLLM.package)
+        releases = known_releases(VLLM.package)
     except HarnessError as error:
         return MachineCheck("package index", here=False, found=str(error))
     return MachineCheck(
-        "package index", here=True, found=f"{len(found)} releases of vLLM, newest {found[-1]}"
+        "package index", here=True, found=f"{len(releases)} releases of vLLM, newest {releases[-1]}"
     )
 
 
@@ -218,8 +218,8 @@ def cache_folder() -> MachineCheck:
 
 def sandbox() -> MachineCheck:
     """Check that code under test is kept from files, network and processes."""
-    whole, found = sandbox_found()
-    return MachineCheck("sandbox", here=whole, found=found)
+    whole, parts = sandbox_found()
+    return MachineCheck("sandbox", here=whole, found=parts)
 
 
 def inductor() -> MachineCheck:

@@ -196,7 +196,11 @@ class EngineTable:
         good = True
         for label, model_class in sorted({(row.revision, row.model_class or "") for row in rows}):
             of_class = [row for row in rows if row.model_class == model_class]
-            wrong = [row for row in of_class if _is_wrong(row, regime)]
+            wrong = [
+                row
+                for row in of_class
+                if row.verdict in {*BROKEN, Verdict.ERROR} and regime in ("both", row.regime)
+            ]
             self._output.verdict(f"{label}, {model_class}: {_kept_and_broken(of_class)}", good=not wrong)
             good = good and not wrong
         self._output.line(f"{len(self._results)} results in {seconds:.0f} s")
@@ -215,11 +219,6 @@ def _kept_and_broken(rows: Iterable[Row]) -> str:
             verdict = f"breaks {names_of(broken)}" if broken else f"keeps {names_of(kept)}"
             parts.append(f"{name}: {verdict}" + (f", not judged {names_of(unjudged)}" if unjudged else ""))
     return "; ".join(parts)
-
-
-def _is_wrong(row: Row, regime: str) -> bool:
-    wrong = row.verdict in BROKEN or row.verdict is Verdict.ERROR
-    return wrong and regime in ("both", row.regime)
 
 
 def _worst(result: EngineResult) -> Row | None:

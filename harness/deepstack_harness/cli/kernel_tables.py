@@ -49,19 +49,20 @@ def show_measurement(output: Output, measured: Measurement) -> None:
 def show_comparison(output: Output, measured: Sequence[Measurement]) -> None:
     """Print totals with their ratios, then the kernels that differ."""
     _print_measured_head(output, measured[0])
-    one, other = (measurement.calls[-1] for measurement in measured)
+    first, second = (measurement.calls[-1] for measurement in measured)
     names = [measurement.subject.revision for measurement in measured]
     width = max(14, *map(len, names))
     columns = [Column(28), Column(width, right=True), Column(width, right=True), Column(8, right=True)]
     output.row(columns, ["", *names, "ratio"], "dim")
     output.row(
-        columns, ["size of the largest", *(call.largest.symbolic_points or "" for call in (one, other)), ""]
+        columns,
+        ["size of the largest", *(call.largest.symbolic_points or "" for call in (first, second)), ""],
     )
     for title, total in _TOTALS:
-        left, right = total(one), total(other)
+        left, right = total(first), total(second)
         output.row(columns, [title, f"{left:,}", f"{right:,}", _ratio(left, right)])
     output.line()
-    _differences(output, paired(one, other))
+    _differences(output, paired(first, second))
     _print_seconds(output, measured)
 
 
@@ -109,8 +110,8 @@ def _bound(call: GraphCall) -> str:
 
 
 def _kernels(output: Output, call: GraphCall) -> None:
-    right = [Column(width, right=True) for width in (12, 12, 7, 13, 7)]
-    columns = [Column(5, right=True), Column(9), *right, Column(0)]
+    numbers = [Column(width, right=True) for width in (12, 12, 7, 13, 7)]
+    columns = [Column(5, right=True), Column(9), *numbers, Column(0)]
     output.row(columns, ["times", "kind", "points", "size", "rows", "bytes", "excess", "kernel"], "dim")
     for kernel, times in _counted(call.kernels):
         output.row(
@@ -152,29 +153,29 @@ def _candidates(output: Output, kernel: Kernel) -> None:
 
 def _differences(output: Output, pairs: Sequence[Pair]) -> None:
     """Print kernels that differ in size, equal pairs once; left and right as in the totals."""
-    shown = [(_shown(pair.one), _shown(pair.other)) for pair in pairs]
-    differing = [(one, other) for one, other in shown if one.figures != other.figures]
+    shown = [(_kernel_cells(pair.one), _kernel_cells(pair.other)) for pair in pairs]
+    differing = [(left, right) for left, right in shown if left.figures != right.figures]
     output.line(f"{len(pairs) - len(differing)} kernels are equal, {len(differing)} differ")
     if not differing:
         return
-    right = [Column(width, right=True) for width in (12, 12, 7, 7, 13, 13, 8)]
-    columns = [Column(5, right=True), *right, Column(0)]
+    numbers = [Column(width, right=True) for width in (12, 12, 7, 7, 13, 13, 8)]
+    columns = [Column(5, right=True), *numbers, Column(0)]
     output.row(columns, ["times", "points", "", "rows", "", "bytes", "", "ratio", "kernel"], "dim")
-    for (one, other), times in Counter(differing).items():
-        figures = chain.from_iterable(zip(one.figures, other.figures, strict=True))
+    for (left, right), times in Counter(differing).items():
+        figures = chain.from_iterable(zip(left.figures, right.figures, strict=True))
         output.row(
             columns,
             [
                 str(times),
                 *figures,
-                _ratio(one.bytes, other.bytes) if one.bytes else "",
-                one.name or other.name,
+                _ratio(left.bytes, right.bytes) if left.bytes else "",
+                left.name or right.name,
             ],
         )
     output.line()
 
 
-class _Shown(NamedTuple):
+class _KernelCells(NamedTuple):
     """One side of a pair as it is shown; empty where there is no such kernel."""
 
     figures: tuple[str, str, str] = ("-", "-", "-")
@@ -182,11 +183,11 @@ class _Shown(NamedTuple):
     name: str = ""
 
 
-def _shown(kernel: Kernel | None) -> _Shown:
+def _kernel_cells(kernel: Kernel | None) -> _KernelCells:
     if kernel is None:
-        return _Shown()
+        return _KernelCells()
     points, _, rows, moved, _ = _figures(kernel)
-    return _Shown((points, rows, moved), kernel.bytes, _short(kernel.kernel))
+    return _KernelCells((points, rows, moved), kernel.bytes, _short(kernel.kernel))
 
 
 def _style(kernel: Kernel) -> str:
@@ -197,8 +198,8 @@ def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 2]}.."
 
 
-def _ratio(one: int, other: int) -> str:
-    return f"{one / other:.1f}x" if other else ""
+def _ratio(left: int, right: int) -> str:
+    return f"{left / right:.1f}x" if right else ""
 
 
 def _print_seconds(output: Output, measured: Sequence[Measurement]) -> None:
@@ -221,8 +222,8 @@ _NOT_INTERPRETED = (
 def show_executed(output: Output, step: ExecutedStep) -> None:
     """Print every launch, equal ones once with their number, and what touched a payload."""
     _print_executed_head(output, step)
-    right = [Column(width, right=True) for width in (7, 9, 13, 13, 7)]
-    columns = [Column(5, right=True), *right, Column(0)]
+    numbers = [Column(width, right=True) for width in (7, 9, 13, 13, 7)]
+    columns = [Column(5, right=True), *numbers, Column(0)]
     heads = ["times", "rows", "payload", "bytes", "static bytes", "ratio", "kernel"]
     output.row(columns, heads, "dim")
     for (cells, style), times in Counter(map(_cells, step.launches)).items():
@@ -239,13 +240,13 @@ def show_executed(output: Output, step: ExecutedStep) -> None:
 def show_executed_beside(output: Output, steps: Sequence[ExecutedStep]) -> None:
     """Print the launches of two revisions in order, rows and bytes of both."""
     _print_executed_head(output, steps[0])
-    one, other = steps
-    right = [Column(width, right=True) for width in (7, 7, 9, 9, 13, 13)]
-    columns = [Column(5, right=True), *right, Column(0)]
-    names = f"{one.measured.subject.revision}, then {other.measured.subject.revision}"
+    first, second = steps
+    numbers = [Column(width, right=True) for width in (7, 7, 9, 9, 13, 13)]
+    columns = [Column(5, right=True), *numbers, Column(0)]
+    names = f"{first.measured.subject.revision}, then {second.measured.subject.revision}"
     output.row(columns, ["times", "rows", "", "payload", "", "bytes", "", f"kernel ({names})"], "dim")
-    pairs = zip_longest(one.launches, other.launches)
-    for cells, times in Counter(_cells_of_both(left, right_one) for left, right_one in pairs).items():
+    pairs = zip_longest(first.launches, second.launches)
+    for cells, times in Counter(_cells_of_both(left, right) for left, right in pairs).items():
         output.row(columns, [str(times), *cells], "" if cells[0] == cells[1] else "red")
     output.line()
     for step in steps:
@@ -279,26 +280,23 @@ def _cells(launch: ExecutedLaunch) -> tuple[tuple[str, ...], str]:
     ), "red" if wild else ""
 
 
-def _cells_of_both(one: ExecutedLaunch | None, other: ExecutedLaunch | None) -> tuple[str, ...]:
-    both = (one, other)
+def _cells_of_both(left: ExecutedLaunch | None, right: ExecutedLaunch | None) -> tuple[str, ...]:
+    both = (left, right)
     rows = ["-" if launch is None else f"{launch.rows:,}" for launch in both]
     payload = [
         "" if launch is None or not launch.payload_rows else f"{launch.payload_rows:,}" for launch in both
     ]
     moved = ["-" if launch is None else f"{launch.bytes:,}" for launch in both]
-    named = one or other
+    named = left or right
     return (*rows, *payload, *moved, _short(named.kernel) if named else "")
 
 
 def _access_line(access: KernelAccess) -> str:
-    does = [f"{verb} {rows_in_words(rows)}" for verb, rows in _uses(access) if rows]
+    uses = (("read", access.read), ("wrote", access.written), ("OUTSIDE:", access.wild))
+    does = [f"{verb} {rows_in_words(rows)}" for verb, rows in uses if rows]
     return f"launch {access.launch}, {_short(access.kernel)}: {access.tensor} {access.shape} " + "; ".join(
         does
     )
-
-
-def _uses(access: KernelAccess) -> Iterable[tuple[str, tuple[tuple[int, int], ...]]]:
-    return (("read", access.read), ("wrote", access.written), ("OUTSIDE:", access.wild))
 
 
 def _print_totals(output: Output, step: ExecutedStep) -> None:

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from deepstack_harness.cli.arguments import add_removed
+from deepstack_harness.cli.arguments import add_removed, options_in_use
 from deepstack_harness.cli.output import Output
 from deepstack_harness.compile.kernels import CPU, TARGETS, Subject
 from deepstack_harness.errors import ExitCode, UsageError
@@ -161,11 +161,8 @@ def _cost(args: Namespace, output: Output) -> ExitCode:
     from deepstack_harness.compile.kernel_rows import cost_rows
     from deepstack_harness.compile.kernels import measure_costs
 
-    given = [
-        f"--{name.replace('_', '-')}" for name, usual in args.of_sizes.items() if getattr(args, name) != usual
-    ]
-    if given:
-        raise UsageError(f"--cost brings its own decoder and sizes: leave {', '.join(given)} out")
+    if options := options_in_use(args, args.of_sizes):
+        raise UsageError(f"--cost brings its own decoder and sizes: leave {options} out")
     with output.progress("timing decode steps"):
         costs = measure_costs()
     for row in cost_rows(costs):

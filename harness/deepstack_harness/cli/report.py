@@ -84,7 +84,7 @@ def _write_files(args: Namespace, output: Output, run_data: RunData) -> None:
         show_run(output, run_data)
 
 
-MOST_KNOWN = 20
+MOST_EXPECTED = 20
 """Expected failures that are listed; the unexpected ones always are."""
 
 
@@ -96,12 +96,14 @@ def show_run(output: Output, run: RunData) -> None:
         _show_matrix(output, releases)
     _legend(output, summary)
     findings = case_findings(run)
-    known = [finding for finding in findings if not finding.unexpected]
+    expected = [finding for finding in findings if not finding.unexpected]
     unexpected = [finding for finding in findings if finding.unexpected]
-    for finding in unexpected + known[:MOST_KNOWN]:
+    for finding in unexpected + expected[:MOST_EXPECTED]:
         _show_finding(output, finding)
-    if len(known) > MOST_KNOWN:
-        output.line(f"and {len(known) - MOST_KNOWN} more cases broken as expected; --html FILE shows them")
+    if len(expected) > MOST_EXPECTED:
+        output.line(
+            f"and {len(expected) - MOST_EXPECTED} more cases broken as expected; --html FILE shows them"
+        )
     for note in run.notes:
         output.line(f"note: {note}", "yellow")
     output.line(f"{summary.progress}: {summary.expected}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.incidents import DEEPSTACK, Incident, decisive, decisive_of_source, find
 from deepstack_harness.catalogue.plans import Where, narrow, plan_incident, plan_source, plan_workload
-from deepstack_harness.cli.arguments import add_source
+from deepstack_harness.cli.arguments import add_device_and_dtype, add_source
 from deepstack_harness.cli.output import Output
 from deepstack_harness.cli.repro_engine import reproduce_in_engine, reproduce_system, write_files
 from deepstack_harness.cli.repro_releases import (
@@ -60,7 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="play this trace instead, such as 'cap 16: profile 16; set 9; forward 16'",
     )
     parser.add_argument("--arm", metavar="A", help="use only this arm, see 'list arms'")
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
+    add_device_and_dtype(parser)
     parser.add_argument(
         "--workload",
         nargs="?",
@@ -81,9 +81,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="only write a test for the engine's own suite, which imports the engine and nothing of ours",
     )
     parser.add_argument("--family", metavar="F", help="use only this model family, see 'list families'")
-    parser.add_argument(
-        "--dtype", default="float32", metavar="D", help="float32 (default), bfloat16, float16 or float64"
-    )
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
@@ -150,7 +147,7 @@ def _print_full_command(incident: Incident, places: Sequence[Where], output: Out
 def _refuse_combinations(incident: Incident, args: Namespace) -> None:
     """Raise `UsageError` for options that exclude each other, so that none is ignored silently."""
     if (args.script or args.pytest or args.upstream_test) and (
-        args.full or any(given is not None for given in (args.source, args.trace, args.arm, args.workload))
+        args.full or any(value is not None for value in (args.source, args.trace, args.arm, args.workload))
     ):
         raise UsageError(
             "--script, --pytest and --upstream-test show the catalogue's own trace: "
@@ -213,18 +210,18 @@ def _families_of_sources(incident: Incident, families: Sequence[str], source: So
     engine = engine_of(source)
     if engine.split is not None:
         raise UsageError(f"{source.label} has no buffer: 'audit --source SOURCE' judges its splitter")
-    known = [family for family in families if family.partition(":")[0] in engine.by_methods]
-    if not known and not engine.by_forward:
+    driven = [family for family in families if family.partition(":")[0] in engine.by_methods]
+    if not driven and not engine.by_forward:
         raise UsageError(
             f"incident {incident.id} is about {', '.join(families)}, and {source.label} has a class of "
             f"{', '.join(engine.by_methods)} alone: 'audit --source SOURCE' judges it by every rule"
         )
-    if not known:
+    if not driven:
         raise UsageError(
             f"incident {incident.id} is about {', '.join(families)}, whose class has no get, set "
             "and clear to call alone: 'audit --source SOURCE' calls its embed_input_ids and forward"
         )
-    return known
+    return driven
 
 
 def _play_revisions(title: IncidentTitle, where: Where, options: ReproOptions) -> bool:
@@ -235,7 +232,7 @@ def _play_revisions(title: IncidentTitle, where: Where, options: ReproOptions) -
     plan = narrow(every, options.trace, options.arm) if options.chooses_cases else decisive(incident, every)
     table = ReproTable(title, plan, where.family)
     cases = _play(play_case, plan, table, table.so_far)
-    wrong = [judged for judged in cases if not _is_as_expected(incident, judged)]
+    wrong = [result for result in cases if not _is_as_expected(incident, result)]
     if wrong:
         table.unexpected(wrong)
     else:
@@ -243,12 +240,12 @@ def _play_revisions(title: IncidentTitle, where: Where, options: ReproOptions) -
     return not wrong
 
 
-def _is_as_expected(incident: Incident, judged: JudgedCase) -> bool:
+def _is_as_expected(incident: Incident, result: JudgedCase) -> bool:
     """Say whether a case is as the catalogue has it, or, on a user's own trace, as its revision promises."""
-    if judged.planned.must_break is not None:
-        return judged.as_expected
-    faulty = judged.case.subject in incident.faulty
-    return not judged.unjudged and faulty == bool(judged.broken & set(incident.rules))
+    if result.planned.must_break is not None:
+        return result.as_expected
+    faulty = result.case.subject in incident.faulty
+    return not result.unjudged and faulty == bool(result.broken & set(incident.rules))
 
 
 def _play_source(title: IncidentTitle, where: Where, options: ReproOptions, text: str) -> bool:
@@ -263,10 +260,10 @@ def _play_source(title: IncidentTitle, where: Where, options: ReproOptions, text
         table = ReproTable(title, plan, where.family)
         name = f"{worker.source.label}, {worker.model_class}"
         cases = _play(worker.observe, plan, table, partial(table.source_so_far, name))
-        broken = [judged for judged in cases if judged.broken & set(incident.rules)]
-        faulty = [judged for judged in broken if judged.case.buffer == worker.buffer]
+        broken = [result for result in cases if result.broken & set(incident.rules)]
+        faulty = [result for result in broken if result.case.buffer == worker.buffer]
         place = _place_of_fault(worker, faulty)
-    unjudged = [judged for judged in cases if judged.unjudged]
+    unjudged = [result for result in cases if result.unjudged]
     table.source_verdict(name, place, faulty, unjudged)
     return not faulty and not unjudged
 
@@ -278,12 +275,12 @@ def _place_of_fault(worker: FamilyWorker, faulty: list[JudgedCase]) -> str:
 
 
 def _place_of_first_fault(worker: FamilyWorker, faulty: list[JudgedCase]) -> str:
-    for judged in faulty:
-        for step, facts in zip(judged.case.trace, judged.observation.steps, strict=True):
+    for result in faulty:
+        for step, facts in zip(result.case.trace, result.observation.steps, strict=True):
             if facts.raised and facts.raised.call != "decoder":
                 return facts.raised.where or worker.filename
             if facts.answer is not None and facts.answer.structure == "none":
-                return worker.where_returned(judged.case, judged.observation, step.tokens)
+                return worker.where_returned(result.case, result.observation, step.tokens)
     return worker.filename
 
 
@@ -309,12 +306,12 @@ def _play(
             clock.end()
             return observation
 
-        for judged, after in zip_longest(judge_cases(plan, play_and_say), plan[1:]):
-            table.add(judged)
-            cases.append(judged)
-            if after is None or table.block_of(after) != table.block_of(judged.planned):
+        for result, after in zip_longest(judge_cases(plan, play_and_say), plan[1:]):
+            table.add(result)
+            cases.append(result)
+            if after is None or table.block_of(after) != table.block_of(result.planned):
                 table.end_block()
-            if after and after.case.arm.backend is Backend.INDUCTOR is not judged.case.arm.backend:
+            if after and after.case.arm.backend is Backend.INDUCTOR is not result.case.arm.backend:
                 so_far(cases, clock.seconds_left())
     return cases
 

@@ -8,11 +8,13 @@ the programs that `--script`, `--pytest` and `--upstream-test` write for an upst
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.incidents import EngineRun, Incident
+from deepstack_harness.cli.arguments import options_in_use
 from deepstack_harness.cli.output import Output, write_text
 from deepstack_harness.cli.repro_table import show_incident
 from deepstack_harness.contract.rules import Rule, names_of
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from deepstack_harness.sources.source import Source
 
 
-_OPTIONS_OF_OURS = ("full", "trace", "arm", "workload", "script", "pytest", "upstream_test")
+_OPTIONS_OF_OURS: Mapping[str, object] = MappingProxyType(
+    {"full": False, **dict.fromkeys(("trace", "arm", "workload", "script", "pytest", "upstream_test"))}
+)
 """Options about our decoders, or about programs of ours."""
 
 
@@ -46,23 +50,18 @@ def reproduce_in_engine(
         say(f"looking for classes in {source.label}")
         classes = {audited.model_class: audited for audited in worker.classes()}
         driven = [_driven_class(name, classes, source) for name in models]
-        judged = [(audited, judge_replayed(audited, run.traces, worker)) for audited in driven]
+        results = [(audited, judge_replayed(audited, run.traces, worker)) for audited in driven]
         why = worker.failed_control()
     if why is not None:
         raise UsageError(f"{source.label} cannot be judged: {why}")
     show_incident(output, incident)
-    free = [_print_verdict(audited, cases, run, incident, source, output) for audited, cases in judged]
+    free = [_print_verdict(audited, cases, run, incident, source, output) for audited, cases in results]
     return all(free)
 
 
 def _engine_run(incident: Incident, source: Source, args: Namespace) -> EngineRun:
-    given = [
-        f"--{name.replace('_', '-')}" for name in _OPTIONS_OF_OURS if getattr(args, name) not in (None, False)
-    ]
-    if given:
-        raise UsageError(
-            f"{source.label} runs its own writer, text model and graphs: leave {', '.join(given)} out"
-        )
+    if options := options_in_use(args, _OPTIONS_OF_OURS):
+        raise UsageError(f"{source.label} runs its own writer, text model and graphs: leave {options} out")
     run = next((run for run in incident.engine if run.package == source.package), None)
     if run is None:
         raise UsageError(
@@ -74,10 +73,10 @@ def _engine_run(incident: Incident, source: Source, args: Namespace) -> EngineRu
 
 def _text_models(source: Source, families: Iterable[str]) -> list[str]:
     """Return the text models of the families, each once."""
-    known = engine_of(source).by_argument
-    names = [known[name] for family in families if (name := family.partition(":")[0]) in known]
+    by_family = engine_of(source).by_argument
+    names = [by_family[name] for family in families if (name := family.partition(":")[0]) in by_family]
     if not names:
-        raise UsageError(f"{source.label} has a text model of {', '.join(known)} alone")
+        raise UsageError(f"{source.label} has a text model of {', '.join(by_family)} alone")
     return list(dict.fromkeys(names))
 
 
@@ -106,17 +105,17 @@ def _print_verdict(
     output.line(f"{source.label}, {audited.model_class}, under the graphs of its own runner", "bold")
     broken: set[Rule] = set()
     rows: list[Row] = []
-    for judged in cases:
-        rules = judged.broken & set(run.rules)
-        wrong = [row for row in judged.rows() if row.rule in rules]
+    for result in cases:
+        rules = result.broken & set(run.rules)
+        wrong = [row for row in result.rows() if row.rule in rules]
         rows += wrong
         details = "; ".join(row.detail for row in wrong)
-        output.line(f"'{judged.case.trace}': {details or 'every row that was set is there'}")
-        for row in judged.rows():
+        output.line(f"'{result.case.trace}': {details or 'every row that was set is there'}")
+        for row in result.rows():
             where = audited.replayed_at if row.rule in rules else None
             output.record(replace(row, incident=incident.id, where=where))
         broken |= rules
-    unjudged = [judged for judged in cases if judged.unjudged & set(run.rules)]
+    unjudged = [result for result in cases if result.unjudged & set(run.rules)]
     name = f"{source.label}, {audited.model_class}"
     _print_place(audited, output, broken=bool(broken))
     if broken:
@@ -177,11 +176,10 @@ def reproduce_system(incident: Incident, args: Namespace, output: Output) -> Exi
 
 
 def _refuse_options(incident: Incident, args: Namespace) -> None:
-    given = [f"--{name}" for name, usual in _TRACE_OPTIONS.items() if getattr(args, name) != usual]
-    if given:
+    if options := options_in_use(args, _TRACE_OPTIONS):
         raise UsageError(
             f"incident {incident.id} plays no trace over a decoder (system {incident.system}): "
-            f"leave {', '.join(given)} out"
+            f"leave {options} out"
         )
     if args.source and (args.script or args.pytest or args.upstream_test):
         raise UsageError("--script, --pytest and --upstream-test show a variant of ours: leave --source out")
@@ -196,11 +194,11 @@ def _judge_variants(incident: Incident, output: Output) -> bool:
     torch.set_num_threads(1)
     table = SystemTable(output, incident, max(map(len, incident.revisions)))
     variants = []
-    for judged in system_of(incident).ours(incident):
-        table.add(judged)
-        variants.append(judged)
+    for variant in system_of(incident).ours(incident):
+        table.add(variant)
+        variants.append(variant)
     table.close(variants)
-    return all(judged.as_expected for judged in variants)
+    return all(variant.as_expected for variant in variants)
 
 
 def _judge_source(incident: Incident, text: str, output: Output) -> bool:
@@ -215,8 +213,8 @@ def _judge_source(incident: Incident, text: str, output: Output) -> bool:
         )
     with SourceWorker(text) as worker:
         parts = list(system_of(incident).theirs(incident, worker))
-    table = SystemTable(output, incident, max(len(judged.subject) for judged in parts))
-    for judged in parts:
-        table.add(judged)
+    table = SystemTable(output, incident, max(len(part.subject) for part in parts))
+    for part in parts:
+        table.add(part)
     table.close_source(worker.source.label, engine_of(worker.source).package.module, parts)
-    return not any(judged.broken or judged.unjudged for judged in parts)
+    return not any(part.broken or part.unjudged for part in parts)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
+from deepstack_harness.cli.arguments import options_in_use
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.engines.known import named_package
@@ -45,8 +46,8 @@ def refuse_release_mixtures(args: Namespace) -> None:
             raise UsageError("--since and --until choose releases of a package: give --package, such as vllm")
         return
     others = ("source", "trace", "arm", "workload", "script", "pytest", "upstream_test", "family")
-    if given := [f"--{name.replace('_', '-')}" for name in others if getattr(args, name) is not None]:
-        raise UsageError(f"--package looks at every class of its releases: leave {', '.join(given)} out")
+    if options := options_in_use(args, dict.fromkeys(others)):
+        raise UsageError(f"--package looks at every class of its releases: leave {options} out")
 
 
 def is_compiled_fault(incident: Incident) -> bool:
@@ -101,23 +102,23 @@ def find_faults(text: str, say: Callable[[str], None]) -> SourceFaults:
 def judge_classes(incident: Incident, text: str, output: Output) -> bool:
     """Print and record every class of a source that has an incident; return True where none has."""
     with output.progress("looking for classes") as say:
-        found = find_faults(text, say)
+        faults = find_faults(text, say)
     output.line()
-    output.line(f"every class of {found.label} that hands a payload to a compiled text model:", "bold")
-    for row in found.judged:
+    output.line(f"every class of {faults.label} that hands a payload to a compiled text model:", "bold")
+    for row in faults.judged:
         output.record(row)
-        mark = "HAS it " if row in found.faulty else "free of it"
+        mark = "HAS it " if row in faults.faulty else "free of it"
         place = f", {row.where}" if row.where else ""
         output.line(f"  {mark:10}  {row.model_class}: {row.detail}{place}")
-    for name, why in found.unjudged:
+    for name, why in faults.unjudged:
         output.line(f"  not judged  {name}: {why}")
-    names = ", ".join(str(row.model_class) for row in found.faulty)
+    names = ", ".join(str(row.model_class) for row in faults.faulty)
     if names:
-        output.verdict(f"{found.label}: HAS incident {incident.id} in {names}", good=False)
+        output.verdict(f"{faults.label}: HAS incident {incident.id} in {names}", good=False)
     else:
-        checked = plural(len(found.judged), "class")
-        output.verdict(f"{found.label}: {checked} free of incident {incident.id}", good=bool(found.judged))
-    return not found.faulty
+        checked = plural(len(faults.judged), "class")
+        output.verdict(f"{faults.label}: {checked} free of incident {incident.id}", good=bool(faults.judged))
+    return not faults.faulty
 
 
 def search_releases(incident: Incident, args: Namespace, output: Output) -> ExitCode:
@@ -146,27 +147,27 @@ def search_releases(incident: Incident, args: Namespace, output: Output) -> Exit
         begun = time.perf_counter()
         try:
             with output.progress(f"{package.name} {version}") as say:
-                found: SourceFaults | None = find_faults(f"{package.name}=={version}", say)
+                faults: SourceFaults | None = find_faults(f"{package.name}=={version}", say)
         except (UsageError, MachineError) as error:
             output.line(f"  {version!s:10} not looked at: {error}", "yellow")
             seen.append((version, None))
             continue
-        assert found is not None
-        seen.append((version, found))
-        for row in found.judged:
+        assert faults is not None
+        seen.append((version, faults))
+        for row in faults.judged:
             output.record(row)
-        nothing = "none" if found.judged else "unknown: no class could be judged"
-        names = ", ".join(str(row.model_class) for row in found.faulty) or nothing
+        nothing = "none" if faults.judged else "unknown: no class could be judged"
+        names = ", ".join(str(row.model_class) for row in faults.faulty) or nothing
         took = time.perf_counter() - begun
-        counts = f"{len(found.judged)} judged, {len(found.unjudged)} not, {took:.0f} s"
+        counts = f"{len(faults.judged)} judged, {len(faults.unjudged)} not, {took:.0f} s"
         output.line(f"  {version!s:10} {names}  ({counts})")
     for name, ranges in ranges_of_classes(seen).items():
         output.line(f"{name}: {', '.join(ranges)}")
-    faulty = any(found is not None and found.faulty for _, found in seen)
-    missing = [str(version) for version, found in seen if found is None or not found.judged]
+    faulty = any(faults is not None and faults.faulty for _, faults in seen)
+    missing = [str(version) for version, faults in seen if faults is None or not faults.judged]
     what = f"incident {incident.id} in {package.title} {chosen[0]} to {chosen[-1]}"
-    said = "found" if faulty else "not found"
-    output.verdict(f"{what}: {said}", good=not faulty)
+    answer = "found" if faulty else "not found"
+    output.verdict(f"{what}: {answer}", good=not faulty)
     if missing and not faulty:
         raise MachineError(f"nothing was judged in {', '.join(missing)}")
     return ExitCode.BROKEN if faulty else ExitCode.HOLDS
@@ -196,12 +197,12 @@ def _version(option: str, text: str | None) -> Version | None:
 
 def ranges_of_classes(seen: Sequence[tuple[Version, SourceFaults | None]]) -> dict[str, list[str]]:
     """Return the ranges of releases in which each class has a fault, by its name."""
-    faulty = [row for _, found in seen if found is not None for row in found.faulty]
+    faulty = [row for _, faults in seen if faults is not None for row in faults.faulty]
     having: dict[str, list[str]] = {str(row.model_class): [] for row in faulty}
     for name, ranges in having.items():
         run: list[Version] = []
-        for version, found in (*seen, (Version("0"), None)):
-            if found is not None and any(row.model_class == name for row in found.faulty):
+        for version, faults in (*seen, (Version("0"), None)):
+            if faults is not None and any(row.model_class == name for row in faults.faulty):
                 run.append(version)
             elif run:
                 ranges.append(f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}")

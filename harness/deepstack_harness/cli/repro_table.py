@@ -22,16 +22,18 @@ from deepstack_harness.contract.verdicts import Effect, Verdict
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
-    from deepstack_harness.contract.observation import Distances
     from deepstack_harness.contract.oracles.judge import JudgedCase
 
 
-def access_lines(judged: JudgedCase) -> Iterator[str]:
+def access_lines(result: JudgedCase) -> Iterator[str]:
     """Yield a line for each step of an interpreted case whose output a payload moves."""
-    for facts in judged.observation.steps:
+    for facts in result.observation.steps:
         if facts.accesses is not None and facts.distances is not None and facts.distances.effect > 0:
-            rows, distances = _touched_rows(facts.accesses), _distances_in_words(facts.distances)
-            yield f"{judged.case.subject}, '{facts.step}': {rows}; {distances}"
+            rows, apart = _touched_rows(facts.accesses), facts.distances
+            yield (
+                f"{result.case.subject}, '{facts.step}': {rows}; {apart.eager:.1e} from eager, which is "
+                f"{apart.rounding:.1e} from fp64; effect {apart.effect:.1e}"
+            )
 
 
 def _touched_rows(facts: AccessFacts) -> str:
@@ -41,10 +43,6 @@ def _touched_rows(facts: AccessFacts) -> str:
     wild = sum(access.outside > 0 for access in facts.accesses)
     outside = f", {wild} accesses outside of their tensors" if wild else ""
     return f"{facts.launches} launches touched {rows}{outside} ({facts.share:.0%} of the bytes measured)"
-
-
-def _distances_in_words(apart: Distances) -> str:
-    return f"{apart.eager:.1e} from eager, which is {apart.rounding:.1e} from fp64; effect {apart.effect:.1e}"
 
 
 _CASE_HEADINGS = (
@@ -111,11 +109,11 @@ class ReproTable:
         """Return what a heading says: cases of one backend and one trace stand under one."""
         return planned.case.arm.backend, str(planned.case.trace)
 
-    def add(self, judged: JudgedCase) -> None:
+    def add(self, result: JudgedCase) -> None:
         """Print one row, with a heading where backend or trace change."""
-        case, seen = judged.case, judged.observation
-        if self.block_of(judged.planned) != self._block:
-            self._heading(judged)
+        case, seen = result.case, result.observation
+        if self.block_of(result.planned) != self._block:
+            self._heading(result)
         distances = case_distances(case, seen)
         graphs = seen.graphs
         cells = [
@@ -125,23 +123,23 @@ class ReproTable:
             _number(distances.no_deepstack if distances else None),
             "-" if graphs is None else str(graphs.graphs),
             "-" if graphs is None else str(graphs.recompiles),
-            _rules(judged),
+            _rules(result),
         ]
-        self.output.row(self._columns, cells, _style(judged))
-        self._undiagnosed.append(judged)
-        for row in judged.rows():
+        self.output.row(self._columns, cells, _style(result))
+        self._undiagnosed.append(result)
+        for row in result.rows():
             self.output.record(row)
 
     def end_block(self) -> None:
         """Print the cause of the first fault, once, under the rows that it explains."""
         causes: dict[str, set[str]] = {}
-        for judged in self._undiagnosed:
-            if judged.broken & set(self._incident.rules) and (
-                sentence := diagnose(judged.case, judged.observation)
+        for result in self._undiagnosed:
+            if result.broken & set(self._incident.rules) and (
+                sentence := diagnose(result.case, result.observation)
             ):
-                causes.setdefault(sentence, set()).add(judged.case.buffer.name)
-        for judged in self._undiagnosed:
-            for line in access_lines(judged):
+                causes.setdefault(sentence, set()).add(result.case.buffer.name)
+        for result in self._undiagnosed:
+            for line in access_lines(result):
                 self.output.line(line)
         self._undiagnosed.clear()
         for sentence, revisions in list(causes.items())[: 0 if self._diagnosed else 1]:
@@ -152,7 +150,9 @@ class ReproTable:
         """Print what is known before Inductor starts, which takes longer than all before it."""
         rules = _broken_by(cases) & set(self._incident.rules)
         if rules:
-            faulty = _subjects(judged for judged in cases if judged.broken & rules)
+            faulty = ", ".join(
+                dict.fromkeys(result.case.subject for result in cases if result.broken & rules)
+            )
             self._first_verdict(f"{faulty} broke {names_of(rules)}", seconds)
 
     def source_so_far(self, name: str, cases: Sequence[JudgedCase], seconds: float) -> None:
@@ -167,11 +167,11 @@ class ReproTable:
 
     def shown(self, cases: Sequence[JudgedCase]) -> None:
         """Print the closing line when everything is as the catalogue says."""
-        arms = list(dict.fromkeys(judged.case.arm.name for judged in cases if _silently_wrong(judged)))
+        arms = list(dict.fromkeys(result.case.arm.name for result in cases if _silently_wrong(result)))
         self.output.line()
         if arms:
             self.output.line(f"wrong without an error under: {', '.join(arms)}")
-        played = {judged.case.subject for judged in cases if not judged.planned.is_control}
+        played = {result.case.subject for result in cases if not result.planned.is_control}
         faulty = ", ".join(revision for revision in self._incident.faulty if revision in played)
         fixed = ", ".join(revision for revision in self._incident.fixed if revision in played)
         rules = " and ".join(self._incident.rules)
@@ -181,14 +181,14 @@ class ReproTable:
     def unexpected(self, cases: Sequence[JudgedCase]) -> None:
         """Print the closing lines when a case is not as expected: what was expected, and what was seen."""
         self.output.line()
-        for judged in cases:
-            case, unjudged = judged.case, judged.unjudged
-            seen = names_of(judged.broken) + (f", unjudged {names_of(unjudged)}" if unjudged else "")
+        for result in cases:
+            case, unjudged = result.case, result.unjudged
+            seen = names_of(result.broken) + (f", unjudged {names_of(unjudged)}" if unjudged else "")
             where = f"{case.buffer.name} under {case.arm.name} on '{case.trace}'"
-            wanted = names_of(judged.planned.must_break or ())
+            wanted = names_of(result.planned.must_break or ())
             self.output.line(f"not as expected: {where} broke {seen}, expected {wanted}")
-            for judgement in judged.judgements:
-                if judgement.rule in judged.broken | unjudged:
+            for judgement in result.judgements:
+                if judgement.rule in result.broken | unjudged:
                     self.output.line(f"  {judgement.rule} {judgement.verdict}: {judgement.detail}")
         self.output.verdict(f"not as the catalogue expects: {plural(len(cases), 'case')}", good=False)
 
@@ -208,27 +208,25 @@ class ReproTable:
                 f"{name}: HAS incident {self._incident.id}, breaks {names_of(rules)}", good=False
             )
 
-    def _heading(self, judged: JudgedCase) -> None:
-        case = judged.case
-        self._block = self.block_of(judged.planned)
+    def _heading(self, result: JudgedCase) -> None:
+        case = result.case
+        self._block = self.block_of(result.planned)
         self.output.line()
         self.output.line(f"{_BACKENDS[case.arm.backend]}, trace '{case.trace}'", "bold")
-        if judged.planned.note:
-            self.output.line(judged.planned.note)
+        if result.planned.note:
+            self.output.line(result.planned.note)
         self.output.row(self._columns, _CASE_HEADINGS, "dim")
 
 
-def _silently_wrong(judged: JudgedCase) -> bool:
+def _silently_wrong(result: JudgedCase) -> bool:
     """Say whether a decoder that returned was wrong: one that raised breaks R0 too."""
-    return any(said.rule is Rule.R0 and said.effect is Effect.OUTPUT for said in judged.judgements)
+    return any(
+        judgement.rule is Rule.R0 and judgement.effect is Effect.OUTPUT for judgement in result.judgements
+    )
 
 
 def _broken_by(cases: Iterable[JudgedCase]) -> frozenset[Rule]:
-    return frozenset[Rule]().union(*(judged.broken for judged in cases))
-
-
-def _subjects(cases: Iterable[JudgedCase]) -> str:
-    return ", ".join(dict.fromkeys(judged.case.subject for judged in cases))
+    return frozenset[Rule]().union(*(result.broken for result in cases))
 
 
 def _columns(plan: Sequence[PlannedCase]) -> list[Column]:
@@ -246,17 +244,17 @@ def _number(value: float | None) -> str:
     return "not finite" if value == NOT_FINITE else f"{value:.2g}"
 
 
-def _rules(judged: JudgedCase) -> str:
-    unjudged = f", not judged: {names_of(judged.unjudged)}" if judged.unjudged else ""
-    raised = next((facts.raised for facts in judged.observation.steps if facts.raised), None)
+def _rules(result: JudgedCase) -> str:
+    unjudged = f", not judged: {names_of(result.unjudged)}" if result.unjudged else ""
+    raised = next((facts.raised for facts in result.observation.steps if facts.raised), None)
     why = f" ({raised.call} raised {raised.type})" if raised else ""
-    return names_of(judged.broken) + why + unjudged
+    return names_of(result.broken) + why + unjudged
 
 
-def _style(judged: JudgedCase) -> str:
-    if judged.unjudged:
+def _style(result: JudgedCase) -> str:
+    if result.unjudged:
         return Verdict.ERROR.style
-    return Verdict.FAIL.style if judged.broken else ""
+    return Verdict.FAIL.style if result.broken else ""
 
 
 _FIRST_S = {

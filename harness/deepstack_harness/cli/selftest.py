@@ -84,7 +84,11 @@ class SelftestTable:
         """Print one row; what is wrong with a proof that does not hold stands under it."""
         self._proofs.append(proof)
         trial, style = proof.trial, "" if proof.holds else "red"
-        figures = [_number(proof.caught_by_check), _number(_examples(proof)), f"{proof.seconds:.1f}"]
+        figures = [
+            _number(proof.caught_by_check),
+            _number(proof.examples if proof.broken else None),
+            f"{proof.seconds:.1f}",
+        ]
         self._output.row(_COLUMNS, [trial.subject, trial.rule or "none", trial.fault, *figures], style)
         for line in wrap(_what_is_wrong(proof), _WIDTH - 4):
             self._output.line(f"    {line}", style)
@@ -117,18 +121,14 @@ class SelftestTable:
 def record_of(proof: Proof) -> dict[str, object]:
     """Return a proof as `--json` gives it, flat."""
     trial = proof.trial
+    commands = [*(["check"] if proof.broken_by_check else []), *(["fuzz"] if proof.broken else [])]
     return {
         "schema_version": 1, "buffer": trial.subject, "rule": trial.rule, "fault": trial.fault,
         "arm": trial.arm, "seed": trial.seed, "limit": trial.examples, "found": proof.broken,
-        "holds": proof.holds, "caught_by": _commands(proof), "examples": proof.examples,
+        "holds": proof.holds, "caught_by": commands, "examples": proof.examples,
         "checked": proof.checked, "check_found": proof.broken_by_check, "seconds": round(proof.seconds, 3),
         "trace": proof.trace, "detail": proof.detail,
     }  # fmt: skip
-
-
-def _commands(proof: Proof) -> list[str]:
-    """Return the commands that broke a rule."""
-    return [*(["check"] if proof.broken_by_check else []), *(["fuzz"] if proof.broken else [])]
 
 
 def _classes(mutants: Sequence[Proof]) -> Iterator[list[str]]:
@@ -136,13 +136,9 @@ def _classes(mutants: Sequence[Proof]) -> Iterator[list[str]]:
     for fault in sorted({proof.trial.fault for proof in mutants}):
         of_class = [proof for proof in mutants if proof.trial.fault == fault]
         checked = sum(bool(proof.broken_by_check) for proof in of_class)
-        found = [proof.examples for proof in of_class if proof.broken]
-        most = [f"{median(found):.0f}", str(max(found))] if found else ["-", "-"]
-        yield [fault, *map(str, (len(of_class), checked, len(found))), *most]
-
-
-def _examples(proof: Proof) -> int | None:
-    return proof.examples if proof.broken else None
+        examples = [proof.examples for proof in of_class if proof.broken]
+        most = [f"{median(examples):.0f}", str(max(examples))] if examples else ["-", "-"]
+        yield [fault, *map(str, (len(of_class), checked, len(examples))), *most]
 
 
 def _number(value: int | None) -> str:

@@ -36,8 +36,8 @@ def run(args: Namespace, output: Output) -> ExitCode:
         {
             **to_builtins(incident),
             "links": {reference: link_of(reference) for reference in incident.references},
-            "known_failures": [to_builtins(one) for one in failures],
-            "live_faults": [to_builtins(one) for one in faults],
+            "known_failures": [to_builtins(entry) for entry in failures],
+            "live_faults": [to_builtins(entry) for entry in faults],
         }
     )
     show_page(output, incident, failures, faults)
@@ -67,7 +67,14 @@ def show_page(
         "releases",
         [_release_in_words(failure) for failure in failures] or ["no released class is known to have it"],
     )
-    _list(output, "live", [_live_fault_in_words(fault) for fault in faults])
+    _list(
+        output,
+        "live",
+        [
+            f"{fault.id}, {fault.package} {fault.versions} ({fault.seen}): {fault.title}; reach {fault.reach}"
+            for fault in faults
+        ],
+    )
     _paragraph(output, "faulty", ", ".join(incident.faulty))
     _paragraph(output, "right", ", ".join(incident.fixed))
     if incident.families:
@@ -106,10 +113,6 @@ def _commands(incident: Incident) -> Iterator[str]:
 def _report_in_words(reference: str) -> str:
     link, state = link_of(reference), state_of(reference)
     return (f"{reference}: {link}" if link else reference) + (f" ({state})" if state else "")
-
-
-def _live_fault_in_words(fault: LiveFault) -> str:
-    return f"{fault.id}, {fault.package} {fault.versions} ({fault.seen}): {fault.title}; reach {fault.reach}"
 
 
 def _release_in_words(failure: KnownFailure) -> str:

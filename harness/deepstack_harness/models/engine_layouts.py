@@ -187,10 +187,10 @@ class TwoStages(nn.Module):
     def forward(self, hidden: Tensor, positions: Tensor, payload: Payload | None) -> Tensor:
         """Run both stages: hidden (n, h), positions (3, n) int64, (rows, h) per level or None -> (n, h)."""
         between = self.first(hidden, positions, payload)
-        out: Tensor = self.second(between, positions, self._later(payload))
+        out: Tensor = self.second(between, positions, self._payload_of_second_stage(payload))
         return out
 
-    def _later(self, payload: Payload | None) -> Payload | None:
+    def _payload_of_second_stage(self, payload: Payload | None) -> Payload | None:
         """Return the payload that is sent to the second stage."""
         if payload is None or not self.forwards_levels:
             return None

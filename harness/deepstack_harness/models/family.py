@@ -76,8 +76,8 @@ class TinyFamily(ABC, Generic[ConfigT]):
 
     def _merge(self, changes: dict[str, Any], name: str, text: str) -> None:
         if name not in self.variants:
-            known = ", ".join(self.variants)
-            raise UsageError(f"unknown variant '{name}' of family '{self.base}'; known are {known}")
+            names = ", ".join(self.variants)
+            raise UsageError(f"unknown variant '{name}' of family '{self.base}'; known are {names}")
         for field, value in self.variants[name].changes.items():
             if field in changes:
                 raise UsageError(

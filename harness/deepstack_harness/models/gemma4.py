@@ -24,13 +24,13 @@ from deepstack_harness.contract.rules import PayloadKind
 from deepstack_harness.errors import UsageError
 from deepstack_harness.models.family import TinyFamily
 from deepstack_harness.models.layers import (
-    ATTENTION,
+    Attention,
     DecoderConfig,
     RMSNorm,
     Rope,
+    SwiGLU,
     at_least_fp32,
     counted_positions,
-    rotate,
 )
 
 if TYPE_CHECKING:
@@ -72,12 +72,6 @@ class Gemma4Config(DecoderConfig):
         return (layer + 1) % self.pattern == 0 or layer == self.layers - 1
 
 
-def unit(x: Tensor, eps: float) -> Tensor:
-    """Scale the last dimension of (.., width) to a mean square of 1, in the dtype of `x`."""
-    wide = x.to(at_least_fp32(x.dtype))
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
-
-
 class PartialRope(Rope):
     """Rotary angles of a full layer: the lanes behind the first `turned` share do not turn."""
 
@@ -94,51 +88,27 @@ class PartialRope(Rope):
         return cos_N1D.masked_fill(still_D, 1).to(dtype), sin_N1D.masked_fill(still_D, 0).to(dtype)
 
 
-class Gemma4Attention(nn.Module):
+class Gemma4Attention(Attention):
     """Causal self-attention whose queries, keys and values are normed per head, and whose scale is 1."""
 
     def __init__(self, config: Gemma4Config) -> None:
-        super().__init__()
-        c = config
-        self.q_proj = nn.Linear(c.hidden, c.heads * c.head_dim, bias=False)
-        self.k_proj = nn.Linear(c.hidden, c.kv_heads * c.head_dim, bias=False)
-        self.v_proj = nn.Linear(c.hidden, c.kv_heads * c.head_dim, bias=False)
-        self.o_proj = nn.Linear(c.heads * c.head_dim, c.hidden, bias=False)
-        self.q_norm = RMSNorm(c.head_dim, c.eps)
-        self.k_norm = RMSNorm(c.head_dim, c.eps)
-        self.head_dim = c.head_dim
-        self.eps = c.eps
-        self.attend = ATTENTION[c.attention]
+        super().__init__(config, scale=1.0, normed=True)
+        self.eps = config.eps
 
-    def forward(self, x_NH: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> Tensor:
-        """Attend from every token to itself and those before it.
-
-        (N, H), cos and sin (N, 1, D) each -> (N, H).
-        """
-        heads = (-1, self.head_dim)
-        q_NAD = rotate(self.q_norm(self.q_proj(x_NH).unflatten(-1, heads)), cos_N1D, sin_N1D)
-        k_NKD = rotate(self.k_norm(self.k_proj(x_NH).unflatten(-1, heads)), cos_N1D, sin_N1D)
-        v_NKD = unit(self.v_proj(x_NH).unflatten(-1, heads), self.eps)
-        q_AND, k_KSD, v_KSD = (x.transpose(0, 1) for x in (q_NAD, k_NKD, v_NKD))
-        out_AND = self.attend(q_AND, k_KSD, v_KSD, 1.0)
-        out_NH: Tensor = self.o_proj(out_AND.transpose(0, 1).flatten(1))
-        return out_NH
+    @override
+    def norm_values(self, v_NKD: Tensor) -> Tensor:
+        """Scale each head of (N, K, D) to a mean square of 1, in its dtype."""
+        wide_NKD = v_NKD.to(at_least_fp32(v_NKD.dtype))
+        scale_NK1 = torch.rsqrt(wide_NKD.square().mean(-1, keepdim=True) + self.eps)
+        return (wide_NKD * scale_NK1).to(v_NKD.dtype)
 
 
-class GatedGelu(nn.Module):
-    """Gated feed-forward layer."""
+class GatedGelu(SwiGLU):
+    """Gated feed-forward layer whose gate is a GELU in its tanh form."""
 
-    def __init__(self, hidden: int, mlp: int) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(hidden, mlp, bias=False)
-        self.up_proj = nn.Linear(hidden, mlp, bias=False)
-        self.down_proj = nn.Linear(mlp, hidden, bias=False)
-
-    def forward(self, x_NH: Tensor) -> Tensor:
-        """Transform (N, H) -> (N, H)."""
-        gate = F.gelu(self.gate_proj(x_NH), approximate="tanh")
-        out_NH: Tensor = self.down_proj(gate * self.up_proj(x_NH))
-        return out_NH
+    @override
+    def gate(self, x_NM: Tensor) -> Tensor:
+        return F.gelu(x_NM, approximate="tanh")
 
 
 class Gemma4DecoderLayer(nn.Module):

@@ -1,8 +1,8 @@
 """Building blocks of the tiny decoders, flat over the tokens of one sequence.
 
 Shapes in names: N tokens (as queries), S the same tokens (as keys), H hidden, A attention heads, K key/value
-heads, G = A / K query heads per key/value head, D head dimension, L = D / 2 rotary lanes. Submodules have the
-names of Hugging Face's, so that its state dicts load.
+heads, G = A / K query heads per key/value head, D head dimension, L = D / 2 rotary lanes, M width of the
+feed-forward layer. Submodules have the names of Hugging Face's, so that its state dicts load.
 
 Attention is causal with grouped queries, in three kinds: torch's own function, one written out in matrix
 products, and one inside a custom op (`torch.library.custom_op`), which the compiler cannot look into, as in
@@ -194,8 +194,12 @@ class SwiGLU(nn.Module):
 
     def forward(self, x_NH: Tensor) -> Tensor:
         """Transform (N, H) -> (N, H)."""
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x_NH)) * self.up_proj(x_NH))
-        return out
+        out_NH: Tensor = self.down_proj(self.gate(self.gate_proj(x_NH)) * self.up_proj(x_NH))
+        return out_NH
+
+    def gate(self, x_NM: Tensor) -> Tensor:
+        """Apply the activation of the gate: (N, M) -> (N, M)."""
+        return F.silu(x_NM)
 
 
 class Rope(nn.Module):
@@ -271,11 +275,15 @@ class Attention(nn.Module):
         heads = (-1, self.head_dim)
         q_NAD = rotate(self.q_norm(self.q_proj(x_NH).unflatten(-1, heads)), cos_N1D, sin_N1D)
         k_NKD = rotate(self.k_norm(self.k_proj(x_NH).unflatten(-1, heads)), cos_N1D, sin_N1D)
-        v_NKD = self.v_proj(x_NH).unflatten(-1, heads)
+        v_NKD = self.norm_values(self.v_proj(x_NH).unflatten(-1, heads))
         q_AND, k_KSD, v_KSD = (x.transpose(0, 1) for x in (q_NAD, k_NKD, v_NKD))
         out_AND = self.attend(q_AND, k_KSD, v_KSD, self.scale)
         out_NH: Tensor = self.o_proj(out_AND.transpose(0, 1).flatten(1))
         return out_NH
+
+    def norm_values(self, v_NKD: Tensor) -> Tensor:
+        """Return the value heads (N, K, D) as they are; some models norm them."""
+        return v_NKD
 
 
 def give_storage(model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:

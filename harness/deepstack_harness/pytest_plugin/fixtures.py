@@ -46,7 +46,7 @@ from deepstack_harness.play.case_worker import LOAD, CaseWorker, check_fit
 from deepstack_harness.play.model import NOTHING_BOUND, Bound
 from deepstack_harness.play.play_case import play_case
 from deepstack_harness.pytest_plugin.options import JUDGED, quiet_torch, setting, without_gpu
-from deepstack_harness.runs.case_result import in_test, result_of
+from deepstack_harness.runs.case_result import result_in_test, result_of
 from deepstack_harness.text import plural
 from deepstack_harness.workers.outcomes import WorkerEnd, value_of
 from deepstack_harness.workers.profiles import CONTRACT_LIMITS, profile_for
@@ -92,7 +92,7 @@ class Fixture:
         stored = self._node.stash.setdefault(JUDGED, [])
         file, line, _ = self._node.location
         where = file if line is None else f"{file}:{line + 1}"
-        result = in_test(result_of(judged, 0.0), self._node.nodeid, len(stored) + 1, where)
+        result = result_in_test(result_of(judged, 0.0), self._node.nodeid, len(stored) + 1, where)
         stored.append(msgspec.to_builtins(result))
 
 

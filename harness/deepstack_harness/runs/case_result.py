@@ -19,16 +19,16 @@ _BUFFER_RULES = frozenset({Rule.R1, Rule.R2, Rule.R3, Rule.R4, Rule.R5, Rule.R6,
 """Rules that a buffer alone breaks, so that a script without a decoder shows it."""
 
 
-def script_of(judged: JudgedCase) -> str | None:
+def script_of(judged_case: JudgedCase) -> str | None:
     """Return a program that shows the worst of the rules that a case broke; None where nobody wrote one.
 
     It is the incident's where that is about this very subject and arm.  Else a rule that needs a decoder,
     such as R0, is shown by the incident's program, on the incident's own subject and arm, which it names; a
     rule of the buffer by one that plays the trace on the buffer alone.
     """
-    case = judged.case
-    shown = next(judgement for judgement in judged.judgements if judgement.rule in judged.broken)
-    incident = next((each for each in catalogue() if each.id == judged.planned.incident), None)
+    case = judged_case.case
+    shown = next(judgement for judgement in judged_case.judgements if judgement.rule in judged_case.broken)
+    incident = next((each for each in catalogue() if each.id == judged_case.planned.incident), None)
     script = incident.script if incident else None
     try:
         if (
@@ -68,18 +68,18 @@ class CaseResult:
     case: CaseRecord
 
 
-def result_of(judged: JudgedCase, seconds: float, ending: CaseEnding | None = None) -> CaseResult:
+def result_of(judged_case: JudgedCase, seconds: float, ending: CaseEnding | None = None) -> CaseResult:
     """Return the result of a case that was played and judged; a case whose ranks died has CRASHED.
 
     `ending` is that of a case whose process did not play it to its end.
     """
-    seen = judged.observation
+    seen = judged_case.observation
     return _result(
-        judged,
+        judged_case,
         ending or _ending(seen),
         seconds,
-        diagnosis=diagnose(judged.case, seen) if judged.broken and seen.steps else None,
-        script=script_of(judged) if judged.broken else None,
+        diagnosis=diagnose(judged_case.case, seen) if judged_case.broken and seen.steps else None,
+        script=script_of(judged_case) if judged_case.broken else None,
         output="" if seen.steps else seen.error or "",
     )
 
@@ -96,7 +96,7 @@ def lost_result(
     return _result(unjudged_case(planned, detail), ending, seconds, output=output)
 
 
-def in_test(result: CaseResult, node_id: str, number: int, where: str | None = None) -> CaseResult:
+def result_in_test(result: CaseResult, node_id: str, number: int, where: str | None = None) -> CaseResult:
     """Return the result with the id of a test: tests may judge the same case many times.
 
     `node_id` is pytest's, `number` counts the results of one test from 1, `where` is the test's FILE:LINE.
@@ -108,7 +108,7 @@ def in_test(result: CaseResult, node_id: str, number: int, where: str | None = N
 
 
 def _result(
-    judged: JudgedCase,
+    judged_case: JudgedCase,
     ending: CaseEnding,
     seconds: float,
     *,
@@ -116,8 +116,8 @@ def _result(
     script: str | None = None,
     output: str = "",
 ) -> CaseResult:
-    planned, case, seen = judged.planned, judged.case, judged.observation
-    rows, graphs = tuple(judged.rows_beside_plan()), seen.graphs
+    planned, case, seen = judged_case.planned, judged_case.case, judged_case.observation
+    rows, graphs = tuple(judged_case.rows_beside_plan()), seen.graphs
     record = CaseRecord(
         case=planned.id, group=planned.group, incident=planned.incident, ending=ending,
         seconds=round(seconds, 4), family=case.family, subject=case.subject, buffer=case.buffer,

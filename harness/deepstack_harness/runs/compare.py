@@ -88,7 +88,7 @@ def compare(old: StoredRun, new: StoredRun, history: Sequence[StoredRun] = ()) -
     if history:
         seen = {(change.case, change.metric) for change in changes}
         runs = [*history, old]
-        middle = _typical([comparable(run) for run in runs])
+        middle = _typical_run([comparable(run) for run in runs])
         late = _changes(middle, after, f"the last {len(runs)} runs")
         worse = {ChangeKind.REGRESSION, ChangeKind.MISSING}
         changes += [
@@ -100,7 +100,7 @@ def compare(old: StoredRun, new: StoredRun, history: Sequence[StoredRun] = ()) -
 def comparable(run: StoredRun) -> ComparableRun:
     """Return the comparable part of a run."""
     return ComparableRun(
-        {case.case: _place(case) for case in run.cases},
+        {case.case: _case_key(case) for case in run.cases},
         {(row.case, row.rule): _state(row.verdict) for row in run.rows},
         {(case.case, name): measure for case in run.cases for name, measure in _measures(case)},
     )
@@ -109,11 +109,11 @@ def comparable(run: StoredRun) -> ComparableRun:
 def seconds(old: StoredRun, new: StoredRun) -> list[tuple[str, float, float]]:
     """Return (where, seconds before, now) of the cases in both runs, those that grew most first."""
     times = {case.case: case.seconds for case in old.cases}
-    both = [(_place(case), times[case.case], case.seconds) for case in new.cases if case.case in times]
+    both = [(_case_key(case), times[case.case], case.seconds) for case in new.cases if case.case in times]
     return sorted(both, key=lambda place: place[1] - place[2])
 
 
-def _place(case: CaseRecord) -> str:
+def _case_key(case: CaseRecord) -> str:
     return " ".join([case.subject, case.group, case.dtype, f"'{case.trace}'"])
 
 
@@ -133,36 +133,36 @@ def _measures(case: CaseRecord) -> Iterator[tuple[str, Measure]]:
             yield name, Measure(float(count))
 
 
-def _typical(runs: Sequence[ComparableRun]) -> ComparableRun:
+def _typical_run(runs: Sequence[ComparableRun]) -> ComparableRun:
     """Return median measures and most frequent states; what half of the runs or fewer have is dropped.
 
     Of equally frequent states the latest is taken.
     """
     half = len(runs) / 2
-    cases = _gathered(run.cases for run in runs)
-    states = _gathered(run.states for run in runs)
-    measures = _gathered(run.measures for run in runs)
+    cases = _values_by_key(run.cases for run in runs)
+    states = _values_by_key(run.states for run in runs)
+    measures = _values_by_key(run.measures for run in runs)
     return ComparableRun(
         {key: values[-1] for key, values in cases.items() if len(values) > half},
-        {key: _most_frequent(values) for key, values in states.items() if len(values) > half},
-        {key: _median(values) for key, values in measures.items() if len(values) > half},
+        {
+            key: Counter(reversed(values)).most_common(1)[0][0]
+            for key, values in states.items()
+            if len(values) > half
+        },
+        {
+            key: Measure(median(each.value for each in values), median(each.floor for each in values))
+            for key, values in measures.items()
+            if len(values) > half
+        },
     )
 
 
-def _gathered(maps: Iterable[Mapping[K, V]]) -> dict[K, list[V]]:
+def _values_by_key(maps: Iterable[Mapping[K, V]]) -> dict[K, list[V]]:
     gathered: dict[K, list[V]] = {}
     for each in maps:
         for key, value in each.items():
             gathered.setdefault(key, []).append(value)
     return gathered
-
-
-def _most_frequent(states: Sequence[RuleState]) -> RuleState:
-    return Counter(reversed(states)).most_common(1)[0][0]
-
-
-def _median(measures: Sequence[Measure]) -> Measure:
-    return Measure(median(each.value for each in measures), median(each.floor for each in measures))
 
 
 def _changes(before: ComparableRun, after: ComparableRun, since: str) -> Iterator[Change]:

@@ -24,7 +24,7 @@ from deepstack_harness.runs.machine import environment, visible_gpus
 from deepstack_harness.runs.pools import RUN_LIMITS, Group, LocalPool, fingerprint, grouped, part_of
 from deepstack_harness.runs.records import About, Files, Planning, Shard
 from deepstack_harness.runs.store import RunWriter, now
-from deepstack_harness.text import shortened
+from deepstack_harness.text import first_line_of, shortened
 from deepstack_harness.workers.limits import Limits
 
 COLUMNS = (
@@ -90,12 +90,12 @@ def select(cases: Sequence[PlannedCase], selection: str | None) -> list[PlannedC
     try:
         holds = frame.eval(selection, engine="python", local_dict={}, global_dict={})
     except Exception as error:  # noqa: BLE001  # pandas raises whatever the expression makes it
-        raise UsageError(f"selection '{selection}' cannot be read: {_first_line(error)}; {_HELP}") from None
+        raise UsageError(f"selection '{selection}' cannot be read: {first_line_of(error)}; {_HELP}") from None
     if not (isinstance(holds, pd.Series) and pd.api.types.is_bool_dtype(holds.dtype)):
         raise UsageError(f"selection '{selection}' is not a condition; {_HELP}")
     if not holds.any():
-        known = len({planned.id for planned in cases})
-        raise UsageError(f"selection '{selection}' matches none of the {known} cases; {_HELP}")
+        distinct = len({planned.id for planned in cases})
+        raise UsageError(f"selection '{selection}' matches none of the {distinct} cases; {_HELP}")
     return [planned for planned, held in zip(cases, holds, strict=True) if held]
 
 
@@ -119,7 +119,7 @@ def _check_syntax(selection: str) -> None:
     try:
         parts = list(ast.walk(ast.parse(selection.strip(), mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UsageError(f"selection '{quoted}' cannot be read: {_first_line(error)}; {_HELP}") from None
+        raise UsageError(f"selection '{quoted}' cannot be read: {first_line_of(error)}; {_HELP}") from None
     for part in parts:
         if not (isinstance(part, _ALLOWED) or _is_text_method(part)):
             named = shortened(ast.unparse(part) or type(part).__name__, 200)
@@ -148,10 +148,6 @@ def _columns(planned: PlannedCase) -> tuple[str, ...]:
         case.family, case.buffer.name, case.caller, str(case.trace), arm.name, str(arm.backend),
         str(arm.guards), str(arm.shapes), str(arm.capture), case.dtype, case.device, planned.incident or "",
     )  # fmt: skip
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")

@@ -112,7 +112,7 @@ def visible_gpus() -> list[str]:
     A list ends where CUDA ends it: at -1.  Raises `MachineError` where there is no GPU.
     """
     listed = os.environ.get(VISIBLE)
-    names = _counted() if listed is None else [name.strip() for name in listed.split(",")]
+    names = _count_in_worker() if listed is None else [name.strip() for name in listed.split(",")]
     names = names[: names.index("-1")] if "-1" in names else names
     gpus = [name for name in names if name]
     if not gpus:
@@ -128,7 +128,7 @@ def count_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def _counted() -> list[str]:
+def _count_in_worker() -> list[str]:
     # In a worker: a process that has asked for its GPUs cannot be told afterwards which ones to see.
     with WarmWorker(Limits(call_s=_COUNTING_S)) as worker:
         counted = worker.call(_COUNT)
@@ -139,6 +139,6 @@ def _counted() -> list[str]:
             raise MachineError(f"torch cannot count the GPUs: {result.sentence}; use --device cpu")
 
 
-def seeing(gpus: Sequence[str]) -> dict[str, str]:
+def gpu_environment(gpus: Sequence[str]) -> dict[str, str]:
     """Return the environment of a process that sees these GPUs alone."""
     return {VISIBLE: ",".join(gpus)}

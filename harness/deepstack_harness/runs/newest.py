@@ -138,11 +138,11 @@ class NewestReleases:
                 yield f"{package.name}: not audited: {error}"
                 continue
             except UsageError as error:  # the release has nothing that could be judged
-                self._record(package, AuditedPackage(text), {"": reason_of(error)}, before)
+                self._add_record(package, AuditedPackage(text), {"": reason_of(error)}, before)
                 yield f"{text}: not driven: {error}"
                 continue
             now, reasons = record_of(audited), reasons_of(audited, package.module)
-            self._record(package, now, reasons, before)
+            self._add_record(package, now, reasons, before)
             self._write_rows(audited)
             yield f"{audited.label}: driven: {', '.join(now.driven) or 'nothing'}"
             yield from (f"{audited.label}: not driven: {name}: {why}" for name, why in reasons.items())
@@ -151,7 +151,7 @@ class NewestReleases:
             if package.name in before:
                 yield from changes(before[package.name], now)
 
-    def _record(
+    def _add_record(
         self,
         package: KnownPackage,
         now: AuditedPackage,
@@ -163,7 +163,7 @@ class NewestReleases:
             self.lost += no_longer_driven(before[package.name], now, reasons)
 
     def _write_rows(self, audited: AuditedSource) -> None:
-        rows = [row for judged in audited.subjects for row in judged.rows]
+        rows = [row for subject in audited.subjects for row in subject.rows]
         self.unexpected += sum(row.verdict in UNEXPECTED for row in rows)
         self.unexpected += len(audited.account.failing) + len(audited.account.outdated)
         carriers = audited.account.rows(audited.label, audited.package)

@@ -23,7 +23,7 @@ from deepstack_harness.engines.live.models import MODELS
 from deepstack_harness.engines.live.schedules import SHRINK_S
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.files import data
-from deepstack_harness.runs.records import found_in
+from deepstack_harness.runs.records import run_files_in
 from deepstack_harness.runs.store import read_about
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, Exited, Signalled, TimedOut, WorkerEnd
@@ -114,12 +114,13 @@ class NightlyRun:
 
     def run(self, stages: Sequence[Stage]) -> Iterator[EndedStage]:
         """Yield every stage as it ends; `KeyboardInterrupt` ends the stage that runs, and the night."""
-        self._write_ballast()
+        with suppress(OSError):  # the disk is full then, and every stage says so
+            (self.folder / "ballast").write_bytes(bytes(_BALLAST))
         if any(stage.gpu for stage in stages):
             yield self._check_gpu()
         for stage in stages:
             if stage.last:
-                self._remove_ballast()
+                (self.folder / "ballast").unlink(missing_ok=True)
             why = None if stage.last else self._why_not_started(stage)
             yield EndedStage(stage.name, StageOutcome.NOT_RUN, detail=why) if why else self._run(stage)
 
@@ -162,13 +163,6 @@ class NightlyRun:
             return ended
         self.lost = self.gpu_fault()
         return replace(ended, detail=f"the GPU is lost: {self.lost}; {ended.detail}") if self.lost else ended
-
-    def _write_ballast(self) -> None:
-        with suppress(OSError):  # the disk is full then, and every stage says so
-            (self.folder / "ballast").write_bytes(bytes(_BALLAST))
-
-    def _remove_ballast(self) -> None:
-        (self.folder / "ballast").unlink(missing_ok=True)
 
 
 def exit_code(ended: Sequence[EndedStage]) -> ExitCode:
@@ -348,7 +342,7 @@ def _last_finished_run(request: NightRequest) -> Path | None:
     """Return the last run of the history that came to its end."""
     others = sorted(request.history.iterdir()) if request.history.is_dir() else []
     for folder in reversed(others):
-        files = list(found_in(folder)) if folder.resolve() != request.folder.resolve() else []
+        files = list(run_files_in(folder)) if folder.resolve() != request.folder.resolve() else []
         if files and all(read_about(each).finished for each in files):
             return folder
     return None
@@ -360,10 +354,10 @@ def has_unexpected(rows: Path) -> bool:
     Rows of carriers that were not judged have no rule, and count by their verdict as well.
     """
     try:
-        judged = [msgspec.json.decode(line, type=_JudgedLine) for line in rows.read_bytes().splitlines()]
+        lines = [msgspec.json.decode(line, type=_JudgedLine) for line in rows.read_bytes().splitlines()]
     except (OSError, msgspec.MsgspecError):
         return True  # no row says that what broke is known
-    return not judged or any(line.verdict in UNEXPECTED for line in judged)
+    return not lines or any(line.verdict in UNEXPECTED for line in lines)
 
 
 class _JudgedLine(msgspec.Struct):

@@ -19,7 +19,7 @@ from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.contract.oracles.judge import judge_case
 from deepstack_harness.play.case_worker import CaseWorker, observation_of
 from deepstack_harness.runs.case_result import CaseResult, lost_result, result_of
-from deepstack_harness.runs.machine import seeing
+from deepstack_harness.runs.machine import gpu_environment
 from deepstack_harness.runs.records import CaseEnding, Shard
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import RaisedInWorker, RanOutOfMemory, TimedOut, WorkerEnd
@@ -132,8 +132,8 @@ def _play(worker: CaseWorker, planned: PlannedCase) -> CaseResult:
     elif isinstance(end, WorkerEnd) and not end.facts:
         return lost_result(planned, _ending_of(end), end.sentence, end.output, seconds)
     else:
-        judged = judge_case(planned, observation_of(planned.case, end))
-        result = result_of(judged, seconds, _ending_of(end) if isinstance(end, WorkerEnd) else None)
+        judged_case = judge_case(planned, observation_of(planned.case, end))
+        result = result_of(judged_case, seconds, _ending_of(end) if isinstance(end, WorkerEnd) else None)
     if result.case.ending.is_whole:
         return result
     worker.close()
@@ -216,12 +216,12 @@ class LocalPool:
         """Play a group, in a thread of the pool."""
         try:
             with self._gpus.taken(group) as seen:
-                self._play_seeing(group, {**cache, **seen})
+                self._play_on_gpus(group, {**cache, **seen})
             self._news.put(None)
         except BaseException as error:  # noqa: BLE001  # the thread that reads the queue raises it
             self._news.put(error)
 
-    def _play_seeing(self, group: Group, environment: Mapping[str, str]) -> None:
+    def _play_on_gpus(self, group: Group, environment: Mapping[str, str]) -> None:
         if self._stopped.is_set():
             return
         with closing(play_group(group, self._limits, environment, self._started)) as ended:
@@ -255,7 +255,7 @@ class FreeGpus:
             self._changed.wait_for(lambda: len(self._free) >= group.ranks)
             names, self._free = self._free[: group.ranks], self._free[group.ranks :]
         try:
-            yield seeing(names)
+            yield gpu_environment(names)
         finally:
             with self._changed:
                 self._free += names

@@ -21,6 +21,7 @@ import msgspec
 from deepstack_harness.errors import MachineError, missing_extra
 from deepstack_harness.runs.case_result import CaseResult
 from deepstack_harness.runs.pools import Group, play_group
+from deepstack_harness.text import first_line_of
 from deepstack_harness.workers.limits import Limits
 
 _QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
@@ -83,7 +84,7 @@ class RayPool:
                     if lost[group.name] == _MOST_LOST:
                         raise MachineError(
                             f"Ray lost the process that played '{group.name}' {_MOST_LOST} times: "
-                            f"{_first_line(error)}; 'run --resume' plays the cases that are left"
+                            f"{first_line_of(error)}; 'run --resume' plays the cases that are left"
                         ) from None
                     playing[self._begin(group)] = group
                 else:
@@ -140,10 +141,6 @@ def _last_line(log: Path) -> str:
     return next(
         (line for line in reversed(lines) if line and not line.startswith("[")), "it does not say why"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 _MOST_LOST = 3

@@ -193,7 +193,7 @@ class Files:
         return self.folder / f"{stem}{part}.{suffix}"
 
 
-def found_in(folder: Path) -> Iterator[Files]:
+def run_files_in(folder: Path) -> Iterator[Files]:
     """Iterate over the runs or shards in a folder, by their `run.json`; none where there is no folder."""
     if not folder.is_dir():
         return

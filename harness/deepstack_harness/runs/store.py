@@ -22,7 +22,7 @@ import msgspec
 from deepstack_harness.contract.verdicts import Row
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.files import read_regular, refuse_special, write_atomically
-from deepstack_harness.runs.records import About, CaseRecord, Files, decode, found_in
+from deepstack_harness.runs.records import About, CaseRecord, Files, decode, run_files_in
 from deepstack_harness.text import json_line
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def read_stored(folder: Path | str) -> StoredRun:
     Raises `UsageError` for a folder without a run, and for a damaged one.
     """
     folder = Path(folder)
-    parts = [read_part(files) for files in found_in(folder)]
+    parts = [read_part(files) for files in run_files_in(folder)]
     if not parts:
         raise UsageError(f"'{folder}' holds no run: it has no run.json, which 'run --out DIR' writes")
     _refuse_mixed(folder, parts)
@@ -85,9 +85,9 @@ def read_part(files: Files) -> RunPart:
     """Read one shard; raises `UsageError` that names the file, and the line, at fault."""
     part = RunPart(files, read_about(files))
     part.cases = list(_ended_records(part, files.cases, CaseRecord))
-    known = {case.case for case in part.cases}
+    ended = {case.case for case in part.cases}
     # Rows come before their case, so those of a case that did not end stand last.
-    part.rows = list(_ended_records(part, files.rows, Row, lambda row: row.case in known))
+    part.rows = list(_ended_records(part, files.rows, Row, lambda row: row.case in ended))
     _refuse_incomplete(part)
     return part
 
@@ -182,7 +182,7 @@ def read_nights(folder: Path) -> tuple[list[StoredRun], list[str]]:
     A run that does not read is left out and noted: one damaged night must not end all later ones.
     """
     runs, notes = [], []
-    for each in sorted(path for path in folder.iterdir() if any(found_in(path))):
+    for each in sorted(path for path in folder.iterdir() if any(run_files_in(path))):
         try:
             runs.append(read_stored(each))
         except UsageError as error:
@@ -254,7 +254,7 @@ def now() -> str:
 
 
 def _refuse_other_run(files: Files, about: About) -> None:
-    for other in found_in(files.folder):
+    for other in run_files_in(files.folder):
         count = other.shard.count if other.shard else 1
         if count != (files.shard.count if files.shard else 1):
             raise UsageError(f"'{files.folder}' holds a run in {count} shards: choose another --out folder")

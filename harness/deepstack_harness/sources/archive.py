@@ -31,9 +31,9 @@ from deepstack_harness.sources.source import (
     KnownPackage,
     NoSuchMember,
     SourceFile,
-    any_of,
     decode,
-    having,
+    files_having,
+    joined_by_or,
 )
 from deepstack_harness.sources.tree import written_version
 from deepstack_harness.workers.limits import MIB
@@ -269,9 +269,9 @@ class Archive:
         self._top = top
         if name is None or self.version is None:
             self.version = self._written_version(package.version_file)
-        told = f" ({self.version})" if self.version else ""
+        version = f" ({self.version})" if self.version else ""
         self.label = (
-            f"{name} {self.version}" if name and self.version else f"{package.name} at {self.path}{told}"
+            f"{name} {self.version}" if name and self.version else f"{package.name} at {self.path}{version}"
         )
 
     def read(self, member: str) -> SourceFile:
@@ -287,7 +287,7 @@ class Archive:
 
     def mentioning(self, folder: str, word: str) -> list[str]:
         """See `Source.mentioning`."""
-        return having(self.python_files(), folder, word)
+        return files_having(self.python_files(), folder, word)
 
     def python_files(self) -> Mapping[str, bytes]:
         """See `Source.python_files`; the archive is read once."""
@@ -311,10 +311,10 @@ class Archive:
 def open_archive(path: Path, packages: Sequence[KnownPackage]) -> Archive:
     """Recognise the package that an archive holds; raise `UsageError` when it is none."""
     files = open_files(path.absolute())
-    found = [package for package in packages if top_of(package, files) is not None]
-    if not found:
+    held = [package for package in packages if top_of(package, files) is not None]
+    if not held:
         raise _not_held(str(path.absolute()), packages, files)
-    return Archive(found[0], path, files)
+    return Archive(held[0], path, files)
 
 
 def top_of(package: KnownPackage, files: ArchiveFiles) -> str | None:
@@ -328,14 +328,14 @@ def _not_held(path: str, packages: Sequence[KnownPackage], files: ArchiveFiles) 
     """Return the error for an archive that holds none of the packages, or no files of the one it names."""
     name, version = _distribution(files)
     content = f"{name} {version}" if name else "something else"
-    stub = next((one for one in packages if name and one.name == canonicalize_name(name)), None)
+    stub = next((package for package in packages if name and package.name == canonicalize_name(name)), None)
     if stub is not None:
         return UsageError(
             f"'{path}' is {content} without {stub.mark}/, a stub: give a wheel, or a source tree"
         )
     return UsageError(
-        f"'{path}' holds {content}, not {any_of([one.title for one in packages])}: "
-        f"give a wheel or an sdist of {any_of([one.name for one in packages])}"
+        f"'{path}' holds {content}, not {joined_by_or([package.title for package in packages])}: "
+        f"give a wheel or an sdist of {joined_by_or([package.name for package in packages])}"
     )
 
 
@@ -349,8 +349,8 @@ def _distribution(files: ArchiveFiles) -> tuple[str | None, Version | None]:
     names = sorted(name for name in files.names if _depth(name) == 1 and name.endswith(described))
     if not names:
         return None, None
-    told = email.message_from_bytes(dict(files.read(names[:1]))[names[0]])
-    name, version = str(told["Name"]), str(told["Version"])
+    metadata = email.message_from_bytes(dict(files.read(names[:1]))[names[0]])
+    name, version = str(metadata["Name"]), str(metadata["Version"])
     try:
         return (name if _NAME.fullmatch(name) else None), Version(version)
     except ValueError:  # InvalidVersion, or a number of more digits than Python reads

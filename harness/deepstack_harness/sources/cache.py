@@ -55,13 +55,10 @@ class CachedRelease:
             _store(path, data)
         except OSError as error:
             warn(error)
-            self._store_privately(member, data)
+            with suppress(OSError):
+                _store(_private(make=True) / self._below / member, data)
             return None
         return path
-
-    def _store_privately(self, member: str, data: bytes) -> None:
-        with suppress(OSError):
-            _store(_private(make=True) / self._below / member, data)
 
     def is_absent(self, member: str) -> bool:
         """Tell whether the release is known to have no such file."""

@@ -72,7 +72,7 @@ class TreeFiles:
         A link to nothing is no file.  Raises `UsageError` for what is no regular file, and for files that
         are too many or too large together.
         """
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         left = UNPACKED_MIB.value() * MIB
         for name in sorted(self._python_names(folder)):
             try:
@@ -82,8 +82,8 @@ class TreeFiles:
             left -= len(data)
             if left < 0:
                 raise UsageError(f"'{self.root / folder}' is too large: {UNPACKED_MIB.advice}")
-            found[name] = data
-        return found
+            contents[name] = data
+        return contents
 
     def _python_names(self, folder: str) -> Iterator[str]:
         """Yield the names of Python files below the root; each folder is entered once, links included."""
@@ -110,13 +110,13 @@ class TreeFiles:
 
     def _entries(self, real: Path, place: Path, most: int) -> list[tuple[str, bool]]:
         """Return the names in a folder, each with whether it is a folder or a link to one."""
-        found: list[tuple[str, bool]] = []
+        names: list[tuple[str, bool]] = []
         with os.scandir(real) as entries:
             for entry in entries:
-                if len(found) >= most:
+                if len(names) >= most:
                     raise UsageError(f"'{place}' holds too many files: {MEMBERS.advice}")
-                found.append((entry.name, entry.is_dir()))
-        return found
+                names.append((entry.name, entry.is_dir()))
+        return names
 
     def _resolved(self, member: str) -> Path:
         """Follow all links of a path; refuse one that ends outside of the root."""
@@ -296,19 +296,19 @@ def revision_of(root: Path, revision: str) -> Iterator[Path]:
         commit = _commit(borrowed, root, revision)
         _git(borrowed, "read-tree", commit)
         names = _git(borrowed, "ls-files", "-z", "--", *_PATTERNS)
-        _git(borrowed, "--work-tree", str(tree), "checkout-index", "-z", "--stdin", given=names)
+        _git(borrowed, "--work-tree", str(tree), "checkout-index", "-z", "--stdin", stdin=names)
         yield tree
 
 
 def _commit(borrowed: Path, root: Path, revision: str) -> str:
     try:
-        found = _git(borrowed, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+        output = _git(borrowed, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     except UsageError:
         raise UsageError(
             f"'{revision}' is neither a source nor a commit of '{root}': name a release (vllm==0.33.0), a "
             "path, or a commit, branch or tag that is here"
         ) from None
-    return found.decode().strip()
+    return output.decode().strip()
 
 
 def _borrow(files: GitFiles, borrowed: Path) -> None:
@@ -337,18 +337,18 @@ def _copy(path: Path, to: Path) -> None:
     to.write_bytes(data)
 
 
-def _git(folder: Path | None, *words: str, given: bytes = b"") -> bytes:
+def _git(folder: Path | None, *words: str, stdin: bytes = b"") -> bytes:
     """Run git in `folder`; raises `UsageError` with its last line where it fails."""
     where = [] if folder is None else ["--git-dir", str(folder)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
-            ["git", *where, *words], input=given, capture_output=True, check=False, timeout=_TIMEOUT_S,
+            ["git", *where, *words], input=stdin, capture_output=True, check=False, timeout=_TIMEOUT_S,
             cwd=folder, env={**clean, **_ENVIRONMENT},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise MachineError(f"git {words[0]} took more than {_TIMEOUT_S} s") from None
     if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit {done.returncode}"]
-        raise UsageError(f"git {words[0]}: {said[-1]}")
+        messages = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit {done.returncode}"]
+        raise UsageError(f"git {words[0]}: {messages[-1]}")
     return done.stdout

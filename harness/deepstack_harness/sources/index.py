@@ -59,7 +59,7 @@ class RemoteArchive:
 
         Raises `NoSuchMember`, or `MachineError` when the server fails.
         """
-        with self._failures_named():
+        with self._failures_as_machine_errors():
             return self._read(member)
 
     def python_files(self) -> Mapping[str, bytes]:
@@ -67,11 +67,11 @@ class RemoteArchive:
 
         Raises `MachineError` when the server fails.
         """
-        with self._failures_named(), tempfile.TemporaryDirectory() as own:
+        with self._failures_as_machine_errors(), tempfile.TemporaryDirectory() as own:
             return self._archive(self._partial(Path(own))).python_files()
 
     @contextmanager
-    def _failures_named(self) -> Iterator[None]:
+    def _failures_as_machine_errors(self) -> Iterator[None]:
         try:
             yield
         except (httpx2.HTTPError, UnpackError, OSError, ValueError) as error:
@@ -262,13 +262,13 @@ class _Place:
 class _Listing:
     """The releases of one package in all places together.
 
-    `unreachable` says which places could not be asked, and why; `said` has unearth's warnings
+    `unreachable` says which places could not be asked, and why; `warnings` has unearth's warnings
     about the others, such as that a page is not there.
     """
 
     packages: list[Package] = field(default_factory=list)
     unreachable: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def versions(self) -> list[Version]:
         """Return every version once, the newest last."""
@@ -306,10 +306,10 @@ class Index:
 
     def versions(self) -> list[Version]:
         """Return every release there is, the newest last; raise `MachineError` when none can be seen."""
-        found = self._listing.versions()
-        if not found:
+        releases = self._listing.versions()
+        if not releases:
             raise MachineError(f"the releases of {self._package.name} cannot be listed: {self._reasons}")
-        return found
+        return releases
 
     def newest(self) -> Version:
         """Return the release that `pip install` takes: final, not yanked, and made for this Python.
@@ -325,13 +325,13 @@ class Index:
     @property
     def _reasons(self) -> str:
         """Why something that was looked for may be missing."""
-        told = "; ".join(self._listing.unreachable or self._listing.said)
-        return self._redact(told) or f"pip is told of no place that has {self._package.name}"
+        reasons = "; ".join(self._listing.unreachable or self._listing.warnings)
+        return self._redact(reasons) or f"pip is told of no place that has {self._package.name}"
 
     @functools.cached_property
     def _listing(self) -> _Listing:
         listing = _Listing()
-        with _unearth_warnings(listing.said):
+        with _unearth_warnings(listing.warnings):
             for place in self._places:
                 try:
                     listing.packages += self._ask(place)
@@ -404,20 +404,20 @@ def _fits(package: Package) -> bool:
     return wanted.contains(platform.python_version(), prereleases=True)
 
 
-def _neighbours(version: Version, known: Sequence[Version]) -> str:
-    below = sum(each < version for each in known)
-    near = ", ".join(map(str, known[max(0, below - 2) : below + 2]))
-    return f"near it are {near}, the newest is {known[-1]}"
+def _neighbours(version: Version, releases: Sequence[Version]) -> str:
+    below = sum(each < version for each in releases)
+    near = ", ".join(map(str, releases[max(0, below - 2) : below + 2]))
+    return f"near it are {near}, the newest is {releases[-1]}"
 
 
 @contextmanager
-def _unearth_warnings(said: list[str]) -> Iterator[None]:
+def _unearth_warnings(messages: list[str]) -> Iterator[None]:
     """Collect unearth's warnings: that one index lacks a package is no news while another one has it."""
     logger = logging.getLogger("unearth.collector")
 
     def hold_back(record: logging.LogRecord) -> bool:
         if record.levelno >= logging.WARNING:
-            said.append(record.getMessage())
+            messages.append(record.getMessage())
         return False
 
     logger.addFilter(hold_back)

@@ -41,8 +41,8 @@ class PipSettings:
     @property
     def addresses(self) -> tuple[str, ...]:
         """Everything that may carry credentials."""
-        given = (self.index_url, *self.extra_index_urls, *self.find_links, self.proxy)
-        return tuple(filter(None, given))
+        addresses = (self.index_url, *self.extra_index_urls, *self.find_links, self.proxy)
+        return tuple(filter(None, addresses))
 
 
 def read() -> PipSettings:
@@ -51,8 +51,8 @@ def read() -> PipSettings:
     values = _from_pip(sys.executable, frozenset(read_by_pip.items())) or _from_environment()
 
     def value(name: str) -> str:
-        found = (values.get(f"{section}.{name}", "") for section in _SECTIONS)
-        return next(filter(None, found), "")
+        texts = (values.get(f"{section}.{name}", "") for section in _SECTIONS)
+        return next(filter(None, texts), "")
 
     return PipSettings(
         index_url=value("index-url") or None,
@@ -73,14 +73,14 @@ def _from_pip(interpreter: str, _environment: frozenset[tuple[str, str]]) -> Map
     """
     command = [interpreter, "-m", "pip", "--disable-pip-version-check", "config", "list"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        listing = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return {}
-    found: dict[str, str] = {}
-    for key, _, text in (line.partition("=") for line in told.stdout.splitlines()):
+    settings: dict[str, str] = {}
+    for key, _, text in (line.partition("=") for line in listing.stdout.splitlines()):
         with suppress(SyntaxError, ValueError):  # no setting; its text may not be shown in a traceback
-            found[key] = str(ast.literal_eval(text))
-    return found
+            settings[key] = str(ast.literal_eval(text))
+    return settings
 
 
 def _from_environment() -> Mapping[str, str]:
@@ -114,10 +114,10 @@ class Redactor:
         return _ADDRESS.sub(_without_credentials, text)
 
 
-def _without_credentials(found: re.Match[str]) -> str:
-    address, mark, _ = found["rest"].partition("?")
+def _without_credentials(match: re.Match[str]) -> str:
+    address, mark, _ = match["rest"].partition("?")
     _, at, host = address.rpartition("@")
-    return f"{found['scheme']}{f'{_HIDDEN}@' if at else ''}{host}{f'?{_HIDDEN}' if mark else ''}"
+    return f"{match['scheme']}{f'{_HIDDEN}@' if at else ''}{host}{f'?{_HIDDEN}' if mark else ''}"
 
 
 def _secrets(address: str) -> Iterator[str]:

@@ -26,7 +26,14 @@ from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.archive import SUFFIXES, Archive, DamagedArchive, open_archive
 from deepstack_harness.sources.cache import CachedRelease
 from deepstack_harness.sources.folder import kind_of
-from deepstack_harness.sources.source import KnownPackage, NoSuchMember, Source, SourceFile, decode, having
+from deepstack_harness.sources.source import (
+    KnownPackage,
+    NoSuchMember,
+    Source,
+    SourceFile,
+    decode,
+    files_having,
+)
 from deepstack_harness.sources.tree import Tree, installed, open_tree
 from deepstack_harness.text import shortened
 
@@ -167,17 +174,17 @@ class Overlaid:
 
     def read(self, member: str) -> SourceFile:
         """See `Source.read`."""
-        return self._of(member).read(member)
+        return self._source_of(member).read(member)
 
     def mentioning(self, folder: str, word: str) -> list[str]:
         """See `Source.mentioning`."""
-        return self._of(folder).mentioning(folder, word)
+        return self._source_of(folder).mentioning(folder, word)
 
     def python_files(self) -> Mapping[str, bytes]:
         """See `Source.python_files`: those of the plugin alone."""
         return self._plugin.python_files()
 
-    def _of(self, member: str) -> Source:
+    def _source_of(self, member: str) -> Source:
         return self._plugin if member.partition("/")[0] == self._module else self.base
 
 
@@ -186,8 +193,8 @@ def split_over(text: str) -> tuple[str, str | None]:
 
     A path that exists is a path, whatever its name.  Raises `UsageError` for a part that is empty.
     """
-    plugin, found, base = text.partition(OVER)
-    if not found or Path(text).expanduser().exists():
+    plugin, separator, base = text.partition(OVER)
+    if not separator or Path(text).expanduser().exists():
         return text, None
     if not plugin.strip() or not base.strip():
         raise UsageError(f"'{text}' names no two sources: write PLUGIN{OVER}BASE")
@@ -221,9 +228,9 @@ class Release:
 
     def read(self, member: str) -> SourceFile:
         """See `Source.read`; the shown name is that of the cached file, which can be opened."""
-        found = self._cache.load(member)
-        if found:
-            return decode(found[0], str(found[1]))
+        cached = self._cache.load(member)
+        if cached:
+            return decode(cached[0], str(cached[1]))
         if self._cache.is_absent(member):
             raise NoSuchMember(self.label, member)
         try:
@@ -236,11 +243,11 @@ class Release:
     def mentioning(self, folder: str, word: str) -> list[str]:
         """See `Source.mentioning`; list and files are cached, so that a second look reads the disk only."""
         listing = f"{folder}/below-mentioning-{word}.txt"
-        found = self._cache.load(listing)
-        if found:
-            return found[0].decode().splitlines()
+        cached = self._cache.load(listing)
+        if cached:
+            return cached[0].decode().splitlines()
         files = self.python_files()
-        names = having(files, folder, word)
+        names = files_having(files, folder, word)
         for member in names:
             self._cache.store(member, files[member])
         self._cache.store(listing, "\n".join(names).encode())
@@ -266,18 +273,18 @@ class Release:
     @cached_property
     def _packed(self) -> Mapping[str, bytes] | None:
         """Every Python file, from the cache; None where they were not read yet."""
-        found = self._cache.load(_PACKED)
-        if found is None:
+        cached = self._cache.load(_PACKED)
+        if cached is None:
             return None
-        with zipfile.ZipFile(io.BytesIO(found[0])) as pack:
+        with zipfile.ZipFile(io.BytesIO(cached[0])) as pack:
             return {name: pack.read(name) for name in pack.namelist()}
 
     def _fetch(self, member: str) -> tuple[bytes, str]:
         at_hand = self.__dict__.get("_python_files") or self._packed or {}
         if member in at_hand:
             return at_hand[member], f"{self.label}/{member}"
-        found = self._from_cached_archive(lambda archive: archive.read_bytes(member))
-        return self._remote.read(member) if found is None else found
+        data = self._from_cached_archive(lambda archive: archive.read_bytes(member))
+        return self._remote.read(member) if data is None else data
 
     def _from_cached_archive(self, read: Callable[[Archive], T]) -> T | None:
         """Read something from an archive that was downloaded whole; return None where there is none."""
@@ -303,14 +310,14 @@ def locate(text: str, packages: Sequence[KnownPackage]) -> Source:
     request = parse_source(text)
     match request:
         case ReleaseRequest():
-            return Release(_known(text, request.package, packages), request.version)
+            return Release(_package_named(text, request.package, packages), request.version)
         case InstalledRequest():
-            return installed(_known(text, request.package, packages))
+            return installed(_package_named(text, request.package, packages))
         case PathRequest():
-            return _at_path(request.path, packages)
+            return _open_path(request.path, packages)
 
 
-def _known(text: str, name: str, packages: Sequence[KnownPackage]) -> KnownPackage:
+def _package_named(text: str, name: str, packages: Sequence[KnownPackage]) -> KnownPackage:
     for package in packages:
         if package.name == name:
             return package
@@ -319,7 +326,7 @@ def _known(text: str, name: str, packages: Sequence[KnownPackage]) -> KnownPacka
     )
 
 
-def _at_path(text: str, packages: Sequence[KnownPackage]) -> Tree | Archive:
+def _open_path(text: str, packages: Sequence[KnownPackage]) -> Tree | Archive:
     try:
         path = Path(text).expanduser()
         mode = path.stat().st_mode

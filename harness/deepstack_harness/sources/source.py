@@ -86,7 +86,7 @@ def buffer_of(source: Source, model_class: str) -> BufferRef:
     return source_buffer(source.package, version, source.label, model_class)
 
 
-def having(files: Mapping[str, bytes], folder: str, word: str) -> list[str]:
+def files_having(files: Mapping[str, bytes], folder: str, word: str) -> list[str]:
     """Return those of `files` that lie in `folder` or below it and whose text has `word`, sorted."""
     wanted = word.encode()
     return sorted(name for name, data in files.items() if name.startswith(f"{folder}/") and wanted in data)
@@ -94,8 +94,8 @@ def having(files: Mapping[str, bytes], folder: str, word: str) -> list[str]:
 
 def inside_package(where: str, module: str) -> str:
     """Return a `FILE:LINE` as seen from the folder that holds `module`; other text stays as it is."""
-    before, found, inside = where.replace("\\", "/").rpartition(f"/{module}/")
-    return f"{module}/{inside}" if found and before else where
+    before, folder, inside = where.replace("\\", "/").rpartition(f"/{module}/")
+    return f"{module}/{inside}" if folder and before else where
 
 
 def decode(data: bytes, filename: str) -> SourceFile:
@@ -136,7 +136,7 @@ class KnownPackage:
         return self.mark.partition("/")[0]
 
 
-def any_of(names: Sequence[str]) -> str:
+def joined_by_or(names: Sequence[str]) -> str:
     """Return `a, b or c`."""
     *before, last = names
     return f"{', '.join(before)} or {last}" if before else last
@@ -152,8 +152,8 @@ class Limit:
 
     def value(self) -> int:
         """Return the bound in force; raise `UsageError` for a variable that is no count above 0."""
-        given = from_environment(self.variable, self.unit)
-        return self.default if given is None else given
+        bound = from_environment(self.variable, self.unit)
+        return self.default if bound is None else bound
 
     @property
     def advice(self) -> str:

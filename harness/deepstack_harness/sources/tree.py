@@ -21,7 +21,14 @@ from packaging.version import Version
 
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.folder import GitFiles, TreeFiles
-from deepstack_harness.sources.source import KnownPackage, NoSuchMember, SourceFile, any_of, decode, having
+from deepstack_harness.sources.source import (
+    KnownPackage,
+    NoSuchMember,
+    SourceFile,
+    decode,
+    files_having,
+    joined_by_or,
+)
 
 _WRITTEN = re.compile(
     r"""^(?:__version__\s*=\s*version|__version__|version)\s*=\s*["'](?P<version>[^"']+)["']""", re.MULTILINE
@@ -64,8 +71,8 @@ class Tree:
             raise UsageError(
                 f"'{self.path}' is not a source tree of {package.title}: it has no {package.mark}/"
             )
-        found = identity or self._identity(package, fallback)
-        self.version, self.label = found.version, found.label
+        named = identity or self._identity(package, fallback)
+        self.version, self.label = named.version, named.label
 
     def read(self, member: str) -> SourceFile:
         """See `Source.read`; the shown name is the file's own path."""
@@ -79,7 +86,7 @@ class Tree:
         """See `Source.mentioning`."""
         if not self._files.has_folder(self._below_root(folder)):
             raise NoSuchMember(self.label, folder)
-        return having(self.python_files(), folder, word)
+        return files_having(self.python_files(), folder, word)
 
     def python_files(self) -> Mapping[str, bytes]:
         """See `Source.python_files`; the folder is read once."""
@@ -87,9 +94,9 @@ class Tree:
 
     @cached_property
     def _python_files(self) -> dict[str, bytes]:
-        found = self._files.python_files("" if self._is_package_folder else self._module)
+        files = self._files.python_files("" if self._is_package_folder else self._module)
         above = f"{self._module}/" if self._is_package_folder else ""
-        return {f"{above}{name}": data for name, data in found.items()}
+        return {f"{above}{name}": data for name, data in files.items()}
 
     def _below_root(self, member: str) -> str:
         return member.partition("/")[2] if self._is_package_folder else member
@@ -98,9 +105,11 @@ class Tree:
         git = GitFiles(self.path.parent if self._is_package_folder else self.path)
         version = self._written_version(package.version_file, git) or fallback
         commit = git.head()
-        told = [str(version)] if version else []
-        told += [f"commit {commit[:_SHORT]}"] if commit else []
-        return Identity(version, f"{package.name} at {self.path}" + (f" ({', '.join(told)})" if told else ""))
+        details = [str(version)] if version else []
+        details += [f"commit {commit[:_SHORT]}"] if commit else []
+        return Identity(
+            version, f"{package.name} at {self.path}" + (f" ({', '.join(details)})" if details else "")
+        )
 
     def _written_version(self, member: str, git: GitFiles) -> Version | None:
         """Return the version that the last build wrote into the tree.
@@ -116,21 +125,22 @@ class Tree:
         version = written_version(text)
         if version is None or not git.is_repository:
             return version
-        return version if _built_at(version, text, git) else None
+        return version if _is_built_from(version, text, git) else None
 
 
 def open_tree(path: Path, packages: Sequence[KnownPackage]) -> Tree:
     """Recognise the package that a folder holds; raise `UsageError` when it is none or several."""
     files = TreeFiles(path.absolute())
-    found = [package for package in packages if holds(package, files)]
-    if len(found) > 1:  # a package folder, whose own folders may be named as those of another package
-        found = [package for package in found if package.module == files.root.name] or found
-    if len(found) == 1:
-        return Tree(found[0], path)
-    if found:
-        raise UsageError(f"'{files.root}' holds {_names(found)}: give the folder of one of them")
-    lacking = any_of([f"{package.mark}/" for package in packages])
-    titles = any_of([package.title for package in packages])
+    held = [package for package in packages if holds(package, files)]
+    if len(held) > 1:  # a package folder, whose own folders may be named as those of another package
+        held = [package for package in held if package.module == files.root.name] or held
+    if len(held) == 1:
+        return Tree(held[0], path)
+    if held:
+        titles = " and ".join(package.title for package in held)
+        raise UsageError(f"'{files.root}' holds {titles}: give the folder of one of them")
+    lacking = joined_by_or([f"{package.mark}/" for package in packages])
+    titles = joined_by_or([package.title for package in packages])
     raise UsageError(f"'{files.root}' is not a source tree of {titles}: it has no {lacking}")
 
 
@@ -141,24 +151,20 @@ def holds(package: KnownPackage, files: TreeFiles) -> bool:
 
 def written_version(text: str) -> Version | None:
     """Return the version in the text of a `_version.py`; None for none, or one that is no version."""
-    found = _WRITTEN.search(text)
+    match = _WRITTEN.search(text)
     try:
-        return Version(found["version"]) if found else None
+        return Version(match["version"]) if match else None
     except ValueError:  # InvalidVersion, or a number of more digits than Python reads
         return None
 
 
-def _built_at(version: Version, text: str, git: GitFiles) -> bool:
+def _is_built_from(version: Version, text: str, git: GitFiles) -> bool:
     head = git.head() or ""
     local = (version.local or "").partition(".")[0]
     commit = _COMMIT_ID.search(text)
     if local.startswith("g") or commit:
         return head.startswith(commit["commit"] if commit else local[1:])
     return head in {git.tagged(f"v{version}"), git.tagged(str(version))}
-
-
-def _names(packages: Sequence[KnownPackage]) -> str:
-    return " and ".join(package.title for package in packages)
 
 
 def installed(package: KnownPackage) -> Tree:
@@ -172,8 +178,14 @@ def installed(package: KnownPackage) -> Tree:
     folder = _importable_folder(package.module)
     if folder is None:
         raise UsageError(f"{package.title} is not installed in {sys.executable}: give a release or a path")
-    providers = _providers(package.module)
-    owners = [each for each in providers if _owns(each, package.module, folder)]
+    names = importlib.metadata.packages_distributions().get(package.module, [])
+    providers = [importlib.metadata.distribution(name) for name in sorted(set(names))]
+    # Whose own files they are: those of an editable install are not.
+    owners = [
+        each
+        for each in providers
+        if Path(str(each.locate_file(package.module))).resolve() == folder.resolve()
+    ]
     if owners:
         return Tree(package, folder, identity=_identity(package, folder, owners))
     recorded = {_version(each) for each in (*providers, *_editable_installs(folder))}
@@ -189,23 +201,13 @@ def _importable_folder(module: str) -> Path | None:
     return Path(spec.origin).parent if spec and spec.origin else None
 
 
-def _providers(module: str) -> list[Distribution]:
-    names = importlib.metadata.packages_distributions().get(module, [])
-    return [importlib.metadata.distribution(name) for name in sorted(set(names))]
-
-
-def _owns(distribution: Distribution, module: str, folder: Path) -> bool:
-    """Tell whether the files are the distribution's own, which those of an editable install are not."""
-    return Path(str(distribution.locate_file(module))).resolve() == folder.resolve()
-
-
 def _editable_installs(folder: Path) -> Iterator[Distribution]:
     """Yield the distributions that were installed editable from a folder around `folder` (PEP 610)."""
     for distribution in importlib.metadata.distributions():
         try:
-            told = json.loads(distribution.read_text("direct_url.json") or "{}")
-            root = Path(unquote(urlparse(told.get("url", "")).path))
-            editable = told.get("dir_info", {}).get("editable", False)
+            origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+            root = Path(unquote(urlparse(origin.get("url", "")).path))
+            editable = origin.get("dir_info", {}).get("editable", False)
         except (ValueError, AttributeError, TypeError):  # not what PEP 610 says: somebody else's file
             continue
         if editable and folder.resolve().is_relative_to(root.resolve()):
@@ -219,8 +221,8 @@ def _identity(package: KnownPackage, folder: Path, owners: list[Distribution]) -
     if len(fitting) == 1:
         return Identity(_version(fitting[0]), _name(fitting[0]))
     rivals = " and ".join(map(_name, owners))
-    told = f"{written}, " if written else ""
-    return Identity(written, f"{package.name} at {folder} ({told}installed by {rivals})")
+    shown = f"{written}, " if written else ""
+    return Identity(written, f"{package.name} at {folder} ({shown}installed by {rivals})")
 
 
 def _written(package: KnownPackage, folder: Path) -> Version | None:

@@ -100,7 +100,7 @@ class _Server:
             if pid == 0:
                 return
             with self._controls.pop(pid) as control:
-                _tell(control, os.waitstatus_to_exitcode(status))
+                _send_line(control, os.waitstatus_to_exitcode(status))
 
     def _take_order(self, pid: int, control: socket.socket) -> None:
         try:
@@ -133,7 +133,7 @@ class _Server:
             for stream in (output, link, requests, answers):
                 os.close(stream)
             self._controls[pid] = socket.socket(fileno=control)
-            _tell(self._controls[pid], "started")
+            _send_line(self._controls[pid], "started")
             return None
         os.close(control)
         self._close()
@@ -194,6 +194,6 @@ def _print_to(stream: int) -> None:
         os.dup2(stream, standard)
 
 
-def _tell(control: socket.socket, word: object) -> None:
+def _send_line(control: socket.socket, word: object) -> None:
     with suppress(OSError):  # the parent has ended
         control.sendall(f"{word}\n".encode())

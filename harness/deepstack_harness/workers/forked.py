@@ -98,7 +98,7 @@ class _ForkServer:
 
     def fork(self, settings: Mapping[str, Any], environment: Mapping[str, str]) -> ForkedSupervisor:
         """Ask for a supervisor, without waiting; raises `OSError` where the server has ended."""
-        own = {name for name in {*self.environment, *environment} if _is_own(name)}
+        own = {name for name in {*self.environment, *environment} if _is_of_a_worker(name)}
         request = json.dumps({
             "settings": settings, "environment": {name: environment.get(name) for name in own},
             "folder": str(Path.cwd()),
@@ -131,12 +131,12 @@ def _end(owner: int, door: socket.socket, process: "subprocess.Popen[bytes]") ->
         process.wait()
 
 
-def _is_own(name: str) -> bool:
+def _is_of_a_worker(name: str) -> bool:
     return name in _OF_A_WORKER or name.startswith(_OF_EACH_WORKER)
 
 
 def _without_own(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if not _is_own(name)}
+    return {name: value for name, value in environment.items() if not _is_of_a_worker(name)}
 
 
 _LOCK = threading.Lock()

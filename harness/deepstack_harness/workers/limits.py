@@ -101,13 +101,13 @@ class Limits:
         A limit that is None stays None: there are reasons not to have it.  Raises `UsageError` for a value
         that is no count above 0.
         """
-        given: dict[str, Any] = {
+        changes: dict[str, Any] = {
             name: count * _UNITS[name][2]
             for name, variable in self.raised_by.items()
             if not variable.startswith("-") and getattr(self, name) is not None
             if (count := from_environment(variable, _UNITS[name][1])) is not None
         }
-        return replace(self, **given) if given else self
+        return replace(self, **changes) if changes else self
 
     def advice(self, name: str) -> str:
         """Return which limit the field `name` is, its value, and how to raise it; "" for a fixed one."""

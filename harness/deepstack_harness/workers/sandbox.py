@@ -265,18 +265,18 @@ def remove_folder(folder: str) -> None:
                 if left[-1]:
                     names.append(left[-1].pop())
                     os.chmod(names[-1], stat.S_IRWXU, dir_fd=here)
-                    here = _go(here, names[-1])
+                    here = _enter_folder(here, names[-1])
                     left.append(_unlink_files(here))
                 else:
                     left.pop()
-                    here = _go(here, "..")
+                    here = _enter_folder(here, "..")
                     os.rmdir(names.pop(), dir_fd=here)
         finally:
             os.close(here)
         os.rmdir(folder)
 
 
-def _go(here: int, name: str) -> int:
+def _enter_folder(here: int, name: str) -> int:
     there = os.open(name, _FLAGS, dir_fd=here)
     os.close(here)
     return there

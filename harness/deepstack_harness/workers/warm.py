@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
-from typing import Any, overload
+from typing import Any
 
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import CallResult, Stopped, WorkerEnd
@@ -59,44 +59,26 @@ class WarmWorker(Closing):
 
     def launch(self) -> None:
         """Start a process where none is alive, without waiting until it is ready."""
-        self._current()
+        self._live_worker()
 
     def start(self) -> WorkerEnd | None:
         """Wait until a process can be called; return its end where it cannot."""
-        worker = self._current()
+        worker = self._live_worker()
         return Stopped(phase="the start") if worker is None else worker.start()
 
-    @overload
     def call(
         self,
-        target: str,
+        target: str | Remote[Result],
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout_s: float | None = None,
         on_fact: OnFact | None = None,
-    ) -> CallResult[Any]: ...
-    @overload
-    def call(
-        self,
-        target: Remote[Result],
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout_s: float | None = None,
-        on_fact: OnFact | None = None,
-    ) -> CallResult[Result]: ...
-    def call(
-        self,
-        target: str | Remote[Any],
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout_s: float | None = None,
-        on_fact: OnFact | None = None,
-    ) -> CallResult[Any]:
+    ) -> CallResult[Result]:
         """Call a function as `Worker.call` does, in another process where an earlier call ended the last one.
 
         Raises `MachineError` where no process can be started.
         """
-        worker = self._current()
+        worker = self._live_worker()
         if worker is None:
             return Stopped(phase="the start")
         result = worker.call(target, arguments, timeout_s=timeout_s, on_fact=on_fact)
@@ -117,7 +99,7 @@ class WarmWorker(Closing):
         if self._worker is not None:
             self._worker.close()
 
-    def _current(self) -> Worker | None:
+    def _live_worker(self) -> Worker | None:
         """Return the process, a new one where the last has ended; None after `stop`."""
         with self._lock:
             if self._stopped:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Self
 
 import msgspec
 
@@ -71,8 +71,8 @@ class Timeouts:
     def __init__(self, call_s: float | None, step_s: float | None = None) -> None:
         """Start both, in seconds; None is no timeout."""
         self._call_s, self._step_s = call_s, step_s
-        self._deadline = _after(call_s)
-        self._step_deadline = _after(step_s)
+        self._deadline = _deadline_in(call_s)
+        self._step_deadline = _deadline_in(step_s)
 
     @property
     def limit_s(self) -> float | None:
@@ -96,11 +96,11 @@ class Timeouts:
 
     def renew(self) -> bool:
         """Begin the next step; return False where steps have no limit."""
-        self._step_deadline = _after(self._step_s)
+        self._step_deadline = _deadline_in(self._step_s)
         return self._step_s is not None
 
 
-def _after(seconds: float | None) -> float:
+def _deadline_in(seconds: float | None) -> float:
     return math.inf if seconds is None else time.monotonic() + seconds
 
 
@@ -308,32 +308,14 @@ class Worker(Closing):
                         break
         return self.ended
 
-    @overload
     def call(
         self,
-        target: str,
+        target: str | Remote[Result],
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout_s: float | None = None,
         on_fact: OnFact | None = None,
-    ) -> CallResult[Any]: ...
-    @overload
-    def call(
-        self,
-        target: Remote[Result],
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout_s: float | None = None,
-        on_fact: OnFact | None = None,
-    ) -> CallResult[Result]: ...
-    def call(
-        self,
-        target: str | Remote[Any],
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout_s: float | None = None,
-        on_fact: OnFact | None = None,
-    ) -> CallResult[Any]:
+    ) -> CallResult[Result]:
         """Call `target` in the worker and wait for its result; a worker that has ended returns its end.
 
         Arguments and the value of a `Remote` are converted, others are JSON.  `timeout_s` replaces
@@ -353,7 +335,7 @@ class Worker(Closing):
             limits = self.limits
             timeouts = Timeouts(limits.call_s, limits.step_s) if timeout_s is None else Timeouts(timeout_s)
             result = self._listen(timeouts, on_fact)
-            return self._converted(result, target.result) if isinstance(target, Remote) else result
+            return self._with_converted_value(result, target.result) if isinstance(target, Remote) else result
 
     def stop(self) -> None:
         """End it without waiting; a call that is under way returns `Stopped`.  Any thread may call this."""
@@ -380,7 +362,7 @@ class Worker(Closing):
             self.close()
             raise
 
-    def _converted(self, result: CallResult, kind: type[Result]) -> CallResult[Result]:
+    def _with_converted_value(self, result: CallResult, kind: type[Result]) -> CallResult[Result]:
         if not isinstance(result, Answered):
             return result
         try:
@@ -421,7 +403,7 @@ class Worker(Closing):
                 self._facts.append(message.value)
                 if on_fact is not None:
                     on_fact(message.value)
-            case kind if kind in self._awaited and message.call == self._call:
+            case kind if kind in self._expected_kinds and message.call == self._call:
                 return self._result(message)
             case kind:
                 return self._end(SentGarbage, sent=f"a message '{kind}' of call {message.call}")
@@ -432,7 +414,7 @@ class Worker(Closing):
         return None
 
     @property
-    def _awaited(self) -> tuple[str, ...]:
+    def _expected_kinds(self) -> tuple[str, ...]:
         return ("answered", "raised") if self._ready else ("ready",)
 
     def _result(self, message: Message) -> CallResult:
@@ -486,8 +468,8 @@ class Worker(Closing):
     def _end(self, make: Callable[..., WorkerEnd], **fields: object) -> WorkerEnd:
         self._process.close()  # first: what it printed until now is part of the end
         self._remove_folder()
-        known = {"phase": self._phase, "facts": tuple(self._facts), "output": self._output}
-        self.ended = make(**fields, **known)
+        context = {"phase": self._phase, "facts": tuple(self._facts), "output": self._output}
+        self.ended = make(**fields, **context)
         return self.ended
 
     @property

@@ -121,13 +121,13 @@ def test_a_cell_opens_trace_figures_diagnosis_and_script(chromium: Browser, page
     assert chromium.run(f"return {DIALOG}.open") is False
     chromium.run(f"{CELL}.click()")
     assert chromium.run(f"return {DIALOG}.open") is True
-    said = str(chromium.run(f"return {DIALOG}.innerText"))
-    assert said.startswith("granite4_vision inductor/drop_all cpu, R10 work")
-    assert "trace cap 16: profile 16; set 9; forward 16; set 5; forward 8" in said
-    assert "4,096 rows, limit 0" in said
-    assert "diagnosis step 3 'forward 16': argument 'payload' was None" in said
-    assert "print('</script><script>stolen()</script>')" in said
-    assert "off by 1.32: <script>document.title='owned'</script><img src=x onerror=alert(1)>" in said
+    shown = str(chromium.run(f"return {DIALOG}.innerText"))
+    assert shown.startswith("granite4_vision inductor/drop_all cpu, R10 work")
+    assert "trace cap 16: profile 16; set 9; forward 16; set 5; forward 8" in shown
+    assert "4,096 rows, limit 0" in shown
+    assert "diagnosis step 3 'forward 16': argument 'payload' was None" in shown
+    assert "print('</script><script>stolen()</script>')" in shown
+    assert "off by 1.32: <script>document.title='owned'</script><img src=x onerror=alert(1)>" in shown
     assert chromium.run(f"return {DIALOG}.querySelector('tr.asked').dataset.rule") == "R10"
     chromium.run(f"{DIALOG}.querySelector('[data-close]').click()")
     assert chromium.run(f"return {DIALOG}.open") is False
@@ -188,9 +188,9 @@ def test_the_theme_can_be_switched_and_is_kept(chromium: Browser, page: Path) ->
 def test_a_cell_of_a_release_opens_too(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     chromium.run("document.querySelector('#release-matrix td.FAIL a').click()")
-    said = str(chromium.run(f"return {DIALOG}.innerText"))
-    assert said.startswith("vllm 0.20.0 Qwen3VLForConditionalGeneration live, R0 output")
-    assert "(default)" in said
+    shown = str(chromium.run(f"return {DIALOG}.innerText"))
+    assert shown.startswith("vllm 0.20.0 Qwen3VLForConditionalGeneration live, R0 output")
+    assert "(default)" in shown
 
 
 def test_every_figure_has_its_table(chromium: Browser, page: Path) -> None:

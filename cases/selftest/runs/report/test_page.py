@@ -37,44 +37,44 @@ class Elements(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str]]] = []
+        self.elements: list[tuple[str, dict[str, str]]] = []
         self.texts: list[str] = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, {name: value or "" for name, value in attrs}))
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> RunData:
+def run_data(tmp_path_factory: pytest.TempPathFactory) -> RunData:
     history = write_history(tmp_path_factory.mktemp("report") / "history")
     write_beside(write_run(history / "night-20"))
     return load_run(history / "night-20", history)
 
 
 @pytest.fixture(scope="module")
-def page(found: RunData) -> str:
-    return render_page(found)
+def page(run_data: RunData) -> str:
+    return render_page(run_data)
 
 
 @pytest.fixture(scope="module")
-def figures(found: RunData) -> dict[str, Figure]:
-    return {figure.key: figure for figure in figures_of(found)}
+def figures(run_data: RunData) -> dict[str, Figure]:
+    return {figure.key: figure for figure in figures_of(run_data)}
 
 
-def test_the_page_is_small_and_the_same_every_time(found: RunData, page: str) -> None:
+def test_the_page_is_small_and_the_same_every_time(run_data: RunData, page: str) -> None:
     assert len(page.encode()) < MOST / 5
-    assert render_page(found) == page
+    assert render_page(run_data) == page
 
 
 def test_nothing_from_outside_is_an_element_or_an_attribute(page: str) -> None:
     elements = Elements(page)
-    assert [tag for tag, _ in elements.found].count("script") == 1
-    assert "img" not in {tag for tag, _ in elements.found}
-    assert not [attrs for _, attrs in elements.found if any(name.startswith("on") for name in attrs)]
+    assert [tag for tag, _ in elements.elements].count("script") == 1
+    assert "img" not in {tag for tag, _ in elements.elements}
+    assert not [attrs for _, attrs in elements.elements if any(name.startswith("on") for name in attrs)]
     assert clean(SCRIPT) in elements.texts
     assert sum(str(clean(ATTACK)) in text for text in elements.texts) > 5
 
@@ -85,7 +85,7 @@ def test_what_comes_from_outside_is_text_in_a_plot_too(page: str) -> None:
 
 
 def test_every_address_is_in_the_page(page: str) -> None:
-    elements = Elements(page).found
+    elements = Elements(page).elements
     places = {attrs["id"] for _, attrs in elements if "id" in attrs}
     ids = [attrs["id"] for _, attrs in elements if "id" in attrs]
     assert len(ids) == len(places)
@@ -116,9 +116,11 @@ def test_plots_keep_text_as_text_and_take_the_colours_of_the_page(figures: dict[
         assert "font-family" not in plot
 
 
-def test_the_matrix_has_the_worst_verdict_of_each_place(found: RunData) -> None:
-    matrix = run_matrix(found)
-    line = next(one for one in matrix.lines if one.names == ("granite4_vision", "inductor/drop_all", "cpu"))
+def test_the_matrix_has_the_worst_verdict_of_each_place(run_data: RunData) -> None:
+    matrix = run_matrix(run_data)
+    line = next(
+        each for each in matrix.lines if each.names == ("granite4_vision", "inductor/drop_all", "cpu")
+    )
     shown = {cell.rule: (cell.verdict, cell.times, len(cell.rows)) for cell in line.cells if cell}
     assert shown[Rule.R0] == (Verdict.FAIL, 1, 3)
     assert shown[Rule.R1] == (Verdict.XFAIL, 1, 3)
@@ -142,18 +144,18 @@ def test_what_somebody_has_to_look_at_comes_first(verdicts: str, shown: Verdict)
     assert worst(map(Verdict, verdicts.split())) is shown
 
 
-def test_the_summary_is_red_for_a_run_that_did_not_end(found: RunData) -> None:
-    assert summarise(found).unexpected == UNEXPECTED
-    good = tuple(row for row in found.rows if row.verdict in {"PASS", "SKIP", "XFAIL"})
-    whole = replace(found, rows=good)
+def test_the_summary_is_red_for_a_run_that_did_not_end(run_data: RunData) -> None:
+    assert summarise(run_data).unexpected == UNEXPECTED
+    good = tuple(row for row in run_data.rows if row.verdict in {"PASS", "SKIP", "XFAIL"})
+    whole = replace(run_data, rows=good)
     assert summarise(whole).good
-    (about,) = found.about
+    (about,) = run_data.about
     assert not summarise(replace(whole, about=(replace(about, finished=None),))).good
     assert not summarise(replace(whole, rows=(), cases={})).good
 
 
-def test_releases_stand_against_rules(found: RunData) -> None:
-    matrix = release_matrix(found)
+def test_releases_stand_against_rules(run_data: RunData) -> None:
+    matrix = release_matrix(run_data)
     assert matrix
     assert [line.names[0] for line in matrix.lines] == [
         f"vllm {name}" for name in ("0.20.0", "0.22.1", "0.33.0") for _ in "ab"
@@ -185,24 +187,24 @@ def test_the_figures_are_those_of_the_run(figures: dict[str, Figure]) -> None:
 
 def test_figures_without_data_say_what_is_missing(tmp_path: Path) -> None:
     case, _ = planned()[0]
-    found = load_run(write_run(tmp_path / "run", found=[(replace(case, family="none"), {})]))
-    missing = {figure.key: figure.absent for figure in figures_of(found) if figure.table is None}
+    run_data = load_run(write_run(tmp_path / "run", found=[(replace(case, family="none"), {})]))
+    missing = {figure.key: figure.absent for figure in figures_of(run_data) if figure.table is None}
     assert set(missing) == {"distances", "kernels", "graphs", "history", "fuzz"}
     assert all(missing.values())
 
 
 def test_sections_without_content_are_left_out(tmp_path: Path) -> None:
     case, _ = planned()[0]
-    found = load_run(write_run(tmp_path / "run", found=[(replace(case, family="none"), {})]))
-    sections = (attrs for tag, attrs in Elements(render_page(found)).found if tag == "section")
+    run_data = load_run(write_run(tmp_path / "run", found=[(replace(case, family="none"), {})]))
+    sections = (attrs for tag, attrs in Elements(render_page(run_data)).elements if tag == "section")
     ids = {attrs["id"] for attrs in sections if "id" in attrs}
     assert ids == {"incidents", "verdicts", "figures", "work", "about"}
 
 
-def test_incidents_tell_what_was_expected_and_what_was_seen(found: RunData) -> None:
-    groups = {group.key: group for group in incident_groups(found)}
+def test_incidents_tell_what_was_expected_and_what_was_seen(run_data: RunData) -> None:
+    groups = {group.key: group for group in incident_groups(run_data)}
     known, others = groups["43602"], groups[""]
-    assert [group.key for group in incident_groups(found)] == ["", "43602"]  # the unexpected one is first
+    assert [group.key for group in incident_groups(run_data)] == ["", "43602"]  # the unexpected one is first
     assert known.links[0] == ("vllm 43602", "https://github.com/vllm-project/vllm/issues/43602")
     (line,) = known.subjects
     assert (line.subject, line.cases, line.verdict) == ("original", 9, Verdict.XFAIL)
@@ -210,23 +212,23 @@ def test_incidents_tell_what_was_expected_and_what_was_seen(found: RunData) -> N
     (wrong,) = (line for line in others.subjects if line.subject == "granite_full")
     assert (wrong.seen, wrong.expected) == ((Rule.R0, Rule.R10, Rule.R11), ())
     assert (wrong.cases, wrong.verdict, wrong.unexpected) == (3, Verdict.FAIL, True)
-    assert sum(len(group.cases) for group in groups.values()) == len(found.cases)
+    assert sum(len(group.cases) for group in groups.values()) == len(run_data.cases)
 
 
-def test_findings_have_the_same_place_in_every_run(found: RunData, tmp_path: Path) -> None:
+def test_findings_have_the_same_place_in_every_run(run_data: RunData, tmp_path: Path) -> None:
     def places(run: RunData) -> set[str]:
         return set(re.findall(r'id="(case-[^"]+)"', render_page(run)))
 
     again = load_run(write_run(tmp_path / "run", found=list(reversed(planned()))[1:]))
-    assert len(places(found)) == 13
-    assert places(again) == places(found) - {f"case-{planned()[-1][0].id}"}
+    assert len(places(run_data)) == 13
+    assert places(again) == places(run_data) - {f"case-{planned()[-1][0].id}"}
 
 
-def test_what_changed_since_the_last_run_is_told(found: RunData) -> None:
-    assert found.changes
-    assert found.changes.since == "night-19"
-    assert {str(change.kind) for change in found.changes.found} == {"new"}
-    assert "Since the run night-19" in render_page(found)
+def test_what_changed_since_the_last_run_is_told(run_data: RunData) -> None:
+    assert run_data.changes
+    assert run_data.changes.since == "night-19"
+    assert {str(change.kind) for change in run_data.changes.differences} == {"new"}
+    assert "Since the run night-19" in render_page(run_data)
 
 
 @pytest.mark.parametrize(
@@ -236,26 +238,26 @@ def test_times_are_written_for_people(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_only_outputs_that_were_judged_have_a_distance(found: RunData) -> None:
+def test_only_outputs_that_were_judged_have_a_distance(run_data: RunData) -> None:
     rows = tuple(
         replace(row, verdict=Verdict.SKIP) if row.rule is Rule.R0 and row.verdict is Verdict.PASS else row
-        for row in found.rows
+        for row in run_data.rows
     )
-    (figure,) = (one for one in figures_of(replace(found, rows=rows)) if one.key == "distances")
+    (figure,) = (each for each in figures_of(replace(run_data, rows=rows)) if each.key == "distances")
     assert figure.table
     assert {row[9] for row in figure.table.rows} == {"XFAIL", "FAIL"}
 
 
-def test_distances_that_a_log_scale_cannot_show_are_drawn_at_its_ends(found: RunData) -> None:
+def test_distances_that_a_log_scale_cannot_show_are_drawn_at_its_ends(run_data: RunData) -> None:
     def with_distance(case: CaseRecord, eager: float) -> CaseRecord:
         assert case.distances
         return replace(case, distances=replace(case.distances, eager=eager, rounding=0.0))
 
-    compiled = list({case.arm: case for case in found.cases.values() if case.distances}.values())[:2]
+    compiled = list({case.arm: case for case in run_data.cases.values() if case.distances}.values())[:2]
     cases = {
         case.case: with_distance(case, far) for case, far in zip(compiled, (0.0, 1.797e308), strict=True)
     }
-    (figure,) = (one for one in figures_of(replace(found, cases=cases)) if one.key == "distances")
+    (figure,) = (each for each in figures_of(replace(run_data, cases=cases)) if each.key == "distances")
     assert figure.svg
     assert ">0<" in figure.svg
     assert ">not finite<" in figure.svg
@@ -265,9 +267,9 @@ def test_a_page_of_thousands_of_cases_stays_small_and_says_what_it_leaves_out(tm
     (case, _), *_ = planned()
     (short, *_), known = planned()[-2], planned()[3][1]
     many = [(replace(case, seed=seed), known) for seed in range(1500)]
-    found = load_run(write_run(tmp_path / "run", found=[*many, (short, BROKEN)]))
-    long = {key: replace(one, script=SCRIPT * 50) for key, one in found.cases.items()}
-    page = render_page(replace(found, cases=long))
+    run_data = load_run(write_run(tmp_path / "run", found=[*many, (short, BROKEN)]))
+    long = {key: replace(each, script=SCRIPT * 50) for key, each in run_data.cases.items()}
+    page = render_page(replace(run_data, cases=long))
     assert len(page.encode()) < MOST
     assert "the first 300 of 1501 are here" in " ".join(page.split())
     assert "Its script found no room in this page" in page

@@ -50,7 +50,7 @@ CHANGE = Change(ChangeKind.REGRESSION, "verdict R0", "abc", "qwen3_vl | eager", 
 
 
 @pytest.mark.parametrize(
-    ("count", "said", "more"),
+    ("count", "sentence", "more"),
     [
         (0, "Since the run night-19: nothing changed.", ""),
         (1, "Since the run night-19: 1 change.", ""),
@@ -58,10 +58,10 @@ CHANGE = Change(ChangeKind.REGRESSION, "verdict R0", "abc", "qwen3_vl | eager", 
     ],
 )
 def test_changes_are_counted_and_the_first_are_in_a_table(
-    run: RunData, count: int, said: str, more: str
+    run: RunData, count: int, sentence: str, more: str
 ) -> None:
     text = render_markdown(replace(run, changes=Changes("night-19", (CHANGE,) * count)))
-    assert said in text
+    assert sentence in text
     rows = [
         line for line in text.splitlines() if line.startswith("| regression | verdict R0 | PASS | FAIL |")
     ]
@@ -99,19 +99,19 @@ def test_what_no_night_wrote_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gate", "base", "said"),
+    ("gate", "base", "sentence"),
     [
         (Gate.NEW, None, "faults that no catalogue knows count: 1 finding"),
         (Gate.ANY, "0.21.0", "all faults count, where '0.21.0' does not have them: 2 findings"),
     ],
 )
-def test_a_gate_names_what_it_counted(gate: Gate, base: str | None, said: str, capsys: Capture) -> None:
+def test_a_gate_names_what_it_counted(gate: Gate, base: str | None, sentence: str, capsys: Capture) -> None:
     rows = [row(Rule.R1, Verdict.XFAIL, "default"), row(Rule.R3, Verdict.FAIL, "latent")]
-    found = judge_gate(audited(*rows).subjects, gate, None if base is None else frozenset())
-    show_gate(Output(None, quiet=False), found, base)
+    result = judge_gate(audited(*rows).subjects, gate, None if base is None else frozenset())
+    show_gate(Output(None, quiet=False), result, base)
     head, *lines, _ = capsys.readouterr().out.splitlines()
-    assert head == said
-    assert len(lines) == len(found.failing)
+    assert head == sentence
+    assert len(lines) == len(result.failing)
     assert lines[-1].split()[:2] == ["R3", "Qwen3VL"]
 
 
@@ -173,23 +173,23 @@ def test_a_source_is_free_has_the_fault_or_was_not_judged(table: ReproTable, cap
 
 def test_a_case_that_is_not_as_expected_tells_both(table: ReproTable, capsys: Capture) -> None:
     table.unexpected([repro_case("pr43617", "none", frozenset())])
-    said = capsys.readouterr().out
-    assert "not as expected: pr43617 under eager/drop_all on 'cap 16: " in said
-    assert " broke R1 R2, expected none\n  R1 FAIL: " in said
+    printed = capsys.readouterr().out
+    assert "not as expected: pr43617 under eager/drop_all on 'cap 16: " in printed
+    assert " broke R1 R2, expected none\n  R1 FAIL: " in printed
 
 
 def test_findings_that_are_not_shown_are_counted(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = load_run(write_run(tmp_path / "run"))
-    cases = case_findings(found)
+    run_data = load_run(write_run(tmp_path / "run"))
+    cases = case_findings(run_data)
     unexpected = sum(finding.unexpected for finding in cases)
-    monkeypatch.setattr(run_table, "MOST_KNOWN", 1)
-    show_run(Output(None, quiet=False), found)
+    monkeypatch.setattr(run_table, "MOST_EXPECTED", 1)
+    show_run(Output(None, quiet=False), run_data)
     more = f"and {len(cases) - unexpected - 1} more cases broken as expected; --html FILE shows them"
     assert more in capsys.readouterr().out.splitlines()
     monkeypatch.setattr(markdown, "MOST_FINDINGS", 1)
-    assert f"\n{unexpected - 1} more cases are in the HTML report.\n" in render_markdown(found)
+    assert f"\n{unexpected - 1} more cases are in the HTML report.\n" in render_markdown(run_data)
 
 
 def test_a_rule_that_a_line_does_not_have_is_an_empty_cell() -> None:
@@ -217,7 +217,9 @@ def test_a_case_that_could_not_be_judged_has_the_colour_of_an_error() -> None:
 def test_what_kernels_touched_stands_under_the_block_once(
     table: ReproTable, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repro_table, "access_lines", lambda judged: [f"{judged.case.subject} touched row 3"])
+    monkeypatch.setattr(
+        repro_table, "access_lines", lambda judged_case: [f"{judged_case.case.subject} touched row 3"]
+    )
     table.add(FREE)
     capsys.readouterr()
     table.end_block()
@@ -238,8 +240,8 @@ def test_nothing_found_has_no_table(capsys: Capture) -> None:
 
 
 def test_cases_without_steps_have_no_plot_of_graphs(tmp_path: Path) -> None:
-    case, found = planned()[2]  # compiled
-    run = load_run(write_run(tmp_path / "run", found=[(case, found)]))
+    case, judgements = planned()[2]  # compiled
+    run = load_run(write_run(tmp_path / "run", found=[(case, judgements)]))
     (whole,) = run.cases.values()
     assert whole.graphs
     assert graphs.figure_graphs(run).svg is not None

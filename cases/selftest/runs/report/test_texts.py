@@ -1,6 +1,7 @@
-"""What `report` writes as text: on the terminal, as Markdown, as annotations, as JUnit XML."""
+"""What `report` writes as text: on the terminal, Markdown, annotations, JUnit XML, and the rerun command."""
 
 import json
+import shlex
 from collections import Counter
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
@@ -23,25 +24,30 @@ from cases.selftest.runs.report.written_runs import (
     write_lines,
     write_run,
 )  # fmt: skip
-from deepstack_harness.cli.main import main
-from deepstack_harness.contract.case import Case
+from deepstack_harness.cli.main import build_parser, main
+from deepstack_harness.contract.case import Case, PlannedCase, live_buffer
 from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.runs.case_result import lost_result
+from deepstack_harness.runs.execution import Tier, matrix, select
+from deepstack_harness.runs.frames import read_run
 from deepstack_harness.runs.nights import EndedStage, StageOutcome
+from deepstack_harness.runs.records import CaseEnding, CaseRecord
 from deepstack_harness.runs.report.page import render_page
 from deepstack_harness.runs.report.run_data import RunData, load_run, summarise
+from deepstack_harness.runs.report.tables import rerun_command, selection_of
 from deepstack_harness.runs.report.texts import _annotation, annotations, plain, render_markdown
 from deepstack_harness.text import clean
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = write_run(tmp_path_factory.mktemp("report") / "run")
-    write_beside(found)
-    return found
+    path = write_run(tmp_path_factory.mktemp("report") / "run")
+    write_beside(path)
+    return path
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> RunData:
+def run_data(folder: Path) -> RunData:
     return load_run(folder)
 
 
@@ -54,8 +60,8 @@ def test_the_terminal_shows_the_matrix_and_every_unexpected_finding(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", str(folder)]) == 0
-    said = capsys.readouterr().out
-    lines = [line.split() for line in said.splitlines()]
+    printed = capsys.readouterr().out
+    lines = [line.split() for line in printed.splitlines()]
     assert [
         "granite4_vision",
         "inductor/drop_all",
@@ -68,11 +74,13 @@ def test_the_terminal_shows_the_matrix_and_every_unexpected_finding(
         "FAIL",
         "ok",
     ] in lines
-    assert "FAIL  granite4_vision granite_full inductor/drop_all bfloat16 cpu\n  trace      cap 16:" in said
-    assert "R10 FAIL     4,096 rows, limit 0; 4096 rows were processed for 16" in said
-    assert "diagnosis  step 3 'forward 16': argument 'payload' was None" in said
-    assert said.rstrip().endswith(f"{UNEXPECTED} unexpected: 3 FAIL, 1 ERROR, 1 IMPROVED")
-    assert "\x1b" not in said
+    assert (
+        "FAIL  granite4_vision granite_full inductor/drop_all bfloat16 cpu\n  trace      cap 16:" in printed
+    )
+    assert "R10 FAIL     4,096 rows, limit 0; 4096 rows were processed for 16" in printed
+    assert "diagnosis  step 3 'forward 16': argument 'payload' was None" in printed
+    assert printed.rstrip().endswith(f"{UNEXPECTED} unexpected: 3 FAIL, 1 ERROR, 1 IMPROVED")
+    assert "\x1b" not in printed
 
 
 def test_a_killed_run_is_reported_without_what_it_did_not_end(
@@ -80,10 +88,10 @@ def test_a_killed_run_is_reported_without_what_it_did_not_end(
 ) -> None:
     killed = write_run(tmp_path / "run", finished=False)
     assert main(["report", str(killed)]) == 0
-    said = capsys.readouterr().out
-    assert "7 rows of a case that did not end are left out" in said
-    assert "stopped before its end, 33 of 34 cases were played" in said.splitlines()[-1]
-    assert "torch compiled 4 graphs" not in said  # the finding of the case that did not end
+    printed = capsys.readouterr().out
+    assert "7 rows of a case that did not end are left out" in printed
+    assert "stopped before its end, 33 of 34 cases were played" in printed.splitlines()[-1]
+    assert "torch compiled 4 graphs" not in printed  # the finding of the case that did not end
 
 
 def test_json_gets_the_unexpected_judgements(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,14 +103,14 @@ def test_json_gets_the_unexpected_judgements(folder: Path, capsys: pytest.Captur
 class Rendered(HTMLParser):
     """Markdown as a page: its elements, the texts in code spans, and those outside of them."""
 
-    def __init__(self, said: str) -> None:
+    def __init__(self, sentence: str) -> None:
         super().__init__()
         self.tags: Counter[str] = Counter()
         self.texts: list[str] = []
         self.spans: list[str] = []
         self.cells: list[int] = []
         self._in_code = False
-        self.feed(MarkdownIt("commonmark").enable("table").render(said))
+        self.feed(MarkdownIt("commonmark").enable("table").render(sentence))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags[tag] += 1
@@ -119,8 +127,8 @@ class Rendered(HTMLParser):
         (self.spans if self._in_code else self.texts).append(data)
 
 
-def test_nothing_from_outside_comes_alive_in_markdown(found: RunData) -> None:
-    rendered = Rendered(render_markdown(found))
+def test_nothing_from_outside_comes_alive_in_markdown(run_data: RunData) -> None:
+    rendered = Rendered(render_markdown(run_data))
     known = "a code details h2 h3 p summary table tbody td th thead tr"
     assert set(rendered.tags) <= set(known.split())
     attack = str(clean(ATTACK)).strip()
@@ -129,18 +137,18 @@ def test_nothing_from_outside_comes_alive_in_markdown(found: RunData) -> None:
     assert Counter(rendered.cells) == {10: 16, 4: 4 + 5, 5: 3, 8: 7}  # matrix, findings, incidents, releases
 
 
-def test_markdown_is_short_for_a_clean_run(found: RunData) -> None:
-    good = tuple(row for row in found.rows if row.verdict in {"PASS", "SKIP", "XFAIL"})
-    said = render_markdown(replace(found, rows=good))
-    assert said.startswith("## ✅ nothing unexpected")
-    assert "[43602](https://github.com/vllm-project/vllm/issues/43602): a payload" in said
-    assert "| original R0 R1 | the same |" in said
-    assert len(said.splitlines()) < 20
-    assert "&#" not in said
+def test_markdown_is_short_for_a_clean_run(run_data: RunData) -> None:
+    good = tuple(row for row in run_data.rows if row.verdict in {"PASS", "SKIP", "XFAIL"})
+    markdown = render_markdown(replace(run_data, rows=good))
+    assert markdown.startswith("## ✅ nothing unexpected")
+    assert "[43602](https://github.com/vllm-project/vllm/issues/43602): a payload" in markdown
+    assert "| original R0 R1 | the same |" in markdown
+    assert len(markdown.splitlines()) < 20
+    assert "&#" not in markdown
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("step 3 'forward 16': 4.6 from eager", "step 3 'forward 16': 4.6 from eager"),
         ("a_b and _c_ and *d*", "a_b and \\_c\\_ and \\*d\\*"),
@@ -150,8 +158,8 @@ def test_markdown_is_short_for_a_clean_run(found: RunData) -> None:
         ("see https://x.org | `y`", "`` see https://x.org | `y` ``"),
     ],
 )
-def test_text_for_markdown_is_escaped_where_it_must_be(text: str, said: str) -> None:
-    assert plain(text) == said
+def test_text_for_markdown_is_escaped_where_it_must_be(text: str, sentence: str) -> None:
+    assert plain(text) == sentence
 
 
 def test_a_bar_in_a_table_is_escaped_in_a_code_span_too() -> None:
@@ -160,17 +168,17 @@ def test_a_bar_in_a_table_is_escaped_in_a_code_span_too() -> None:
 
 
 def test_markdown_is_never_longer_than_github_takes(tmp_path: Path) -> None:
-    found = load_run(write_run(tmp_path / "run", found=many_broken(3)))
+    run_data = load_run(write_run(tmp_path / "run", found=many_broken(3)))
     long = "x" * 2**20
-    said = render_markdown(replace(found, notes=(long, "short")))
-    assert len(said.encode()) < 2**20
-    assert long not in said
-    assert "> short" in said
-    assert "1 blocks found no room here" in said
+    markdown = render_markdown(replace(run_data, notes=(long, "short")))
+    assert len(markdown.encode()) < 2**20
+    assert long not in markdown
+    assert "> short" in markdown
+    assert "1 blocks found no room here" in markdown
 
 
-def test_annotations_are_commands_on_one_line_each(found: RunData) -> None:
-    lines = list(annotations(found))
+def test_annotations_are_commands_on_one_line_each(run_data: RunData) -> None:
+    lines = list(annotations(run_data))
     assert [line.split(" ")[0] for line in lines] == ["::error"] * 3 + ["::warning", "::notice"]
     assert lines[0].startswith(
         "::error title=FAIL granite4_vision granite_full inductor/drop_all bfloat16 cpu::trace: cap 16"
@@ -185,22 +193,22 @@ def test_annotations_are_no_more_than_github_shows(tmp_path: Path) -> None:
     assert lines[-2] == "::error title=and more::16 more cases; the report has them all"
 
 
-def test_a_text_cannot_end_its_annotation(found: RunData) -> None:
+def test_a_text_cannot_end_its_annotation(run_data: RunData) -> None:
     assert _annotation("error", "a:b,c", "100%\n::error::x") == "::error title=a%3Ab%2Cc::100%25%0A::error::x"
 
 
-def test_junit_has_one_test_for_each_judgement(folder: Path, found: RunData, tmp_path: Path) -> None:
+def test_junit_has_one_test_for_each_judgement(folder: Path, run_data: RunData, tmp_path: Path) -> None:
     target = tmp_path / "junit.xml"
     assert main(["report", str(folder), "--junit", str(target)]) == 0
     root = ET.fromstring(target.read_text(encoding="utf-8"))
-    counts = Counter(row.verdict for row in found.rows)
-    assert int(root.attrib["tests"]) == len(found.rows) == len(list(root.iter("testcase")))
+    counts = Counter(row.verdict for row in run_data.rows)
+    assert int(root.attrib["tests"]) == len(run_data.rows) == len(list(root.iter("testcase")))
     assert int(root.attrib["failures"]) == counts[Verdict.FAIL] + counts[Verdict.IMPROVED] == 4
     assert int(root.attrib["errors"]) == counts[Verdict.ERROR] == 1
     assert len(list(root.iter("skipped"))) == counts[Verdict.SKIP] + counts[Verdict.XFAIL]
-    assert float(root.attrib["time"]) == pytest.approx(1.25 * len(found.cases))
+    assert float(root.attrib["time"]) == pytest.approx(1.25 * len(run_data.cases))
     assert {suite.attrib["name"] for suite in root.iter("testsuite")} == {
-        one.group for one in found.cases.values()
+        each.group for each in run_data.cases.values()
     }
     failure = next(root.iter("failure"))
     assert failure.text is not None
@@ -250,9 +258,9 @@ def test_what_cannot_be_reported_is_refused_with_a_sentence(
         write_run(Path(name), found=planned()[:1])
     spoil(words[0])
     assert main(["report", *words]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert sentence in errors
+    assert errors.count("\n") == 1
 
 
 def spoil(name: str) -> None:
@@ -272,9 +280,9 @@ def test_a_run_that_does_not_read_is_left_out_of_the_history_by_name(tmp_path: P
     history = write_history(tmp_path / "history")
     (history / "night-16" / "rows.jsonl").write_text("{}\n{}\n")
     (history / "no-run").mkdir()
-    found = load_run(history / "night-19", history)
-    assert [run.name for run in found.history or ()] == ["night-15", "night-17", "night-18"]
-    (note,) = found.notes
+    run_data = load_run(history / "night-19", history)
+    assert [run.name for run in run_data.history or ()] == ["night-15", "night-17", "night-18"]
+    (note,) = run_data.notes
     assert "night-16" in note
     assert note.startswith("not in the history: ")
 
@@ -294,9 +302,9 @@ def test_a_stage_of_the_night_that_did_not_hold_is_named_with_its_last_words(
 ) -> None:
     folder = of_a_night(tmp_path / "run")
     assert main(["report", str(folder)]) == 0
-    said = capsys.readouterr().out
-    assert "note: stage tests of the night: broken; FAILED cases/test_a.py\n1 failed\ufffd\n" in said
-    assert said.splitlines()[-1] == "the night: tests broken; the run: nothing unexpected"
+    printed = capsys.readouterr().out
+    assert "note: stage tests of the night: broken; FAILED cases/test_a.py\n1 failed\ufffd\n" in printed
+    assert printed.splitlines()[-1] == "the night: tests broken; the run: nothing unexpected"
 
 
 def test_a_night_whose_tests_broke_is_not_good_because_its_run_was(tmp_path: Path) -> None:
@@ -310,12 +318,60 @@ def test_a_night_whose_tests_broke_is_not_good_because_its_run_was(tmp_path: Pat
 
 
 def test_the_order_in_which_cases_ended_changes_nothing(tmp_path: Path) -> None:
-    one = load_run(write_run(tmp_path / "one" / "run"))
+    first = load_run(write_run(tmp_path / "one" / "run"))
     other = load_run(write_run(tmp_path / "other" / "run", found=planned()[::-1]))
-    assert (one.rows, list(one.cases)) == (other.rows, list(other.cases))
+    assert (first.rows, list(first.cases)) == (other.rows, list(other.cases))
 
 
 def test_a_torn_last_line_beside_a_run_is_no_reason_to_refuse_it(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", found=planned()[:1])
     (folder / "kernels.jsonl").write_text('{"kind": "graph"}\n{"kind": "gra')
     assert load_run(folder).kernels == ({"kind": "graph"},)
+
+
+EVERY = matrix(Tier.NIGHTLY, ["cpu"])
+OWN = "deepstack_harness.models.revisions:Pr40932Buffer"
+
+
+def recorded(planned: PlannedCase) -> CaseRecord:
+    return lost_result(planned, CaseEnding.CRASHED, "", "", 0.0).case
+
+
+@pytest.mark.parametrize("planned", EVERY[::60], ids=lambda planned: planned.id)
+def test_the_selection_takes_one_case_of_the_whole_matrix(planned: PlannedCase) -> None:
+    assert {cases.id for cases in select(EVERY, selection_of(recorded(planned)))} == {planned.id}
+
+
+def test_the_command_is_one_that_the_parser_takes() -> None:
+    case = recorded(next(each for each in EVERY if each.case.caller == "micro_batches"))
+    python, _, harness, *words = shlex.split(rerun_command(case))
+    parsed = build_parser(words).parse_args(words)
+    assert (python, harness, parsed.command, parsed.tier) == ("python", "deepstack_harness", "run", "nightly")
+    assert (parsed.device, parsed.selection) == (["cpu"], selection_of(case))
+
+
+@pytest.mark.slow  # 9 s; the command itself is parsed daily
+def test_a_case_of_ones_own_buffer_is_played_again(tmp_path: Path) -> None:
+    words = ["--buffer", OWN, "--quiet"]
+    assert main(["run", "trace == 'cap 16: set 9; get 16'", *words, "--out", str(tmp_path / "one")]) == 0
+    case = load_run(tmp_path / "one").cases
+    (command,) = map(rerun_command, case.values())
+    assert main([*shlex.split(command)[3:], "--quiet", "--out", str(tmp_path / "two")]) == 0
+    assert list(read_run(tmp_path / "two").cases["case"]) == list(case)
+
+
+def test_a_case_of_a_test_has_none() -> None:
+    case = EVERY[0].case
+    for other in (replace(case, family="MyDecoder"), replace(case, buffer=live_buffer("mine:Buffer"))):
+        assert not rerun_command(recorded(PlannedCase(other, None)))
+
+
+def test_it_stands_beside_what_is_unexpected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run")
+    (broken,) = [case for case, what in planned() if what is BROKEN]
+    run = load_run(folder)
+    (command,) = [rerun_command(each) for each in run.cases.values() if each.case == broken.id]
+    main(["report", str(folder)])
+    assert f"  rerun      {command}\n" in capsys.readouterr().out
+    assert "revision == &#34;granite_full&#34; and caller == &#34;engine&#34;" in render_page(run)
+    assert f"rerun: `{command}`" in render_markdown(run)

@@ -94,22 +94,22 @@ def steps_of(found: Found, graphs: Sequence[int], *, compiled: bool) -> tuple[St
 
 def planned(*, improved: bool = True, slow: bool = True) -> list[tuple[Case, Found]]:
     """Reference and two faulty revisions everywhere, and what is unexpected at four places."""
-    found: list[tuple[Case, Found]] = []
+    cases: list[tuple[Case, Found]] = []
     for family in FAMILIES:
         for arm in ARMS:
             case = Case(family, registered("reference"), TRACE, ArmSpec.parse(arm))
-            found.append((case, {}))
-            found.append((replace(case, buffer=registered("original")), FAULTY if "drop_all" in arm else {}))
+            cases.append((case, {}))
+            cases.append((replace(case, buffer=registered("original")), FAULTY if "drop_all" in arm else {}))
     compiled = Case(
         "granite4_vision", registered("granite_full"), TRACE, ArmSpec.parse("inductor/drop_all"), "bfloat16"
     )
-    found.append((compiled, BROKEN))
-    found.append((replace(compiled, family="qwen3_vl", arm=ArmSpec.parse("inductor/drop_all/full")), CRASHED))
+    cases.append((compiled, BROKEN))
+    cases.append((replace(compiled, family="qwen3_vl", arm=ArmSpec.parse("inductor/drop_all/full")), CRASHED))
     if improved:
-        found.append((replace(compiled, buffer=registered("pr40932"), arm=ArmSpec.parse("eager")), BETTER))
+        cases.append((replace(compiled, buffer=registered("pr40932"), arm=ArmSpec.parse("eager")), BETTER))
     if slow:
-        found.append((replace(compiled, family="qwen3_vl", arm=ArmSpec.parse("inductor/stock")), SLOW))
-    return found
+        cases.append((replace(compiled, family="qwen3_vl", arm=ArmSpec.parse("inductor/stock")), SLOW))
+    return cases
 
 
 def about(day: int, cases: int, *, finished: bool) -> About:
@@ -149,8 +149,8 @@ def write_beside(folder: Path) -> None:
 def write_history(folder: Path) -> Path:
     """Five earlier runs: what is unexpected came in the middle of them."""
     for day in range(15, 20):
-        found = planned(improved=False, slow=day >= 17)
-        write_run(folder / f"night-{day}", day, found=found)
+        cases = planned(improved=False, slow=day >= 17)
+        write_run(folder / f"night-{day}", day, found=cases)
     return folder
 
 

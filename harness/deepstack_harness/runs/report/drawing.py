@@ -145,8 +145,8 @@ def powers_of_ten(
 
     What stands for zero is written as `0`, for not finite as `not finite`.
     """
-    known = list(values)
-    low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
+    numbers = list(values)
+    low, high = math.floor(math.log10(min(numbers))), math.ceil(math.log10(max(numbers)))
     high = max(high, low + 1)
     step = math.ceil((high - low) / MOST_TICKS)
     powers = list(range(high, low - 1, -step))

@@ -78,10 +78,10 @@ def figure_distances(run: RunData) -> Figure:
 
 
 def _furthest(run: RunData) -> list[FurthestCase]:
-    judged = {row.case: row for row in run.rows if row.rule is Rule.R0}
+    rows = {row.case: row for row in run.rows if row.rule is Rule.R0}
     furthest: dict[tuple[str, ...], FurthestCase] = {}
     for case in run.cases.values():
-        row = judged.get(case.case)
+        row = rows.get(case.case)
         if case.distances is None or row is None or row.verdict in _NOT_COMPARED:
             continue
         candidate = FurthestCase(case, case.distances, row.verdict)
@@ -437,7 +437,11 @@ def _plot_work(points: Sequence[StepWork]) -> str:
             scale("symlog", base=2, linthresh=1)
         axes.plot([0, most], [0, most], color=MUTED, linewidth=1, linestyle="--", label="as it should be")
         for (label, marker, colour), side in zip(_WORK_KINDS, (1, 0, -1), strict=True):
-            places = {(point.asked, point.processed) for point in points if _comparison(point) == side}
+            places = {
+                (point.asked, point.processed)
+                for point in points
+                if (point.processed > point.asked) - (point.processed < point.asked) == side
+            }
             if places:
                 asked, processed = zip(*sorted(places), strict=True)
                 axes.plot(asked, processed, linestyle="", marker=marker, color=colour, label=label)
@@ -447,10 +451,6 @@ def _plot_work(points: Sequence[StepWork]) -> str:
         axes.set_ylabel("rows processed")
         drawing.figure.legend(loc="outside upper right", ncols=4)
     return drawing.svg
-
-
-def _comparison(point: StepWork) -> int:
-    return (point.processed > point.asked) - (point.processed < point.asked)
 
 
 MakeFigure = Callable[[RunData], Figure]

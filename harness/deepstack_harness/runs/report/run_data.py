@@ -32,7 +32,7 @@ class Changes:
     """Differences from the run before this one in the history, named `since`; the worst kind first."""
 
     since: str
-    found: tuple[Change, ...]
+    differences: tuple[Change, ...]
 
 
 @dataclass(frozen=True)
@@ -205,10 +205,10 @@ class Summary:
     @property
     def expected(self) -> str:
         """Expected judgements in words."""
-        kept, known, skipped = (
+        kept, broken, skipped = (
             self.counts[verdict] for verdict in (Verdict.PASS, Verdict.XFAIL, Verdict.SKIP)
         )
-        return f"{kept} kept, {known} broken as expected, {skipped} do not apply"
+        return f"{kept} kept, {broken} broken as expected, {skipped} do not apply"
 
 
 def summarise(run: RunData) -> Summary:

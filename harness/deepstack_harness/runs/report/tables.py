@@ -63,8 +63,8 @@ def case_findings(run: RunData) -> list[ReportedFinding]:
         if row.verdict in OPENED:
             rows[row.case].append(row)
     return _worst_first(
-        ReportedFinding(key, title_of(run.cases[key]), tuple(judged), run.cases[key])
-        for key, judged in rows.items()
+        ReportedFinding(key, title_of(run.cases[key]), tuple(case_rows), run.cases[key])
+        for key, case_rows in rows.items()
     )
 
 
@@ -74,7 +74,9 @@ def source_findings(run: RunData) -> list[ReportedFinding]:
     for row in run.audit or ():
         if row.verdict in OPENED:
             rows[f"{row.source or row.revision} {row.model_class or ''}".strip()].append(row)
-    return _worst_first(ReportedFinding(title, title, tuple(judged)) for title, judged in rows.items())
+    return _worst_first(
+        ReportedFinding(title, title, tuple(class_rows)) for title, class_rows in rows.items()
+    )
 
 
 def title_of(case: CaseRecord) -> str:
@@ -165,7 +167,7 @@ class IncidentGroup:
 
 def incident_groups(run: RunData) -> list[IncidentGroup]:
     """Return all incidents of which a case was played, those with something unexpected first."""
-    known = {incident.id: incident for incident in catalogue()}
+    incidents = {incident.id: incident for incident in catalogue()}
     cases: dict[str, list[CaseRecord]] = defaultdict(list)
     for case in run.cases.values():
         cases[case.incident or ""].append(case)
@@ -175,14 +177,14 @@ def incident_groups(run: RunData) -> list[IncidentGroup]:
     groups = [
         IncidentGroup(
             key,
-            known.get(key),
+            incidents.get(key),
             tuple(_subject_lines(members, rows)),
             frozenset(case.case for case in members),
             sum(case.seconds for case in members),
         )
         for key, members in cases.items()
     ]
-    order = {key: place for place, key in enumerate(known)}
+    order = {key: place for place, key in enumerate(incidents)}
     return sorted(
         groups,
         key=lambda group: (WORST_FIRST.index(group.verdict), order.get(group.key, len(order)), group.key),
@@ -197,13 +199,13 @@ def _subject_lines(cases: Iterable[CaseRecord], rows: dict[str, list[Row]]) -> l
 
 
 def _subject_line(subject: str, cases: Sequence[CaseRecord], rows: dict[str, list[Row]]) -> SubjectLine:
-    judged = [row for case in cases for row in rows[case.case]]
+    subject_rows = [row for case in cases for row in rows[case.case]]
     return SubjectLine(
         subject,
         len(cases),
         _in_order(rule for case in cases for rule in case.expected or ()),
-        _in_order(row.rule for row in judged if row.verdict in BROKEN),
-        worst([row.verdict for row in judged] or [Verdict.SKIP]),
+        _in_order(row.rule for row in subject_rows if row.verdict in BROKEN),
+        worst([row.verdict for row in subject_rows] or [Verdict.SKIP]),
     )
 
 

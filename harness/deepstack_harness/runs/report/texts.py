@@ -79,7 +79,7 @@ def _blocks(run: RunData) -> Iterator[str]:
 def _changes(run: RunData) -> Iterator[str]:
     if run.changes is None:
         return
-    changes = run.changes.found
+    changes = run.changes.differences
     count = f"{len(changes)} changes" if len(changes) > 1 else "1 change" if changes else "nothing changed"
     yield f"Since the run {plain(run.changes.since)}: {count}.\n"
     if changes:
@@ -227,8 +227,8 @@ def annotations(run: RunData) -> Iterator[str]:
 def _message(finding: ReportedFinding) -> str:
     lines = [f"trace: {one_line(trace)}" for trace in finding.traces]
     for row in finding.rows:
-        said = " ".join(filter(None, (figure_of(row), one_line(detail_of(row)))))
-        lines.append(f"{row.rule} {row.rule.word} {row.verdict}: {shortened(said, 400)}")
+        sentence = " ".join(filter(None, (figure_of(row), one_line(detail_of(row)))))
+        lines.append(f"{row.rule} {row.rule.word} {row.verdict}: {shortened(sentence, 400)}")
     if finding.case and finding.case.diagnosis:
         lines.append(f"diagnosis: {shortened(one_line(finding.case.diagnosis), 600)}")
     if finding.case and (command := rerun_command(finding.case)):

@@ -1,6 +1,7 @@
-"""Checks of the machine say what is here, and what does not work without it."""
+"""`doctor`: each check says what is here, and what does not work without it, whatever its tool does."""
 
 import importlib.metadata
+import os
 import platform
 import sys
 from pathlib import Path
@@ -8,11 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from cases.selftest.workers.misbehaving import ALWAYS
 from deepstack_harness.cli import doctor as checks
 from deepstack_harness.cli.doctor import WITHOUT_SANDBOX, MachineCheck, leave, sandbox_found
 from deepstack_harness.cli.main import main
-from deepstack_harness.errors import ExitCode
+from deepstack_harness.errors import ExitCode, MachineError
 from deepstack_harness.runs import machine as environment
+from deepstack_harness.runs import machine as gpus
+from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.profiles import NO_SANDBOX
 
 Patch = pytest.MonkeyPatch
@@ -30,30 +34,30 @@ def test_a_torch_whose_private_apis_were_not_read_is_said(
     version: str, here: bool, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(torch, "__version__", version)
-    found = checks.torch_version()
-    assert (found.here, found.needed) == (here, True)
-    assert found.found == f"{version}, read in 2.10 .. 2.15"
+    check = checks.torch_version()
+    assert (check.here, check.needed) == (here, True)
+    assert check.found == f"{version}, read in 2.10 .. 2.15"
 
 
 def test_without_torch_the_line_that_installs_it_is_said(monkeypatch: Patch) -> None:
     monkeypatch.setattr("builtins.__import__", fail)
     try:
-        found = [checks.torch_version(), checks.gpu(), checks.inductor()]
+        check = [checks.torch_version(), checks.gpu(), checks.inductor()]
     finally:
         monkeypatch.undo()
-    assert [one.here for one in found] == [False] * 3
-    assert "pip install" in found[0].found
-    assert found[1].found == "unknown: torch is needed to look for one"
-    assert found[2].found == "torch is needed to compile"
+    assert [each.here for each in check] == [False] * 3
+    assert "pip install" in check[0].found
+    assert check[1].found == "unknown: torch is needed to look for one"
+    assert check[2].found == "torch is needed to compile"
 
 
 @pytest.mark.parametrize("names", [[], ["NVIDIA H200", "NVIDIA H200"]])
 def test_gpus_are_named(names: list[str], monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
     monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
-    found = checks.gpu()
-    assert found.here == bool(names)
-    assert found.found == (", ".join(names) or "none: --device cuda is refused, GPU cases are skipped")
+    check = checks.gpu()
+    assert check.here == bool(names)
+    assert check.found == (", ".join(names) or "none: --device cuda is refused, GPU cases are skipped")
 
 
 def test_a_library_is_found_by_its_metadata() -> None:
@@ -63,7 +67,7 @@ def test_a_library_is_found_by_its_metadata() -> None:
 
 
 @pytest.mark.parametrize(
-    ("programs", "here", "found"),
+    ("programs", "here", "text"),
     [
         ((), False, "none of chromium, chromium-browser, google-chrome: browser cases are skipped"),
         (("google-chrome",), False, "no chromedriver: browser cases are skipped"),
@@ -71,18 +75,18 @@ def test_a_library_is_found_by_its_metadata() -> None:
     ],
 )
 def test_a_browser_needs_its_driver(
-    programs: tuple[str, ...], here: bool, found: str, monkeypatch: Patch
+    programs: tuple[str, ...], here: bool, text: str, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name in programs else None)
-    assert checks.chromium() == MachineCheck("chromium", here, found)
+    assert checks.chromium() == MachineCheck("chromium", here, text)
 
 
 def test_a_cache_that_cannot_be_made_costs_time_and_no_more(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "file" / "cache"))
-    found = checks.cache_folder()
-    assert (found.here, found.needed) == (False, False)
-    assert found.found.endswith("Not a directory; releases are fetched by every command")
+    check = checks.cache_folder()
+    assert (check.here, check.needed) == (False, False)
+    assert check.found.endswith("Not a directory; releases are fetched by every command")
     monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path / "cache"))
     assert checks.cache_folder().here
 
@@ -90,13 +94,13 @@ def test_a_cache_that_cannot_be_made_costs_time_and_no_more(tmp_path: Path, monk
 def test_an_index_that_does_not_answer_is_said(monkeypatch: Patch) -> None:
     for name, value in (("PIP_CONFIG_FILE", "/dev/null"), ("PIP_INDEX_URL", "http://127.0.0.1:9/simple")):
         monkeypatch.setenv(name, value)
-    found = checks.package_index()
-    assert (found.here, found.needed) == (False, False)
-    assert "127.0.0.1:9" in found.found
+    check = checks.package_index()
+    assert (check.here, check.needed) == (False, False)
+    assert "127.0.0.1:9" in check.found
 
 
 @pytest.mark.parametrize(
-    ("here", "needed", "code", "said"),
+    ("here", "needed", "code", "sentence"),
     [
         (False, True, ExitCode.MACHINE, "cannot run 'repro 43602': a part missing"),
         (False, False, ExitCode.HOLDS, "can run 'repro 43602' on the CPU"),
@@ -107,13 +111,13 @@ def test_doctor_ends_with_3_where_something_needed_is_missing(
     here: bool,
     needed: bool,
     code: ExitCode,
-    said: str,
+    sentence: str,
     monkeypatch: Patch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(checks, "CHECKS", (lambda: MachineCheck("a part", here, "found", needed),))
     assert main(["doctor"]) == code
-    assert capsys.readouterr().out.splitlines()[-1] == said
+    assert capsys.readouterr().out.splitlines()[-1] == sentence
 
 
 def test_a_machine_without_proc_has_the_name_that_python_knows(monkeypatch: Patch) -> None:
@@ -138,3 +142,62 @@ def test_an_error_of_torch_that_nobody_knows_is_not_hidden(monkeypatch: Patch) -
     monkeypatch.setattr(checks, "torch_problem", lambda _: None)
     with pytest.raises(ImportError, match="torch"):
         checks._torch_problem()
+
+
+MISBEHAVING = "cases.selftest.workers.misbehaving"
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_a_compiler_that_misbehaves_is_a_check_that_failed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_COMPILE", f"{MISBEHAVING}:{name}")
+    monkeypatch.setattr(checks, "_COMPILE_SECONDS", 0.5 if name == "hang_always" else 60.0)
+    check = checks.inductor()
+    assert not check.here
+    assert check.found.startswith(ALWAYS[name])
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_a_driver_that_misbehaves_is_the_machine_s_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(gpus.VISIBLE, raising=False)
+    monkeypatch.setattr(gpus, "_COUNT", f"{MISBEHAVING}:{name}")
+    monkeypatch.setattr(gpus, "_COUNTING_S", 0.5 if name == "hang_always" else 60.0)
+    with pytest.raises(MachineError, match=f"torch cannot count the GPUs: {ALWAYS[name]}"):
+        gpus.visible_gpus()
+
+
+def test_gpus_are_counted_by_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(gpus.VISIBLE, raising=False)
+    monkeypatch.setattr(gpus, "_COUNT", "cases.selftest.workers.processes:count_three_gpus")
+    assert gpus.visible_gpus() == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    "script", ["exec sleep 600", "echo H100; exit 9", "echo H100; kill -SEGV $$", "yes", "echo H100 >&2"]
+)
+def test_a_tool_that_misbehaves_is_as_if_it_were_not_there(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(call_s=0.5 if "sleep" in script else 60, output=2**20)
+    monkeypatch.setattr(environment, "_COMMAND_LIMITS", limits)
+    write_tool(tmp_path, script, monkeypatch)
+    environment_now = environment.environment()
+    assert (environment_now.device, environment_now.driver) == ((), None)
+
+
+def test_names_of_devices_and_the_driver_come_from_the_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tool(
+        tmp_path, "echo 'NVIDIA H200, 575.1'; echo 'NVIDIA H100, 575.1'; echo warning >&2", monkeypatch
+    )
+    environment_now = environment.environment()
+    assert (environment_now.device, environment_now.driver) == (("NVIDIA H200", "NVIDIA H100"), "575.1")
+
+
+def write_tool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = folder / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
