@@ -142,13 +142,18 @@ def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: boo
         verdicts = [unjudged(of_class, why) for of_class in verdicts]
         systems = systems.unjudged(why)
     reasons = (audited.ways.not_driven for audited in drivable)
+    references = {
+        (of_class.model_class, rule): reference
+        for of_class in (*verdicts, *systems.subjects)
+        for rule, reference in known_rules_of(source, of_class.model_class).items()
+    }
     return AuditedSource(
         label,
         source.package,
         tuple(verdicts),
         systems,
         account,
-        _known_references(source, [of_class.model_class for of_class in (*verdicts, *systems.subjects)]),
+        references,
         tuple(dict.fromkeys(reason for reason in reasons if reason is not None)),
         _places(source, drivable, systems),
     )
@@ -160,13 +165,6 @@ def _without_classes(source: Source) -> UsageError:
     return UsageError(
         f"{source.label} has no class with a deepstack buffer; {title} has had one since {since}"
     )
-
-
-def _known_references(source: Source, names: Sequence[str]) -> dict[tuple[str, Rule], str]:
-    """Return the report of each known failure of these classes, by class and rule."""
-    return {
-        (name, rule): reference for name in names for rule, reference in known_rules_of(source, name).items()
-    }
 
 
 def _places(source: Source, classes: Sequence[AuditedClass], systems: SourceSystems) -> dict[str, str]:

@@ -125,8 +125,9 @@ class AuditTable:
         self._output.line(f"group {letter}, {'; '.join(_by_source(members))}")
         columns = [Column(2), Column(7), Column(8), Column(8), Column(12), Column(0)]
         for row, also in findings:
-            cells = ["", row.rule, row.regime, figure_of(row), row.reach or "", _words(row)]
-            self._output.row(columns, cells)
+            cells = ["", row.rule, row.regime, figure_of(row), row.reach or ""]
+            words = f"'{row.trace}': {row.detail}" if row.verdict in BROKEN else row.detail
+            self._output.row(columns, [*cells, words])
             for effect in also:
                 cells = ["", f"also {effect.rule}", effect.regime, figure_of(effect), effect.reach or ""]
                 self._output.row(columns, [*cells, f"'{effect.trace}'"])
@@ -309,10 +310,6 @@ def _not_judged(verdicts: ClassVerdicts) -> str:
     reasons = [row.detail for row in verdicts.rows if row.rule in verdicts.unjudged]
     names = f"{verdicts.source} {verdicts.model_class} {names_of(verdicts.unjudged)}"
     return f"{names}: {'; '.join(dict.fromkeys(reasons))}"
-
-
-def _words(row: Row) -> str:
-    return f"'{row.trace}': {row.detail}" if row.verdict in BROKEN else row.detail
 
 
 _COUNTED = {

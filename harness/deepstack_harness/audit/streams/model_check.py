@@ -106,12 +106,10 @@ class Recorder(TorchFunctionMode):
         called = _replaced((args, dict(kwargs)), Tensor, self.slot)
         live = self._memory.live
         result = func(*args, **kwargs)
-        self._note(func, called, [slot for slot in self._slots(result) if slot.block not in live])
-        return result
-
-    def _slots(self, result: object) -> list[Slot]:
         stream = self._device.current.index
-        return [self._memory.made(tensor, stream) for tensor in _found(result, Tensor)]
+        slots = [self._memory.made(tensor, stream) for tensor in _found(result, Tensor)]
+        self._note(func, called, [slot for slot in slots if slot.block not in live])
+        return result
 
     def _note(self, func: Callable[..., Any], called: tuple[Any, Any], made: list[Slot]) -> None:
         written = [slot.block for slot in (*made, *_changed(func, *called))]
@@ -234,7 +232,9 @@ def rehearse(setting: Setting, seed: int = 0) -> Recording:
     device = Device(setting.others)
     x, weights = _integers(setting.others + 1 if setting.others else 2, seed)
     recorder = Recorder(device, {f"projection {name}": w for name, w in zip("ABCDEF", weights, strict=False)})
-    lanes, project = _lanes(device, recorder), setting.make(device)
+    done = tuple(Event(device) for _ in device.aux)
+    lanes = Lanes(Event(device), done, device.aux, device.on, recorder.keep)
+    project = setting.make(device)
     with torch.no_grad():
         right = run_layers(sequential, lanes, x, weights)
         try:
@@ -274,11 +274,6 @@ def _integers(projections: int, seed: int) -> tuple[Tensor, tuple[Tensor, ...]]:
     generator = torch.Generator().manual_seed(seed)
     drawn = [torch.randint(-2, 3, (HIDDEN, HIDDEN), generator=generator).float() for _ in range(projections)]
     return torch.randint(-2, 3, (TOKENS, HIDDEN), generator=generator).float(), tuple(drawn)
-
-
-def _lanes(device: Device, recorder: Recorder) -> Lanes:
-    done = tuple(Event(device) for _ in device.aux)
-    return Lanes(Event(device), done, device.aux, device.on, recorder.keep)
 
 
 def _play(device: Device, recorder: Recorder, answer: Slot, right: Tensor) -> tuple[int, list[Order]]:

@@ -164,11 +164,10 @@ class Splitter:
             assert isinstance(piece, fx.GraphModule)
             if not any(node.target is self._cut_at for node in piece.graph.nodes):
                 self.pieces += 1
-                setattr(pieces, name, self._once(piece))
+                setattr(
+                    pieces, name, self._compiled.setdefault(structure(piece), _Once(piece, self._backend))
+                )
         return pieces
-
-    def _once(self, piece: fx.GraphModule) -> "_Once":
-        return self._compiled.setdefault(structure(piece), _Once(piece, self._backend))
 
 
 class _Once(torch.nn.Module):

@@ -38,10 +38,6 @@ def _text_model(*stand_ins: str) -> Way:
     return Way(verbs=verbs, stand_ins=frozenset(stand_ins), given=_GIVEN, helpers=True, init=False)
 
 
-def _models(*members: str) -> tuple[str, ...]:
-    return tuple(f"transformers/models/{member}.py" for member in members)
-
-
 TRANSFORMERS = KnownEngine(
     package=KnownPackage(
         "transformers", "transformers", mark="transformers/models", version_file="transformers/__init__.py"
@@ -53,12 +49,12 @@ TRANSFORMERS = KnownEngine(
     argument=ArgumentFiles(
         argument=_ARGUMENT,
         folder="transformers/models",
-        members=_models(
-            "qwen3_vl/modeling_qwen3_vl",
-            "qwen3_vl_moe/modeling_qwen3_vl_moe",
-            "qwen3_omni_moe/modeling_qwen3_omni_moe",
-            "cohere_compass/modeling_cohere_compass",
-            "granite_docling/modeling_granite_docling",
+        members=(
+            "transformers/models/qwen3_vl/modeling_qwen3_vl.py",
+            "transformers/models/qwen3_vl_moe/modeling_qwen3_vl_moe.py",
+            "transformers/models/qwen3_omni_moe/modeling_qwen3_omni_moe.py",
+            "transformers/models/cohere_compass/modeling_cohere_compass.py",
+            "transformers/models/granite_docling/modeling_granite_docling.py",
         ),
         text=_text_model(
             "BaseModelOutputWithPast", "DynamicCache", "MoeModelOutputWithPast", "auto_docstring",

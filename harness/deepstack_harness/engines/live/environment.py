@@ -310,7 +310,11 @@ class _Making:
         self._do(f"the installation of {plan.unchecked[0]}", installer.install(plan.folder, words))
         self._make_torchvision_importable()
         self._do("the import of vllm", [str(self._python), "-c", "import torchvision, vllm"])
-        return self._stamped()
+        plan = self._plan
+        stamp = {"version": str(plan.version), "installer": self._installer.name,
+                 "checked": plan.checked, "unchecked": plan.unchecked}  # fmt: skip
+        write_atomically(plan.folder / STAMP, json.dumps(stamp, indent=1).encode())
+        return EngineHome(self._python, f"vllm {plan.version}", plan.version)
 
     def _make_torchvision_importable(self) -> None:
         """Make its import work where its library does not load: declare its operators."""
@@ -319,13 +323,6 @@ class _Making:
             return
         (init,) = self._plan.folder.glob("lib/python3*/site-packages/torchvision/__init__.py")
         init.write_text(shimmed(init.read_text("utf-8")), "utf-8")
-
-    def _stamped(self) -> EngineHome:
-        plan = self._plan
-        stamp = {"version": str(plan.version), "installer": self._installer.name,
-                 "checked": plan.checked, "unchecked": plan.unchecked}  # fmt: skip
-        write_atomically(plan.folder / STAMP, json.dumps(stamp, indent=1).encode())
-        return EngineHome(self._python, f"vllm {plan.version}", plan.version)
 
     def _do(self, doing: str, words: Sequence[str]) -> None:
         end = self._run(words)

@@ -58,12 +58,12 @@ def schedules_drawn() -> st.SearchStrategy[Schedule]:
     """Draw schedules of one to five requests, with budgets around the number of requests and above."""
     requests = st.lists(_requests(), min_size=1, max_size=5).map(_named)
     budgets = st.none() | st.integers(1, 8) | st.integers(9, 64)
-    return st.builds(_schedule, requests, budgets)
 
+    def schedule(requests: tuple[EngineRequest, ...], budget: int | None) -> Schedule:
+        settings = () if budget is None else (f"--max-num-batched-tokens={budget}",)
+        return Schedule("drawn", "drawn at random", requests, budget, settings=settings)
 
-def _schedule(requests: tuple[EngineRequest, ...], budget: int | None) -> Schedule:
-    settings = () if budget is None else (f"--max-num-batched-tokens={budget}",)
-    return Schedule("drawn", "drawn at random", requests, budget, settings=settings)
+    return st.builds(schedule, requests, budgets)
 
 
 @dataclass

@@ -299,7 +299,8 @@ def model_folder(home: EngineHome, model: TinyModel) -> Iterator[ModelFolder]:
 def _make(home: EngineHome, model: TinyModel, where: Path) -> ModelFolder:
     """Make the folder and its reference, as far as they are not there."""
     prompts = prompts_of([probe.job(model) for probe in PROBES])
-    folder = where / f"{model.family}-{_digest([model.job(), prompts, home.label])}"
+    asked = json.dumps([model.job(), prompts, home.label], sort_keys=True)
+    folder = where / f"{model.family}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
     stored = folder / "reference.json"
     try:
         if not stored.exists():
@@ -324,10 +325,6 @@ def _run_transformers(
             return []
         result = worker.call(f"{child}:reference", {**arguments, "prompts": prompts})
         return answer_of(result, f"running {model.model_class} of transformers")
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def methods_text(source: Source, family: str) -> dict[str, str]:

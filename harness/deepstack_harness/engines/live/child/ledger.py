@@ -68,7 +68,7 @@ class LiveLedger:
         """Note what one step reads: levels of (rows, hidden), None where there is no answer."""
         fact: dict[str, Any] = {
             **self.pending, "asked": rows, "tokens": self._tokens, "answered": levels is not None,
-            "visual": 0 if self._expected is None else _count(self._expected),
+            "visual": 0 if self._expected is None else int((self._expected != 0).any(2).any(0).sum()),
             "spans": [] if self._expected is None else _spans(self._expected),
         }  # fmt: skip
         if levels is not None:
@@ -297,8 +297,3 @@ def _spans(payload: torch.Tensor) -> list[list[int]]:
         else:
             spans.append([row, row + 1])
     return spans
-
-
-def _count(payload: torch.Tensor) -> int:
-    """Count the rows of a payload (levels, tokens, hidden) that are not zero."""
-    return int((payload != 0).any(2).any(0).sum())

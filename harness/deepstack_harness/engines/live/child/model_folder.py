@@ -52,7 +52,12 @@ def reference(folder: str, job: Mapping[str, Any], prompts: Sequence[Mapping[str
     # Not read from the folder: its names are those of released checkpoints.
     model = _random_model(transformers, Path(folder), job)
     processor = transformers.AutoProcessor.from_pretrained(folder)
-    inputs = [_processed(processor, prompt) for prompt in prompts]
+    inputs = [
+        processor(
+            text=[prompt["text"]], images=[picture(each) for each in prompt["images"]], return_tensors="pt"
+        )
+        for prompt in prompts
+    ]
     with_payload = [_first_token(model, each) for each in inputs]
     _zero(model, job["payload"])
     without = [_first_token(model, each) for each in inputs]
@@ -172,11 +177,6 @@ def _renamed(name: str, renamed: Sequence[str] | None) -> str:
     if renamed is None or renamed[1] in name:
         return name
     return name.replace(renamed[0], renamed[1])
-
-
-def _processed(processor: Any, prompt: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    images = [picture(each) for each in prompt["images"]]
-    return processor(text=[prompt["text"]], images=images, return_tensors="pt")
 
 
 def _first_token(model: Any, inputs: Any) -> list[float]:  # noqa: ANN401
