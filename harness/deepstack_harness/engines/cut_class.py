@@ -18,15 +18,19 @@ from types import CodeType
 from typing import cast
 
 from deepstack_harness.engines.extract import extract
+from deepstack_harness.engines.rebinding import Made, Span
 from deepstack_harness.engines.syntax import (
     ANY_OF_SELF,
     Function,
     Members,
     NoBuffer,
+    asked_of_super,
     asked_with_default,
     binds,
     class_named,
+    functions_in,
     members_of,
+    own_members,
     own_methods_called,
     reads,
     required,
@@ -140,6 +144,11 @@ _VERBS = {verb: re.compile(rf"_{verb}_\w*{STORAGE}\w*") for verb in ("get", "set
 _NEEDED_VERBS = frozenset({"get", "set", "clear"})
 
 
+def is_verb(name: str) -> bool:
+    """Tell whether a method gets, sets, clears or resizes a buffer, by its name."""
+    return any(pattern.fullmatch(name) for pattern in _VERBS.values())
+
+
 @dataclass(frozen=True)
 class ClassCut:
     """A compiled module that defines the class `class_name`, derived from `HOST`.
@@ -150,6 +159,8 @@ class ClassCut:
     uses it.  `of_host` has the attributes that nothing in the cut sets, each with the sentence that refuses
     the class where the host lacks it.  `stood_in` are attributes whose allocation was left out, since it
     cannot be built, or None; `optional` are names that the code asks for with a default of its own.
+    `names` are the members of the class that the cut is driven by, and `spans` the lines that it runs.  With
+    `runs_hooks` the making of the class runs code of the source that may change it.
     """
 
     class_name: str
@@ -162,6 +173,9 @@ class ClassCut:
     foreign: Mapping[str, Reason] = field(default_factory=dict)
     stood_in: frozenset[str] | None = None
     optional: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    spans: tuple[Span, ...] = ()
+    runs_hooks: bool = False
 
 
 @dataclass(frozen=True)
@@ -199,7 +213,7 @@ class Inherited:
 
 def cut_class(
     file: SourceFile,
-    class_name: str,
+    made: Made,
     *,
     outside: Outside,
     stand_ins: Collection[str],
@@ -207,31 +221,33 @@ def cut_class(
     verbs: Mapping[str, str] | None = None,
     options: CutOptions = STRICT,
 ) -> ClassCut:
-    """Cut the buffer of `class_name` out of `file`.
+    """Cut the buffer of a class out of `file`; `made` has the class, and what Python runs when it makes it.
 
     `outside` says what is given and read around the class, `stand_ins` are the imported names that can
     be replaced, `inherited` a base class that was cut from another file.  `verbs` names the methods to cut,
     where they are not get, set and clear.  Raises `NoBuffer` when there is nothing to cut, and another
     `UsageError`, with file and line, for what does not parse or cannot be supplied.
     """
-    definition = class_named(file, class_name)
-    own = members_of(definition, file)
     outside = replace(outside, given={*outside.given, *(options.stood_in or ())})
-    buffer = _BufferMembers(definition, own, file.filename, outside, inherited, verbs, init=options.init)
-    reduced = buffer.reduced()
+    buffer = _BufferMembers(made, file.filename, outside, inherited, verbs, init=options.init)
+    *bases, reduced = buffer.reduced()
     extracted = extract(
-        file, reduced, stand_ins=stand_ins, given={HOST}, may_be_foreign=options.may_be_foreign
+        file,
+        reduced,
+        stand_ins=stand_ins,
+        given={HOST},
+        may_be_foreign=options.may_be_foreign,
+        others=(*bases, *made.behind),
     )
-    lines = {
-        node.name: node.lineno
-        for node in reduced.body
-        if isinstance(node, Function) and node.name != "__init__"
-    }
+    functions = functions_in(node for each in (*bases, reduced) for node in each.body)
+    lines = {node.name: node.lineno for node in functions if node.name != "__init__"}
     if inherited is not None:
         lines = {**inherited.cut.lines, **lines}
+    runs_hooks = bool(made.runs or made.behind) or (inherited is not None and inherited.cut.runs_hooks)
     return ClassCut(
-        class_name, file.filename, extracted.code, buffer.verbs, lines, extracted.replaced, buffer.of_host,
-        extracted.foreign, options.stood_in, asked_with_default(reduced),
+        reduced.name, file.filename, extracted.code, buffer.verbs, lines, extracted.replaced, buffer.of_host,
+        extracted.foreign, options.stood_in, asked_with_default(reduced), buffer.names, extracted.spans,
+        runs_hooks,
     )  # fmt: skip
 
 
@@ -262,8 +278,7 @@ class _BufferMembers:
 
     def __init__(
         self,
-        definition: ast.ClassDef,
-        members: Members,
+        made: Made,
         filename: str,
         outside: Outside,
         inherited: Inherited | None,
@@ -271,27 +286,59 @@ class _BufferMembers:
         *,
         init: bool,
     ) -> None:
-        self._definition = definition
-        self._own = {id(node) for nodes in members.values() for node in nodes}
-        self._members = {**(inherited.members if inherited else {}), **members}
+        self._made = made
+        self._definition = made.classes[0]
+        self._own = [(definition, own_members(definition)) for definition in made.classes]
+        self._inherited = inherited
+        self._members: dict[str, list[ast.stmt]] = {**(inherited.members if inherited else {})}
+        for _, own in reversed(self._own):
+            self._members |= own
         theirs = inherited.members.get("__init__", ()) if inherited else ()
         self._inherited_init = [node for node in theirs if isinstance(node, Function)]
         self._filename = filename
         self._given = {f"self.{name}" for name in outside.given}
-        self._read_outside = {f"self.{name}" for name in outside.reads}
         self.verbs = self._find_verbs() if verbs is None else self._named(verbs)
+        # An object may have attributes in the place of its methods, or another class.
+        replacing = {"__class__", "__dict__", *self.verbs.values()}
+        self._read_outside = {f"self.{name}" for name in (*outside.reads, *replacing)}
         self._init = self._find_init() if init else self._no_init()
+        self.names: frozenset[str] = frozenset()
         self._body = self._needed_members()
         self.of_host = self._unset_attributes()
 
-    def reduced(self) -> ast.ClassDef:
-        """Return the class with nothing but its buffer, over `HOST`."""
-        reduced = copy.copy(self._definition)
-        reduced.bases = [ast.copy_location(ast.Name(HOST, ast.Load()), self._definition)]
-        reduced.keywords, reduced.decorator_list = [], []
-        own = [node for node in self._body if id(node) in self._own or node is self._body[-1]]
-        reduced.body = sorted(own, key=lambda node: node.lineno)
-        return reduced
+    def reduced(self) -> list[ast.ClassDef]:
+        """Return the class with nothing but its buffer, last, and before it the bases that it needs.
+
+        The lowest one is over `HOST`.
+        """
+        wanted, init = {id(node) for node in self._body}, self._body[-1]
+        mentioned = {
+            each.id for node in self._made.behind for each in ast.walk(node) if isinstance(each, ast.Name)
+        }
+        classes: list[ast.ClassDef] = []
+        host = HOST
+        has_hook = bool(self._inherited and self._inherited.cut.runs_hooks)
+        for definition, own in reversed(self._own):
+            nodes = {id(node): node for nodes in own.values() for node in nodes if id(node) in wanted}
+            if self._init in own.get("__init__", ()):
+                nodes[id(init)] = init
+            is_last = definition is self._definition
+            if is_last and not any(self._init in theirs.get("__init__", ()) for _, theirs in self._own):
+                nodes[id(init)] = init
+            if not (nodes or is_last or definition.name in self._made.runs | mentioned):
+                continue
+            keywords = self._made.keywords.get(definition.name, [])
+            has_hook = has_hook or any(keyword.arg == "metaclass" for keyword in keywords)
+            reduced = copy.copy(definition)
+            reduced.bases = [ast.copy_location(ast.Name(host, ast.Load()), definition)]
+            reduced.keywords = [each for each in keywords if has_hook or each.arg == "metaclass"]
+            reduced.decorator_list = self._made.decorators.get(definition.name, [])
+            empty = [ast.copy_location(ast.Pass(), definition)]
+            reduced.body = sorted(nodes.values(), key=lambda node: node.lineno) or list[ast.stmt](empty)
+            classes.append(reduced)
+            host = definition.name
+            has_hook = has_hook or "__init_subclass__" in self._made.hooks.get(definition.name, ())
+        return classes
 
     def _find_verbs(self) -> dict[str, str]:
         methods = {verb: self._method_named(verb, pattern) for verb, pattern in _VERBS.items()}
@@ -337,16 +384,33 @@ class _BufferMembers:
 
     def _needed_members(self) -> list[ast.stmt]:
         """Return the buffer's methods, what they call and read, and last the slice of `__init__`."""
-        names = set(self.verbs.values())
+        names = {*self.verbs.values(), *(name for hooks in self._made.hooks.values() for name in hooks)}
         while True:
-            nodes = [node for name in sorted(names) for node in self._members[name]]
+            nodes = self._nodes(names)
             init = self._slice({name for node in nodes for name in reads(node)} | self._read_outside)
             used = {name for node in (*nodes, init) for name in reads(node)}
+            used |= {f"self.{name}" for node in nodes for name in asked_of_super(node)}
             of_class = {name for name in self._members if f"self.{name}" in used - self._given}
             more = of_class - names - {"__init__"}
             if not more:
+                used_names = {name.removeprefix("self.") for name in used if name.startswith("self.")}
+                self.names = frozenset(names | used_names)
                 return [*nodes, init]
             names |= more
+
+    def _nodes(self, names: Collection[str]) -> list[ast.stmt]:
+        """Return what defines members: of several classes the first one, and what it asks of super."""
+        nodes: dict[int, ast.stmt] = {}
+        for name in sorted(names):
+            for _, own in self._own:
+                nodes |= {id(node): node for node in own.get(name, ())}
+                asks_on = any(name in asked_of_super(node) for node in own.get(name, ()))
+                if name in own and not asks_on and not self._made.behind:  # which may delete it
+                    break
+            else:
+                if not any(name in own for _, own in self._own):
+                    nodes |= {id(node): node for node in self._members.get(name, ())}
+        return list(nodes.values())
 
     def _slice(self, read: set[str]) -> Function:
         of_instances = {name for name in read if "." in name}  # `x` is another variable in every method
@@ -367,7 +431,7 @@ class _BufferMembers:
 
     def _unset_attributes(self) -> dict[str, Reason]:
         """Return the attributes that are read and that nothing in the cut sets, with a refusal for each."""
-        functions = [node for node in self._body if isinstance(node, Function)]
+        functions = list(functions_in(self._body))
         bound = {
             name
             for function in (*functions, *self._inherited_init)

@@ -29,6 +29,7 @@ from deepstack_harness.engines.cut_class import (
     Outside,
     allocated,
     cut_class,
+    is_verb,
 )
 from deepstack_harness.engines.extract import (
     DECORATED,
@@ -43,6 +44,8 @@ from deepstack_harness.engines.extract import (
     importable,
     stand_ins_of,
 )
+from deepstack_harness.engines.lineage import Defined
+from deepstack_harness.engines.rebinding import Made, Making, Patched, Span, rebound
 from deepstack_harness.engines.syntax import (
     Function,
     Members,
@@ -146,7 +149,7 @@ class ModelCut:
 
     `supplies` says what its code finds under imported names; `base` is the class in another file
     that it is derived from, cut likewise.  `fallback` is the same class with stand-ins for the parts that
-    cannot be built.
+    cannot be built.  `patches` are what other modules do to the class.
     """
 
     source: Source
@@ -156,6 +159,14 @@ class ModelCut:
     supplies: Mapping[str, Supply]
     base: "ModelCut | None" = None
     fallback: "ModelCut | None" = None
+    patches: tuple["ClassPatch", ...] = ()
+
+    @property
+    def chain(self) -> "Iterator[ModelCut]":
+        """The cut, and those that it is derived from."""
+        yield self
+        if self.base is not None:
+            yield from self.base.chain
 
     def inherited(self) -> Inherited:
         """Return what a class in another file gets from this one."""
@@ -167,14 +178,76 @@ def cut_model(source: Source, model: ModelClass, way: Way, base: ModelCut | None
     """Cut a class out of a source; `base` is the class in another file that it is derived from.
 
     Raises `NoBuffer` for a class without a buffer, another `UsageError`, with file and line, for
-    what cannot be supplied, and `MachineError` when the source cannot be fetched.
+    what cannot be supplied and for what rebinds a member in a way that cannot be followed, and `MachineError`
+    when the source cannot be fetched.
     """
     file = source.read(model.member)
+    making = _making(source, file, model)
     if not way.helpers:
-        return _cut(source, file, model, way, base)
-    if not way.rehearsed:
-        return _cut_with_helpers(source, file, model, way)
-    return _cut_with_fallback(source, file, model, way)
+        cut = _cut(source, file, model, way, base)
+    elif not way.rehearsed:
+        cut = _cut_with_helpers(source, file, model, way)
+    else:
+        cut = _cut_with_fallback(source, file, model, way)
+    return _explained(making, cut)
+
+
+def _making(source: Source, file: SourceFile, model: ModelClass) -> Making:
+    return Making(source, Defined(model.member, file, class_named(file, model.class_name)))
+
+
+@dataclass(frozen=True)
+class ClassPatch:
+    """Statements of another module that change a class when they run, and the class by each of its names."""
+
+    code: HelperCut
+    aliases: Mapping[str, str]
+
+
+def _explained(making: Making, cut: ModelCut) -> ModelCut:
+    """Return the cut with what other modules do to its classes; refuse what it cannot follow."""
+    links = list(cut.chain)
+    chain = {each.place for link in links for each in making.lineage if each.member == link.model.member}
+    names = {name for link in links for name in link.cut.names}
+    patches = tuple(_cut_patch(making, patched) for patched in making.patches(chain))
+    spans = [span for link in links for span in link.cut.spans]
+    supplies = [supply for link in links for supply in link.supplies.values()]
+    spans += [span for patch in patches for span in patch.code.extract.spans]
+    spans += _spans_of([*supplies, *(patch.code for patch in patches)])
+    refusal = making.unexplained(names & making.names, chain, spans)
+    if refusal is not None:
+        raise refusal
+    fallback = cut.fallback and _explained(making, cut.fallback)
+    return replace(cut, patches=patches, fallback=fallback)
+
+
+def _spans_of(supplies: Sequence[Supply]) -> list[Span]:
+    """Return the lines of the functions that a cut imports."""
+    spans, todo, seen = list[Span](), list(supplies), set[int]()
+    while todo:
+        supply = todo.pop()
+        if isinstance(supply, HelperCut) and id(supply) not in seen:
+            seen.add(id(supply))
+            spans += supply.extract.spans
+            todo += supply.supplies.values()
+    return spans
+
+
+def _cut_patch(making: Making, patched: Patched) -> ClassPatch:
+    """Cut the statements of a module that change a class; raise `SourceError` where they need more."""
+    function = ast.parse(f"def {ASSIGNED}(): pass").body[0]
+    assert isinstance(function, ast.FunctionDef)
+    for node in ast.walk(function):
+        ast.copy_location(node, patched.statements[0])
+    function.body = list(patched.statements)
+    file, names = patched.file, importable(patched.file, patched.member) - set(patched.aliases)
+    try:
+        extracted = extract(file, function, stand_ins=names, given=patched.aliases.keys())
+    except UsageError as error:
+        name = next(iter(patched.aliases.values()))
+        raise rebound(name, file, patched.statements[0]) from error
+    supplies = Helpers(making.source, ()).supply(patched.member, file, extracted.replaced)
+    return ClassPatch(HelperCut(ASSIGNED, file, extracted, supplies), patched.aliases)
 
 
 def cut_known(source: Source, model: ModelClass, way: Way) -> ModelCut:
@@ -188,16 +261,108 @@ def cut_known(source: Source, model: ModelClass, way: Way) -> ModelCut:
 
 
 def _cut(source: Source, file: SourceFile, model: ModelClass, way: Way, base: ModelCut | None) -> ModelCut:
-    stand_ins = _stand_ins(model, way, base)
-    inherited = base.inherited() if base else None
-    done = cut_class(
-        file,
-        model.class_name,
-        outside=Outside(way.given, model.parts.reads_too),
-        stand_ins=stand_ins,
-        inherited=inherited,
+    return _cut_linked(source, file, model, way, base, STRICT)
+
+
+def _cut_linked(
+    source: Source,
+    file: SourceFile,
+    model: ModelClass,
+    way: Way,
+    base: ModelCut | None,
+    options: CutOptions,
+) -> ModelCut:
+    """Cut a class over `base`, and over what else its bases in other files give it."""
+    making = _making(source, file, model)
+    made = making.in_file(model.member)
+    names = _wanted(making, way)
+    while True:
+        linked = _linked(making, model, way, base, names)
+        stand_ins = _stand_ins(model, way, linked)
+        follows = way.helpers or bool(made.runs or made.behind)
+        cut = partial(
+            cut_class,
+            file,
+            outside=Outside(way.given, model.parts.reads_too),
+            stand_ins=importable(file, model.member) | stand_ins if follows else stand_ins,
+            inherited=linked.inherited() if linked else None,
+            verbs=way.verbs,
+            options=replace(options, init=way.init),
+        )
+        try:
+            done = cut(made)
+        except UsageError as error:
+            if not (made.runs or made.behind):
+                raise
+            cut(made.alone)  # for its own error
+            raise _not_followed(file, made, error) from error
+        if done.names <= names:
+            break
+        names |= done.names
+    if follows:
+        supplies = Helpers(source, stand_ins).supply(model.member, file, done.replaced)
+    else:
+        supplies = stand_ins_of(done.replaced)
+    foreign = {name: Unavailable(why) for name, why in done.foreign.items()}
+    return ModelCut(source, model, file, done, {**supplies, **foreign}, linked)
+
+
+def _not_followed(file: SourceFile, made: Made, error: UsageError) -> SourceError:
+    """Return the refusal of a class that is changed by code which needs more of its package."""
+    line = made.first_line
+    text = (
+        f"not driven: {made.classes[0].name} is rebound at {file.filename}:{line}, by code that cannot be run"
     )
-    return ModelCut(source, model, file, done, stand_ins_of(done.replaced), base)
+    return SourceError(Reason(f"{text}: {error}", file.filename, line))
+
+
+def _wanted(making: Making, way: Way) -> frozenset[str]:
+    """Return the members by which a class is driven, before anything is cut."""
+    if way.verbs is not None:
+        return frozenset(way.verbs.values())
+    return frozenset(name for name in making.names if is_verb(name))
+
+
+def _linked(
+    making: Making, model: ModelClass, way: Way, base: ModelCut | None, names: Collection[str]
+) -> ModelCut | None:
+    """Return `base`, and between it the bases in other files that have a name first, or change the class."""
+    files = {model.member} | {link.model.member for link in (base.chain if base else ())}
+    for place, each in reversed(list(enumerate(making.lineage))):
+        if each.member in files:
+            continue
+        made = making.in_file(each.member)
+        own = {name for name in names if making.provider(name) is each and name not in HOSTED}
+        if own or each.node.name in made.runs:
+            base = _insert(making, place, _cut_link(making, each, own, way, model), base)
+    return base
+
+
+def _insert(making: Making, place: int, link: ModelCut, base: ModelCut | None) -> ModelCut:
+    """Return the chain `base` with a link at its place in the order in which Python asks the classes."""
+    if base is None:
+        return link
+    places = [number for number, each in enumerate(making.lineage) if each.member == base.model.member]
+    if not places or place < places[0]:
+        return replace(link, base=base)
+    return replace(base, base=_insert(making, place, link, base.base))
+
+
+def _cut_link(making: Making, of: Defined, names: Collection[str], way: Way, model: ModelClass) -> ModelCut:
+    """Cut some members of a base class in another file, and what changes the classes derived from it."""
+    stand_ins = way.stand_ins | model.parts.stand_ins.keys()
+    done = cut_class(
+        of.file,
+        making.in_file(of.member, of),
+        outside=Outside(way.given),
+        stand_ins=importable(of.file, of.member) | stand_ins,
+        verbs={name: name for name in sorted(names)},
+        options=replace(_FOREIGN, init=False),
+    )
+    supplies = Helpers(making.source, stand_ins).supply(of.member, of.file, done.replaced)
+    foreign = {name: Unavailable(why) for name, why in done.foreign.items()}
+    there = replace(model, member=of.member, class_name=of.node.name)
+    return ModelCut(making.source, there, of.file, replace(done, of_host={}), {**supplies, **foreign})
 
 
 def _cut_with_fallback(source: Source, file: SourceFile, model: ModelClass, way: Way) -> ModelCut:
@@ -265,25 +430,13 @@ def _cut_with_helpers(
 ) -> ModelCut:
     """Cut a class, and before it the class in another file that it has its methods from."""
     base = _imported_base(source, file, model, way, derived, options)
-    stand_ins = _stand_ins(model, way, base)
-    helpers = Helpers(source, stand_ins)
-    done = cut_class(
-        file,
-        model.class_name,
-        outside=Outside(way.given, model.parts.reads_too),
-        stand_ins=importable(file, model.member) | stand_ins,
-        inherited=base.inherited() if base else None,
-        verbs=way.verbs,
-        options=replace(options, init=way.init),
-    )
-    supplies = helpers.supply(model.member, file, done.replaced)
-    foreign = {name: Unavailable(why) for name, why in done.foreign.items()}
-    return ModelCut(source, model, file, done, {**supplies, **foreign}, base)
+    return _cut_linked(source, file, model, way, base, options)
 
 
 def _stand_ins(model: ModelClass, way: Way, base: ModelCut | None) -> frozenset[str]:
     """Return the imported names that are never looked up in the source."""
-    return way.stand_ins | model.parts.stand_ins.keys() | ({base.cut.class_name} if base else set())
+    bases = {link.cut.class_name for link in base.chain} if base else set[str]()
+    return way.stand_ins | model.parts.stand_ins.keys() | bases
 
 
 def _imported_base(
@@ -369,7 +522,7 @@ def _cut_methods(
     stand_ins = _stand_ins(model, way, base)
     done = cut_class(
         file,
-        model.class_name,
+        _making(source, file, model).in_file(model.member),
         outside=Outside(way.given),
         stand_ins=importable(file, model.member) | stand_ins,
         inherited=base.inherited() if base else None,
@@ -499,16 +652,32 @@ def define_model(model: ModelCut, host: type[H], stand_ins: Mapping[str, object]
     """
     base, known = host, dict(stand_ins)
     if model.base is not None:
-        base = known[model.base.cut.class_name] = define_model(model.base, host, stand_ins)
+        base = define_model(model.base, host, stand_ins)
+        known |= {each.__name__: each for each in base.__mro__}
     for name, why in model.cut.of_host.items():
         if name not in dir(base):
             raise SourceError(why)
     show_in_tracebacks(model.file)
     names = _objects(model.supplies, known, {})
     defined = define_name(model.cut.code, model.cut.class_name, **{HOST: base}, **names)
-    assert isinstance(defined, type)
-    assert issubclass(defined, host)
+    if not (isinstance(defined, type) and issubclass(defined, host)):
+        raise SourceError(Reason(f"not driven: {model.cut.class_name} is no class", model.file.filename))
+    for patch in model.patches:
+        _apply(patch, defined, stand_ins)
     return defined
+
+
+def _apply(patch: ClassPatch, defined: type, stand_ins: Mapping[str, object]) -> None:
+    """Run what another module does to a class."""
+    classes = {each.__name__: each for each in defined.__mro__}
+    given = {alias: classes.get(name, defined) for alias, name in patch.aliases.items()}
+    function = define_function(patch.code, stand_ins, **given)
+    filename = patch.code.file.filename
+    try:
+        function()
+    except Exception as error:
+        text = f"not driven: {defined.__name__} is changed by code that cannot be run alone: {error}"
+        raise SourceError(reason_at(error, filename, text)) from error
 
 
 def define_function(function: HelperCut, stand_ins: Mapping[str, object], **given: object) -> Any:  # noqa: ANN401

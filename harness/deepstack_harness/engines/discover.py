@@ -271,8 +271,10 @@ def _classes(source: Source, files: ModelFiles) -> Iterator[_SourceClass]:
     words = (files.word, f"def {EMBED}(")
     for member in sorted({member for word in words for member in source.mentioning(files.folder, word)}):
         file = source.read(member)
+        names = set[str]()
         for node in parse(file).body:
-            if isinstance(node, ast.ClassDef):
+            if isinstance(node, ast.ClassDef) and node.name not in names:  # a second one refuses the first
+                names.add(node.name)
                 yield _SourceClass(node, member, file)
 
 

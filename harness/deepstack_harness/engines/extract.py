@@ -15,7 +15,7 @@ import dis
 import functools
 import sys
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import CodeType
@@ -30,7 +30,7 @@ _ALWAYS_THERE = frozenset(dir(builtins)) | {"__name__", "__annotations__"}
 _READS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 
 Import = ast.Import | ast.ImportFrom
-T = TypeVar("T", ast.ClassDef, ast.FunctionDef, ast.ClassDef | ast.FunctionDef)
+T = TypeVar("T", ast.ClassDef, ast.FunctionDef, ast.ClassDef | ast.FunctionDef, ast.stmt)
 
 
 DECORATED, DEFAULT = "__deepstack_decorated__", "__deepstack_default__"
@@ -41,12 +41,14 @@ DECORATED, DEFAULT = "__deepstack_decorated__", "__deepstack_default__"
 class Extract:
     """Compiled code; `replaced` maps each name in it that needs a stand-in to the imported name.
 
-    `foreign` has the names of other packages, each with the sentence that refuses whoever uses it.
+    `foreign` has the names of other packages, each with the sentence that refuses whoever uses it.  `spans`
+    are the lines that run: the file, a first and a last line.
     """
 
     code: CodeType
     replaced: Mapping[str, str]
     foreign: Mapping[str, Reason] = field(default_factory=dict)
+    spans: tuple[tuple[str, int, int], ...] = ()
 
 
 def extract(
@@ -56,14 +58,15 @@ def extract(
     stand_ins: Collection[str],
     given: Collection[str],
     may_be_foreign: bool = False,
+    others: Sequence[ast.stmt] = (),
 ) -> Extract:
-    """Compile `root`, which is a node of `file` or a changed copy of one.
+    """Compile `root`, which is a node of `file` or a changed copy of one, and `others` of its top level.
 
     `stand_ins` has the imported names that may be replaced, `given` the names that will be there
     when the code runs; an import of either inside a function is left out.  Raises `UsageError` with
     file and line for a name that cannot be had; of another package it does no harm where it `may_be_foreign`.
     """
-    return _Extraction(file, root, stand_ins, given, may_be_foreign=may_be_foreign).run()
+    return _Extraction(file, root, stand_ins, given, others, may_be_foreign=may_be_foreign).run()
 
 
 class _Extraction:
@@ -75,6 +78,7 @@ class _Extraction:
         root: ast.ClassDef | ast.FunctionDef,
         stand_ins: Collection[str],
         given: Collection[str],
+        others: Sequence[ast.stmt],
         *,
         may_be_foreign: bool,
     ) -> None:
@@ -82,27 +86,38 @@ class _Extraction:
         self._filename = file.filename
         self._may_be_foreign = may_be_foreign
         self._foreign: dict[str, Reason] = {}
-        self._root = _without_imports(root, frozenset({*given, *stand_ins}))
+        found = frozenset({*given, *stand_ins})
+        self._root = _without_imports(root, found)
+        self._others = [_without_imports(each, found) for each in others]
         if may_be_foreign:
-            self._root = _with_late_definitions(self._root, _imported_names(self._tree))
+            imported = _imported_names(self._tree)
+            self._root = _with_late_definitions(self._root, imported)
+            self._others = [_with_late_definitions(each, imported) for each in self._others]
         self._stand_ins = stand_ins
         self._given = given
         self._replaced: dict[str, str] = {}
         self._brought: list[ast.stmt] = []
 
     def run(self) -> Extract:
-        self._refuse_inner_imports(self._root)
+        for each in (self._root, *self._others):
+            self._refuse_inner_imports(each)
         while missing := _global_names(code := self._compiled()) - self._known():
             for name in sorted(missing):
                 self._bring(name)
-        return Extract(code, self._replaced, self._foreign)
+        return Extract(code, self._replaced, self._foreign, tuple(self._spans()))
+
+    def _spans(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the lines of what is compiled: of a class its members, of anything else all of it."""
+        for node in (self._root, *self._others, *self._brought):
+            for each in node.body if isinstance(node, ast.ClassDef) else [node]:
+                yield self._filename, each.lineno, each.end_lineno or each.lineno
 
     def _known(self) -> frozenset[str]:
         return _ALWAYS_THERE.union(self._given, self._replaced, self._foreign, (DECORATED, DEFAULT))
 
     def _compiled(self) -> CodeType:
-        nodes = sorted(self._brought, key=lambda node: node.lineno)
-        module = ast.fix_missing_locations(ast.Module([*nodes, self._root], []))
+        nodes = sorted((*self._brought, self._root, *self._others), key=lambda node: node.lineno)
+        module = ast.fix_missing_locations(ast.Module(nodes, []))
         # Annotations name types of the package: unevaluated they need nothing.
         flags = __future__.annotations.compiler_flag
         with warnings.catch_warnings(action="ignore"):
@@ -111,7 +126,11 @@ class _Extraction:
 
     def _bring(self, name: str) -> None:
         """Add the statements of the module that write `name`, or note a stand-in for it."""
-        nodes = [node for node in self._tree.body if name in writes(node) and node not in self._brought]
+        nodes = [
+            node
+            for node in self._tree.body
+            if name in writes(node) and node not in self._brought and node not in self._others
+        ]
         if not nodes and name in self._stand_ins:  # imported inside of a function
             self._replaced[name] = name
         elif not nodes:  # or all of them are there already, and change the name without binding it
@@ -145,7 +164,7 @@ class _Extraction:
         raise SourceError(self._refusal(name, why))
 
     def _refusal(self, name: str, why: str) -> Reason:
-        nodes = [each for node in (self._root, *self._brought) for each in ast.walk(node)]
+        nodes = [each for node in (self._root, *self._others, *self._brought) for each in ast.walk(node)]
         lines = [each.lineno for each in nodes if isinstance(each, ast.Name) and each.id == name]
         return self._refusal_at(min(lines, default=self._root.lineno), f"'{name}', which {why}")
 

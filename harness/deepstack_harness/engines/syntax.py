@@ -28,11 +28,15 @@ Members = Mapping[str, list[ast.stmt]]
 """The statements of a class by the name that they define; overloads share a name."""
 
 
+# A statement is asked about again and again, by every class of its file.
+_cached = functools.lru_cache(maxsize=1 << 16)
+
+
 class NoBuffer(SourceError):
     """The class is not there, or has no deepstack buffer."""
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=32)
 def parse(file: SourceFile) -> ast.Module:
     """Parse a file; raise `UsageError` with the line that does not parse.
 
@@ -75,17 +79,25 @@ def _members_of(
     definition: ast.ClassDef, classes: Sequence[ast.ClassDef], derived: tuple[ast.ClassDef, ...]
 ) -> dict[str, list[ast.stmt]]:
     """Collect members; `derived` are the classes on the way here, which a damaged file may name as bases."""
-    members: dict[str, list[ast.stmt]] = {}
-    for node in definition.body:
-        for name in _names_of(node):
-            members.setdefault(name, []).append(node)
+    members = dict(own_members(definition))
     names = [base.id for base in definition.bases if isinstance(base, ast.Name)]
     for base in (node for name in names for node in classes if node.name == name and node not in derived):
         members = {**_members_of(base, classes, (*derived, base)), **members}
     return members
 
 
-def package_imports(file: SourceFile, member: str) -> dict[str, tuple[str, str]]:
+@_cached
+def own_members(definition: ast.ClassDef) -> Members:
+    """Return the statements of a class by the names that they bind or delete, those of its bases left out."""
+    members: dict[str, list[ast.stmt]] = {}
+    for node in definition.body:
+        for name in sorted(scope_names(node)):
+            members.setdefault(name, []).append(node)
+    return members
+
+
+@functools.lru_cache(maxsize=256)
+def package_imports(file: SourceFile, member: str) -> Mapping[str, tuple[str, str]]:
     """Return what a file imports from its own package at the top level: bound name -> (module, real name).
 
     `member` is the file's place in the package, such as `vllm/model_executor/models/qwen3_vl.py`.
@@ -93,7 +105,7 @@ def package_imports(file: SourceFile, member: str) -> dict[str, tuple[str, str]]
     imports: dict[str, tuple[str, str]] = {}
     for node in parse(file).body:
         if isinstance(node, ast.ImportFrom) and (node.level or _is_in(member, node.module)):
-            module = _absolute(node, member)
+            module = absolute_module(node, member)
             imports |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
     return imports
 
@@ -102,31 +114,55 @@ def _is_in(member: str, module: str | None) -> bool:
     return (module or "").startswith(f"{member.partition('/')[0]}.")
 
 
-def _absolute(node: ast.ImportFrom, member: str) -> str:
+def absolute_module(node: ast.ImportFrom, member: str) -> str:
     """Return the full name of the module, also for `from ..x import y`."""
     packages = member.split("/")[: -node.level] if node.level else []
     return ".".join([*packages, *filter(None, [node.module])])
 
 
-def _names_of(node: ast.stmt) -> list[str]:
-    match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-            return [name]
-        case ast.Assign(targets=[ast.Name(id=name)]):
-            return [name]
-        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
-            return [name]
-    return []
+_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+@_cached
+def scope_names(statement: ast.stmt) -> frozenset[str]:
+    """Return the names that a statement, its blocks included, binds or deletes in its own scope."""
+    names, todo = set[str](), list[ast.AST]([statement])
+    while todo:
+        node = todo.pop()
+        if isinstance(node, _NESTED):
+            names.add(node.name)
+            continue
+        if isinstance(node, ast.Lambda | ast.comprehension) or (
+            isinstance(node, ast.AnnAssign) and node.value is None
+        ):
+            continue
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            names.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            names.add(node.name)
+        todo += ast.iter_child_nodes(node)
+    return frozenset(names)
+
+
+def functions_in(statements: Iterable[ast.stmt]) -> Iterator[Function]:
+    """Yield the functions that statements define in the scope they stand in, also in their blocks."""
+    for node in statements:
+        if isinstance(node, Function):
+            yield node
+        elif not isinstance(node, ast.ClassDef):
+            for each in ast.iter_child_nodes(node):
+                if isinstance(each, ast.ExceptHandler | ast.match_case):
+                    yield from functions_in(each.body)
+                elif isinstance(each, ast.stmt):
+                    yield from functions_in([each])
 
 
 ANY_OF_SELF = "self.*"
 """Stands for an attribute whose name is known at run time only, as in `setattr(self, name, value)`."""
 
 _REGISTERS = {"register_buffer", "register_parameter", "register_module", "add_module"}
-_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-# A statement is asked about again and again, by every class of its file.
-_cached = functools.lru_cache(maxsize=1 << 16)
 
 
 @_cached
@@ -168,9 +204,22 @@ def writes(node: ast.AST) -> frozenset[str]:
 
 @_cached
 def own_methods_called(node: ast.AST) -> frozenset[str]:
-    """Return the x of every `self.x(...)`."""
+    """Return the x of every `self.x(...)` and `cls.x(...)`."""
     calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
-    return frozenset(called.attr for called in calls if _is_of_self(called))
+    return frozenset(called.attr for called in calls if _is_of_self(called) or _is_of_class(called))
+
+
+@_cached
+def asked_of_super(node: ast.AST) -> frozenset[str]:
+    """Return the x of every `super().x`."""
+    return frozenset(
+        each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.value, ast.Call)
+        and isinstance(each.value.func, ast.Name)
+        and each.value.func.id == "super"
+    )
 
 
 def asked_with_default(node: ast.AST) -> frozenset[str]:
@@ -190,7 +239,7 @@ def _read_by(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         yield node.id
     elif isinstance(node, ast.Attribute):
-        if _is_of_self(node):
+        if _is_of_self(node) or _is_of_class(node):
             yield f"self.{node.attr}"
         if isinstance(node.ctx, ast.Load):
             yield f".{node.attr}"
@@ -209,7 +258,7 @@ def _bound_by(node: ast.AST) -> Iterator[str]:
         yield node.name
     elif isinstance(node, ast.Import | ast.ImportFrom):
         yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
+    elif isinstance(node, ast.Call) and is_setattr(node):
         yield from _set_by_name(node)
     elif isinstance(node, ast.Call) and _is_of_self(node.func) and node.func.attr in _REGISTERS:
         yield from _first_argument(node)
@@ -238,13 +287,29 @@ def _named_in_call(call: ast.Call) -> Iterator[str]:
 
 def _set_by_name(call: ast.Call) -> Iterator[str]:
     """Yield what `setattr` binds; for an attribute of another object only a literal name counts."""
-    match call.args:
+    match set_arguments(call):
         case [ast.Name(id="self"), ast.Constant(value=str(name)), _]:
             yield f"self.{name}"
         case [ast.Name(id="self"), *_]:
             yield ANY_OF_SELF
         case [_, ast.Constant(value=str(name)), _]:
             yield f".{name}"
+
+
+def is_setattr(call: ast.Call) -> bool:
+    """Tell whether a call is `setattr(..)`, or `x.__setattr__(..)`."""
+    match call.func:
+        case ast.Name(id="setattr") | ast.Attribute(attr="__setattr__"):
+            return True
+    return False
+
+
+def set_arguments(call: ast.Call) -> list[ast.expr]:
+    """Return the object, the name and the value of a call of `setattr` or `__setattr__`."""
+    if isinstance(call.func, ast.Attribute) and len(call.args) == 2:  # a bound method
+        of_super = isinstance(call.func.value, ast.Call)
+        return [ast.Name("self", ast.Load()) if of_super else call.func.value, *call.args]
+    return call.args
 
 
 def _first_argument(call: ast.Call) -> Iterator[str]:
@@ -265,6 +330,8 @@ def _place(node: ast.AST) -> str:
             return f"self.{name}"
         case ast.Attribute(attr=name):
             return f".{name}"
+        case ast.Call(func=ast.Name(id="vars"), args=[ast.Name(id="self")]):
+            return "self.__dict__"
         case ast.Subscript(value=inner) | ast.Starred(value=inner) | ast.Call(func=inner):
             return _place(inner)
     return ""
@@ -272,6 +339,10 @@ def _place(node: ast.AST) -> str:
 
 def _is_of_self(node: ast.AST) -> TypeGuard[ast.Attribute]:
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _is_of_class(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "cls"
 
 
 def _comprehension_names(node: ast.AST) -> set[str]:
