@@ -137,17 +137,32 @@ def read_dataset(name: str) -> Iterator[StoredRun]:
 def _dataset_records(name: str, kind: str, type_: type[T]) -> dict[str, list[T]]:
     """Return the records of each run, by its start."""
     by_start: dict[str, list[T]] = {}
-    optional = {each.name for each in msgspec.inspect.type_info(type_).fields if not each.required}  # type: ignore[attr-defined]
+    described, where = msgspec.inspect.type_info(type_), f"history '{name}'"
     for line in _load_table(name, kind, type_):
-        # Columns that an earlier version did not have are null in its files.
-        record = {key: value for key, value in line.items() if value is not None or key not in optional}
-        where = f"history '{name}'"
+        record = _without_new_columns(line, described)
         refuse_version(record.get("schema_version"), where)
         try:
             by_start.setdefault(record.pop(RUN), []).append(msgspec.convert(record, type_))
         except msgspec.ValidationError as error:
             raise UsageError(f"{where} does not hold what a run writes: {error}") from None
     return by_start
+
+
+def _without_new_columns(value: Any, kind: msgspec.inspect.Type) -> Any:  # noqa: ANN401  # JSON
+    """Leave out columns that an earlier version did not have, nested ones too: they are null in its files."""
+    if isinstance(kind, msgspec.inspect.UnionType):
+        kind = next(each for each in kind.types if not isinstance(each, msgspec.inspect.NoneType))
+    match kind, value:
+        case msgspec.inspect.DataclassType(fields=fields), dict():
+            by_name = {field.name: field for field in fields}
+            return {
+                key: _without_new_columns(item, by_name[key].type) if key in by_name else item
+                for key, item in value.items()
+                if item is not None or key not in by_name or by_name[key].required
+            }
+        case msgspec.inspect.VarTupleType(item_type=item_type), list():
+            return [_without_new_columns(item, item_type) for item in value]
+    return value
 
 
 def _load_table(name: str, kind: str, type_: type) -> list[dict[str, Any]]:
