@@ -1,6 +1,6 @@
 """Captured graphs: what they read, when they are refused, and how a session holds them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,6 +16,8 @@ from deepstack_harness.catalogue.plans import CAPTURE_TRACES
 from deepstack_harness.compile import captured as capture_module
 from deepstack_harness.compile.captured import CapturedSession, CpuGraph, CpuGraphs, capturing, open_arm
 from deepstack_harness.compile.compiled import EagerSession
+from deepstack_harness.compile.watch_captured import watch_captured
+from deepstack_harness.compile.watch_facts import WatchedRegion, WatchedRegions
 from deepstack_harness.contract.arm import EAGER, ArmSpec
 from deepstack_harness.contract.case import Case, Compare, registered
 from deepstack_harness.contract.observation import Answer, GraphUse, Observation, RowRange, StepFacts
@@ -438,3 +440,40 @@ def test_graphs_of_a_gpu_are_broken_at_attention_unless_they_are_whole(
     assert made == [(cuda.device, broken)]
     capturing(spec, inner, cpu)
     assert len(made) == 1
+
+
+class NoneFirst(ReferenceBuffer):
+    """Answers None while nothing is set, as vLLM's Qwen3-VL did (43602)."""
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        return super().get(tokens) if self._tokens_set else None
+
+
+def watched_replays(
+    qwen: Model, arm: str, make: type[ReferenceBuffer], between: Callable[[ReferenceBuffer], object]
+) -> WatchedRegion:
+    """Replay a text, do something with the buffer, and replay again; return what a watch saw."""
+    watched = WatchedRegions()
+    with watch_captured(watched), lane_of(qwen, arm, make) as lane:
+        lane.session.capture(inputs(qwen, 16, seed=1), lane)
+        lane.session.replay(inputs(qwen, 16, seed=2), lane)
+        between(cast(ReferenceBuffer, lane.buffer))
+        lane.session.replay(inputs(qwen, 16, seed=3), lane)
+    (region,) = watched.regions
+    assert region.calls == 2
+    return region
+
+
+def test_a_watch_names_the_payload_that_another_capture_was_for(qwen: Model) -> None:
+    levels = torch.ones(qwen.family.levels, 16, qwen.family.hidden)
+    absent = watched_replays(qwen, "eager/piecewise", NoneFirst, lambda buffer: buffer.set(levels))
+    assert [(guard.name, guard.rule.split()[1]) for guard in absent.decisive] == [("payload", "presence")]
+    moved = watched_replays(qwen, "eager/piecewise", ReferenceBuffer, lambda buffer: buffer.resize(32))
+    assert {guard.rule.split()[1] for guard in moved.decisive} == {"address"}
+    right = watched_replays(qwen, "eager/piecewise", ReferenceBuffer, lambda buffer: buffer.set(levels))
+    assert (right.decisive, right.unseen) == ([], 0)
+
+
+def test_a_full_graph_has_no_visible_inputs(qwen: Model) -> None:
+    region = watched_replays(qwen, "eager/full", ReferenceBuffer, lambda buffer: buffer.resize(32))
+    assert (region.name, region.unseen, region.failed) == ("CUDA graph", 2, {})

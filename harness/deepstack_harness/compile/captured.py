@@ -21,9 +21,13 @@ import torch
 from torch import Tensor, compiler
 from typing_extensions import override
 
+from deepstack_harness.compile.captured_inputs import CapturedCode
 from deepstack_harness.compile.compiled import CompiledSession, EagerSession
 from deepstack_harness.compile.torch_compat.dynamo import graphs_skipped
 from deepstack_harness.compile.torch_compat.modes import OpRecorder
+from deepstack_harness.compile.watch_captured import calling
+from deepstack_harness.compile.watch_captured import capturing as watched_capture
+from deepstack_harness.compile.watch_captured import replaying as watched_replay
 from deepstack_harness.contract.arm import ArmSpec, Capture
 from deepstack_harness.contract.protocols import Decoder, Inputs, Lane, Profile, Session
 from deepstack_harness.errors import MachineError, NotMeasured, StepUnavailable
@@ -120,8 +124,8 @@ class CapturedSession:
         captured = self._captured[tokens]
         captured.fill(inputs)
         if self._spec.capture is Capture.PIECEWISE:
-            lane.get(tokens)
-            captured.graph.replay()
+            with _decoding(captured.graph, lane.get(tokens)):
+                captured.graph.replay()
             lane.clear(tokens)
         else:
             captured.graph.replay()
@@ -159,10 +163,15 @@ def _record_decoder(captured: Captured, lane: Lane) -> None:
     """Record the decoder in the graph, with get and clear around it."""
     tokens, graph = _tokens(captured.slots), captured.graph
     payload = lane.ask(tokens)
-    with graph.recording():
+    with _decoding(graph, payload), graph.recording():
         graph.at_replay(lambda: lane.reads(payload))
         captured.decode(lane, payload)
     lane.clear(tokens)
+
+
+def _decoding(graph: "Graph", payload: tuple[Tensor, ...] | None) -> AbstractContextManager[None]:
+    """Mark a call of the decoder for a watch: the payload is its one input that is not copied into a slot."""
+    return calling(CapturedCode("decoder", id(graph), None, None), (), {"payload": payload})
 
 
 def _tokens(inputs: Inputs) -> int:
@@ -283,10 +292,11 @@ class CpuGraph(Graph):
 
     @override
     def _recording(self) -> AbstractContextManager[object]:
-        return nullcontext()
+        return watched_capture(self)
 
     @override
     def _replay(self) -> None:
+        watched_replay(self)
         self._tape.replay()
 
 
