@@ -11,9 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 from cases.played import observed
-from deepstack_harness.catalogue.incidents import catalogue, decisive
+from deepstack_harness.catalogue.incidents import Incident, catalogue, decisive
 from deepstack_harness.catalogue.plans import Where, plan_incident
-from deepstack_harness.contract.case import PlannedCase
+from deepstack_harness.contract.case import Case, PlannedCase
+from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.oracles.judge import judge_case
 
 
@@ -44,3 +45,47 @@ def test_breaks_what_it_is_known_to_break(planned: PlannedCase, *, few_layers: b
     assert judged.as_expected, [
         said for said in judged.judgements if said.rule in judged.broken | judged.unjudged
     ]
+
+
+DROPPED_GUARDS = {
+    "43602": "payload", "53516": "payload", "50891": "payload", "empty-on-text": "payload", "129": "payload",
+    "35917": "hidden", "2673": "hidden", "2266": "self.tokens_set", "payload-on-model": "self.held",
+}  # fmt: skip
+"""Incidents whose fault is a dropped guard, and the input that it is about. The others fail no guard."""
+
+
+def guarded_cases() -> Iterator[object]:
+    """Yield the cases that drop guards; daily one faulty and one right one of each incident above."""
+    for incident in catalogue():
+        daily = {"faulty", "right"} if incident.id in DROPPED_GUARDS else set()
+        for planned in plan_incident(incident, Where(incident.families[0])) if incident.families else ():
+            case = planned.case
+            if case.arm.name == "eager/drop_all":
+                kind = "faulty" if _is_faulty(incident, case) else "right"
+                marks = [pytest.mark.xdist_group("eager"), *([] if kind in daily else [pytest.mark.slow])]
+                daily -= {kind}
+                yield pytest.param(incident, case, id=f"{incident.id}-{_name(planned)}", marks=marks)
+
+
+def _is_faulty(incident: Incident, case: Case) -> bool:
+    return bool({case.buffer.name, f"{case.buffer.name}@{case.caller}"} & set(incident.faulty))
+
+
+@pytest.mark.parametrize(("incident", "case"), list(guarded_cases()))
+def test_an_incident_that_is_a_dropped_guard_is_found_by_it(incident: Incident, case: Case) -> None:
+    """The right twin fails none, nor does a faulty subject whose fault is something else."""
+    seen = observed(case, few_layers=True)
+    failed = {guard.name for guard in seen.graphs.failed} if seen.graphs else set()
+    if incident.id in DROPPED_GUARDS and _is_faulty(incident, case) and not _raises_before_it_runs(seen):
+        assert DROPPED_GUARDS[incident.id] in failed
+    else:
+        assert failed == set()
+
+
+def _raises_before_it_runs(seen: Observation) -> bool:
+    return any(facts.raised and facts.raised.call != "decoder" for facts in seen.steps)
+
+
+def test_every_incident_that_is_a_dropped_guard_is_played() -> None:
+    played = {param.values[0].id for param in guarded_cases()}  # type: ignore[attr-defined]
+    assert set(DROPPED_GUARDS) <= played

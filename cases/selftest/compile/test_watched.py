@@ -3,6 +3,8 @@
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,14 +14,14 @@ from cases.selftest.compile.watched_programs import (
     WRONG,
     Compile,
     Layer,
+    Weighted,
     compile_without_guards,
     play,
     rows,
 )
 from deepstack_harness import watch_guards
-from deepstack_harness.compile.torch_compat.guards import GONE, FailedLeaf, GuardTree
-from deepstack_harness.compile.watch_facts import ABSENT, GuardClass, InputFacts, WatchedRegions
-from deepstack_harness.compile.watched import guard_class
+from deepstack_harness.compile.torch_compat.guards import GuardTree
+from deepstack_harness.compile.watch_facts import WatchedRegions
 
 SCALE = torch.ones(4)
 
@@ -196,9 +198,49 @@ def test_a_branch_of_user_code_decides_and_a_bound_of_torch_does_not() -> None:
     assert [guard.rule for guard in watched.decisive] == ["6 <= L['x'].size()[0]"]
 
 
-def test_what_is_gone_is_not_asked() -> None:
-    gone = FailedLeaf("L['self'].x", GONE, "L['self'].x cannot be read: RuntimeError")
-    assert guard_class(gone, InputFacts("int", "1"), ABSENT) is GuardClass.NOT_ASKED
+def test_an_attribute_is_asked_in_every_call_and_a_parameter_in_each_64th() -> None:
+    layer, weighted = Layer(), Weighted()
+    first, second = compile_without_guards(layer), compile_without_guards(weighted)
+    with watch_guards(measure=False) as watched, torch.no_grad():
+        for call in range(64):
+            if call == 20:
+                layer.factor = 3
+                weighted.weight = torch.nn.Parameter(torch.ones(4, 4, dtype=torch.float64))
+            first(rows())
+            second(rows())
+    assert {guard.name: guard.first_call for guard in watched.decisive} == {
+        "self.factor": 21,
+        "self._parameters['weight']": 64,
+    }
+
+
+def test_a_failure_that_stays_does_not_hide_another_one() -> None:
+    layer = Layer()
+    run = compile_without_guards(layer)
+    with watch_guards(measure=False) as watched:
+        run(rows())
+        for call in range(30):
+            layer.factor = 3
+            run(rows(), torch.ones(3, 4) if call == 20 else None)
+    assert {guard.name: (guard.first_call, guard.calls) for guard in watched.decisive} == {
+        "self.factor": (2, 30),
+        "payload": (22, 1),
+    }
+
+
+def test_an_artifact_that_was_loaded_without_guards_is_told(tmp_path: Path) -> None:
+    layer = Adds()
+    saved = compile_without_guards(layer.forward).aot_compile(((torch.zeros(3), None), {}))
+    saved.save_compiled_function(str(tmp_path / "saved"))
+    torch.compiler.reset()
+    with watch_guards() as watched:
+        with (tmp_path / "saved").open("rb") as file:
+            loaded: Any = torch.compiler.load_compiled_function(file)
+        loaded.disable_guard_check()
+        assert loaded(layer, torch.zeros(3), torch.full((3,), 5.0)).tolist() == [1, 1, 1]
+    (region,) = watched.regions
+    assert (region.calls, dict(region.kept), dict(region.dropped)) == (2, {}, {})
+    assert "the guards could not be asked in a graph that was loaded from a file" in watched.report()
 
 
 def test_a_watch_that_fails_does_not_end_the_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -284,6 +284,23 @@ def test_a_budget_of_0_is_for_calls_of_something_compiled(graph_budget: GraphBud
         step(torch.ones(3))
 
 
+def test_a_budget_is_not_kept_by_a_graph_that_is_used_for_something_else(graph_budget: GraphBudget) -> None:
+    def add(x: torch.Tensor, extra: torch.Tensor | None = None) -> torch.Tensor:
+        return x + 1 if extra is None else x + extra
+
+    step = torch.compile(
+        add, backend="eager", options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+    )
+    with graph_budget(1):
+        step(torch.ones(3))
+        step(torch.ones(3), torch.ones(3))  # the answer is the same
+    failed = "(?s)a graph too few: 0 graphs.*: extra was None when compiled.*answers differ by 1"
+    with pytest.raises(Failed, match=failed), graph_budget(0):
+        step(torch.ones(3), torch.zeros(3))
+    with graph_budget(0):
+        step(torch.ones(3))
+
+
 def test_kernels_of_other_sizes_than_those_of_the_step_are_not_facts_of_it(
     kernel_facts: KernelFactsOf,
 ) -> None:

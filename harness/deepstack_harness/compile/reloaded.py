@@ -8,6 +8,7 @@ and the decoder's tensors go there in files, tensors of a call in its message, a
 them.
 """
 
+import inspect
 import io
 import tempfile
 import textwrap
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 
 from deepstack_harness.compile.torch_compat import artifact, dynamo
+from deepstack_harness.compile.torch_compat.guards import ask_in_place_of
 from deepstack_harness.contract.protocols import Decoder, Inputs
 from deepstack_harness.errors import NotMeasured, text_of
 from deepstack_harness.workers.limits import Limits
@@ -161,7 +163,7 @@ class ReloadedDecoder:
         artifact refuses these very `inputs` once it is reloaded, and what torch raises while it compiles or
         loads.
         """
-        self._key = next(_KEYS)
+        self._key, self._decoder = next(_KEYS), decoder
         self._closed = False
         self.timeout_s = timeout_s
         self._worker = reload_worker()
@@ -190,6 +192,10 @@ class ReloadedDecoder:
 
         See `deepstack_harness.contract.protocols.Inputs` for the shapes of the arguments.
         """
+        forward = self._decoder.forward  # type: ignore[attr-defined]
+        values = inspect.signature(forward).bind(hidden, positions, payload).arguments
+        # The process that loads an artifact has no guards; those of its compilation are here.
+        ask_in_place_of(forward.__code__, {"self": self._decoder, **values})
         inputs = packed((hidden, positions, payload))
         result = self._ask(_CALL, {"inputs": inputs, "grad": torch.is_grad_enabled()})
         if result.compiled or result.out is None:

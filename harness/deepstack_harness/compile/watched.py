@@ -29,6 +29,7 @@ from torch import nn
 from deepstack_harness.compile.torch_compat.guards import (
     GONE,
     PRESENCE,
+    SETTINGS,
     SHAPE,
     FailedLeaf,
     GuardTree,
@@ -52,8 +53,9 @@ from deepstack_harness.compile.watch_facts import (
 )
 
 _FIRST_CALLS, _SAMPLE = 8, 64
-"""Guards on inputs are asked in every call, those on the process in the first calls and in each 64th. Every
-failing guard is listed in the first calls that fail, in each 64th, and where another kind of call fails."""
+"""Guards on arguments and on attributes that a program writes are asked in every call, all guards in the
+first calls and in each 64th. Every failing guard is listed in the first calls that fail, in each 64th, and
+where another kind of call fails. Layouts are looked at in the first calls, and in calls 16, 32, 64, .."""
 _MEASURED_CALLS = frozenset({1, 2, 4, 8, 16, 32})
 """The effect is measured in these calls in which a guard fails, until there is one."""
 _MOST_REFUSALS = 2
@@ -135,7 +137,7 @@ class _Watch:
     def _ask(self, values: Locals) -> None:
         tree, calls = self._tree, self._region.calls
         sampled = calls <= _FIRST_CALLS or calls % _SAMPLE == 0
-        if sampled:
+        if calls <= _FIRST_CALLS or calls.bit_count() == 1:
             self._look_at_inputs(values)
         if calls >= _SAMPLE and calls.bit_count() == 1:
             self._tell(self._region, None)  # a process may be killed before its end
@@ -246,8 +248,6 @@ def _facts(tree: GuardTree, source: str, values: Locals) -> InputFacts:
 
 # Guards about the state of the process, not about an input.
 _STATE = frozenset({"GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "DUAL_LEVEL_MATCH"})
-# Module modes and hooks: the graph was traced for them, and is right for a program that does not use them.
-_SHOWN_NAMES = re.compile(r"(?:\.|\[')(?:training|_\w*hooks\w*)(?:'\])?(?!\w)")
 # Dictionaries of modules, whose members are inputs by themselves, and names that Dynamo makes.
 _INTERNAL = re.compile(r"(?:\.|\[')(?:__dict__|_modules|_parameters|_buffers|__\w+__)(?:'\])?$|__import_|^L$")
 _IDENTITY = frozenset({"ID_MATCH", "DICT_VERSION", "OBJECT_ALIASING", "NO_TENSOR_ALIASING"})
@@ -257,14 +257,14 @@ _LAYOUT = ("kind", "subclass", "dtype", "device")
 def _is_input(source: str, facts: InputFacts) -> bool:
     """Return True for data that a graph read, False for code, modules and hooks."""
     is_data = facts.kind in {"None", "tensor"} or bool(facts.value)
-    return is_data and not _SHOWN_NAMES.search(source) and not _INTERNAL.search(source)
+    return is_data and not SETTINGS.search(source) and not _INTERNAL.search(source)
 
 
 def guard_class(leaf: FailedLeaf, then: InputFacts, now: InputFacts) -> GuardClass:
     """Return whether a failed guard decides, by its kind and by what differs between both calls."""
     if leaf.kind in {GONE, "WEAKREF_ALIVE"}:
         return GuardClass.NOT_ASKED
-    if leaf.kind in _STATE or leaf.source in {"", "L"} or _SHOWN_NAMES.search(leaf.source):
+    if leaf.kind in _STATE or leaf.source in {"", "L"} or SETTINGS.search(leaf.source):
         return GuardClass.SHOWN
     if leaf.kind == SHAPE:
         return GuardClass.SHOWN if leaf.specialised else GuardClass.DECIDES

@@ -210,7 +210,7 @@ def compile_steps_fixture() -> Callable[..., JudgedSteps]:
 
 
 @pytest.fixture
-def graph_budget(request: pytest.FixtureRequest) -> GraphBudget:
+def graph_budget(request: pytest.FixtureRequest) -> Iterator[GraphBudget]:
     """Fail when a block builds more graphs than stated, whoever calls `torch.compile` in it.
 
     `graph_budget(graphs, *, breaks=0, recompiles=None)` is used with `with`.
@@ -220,7 +220,9 @@ def graph_budget(request: pytest.FixtureRequest) -> GraphBudget:
     breaks      most graph breaks
     recompiles  most recompiles (default: as many as the graphs allow)
 
-    Gives a counter; its `so_far` has graphs, recompiles, breaks and the reasons of torch.
+    Gives a counter; its `so_far` has graphs, recompiles, breaks and the reasons of torch. Fails too when a
+    guard that was dropped fails in the block, and decides the answer: a graph is used for something else than
+    it was compiled for (see `guard_watch`; seen of graphs that are compiled in the same test).
 
         def test_serving_compiles_once(graph_budget):
             with graph_budget(1):
@@ -228,9 +230,11 @@ def graph_budget(request: pytest.FixtureRequest) -> GraphBudget:
             with graph_budget(0):
                 serve()
     """
+    from deepstack_harness.compile.watched import watch_guards
     from deepstack_harness.pytest_plugin.fixtures import GraphBudget
 
-    return GraphBudget(request)
+    with watch_guards() as watched:
+        yield GraphBudget(request, watched)
 
 
 @pytest.fixture
@@ -262,7 +266,8 @@ def guard_watch() -> Iterator[WatchedRegions]:
     """Fail a test in which a guard that was dropped fails in a later call, and decides the answer.
 
     Drops what was compiled before, watches every region that is compiled in the test, by whoever calls
-    `torch.compile`, and fails too where none was.  Gives the facts: `regions`, `decisive` and `report()`.
+    `torch.compile`, and fails too where none was, or one has no guards that could be asked.
+    Gives the facts: `regions`, `decisive` and `report()`.
 
         def test_serving_computes_what_was_traced(guard_watch):
             serve()
@@ -274,7 +279,7 @@ def guard_watch() -> Iterator[WatchedRegions]:
     torch.compiler.reset()  # a graph of another test has no guards that could be asked
     with watch_guards() as watched:
         yield watched
-    if watched.decisive or not watched.regions:
+    if watched.decisive or not watched.regions or any(region.problem for region in watched.regions):
         pytest.fail(watched.report(), pytrace=False)
 
 

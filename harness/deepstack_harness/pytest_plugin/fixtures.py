@@ -32,6 +32,7 @@ from deepstack_harness.compile.graph_counts import GraphCounter
 from deepstack_harness.compile.kernel_probe import KernelProbe
 from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.compile.torch_compat.inductor import NotRun, cold
+from deepstack_harness.compile.watch_facts import WatchedRegions
 from deepstack_harness.contract.case import BufferRef, PlannedCase, live_buffer, user_buffer
 from deepstack_harness.contract.facts import KernelFacts
 from deepstack_harness.contract.observation import GraphCounts, Observation, Raised, Rows
@@ -259,11 +260,18 @@ def _has_rows(levels: Rows | None) -> bool:
 class GraphBudget(Fixture):
     """The fixture; see `__call__`."""
 
+    def __init__(self, request: pytest.FixtureRequest, watched: WatchedRegions) -> None:
+        """Take the settings of the run, and what a watch over the whole test sees."""
+        super().__init__(request)
+        self._watched = watched
+
     @contextmanager
     def __call__(
         self, graphs: int, *, breaks: int = 0, recompiles: int | None = None
     ) -> Iterator[GraphCounter]:
         """Fail when the block builds more graphs than `graphs`, or none; what was compiled before is dropped.
+
+        Fails too when a dropped guard that decides fails in the block: too few graphs are no good either.
 
         A budget of 0 is for code that is warm: what was compiled before stays, and the block builds nothing
         more.  `breaks` are graph breaks that are accepted, `recompiles` recompiles (None: as
@@ -274,6 +282,7 @@ class GraphBudget(Fixture):
             if graphs < 0:
                 raise UsageError(f"graph_budget({graphs}): a budget is 0 graphs or more")
         opened = ExitStack()
+        failed_before = self._failed_calls()
         with self.one_sentence():
             counter = opened.enter_context(GraphCounter(warm=graphs == 0))
         try:
@@ -294,6 +303,18 @@ class GraphBudget(Fixture):
         ]
         if over:
             pytest.fail(f"over the budget: {', '.join(over)}: {_counts_in_words(counts)}", pytrace=False)
+        wrong = [text for text, calls in self._failed_calls().items() if calls > failed_before.get(text, 0)]
+        if wrong:
+            pytest.fail("\n".join([f"a graph too few: {_counts_in_words(counts)}", *wrong]), pytrace=False)
+
+    def _failed_calls(self) -> dict[str, int]:
+        """Return the calls in which each dropped guard that decides has failed, by what is wrong in words."""
+        return {
+            f"  {region.name}: {guard.name} was {guard.then} when compiled, and then {guard.now}; the guard "
+            f"'{guard.rule}' ({guard.where}) was dropped; {guard.effect}": guard.calls
+            for region in self._watched.regions
+            for guard in region.decisive
+        }
 
 
 def _counts_in_words(counts: GraphCounts) -> str:

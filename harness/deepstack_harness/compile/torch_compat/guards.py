@@ -17,10 +17,11 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import CodeType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
+from torch import nn
 
 from deepstack_harness.compile.torch_compat.rerun import CannotRerun, Difference, GraphCopies, TracedRegion
 
@@ -67,8 +68,9 @@ class FailedLeaf:
 class GuardTree:
     """All guards that Dynamo built for one graph, those that a filter dropped included.
 
-    `whole` is the tree of all of them, `inputs` that of the guards on arguments, attributes and globals
-    alone, which is asked in every call: the state of the process (grad mode, threads) is left out of it.
+    `whole` is the tree of all of them. `inputs` is the tree that is asked in every call: guards on arguments,
+    and on attributes and globals that a program writes. It is without parameters, the attributes of torch's
+    own modules, functions, classes and the state of the process (grad mode, threads).
     """
 
     def __init__(
@@ -321,7 +323,7 @@ _IN_PLACE: dict[tuple[CodeType, int], list[Callable[[Locals], bool]]] = {}
 
 
 def ask_in_place_of(code: CodeType, values: Locals) -> None:
-    """Ask the guards of a graph that is run by its bytecode, where Dynamo asks none.
+    """Ask the guards of a graph that is run by its bytecode or in another process, where Dynamo asks none.
 
     vLLM puts the bytecode of a graph in place of `code`, that of the function which was compiled; `values`
     are the arguments of the call.
@@ -357,20 +359,40 @@ class _Keeping:
         caller = frame.f_back if frame else None
         self.manager = caller.f_locals.get("guard_manager") if caller else None
         if caller is not None and self.manager is not None:
-            self.inputs = _build_inputs(caller.f_locals)
+            self.inputs = _build_inputs(caller.f_locals, entries)
             for manager in (self.manager, self.inputs):
                 manager.finalize()
         self.guards = [_built(entry.orig_guard, kept=keep) for entry, keep in zip(entries, kept, strict=True)]
         return kept
 
 
-def _build_inputs(names: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """Return a tree of the guards with a source: those on the state of the process have none."""
-    of_inputs = [guard for guard in names["sorted_guards"] if guard.name]
+def _build_inputs(names: Mapping[str, Any], entries: Sequence[Any]) -> Any:  # noqa: ANN401
+    """Return a tree of the guards that are asked in every call."""
+    values = {entry.orig_guard.name: entry.value for entry in entries}
+    modules = {source: value for source, value in values.items() if isinstance(value, nn.Module)}
+    of_inputs = [entry.orig_guard for entry in entries if _is_input(entry, modules)]
     _, manager = names["self"].build_guards(
         of_inputs, names["existing_diff_guard_sources"], names["f_code"], names["output_graph"], False
     )
     return manager
+
+
+SETTINGS = re.compile(r"(?:\.|\[')(?:training|_\w*hooks\w*)(?:'\])?(?!\w)")
+"""Modes and hooks of modules in a source: a graph was traced for them, and as a rule is right without."""
+_ARGUMENT = re.compile(r"L\['\w+'\]$")
+_MEMBER = re.compile(r"(?:\._buffers|\.__dict__)?(?:\.\w+|\['\w+'\])$")
+_CODE = (nn.Module, type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
+
+
+def _is_input(entry: Any, modules: Mapping[str, nn.Module]) -> bool:  # noqa: ANN401
+    """Return True for a guard on data that a program may write between two calls."""
+    source, value = entry.orig_guard.name, entry.value
+    if not source or "_parameters[" in source or SETTINGS.search(source):
+        return False
+    if isinstance(value, _CODE):
+        return bool(_ARGUMENT.match(source)) and not isinstance(value, nn.Module)
+    owner = modules.get(_MEMBER.sub("", source))
+    return owner is None or not type(owner).__module__.startswith("torch.nn")
 
 
 def _built(guard: Any, *, kept: bool) -> BuiltGuard:  # noqa: ANN401
