@@ -69,7 +69,7 @@ def test_mutants_alone_find_a_worker_that_sees_no_fault(monkeypatch: pytest.Monk
     with CaseWorker(CONTRACT_LIMITS) as worker:
         assert failed_control(worker) is None
         worker.call(f"{MODULE}:play_reference_instead", {})
-        assert controls._reference_fails(worker) is None
+        assert controls._reference_fails(lambda plan: controls.judge_plan(plan, worker)) is None
         said = failed_control(worker)
     assert said is not None
     assert f"'{CONTROLS[0]}', which breaks {MUTANTS[CONTROLS[0]].rule}, is not caught" in said
@@ -90,7 +90,7 @@ def test_an_audit_of_such_a_source_is_no_verdict(tmp_path: Path, capsys: pytest.
     hostile = Vllm("0.10.0", qwen).tree(tmp_path)
     assert main(["audit", "--source", str(hostile)]) == ExitCode.BROKEN
     shown = capsys.readouterr().out
-    assert "the worker measures wrongly after it ran this source" in shown
+    assert "tampered: the process measures wrongly after it ran this code" in shown
     assert "Not judged: R1, R2, R3" in shown.splitlines()[-1]
 
 

@@ -91,9 +91,17 @@ CONTROLS = tuple(
 
 def failed_control(worker: CaseWorker) -> str | None:
     """Play the controls in a worker that played code under test; return what went wrong, None for nothing."""
+    return control_fault(lambda plan: judge_plan(plan, worker))
+
+
+JudgePlan = Callable[[list[PlannedCase]], list[JudgedCase]]
+
+
+def control_fault(judge: JudgePlan) -> str | None:
+    """Play the controls where code under test was played; return what went wrong, None for nothing."""
     try:
-        return _reference_fails(worker) or next(
-            filter(None, (_passes(name, worker) for name in CONTROLS)), None
+        return _reference_fails(judge) or next(
+            filter(None, (_passes(name, judge) for name in CONTROLS)), None
         )
     except HarnessError as error:
         return f"the controls behind it could not be played: {error}"
@@ -105,8 +113,8 @@ def unjudged(verdicts: ClassVerdicts, why: str) -> ClassVerdicts:
     return replace(verdicts, rows=tuple(rows))
 
 
-def _reference_fails(worker: CaseWorker) -> str | None:
-    cases = judge_plan(_plan(_RIGHT), worker)
+def _reference_fails(judge: JudgePlan) -> str | None:
+    cases = judge(_plan(_RIGHT))
     wrong = sorted({rule for judged in cases for rule in judged.broken})
     if wrong:
         return f"{_NOT_TRUSTED}: '{_RIGHT}', which keeps every rule, breaks {', '.join(wrong)} behind it"
@@ -115,15 +123,15 @@ def _reference_fails(worker: CaseWorker) -> str | None:
     return None
 
 
-def _passes(name: str, worker: CaseWorker) -> str | None:
+def _passes(name: str, judge: JudgePlan) -> str | None:
     rule = MUTANTS[name].rule
     for planned in _plan(name):
-        if any(rule in judged.broken for judged in judge_plan([planned], worker)):
+        if any(rule in judged.broken for judged in judge([planned])):
             return None
     return f"{_NOT_TRUSTED}: '{name}', which breaks {rule}, is not caught behind it"
 
 
-_NOT_TRUSTED = "the worker measures wrongly after it ran this source"
+_NOT_TRUSTED = "tampered: the process measures wrongly after it ran this code"
 
 
 def _plan(name: str) -> list[PlannedCase]:

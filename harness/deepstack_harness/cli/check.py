@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,7 @@ def _wrong_in_words(regimes: RegimeVerdicts) -> Iterator[str]:
 def _judge(args: Namespace) -> tuple[RegimeVerdicts, list[JudgedCase]]:
     """Play the traces in a worker; return where the class stands, and the cases that are advisory."""
     from deepstack_harness.audit.class_verdicts import sum_up_each_regime
-    from deepstack_harness.audit.source_worker import judge_plan
+    from deepstack_harness.audit.source_worker import failed_control, judge_plan, unjudged
     from deepstack_harness.catalogue.traces import ADVISORY_TRACES, thorough_traces
     from deepstack_harness.play.case_worker import LOAD, CaseWorker
     from deepstack_harness.workers.outcomes import value_of
@@ -96,6 +97,10 @@ def _judge(args: Namespace) -> tuple[RegimeVerdicts, list[JudgedCase]]:
         cases = judge_plan(plan, worker)
         regimes = sum_up_each_regime(cases, args.target, name, partial(_judge_once_more, worker))
         advised = [] if worker.ends else judge_plan(plan_check(where, buffer, ADVISORY_TRACES), worker)
+        why = None if worker.ends else failed_control(worker)
+    if why is not None:
+        of = {regime: unjudged(verdicts, why) for regime, verdicts in regimes.of.items()}
+        regimes, advised = replace(regimes, of=of, same_live={}), []
     return regimes, advised
 
 

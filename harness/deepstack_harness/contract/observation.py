@@ -271,7 +271,8 @@ class Observation:
     `error` says why something could not be measured.  `ended` says how the process that
     played the case ended before the last step; the steps from there on are unavailable.
     `capacity` is the number of token rows that the buffer stated before the first step; None where there
-    is no buffer, or it could not say.  `payload_kind` is the family's.
+    is no buffer, or it could not say.  `payload_kind` is the family's.  `tampering` says how code under test
+    changed what measures it; empty where it did not.
     """
 
     dtype: str
@@ -287,6 +288,7 @@ class Observation:
     ended: str | None = None
     capacity: int | None = None
     payload_kind: PayloadKind = PayloadKind.VISUAL
+    tampering: str = ""
 
     def to_json(self) -> bytes:
         """Return one line of JSON."""

@@ -171,6 +171,9 @@ def observation_of(case: Case, result: CallResult[Played]) -> Observation:
         error = "\n".join(filter(None, [_reason(result), result.output.strip()]))
         return Observation(case.dtype, case.device, 0, 0, "", (), error=error)
     beginning = msgspec.convert(result.facts[0], Observation)
+    if isinstance(result, RaisedInWorker):
+        # Foreign code has broken what measures it: what was seen before may be wrong already.
+        beginning = replace(beginning, tampering=_reason(result))
     return _cut_short(case, beginning, steps, result)
 
 

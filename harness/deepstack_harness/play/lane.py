@@ -17,6 +17,7 @@ from deepstack_harness.play.attempt import attempt, naming
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.rows import RowOwners, TypeNames, answer_facts, join_answers, levels_of
 from deepstack_harness.play.state import LaneStates
+from deepstack_harness.play.tampering import Records
 from deepstack_harness.play.tensors import same_bytes
 
 _POISON = -256.0
@@ -28,9 +29,16 @@ class PlayedLane:
     """A `protocols.Lane` whose decoder runs too; callers drive it, and it takes notes."""
 
     def __init__(
-        self, buffer: Buffer, session: Session, owners: RowOwners, *, notes_given: bool = False
+        self,
+        buffer: Buffer,
+        session: Session,
+        owners: RowOwners,
+        records: Records | None = None,
+        *,
+        notes_given: bool = False,
     ) -> None:
-        """Start without notes; with `notes_given`, also note what the decoder is given."""
+        """Start without notes, which belong to `records`; `notes_given`: also note what the decoder gets."""
+        self._records = records or Records()
         self.buffer = buffer
         self.session = session
         self._owners = owners
@@ -75,15 +83,16 @@ class PlayedLane:
 
         Of several calls it is the first answer that holds something else than the one before, or the last.
         """
-        answer = naming("get", lambda: self.buffer.get(tokens))
-        if calls == 1:
-            return answer  # nothing is copied while a graph is captured
-        first = _HeldAnswer(answer)
-        for _ in range(calls - 1):
+        with self._records.untouched("get"):
             answer = naming("get", lambda: self.buffer.get(tokens))
-            if first.differs(answer):
-                break
-        return answer
+            if calls == 1:
+                return answer  # nothing is copied while a graph is captured
+            first = _HeldAnswer(answer)
+            for _ in range(calls - 1):
+                answer = naming("get", lambda: self.buffer.get(tokens))
+                if first.differs(answer):
+                    break
+            return answer
 
     def reads(self, payload: tuple[Tensor, ...] | None) -> None:
         """Note `payload`, (P, h) per level or None, instead of the answers: a graph is about to read it."""
@@ -126,7 +135,8 @@ class PlayedLane:
     def clear(self, tokens: int) -> None:
         """Call the buffer's `clear`."""
         self.let_go()
-        naming("clear", lambda: self.buffer.clear(tokens))
+        with self._records.untouched("clear"):
+            naming("clear", lambda: self.buffer.clear(tokens))
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -37,6 +37,7 @@ from deepstack_harness.play.attempt import Attempt, attempt
 from deepstack_harness.play.clock import own_time
 from deepstack_harness.play.model import Model, NumericsProbe, shared_model
 from deepstack_harness.play.player import CasePlayer
+from deepstack_harness.play.tampering import Instruments
 
 OnProgress = Callable[[Observation | StepFacts], None]
 """Is given the observation without steps before the first step, and then the facts of each step."""
@@ -66,9 +67,11 @@ def play(
             return without_buffer(case, model, made, tell)
         beginning = without_steps(case, model, player)
         tell(beginning)
+        instruments = Instruments()
         steps, unmeasured = played_steps(case, player, tell=tell)
         graphs, error = _graph_facts(innermost(session), case.arm.guards)
-    return replace(beginning, steps=steps, graphs=graphs, error=unmeasured or error)
+        tampering = player.records.tampering or instruments.replaced()
+    return replace(beginning, steps=steps, graphs=graphs, error=unmeasured or error, tampering=tampering)
 
 
 def without_buffer(
@@ -205,11 +208,12 @@ class SharedSession:
             if player is None:
                 return without_buffer(case, model, made)
             steps, unmeasured = played_steps(case, player, announce=announce)
+            tampering = player.records.tampering
         graphs, error = self._graph_facts(case, inner)
         if isinstance(inner, CompiledSession) and inner.limit_hit:
             self.close()
         beginning = without_steps(case, model, player)
-        return replace(beginning, steps=steps, graphs=graphs, error=unmeasured or error)
+        return replace(beginning, steps=steps, graphs=graphs, error=unmeasured or error, tampering=tampering)
 
     def close(self) -> None:
         """Drop what was compiled."""

@@ -45,6 +45,7 @@ from deepstack_harness.play.lane import PlayedLane, ReferenceLane
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.rows import StorageWatch
 from deepstack_harness.play.state import LaneStates
+from deepstack_harness.play.tampering import Records
 from deepstack_harness.play.tensors import StepTensors, count_of
 
 T = TypeVar("T")
@@ -74,11 +75,17 @@ class CasePlayer:
         # A second run would add to what an interpreted kernel touched.
         self._every_token = every_token and not case.arm.interpreted
         self._sizes = sizes = model.sizes(case.trace)
+        self.records = Records()
         self._tensors = StepTensors(case, model)
+        self.records.add(self._tensors.owners)
         self._states = LaneStates(model.state) if model.state else None
         self._lanes = {
             name: PlayedLane(
-                caller.buffer(make_buffer, sizes), session, self._tensors.owners, notes_given=caller.ranks > 1
+                caller.buffer(make_buffer, sizes),
+                session,
+                self._tensors.owners,
+                self.records,
+                notes_given=caller.ranks > 1,
             )
             for name in (None, SECOND)[: case.trace.buffers]
         }
@@ -87,6 +94,7 @@ class CasePlayer:
         # Graphs need the second buffer: freed storage shows only where nobody keeps answers.
         alone = self._alone and not case.arm.captured
         self._first_reference = self._reference = None if alone else self._reference_lane(make_buffer)
+        self.records.add(self, self._tensors, *self._lanes.values())
         self._watch = StorageWatch()
         self._captured_in: dict[int, int | None] = {}
         self._failing: FailingAllocation | None = None
@@ -164,9 +172,10 @@ class CasePlayer:
     def _call(self, step: Step, call: CallName, function: Callable[[], T]) -> Attempt[T]:
         """Call a method of a buffer, with the failure that the step asks for."""
         if step.fail is None:
-            return attempt(call, function)
+            with self.records.untouched(call):
+                return attempt(call, function)
         failing = FailingAllocation(step.fail)
-        with failing:
+        with self.records.untouched(call), failing:
             done = attempt(call, function, runs_out=True)
         self._failing = self._failing or failing
         return done

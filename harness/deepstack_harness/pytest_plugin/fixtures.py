@@ -25,7 +25,7 @@ from deepstack_harness.audit.class_verdicts import (
     only,
     sum_up,
 )
-from deepstack_harness.audit.source_worker import judge_plan
+from deepstack_harness.audit.source_worker import control_fault, failed_control, judge_plan
 from deepstack_harness.catalogue.plans import Where, check_traces, plan_check
 from deepstack_harness.cli.audit_table import figure_of
 from deepstack_harness.compile.graph_counts import GraphCounter
@@ -175,9 +175,12 @@ class DeepstackContract(Fixture):
                 map(str, traces or check_traces()),
             )
             plan = only(plan, _regime(regime, traces))
-            cases = (
-                judge_in_process(plan, {_ref(make): make}) if callable(make) else _judge_in_worker(plan, make)
-            )
+            if callable(make):
+                cases, fault = judge_in_process(plan, {_ref(make): make}), control_fault(judge_in_process)
+            else:
+                cases, fault = _judge_in_worker(plan, make)
+            if fault is not None:
+                raise NotMeasured(f"{name_of(make)} was not judged: {fault}")
             for judged in cases:
                 stored = tuple(judgement for judgement in judged.judgements if judgement.rule in wanted)
                 self.store(replace(judged, judgements=stored))
@@ -205,15 +208,19 @@ def _ref(make: BufferFactory | str) -> BufferRef:
     return user_buffer(make) if isinstance(make, str) else live_buffer(name_of(make))
 
 
-def _judge_in_worker(plan: Sequence[PlannedCase], target: str) -> list[JudgedCase]:
-    """Import `target`, MODULE:CLASS, in a worker and play a plan there.  Raises `UsageError` if it cannot."""
+def _judge_in_worker(plan: Sequence[PlannedCase], target: str) -> tuple[list[JudgedCase], str | None]:
+    """Import `target`, MODULE:CLASS, in a worker and play a plan and the controls there.
+
+    Returns the cases, and what went wrong with the controls.  Raises `UsageError` if it cannot be imported.
+    """
     device = plan[0].case.device
     with CaseWorker(CONTRACT_LIMITS, sandbox=profile_for(device)) as worker:
         loaded = worker.call(LOAD, {"target": target})
         if isinstance(loaded, WorkerEnd):  # `value_of` would blame the machine, and the test be skipped
             raise UsageError(f"loading {target}: {loaded.sentence}")
         value_of(loaded, f"loading {target}")
-        return judge_plan(plan, worker)
+        cases = judge_plan(plan, worker)
+        return cases, None if worker.ends else failed_control(worker)
 
 
 def _complaints(verdicts: ClassVerdicts, wanted: Sequence[Rule], *, named: bool) -> Iterator[str]:

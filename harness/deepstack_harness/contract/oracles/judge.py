@@ -242,7 +242,12 @@ def unjudged_case(planned: PlannedCase, why: str, torch: str = "") -> JudgedCase
 
 
 def _judgements(case: Case, observation: Observation, rules: Collection[Rule] | None) -> list[Judgement]:
-    """Judge by all oracles; where ranks died or hung, every rule is ERROR, and R9 has what they printed."""
+    """Judge by all oracles; where ranks died or hung, every rule is ERROR, and R9 has what they printed.
+
+    So is every rule where code under test changed what measures it.
+    """
+    if observation.tampering:
+        observation = replace(observation, steps=(), error=f"tampered: {observation.tampering}")
     if observation.steps:
         judgements = judge_all(ObservedCase(case, observation), rules)
         if observation.ended is None:
