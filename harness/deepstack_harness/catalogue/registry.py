@@ -1,7 +1,7 @@
 """Names of families, callers and systems beside the buffer, and where each is defined (MODULE:ATTRIBUTE).
 
-Nothing is imported before a name is loaded, so that listing names costs no torch.  Names of ours, and what is
-said of them, are read from their classes by syntax (`read_classes`).  Names of buffers are in
+Nothing is imported before a name is loaded, so that listing names costs no torch.  Names of ours, and their
+summaries, are read from their classes by syntax (`read_classes`).  Names of buffers are in
 `deepstack_harness.catalogue.buffers`.  Each kind has one typed function that loads its names:
 
 | kind | function |

@@ -117,7 +117,7 @@ _MOST_GROWTH = 4
 
 @cache
 def thorough_traces() -> tuple[str, ...]:
-    """Return the traces, the short ones first: a finding is told with the first of the shortest."""
+    """Return the traces, the short ones first: a finding shows the first of the shortest."""
     return (
         *_every_size(), *_failing_growth(), *_many_calls(), *other_pairs(), *_real_sizes(), *_histories()
     )  # fmt: skip

@@ -99,7 +99,7 @@ def _add_target(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
-    """Exit 0 when the kernels were measured, whatever is said of rule R10."""
+    """Exit 0 when the kernels were measured, whatever the verdict on rule R10."""
     if args.cost:
         return _cost(args, output)
     from deepstack_harness.cli.kernel_tables import show_comparison, show_judgement, show_measurement
@@ -127,7 +127,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
 
 def _executed(output: Output, measured: Sequence[Measurement]) -> ExitCode:
-    """Exit 0 when the launches were measured, whatever is said of R10 and R14."""
+    """Exit 0 when the launches were measured, whatever the verdicts on R10 and R14."""
     from deepstack_harness.cli.kernel_tables import show_executed, show_executed_beside, show_judgement
     from deepstack_harness.compile.kernel_rows import executed, executed_rows
     from deepstack_harness.contract.oracles.compiler import judge_step

@@ -292,7 +292,7 @@ def _play(
 ) -> list[JudgedCase]:
     """Play and judge a plan in order.
 
-    `so_far` is told what was judged before Inductor starts, and the seconds that it will take.
+    `so_far` is called once, before Inductor starts, with the cases judged so far and the seconds to come.
     """
     from deepstack_harness.contract.oracles.judge import judge_cases
 

@@ -42,7 +42,7 @@ class OriginalBuffer:
     def set(self, payload: Tensor) -> None:
         """Copy a payload (levels, N, hidden) into rows [0, N).
 
-        Above the capacity the storage is allocated anew, and nobody is told.
+        Above the capacity the storage is allocated anew; captured graphs still read the old one.
         """
         tokens = payload.size(1)
         if tokens > self.capacity:

@@ -62,7 +62,7 @@ class RuleState(StrEnum):
 
 @dataclass(frozen=True)
 class Measure:
-    """A measured number, and the least that it can be told from."""
+    """A measured number; smaller numbers than `floor` count as `floor`."""
 
     value: float
     floor: float = 0.0

@@ -3,7 +3,7 @@
 Writes `newest.jsonl`, the rows, and `newest.json`, the record of what could be driven and which rules
 broke, which the next night compares with its own.  A class that was driven when its package was last audited
 and cannot be driven now is a finding, because no rule would be broken by it.  A release that cannot be
-looked up or fetched is told, and is no finding.
+looked up or fetched is printed, and is no finding.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def no_longer_driven(
 ) -> Iterator[str]:
     """Yield a sentence for each name that was driven before and is not driven now.
 
-    `reasons` are by name; the reason of an empty name is that of the whole release.  A reason without
-    a line is told with the place where the name was.
+    `reasons` are by name; the reason of an empty name is that of the whole release.  To a reason without
+    a line the place is added where the name was.
     """
     for name, place in before.driven.items():
         if name in now.driven:

@@ -229,7 +229,7 @@ class RunWriter:
         self._write_about(finished=now())
 
     def close(self) -> None:
-        """Close the files.  What is left in a buffer is of an append that failed on a full disk, and told."""
+        """Close the files.  Data left in a buffer belongs to an append that raised, on a full disk."""
         for stream in (self._rows, self._cases):
             with suppress(OSError):
                 stream.close()

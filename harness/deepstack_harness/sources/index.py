@@ -165,7 +165,7 @@ class RemoteArchive:
 
 
 def reason(error: Exception) -> str:
-    """Describe an error in one line; a status is told without the address, which may carry a password."""
+    """Describe an error in one line; a status is shown without the address, which may carry a password."""
     if isinstance(error, httpx2.HTTPStatusError):
         return f"it answers {error.response.status_code} {error.response.reason_phrase}"
     if isinstance(error, HashMismatchError):

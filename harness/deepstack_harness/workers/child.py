@@ -274,7 +274,7 @@ def _serve(settings: Mapping[str, Any]) -> None:
         channel.phase(f"the import of {settings['preload']}")
         importlib.import_module(settings["preload"])
     channel.send("ready", None)
-    # Not closed behind the loop: code under test may have closed it, and its exit status is to be told.
+    # Not closed behind the loop: code under test may have closed it, and the exit status must be reported.
     for line in os.fdopen(requests, "rb", closefd=False):
         request = json.loads(line)
         channel.call = request["call"]

@@ -110,7 +110,7 @@ class RanOutOfMemory(WorkerEnd):
 
     @property
     def reason(self) -> str:
-        """The exception that said so."""
+        """The message of the exception, with the limit and what raises it."""
         return self._advised(self.message)
 
 
