@@ -118,7 +118,7 @@ class Account:
 def account_of(
     source: Source, classes: Sequence[AuditedClass], entries: Iterable[KnownCarrier] | None = None
 ) -> Account:
-    """Look at every Python file of a source; `classes` are those that were found, judged or refused.
+    """Look at every Python file of a source; `classes` are its deepstack classes, driven or refused.
 
     `entries` are the known carriers, by default those that come with the harness.  Raises what
     `Source.python_files` raises, and `UsageError` for classes that are nested too deeply.
@@ -147,16 +147,16 @@ class _Class:
     @cached_property
     def bases(self) -> list[str]:
         """The last part of each base's name: `Base` for `models.Base` and for `Base[T]`."""
-        found: list[str] = []
+        names: list[str] = []
         for base in self.node.bases:
             node = base.value if isinstance(base, ast.Subscript) else base
             if isinstance(node, ast.Name | ast.Attribute):
-                found.append(node.id if isinstance(node, ast.Name) else node.attr)
-        return found
+                names.append(node.id if isinstance(node, ast.Name) else node.attr)
+        return names
 
 
 class _Accountant:
-    """The classes of the files that had to be parsed, and what became of each."""
+    """The class statements of the files that had to be parsed, and which of them are judged."""
 
     def __init__(
         self, source: Source, classes: Sequence[AuditedClass], known: Sequence[KnownCarrier]
@@ -175,7 +175,7 @@ class _Accountant:
             and not (audited.ways.forward or audited.argument)
         ]
         self._driven = {
-            (audited.cut.member, _plain_name(audited)) for audited in classes if audited.can_be_judged
+            (audited.cut.member, audited.cut.class_name) for audited in classes if audited.can_be_judged
         }
         self._driven_files = {member for member, _ in self._driven}
         if self._driven:
@@ -264,8 +264,8 @@ class _Accountant:
 
     @property
     def _classes(self) -> list[_Class]:
-        found = (owner for named in self._by_name.values() for owner in named)
-        return sorted(found, key=lambda owner: owner.key)
+        owners = (owner for same_name in self._by_name.values() for owner in same_name)
+        return sorted(owners, key=lambda owner: owner.key)
 
     def _lineage(self, owner: _Class, derived: tuple[tuple[str, str], ...] = ()) -> Iterator[_Class]:
         """Yield a class and its base classes, depth first; a damaged source may name a derived class."""
@@ -289,7 +289,7 @@ class _Accountant:
         for audited in self._refused:
             yield self._refusal(audited)
         for audited in self._methods_alone:
-            owner = self._owner(audited.cut.member, _plain_name(audited))
+            owner = self._owner(audited)
             if owner is not None and all(map(self._lookup(owner), (EMBED, FORWARD))):
                 yield self._refusal(audited, f"only its methods were driven, not its {EMBED} and {FORWARD}: ")
 
@@ -297,13 +297,14 @@ class _Accountant:
         reason = audited.ways.refusals[-1]
         where = inside_package(reason.where, self._module)
         why = str(reason) if where == reason.where else f"{reason.text} ({where})"
-        owner = self._owner(audited.cut.member, _plain_name(audited))
+        owner = self._owner(audited)
         line = owner.node.lineno if owner else None
         return UnjudgedCarrier(audited.model_class, audited.cut.member, line, f"{what}{why}")
 
-    def _owner(self, member: str, name: str) -> _Class | None:
-        """Return a class statement of a file; None where the file has no such class."""
-        return next((owner for owner in self._by_name.get(name, ()) if owner.member == member), None)
+    def _owner(self, audited: AuditedClass) -> _Class | None:
+        """Return the statement of a class; None where its file has no such statement."""
+        same_name = self._by_name.get(audited.cut.class_name, ())
+        return next((owner for owner in same_name if owner.member == audited.cut.member), None)
 
     def _shapes(self) -> Iterator[tuple[_Class, Carrier]]:
         """Yield the classes with the shape of a carrier that do a part of it themselves."""
@@ -316,7 +317,7 @@ class _Accountant:
                     yield owner, carrier
 
     def _unjudged(self, shapes: Iterable[tuple[_Class, Carrier]]) -> Iterator[UnjudgedCarrier]:
-        refused = {(audited.cut.member, _plain_name(audited)) for audited in self._refused}
+        refused = {(audited.cut.member, audited.cut.class_name) for audited in self._refused}
         for owner, carrier in shapes:
             if owner.key not in refused and not self._is_judged(owner):
                 kept = ", ".join(f"self.{name}" for name in carrier.attributes)
@@ -354,11 +355,6 @@ class _Accountant:
         return next((entry.reason for entry in self._known if entry.names(name, member)), "")
 
 
-def _plain_name(audited: AuditedClass) -> str:
-    """Return the name that a class has in its file: classes of one name have a folder in front of it."""
-    return audited.model_class.rpartition(".")[2]
-
-
 def _driven_along(engine: KnownEngine, classes: Iterable[AuditedClass]) -> Iterator[str]:
     """Yield the files of an engine that are driven together with its classes."""
     for audited in classes:
@@ -380,8 +376,8 @@ def _constructs(owner: _Class, carrier: Carrier) -> bool:
 def _nearness(member: str, other: str) -> tuple[bool, int]:
     """Return a key by which the file itself is the nearest, then files of the same folder."""
     common = 0
-    for mine, theirs in zip(member.split("/"), other.split("/"), strict=False):
-        if mine != theirs:
+    for folder, other_folder in zip(member.split("/"), other.split("/"), strict=False):
+        if folder != other_folder:
             break
         common += 1
     return member == other, common
@@ -431,11 +427,11 @@ def _parameters(node: Function, words: Sequence[str]) -> Iterator[_Act]:
     """Yield the parameters of a function that may be a payload: constructors and flags have none."""
     if node.name in _CONSTRUCTORS:
         return
-    given = node.args
-    positional = [*given.posonlyargs, *given.args]
-    defaults = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
     for parameter, default in zip(
-        [*positional, *given.kwonlyargs], [*defaults, *given.kw_defaults], strict=True
+        [*positional, *arguments.kwonlyargs], [*defaults, *arguments.kw_defaults], strict=True
     ):
         flag = isinstance(default, ast.Constant) and isinstance(default.value, bool | int | str)
         if _has(parameter.arg, words) and not flag and not _is_flag_type(parameter.annotation):
@@ -443,13 +439,13 @@ def _parameters(node: Function, words: Sequence[str]) -> Iterator[_Act]:
 
 
 def _is_flag_type(annotation: ast.expr | None) -> bool:
-    """Tell `bool`, `int | None`, `Optional[str]` and the like."""
+    """Return True for `bool`, `int | None`, `Optional[str]` and the like."""
     names = set(re.findall(r"[\w.]+", ast.unparse(annotation))) if annotation else set()
     return bool(names & {"bool", "int", "str"}) and names <= {"bool", "int", "str", "None", "Optional"}
 
 
 def _places(target: ast.expr) -> Iterator[ast.expr]:
-    """Yield the attributes and members that an assignment changes; a variable is none."""
+    """Yield the attributes and members that an assignment changes, without plain variables."""
     if isinstance(target, ast.Tuple | ast.List):
         for each in target.elts:
             yield from _places(each)
@@ -458,7 +454,7 @@ def _places(target: ast.expr) -> Iterator[ast.expr]:
 
 
 def _names_in(place: ast.expr) -> Iterator[str]:
-    """Yield the names by which a place is known: an attribute, a key, the container that a member is in."""
+    """Yield the names in a place: of an attribute, of a key, of the container that a member is in."""
     if isinstance(place, ast.Attribute):
         yield place.attr
     elif isinstance(place, ast.Subscript):

@@ -70,8 +70,7 @@ def class_at(source: Source, audited: AuditedClass) -> str:
 def _statement(source: Source, audited: AuditedClass) -> _Statement | None:
     statements = parse(source.read(audited.cut.member)).body
     classes = (node for node in statements if isinstance(node, _Statement))
-    name = audited.model_class.rpartition(".")[2]  # behind a folder, where several have this name
-    return next((node for node in classes if node.name == name), None)
+    return next((node for node in classes if node.name == audited.cut.class_name), None)
 
 
 def _with_method_lines(row: Row, member: str, statement: _Statement | None, *, in_forward: bool) -> Row:

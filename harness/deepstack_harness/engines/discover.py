@@ -204,6 +204,11 @@ class DeepstackCut:
     patch: PatchCut | None = None
     text: TextCut | str = ""
 
+    @property
+    def class_name(self) -> str:
+        """The name in the file: `model_class` has a folder in front of it where several classes have it."""
+        return self.model_class.rpartition(".")[2]
+
 
 @dataclass(frozen=True)
 class _SourceClass:

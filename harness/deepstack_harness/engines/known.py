@@ -282,8 +282,7 @@ def _lineage(
     """Yield the class and its base classes; a damaged source may name a derived class as a base."""
     yield class_cut.model_class
     on_the_way = (*derived, class_cut.model_class)
-    name = class_cut.model_class.rpartition(".")[2]  # classes of one name have a folder in front of it
-    for base in class_named(source.read(class_cut.member), name).bases:
+    for base in class_named(source.read(class_cut.member), class_cut.class_name).bases:
         if isinstance(base, ast.Name) and base.id in cuts and base.id not in on_the_way:
             yield from _lineage(source, cuts, cuts[base.id], on_the_way)
 
