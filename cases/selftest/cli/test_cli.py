@@ -179,7 +179,7 @@ LIGHT = {"catalogue", "cli", "contract", "errors", "files", "text"}
 ROOMS_BEYOND = {
     "audit": {"audit", "compile", "engines", "play", "sources", "workers"},
     "doctor": {"engines", "sources", "workers"},
-    "engine": {"engines", "sources", "workers"},
+    "engine": {"compile", "engines", "sources", "workers"},
     "fuzz": {"engines", "fuzz", "play", "sources", "workers"},
     "kernels": {"compile", "workers"},
     "list": {"workers"},

@@ -170,6 +170,8 @@ DOORS = {
     ("catalogue.registry", "audit"),
     ("catalogue.registry", "models"),
     ("catalogue.buffers", "models"),
+    # The entry point by which vLLM loads the plugin of the watch in processes of its own.
+    ("compile.watch_process", "engines"),
 }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from deepstack_harness.cli.output import Output, write_text
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps, report_lines
-from deepstack_harness.contract.steps import Finding, SteppedHistory
+from deepstack_harness.contract.steps import StepFinding, SteppedHistory
 from deepstack_harness.contract.verdicts import SCHEMA_VERSION
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.text import plural
@@ -118,7 +118,7 @@ def _show(output: Output, history: SteppedHistory, judged: JudgedSteps, *, alone
         output.line(line if alone else f"  {line}")
 
 
-def _row(target: str, history: SteppedHistory, finding: Finding) -> dict[str, object]:
+def _row(target: str, history: SteppedHistory, finding: StepFinding) -> dict[str, object]:
     """Return a finding as a row: the fields of other rows that it has, and those of its promise."""
     call = finding.call
     return {

@@ -27,9 +27,9 @@ from deepstack_harness.compile.captured_inputs import CapturedCode, Facts, diffe
 from deepstack_harness.compile.watch_facts import (
     ABSENT,
     MOST_LISTED,
-    Effect,
     FailedGuard,
     GuardClass,
+    GuardEffect,
     InputFacts,
     OnChange,
     WatchedRegion,
@@ -342,7 +342,7 @@ class _Watch:
         else:
             rule = f"the {aspect} of {name} is that of the capture"
             guard = FailedGuard(name, CAPTURED, rule, "", GuardClass.DECIDES, *pair, region.calls)
-            guard.effect = Effect(reason="a captured graph is not run again")
+            guard.effect = GuardEffect(reason="a captured graph is not run again")
             region.failed[key] = guard
             if self._on_change is not None:
                 self._on_change(region, guard)

@@ -123,7 +123,7 @@ def _address(tensor: Tensor) -> int:
 
 
 @dataclass
-class Effect:
+class GuardEffect:
     """The measured effect of a failed guard on the answer.
 
     `calls` counts the calls that were run again, `distance` is the largest absolute difference between the
@@ -170,7 +170,7 @@ class FailedGuard:
     now: InputFacts
     first_call: int
     calls: int = 1
-    effect: Effect = field(default_factory=Effect)
+    effect: GuardEffect = field(default_factory=GuardEffect)
 
     @property
     def name(self) -> str:

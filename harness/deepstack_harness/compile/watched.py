@@ -41,9 +41,9 @@ from deepstack_harness.compile.watch_captured import watch_captured
 from deepstack_harness.compile.watch_facts import (
     ABSENT,
     MOST_LISTED,
-    Effect,
     FailedGuard,
     GuardClass,
+    GuardEffect,
     InputFacts,
     OnChange,
     WatchedInput,
@@ -211,20 +211,20 @@ class _Watch:
                 guard.effect = replace(effect, calls=before.calls + effect.calls)
                 self._tell(self._region, guard)
 
-    def _effect(self, values: Locals, failing: Iterable[FailedGuard]) -> Effect:
+    def _effect(self, values: Locals, failing: Iterable[FailedGuard]) -> GuardEffect:
         if self._refusals >= _MOST_REFUSALS:
-            return Effect(reason=self._refusal)
+            return GuardEffect(reason=self._refusal)
         try:
             apart = self._tree.difference(values)
         except CannotRerun as refused:
             self._refusals += 1
             self._refusal = str(refused)
-            return Effect(reason=self._refusal)
+            return GuardEffect(reason=self._refusal)
         if not apart.matters and not self._tree.is_interpreted and any(map(_is_of_layout, failing)):
-            return Effect(
+            return GuardEffect(
                 reason="its compiled kernels are for another dtype, device or stride, and are not run again"
             )
-        return Effect(1, apart.distance if apart.matters else 0.0, apart.scale, "")
+        return GuardEffect(1, apart.distance if apart.matters else 0.0, apart.scale, "")
 
 
 def _is_of_layout(guard: FailedGuard) -> bool:

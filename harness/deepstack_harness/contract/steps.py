@@ -87,7 +87,7 @@ class ChangedInput:
 
 
 @dataclass(frozen=True)
-class DroppedGuard:
+class StepGuard:
     """A dropped guard that failed in a step: what it reads, its text, and FILE:LINE of what needed it."""
 
     name: str
@@ -135,7 +135,7 @@ class SteppedCall:
     wanted: str = ""
     differences: tuple[Difference, ...] = ()
     changed: tuple[ChangedInput, ...] = ()
-    guards: tuple[DroppedGuard, ...] = ()
+    guards: tuple[StepGuard, ...] = ()
     effects: int = 0
     poisoned: float | None = None
     split: float | None = None
@@ -182,7 +182,7 @@ class SteppedHistory:
 
 
 @dataclass(frozen=True)
-class Finding:
+class StepFinding:
     """One promise under one arm.
 
     `chances` counts what would have shown it broken: inputs that changed, values that were written, rows that
@@ -207,6 +207,6 @@ class Finding:
         return "; ".join(self.sentences)
 
 
-def broken(findings: Iterable[Finding]) -> list[Finding]:
+def broken(findings: Iterable[StepFinding]) -> list[StepFinding]:
     """Return the findings of promises that are broken."""
     return [finding for finding in findings if finding.verdict is Verdict.FAIL]

@@ -49,7 +49,7 @@ class Module:
 Meaning = Defined | Module | Elsewhere
 
 
-class Names:
+class SourceNames:
     """The names of one source, and its files, each read once."""
 
     def __init__(self, source: Source) -> None:
@@ -167,15 +167,15 @@ class Names:
                 raise SourceError(Reason(text, of.file.filename, base.lineno))
 
 
-_known: list[tuple[Source, Names]] = []
+_known: list[tuple[Source, SourceNames]] = []
 
 
-def names_of(source: Source) -> Names:
+def names_of(source: Source) -> SourceNames:
     """Return the names of a source: the same ones, until other sources are asked about."""
     for known, names in _known:
         if known is source:
             return names
-    _known[:] = [*_known[-1:], (source, Names(source))]
+    _known[:] = [*_known[-1:], (source, SourceNames(source))]
     return _known[-1][1]
 
 

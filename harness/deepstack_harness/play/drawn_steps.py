@@ -30,7 +30,7 @@ WIDTH, ROWS = 8, 4
 """Sizes of a tensor that nothing is known of: (4, 8)."""
 
 
-class Setting(NamedTuple):
+class DrawnSetting(NamedTuple):
     """One input with another value: the words for it, and what makes the value from the one of the call."""
 
     input: str
@@ -71,18 +71,20 @@ def example_call(region: Region) -> Call:
     return Call(**arguments)
 
 
-def settings_of(region: Region, call: Call) -> list[Setting]:
+def settings_of(region: Region, call: Call) -> list[DrawnSetting]:
     """Return the settings of all inputs of a call, each of them another value than the call's."""
-    found: list[Setting] = []
+    found: list[DrawnSetting] = []
     parameters = parameters_of(region)
     arguments = inspect.Signature(list(parameters.values())).bind(*call.args, **call.kwargs)
     arguments.apply_defaults()
     for name, value in arguments.arguments.items():
         annotation = _annotation(region, name, parameters[name])
         optional = type(None) in _kinds(annotation) or parameters[name].default is None
-        found += [Setting(name, words, change) for words, change in _changes(value, annotation, optional)]
+        found += [
+            DrawnSetting(name, words, change) for words, change in _changes(value, annotation, optional)
+        ]
     rows = _rows_of(call)
-    found += [Setting("rows", f"{count} rows", _Rows(rows, count)) for count in _other_rows(rows)]
+    found += [DrawnSetting("rows", f"{count} rows", _Rows(rows, count)) for count in _other_rows(rows)]
     built_in = tuple(
         f"self.{name}." for name, each in _modules(region) if type(each).__module__.startswith("torch.")
     )
@@ -91,7 +93,7 @@ def settings_of(region: Region, call: Call) -> list[Setting]:
             continue
         if isinstance(value, bool | int | float):
             other = not value if isinstance(value, bool) else value + 1
-            found.append(Setting(name, f"{name} = {other!r}", _Constant(other)))
+            found.append(DrawnSetting(name, f"{name} = {other!r}", _Constant(other)))
     return found
 
 
@@ -191,7 +193,7 @@ class _Without:
         return {key: value for key, value in members.items() if key != self._key}
 
 
-def _with(region: Region, call: Call, chosen: Sequence[Setting]) -> Call:
+def _with(region: Region, call: Call, chosen: Sequence[DrawnSetting]) -> Call:
     """Return a copy of a call with some inputs changed; attributes of the region are left."""
     bound = inspect.Signature(list(parameters_of(region).values())).bind(*call.args, **call.kwargs)
     bound.apply_defaults()
@@ -214,7 +216,7 @@ class _Assignment:
         set_value(region, self.name, self.value)
 
 
-def history(region: Region, call: Call, chosen: Sequence[Sequence[Setting]]) -> tuple[Step, ...]:
+def history(region: Region, call: Call, chosen: Sequence[Sequence[DrawnSetting]]) -> tuple[Step, ...]:
     """Return the steps of a history: a call for each set of settings, behind the attributes that change."""
     names, state = {*parameters_of(region), "rows"}, state_of(region)
     steps: list[Step] = []

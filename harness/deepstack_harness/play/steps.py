@@ -24,7 +24,7 @@ from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.steps import (
     ChangedInput,
-    DroppedGuard,
+    StepGuard,
     SteppedArm,
     SteppedCall,
     SteppedRegion,
@@ -275,8 +275,8 @@ def _as_function(region: Region) -> Region:
     return region if plain else lambda *args, **kwargs: region(*args, **kwargs)  # noqa: PLW0108  # has code
 
 
-def _dropped(guard: FailedGuard) -> DroppedGuard:
-    return DroppedGuard(
+def _dropped(guard: FailedGuard) -> StepGuard:
+    return StepGuard(
         guard.name, guard.rule, guard.where, str(guard.then), str(guard.now),
         guard.guard_class is GuardClass.DECIDES,
     )  # fmt: skip

@@ -23,7 +23,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from deepstack_harness.compile.torch_compat.rerun import CannotRerun, Difference, GraphCopies, TracedRegion
+from deepstack_harness.compile.torch_compat.rerun import (
+    CannotRerun,
+    GraphCopies,
+    OutputDifference,
+    TracedRegion,
+)
 
 Locals = Mapping[str, Any]
 """Local variables of a frame by name, the arguments of the compiled function among them."""
@@ -118,7 +123,7 @@ class GuardTree:
         with torch._C._EnableTorchFunction():
             return tuple(manager.check_verbose(values).verbose_code_parts)
 
-    def difference(self, values: Locals) -> Difference:
+    def difference(self, values: Locals) -> OutputDifference:
         """Run the region again on copies, as written and as traced; raises `CannotRerun`."""
         if self._region is None:
             raise CannotRerun(f"torch {torch.__version__} does not give the traced code")

@@ -45,7 +45,7 @@ class CannotRerun(Exception):
 
 
 @dataclass(frozen=True)
-class Difference:
+class OutputDifference:
     """The largest difference between the outputs of both runs.
 
     `distance` is absolute, infinite for outputs of other shapes or a run that raises; `scale` is the largest
@@ -75,7 +75,7 @@ class TracedRegion:
     scope: Mapping[str, Any]
     interpreted: bool
 
-    def difference(self, values: Locals) -> Difference:
+    def difference(self, values: Locals) -> OutputDifference:
         """Return how far the traced region is from the code as written, for these local variables.
 
         Raises `CannotRerun` where it is not safe, or where the uncompiled code raises.
@@ -86,7 +86,7 @@ class TracedRegion:
             try:
                 traced = self._run(self.bytecode, {**self.scope, **self._calls()}, values, "the traced graph")
             except _TracedCodeError:
-                return Difference(math.inf, 0.0, 0.0)
+                return OutputDifference(math.inf, 0.0, 0.0)
         return _difference(written, traced)
 
     def _refuse_unsafe(self, values: Locals) -> None:
@@ -334,12 +334,12 @@ def _comparable(output: object) -> Iterator[Any]:
             yield from _loose_tensors(vars(leaf), set())
 
 
-def _difference(written: Sequence[Tensor], traced: Sequence[Tensor]) -> Difference:
+def _difference(written: Sequence[Tensor], traced: Sequence[Tensor]) -> OutputDifference:
     if not written:
         raise CannotRerun("its output has no tensor")
     if [each.shape for each in written] != [each.shape for each in traced]:
-        return Difference(math.inf, 0.0, 0.0)
-    worst = Difference(0.0, 0.0, 0.0)
+        return OutputDifference(math.inf, 0.0, 0.0)
+    worst = OutputDifference(0.0, 0.0, 0.0)
     for one, other in zip(written, traced, strict=True):
         if not one.numel():
             continue
@@ -352,7 +352,7 @@ def _difference(written: Sequence[Tensor], traced: Sequence[Tensor]) -> Differen
         if bool(apart.isnan().any()):
             distance = math.inf
         rounding = torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
-        found = Difference(distance, scale, _ROUNDINGS * rounding * scale)
+        found = OutputDifference(distance, scale, _ROUNDINGS * rounding * scale)
         if found.distance - found.limit > worst.distance - worst.limit or not worst.scale:
             worst = found
     return worst

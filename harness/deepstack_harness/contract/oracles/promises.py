@@ -14,9 +14,9 @@ from deepstack_harness.contract.steps import (
     LAYOUT,
     ChangedInput,
     Difference,
-    DroppedGuard,
-    Finding,
     Promise,
+    StepFinding,
+    StepGuard,
     SteppedArm,
     SteppedCall,
     SteppedRegion,
@@ -34,10 +34,10 @@ class JudgedSteps:
     """A region over its steps, judged promise by promise and arm by arm."""
 
     region: SteppedRegion
-    findings: tuple[Finding, ...]
+    findings: tuple[StepFinding, ...]
 
     @property
-    def broken(self) -> list[Finding]:
+    def broken(self) -> list[StepFinding]:
         """Promises that are broken."""
         return broken(self.findings)
 
@@ -65,7 +65,7 @@ def judge_steps(region: SteppedRegion) -> JudgedSteps:
     return JudgedSteps(region, tuple(findings))
 
 
-def _judge_arm(arm: SteppedArm) -> Iterable[Finding]:
+def _judge_arm(arm: SteppedArm) -> Iterable[StepFinding]:
     answers = [call for call in arm.calls if _answer(call) is not None or _ends_otherwise(call)]
     by_layout = [call for call in answers if _is_layout(call)]
     effects = [call for call in arm.calls if _effect(call) is not None]
@@ -108,12 +108,12 @@ def _is_layout(call: SteppedCall) -> bool:
     cause = _cause(call)
     if isinstance(cause, ChangedInput):
         return cause.aspect in LAYOUT
-    if isinstance(cause, DroppedGuard):
+    if isinstance(cause, StepGuard):
         return any(each.name == cause.name and each.aspect in LAYOUT for each in call.changed)
     return False
 
 
-def _cause(call: SteppedCall) -> ChangedInput | DroppedGuard | None:
+def _cause(call: SteppedCall) -> ChangedInput | StepGuard | None:
     """Return what explains a wrong step best.
 
     An input without whose change the answer would be the region's comes first, then a dropped guard that
@@ -139,10 +139,10 @@ def _same(name: str, source: str) -> bool:
     return name == source or name.partition(" (")[0] in source or name.startswith(root)
 
 
-def _finding(promise: Promise, arm: SteppedArm, wrong: Sequence[SteppedCall], chances: int) -> Finding:
+def _finding(promise: Promise, arm: SteppedArm, wrong: Sequence[SteppedCall], chances: int) -> StepFinding:
     if not wrong:
         verdict = Verdict.PASS if chances else Verdict.SKIP
-        return Finding(promise, arm.arm, verdict, chances)
+        return StepFinding(promise, arm.arm, verdict, chances)
     call = wrong[0]
     difference = _effect(call) if promise is Promise.I4 else _answer(call)
     value = {Promise.I3: call.poisoned, Promise.I5: call.split}.get(
@@ -150,7 +150,7 @@ def _finding(promise: Promise, arm: SteppedArm, wrong: Sequence[SteppedCall], ch
     )
     limit = difference.limit if difference else call.limit
     steps = tuple(each.step for each in wrong)
-    return Finding(
+    return StepFinding(
         promise, arm.arm, Verdict.FAIL, max(chances, 1), steps, call, difference, value, limit,
         tuple(_sentences(promise, call, difference, value, limit)),
     )  # fmt: skip
@@ -202,9 +202,9 @@ def _figure(value: float | None) -> str:
     return "NaN, infinity or another shape" if value >= NOT_FINITE else f"{value:.4g}"
 
 
-def by_cause(findings: Iterable[Finding]) -> list[list[Finding]]:
+def by_cause(findings: Iterable[StepFinding]) -> list[list[StepFinding]]:
     """Return findings of several arms together that name one promise, one step and one input."""
-    groups: dict[tuple[object, ...], list[Finding]] = {}
+    groups: dict[tuple[object, ...], list[StepFinding]] = {}
     for finding in findings:
         cause = _cause(finding.call) if finding.call is not None else None
         name = cause.name if cause is not None else finding.difference and finding.difference.place
