@@ -85,6 +85,7 @@ def json_line(row: object) -> bytes:
 
 
 _IRREGULAR = {
+    "access": "accesses",
     "class": "classes",
     "family": "families",
     "history": "histories",

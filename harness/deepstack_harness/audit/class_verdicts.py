@@ -19,6 +19,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Step
 from deepstack_harness.contract.verdicts import (
     BROKEN,
+    KEPT,
     WORST_FIRST,
     Row,
     RuleVerdicts,
@@ -181,7 +182,15 @@ class ClassVerdicts(RuleVerdicts):
         """The rows without names, files and lines: equal for two classes with the same verdicts."""
         return tuple(
             replace(
-                row, model_class=None, revision="", source=None, detail="", family="", case="", where=None
+                row,
+                model_class=None,
+                revision="",
+                source=None,
+                detail="",
+                family="",
+                case="",
+                where=None,
+                chances=None,
             )
             for row in self.rows
         )
@@ -205,8 +214,14 @@ def sum_up(
     if rules is None:
         judged_rules = (judgement.rule for judgement in cases[0].judgements)
         rules = [rule for rule in judged_rules if rule not in _NOT_OF_METHODS]
-    deciding = (_deciding(rule, rows) for rule in rules)
+    deciding = (_with_all_chances(_deciding(rule, rows), rows) for rule in rules)
     return ClassVerdicts(source, model_class, tuple(beside_known(deciding, known)), effects_in(cases))
+
+
+def _with_all_chances(row: Row, rows: Iterable[tuple[tuple[float, int], Row]]) -> Row:
+    """Return the row that decides with the chances that the rule had in all cases."""
+    chances = sum(other.chances or 0 for _, other in rows if other.rule is row.rule)
+    return replace(row, chances=chances) if row.verdict in KEPT | BROKEN else row
 
 
 def sum_up_regimes(

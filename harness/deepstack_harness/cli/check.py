@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from deepstack_harness.contract.protocols import WHERE, quoted
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import Row, Verdict, worst
 from deepstack_harness.errors import ExitCode
+from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
     from deepstack_harness.audit.class_verdicts import RegimeVerdicts
@@ -119,12 +120,12 @@ def show_regimes(output: Output, regimes: RegimeVerdicts) -> None:
     from deepstack_harness.audit.class_verdicts import RULES, WHO_IS_CAPTURED
     from deepstack_harness.cli.audit_table import figure_of
 
-    output.row(_COLUMNS, ["", "", *(str(regime) for regime in regimes.of), ""], "dim")
+    output.row(_COLUMNS, ["", "", *(str(regime) for regime in regimes.of), "put to the test by"], "dim")
     for rule in RULES:
         rows = [_deciding_row(regimes, regime, rule) for regime in regimes.of]
         verdict = worst(row.verdict for row in rows)
-        why = rows[0].detail if verdict is Verdict.SKIP else ""
-        output.row(_COLUMNS, [rule, rule.word, *(row.verdict.word for row in rows), why], verdict.style)
+        cells = [rule, rule.word, *(row.verdict.word for row in rows), _tested_by(rule, rows)]
+        output.row(_COLUMNS, cells, verdict.style)
     rows = [row for verdicts in regimes.of.values() for row in verdicts.rows]
     findings = [*regimes.findings, *((row, ()) for row in rows if row.verdict is Verdict.ERROR)]
     for rule in sorted({row.rule for row, _ in findings}, key=list(Rule).index):
@@ -142,6 +143,15 @@ def show_regimes(output: Output, regimes: RegimeVerdicts) -> None:
     captured = regimes.of.get(Regime.CAPTURED)
     if captured and captured.broken:
         output.line(f"captured: {WHO_IS_CAPTURED}")
+
+
+def _tested_by(rule: Rule, rows: Sequence[Row]) -> str:
+    """Return how often each regime put a rule to the test, or why none did."""
+    chances = [row.chances or 0 for row in rows]
+    if not any(chances):
+        return rows[0].detail if rows[0].verdict is Verdict.SKIP else ""
+    *first, last = chances
+    return " + ".join([*(f"{count:,}" for count in first), plural(last, rule.chance)])
 
 
 def show_advice(output: Output, regimes: RegimeVerdicts, cases: Iterable[JudgedCase]) -> None:

@@ -185,7 +185,8 @@ def row_of(finding: Finding, torch: str) -> dict[str, Any]:
         "dtype": "float32", "rule": finding.rule, "verdict": Verdict.FAIL, "value": finding.value,
         "limit": finding.limit, "unit": finding.unit, "reach": finding.reach, "evidence": None,
         "effect": finding.effect, "detail": finding.detail, "node_id": None, "torch": torch, "case": "",
-        "where": None, "expected": None, "shape": finding.shape or None, "kind": finding.kind,
+        "where": None, "expected": None, "shape": finding.shape or None,
+        "chances": None, "kind": finding.kind,
         "call": finding.call, "exception": finding.exception, "examples": finding.examples,
         "seconds": round(finding.seconds, 3), "seed": finding.seed, "alone": finding.alone,
     }  # fmt: skip

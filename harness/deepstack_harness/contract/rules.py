@@ -29,6 +29,11 @@ class Rule(StrEnum):
         return PROMISES[self][0]
 
     @property
+    def chance(self) -> str:
+        """What puts the rule to the test, as a noun: `growth`."""
+        return _CHANCES[self]
+
+    @property
     def promise(self) -> str:
         """The guarantee of a buffer that keeps the rule, in one sentence."""
         return PROMISES[self][1]
@@ -105,6 +110,31 @@ PROMISES: dict[Rule, tuple[str, str]] = {
         "no kernel accesses memory outside its tensors, and nothing that was never written reaches rows < n",
     ),
 }
+
+
+_CHANCES: dict[Rule, str] = {
+    Rule.R0: "compared output",
+    Rule.R1: "answer",
+    Rule.R2: "call",
+    Rule.R3: "stale-row read",
+    Rule.R4: "growth",
+    Rule.R5: "stale-row read",
+    Rule.R6: "graph use",
+    Rule.R7: "answer",
+    Rule.R8: "bad call",
+    Rule.R9: "shared step",
+    Rule.R10: "step",
+    Rule.R11: "comparison",
+    Rule.R12: "question",
+    Rule.R13: "comparison",
+    Rule.R14: "access",
+}
+"""What puts a rule to the test.
+
+R3 and R5: reads of a row where a payload that was replaced or cleared lay.  R4: calls above the capacity and
+resizes, with a payload to keep.  R11: answers of a buffer that has had a payload, or runs of a compiled
+decoder.
+"""
 
 
 class PayloadKind(StrEnum):

@@ -196,7 +196,8 @@ class Judgement:
     The figure is `value` against `limit` in `unit`.  `effect` is there for broken rules whose facts tell
     it, see `deepstack_harness.contract.oracles.judge`; for a kept R3 it is PADDING where rows behind N are
     stale, as those of a payload with rows for every token may be.  `steps` are the numbers (from 1) of the
-    steps in which the rule was seen broken.
+    steps in which the rule was seen broken.  `chances` is how often the rule was put to the test and could
+    have been broken, in units of `Rule.chance`; a rule that had none is SKIP, never PASS.
 
     The fields behind it say what was wrong first, so that nobody has to read it out of `detail`, which is a
     sentence for people: the `shape`; `level`, `row` (of the step) and `origin` of the first wrong row, None
@@ -216,6 +217,7 @@ class Judgement:
     row: int | None = None
     origin: RowOrigin | None = None
     exception: str = ""
+    chances: int | None = None
 
     @property
     def step(self) -> int | None:
@@ -225,7 +227,7 @@ class Judgement:
     @property
     def columns(self) -> dict[str, Any]:
         """The fields of a `Row` that come from its judgement, by name."""
-        names = ("rule", "verdict", "value", "limit", "unit", "effect", "detail", "shape")
+        names = ("rule", "verdict", "value", "limit", "unit", "effect", "detail", "shape", "chances")
         return {name: getattr(self, name) for name in names}
 
 
@@ -294,6 +296,7 @@ class Row:
     a failure of the rule is known, None where no catalogue was asked.  `node_id` is the pytest node id, in
     tests only.  `where` is a file of the package that was judged, with lines: `vllm/a.py:12-40`.
     `shape` says what is wrong with a broken rule (`Shape`, or a word of another package's oracle).
+    `chances` is how often the rule was put to the test (`Judgement`), over all cases that a row stands for.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -328,6 +331,7 @@ class Row:
     where: str | None = None
     expected: bool | None = None
     shape: str | None = None
+    chances: int | None = None
 
     @property
     def place(self) -> tuple[str, str, str]:

@@ -88,6 +88,6 @@ def test_rows_of_a_model_without_a_vision_tower_are_not_audited(played: tuple[Ca
     case, seen = played
     audit = ContractAudit()
     audit.follow(case, replace(seen, vision=False))
-    assert (audit.deviations, audit.judged) == ([], set())
+    assert (audit.deviations, audit.chances) == ([], {})
     audit.follow(case, seen)
     assert audit.deviations

@@ -56,7 +56,7 @@ def judge_freshness(observed: ObservedCase) -> Judgement:
 
 def judge_capacity(observed: ObservedCase) -> Judgement:
     """Judge R4: calls above the capacity, and resize."""
-    return _judge_rows_and_calls(Rule.R4, observed, "no step went above the capacity")
+    return _judge_rows_and_calls(Rule.R4, observed, "no step went above the capacity with a payload")
 
 
 def judge_clear(observed: ObservedCase) -> Judgement:
@@ -75,10 +75,10 @@ def _judge_rows_and_calls(rule: Rule, observed: ObservedCase, why_skipped: str) 
     audit = observed.audited()
     deviations = audit.of(rule)
     if deviations:
-        return against_deviations(rule, deviations, _first_of(deviations))
-    if rule not in audit.judged:
+        return against_deviations(rule, deviations, _first_of(deviations), audit.chances[rule])
+    if not audit.chances[rule]:
         return skip(rule, "; ".join([why_skipped, *audit.unavailable]))
-    return kept(rule, 0, 0, "rows")
+    return kept(rule, 0, 0, "rows", chances=audit.chances[rule])
 
 
 def _first_of(deviations: Sequence[Deviation]) -> str:
@@ -99,7 +99,7 @@ def judge_structure(observed: ObservedCase) -> Judgement:
     wanted = observation.levels if observation.vision else 0
     wrong = [(number, step, answer) for number, step, answer in answers if len(answer.rows) != wanted]
     if not wrong:
-        return kept(Rule.R1, 0, 0, "answers")
+        return kept(Rule.R1, 0, 0, "answers", chances=len(answers))
     number, step, answer = wrong[0]
     # An engine that hands its decoder an empty tuple is told apart from one whose get answers None.
     is_none, is_tensor = answer.structure == "none", answer.container == "Tensor"
@@ -107,7 +107,7 @@ def judge_structure(observed: ObservedCase) -> Judgement:
     detail = f"step {number} '{step}' was answered with {given}, not with {plural(wanted, 'tensor')}"
     steps = [number for number, *_ in wrong]
     shape = Shape.NONE if is_none else Shape.ONE_TENSOR if is_tensor else Shape.LEVELS
-    return against(Rule.R1, len(wrong), 0, "answers", detail, steps, shape=shape)
+    return against(Rule.R1, len(wrong), 0, "answers", detail, steps, shape=shape, chances=len(answers))
 
 
 class StorageFault(NamedTuple):
@@ -136,12 +136,13 @@ def judge_address(observed: ObservedCase) -> Judgement:
             *_faults_of_graphs(case, observation),
         ]
     )
+    uses = sum(facts.graph_use is not None for facts in observation.steps)
     if not faults:
-        return kept(Rule.R6, 0, 0, "events")
+        return kept(Rule.R6, 0, 0, "events", chances=uses)
     first, steps = faults[0], [fault.number for fault in faults]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     detail = f"step {first.number} '{case.trace.steps[first.number - 1]}' {first.detail}{more}"
-    return against(Rule.R6, len(faults), 0, "events", detail, steps, shape=first.shape)
+    return against(Rule.R6, len(faults), 0, "events", detail, steps, shape=first.shape, chances=uses)
 
 
 def _moved(case: Case, observation: Observation) -> Iterator[StorageFault]:
@@ -209,7 +210,7 @@ def judge_placement(observed: ObservedCase) -> Judgement:
         return skip(Rule.R7, "no get answered with tensors")
     wrong = [answer for answer in answers if answer[2] != {wanted}]
     if not wrong:
-        return kept(Rule.R7, 0, 0, "answers")
+        return kept(Rule.R7, 0, 0, "answers", chances=len(answers))
     number, step, places = wrong[0]
     others = places - {wanted}
     elsewhere = " and ".join(f"{dtype} on {device}" for dtype, device in sorted(others))
@@ -219,4 +220,5 @@ def judge_placement(observed: ObservedCase) -> Judgement:
     if later:
         detail += f"; right from step {later[0][0]} '{later[0][1]}' on"
     shape = Shape.DTYPE if any(dtype != wanted[0] for dtype, _ in others) else Shape.DEVICE
-    return against(Rule.R7, len(wrong), 0, "answers", detail, [number for number, *_ in wrong], shape=shape)
+    steps = [number for number, *_ in wrong]
+    return against(Rule.R7, len(wrong), 0, "answers", detail, steps, shape=shape, chances=len(answers))

@@ -21,7 +21,7 @@ from deepstack_harness.contract.oracles.trace_audit import (
     skip,
 )
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.trace import RUNS_DECODER, Step
+from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step
 from deepstack_harness.contract.verdicts import Judgement, Shape, Verdict
 from deepstack_harness.text import plural
 
@@ -40,7 +40,11 @@ def judge_graphs(observed: ObservedCase) -> Judgement:
     # At the limit fewer graphs exist than sizes were asked for: what is missing would run eager.
     graphs = max(built.graphs, case.graph_budget) + surplus if surplus else built.graphs
     shape = Shape.RECOMPILE_LIMIT if built.limit_hit else Shape.BREAKS if built.breaks else Shape.GRAPHS
-    return against(Rule.R11, graphs, case.graph_budget, "graphs", _graph_counts(built), shape=shape)
+    steps = numbered_steps(case, observation)
+    runs = sum(step.op in RUNS_DECODER and not facts.unavailable for _, step, facts in steps)
+    return against(
+        Rule.R11, graphs, case.graph_budget, "graphs", _graph_counts(built), shape=shape, chances=runs
+    )
 
 
 def _judge_answers(case: Case, observation: Observation) -> Judgement:
@@ -65,12 +69,23 @@ def _judge_answers(case: Case, observation: Observation) -> Judgement:
     wrong = [*{(number, key.shape, key.level): (number, text, key) for number, text, key in differs}.values()]
     if len({number for number, *_ in properties}) < 2:
         return skip(Rule.R11, f"arm {case.arm.name} is not compiled, and no two answers can be compared")
+    chances = _answers_with_payload(case, observation)
     if not wrong:
-        return kept(Rule.R11, 0, 0, "changes")
+        return kept(Rule.R11, 0, 0, "changes", chances=chances)
     _, change, (shape, level, _) = wrong[0]
     detail = f"{change}: a guard fails, and another graph is compiled"
     steps = [number for number, *_ in wrong]
-    return replace(against(Rule.R11, len(wrong), 0, "changes", detail, steps, shape=shape), level=level)
+    judgement = against(Rule.R11, len(wrong), 0, "changes", detail, steps, shape=shape, chances=chances)
+    return replace(judgement, level=level)
+
+
+def _answers_with_payload(case: Case, observation: Observation) -> int:
+    """Count the answers of a buffer that has had a payload: one that takes none always answers alike."""
+    answers, taken = 0, False
+    for _, step, facts in numbered_steps(case, observation):
+        taken |= step.op is Op.SET and step.tokens > 0 and not (facts.raised or facts.unavailable)
+        answers += taken and facts.answer is not None
+    return answers
 
 
 class _Guarded(NamedTuple):
@@ -147,7 +162,7 @@ def judge_work(observed: ObservedCase) -> Judgement:
     number, step, rows, who = max(work, key=lambda each: each.rows / _padded_tokens(case, each.step))
     tokens = _padded_tokens(case, step)
     detail = f"step {number} '{step}': {who} {rows} rows for {tokens}, {rows / tokens:.3g} times"
-    return against(Rule.R10, rows, tokens, "rows", detail, [number], shape=Shape.WORK)
+    return against(Rule.R10, rows, tokens, "rows", detail, [number], shape=Shape.WORK, chances=len(work))
 
 
 def payload_rows(facts: AccessFacts) -> tuple[int, KernelAccess | None]:
@@ -201,18 +216,21 @@ def judge_accesses(facts: AccessFacts) -> Judgement:
     """
     if not facts.accesses:
         return error(Rule.R14, "no access of any kernel was measured")
+    accesses = len(facts.accesses)
     wild = [access for access in facts.accesses if access.outside]
     if wild:
         # The first launch is the cause: what it read spreads, and may lead later ones astray.
         outside = sum(access.outside for access in wild)
         detail = _outside(wild[0], len(wild))
-        return against(Rule.R14, outside, 0, "bytes", detail, shape=Shape.OUTSIDE)
+        return against(Rule.R14, outside, 0, "bytes", detail, shape=Shape.OUTSIDE, chances=accesses)
     if facts.unwritten_rows:
         detail = _unwritten(facts)
-        return against(Rule.R14, facts.unwritten_rows, 0, "rows", detail, shape=Shape.UNWRITTEN)
+        return against(
+            Rule.R14, facts.unwritten_rows, 0, "rows", detail, shape=Shape.UNWRITTEN, chances=accesses
+        )
     kernels = {access.kernel for access in facts.accesses}
-    detail = f"{len(facts.accesses)} accesses of {plural(len(kernels), 'kernel')} were inside their tensors"
-    return kept(Rule.R14, 0, 0, "bytes", detail)
+    detail = f"{accesses} accesses of {plural(len(kernels), 'kernel')} were inside their tensors"
+    return kept(Rule.R14, 0, 0, "bytes", detail, chances=accesses)
 
 
 def judge_memory(observed: ObservedCase) -> Judgement:
@@ -272,13 +290,13 @@ def judge_step_rows(facts: AccessFacts, tokens: int) -> Judgement:
     rows, access = payload_rows(facts)
     share = f"{facts.share:.0%} of the bytes of the step were measured"
     if access is None:
-        return kept(Rule.R10, 0, tokens, "rows", f"no kernel touched a payload; {share}")
+        return kept(Rule.R10, 0, tokens, "rows", f"no kernel touched a payload; {share}", chances=1)
     of_payloads = (other for other in facts.accesses if other.of_payload)
     first = next((other for other in of_payloads if _end_of_rows(other) > tokens), access)
     does = "read" if first.read else "wrote"
     touched = rows_in_words((*first.read, *first.written))
     detail = f"kernel {first.kernel} {does} {touched} of {first.tensor} ({first.argument}); {share}"
-    return against(Rule.R10, rows, tokens, "rows", detail, shape=Shape.WORK)
+    return against(Rule.R10, rows, tokens, "rows", detail, shape=Shape.WORK, chances=1)
 
 
 def judge_configurations(facts: AccessFacts) -> Judgement:
@@ -294,7 +312,7 @@ def judge_configurations(facts: AccessFacts) -> Judgement:
             f"by {worst.difference:.3g} of its value"
         )
     broken = {disagreement.kernel for disagreement in facts.disagreements}
-    return against(Rule.R0, len(broken), 0, "kernels", detail, shape=Shape.OUTPUT)
+    return against(Rule.R0, len(broken), 0, "kernels", detail, shape=Shape.OUTPUT, chances=facts.compared)
 
 
 MARGIN = 1.05
@@ -321,10 +339,10 @@ def judge_kernels(calls: Sequence[GraphCall], tokens: int) -> Judgement:
         f"{len(fixed)} have a size without the token symbol; {moved:,} bytes moved, {needed:,} must"
     )
     if rows <= tokens and fixed:
-        return against(Rule.R10, len(fixed), 0, "kernels", detail, shape=Shape.FIXED_SIZE)
+        return against(Rule.R10, len(fixed), 0, "kernels", detail, shape=Shape.FIXED_SIZE, chances=1)
     if rows <= tokens and moved > MARGIN * needed:
-        return against(Rule.R10, moved, MARGIN * needed, "bytes", detail, shape=Shape.TRAFFIC)
-    return against(Rule.R10, rows, tokens, "rows", detail, shape=Shape.WORK)
+        return against(Rule.R10, moved, MARGIN * needed, "bytes", detail, shape=Shape.TRAFFIC, chances=1)
+    return against(Rule.R10, rows, tokens, "rows", detail, shape=Shape.WORK, chances=1)
 
 
 def _ignores_step(kernel: Kernel) -> bool:

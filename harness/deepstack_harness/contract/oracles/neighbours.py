@@ -34,9 +34,10 @@ def judge_ordering(observation: OrderingObservation) -> Judgement:
     violations = list(_violations(observation))
     amount = sum(violation.amount for violation in violations)
     detail = "; ".join([*(violation.detail for violation in violations), *_unused_streams(observation)])
+    chances = len(observation.recordings) + len(observation.results)
     if not violations:
-        return kept(Rule.R13, 0, 0, "violations", detail)
-    return against(Rule.R13, amount, 0, "violations", detail, shape=violations[0].shape)
+        return kept(Rule.R13, 0, 0, "violations", detail, chances=chances)
+    return against(Rule.R13, amount, 0, "violations", detail, shape=violations[0].shape, chances=chances)
 
 
 def unordered(recording: Recording) -> list[Pair]:
@@ -147,12 +148,13 @@ def judge_ranges(observation: RangeObservation) -> Judgement:
     if missing := _unasked(observation.asked):
         return error(Rule.R12, f"never asked: {missing}")
     wrong = [answer for asked in observation.asked for answer in _wrong(asked)]
+    chances = sum(len(asked.ranges) for asked in observation.asked)
     if not wrong:
-        return kept(Rule.R12, 0, 0, "wrong answers")
+        return kept(Rule.R12, 0, 0, "wrong answers", chances=chances)
     first = dict(reversed(wrong))  # of each shape
     more = f" (and {len(wrong) - len(first)} more)" if len(wrong) > len(first) else ""
     detail = "; ".join(reversed(first.values())) + more
-    return against(Rule.R12, len(wrong), 0, "wrong answers", detail, shape=wrong[0][0])
+    return against(Rule.R12, len(wrong), 0, "wrong answers", detail, shape=wrong[0][0], chances=chances)
 
 
 def brute_force(mask: str | None, length: int, start: int, end: int) -> Bounds:

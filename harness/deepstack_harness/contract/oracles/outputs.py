@@ -165,7 +165,14 @@ def judge_output(observed: ObservedCase) -> Judgement:
     if crashed:
         crash = crashed[0]
         judgement = against(
-            Rule.R0, NOT_FINITE, FLOORS[case.dtype], "abs", crash.detail, [crash.step], shape=crash.shape
+            Rule.R0,
+            NOT_FINITE,
+            FLOORS[case.dtype],
+            "abs",
+            crash.detail,
+            [crash.step],
+            shape=crash.shape,
+            chances=len(crashed),
         )
         return replace(judgement, exception=crash.exception)
     return _judge_distances(observed)
@@ -222,7 +229,9 @@ def _judge_distances(observed: ObservedCase) -> Judgement:
             Rule.R0, f"the payload moves the output by {weak.effect:.2g} only: too little to judge by"
         )
     detail = f"step {worst.number} '{worst.step}': {_distances_in_words(apart)}{_kept_in_words(observation)}"
-    return against(Rule.R0, apart.eager, limit, "abs", detail, [worst.number], shape=Shape.OUTPUT)
+    return against(
+        Rule.R0, apart.eager, limit, "abs", detail, [worst.number], shape=Shape.OUTPUT, chances=len(measured)
+    )
 
 
 def kept_state(observation: Observation) -> tuple[str, ...]:
@@ -243,7 +252,9 @@ def _states_apart(observed: ObservedCase) -> Iterator[Judgement]:
             if fact.apart > limit:
                 said = f"step {number} '{step}' leaves {fact.played} in the decoder's state {fact.place}, "
                 detail = f"{said}uncompiled it leaves {fact.eager}"
-                yield against(Rule.R0, fact.apart, limit, "abs", detail, [number], shape=Shape.OUTPUT)
+                yield against(
+                    Rule.R0, fact.apart, limit, "abs", detail, [number], shape=Shape.OUTPUT, chances=1
+                )
 
 
 def _first_weak_payload(case: Case, measured: Sequence[MeasuredStep]) -> Distances | None:

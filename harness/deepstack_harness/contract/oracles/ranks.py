@@ -60,10 +60,10 @@ def judge_sharding(observed: ObservedCase) -> Judgement:
         return error(Rule.R9, observation.error)
     wrong, steps = deviations(observed), list(_shared_steps(case, observation))
     if wrong:
-        return against_deviations(Rule.R9, wrong, _first_of_each_unit(wrong))
+        return against_deviations(Rule.R9, wrong, _first_of_each_unit(wrong), len(steps))
     if not any(run.payload for shared in steps for ranges in shared.due for run in ranges):
         return skip(Rule.R9, _why_no_payload(observation))
-    return kept(Rule.R9, 0, 0, _UNITS[0], _what_was_compared(steps))
+    return kept(Rule.R9, 0, 0, _UNITS[0], _what_was_compared(steps), chances=len(steps))
 
 
 def deviations(observed: ObservedCase) -> list[Deviation]:

@@ -9,6 +9,7 @@ rows that it failed to clear, are for R6 to tell.
 `ObservedCase` is the argument of every oracle; `kept`, `against`, `skip` and `error` make its judgement.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -83,7 +84,7 @@ _SHAPES = {
 
 
 class ContractAudit:
-    """The deviations of one trace, and the rules that it put to the test.
+    """The deviations of one trace, and how often it put each rule to the test.
 
     One audit serves all oracles of an observation.  A trace in the making may be judged after every step:
     `follow` then reads the new steps only.
@@ -94,7 +95,8 @@ class ContractAudit:
         self.deviations: list[Deviation] = []
         self.stale_padding: list[Deviation] = []
         """Padded rows that hold what an earlier payload left, where that is no fault."""
-        self.judged: set[Rule] = set()
+        self.chances: Counter[Rule] = Counter()
+        """How often each rule was put to the test."""
         self.unavailable: list[str] = []
         self._followers: dict[str | None, _Follower] = {}
         self._followed: list[StepFacts] = []
@@ -161,7 +163,7 @@ class _Follower:
         self._number = number
         self._astray |= _detached(facts)
         if facts.raised is None or facts.raised.call != "make":
-            self._test(step, expected)
+            self._test(step, expected, facts)
         self._compare_outcome(where, step, expected, facts)
         self._compare_tensors(where, expected, facts)
         self._compare_padding(where, facts)
@@ -174,10 +176,18 @@ class _Follower:
         if not facts.unavailable:
             self._ledger.pass_by(step)
 
-    def _test(self, step: Step, expected: Expected) -> None:
-        unread = self._astray and expected.levels
-        if not unread and (step.op is not Op.SET or expected.rule is not Rule.R2):
-            self._audit.judged.add(expected.rule)
+    def _test(self, step: Step, expected: Expected, facts: StepFacts) -> None:
+        """Count a chance of the rule of this step: without a payload, growth has nothing to lose."""
+        if self._astray and expected.levels:
+            return
+        if expected.rule is Rule.R2:
+            chance = step.op is Op.CLEAR or facts.answer is not None or facts.raised is not None
+        elif expected.rule is Rule.R4:
+            taken = step.op is Op.SET and step.tokens > 0 and facts.raised is None
+            chance = taken or self._ledger.tokens > 0
+        else:
+            chance = True
+        self._audit.chances[expected.rule] += chance
 
     def _compare_tensors(self, where: str, expected: Expected, facts: StepFacts) -> None:
         """Compare tensors that the caller holds: a payload after set, earlier answers after get."""
@@ -195,7 +205,7 @@ class _Follower:
         """Report real rows of the output that padded rows of the payload have an influence on."""
         if facts.padding is None:
             return
-        self._audit.judged.add(Rule.R3)
+        self._audit.chances[Rule.R3] += 1
         if changed := facts.padding.changed:
             detail = (
                 f"{where}: {plural(changed, 'row')} of real tokens came out other when the "
@@ -324,7 +334,7 @@ class _Follower:
         # read: behind the live payload, where an ended one once lay.
         for fate, rule in ((Fate.REPLACED, Rule.R3), (Fate.CLEARED, Rule.R5)):
             if min(tokens, self._ledger.stale_rows(fate)) > self._ledger.tokens:
-                self._audit.judged.add(rule)
+                self._audit.chances[rule] += 1
 
     def _rule(self, expected: Expected, row: int, origin: RowOrigin | None, right: RowOrigin | None) -> Rule:
         if expected.rule is Rule.R4:
@@ -449,12 +459,14 @@ def error(rule: Rule, why: str) -> Judgement:
     return Judgement(rule, Verdict.ERROR, detail=why)
 
 
-def kept(rule: Rule, value: float, limit: float, unit: str, detail: str = "") -> Judgement:
-    """Return PASS: the figure, which is within its limit."""
-    return Judgement(rule, Verdict.PASS, value, limit, unit, detail)
+def kept(rule: Rule, value: float, limit: float, unit: str, detail: str = "", *, chances: int) -> Judgement:
+    """Return PASS: the figure, which is within its limit; SKIP for a rule that had no chance to be broken."""
+    if not chances:
+        return skip(rule, f"not tested: 0 {plural(0, rule.chance).partition(' ')[2]}")
+    return Judgement(rule, Verdict.PASS, value, limit, unit, detail, chances=chances)
 
 
-def against(
+def against(  # noqa: PLR0913  # the fields of a judgement
     rule: Rule,
     value: float,
     limit: float,
@@ -463,15 +475,18 @@ def against(
     steps: Iterable[int] = (),
     *,
     shape: Shape,
+    chances: int,
 ) -> Judgement:
     """Return FAIL of a shape above the limit, PASS up to it; `steps` are those where the rule was broken."""
     if value <= limit:
-        return kept(rule, value, limit, unit, detail)
+        return kept(rule, value, limit, unit, detail, chances=chances)
     numbers = tuple(sorted(set(steps)))
-    return Judgement(rule, Verdict.FAIL, value, limit, unit, detail, steps=numbers, shape=shape)
+    return Judgement(
+        rule, Verdict.FAIL, value, limit, unit, detail, steps=numbers, shape=shape, chances=max(1, chances)
+    )
 
 
-def against_deviations(rule: Rule, deviations: Sequence[Deviation], detail: str) -> Judgement:
+def against_deviations(rule: Rule, deviations: Sequence[Deviation], detail: str, chances: int) -> Judgement:
     """Return FAIL: the amount of all deviations of the first one's unit, and what the first one is."""
     first = deviations[0]
     judgement = against(
@@ -482,6 +497,7 @@ def against_deviations(rule: Rule, deviations: Sequence[Deviation], detail: str)
         detail,
         [deviation.step for deviation in deviations],
         shape=first.shape,
+        chances=chances,
     )
     row = first.row
     return replace(
