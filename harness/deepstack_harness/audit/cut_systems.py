@@ -79,8 +79,8 @@ def cut_helpers(source: Source, stand_ins: Collection[str]) -> dict[str, HelperC
 def _cut(source: Source, file: SourceFile, root: ast.FunctionDef, stand_ins: Collection[str]) -> HelperCode:
     lifter = _Lifter(stand_ins)
     lifted = lifter.visit(deepcopy(root))
-    given = {"torch", *lifter.lifted}
-    code = extract(file, lifted, stand_ins=(), given=given).code
+    provided = {"torch", *lifter.lifted}
+    code = extract(file, lifted, stand_ins=(), provided=provided).code
     parameters = tuple(each.arg for each in (*root.args.args, *root.args.kwonlyargs))
     return HelperCode(
         source.label, root.name, file.filename, root.lineno, code, parameters, frozenset(lifter.lifted)

@@ -231,7 +231,7 @@ def bind_range(source: Source) -> BoundRange:
     root = class_named(file, RANGES_CLASS)
     _refuse_without_methods(root, file.filename)
     # The file has torch from a lazy loader of vLLM's own.
-    code = extract(file, root, stand_ins=(), given={"torch"}).code
+    code = extract(file, root, stand_ins=(), provided={"torch"}).code
     show_in_tracebacks(file)
     return BoundRange(source.label, file.filename, root.lineno, define_name(code, RANGES_CLASS, torch=torch))
 

@@ -50,23 +50,25 @@ _BLOCKS = (
 _LEAVES_BLOCK = (ast.Raise, ast.Break, ast.Continue)
 
 
-def slice_init(init: Function, needed: Collection[str], given: Collection[str], writes: Writes) -> Function:
+def slice_init(
+    init: Function, needed: Collection[str], provided: Collection[str], writes: Writes
+) -> Function:
     """Return a copy of `init` without the statements that do not matter to the names in `needed`.
 
-    Names in `given` (such as `self.visual`) exist already: nothing is kept for them.  `writes`
+    Names in `provided` (such as `self.visual`) exist already: nothing is kept for them.  `writes`
     returns the names that a statement changes.  Checks that only raise are left out.
     """
-    kept = _Slice(init, set(needed), set(given), writes).kept()
+    kept = _Slice(init, set(needed), set(provided), writes).kept()
     return cast(Function, _pruned_block(init, kept))
 
 
 class _Slice:
     """Statements to keep: those that write a needed name, whose own reads are then needed too."""
 
-    def __init__(self, init: Function, needed: set[str], given: set[str], writes: Writes) -> None:
+    def __init__(self, init: Function, needed: set[str], provided: set[str], writes: Writes) -> None:
         self._statements = list(_walk(init.body, ()))
         self._needed = needed | {ANY_OF_SELF}
-        self._given = given
+        self._provided = provided
         self._writes = writes
         self._kept: set[ast.AST] = set()
 
@@ -93,7 +95,7 @@ class _Slice:
         if isinstance(node, _LEAVES_BLOCK):
             return bool(around) and around[-1] in self._kept
         changed = {name for part in _own_parts(node) for name in self._writes(part)}
-        return bool(changed & self._needed - self._given)
+        return bool(changed & self._needed - self._provided)
 
 
 def _walk(nodes: Iterable[ast.AST], around: Block) -> Iterator[tuple[ast.AST, Block]]:
@@ -182,7 +184,7 @@ class ClassCut:
 class Outside:
     """The code around a class: attributes that instances have before `__init__` runs, and those it reads."""
 
-    given: Collection[str]
+    provided: Collection[str]
     reads: Collection[str] = ()
 
 
@@ -190,7 +192,7 @@ class Outside:
 class CutOptions:
     """What a cut keeps, and what it leaves to a rehearsal.
 
-    Without `init` nothing of the class's `__init__` is kept, and what the methods read has to be given.
+    Without `init` nothing of the class's `__init__` is kept, and what the methods read has to be provided.
     Names of other packages are refused, or, where they `may_be_foreign`, refuse whoever uses them.
     `stood_in` are attributes that stand-ins replace; None where the class allocates all of them itself.
     """
@@ -223,19 +225,19 @@ def cut_class(
 ) -> ClassCut:
     """Cut the buffer of a class out of `file`; `made` has the class, and what Python runs when it makes it.
 
-    `outside` says what is given and read around the class, `stand_ins` are the imported names that can
+    `outside` says what is provided and read around the class, `stand_ins` are the imported names that can
     be replaced, `inherited` a base class that was cut from another file.  `verbs` names the methods to cut,
     where they are not get, set and clear.  Raises `NoBuffer` when there is nothing to cut, and another
     `UsageError`, with file and line, for what does not parse or cannot be supplied.
     """
-    outside = replace(outside, given={*outside.given, *(options.stood_in or ())})
+    outside = replace(outside, provided={*outside.provided, *(options.stood_in or ())})
     buffer = _BufferMembers(made, file.filename, outside, inherited, verbs, init=options.init)
     *bases, reduced = buffer.reduced()
     extracted = extract(
         file,
         reduced,
         stand_ins=stand_ins,
-        given={HOST},
+        provided={HOST},
         may_be_foreign=options.may_be_foreign,
         others=(*bases, *made.behind),
     )
@@ -252,7 +254,7 @@ def cut_class(
 
 
 def allocated(
-    file: SourceFile, class_name: str, verbs: Mapping[str, str], given: Collection[str]
+    file: SourceFile, class_name: str, verbs: Mapping[str, str], provided: Collection[str]
 ) -> frozenset[str]:
     """Return the attributes that `__init__` sets and only other methods read, without `self.`.
 
@@ -270,7 +272,7 @@ def allocated(
     inits = [node for node in members.get("__init__", ()) if isinstance(node, Function)]
     bound = {name for init in inits for node in init.body for name in binds(node)}
     attributes = {name.removeprefix("self.") for name in read & bound if name.startswith("self.")}
-    return frozenset(attributes - set(given))
+    return frozenset(attributes - set(provided))
 
 
 class _BufferMembers:
@@ -296,7 +298,7 @@ class _BufferMembers:
         theirs = inherited.members.get("__init__", ()) if inherited else ()
         self._inherited_init = [node for node in theirs if isinstance(node, Function)]
         self._filename = filename
-        self._given = {f"self.{name}" for name in outside.given}
+        self._provided = {f"self.{name}" for name in outside.provided}
         self.verbs = self._find_verbs() if verbs is None else self._named(verbs)
         # An object may have attributes in the place of its methods, or another class.
         replacing = {"__class__", "__dict__", *self.verbs.values()}
@@ -390,7 +392,7 @@ class _BufferMembers:
             init = self._slice({name for node in nodes for name in reads(node)} | self._read_outside)
             used = {name for node in (*nodes, init) for name in reads(node)}
             used |= {f"self.{name}" for node in nodes for name in asked_of_super(node)}
-            of_class = {name for name in self._members if f"self.{name}" in used - self._given}
+            of_class = {name for name in self._members if f"self.{name}" in used - self._provided}
             more = of_class - names - {"__init__"}
             if not more:
                 used_names = {name.removeprefix("self.") for name in used if name.startswith("self.")}
@@ -414,7 +416,7 @@ class _BufferMembers:
 
     def _slice(self, read: set[str]) -> Function:
         of_instances = {name for name in read if "." in name}  # `x` is another variable in every method
-        return slice_init(self._init, of_instances, self._given, self._writes)
+        return slice_init(self._init, of_instances, self._provided, self._writes)
 
     def _writes(self, node: ast.AST) -> frozenset[str]:
         """Return what a statement changes, by the methods of the class that it calls too."""
@@ -438,7 +440,7 @@ class _BufferMembers:
             for inner in function.body
             for name in binds(inner)
         }
-        there = bound | self._given | {f"self.{name}" for name in self._members}
+        there = bound | self._provided | {f"self.{name}" for name in self._members}
         if ANY_OF_SELF in there:
             return {}
         refusals: dict[str, Reason] = {}

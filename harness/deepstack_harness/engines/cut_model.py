@@ -103,7 +103,7 @@ class ModelClass:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to drive a class: the methods that are cut, and the names that are given to them.
+    """A way to drive a class: the methods that are cut, and the names that are provided to them.
 
     `verbs` is None for get, set and clear, which are found by their names.  With `helpers` the
     functions that the file imports from its package are cut too; else such an import is refused,
@@ -114,7 +114,7 @@ class Way:
 
     verbs: Mapping[str, str] | None
     stand_ins: frozenset[str]
-    given: frozenset[str]
+    provided: frozenset[str]
     helpers: bool
     init: bool = True
     rehearsed: bool = False
@@ -123,7 +123,7 @@ class Way:
 BY_METHODS = Way(
     verbs=None,
     stand_ins=frozenset({"IntermediateTensors", "StageMissingLayer", "init_logger"}),
-    given=frozenset({"visual"}),
+    provided=frozenset({"visual"}),
     helpers=False,
 )
 """Drive the buffer's own get, set, clear and resize."""
@@ -136,7 +136,7 @@ HOSTED = frozenset(
 BY_FORWARD = Way(
     verbs={"set": "embed_input_ids", "get": "forward"},
     stand_ins=BY_METHODS.stand_ins | {"get_forward_context", "get_pp_group"},
-    given=BY_METHODS.given | {"language_model"},
+    provided=BY_METHODS.provided | {"language_model"},
     helpers=True,
     rehearsed=True,
 )
@@ -242,7 +242,7 @@ def _cut_patch(making: Making, patched: Patched) -> ClassPatch:
     function.body = list(patched.statements)
     file, names = patched.file, importable(patched.file, patched.member) - set(patched.aliases)
     try:
-        extracted = extract(file, function, stand_ins=names, given=patched.aliases.keys())
+        extracted = extract(file, function, stand_ins=names, provided=patched.aliases.keys())
     except UsageError as error:
         name = next(iter(patched.aliases.values()))
         raise rebound(name, file, patched.statements[0]) from error
@@ -283,7 +283,7 @@ def _cut_linked(
         cut = partial(
             cut_class,
             file,
-            outside=Outside(way.given, model.parts.reads_too),
+            outside=Outside(way.provided, model.parts.reads_too),
             stand_ins=importable(file, model.member) | stand_ins if follows else stand_ins,
             inherited=linked.inherited() if linked else None,
             verbs=way.verbs,
@@ -354,7 +354,7 @@ def _cut_link(making: Making, of: Defined, names: Collection[str], way: Way, mod
     done = cut_class(
         of.file,
         making.in_file(of.member, of),
-        outside=Outside(way.given),
+        outside=Outside(way.provided),
         stand_ins=importable(of.file, of.member) | stand_ins,
         verbs={name: name for name in sorted(names)},
         options=replace(_FOREIGN, init=False),
@@ -377,7 +377,7 @@ def _cut_with_fallback(source: Source, file: SourceFile, model: ModelClass, way:
         lenient = replace(whole.cut, stood_in=frozenset())  # the same, under settings that nobody gave
         return replace(whole, fallback=replace(whole, cut=lenient))
     cut_without = partial(_cut_without, source, file, model, way)
-    attributes = allocated(file, model.class_name, way.verbs or {}, way.given)
+    attributes = allocated(file, model.class_name, way.verbs or {}, way.provided)
     try:
         nothing = _missing(cut_without(attributes))
     except UsageError:
@@ -523,7 +523,7 @@ def _cut_methods(
     done = cut_class(
         file,
         _making(source, file, model).in_file(model.member),
-        outside=Outside(way.given),
+        outside=Outside(way.provided),
         stand_ins=importable(file, model.member) | stand_ins,
         inherited=base.inherited() if base else None,
         verbs={name: name for name in sorted(own)},
@@ -567,9 +567,9 @@ class PatchCut:
 
 
 def cut_patch(
-    source: Source, patch: Patch, model_class: str, *, stand_ins: Collection[str], given: Collection[str]
+    source: Source, patch: Patch, model_class: str, *, stand_ins: Collection[str], provided: Collection[str]
 ) -> PatchCut:
-    """Cut the patch of a class; `given` are functions of the plugin that objects of ours replace.
+    """Cut the patch of a class; `provided` are functions of the plugin that objects of ours replace.
 
     Raises `UsageError` with file and line for what has moved or cannot be supplied, and `MachineError` where
     a file cannot be fetched.
@@ -577,11 +577,13 @@ def cut_patch(
     file = source.read(patch.member)
     if not patch.function:
         root = _assignments(file, model_class)
-        extracted = extract(file, root, stand_ins=importable(file, patch.member) | set(stand_ins), given=())
+        extracted = extract(
+            file, root, stand_ins=importable(file, patch.member) | set(stand_ins), provided=()
+        )
         supplies = Helpers(source, stand_ins).supply(patch.member, file, extracted.replaced)
         return PatchCut(patch, HelperCut(ASSIGNED, file, extracted, supplies), _place(patch, root.body))
-    apply = cut_function(source, patch.member, patch.function, stand_ins=stand_ins, given=given)
-    known = {name: StandIn(name) for name in given}
+    apply = cut_function(source, patch.member, patch.function, stand_ins=stand_ins, provided=provided)
+    known = {name: StandIn(name) for name in provided}
     whole = HelperCut(apply.name, apply.file, apply.extract, {**apply.supplies, **known})
     at, step_at = (_function_at(file, patch, name) for name in (patch.function, patch.forward))
     return PatchCut(patch, whole, at, step_at)
@@ -670,8 +672,8 @@ def define_model(model: ModelCut, host: type[H], stand_ins: Mapping[str, object]
 def _apply(patch: ClassPatch, defined: type, stand_ins: Mapping[str, object]) -> None:
     """Run what another module does to a class."""
     classes = {each.__name__: each for each in defined.__mro__}
-    given = {alias: classes.get(name, defined) for alias, name in patch.aliases.items()}
-    function = define_function(patch.code, stand_ins, **given)
+    aliases = {alias: classes.get(name, defined) for alias, name in patch.aliases.items()}
+    function = define_function(patch.code, stand_ins, **aliases)
     filename = patch.code.file.filename
     try:
         function()
@@ -680,14 +682,14 @@ def _apply(patch: ClassPatch, defined: type, stand_ins: Mapping[str, object]) ->
         raise SourceError(reason_at(error, filename, text)) from error
 
 
-def define_function(function: HelperCut, stand_ins: Mapping[str, object], **given: object) -> Any:  # noqa: ANN401
-    """Define a function that was cut out of a file; `given` are further names that its code finds.
+def define_function(function: HelperCut, stand_ins: Mapping[str, object], **more: object) -> Any:  # noqa: ANN401
+    """Define a function that was cut out of a file; `more` are further names that its code finds.
 
     Raises `UsageError` with file and line when that needs the whole package.
     """
     show_in_tracebacks(function.file)
     names = _objects(function.supplies, stand_ins, {})
-    return define_name(function.extract.code, function.name, **{**names, **given})
+    return define_name(function.extract.code, function.name, **{**names, **more})
 
 
 def _decorated(make: Callable[[], Callable[[object], object]]) -> Callable[[object], object]:

@@ -62,7 +62,7 @@ SINCE = "this release"
 
 @dataclass(frozen=True)
 class ClassPart:
-    """Methods of one class that an engine is driven by: the names that are cut, and those that are given.
+    """Methods of one class that an engine is driven by: the names that are cut, and those that are provided.
 
     `settings` are the engine's options that lead to the class, where they are not those of its orders, and
     `note` is a sentence about the class for whoever reads a verdict about it.
@@ -82,12 +82,12 @@ class ClassPart:
 
 @dataclass(frozen=True)
 class Writer:
-    """The function that writes the payload of a step; `given` are names of ours in the place of its own."""
+    """The function that writes the payload of a step; `provided` are names of ours for its own."""
 
     member: str
     function: str
     stand_ins: frozenset[str]
-    given: frozenset[str]
+    provided: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -150,13 +150,13 @@ class Parallel:
 class SplitFiles:
     """The place of a splitter: the function `function`, in the files right in `folders` that name it.
 
-    Releases that lack one of the folders have another one.  `given` are names that the function finds
+    Releases that lack one of the folders have another one.  `provided` are names that the function finds
     instead of its own, and `parallel` is the class that it asks.
     """
 
     folders: tuple[str, ...]
     function: str
-    given: frozenset[str] = frozenset()
+    provided: frozenset[str] = frozenset()
     parallel: Parallel | None = None
 
 
@@ -315,9 +315,9 @@ class _Finder:
         forward = self._inherited_method(source_class, FORWARD, ())
         if forward is None:
             return False
-        given = {argument.arg for argument in (*forward.args.args, *forward.args.kwonlyargs)}
+        arguments = {argument.arg for argument in (*forward.args.args, *forward.args.kwonlyargs)}
         payload_argument = self._files.payload_argument
-        named = payload_argument not in given and any(
+        named = payload_argument not in arguments and any(
             isinstance(node, ast.keyword) and node.arg == payload_argument for node in ast.walk(forward)
         )
         return named or self.carrier(source_class) is not None
@@ -435,7 +435,7 @@ class _Finder:
 _TEXT = Way(
     verbs={"get": FORWARD},
     stand_ins=BY_FORWARD.stand_ins,
-    given=frozenset(),
+    provided=frozenset(),
     helpers=True,
     init=False,
     rehearsed=True,
@@ -517,7 +517,7 @@ def _cut_argument_engine(
         separates = cut_model(source, wrapper.model, wrapper.way) if wrapper else None
         written = (
             cut_function(
-                source, writer.member, writer.function, stand_ins=writer.stand_ins, given=writer.given
+                source, writer.member, writer.function, stand_ins=writer.stand_ins, provided=writer.provided
             )
             if writer
             else None
@@ -623,7 +623,9 @@ def _files_defining(source: Source, folders: Iterable[str], name: str) -> list[s
 
 def _cut_splitter(source: Source, files: SplitFiles, member: str) -> SplitCut | Reason:
     try:
-        function = cut_function(source, member, files.function, stand_ins=frozenset(), given=files.given)
+        function = cut_function(
+            source, member, files.function, stand_ins=frozenset(), provided=files.provided
+        )
         return SplitCut(function, _cut_parallel(source, files.parallel) if files.parallel else None)
     except UsageError as error:
         return reason_of(error)

@@ -56,17 +56,17 @@ def extract(
     root: ast.ClassDef | ast.FunctionDef,
     *,
     stand_ins: Collection[str],
-    given: Collection[str],
+    provided: Collection[str],
     may_be_foreign: bool = False,
     others: Sequence[ast.stmt] = (),
 ) -> Extract:
     """Compile `root`, which is a node of `file` or a changed copy of one, and `others` of its top level.
 
-    `stand_ins` has the imported names that may be replaced, `given` the names that will be there
+    `stand_ins` has the imported names that may be replaced, `provided` the names that will be there
     when the code runs; an import of either inside a function is left out.  Raises `UsageError` with
     file and line for a name that cannot be had; of another package it does no harm where it `may_be_foreign`.
     """
-    return _Extraction(file, root, stand_ins, given, others, may_be_foreign=may_be_foreign).run()
+    return _Extraction(file, root, stand_ins, provided, others, may_be_foreign=may_be_foreign).run()
 
 
 class _Extraction:
@@ -77,7 +77,7 @@ class _Extraction:
         file: SourceFile,
         root: ast.ClassDef | ast.FunctionDef,
         stand_ins: Collection[str],
-        given: Collection[str],
+        provided: Collection[str],
         others: Sequence[ast.stmt],
         *,
         may_be_foreign: bool,
@@ -86,15 +86,15 @@ class _Extraction:
         self._filename = file.filename
         self._may_be_foreign = may_be_foreign
         self._foreign: dict[str, Reason] = {}
-        found = frozenset({*given, *stand_ins})
-        self._root = _without_imports(root, found)
-        self._others = [_without_imports(each, found) for each in others]
+        there = frozenset({*provided, *stand_ins})
+        self._root = _without_imports(root, there)
+        self._others = [_without_imports(each, there) for each in others]
         if may_be_foreign:
             imported = _imported_names(self._tree)
             self._root = _with_late_definitions(self._root, imported)
             self._others = [_with_late_definitions(each, imported) for each in self._others]
         self._stand_ins = stand_ins
-        self._given = given
+        self._provided = provided
         self._replaced: dict[str, str] = {}
         self._brought: list[ast.stmt] = []
 
@@ -113,7 +113,7 @@ class _Extraction:
                 yield self._filename, each.lineno, each.end_lineno or each.lineno
 
     def _known(self) -> frozenset[str]:
-        return _ALWAYS_THERE.union(self._given, self._replaced, self._foreign, (DECORATED, DEFAULT))
+        return _ALWAYS_THERE.union(self._provided, self._replaced, self._foreign, (DECORATED, DEFAULT))
 
     def _compiled(self) -> CodeType:
         nodes = sorted((*self._brought, self._root, *self._others), key=lambda node: node.lineno)
@@ -179,14 +179,14 @@ class _Extraction:
         )
 
 
-class _GivenImports(ast.NodeTransformer):
+class _ProvidedImports(ast.NodeTransformer):
     """Replacement of imports of names that the code finds anyway: nothing, or a second name for them."""
 
-    def __init__(self, given: frozenset[str]) -> None:
-        self._given = given
+    def __init__(self, provided: frozenset[str]) -> None:
+        self._provided = provided
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> list[ast.stmt]:  # named after the node
-        if not all(alias.name in self._given for alias in node.names):
+        if not all(alias.name in self._provided for alias in node.names):
             return [node]
         renamed = [f"{alias.asname} = {alias.name}" for alias in node.names if alias.asname]
         made = ast.parse("\n".join(["pass", *renamed])).body
@@ -195,12 +195,12 @@ class _GivenImports(ast.NodeTransformer):
         return list(made)
 
 
-def _without_imports(root: T, given: frozenset[str]) -> T:
-    """Return `root`, or a copy that does not import the names in `given` inside its functions."""
+def _without_imports(root: T, provided: frozenset[str]) -> T:
+    """Return `root`, or a copy that does not import the names in `provided` inside its functions."""
     inner = (node for node in ast.walk(root) if isinstance(node, ast.ImportFrom))
-    if not any(alias.name in given for node in inner for alias in node.names):
+    if not any(alias.name in provided for node in inner for alias in node.names):
         return root
-    return cast(T, _GivenImports(given).visit(copy.deepcopy(root)))
+    return cast(T, _ProvidedImports(provided).visit(copy.deepcopy(root)))
 
 
 class _LateDefinitions(ast.NodeTransformer):
@@ -300,14 +300,14 @@ class Helpers:
     import in turn, each of them once.
     """
 
-    def __init__(self, source: Source, stand_ins: Collection[str], given: Collection[str] = ()) -> None:
+    def __init__(self, source: Source, stand_ins: Collection[str], provided: Collection[str] = ()) -> None:
         """Take a source; `stand_ins` has the real names that are never looked up.
 
-        `given` are top-level names of its files that objects of ours replace.
+        `provided` are top-level names of its files that objects of ours replace.
         """
         self._source = source
         self._stand_ins = frozenset(stand_ins)
-        self._given = frozenset(given)
+        self._provided = frozenset(provided)
         self._found: dict[tuple[str, str], Supply] = {}
 
     def supply(self, member: str, file: SourceFile, wanted: Mapping[str, str]) -> dict[str, Supply]:
@@ -335,11 +335,11 @@ class Helpers:
     def _cut(self, module: str, name: str) -> Supply:
         member, file = self._read(module)
         names = importable(file, member) | self._stand_ins
-        extracted = _extracted(file, name, names, self._given)
+        extracted = _extracted(file, name, names, self._provided)
         if extracted is None:
             return self._passed_on(member, file, name)
-        given = {each: StandIn(each) for each in self._given}
-        return HelperCut(name, file, extracted, {**self.supply(member, file, extracted.replaced), **given})
+        provided = {each: StandIn(each) for each in self._provided}
+        return HelperCut(name, file, extracted, {**self.supply(member, file, extracted.replaced), **provided})
 
     def _passed_on(self, member: str, file: SourceFile, name: str) -> Supply:
         """Look up a name that its module imports from yet another one."""
@@ -359,9 +359,9 @@ class Helpers:
 
 
 def cut_function(
-    source: Source, member: str, name: str, *, stand_ins: Collection[str], given: Collection[str]
+    source: Source, member: str, name: str, *, stand_ins: Collection[str], provided: Collection[str]
 ) -> HelperCut:
-    """Cut a function at the top level of `member`; `given` are names that it is to find instead of its own.
+    """Cut a function at the top level of `member`; `provided` are found instead of names of its own.
 
     Raises `NoSuchMember` and another `UsageError`, with file and line, for what cannot be had.
     """
@@ -370,8 +370,8 @@ def cut_function(
     if root is None:
         raise UsageError(f"{file.filename} defines no function {name}")
     known = importable(file, member) | set(stand_ins)
-    extracted = extract(file, root, stand_ins=known, given=given)
-    supplies = Helpers(source, stand_ins, given).supply(member, file, extracted.replaced)
+    extracted = extract(file, root, stand_ins=known, provided=provided)
+    supplies = Helpers(source, stand_ins, provided).supply(member, file, extracted.replaced)
     return HelperCut(name, file, extracted, supplies)
 
 
@@ -386,7 +386,9 @@ def stand_ins_of(replaced: Mapping[str, str]) -> dict[str, Supply]:
 
 
 @functools.lru_cache(maxsize=256)
-def _extracted(file: SourceFile, name: str, names: frozenset[str], given: frozenset[str]) -> Extract | None:
+def _extracted(
+    file: SourceFile, name: str, names: frozenset[str], provided: frozenset[str]
+) -> Extract | None:
     """Compile one function; every class of a source needs the same ones."""
     root = function_named(file, name)
-    return None if root is None else extract(file, root, stand_ins=names, given=given)
+    return None if root is None else extract(file, root, stand_ins=names, provided=provided)

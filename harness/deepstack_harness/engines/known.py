@@ -255,7 +255,7 @@ def _with_patch(source: Source, overlay: Overlay, class_cut: DeepstackCut, name:
     """Return a class with the patch of the class `name`, or with the reason why that cannot be cut."""
     try:
         patch = cut_patch(
-            source, overlay.patches[name], name, stand_ins=overlay.stand_ins, given=overlay.given
+            source, overlay.patches[name], name, stand_ins=overlay.stand_ins, provided=overlay.provided
         )
     except UsageError as error:
         return replace(class_cut, methods=reason_of(error), forward=reason_of(error))

@@ -28,6 +28,8 @@ FASTDEPLOY = KnownEngine(
     },
     by_path="the index has another project of this name",
     payload_argument="deepstack_inputs",
-    methods=Way(verbs=None, stand_ins=frozenset({"paddle", "nn"}), given=frozenset({"visual"}), helpers=True),
+    methods=Way(
+        verbs=None, stand_ins=frozenset({"paddle", "nn"}), provided=frozenset({"visual"}), helpers=True
+    ),
     forward=None,  # it makes the payload with operators that Paddle alone has
 )

@@ -14,7 +14,7 @@ from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.sources.source import KnownPackage
 
 _ARGUMENT = "deepstack_visual_embeds"
-_GIVEN = frozenset(
+_PROVIDED = frozenset(
     {
         "config", "embed_tokens", "embedding_multiplier", "gradient_checkpointing", "has_sliding_layers",
         "layers", "norm", "rotary_emb", "training",
@@ -35,7 +35,7 @@ CANNOT_ASK: Mapping[Rule, str] = MappingProxyType(
 def _text_model(*stand_ins: str) -> Way:
     """Return the way to call a text model's forward, with stand-ins for these names of its file."""
     verbs = MappingProxyType({"get": "forward"})
-    return Way(verbs=verbs, stand_ins=frozenset(stand_ins), given=_GIVEN, helpers=True, init=False)
+    return Way(verbs=verbs, stand_ins=frozenset(stand_ins), provided=_PROVIDED, helpers=True, init=False)
 
 
 TRANSFORMERS = KnownEngine(

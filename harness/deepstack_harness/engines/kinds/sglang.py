@@ -38,9 +38,11 @@ _LAYERS = frozenset(
 )  # fmt: skip
 
 
-def _runner(verbs: Mapping[str, str], given: Collection[str], stand_ins: frozenset[str] = _CONTEXTS) -> Way:
+def _runner(
+    verbs: Mapping[str, str], provided: Collection[str], stand_ins: frozenset[str] = _CONTEXTS
+) -> Way:
     """Return the way to cut a runner, of whose `__init__` nothing is kept."""
-    return Way(MappingProxyType(verbs), stand_ins, frozenset(given), helpers=True, init=False)
+    return Way(MappingProxyType(verbs), stand_ins, frozenset(provided), helpers=True, init=False)
 
 
 _BODY = _runner(
@@ -100,7 +102,7 @@ _TEXT = Way(
     verbs=MappingProxyType({"get": "forward"}),
     # `batch` is the module layers/layer_boundary/residual/batch.py, imported under another name.
     stand_ins=frozenset({"AuxHiddenStateList", "batch", "get_exec", "PPProxyTensors"}),
-    given=frozenset(
+    provided=frozenset(
         {
             "config",
             "embed_tokens",
@@ -117,7 +119,7 @@ _TEXT = Way(
 _WRAPPER = Way(
     verbs=MappingProxyType({"set": "separate_deepstack_embeds"}),
     stand_ins=frozenset(),
-    given=frozenset({"config", "deepstack_visual_indexes", "num_deepstack_embeddings"}),
+    provided=frozenset({"config", "deepstack_visual_indexes", "num_deepstack_embeddings"}),
     helpers=True,
     init=False,
 )
@@ -131,7 +133,7 @@ FILES = ArgumentFiles(
         "embed_mm_inputs",
         stand_ins=frozenset({"Modality", "flatten_nested_list"}),
         # Caches and the vision tower stand behind it.
-        given=frozenset({"get_embedding_and_mask"}),
+        provided=frozenset({"get_embedding_and_mask"}),
     ),
     replay=RUNNERS,
     slots=f"{_SRT}/model_executor/cuda_graph_buffer_registry.py",

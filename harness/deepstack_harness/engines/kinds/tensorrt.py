@@ -40,7 +40,7 @@ TENSORRT_LLM = KnownEngine(
                 {"get": "_fuse_multimodal_embeddings", "set": "after_active_multimodal_embeddings"}
             ),
             stand_ins=frozenset(),
-            given=frozenset(),
+            provided=frozenset(),
             helpers=True,
         ),
         replay=_REPLAY,

@@ -57,7 +57,7 @@ TPU_INFERENCE = KnownEngine(
             }
         ),
         # The first imports jax again inside, and the second replaces a function of torch for good.
-        given=frozenset({"_convert_to_torchax_tensor", "_apply_pad_sequence_patch"}),
+        provided=frozenset({"_convert_to_torchax_tensor", "_apply_pad_sequence_patch"}),
         reads_too=frozenset({"config", "deepstack_num_level", "use_deepstack", "visual_dim"}),
         pinned_in=("requirements.txt",),
     ),
