@@ -19,9 +19,13 @@ from cases.selftest.compile.watched_programs import (
     play,
     rows,
 )
+from cases.shallow import shallow
 from deepstack_harness import watch_guards
+from deepstack_harness.compile.torch_compat import guards
 from deepstack_harness.compile.torch_compat.guards import GuardTree
 from deepstack_harness.compile.watch_facts import WatchedRegions
+from deepstack_harness.compile.watched import restore_guards
+from deepstack_harness.errors import MachineError
 
 SCALE = torch.ones(4)
 
@@ -226,6 +230,56 @@ def test_a_failure_that_stays_does_not_hide_another_one() -> None:
         "self.factor": (2, 30),
         "payload": (22, 1),
     }
+
+
+def test_the_guard_that_changes_the_answers_of_a_decoder_is_named() -> None:
+    """Two guards of a decoder decide, and a third one fails without an effect."""
+    model = shallow("qwen3_vl")
+
+    def serve() -> None:
+        decoder = model.decoder
+        run = compile_without_guards(decoder.forward)
+        hidden, positions = torch.zeros(4, model.family.hidden), model.family.positions(4, model.device)
+        payload = tuple(torch.ones(4, model.family.hidden) for _ in range(model.family.levels))
+        with torch.no_grad():
+            run(hidden + 1, positions, None)
+            run(hidden + 1, positions, payload)
+            run(hidden[:1] + 1, positions[:, :1], None)
+
+    (restored,) = restore_guards(serve)
+    assert restored.failed.name == "payload"
+    assert restored.changes_answers
+    assert restored.remaining == ()
+
+
+def test_each_of_two_guards_that_decide_is_put_back_alone() -> None:
+    def serve() -> None:
+        layer = Layer()
+        run = compile_without_guards(layer)
+        run(rows())
+        run(rows(), torch.ones(3, 4))
+        layer.factor = 3
+        run(rows())
+
+    found = {each.failed.name: each for each in restore_guards(serve)}
+    assert found.keys() == {"payload", "self.factor"}
+    assert all(each.changes_answers for each in found.values())
+    assert [guard.name for guard in found["payload"].remaining] == ["self.factor"]
+    assert [guard.name for guard in found["self.factor"].remaining] == ["payload"]
+
+
+def test_a_torch_that_lacks_a_name_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "_NEEDED", {"torch": ("compile", "no_such.name"), "torch.no_such": ("x",)})
+    guards.missing_names.cache_clear()
+    try:
+        with pytest.raises(MachineError) as caught, watch_guards():
+            pass
+    finally:
+        guards.missing_names.cache_clear()
+    assert str(caught.value) == (
+        f"torch {torch.__version__} has no torch.no_such.name, torch.no_such.x: its dropped guards cannot be "
+        "watched"
+    )
 
 
 def test_an_artifact_that_was_loaded_without_guards_is_told(tmp_path: Path) -> None:

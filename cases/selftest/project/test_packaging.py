@@ -132,6 +132,35 @@ def test_a_night_from_the_wheel_says_what_it_cannot_test(target: Path, empty: Pa
     assert "tests of the harness itself are in its checkout only" in use(target, empty, "-c", code)
 
 
+WATCHED = """
+import multiprocessing, sys, torch
+
+def serve():
+    drop = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+    step = lambda x, extra=None: x * 2 if extra is None else x + extra
+    run = torch.compile(step, backend="eager", options=drop)
+    run(torch.ones(3))
+    run(torch.ones(3), torch.ones(3) * 5)
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=serve)
+    child.start()
+    child.join()
+    sys.exit(7)
+"""
+
+
+def test_a_spawned_child_is_watched_from_the_wheel(target: Path, empty: Path, tmp_path: Path) -> None:
+    """The program knows nothing of the harness, and its own exit status comes back."""
+    program = tmp_path / "program.py"
+    program.write_text(WATCHED)
+    words = ["watch", "--", sys.executable, str(program)]
+    code = f"from deepstack_harness.cli.main import main; print('status', main({words}))"
+    printed = use(target, empty, "-c", code)
+    assert "extra` was None when compiled, and float32 tensor [3] on cpu in 1 of 2 calls" in printed
+    assert printed.endswith("status 7\n")
+
+
 def test_everything_carried_arrives(wheel: Path) -> None:
     beside = {
         path.relative_to(ROOT).as_posix()

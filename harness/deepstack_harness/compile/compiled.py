@@ -16,7 +16,9 @@ from torch import Tensor
 
 from deepstack_harness.compile.reloaded import ReloadedDecoder
 from deepstack_harness.compile.torch_compat import dynamo
+from deepstack_harness.compile.torch_compat.guards import missing_names
 from deepstack_harness.compile.torch_compat.modes import tensors_in
+from deepstack_harness.compile.watch_facts import WatchedRegions
 from deepstack_harness.compile.watched import watch_guards
 from deepstack_harness.contract.arm import (
     ArmSpec,
@@ -138,8 +140,10 @@ class CompiledSession(EagerSession):
         self._reloaded: ReloadedDecoder | None = None
         self.calls = 0
         self._cleanup = ExitStack()
-        # Outputs are compared with eager ones anyway: no effect is measured here.
-        self._watched = self._cleanup.enter_context(watch_guards(measure=False))
+        self._watched = WatchedRegions()
+        if not missing_names():
+            # Outputs are compared with eager ones anyway: no effect is measured here.
+            self._watched = self._cleanup.enter_context(watch_guards(measure=False))
         # Dynamo's own answer to too many recompiles is to run eager, and eager equals eager.
         self._cleanup.enter_context(dynamo.refuse_silent_fallback())
         self._code = decoder.forward.__code__  # type: ignore[attr-defined]

@@ -176,6 +176,7 @@ def _start() -> None:
     """Watch for the rest of this process."""
     from deepstack_harness.compile.watch_facts import FailedGuard, WatchedRegion, region_facts
     from deepstack_harness.compile.watched import watch_guards
+    from deepstack_harness.errors import MachineError
 
     numbers: dict[int, int] = {}
 
@@ -209,7 +210,11 @@ def _start() -> None:
 
     _tell("compiles")
     watching = watch_guards(on_change, restored=json.loads(os.environ.get(RESTORED, "[]")))
-    watched = watching.__enter__()
+    try:
+        watched = watching.__enter__()
+    except MachineError as error:  # this torch lacks what a watch needs
+        report_problem(str(error))
+        return
     _OPEN.append(watching)  # a context that nobody holds is closed
     atexit.register(finish)
     os.register_at_fork(after_in_child=begin_in_child)

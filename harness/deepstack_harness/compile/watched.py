@@ -22,8 +22,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import torch
 from torch import nn
 
 from deepstack_harness.compile.torch_compat.guards import (
@@ -89,6 +90,40 @@ def watch_guards(
     graphs = observe_graphs(on_graph, restored=frozenset(restored))
     with graphs, watch_captured(watched, on_change):
         yield watched
+
+
+@dataclass(frozen=True)
+class RestoredGuard:
+    """A dropped guard that was put back in another run of a program, and what decides there.
+
+    `failed` is the guard as it failed without being put back; `remaining` are the guards that fail and
+    decide with it. The guard changes the answers where it is not among them.
+    """
+
+    failed: FailedGuard
+    remaining: tuple[FailedGuard, ...]
+
+    @property
+    def changes_answers(self) -> bool:
+        """True if torch compiled again where this guard failed, so that the answers are right there."""
+        return self.failed.restored_by not in {guard.restored_by for guard in self.remaining}
+
+
+def restore_guards(program: Callable[[], object]) -> list[RestoredGuard]:
+    """Run a program, and again with each dropped guard put back that failed and decides, one at a time.
+
+    Dynamo starts cold each time. The program has to do the same in each run: make its models inside.
+    """
+    torch.compiler.reset()
+    with watch_guards() as watched:
+        program()
+    restored = []
+    for guard in {guard.restored_by: guard for guard in watched.decisive}.values():
+        torch.compiler.reset()
+        with watch_guards(restored=[guard.restored_by]) as again:
+            program()
+        restored.append(RestoredGuard(guard, tuple(again.decisive)))
+    return restored
 
 
 def _region(tree: GuardTree, traced: Locals, then: Mapping[str, InputFacts]) -> WatchedRegion:

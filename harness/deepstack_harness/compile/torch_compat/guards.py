@@ -17,6 +17,9 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from operator import attrgetter
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -29,6 +32,7 @@ from deepstack_harness.compile.torch_compat.rerun import (
     OutputDifference,
     TracedRegion,
 )
+from deepstack_harness.errors import MachineError
 
 Locals = Mapping[str, Any]
 """Local variables of a frame by name, the arguments of the compiled function among them."""
@@ -223,7 +227,14 @@ def observe_graphs(
     local variables of every later call that uses the graph, until the context ends. Guards whose source is
     in `restored` are kept although the program drops them; SHAPE_ENV names all relations of sizes.
     Contexts may overlap in any order.
+
+    Raises `MachineError` where this torch lacks a private name that this needs.
     """
+    lacks = missing_names()
+    if lacks:
+        raise MachineError(
+            f"torch {torch.__version__} has no {', '.join(lacks)}: its dropped guards cannot be watched"
+        )
     observer = _Observer(on_graph, frozenset(restored))
     if not _OBSERVERS:
         _PATCHES.enter_context(_patched())
@@ -235,6 +246,43 @@ def observe_graphs(
         _OBSERVERS.remove(observer)
         if not _OBSERVERS:
             _PATCHES.close()
+
+
+_NEEDED = {
+    "torch._C": ("_EnableTorchFunction",),
+    "torch._dynamo.aot_compile": (
+        "AOTCompiledFunction.__call__", "AOTCompiledFunction.prepare_f_locals", "CompileArtifacts",
+    ),
+    "torch._dynamo.eval_frame": ("_is_skip_guard_eval_unsafe_stance",),
+    "torch._dynamo.guards": (
+        "CheckFunctionManager.build_guards", "GuardManagerWrapper.populate_diff_guard_manager",
+        "GuardManagerWrapper.finalize", "_get_closure_vars",
+    ),
+    "torch._dynamo.output_graph": ("OutputGraph.call_user_compiler",),
+    "torch._C._dynamo.guards": (
+        "RootGuardManager.add_epilogue_lambda_guard", "RootGuardManager.get_epilogue_lambda_guards",
+        "GuardManager.get_leaf_guards", "GuardManager.get_child_managers", "GuardManager.get_source",
+    ),
+}  # fmt: skip
+"""Private names of torch by module: all are in 2.13. `compile.torch_compat.rerun` has those of a rerun."""
+_PARAMETERS = frozenset({"f_code", "output_graph", "guard_filter_fn"})
+"""Parameters of `CheckFunctionManager` that are read."""
+
+
+@cache
+def missing_names() -> tuple[str, ...]:
+    """Return the private names that a watch needs, and this torch lacks."""
+    missing = []
+    for module, names in _NEEDED.items():
+        for name in names:
+            try:
+                attrgetter(name)(import_module(module))
+            except (ImportError, AttributeError):
+                missing.append(f"{module}.{name}")
+    if not missing:
+        manager = attrgetter("CheckFunctionManager")(import_module("torch._dynamo.guards"))
+        missing += sorted(_PARAMETERS - set(inspect.signature(manager.__init__).parameters))
+    return tuple(missing)
 
 
 class _Observer:
