@@ -294,7 +294,7 @@ def test_torchs_own_cuda_graphs_need_cuda(qwen: Model) -> None:
 def test_a_graph_is_detached_where_get_moved_unannounced(
     at_capture: tuple[int, ...], now: tuple[int, ...], generation: int, detached: bool
 ) -> None:
-    tensors = [torch.zeros(4) for _ in range(3)]
+    tensors = [torch.zeros(4, 8) for _ in range(3)]
     watch = StorageWatch()
     assert watch.use(0) is None
     watch.note_capture(4, tuple(tensors[index] for index in at_capture) or None, 0)
@@ -303,7 +303,7 @@ def test_a_graph_is_detached_where_get_moved_unannounced(
 
 
 def test_storage_that_is_gone_is_counted_once_until_its_graph_is_replaced() -> None:
-    watch, levels = StorageWatch(), [torch.zeros(8), torch.zeros(8)]
+    watch, levels = StorageWatch(), [torch.zeros(8, 8), torch.zeros(8, 8)]
     for tokens in (4, 8):
         watch.note_capture(tokens, tuple(level[:tokens] for level in levels), 0)
     assert watch.use(0) == GraphUse()

@@ -89,6 +89,9 @@ def test_a_shared_session_at_its_recompile_limit_is_closed_and_its_graphs_are_no
         def __init__(self, *_: object) -> None:
             super().__init__(1, limit_hit=True)
 
+        def forget_failures(self) -> None:
+            """Forget nothing: nothing was compiled."""
+
         def close(self) -> None:
             limited.append(self)
 

@@ -286,7 +286,9 @@ class _Walk:
     def _dict(self, place: str, value: dict[Any, Any], name: Callable[[Any], str] | None = None) -> None:
         name = name or (lambda key: f"{place}[{key!r:.40}]")
         content = {key: each for key, each in value.items() if not str(key).startswith("_dynamo")}
-        self._snapshot.values[f"{place} has"] = list(map(repr, filter(_is_plain, content)))
+        self._snapshot.values[f"the names in {place or 'the decoder'}"] = list(
+            map(repr, filter(_is_plain, content))
+        )
         self._save(content, partial(_fill_dict, value))
         for key, each in content.items():
             self._left.append((name(key), each))
@@ -294,12 +296,12 @@ class _Walk:
                 self._left.append((f"key of {name(key)}", key))
 
     def _set(self, place: str, value: set[Any]) -> None:
-        self._snapshot.values[f"{place} has"] = sorted(map(repr, value))
+        self._snapshot.values[f"the members of {place}"] = sorted(map(repr, value))
         self._save(set(value), partial(_fill_set, value))
         self._all(place, value)
 
     def _tuple(self, place: str, value: tuple[object, ...] | frozenset[object]) -> None:
-        self._snapshot.values[f"{place} has"] = len(value)
+        self._snapshot.values[f"the length of {place}"] = len(value)
         self._all(place, value)
 
     def _array(self, place: str, value: "bytearray | np.ndarray[Any, Any]") -> None:
@@ -324,7 +326,7 @@ class _Walk:
         self._save(state, write)
 
     def _sequence(self, place: str, value: list[Any] | deque[Any]) -> None:
-        self._snapshot.values[f"{place} has"] = len(value)
+        self._snapshot.values[f"the length of {place}"] = len(value)
         self._save(list(value), partial(_fill_sequence, value))
         self._all(place, value)
 
