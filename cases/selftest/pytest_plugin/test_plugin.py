@@ -122,8 +122,11 @@ def test_a_fault_of_the_compiled_module_is_told(compile_arms: CompileArms) -> No
             hidden=128,
             levels=2,
         )
-    (line,) = str(caught.value).splitlines()[1:]
+    line, cause = str(caught.value).splitlines()[1:]
     assert line.startswith("  broken: R0 output: ")
+    assert cause.startswith(
+        "    `payload` was None in step 1 'profile 16', which compiled the graph, and the"
+    )
     assert "under eager/drop_all: step 3 'forward 16'" in line
     assert "0 from no-deepstack" in line
 

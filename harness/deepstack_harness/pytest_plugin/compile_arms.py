@@ -17,6 +17,7 @@ from deepstack_harness.contract.oracles.judge import ORACLES, JudgedCase, judge_
 from deepstack_harness.contract.oracles.outputs import (
     EFFECT,
     case_distances,
+    diagnose,
     is_unsteady,
     kept_state,
     rounding_limit,
@@ -336,6 +337,8 @@ def _complaints_of(run: ArmRun) -> Iterator[str]:
         applies = _applies(row.rule, run.case.arm)
         if row.verdict is Verdict.FAIL:
             yield f"  broken: {row_in_words(row)}"
+            if row.rule is Rule.R0 and (why := diagnose(run.case, run.observation)):
+                yield f"    {why}"
         elif row.verdict is Verdict.ERROR or (row.verdict is Verdict.SKIP and applies):
             yield f"  not judged: {row.rule} {row.rule.word}, {place}: {row.detail}"
         elif row.rule is Rule.R0 and applies:

@@ -525,6 +525,15 @@ def test_what_an_exception_of_torch_leaves_out(arm: str, facts: GraphFacts | Non
     assert found.endswith("decoder raised RuntimeError: no (model.py:3)")
 
 
+def test_a_decoder_that_raises_names_the_guard_that_was_dropped() -> None:
+    refused = Raised("IndexError", "no", "decoder", "model.py:3")
+    facts = replace(ONE_GRAPH, failed=(PAYLOAD,))
+    assert diagnosed(observed(*forward(None, raised=refused).steps, facts=facts)) == (
+        "step 3 'forward 16': the guard 'L['payload'] is None' (layers.py:12) was dropped: `payload` was "
+        "None, and then tuple of 1; decoder raised IndexError: no (model.py:3)"
+    )
+
+
 def test_graphs_too_many_are_explained_where_outputs_are_right() -> None:
     facts = replace(ONE_GRAPH, graphs=2, recompiles=1, reasons=("0/0: payload is None",))
     assert diagnosed(replace(forward(RIGHT), graphs=facts), "eager/stock") == (

@@ -280,11 +280,13 @@ Played = tuple[int, Step, StepFacts]
 
 def diagnose(case: Case, observation: Observation) -> str | None:
     """Return why a run went wrong; None where nothing did, or the fault is of another kind."""
+    calls = 0
     for number, step, facts in numbered_steps(case, observation):
+        calls += step.op in RUNS_DECODER
         if facts.raised:
             raised = facts.raised
             what = f"{raised.call} raised {raised.type}: {raised.message} ({raised.where})"
-            return f"step {number} '{step}': {_why_raised(case, observation, step, raised)}{what}"
+            return f"step {number} '{step}': {_why_raised(case, observation, step, raised, calls)}{what}"
     if not (case.arm.compiled or case.arm.captured):
         return None
     runs = [run for run in numbered_steps(case, observation) if run[1].op in RUNS_DECODER and run[2].answer]
@@ -296,8 +298,8 @@ def diagnose(case: Case, observation: Observation) -> str | None:
     )
 
 
-def _why_raised(case: Case, observation: Observation, step: Step, raised: Raised) -> str:
-    """Return the explanation that an exception of torch's leaves out."""
+def _why_raised(case: Case, observation: Observation, step: Step, raised: Raised, call: int) -> str:
+    """Return what an exception leaves out; `call` is the number of the decoder's call from 1."""
     graphs, arm = observation.graphs, case.arm
     if raised.call != "decoder":
         return ""
@@ -307,7 +309,8 @@ def _why_raised(case: Case, observation: Observation, step: Step, raised: Raised
         return "nothing was compiled, unbacked sizes cannot be compared with each other or a number; "
     if arm.shapes is ShapePolicy.STATIC and graphs and arm.guards is not GuardPolicy.STOCK:
         return f"the graph is for one size alone, and no guard was left to notice {step.tokens} tokens; "
-    return ""
+    guard = _last_failed(graphs, call)
+    return f"{_was_dropped(guard)}; " if guard else ""
 
 
 def _why_more_graphs(case: Case, observation: Observation) -> str | None:
