@@ -1,5 +1,7 @@
 """Captured graphs, held against their replays: what differs is found, and what may differ is not."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -195,6 +197,31 @@ def test_a_broken_graph_is_one_replay() -> None:
         run(given)
         run(torch.ones(3, 4))
     assert [(region.calls, len(region.failed)) for region in watched.regions] == [(2, 1)]
+
+
+def test_a_change_is_counted_after_many_equal_replays() -> None:
+    """Replays that are equal to an earlier one are told apart by a fingerprint, without a list of facts."""
+    watched, run = WatchedRegions(), Run()
+    with watch_captured(watched):
+        net, given, payload = Net(), x(), torch.ones(3, 4)
+        step = run.start(net)
+        for number in range(40):
+            net.set_rows = number in {20, 30}
+            step(3, given, payload if number == 35 else None)
+    counts = {guard.name: (guard.first_call, guard.calls) for guard in watched.decisive}
+    assert counts == {"self.set_rows": (20, 2), "payload": (35, 1)}
+
+
+def test_a_watch_keeps_no_model_and_no_tensor() -> None:
+    with watch_captured(WatchedRegions()):
+        net, given = Net(), x()
+        step = Run().start(net)
+        step(3, given)
+        step(3, given)
+        alive = weakref.ref(net), weakref.ref(given)
+        del net, given, step
+        gc.collect()
+        assert [each() for each in alive] == [None, None]
 
 
 def test_each_change_is_told_once() -> None:

@@ -171,7 +171,7 @@ def _record_decoder(captured: Captured, lane: Lane) -> None:
 
 def _decoding(graph: "Graph", payload: tuple[Tensor, ...] | None) -> AbstractContextManager[None]:
     """Mark a call of the decoder for a watch: the payload is its one input that is not copied into a slot."""
-    return calling(CapturedCode("decoder", id(graph), None, None), (), {"payload": payload})
+    return calling(CapturedCode("decoder", id(graph)), (), {"payload": payload})
 
 
 def _tokens(inputs: Inputs) -> int:

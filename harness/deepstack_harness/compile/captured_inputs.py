@@ -6,16 +6,18 @@ get keys, as a cache does.
 
 import dis
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor, nn
 
 from deepstack_harness.compile.watch_facts import InputFacts, input_facts
 
+T = TypeVar("T")
 Facts = Mapping[str, InputFacts]
 """Facts of each input by its name: `x`, `parts['a']`, `self.factor`, `outer LIMIT`."""
 
@@ -25,23 +27,53 @@ _DEEPEST, _MOST = 4, 500
 """Containers in containers, and inputs of one call, that are looked at."""
 
 
+def _nothing() -> None:
+    return None
+
+
+def _weakly(value: T | None) -> Callable[[], T | None]:
+    """Return what gives a value for as long as somebody else holds it."""
+    try:
+        return _nothing if value is None else ref(value)
+    except TypeError:  # an object of a class with slots
+        return _nothing
+
+
 @dataclass(frozen=True, eq=False)
 class CapturedCode:
     """A callable that is captured: its function, the object that it belongs to, and what its code names.
 
-    `function` is None for a callable without Python code; its arguments have no names then.
+    Both are not kept alive. Without a function, as where there is no Python code, arguments have no names.
     """
 
     name: str
     key: object
-    owner: object
-    function: FunctionType | None
+    _owner: Callable[[], object] = _nothing
+    _function: Callable[[], FunctionType | None] = _nothing
+
+    @property
+    def owner(self) -> object:
+        """The object, None where there is none, or it is gone."""
+        return self._owner()
+
+    @property
+    def function(self) -> FunctionType | None:
+        """The function, None where there is none, or it is gone."""
+        return self._function()
 
     @classmethod
     def of(cls, code: object, name: str = "") -> "CapturedCode":
         """Return what is captured where `code` is called: a function, a method, or an object to be called."""
         if isinstance(code, cls):
             return code
+        if isinstance(code, nn.Module) and not name:
+            if code not in _OF_MODULES:
+                _OF_MODULES[code] = cls._read(code, "")
+            return _OF_MODULES[code]
+        return cls._read(code, name)
+
+    @classmethod
+    def _read(cls, code: object, name: str) -> "CapturedCode":
         owner = getattr(code, "__self__", None)
         function = getattr(code, "__func__", code)
         if not inspect.isroutine(code):  # an object; of a module, __call__ is torch's and forward its own
@@ -51,7 +83,8 @@ class CapturedCode:
         function = function if isinstance(function, FunctionType) else None
         plain = function.__qualname__ if function is not None else type(code).__name__
         of_owner = f"{type(owner).__name__}.{function.__name__}" if owner is not None and function else plain
-        return cls(name or of_owner, name or (id(owner) if owner is not None else function), owner, function)
+        key = name or id(code if owner is None else owner)
+        return cls(name or of_owner, key, _weakly(owner), _weakly(function))
 
     @property
     def where(self) -> str:
@@ -73,6 +106,10 @@ class CapturedCode:
         for name, value in self._attributes(whole=whole).items():
             _note_state(facts, name, value)
         return facts
+
+    def fingerprint(self, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+        """Return what is equal for two calls whose facts are equal, submodules aside; in microseconds."""
+        return _print(args), _print(kwargs), _print(self._attributes(whole=False))
 
     def names_in_common(
         self, other: "CapturedCode", then: Facts, now: Facts, *, whole: bool
@@ -121,11 +158,12 @@ class CapturedCode:
 
     def _attributes(self, *, whole: bool) -> dict[str, object]:
         """Return the attributes, closed-over and global values that the code names, by name."""
-        if self.function is None:
+        function: Any = self.function
+        if function is None:
             return {}
-        found = dict(_around(self.function))
+        found = dict(_around(function))
         if self.owner is not None:
-            found |= dict(_named(self.owner, self.function, _SELF))
+            found |= dict(_named(self.owner, function, _SELF))
         for path, part in self._submodules() if whole else ():
             found |= dict(_named(part, type(part).forward, f"{_SELF}{path}."))
         return found
@@ -136,22 +174,30 @@ class CapturedCode:
 
     @cached_property
     def _stored(self) -> frozenset[str]:
-        codes: list[tuple[Any, Any]] = [(type(self.owner), self.function)]
-        codes += [(type(part), type(part).forward) for _, part in self._submodules()]
+        codes: list[tuple[Any, Any]] = [(type(self.owner), _code_of(self.function))]
+        codes += [(type(part), _code_of(type(part).forward)) for _, part in self._submodules()]
         return frozenset().union(*(_names_in(*code)[1] for code in codes))
 
     @cached_property
     def _signature(self) -> inspect.Signature | None:
-        if self.function is None:
+        function: Any = self.function
+        if function is None:
             return None
-        signature = _signature_of(self.function)
+        signature = _signature_of(function)
         parameters = list(signature.parameters.values())
         return signature.replace(parameters=parameters[1:]) if self.owner is not None else signature
 
 
-@lru_cache(maxsize=1024)
+_OF_MODULES: WeakKeyDictionary[nn.Module, CapturedCode] = WeakKeyDictionary()
+
+
+_SIGNATURES: WeakKeyDictionary[FunctionType, inspect.Signature] = WeakKeyDictionary()
+
+
 def _signature_of(function: FunctionType) -> inspect.Signature:
-    return inspect.signature(function)
+    if function not in _SIGNATURES:
+        _SIGNATURES[function] = inspect.signature(function)
+    return _SIGNATURES[function]
 
 
 def _around(function: FunctionType) -> Iterator[tuple[str, object]]:
@@ -177,30 +223,32 @@ def _named(owner: object, function: object, prefix: str) -> Iterator[tuple[str, 
     places = [getattr(owner, "__dict__", {})]
     if isinstance(owner, nn.Module):
         places += [dict(owner.named_parameters(recurse=False)), dict(owner.named_buffers(recurse=False))]
-    code: tuple[Any, Any] = type(owner), function
+    code: tuple[Any, Any] = type(owner), _code_of(function)
     for name in sorted(_names_in(*code)[0]):
         for place in places:
             if isinstance(value := place.get(name, owner), _PLAIN):
                 yield f"{prefix}{name}", value
 
 
+def _code_of(function: object) -> CodeType | None:
+    return getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+
+
 @lru_cache(maxsize=4096)
-def _names_in(owner_class: type, function: object) -> tuple[frozenset[str], frozenset[str]]:
+def _names_in(owner_class: type, code: CodeType | None) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names in the code of a function and of methods that it names, and those that it stores."""
     names, stored = set[str](), set[str]()
-    waiting: list[Any] = [function]
-    while waiting:
-        code = getattr(inspect.unwrap(waiting.pop()), "__code__", None)
-        codes = [code] if isinstance(code, CodeType) else []
-        while codes:
-            part = codes.pop()
-            codes += [each for each in part.co_consts if isinstance(each, CodeType)]
-            stored |= {each.argval for each in dis.get_instructions(part) if each.opname == "STORE_ATTR"}
-            new = set(part.co_names) - names
-            names |= new
-            members = (inspect.getattr_static(owner_class, name, None) for name in new)
-            waiting += [each.fget if isinstance(each, property) else each for each in members
-                        if isinstance(each, FunctionType | property)]  # fmt: skip
+    codes = [code] if code is not None else []
+    while codes:
+        part = codes.pop()
+        codes += [each for each in part.co_consts if isinstance(each, CodeType)]
+        stored |= {each.argval for each in dis.get_instructions(part) if each.opname == "STORE_ATTR"}
+        new = set(part.co_names) - names
+        names |= new
+        for name in new:
+            member = inspect.getattr_static(owner_class, name, None)
+            method = _code_of(member.fget if isinstance(member, property) else member)
+            codes += [method] if method is not None else []
     return frozenset(names), frozenset(stored)
 
 
@@ -223,6 +271,16 @@ def _note_state(facts: dict[str, InputFacts], name: str, value: object) -> None:
         facts |= found
     if isinstance(value, dict) or not is_known:
         facts[name] = InputFacts(type(value).__name__)
+
+
+def _print(value: object) -> object:
+    """Return a value that can be hashed: equal ones have equal facts."""
+    if isinstance(value, Tensor):
+        return value.data_ptr(), type(value), value.dtype, value.device, value.shape, value.stride()
+    if value is None or isinstance(value, bool | int | float | str):
+        return type(value), value
+    members = tuple((member, _print(each)) for member, each in _members(value))
+    return type(value), members
 
 
 _KINDS = {each.__name__ for each in _PLAIN} | {"None", "tensor"}

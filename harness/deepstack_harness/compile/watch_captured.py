@@ -38,8 +38,10 @@ from deepstack_harness.compile.watch_facts import (
 
 CAPTURED = "CAPTURED"
 """The kind of what is listed here, beside torch's kinds of guards."""
-_FIRST_REPLAYS, _SAMPLE = 8, 64
-"""Attributes of submodules are read in the first replays and in each 64th, all others in every one."""
+_FIRST_REPLAYS, _SAMPLE = 8, 256
+"""Attributes of submodules are read in the first replays and in each 256th, all others in every one."""
+_MOST_FINGERPRINTS = 64
+"""Of one capture: attributes that are numbers may have many values."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class _Capture:
     code: CapturedCode | None = None
     before: Facts | None = None
     after: Facts = field(default_factory=dict)
+    fingerprints: set[object] = field(default_factory=set)
+    """Those of replays in which nothing differed."""
 
 
 @dataclass
@@ -315,8 +319,11 @@ class _Watch:
     def _hold(self, capture: _Capture, code: CapturedCode, call: _Call) -> None:
         region, before, after = capture.region, capture.before or {}, capture.after
         whole = region.calls <= _FIRST_REPLAYS or region.calls % _SAMPLE == 0
+        fingerprint = call.code.fingerprint(call.args, call.kwargs)
+        if not whole and fingerprint in capture.fingerprints:
+            return
         now = call.facts(whole=whole)
-        absent = ""
+        absent, differs = "", False
         for name in code.names_in_common(call.code, before, now, whole=whole):
             if absent and name.startswith((f"{absent}.", f"{absent}[")):
                 continue  # a member of what was not there either
@@ -329,7 +336,9 @@ class _Watch:
                 is_state and name in after and not difference(after[name], pair[1], copies=copies, pads=pads)
             ):
                 self._note(region, name, aspect, pair)
-                absent = name if aspect in {"presence", "type"} else absent
+                differs, absent = True, name if aspect in {"presence", "type"} else absent
+        if not differs and len(capture.fingerprints) < _MOST_FINGERPRINTS:
+            capture.fingerprints.add(fingerprint)
 
     def _note(
         self, region: WatchedRegion, name: str, aspect: str, pair: tuple[InputFacts, InputFacts]

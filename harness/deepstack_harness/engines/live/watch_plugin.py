@@ -101,7 +101,7 @@ def _marked(call: Callable[..., Any]) -> Callable[..., Any]:
         code = self.unwrap()
         if not isinstance(code, nn.Module):  # a piece of a graph: its arguments have no names
             piece = getattr(code, "submod_name", None) or getattr(code, "__name__", type(code).__name__)
-            code = CapturedCode(f"piece {piece}", id(self), None, None)
+            code = CapturedCode(f"piece {piece}", id(self))
         with calling(code, args, kwargs):
             return call(self, *args, **kwargs)
 
