@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from cases.selftest.fuzz.hunting import target
-from deepstack_harness.contract.trace import DTYPES, LAYOUTS, VALUES, Op, Trace
+from deepstack_harness.contract.trace import DTYPES, INTEGERS, LAYOUTS, SHAPES, VALUES, Op, Trace
 from deepstack_harness.fuzz.lifecycles import lifecycles
 
 pytestmark = pytest.mark.xdist_group("lifecycles")  # its fixtures are played once
@@ -48,14 +48,18 @@ def test_a_buffer_alone_sees_all_its_calls_good_and_bad(alone: list[Trace]) -> N
     assert {step.op for step in steps if step.tokens < 0} == {Op.GET, Op.CLEAR, Op.RESIZE}
     assert min(step.tokens for step in steps) < -16
     # 0 to 2L levels, and a hidden size of 1, H - 1, H + 1 and 2H.
-    wrong = {(levels, None) for levels in (0, 1, 2, 4, 6)} | {(None, hidden) for hidden in (1, 7, 9, 16)}
+    wrong: set[tuple[int | None, int | None]] = {(levels, None) for levels in (0, 1, 2, 4, 6)} | {
+        (None, hidden) for hidden in (1, 7, 9, 16)
+    }
+    wrong |= {(4, 9), (6, 4)}  # both wrong, and in the last one the product right
     assert {(step.levels, step.hidden) for step in steps} > {(None, None), *wrong}
 
 
 def test_payloads_lie_in_memory_as_those_of_engines_and_hold_any_values(alone: list[Trace]) -> None:
     sets = [step for trace in alone for step in trace if step.op is Op.SET]
     assert {step.layout for step in sets} == {None, *LAYOUTS}
-    assert {step.dtype for step in sets} == {None, *DTYPES}
+    assert {step.dtype for step in sets} == {None, *DTYPES, *INTEGERS}
+    assert {step.shape for step in sets} == {None, *SHAPES}
     assert {step.values for step in sets} == {None, *VALUES}
     assert {step.grad for step in sets} == {True, False}
     spans = {len(step.spans) for step in sets if step.spans is not None}
@@ -65,7 +69,7 @@ def test_payloads_lie_in_memory_as_those_of_engines_and_hold_any_values(alone: l
 
 
 def test_buffers_have_other_sizes_modes_and_neighbours(alone: list[Trace]) -> None:
-    assert {trace.levels for trace in alone} == {None, 1, 2, 4}
+    assert {trace.levels for trace in alone} == {None, 1, 2, 4, 8}
     assert {trace.hidden for trace in alone} == {None, 1, 7, 9, 16}
     assert {trace.dtype for trace in alone} == {None, "bfloat16", "float16", "float64"}
     assert {trace.mode for trace in alone} == {None, "inference"}
@@ -86,6 +90,8 @@ def test_calls_lie_far_above_the_capacity_run_out_of_memory_and_go_on_for_long(a
     assert {op for op, _ in failing} == {Op.SET, Op.GET, Op.RESIZE}
     assert {1, 2, 3, 4} <= {number for _, number in failing}
     assert longest >= 64
+    assert max(step.calls or 1 for trace in alone for step in trace) > 2048
+    assert {step.after for trace in alone for step in trace} == {None, 90, 86_400}
 
 
 @pytest.mark.parametrize("arm", ["eager/drop_all", "eager/full"])

@@ -241,3 +241,26 @@ class ChangesOnce(ReferenceBuffer):
 def test_one_wrong_answer_among_many_calls_is_seen() -> None:
     assert broken(ChangesOnce, "cap 16: set 9; get 9 calls=49") == set()
     assert broken(ChangesOnce, "cap 16: set 9; get 9 calls=200") == {Rule.R2}
+
+
+def test_rows_in_another_order_are_not_expanded() -> None:
+    """Of an expanded payload all rows, or all levels, are equal, so that none of another order can be."""
+    for layout in ("expanded", "one_level"):
+        trace = f"cap 2: set 2; set 2 layout={layout} dtype=float16 values=reordered; get 2"
+        assert broken(ReferenceBuffer, trace) == set()
+
+
+class ClearsByAProduct(ReferenceBuffer):
+    """Leaves NaN behind, because it multiplies by zero."""
+
+    @override
+    def clear(self, tokens: int) -> None:
+        rows = self._tokens_set
+        super().clear(tokens)
+        for level in self._levels:
+            level[:rows] = torch.nan
+
+
+def test_nan_that_survives_a_product_is_a_row_of_the_last_payload_that_leaves_it() -> None:
+    trace = "cap 1: set 1 values=nans; get 1; set 1 values=nans; clear 1; get 1"
+    assert broken(ClearsByAProduct, trace) == {Rule.R5}

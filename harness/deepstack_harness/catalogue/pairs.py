@@ -95,8 +95,8 @@ def _steps(row: Mapping[str, Any]) -> Iterator[str]:
     often = [f"calls={row['calls']}"] if row["calls"] else []
     late = [f"after={row['time']}"] if row["time"] else []
     yield " ".join([f"get {tokens}", *often, *late])
-    yield "get 1"
     yield "get 0"
+    yield "get 1"  # a clear of 0 rows behind a get of 0 would be that of a micro-batch
     ends = {
         "clear": [f"clear {max(tokens, _CAPACITY)}"],
         "clear less": ["get 1", f"clear {max(0, tokens - 2)}"],
@@ -138,6 +138,13 @@ _USUAL_ROWS = 32_768
 """Rows that fit into 16 bits with a sign."""
 
 
+AXES_OF_TRACES = (
+    "levels", "width", "buffer dtype", "mode", "second buffer", "layout", "payload dtype", "integers",
+    "values", "gradient", "spans", "wrong shape", "failing allocation", "calls", "time", "many rows",
+)  # fmt: skip
+"""Axes that a trace may be unusual in, in the order in which they are shown."""
+
+
 def axes_of(trace: Trace) -> frozenset[str]:
     """Return the axes in which a trace has another than the usual value."""
     header = {
@@ -167,7 +174,6 @@ def _axes_of_step(step: Step, trace: Trace) -> Iterator[str]:
         "failing allocation": step.fail,
         "calls": step.calls,
         "time": step.after,
-        "count": step.count,
         "many rows": step.op is not Op.RELOAD and max(step.tokens, trace.capacity) > _USUAL_ROWS,
     }
     return (axis for axis, value in options.items() if value)

@@ -14,6 +14,7 @@ from statistics import median
 from textwrap import wrap
 
 from deepstack_harness.catalogue.buffers import ALL_MUTANTS
+from deepstack_harness.catalogue.pairs import AXES_OF_TRACES
 from deepstack_harness.cli.arguments import add_removed
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.errors import ExitCode, unknown_name
@@ -62,6 +63,7 @@ _CLASS_COLUMNS = (
     Column(16), Column(7, right=True), Column(8, right=True), Column(7, right=True), Column(15, right=True),
     Column(13, right=True),
 )  # fmt: skip
+_AXIS_COLUMNS = (Column(18), Column(3, right=True), Column(0))
 _CLASS_HEADINGS = ("class of fault", "mutants", "by check", "by fuzz", "examples median", "examples most")
 _WIDTH = 80
 _SEED = 0
@@ -104,6 +106,7 @@ class SelftestTable:
         self._output.row(_CLASS_COLUMNS, _CLASS_HEADINGS, "bold")
         for cells in _classes(mutants):
             self._output.row(_CLASS_COLUMNS, cells)
+        self._show_axes(mutants)
         self._output.line()
         played, checked = (sum(getattr(proof, key) for proof in right) for key in ("examples", "checked"))
         named = len({proof.trial.subject for proof in right})
@@ -117,6 +120,19 @@ class SelftestTable:
         self._output.verdict(f"{caught}; {seconds:.0f} s", good=good)
         return good
 
+    def _show_axes(self, mutants: Sequence[Proof]) -> None:
+        """Print the mutants that only one axis of inputs finds, and the axes that find none so."""
+        found = {
+            axis: [proof.trial.subject for proof in mutants if axis in proof.axes] for axis in AXES_OF_TRACES
+        }
+        self._output.line()
+        self._output.line("mutants that are found only where an axis of inputs is unusual", "bold")
+        for axis, names in found.items():
+            first, *rest = wrap(", ".join(names), _WIDTH - 25) or ["none"]
+            self._output.row(_AXIS_COLUMNS, [axis, str(len(names)), first], "" if names else "dim")
+            for line in rest:
+                self._output.row(_AXIS_COLUMNS, ["", "", line])
+
 
 def record_of(proof: Proof) -> dict[str, object]:
     """Return a proof as `--json` gives it, flat."""
@@ -127,7 +143,7 @@ def record_of(proof: Proof) -> dict[str, object]:
         "arm": trial.arm, "seed": trial.seed, "limit": trial.examples, "found": proof.broken,
         "holds": proof.holds, "caught_by": commands, "examples": proof.examples,
         "checked": proof.checked, "check_found": proof.broken_by_check, "seconds": round(proof.seconds, 3),
-        "trace": proof.trace, "detail": proof.detail,
+        "trace": proof.trace, "detail": proof.detail, "axes": list(proof.axes),
     }  # fmt: skip
 
 

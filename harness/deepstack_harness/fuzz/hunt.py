@@ -64,6 +64,7 @@ class SessionGraphs:
 _SETTINGS = ("levels", "hidden", "dtype", "mode")
 _OPTIONS: dict[str, Any] = {
     "spans": None, "layout": None, "dtype": None, "values": None, "grad": False, "fail": None,
+    "shape": None, "calls": None, "after": None,
 }  # fmt: skip
 
 Change = tuple[int | None, str]

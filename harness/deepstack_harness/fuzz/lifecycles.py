@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from deepstack_harness.contract.case import HIDDEN_ALONE, LEVELS_ALONE
-from deepstack_harness.contract.trace import CALLS_BUFFER, MAY_BE_NEGATIVE, SECOND, Op, Step, Trace
+from deepstack_harness.contract.trace import (
+    CALLS_BUFFER,
+    MAY_BE_NEGATIVE,
+    SECOND,
+    SHAPES,
+    Op,
+    Step,
+    Trace,
+)
 from deepstack_harness.fuzz.faults import Target
 from deepstack_harness.fuzz.strategies import (
     CAPACITIES,
@@ -58,7 +66,8 @@ class _Model:
     def follow(self, step: Step) -> None:
         """Note a step; one that the buffer has to refuse, or may, changes nothing."""
         count = step.tokens
-        if step.fail is not None or (step.op is Op.SET and (step.levels, step.hidden) != (None, None)):
+        misshapen = (step.levels, step.hidden, step.shape) != (None, None, None)
+        if step.fail is not None or (step.op is Op.SET and misshapen):
             return
         if step.op is Op.SET:
             self.before, self.tokens = self.tokens, count
@@ -180,6 +189,9 @@ _ALONE = frozenset({"clear above", "gets", "out of memory"})
 """Kinds of calls that a decoder adds nothing to: played where the buffer is alone, and steps cost little."""
 _GETS = (2, 4, 9, 64)
 """Lengths of runs of gets; few are long, because every answer is compared."""
+_MANY = 2500
+"""Calls of a long run, of which the answers are compared with the first alone."""
+_SECONDS = (90, 86_400)
 
 
 class _Phrase(NamedTuple):
@@ -261,12 +273,34 @@ def _unusual(writer: TraceWriter, first: int, second: int) -> Iterator[Step]:
     """Set a payload as engines make them: how it lies in memory, its dtype, its values."""
     payloads = PAYLOADS if writer.target.alone else PAYLOADS_BESIDE_DECODER
     tokens = writer.above(first) if first % 8 == 7 else max(1, writer.fitting(first))
-    yield Step(Op.SET, tokens, **payloads[(first + second) % len(payloads)])
+    payload = payloads[(first + second) % len(payloads)]
+    if payload.get("values") == "reordered":
+        tokens = writer.tokens or tokens  # the rows of a payload of the same size in another order
+    yield Step(Op.SET, tokens, **payload)
+
+
+def _gets(writer: TraceWriter, first: int, second: int) -> Iterator[Step]:
+    """Read a payload that may be there often, or late."""
+    read = Step(Op.GET, writer.fitting(first))
+    kind, length = divmod(second, len(_GETS))
+    yield read  # what an earlier call did wrong shows here
+    match kind % 6:
+        case 0:
+            yield replace(read, calls=_MANY)
+        case 1:
+            yield replace(read, after=_SECONDS[length % len(_SECONDS)])
+        case _:
+            yield from [read] * _GETS[length]
 
 
 def _misshapen(writer: TraceWriter, first: int, second: int) -> Iterator[Step]:
     tokens = writer.above(first) if first % 4 == 3 else writer.fitting(first)
-    yield Step(Op.SET, tokens, *writer.wrong_shapes[(first + second) % len(writer.wrong_shapes)])
+    sizes = writer.wrong_shapes
+    kind = (first + second) % (len(sizes) + len(SHAPES))
+    if kind < len(sizes):
+        yield Step(Op.SET, tokens, *sizes[kind])
+    else:
+        yield Step(Op.SET, max(1, tokens), shape=SHAPES[kind - len(sizes)])
 
 
 def _spans(writer: TraceWriter, first: int, second: int) -> Iterator[Step]:
@@ -352,7 +386,7 @@ _STEPS: dict[str, Callable[[TraceWriter, int, int], Iterable[Step]]] = {
     "unusual": _unusual,
     "misshapen": _misshapen,
     "micro-batches": _micro_batch,
-    "gets": lambda writer, first, second: [Step(Op.GET, writer.fitting(first))] * _GETS[second % len(_GETS)],
+    "gets": _gets,
     "out of memory": _out_of_memory,
     "sets": lambda writer, first, _: [Step(Op.SET, writer.fitting(first))],
     "steps": _step,

@@ -7,9 +7,11 @@ import time
 from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from queue import SimpleQueue
+from typing import NamedTuple
 
 from typing_extensions import override
 
+from deepstack_harness.catalogue.pairs import axes_of
 from deepstack_harness.catalogue.plans import Where, plan_check
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import BufferRef, Regime, registered
@@ -32,7 +34,7 @@ def prove_trial(trial: Trial, player: Player) -> Proof:
     buffer = player.bind(registered(trial.subject), None, Target.family)
     target = Target(buffer, ArmSpec.parse(trial.arm))
     regime = Regime.CAPTURED if target.arm.captured else Regime.LIVE
-    checked, broken_by_check = _first_broken(buffer, regime, player, trial.rule)
+    check = _check(buffer, regime, player, trial.rule)
     done = hunt(target, player, examples=trial.examples, seed=trial.seed, watch=watch, per_name=1)
     found = [finding for finding in done.findings if finding.rule is not Rule.R0]
     others = [finding for finding in found if finding.name != trial.rule]
@@ -44,15 +46,25 @@ def prove_trial(trial: Trial, player: Player) -> Proof:
         seconds=time.perf_counter() - start,
         trace=shown.trace if shown else "",
         detail=shown.detail if shown else "",
-        checked=checked,
-        broken_by_check=broken_by_check,
+        checked=check.played,
+        broken_by_check=check.broken,
+        axes=tuple(sorted(check.axes & axes_of(Trace.parse(shown.trace)))) if shown else (),
     )
 
 
-def _first_broken(
-    buffer: BufferRef, regime: Regime, player: Player, rule: str | None
-) -> tuple[int, tuple[str, ...]]:
-    """Play the traces of `check` of one regime up to the first that breaks `rule`; return how many, and it.
+class _Check(NamedTuple):
+    """Traces of `check` that were played up to the first that breaks a rule, and what it breaks.
+
+    In the `axes` of inputs every trace is unusual that breaks it.
+    """
+
+    played: int
+    broken: tuple[str, ...]
+    axes: frozenset[str] = frozenset()
+
+
+def _check(buffer: BufferRef, regime: Regime, player: Player, rule: str | None) -> _Check:
+    """Play the traces of `check` of one regime, as far as they say more about `rule`.
 
     For a right buffer (None) any rule counts.  Other rules of a mutant do not: in `set 16; get 20` a row that
     the set lost is read above the capacity first, which is R4.
@@ -62,8 +74,13 @@ def _first_broken(
         broken = (judged.broken | judged.unjudged) - {Rule.R0}
         counted = broken & {Rule(rule)} if rule else broken
         if counted:
-            return played, tuple(sorted(map(str, counted)))
-    return len(plan), ()
+            axes = axes_of(judged.case.trace)
+            for planned in plan[played:]:
+                fewer = axes & axes_of(planned.case.trace)
+                if fewer != axes and counted & next(judge_cases([planned], player.check)).broken:
+                    axes = fewer
+            return _Check(played, tuple(sorted(map(str, counted))), axes)
+    return _Check(len(plan), ())
 
 
 class _StopsAfterFinding(Watch):

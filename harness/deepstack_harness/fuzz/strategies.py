@@ -29,7 +29,16 @@ from deepstack_harness.catalogue.workload import (
     schedule,
 )
 from deepstack_harness.contract.case import HIDDEN_ALONE as HIDDEN
-from deepstack_harness.contract.trace import DTYPES, LAYOUTS, MAY_BE_NEGATIVE, VALUES, Op, Step, Trace
+from deepstack_harness.contract.trace import (
+    DTYPES,
+    INTEGERS,
+    LAYOUTS,
+    MAY_BE_NEGATIVE,
+    VALUES,
+    Op,
+    Step,
+    Trace,
+)
 
 Options = Mapping[str, Any]
 """Options of a `set` step, by the names of `contract.trace.Step`."""
@@ -50,7 +59,7 @@ _INFERENCE = "inference"
 USUAL = BufferSettings()
 KINDS_ALONE = (
     *[USUAL] * 12,
-    *(BufferSettings(levels=levels) for levels in (1, 2, 4)),
+    *(BufferSettings(levels=levels) for levels in (1, 2, 4, 8)),
     *(BufferSettings(hidden=hidden) for hidden in (1, 1, HIDDEN - 1, HIDDEN + 1)),
     *(BufferSettings(dtype=dtype) for dtype in ("bfloat16", "float16", "bfloat16", "float64")),
     *[BufferSettings(mode=_INFERENCE)] * 2,
@@ -68,10 +77,18 @@ KINDS_COMPILED = (USUAL,)
 
 
 def wrong_shapes(levels: int, hidden: int) -> tuple[tuple[int | None, int | None], ...]:
-    """Return the (levels, hidden) of payloads that a buffer must refuse: 0 to 2L levels, about H and 2H."""
+    """Return the (levels, hidden) of payloads that a buffer must refuse: 0 to 2L levels, about H and 2H.
+
+    Of the last two both are wrong, and of one of them the product is right.
+    """
     wrong_levels = sorted({0, 1, levels - 1, levels + 1, 2 * levels} - {levels})
     wrong_hidden = sorted({1, hidden - 1, hidden + 1, 2 * hidden, 129} - {0, hidden})
-    return (*((count, None) for count in wrong_levels), *((None, size) for size in wrong_hidden))
+    both = {(levels + 1, hidden + 1), (2 * levels, hidden // 2) if hidden % 2 == 0 else (hidden, levels)}
+    return (
+        *((count, None) for count in wrong_levels),
+        *((None, size) for size in wrong_hidden),
+        *sorted(both - {(levels, hidden)}),
+    )
 
 
 def _payloads() -> Iterator[Options]:
@@ -80,6 +97,7 @@ def _payloads() -> Iterator[Options]:
         *({"layout": layout} for layout in LAYOUTS),
         *({"dtype": dtype} for dtype in DTYPES),
         *({"values": values} for values in VALUES),
+        *({"dtype": dtype} for dtype in INTEGERS),
         {"grad": True},
     ]
     yield from single
@@ -94,7 +112,9 @@ def _payloads() -> Iterator[Options]:
 PAYLOADS: tuple[Options, ...] = tuple(map(MappingProxyType, _payloads()))
 """Payloads as engines make them (`contract.trace.Step`), simple ones first."""
 PAYLOADS_BESIDE_DECODER: tuple[Options, ...] = tuple(
-    payload for payload in PAYLOADS if payload.get("values") in (None, "constant")
+    payload
+    for payload in PAYLOADS
+    if payload.get("values") in (None, "constant") and payload.get("dtype") not in INTEGERS
 )
 """Those that leave a decoder's output finite, and far from that of a payload of zeros."""
 

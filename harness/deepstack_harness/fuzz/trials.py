@@ -68,6 +68,8 @@ class Proof:
     """Traces of `check` that were played: up to the first that breaks the stated rule, or all."""
     broken_by_check: tuple[str, ...] = ()
     """The stated rule if a trace of `check` in the regime of the arm breaks it; for a right buffer any."""
+    axes: tuple[str, ...] = ()
+    """Axes of inputs without which neither the shrunk trace nor any trace of `check` shows the fault."""
 
     @property
     def holds(self) -> bool:

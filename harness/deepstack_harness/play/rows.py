@@ -35,12 +35,13 @@ class RowOwners:
         """Start without a payload."""
         self._payloads: dict[int, Tensor] = {}
         self._known: dict[torch.dtype, dict[int, RowRange]] = {}
+        self._products: set[int] = set()
 
     def remember(self, number: int, payload: Tensor) -> None:
         """Register a payload (levels, N, hidden) under its number; negative: after reuse."""
         self._payloads[number] = payload.detach().clone()
         for dtype, known in self._known.items():
-            _learn(known, number, payload.to(dtype))
+            _learn(known, self._products, number, payload.to(dtype))
 
     def content(self, payload: Tensor, dtype: torch.dtype) -> tuple[tuple[RowRange, ...], ...]:
         """Return the names of a payload's rows (levels, N, hidden) after the cast to the buffer's dtype."""
@@ -66,7 +67,7 @@ class RowOwners:
         if dtype not in self._known:
             self._known[dtype] = {}
             for number, payload in self._payloads.items():
-                _learn(self._known[dtype], number, payload.to(dtype))
+                _learn(self._known[dtype], self._products, number, payload.to(dtype))
         return self._known[dtype]
 
 
@@ -79,14 +80,20 @@ def _named(rows: Iterable[bytes], known: Mapping[int, RowRange]) -> tuple[RowRan
     return merge(_ZERO if _is_zero(row) else known.get(hash(row), _UNKNOWN) for row in rows)
 
 
-def _learn(known: dict[int, RowRange], number: int, payload: Tensor) -> None:
-    """Name the rows of a payload, and what a product with zero leaves of those with NaN or infinity."""
+def _learn(known: dict[int, RowRange], products: set[int], number: int, payload: Tensor) -> None:
+    """Name the rows of a payload, and what a product with zero leaves of those with NaN or infinity.
+
+    `products` are the keys of the latter: the last payload with this content names it.
+    """
     for key, origin in _rows_of(number, payload):
-        known.setdefault(key, origin)  # the first row with this content names it
+        if key not in known or key in products:
+            known[key] = origin  # the first row with this content names it
+            products.discard(key)
     if payload.is_floating_point() and not payload.isfinite().all():
         for row, (key, origin) in zip(payload.flatten(0, 1), _rows_of(number, payload * 0), strict=True):
-            if not row.isfinite().all():
-                known.setdefault(key, origin)
+            if not row.isfinite().all() and (key not in known or key in products):
+                known[key] = origin
+                products.add(key)
 
 
 def _rows_of(number: int, payload: Tensor) -> Iterator[tuple[int, RowRange]]:

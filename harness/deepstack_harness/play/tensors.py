@@ -264,7 +264,8 @@ class StepTensors:
         drawn = self._random((levels, step.tokens, hidden), salt=self._sets)
         payload = values_of(step, drawn * self._model.payload_scale)
         last, self._last = self._last, payload
-        if step.values == "reordered" and last is not None and last.shape == payload.shape:
+        expands = step.layout in {"expanded", "one_level"}
+        if step.values == "reordered" and not expands and last is not None and last.shape == payload.shape:
             payload = last.to(payload.dtype).roll(1, dims=1)
         self.owners.remember(self._sets, payload)
         return payload

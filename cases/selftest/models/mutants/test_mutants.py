@@ -120,7 +120,9 @@ def test_names_are_those_of_the_classes_unless_they_state_another(tmp_path: Path
 ALSO_ON_PLAIN_TRACES = {
     "wider_when_empty", "one_scratch", "overstates_capacity", "zeroes_callers_tensor", "parts_never_end",
     "forgets_before_it_grows", "resize_makes_no_room", "cuts_at_resize_below_n", "empty_expanded",
-    "cuts_hidden", "stores_nan_in_callers_tensor",
+    "cuts_hidden", "stores_nan_in_callers_tensor", "stacks_levels", "bumps_the_version",
+    "answers_another_tuple", "answers_parameters", "spreads_a_single_row", "turns_no_rows",
+    "takes_swapped_sizes",
 }  # fmt: skip
 """Those that the older traces catch too, now that widths, earlier answers and strides are compared."""
 

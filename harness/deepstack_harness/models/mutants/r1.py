@@ -1,5 +1,6 @@
 """Mutants that break R1 structure: an answer that is None, or lacks levels."""
 
+import torch
 from torch import Tensor
 
 from deepstack_harness.contract.rules import Rule
@@ -72,3 +73,26 @@ class NoneOnThirdGet(ReferenceBuffer):
         answer = super().get(tokens)
         self._gets += 1
         return None if self._gets == 3 else answer
+
+
+class StacksLevels(ReferenceBuffer):
+    """`get` answers one tensor (levels, P, hidden), over which one can iterate as over a tuple."""
+
+    rule = Rule.R1
+    shown_by = "inputs"
+    fault = "container"
+
+    def get(self, tokens: int) -> Tensor:  # type: ignore[override]
+        return torch.stack(super().get(tokens) or ())
+
+
+class UnpacksASingleLevel(ReferenceBuffer):
+    """`get` answers the tensor itself where the buffer has one level."""
+
+    rule = Rule.R1
+    shown_by = "inputs"
+    fault = "levels"
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        answer = super().get(tokens) or ()
+        return answer[0] if len(answer) == 1 else answer  # type: ignore[return-value]

@@ -86,3 +86,61 @@ class GradientFollowsPayload(ReferenceBuffer):
         if answer is None or not self._gradient:
             return answer
         return tuple(level.detach().requires_grad_() for level in answer)
+
+
+# Every class statement of this file is a mutant.
+_OtherTuple = type("tuple", (tuple,), {"__doc__": "A tuple of another class that has the same name."})
+
+
+class AnswersAnotherTuple(ReferenceBuffer):
+    """`get` answers a subclass of tuple that is called tuple while there is a payload."""
+
+    rule = Rule.R11
+    shown_by = "inputs"
+    fault = "container"
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        answer = super().get(tokens) or ()
+        return _OtherTuple(answer) if self._tokens_set else answer
+
+
+class AnswersParameters(ReferenceBuffer):
+    """`get` answers parameters where it is asked for all rows, and tensors where it is not."""
+
+    rule = Rule.R11
+    shown_by = "inputs"
+    fault = "tensor type"
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        answer = super().get(tokens) or ()
+        if tokens < self.capacity:
+            return answer
+        return tuple(torch.nn.Parameter(level, requires_grad=False) for level in answer)
+
+
+class SpreadsASingleRow(ReferenceBuffer):
+    """`get` answers a single row of another stride between its columns."""
+
+    rule = Rule.R11
+    shown_by = "inputs"
+    fault = "strides"
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        answer = super().get(tokens) or ()
+        if tokens != 1:
+            return answer
+        return tuple(level.repeat_interleave(2, 1)[:, ::2] for level in answer)
+
+
+class TurnsNoRows(ReferenceBuffer):
+    """`get` answers no rows of other strides while there is a payload."""
+
+    rule = Rule.R11
+    shown_by = "inputs"
+    fault = "strides"
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        answer = super().get(tokens) or ()
+        if tokens or not self._tokens_set:
+            return answer
+        return tuple(level.new_empty(level.size(1), 2).t()[:0] for level in answer)

@@ -3,6 +3,7 @@
 Most leave a call that has to grow unchanged, because wrong rows there break R4 instead.
 """
 
+import time
 from typing import ClassVar
 
 import torch
@@ -480,3 +481,103 @@ def _fits(buffer: ReferenceBuffer, payload: Tensor) -> bool:
 
 def _kind(level: Tensor) -> tuple[object, ...]:
     return (level.shape, level.dtype, level.is_inference())
+
+
+class IgnoresColumnStrides(ReferenceBuffer):
+    """`set` reads the columns of a row one behind the other, whatever their stride is."""
+
+    rule = Rule.R2
+    shown_by = "inputs"
+    fault = "layout"
+
+    def set(self, payload: Tensor) -> None:
+        self._check(payload)
+        if payload.stride(2) > 1 and _fits(self, payload):
+            payload = payload.as_strided(payload.shape, (payload.stride(0), payload.stride(1), 1))
+        super().set(payload)
+
+
+class StoresOneOfExpandedLevels(ReferenceBuffer):
+    """`set` stores what lies in memory: of levels that are expanded from one, the first."""
+
+    rule = Rule.R2
+    shown_by = "inputs"
+    fault = "layout"
+
+    def set(self, payload: Tensor) -> None:
+        fits, expanded = _fits(self, payload), payload.stride(0) == 0
+        super().set(payload)
+        if fits and expanded and payload.numel():
+            for level in self._levels[1:]:
+                level[: self._tokens_set].zero_()
+
+
+class CastsThroughFloat32(ReferenceBuffer):
+    """`set` casts to float32 first, which a float64 buffer loses bits by."""
+
+    rule = Rule.R2
+    shown_by = "inputs"
+    fault = "dtype"
+
+    def set(self, payload: Tensor) -> None:
+        super().set(payload.float() if _fits(self, payload) else payload)
+
+
+class StoresBitsOfIntegers(ReferenceBuffer):
+    """`set` takes integers of 32 bits, and stores their bits."""
+
+    rule = Rule.R2
+    shown_by = "inputs"
+    fault = "integers"
+
+    def set(self, payload: Tensor) -> None:
+        if payload.dtype == torch.int32 and self._levels[0].dtype == torch.float32 and _fits(self, payload):
+            payload = payload.view(torch.float32)
+        super().set(payload)
+
+
+class StoresFourLevels(ReferenceBuffer):
+    """`set` stores four levels, and zeros for the others."""
+
+    rule = Rule.R2
+    shown_by = "inputs"
+    fault = "levels"
+
+    def set(self, payload: Tensor) -> None:
+        fits = _fits(self, payload)
+        super().set(payload)
+        for level in self._levels[4:] if fits else ():
+            level[: self._tokens_set].zero_()
+
+
+class WrapsACounter(ReferenceBuffer):
+    """`get` forgets the payload at every 2048th call, when its counter is zero again."""
+
+    rule = Rule.R2
+    shown_by = "inputs"
+    fault = "many calls"
+    _calls = 0
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        self._calls = (self._calls + 1) % 2048
+        if not self._calls and tokens <= self.capacity:
+            self.clear(0)
+        return super().get(tokens)
+
+
+class ExpiresByTheClock(ReferenceBuffer):
+    """`get` forgets a payload that was set more than a minute ago."""
+
+    rule = Rule.R2
+    shown_by = "inputs"
+    fault = "time"
+    _since = 0.0
+
+    def set(self, payload: Tensor) -> None:
+        super().set(payload)
+        self._since = time.monotonic()
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        if tokens <= self.capacity and time.monotonic() - self._since > 60:
+            self.clear(0)
+        return super().get(tokens)

@@ -118,3 +118,44 @@ class StoresNanInCallersTensor(ReferenceBuffer):
         super().set(payload)
         if 0 not in payload.stride():
             payload.detach().nan_to_num_(nan=0.5, posinf=float("inf"), neginf=float("-inf"))
+
+
+class BumpsTheVersion(ReferenceBuffer):
+    """`set` multiplies the tensor that it was given by one: its version changes, no byte does."""
+
+    rule = Rule.R3
+    shown_by = "inputs"
+    fault = "caller's tensor"
+
+    def set(self, payload: Tensor) -> None:
+        super().set(payload)
+        if 0 not in payload.stride():
+            payload.detach().mul_(1)
+
+
+class TakesTheGradient(ReferenceBuffer):
+    """`set` turns off `requires_grad` of the tensor that it was given."""
+
+    rule = Rule.R3
+    shown_by = "inputs"
+    fault = "caller's tensor"
+
+    def set(self, payload: Tensor) -> None:
+        super().set(payload)
+        if payload.is_leaf:
+            payload.requires_grad_(False)
+
+
+class SkipsEqualSums(ReferenceBuffer):
+    """`set` skips the copy of a payload whose sum is that of the last one, if no row is zero."""
+
+    rule = Rule.R3
+    shown_by = "inputs"
+    fault = "equal sums"
+    _sum: tuple[object, ...] = ()
+
+    def set(self, payload: Tensor) -> None:
+        self._check(payload)
+        last, self._sum = self._sum, (payload.shape, payload.dtype, float(payload.double().sum()))
+        if self._sum != last or not self._tokens_set or not payload.any(2).all():
+            super().set(payload)

@@ -177,3 +177,18 @@ class ZeroRowsStay(ReferenceBuffer):
         super().set(payload)
         for level in self._levels:  # a row that a micro-batch left would be one of a replaced payload: R3
             level[self._tokens_set :].zero_()
+
+
+class ClearsByAProduct(ReferenceBuffer):
+    """`clear` multiplies by zero, which leaves NaN, unless a micro-batch clears fewer rows."""
+
+    rule = Rule.R5
+    shown_by = "inputs"
+    fault = "values"
+
+    def clear(self, tokens: int) -> None:
+        whole = tokens >= self._tokens_set
+        kept = [level[: self._tokens_set if whole else 0] * 0 for level in self._levels]
+        super().clear(tokens)
+        for level, rows in zip(self._levels, kept, strict=True):
+            level[: len(rows)] = rows

@@ -145,3 +145,59 @@ class CountsFromTheEnd(ReferenceBuffer):
 
     def get(self, tokens: int) -> tuple[Tensor, ...] | None:
         return tuple(level[:tokens] for level in self._levels) if tokens < -1 else super().get(tokens)
+
+
+class ComparesTheProduct(ReferenceBuffer):
+    """`set` compares levels times hidden, so that two wrong sizes cancel."""
+
+    rule = Rule.R8
+    shown_by = "inputs"
+    fault = "wrong shape"
+
+    def set(self, payload: Tensor) -> None:
+        levels, hidden = len(self._levels), self._levels[0].size(1)
+        if payload.dim() == 3 and payload.size(0) * payload.size(2) == levels * hidden:
+            payload = payload.reshape(levels, payload.size(1), hidden)
+        super().set(payload)
+
+
+class TakesSwappedSizes(ReferenceBuffer):
+    """`set` takes a payload (N, levels, hidden) too."""
+
+    rule = Rule.R8
+    shown_by = "inputs"
+    fault = "wrong shape"
+
+    def set(self, payload: Tensor) -> None:
+        levels = len(self._levels)
+        if payload.dim() == 3 and payload.size(0) != levels and payload.size(1) == levels:
+            payload = payload.transpose(0, 1)
+        super().set(payload)
+
+
+class TakesFlatPayloads(ReferenceBuffer):
+    """`set` takes a payload (levels * N, hidden) too."""
+
+    rule = Rule.R8
+    shown_by = "inputs"
+    fault = "wrong shape"
+
+    def set(self, payload: Tensor) -> None:
+        levels = len(self._levels)
+        if payload.dim() == 2 and payload.size(0) % levels == 0:
+            payload = payload.reshape(levels, -1, payload.size(1))
+        super().set(payload)
+
+
+class ForgetsAtTwoWrongSizes(ReferenceBuffer):
+    """`set` forgets the payload before it refuses one of which both sizes are wrong."""
+
+    rule = Rule.R8
+    shown_by = "inputs"
+    fault = "wrong shape"
+
+    def set(self, payload: Tensor) -> None:
+        sizes = (len(self._levels), self._levels[0].size(1))
+        if payload.dim() == 3 and payload.size(0) != sizes[0] and payload.size(2) != sizes[1]:
+            self.clear(0)
+        super().set(payload)
