@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.protocols import Inputs
@@ -311,3 +311,26 @@ def test_kernels_of_other_sizes_than_those_of_the_step_are_not_facts_of_it(
         kernel_facts(lambda: step(torch.ones(5, 8)), tokens=7, capacity=16, run=False)
     facts = kernel_facts(lambda: step(torch.ones(5, 8)), tokens=5, capacity=16, run=False)
     assert facts.calls[0].rows == 5
+
+
+class AddsLevels(nn.Module):
+    """Decoder that adds its payload; hidden (n, 8), levels (n, 8) -> (n, 8)."""
+
+    def forward(self, hidden: Tensor, positions: Tensor, payload: Structure) -> Tensor:
+        return adds_all(hidden, positions, payload or ())
+
+
+@pytest.mark.parametrize(
+    ("trace", "arm"),
+    [("cap 16: profile 16; forward 9", "eager/drop_all"), ("cap 16: capture 16; replay 16", "eager/full")],
+)
+def test_traces_that_set_nothing_put_no_output_to_the_test(
+    compile_arms: CompileArms, trace: str, arm: str
+) -> None:
+    said = f"not put to the test: R0 output under {arm}: no step ran the decoder on a payload"
+    with pytest.raises(Failed, match=said):
+        compile_arms(AddsLevels(), ReferenceBuffer, [trace], hidden=8, levels=2, arms=[arm], rules=["R0"])
+    compile_arms(
+        AddsLevels(), ReferenceBuffer, [trace, f"{trace}; set 9; forward 16"], hidden=8, levels=2, arms=[arm],
+        rules=["R0"],
+    )  # fmt: skip

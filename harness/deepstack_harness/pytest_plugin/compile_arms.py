@@ -173,7 +173,7 @@ class CompileArms(Fixture):
                 for trace in parsed
             ]
             runs = [self._run(case, model, buffer, Engine(), options) for case in cases]
-        return _checked(runs, _complaints(runs, options))
+        return _checked(runs, [*_complaints(runs, options), *_without_payload(runs)])
 
     def calls(
         self,
@@ -329,6 +329,18 @@ def _complaints(runs: Sequence[ArmRun], options: Options) -> list[str]:
         if not judged_apart and all(judgement.verdict is Verdict.SKIP for judgement in judgements):
             lines.append(f"  not put to the test: {rule} {rule.word}: {judgements[0].detail}")
     return lines
+
+
+def _without_payload(runs: Sequence[ArmRun]) -> Iterator[str]:
+    """Iterate over a complaint for each arm that kept R0 and ran no step on a payload in any trace."""
+    for arm in dict.fromkeys(run.arm for run in runs):
+        of_arm = [run for run in runs if run.arm == arm]
+        kept = all(Rule.R0 in run.kept for run in of_arm)
+        if kept and not any(apart.effect > 0 for run in of_arm for apart in run.distances):
+            yield (
+                f"  not put to the test: R0 output under {arm}: no step ran the decoder on a payload: let a "
+                "trace set one before a forward"
+            )
 
 
 def _complaints_of(run: ArmRun) -> Iterator[str]:
