@@ -11,6 +11,8 @@ import pytest
 
 import deepstack_harness
 from deepstack_harness.cli.main import main
+from deepstack_harness.compile import watch_process
+from deepstack_harness.compile.torch_compat.modes import fake_world
 from deepstack_harness.compile.watch_process import FOLDER, read_processes, start_in_children
 from deepstack_harness.errors import ExitCode
 
@@ -238,6 +240,14 @@ def test_a_child_that_gets_the_path_of_its_parent_is_reached(tmp_path: Path) -> 
     environment = start_in_children(tmp_path, dict(os.environ))
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     assert len(read_processes(tmp_path)) == 2
+
+
+def test_the_rank_is_that_of_the_process_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of an engine have no RANK; torchrun sets it before there is a group."""
+    monkeypatch.setenv("RANK", "1")
+    assert watch_process.rank() == "1"
+    with fake_world(3, 8):
+        assert watch_process.rank() == "3"
 
 
 def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:

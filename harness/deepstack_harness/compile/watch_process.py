@@ -184,7 +184,7 @@ def _start() -> None:
         number = numbers.setdefault(id(region), len(numbers))
         # Layouts of inputs are many: they come with a new region, in growing distances, and at the end.
         facts = region_facts(region, inputs=guard is None)
-        _tell("region", number=number, rank=_rank(), facts=facts)
+        _tell("region", number=number, rank=rank(), facts=facts)
 
     def finish() -> None:
         for region in watched.regions:
@@ -223,7 +223,8 @@ def _start() -> None:
     util.register_after_fork(watched, finish_multiprocessing)
 
 
-def _rank() -> str:
+def rank() -> str:
+    """Return the rank of this process: of its process group, else torchrun's; empty for neither."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return str(distributed.get_rank())
