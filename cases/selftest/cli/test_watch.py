@@ -13,7 +13,7 @@ import deepstack_harness
 from deepstack_harness.cli.main import main
 from deepstack_harness.compile import watch_process
 from deepstack_harness.compile.torch_compat.modes import fake_world
-from deepstack_harness.compile.watch_process import FOLDER, read_processes, start_in_children
+from deepstack_harness.compile.watch_process import FOLDER, Unreached, read_processes, start_in_children
 from deepstack_harness.errors import ExitCode
 
 PROGRAM = """
@@ -248,6 +248,22 @@ def test_the_rank_is_that_of_the_process_group(tmp_path: Path, monkeypatch: pyte
     assert watch_process.rank() == "1"
     with fake_world(3, 8):
         assert watch_process.rank() == "3"
+
+
+def test_a_copy_of_a_watched_process_before_its_exec_is_no_program(tmp_path: Path) -> None:
+    code = "import os, sys; child = os.fork(); print(child or '', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        child = next(int(line) for line in running.stdout if line.strip())
+        unreached = Unreached(tmp_path)
+        assert not unreached._is_before_exec(child)  # nobody is watched
+        (tmp_path / f"process-{running.pid}.jsonl").touch()
+        assert unreached._is_before_exec(child)
+        (tmp_path / f"process-{os.getpid()}.jsonl").touch()
+        assert not unreached._is_before_exec(running.pid)  # another program than this one
+        running.communicate("")
 
 
 def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:

@@ -309,8 +309,18 @@ class Unreached:
     def _watch(self) -> None:
         while not self._ended.wait(0.5):
             for pid in _descendants(os.getpid()):
-                if pid not in self.found and not self._is_watched(pid) and _has_torch(pid):
+                if pid in self.found or self._is_watched(pid) or not _has_torch(pid):
+                    continue
+                if not self._is_before_exec(pid):
                     self.found[pid] = _command_line(pid)
+
+    def _is_before_exec(self, pid: int) -> bool:
+        """Return whether it is a copy of a watched process that is about to become another program.
+
+        A fork of Python's own, which goes on as Python, has said hello.
+        """
+        parent = _parent(pid)
+        return self._is_watched(parent) and _command_line(parent) == _command_line(pid)
 
     def _is_watched(self, pid: int) -> bool:
         return (self._folder / f"process-{pid}.jsonl").exists()
@@ -322,6 +332,13 @@ def _descendants(pid: int) -> Iterator[int]:
             for child in map(int, children.read_text().split()):
                 yield child
                 yield from _descendants(child)
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except (OSError, IndexError, ValueError):  # it has ended
+        return 0
 
 
 def _has_torch(pid: int) -> bool:
