@@ -29,9 +29,8 @@ OPTIONS = {
     "list": "kind",
     "show": "incident",
     "repro": (
-        "incident --source --vllm --package --since --until --full --trace --arm --device --workload "
-        "--script --pytest "
-        "--upstream-test --family --dtype"
+        "incident --source --vllm --package --since --until --full --trace --arm --device --dtype "
+        "--workload --script --pytest --upstream-test --family"
     ),
     "audit": "--source --vllm --fail-on --all --base --sarif",
     "check": "target --device --dtype --regime --thorough",

@@ -140,9 +140,10 @@ PUBLIC = {
 }  # fmt: skip
 # Called by cases/ alone, and needed there: baselines of our own suite, the processes that a
 # test kills, every class of an untrusted source bound at once (`audit` binds them in a worker), hunts for
-# mutants that were generated.
+# mutants that were generated, and the values of each axis that a trace of `check` has.
 OF_CASES = {
     "play/ranks.py pids", "engines/classes.py classes_of", "play/work.py bind_live",
+    "catalogue/pairs.py axes_of",
     "audit/streams/projections.py dual_streams_of", "compile/torch_compat/modes.py spin",
 }  # fmt: skip
 
