@@ -32,6 +32,7 @@ from deepstack_harness.engines.syntax import (
     members_of,
     own_members,
     own_methods_called,
+    read_in_scope,
     reads,
     required,
     writes,
@@ -393,6 +394,7 @@ class _BufferMembers:
             used = {name for node in (*nodes, init) for name in reads(node)}
             used |= {f"self.{name}" for node in nodes for name in asked_of_super(node)}
             of_class = {name for name in self._members if f"self.{name}" in used - self._provided}
+            of_class |= {name for node in nodes for name in read_in_scope(node)} & self._members.keys()
             more = of_class - names - {"__init__"}
             if not more:
                 used_names = {name.removeprefix("self.") for name in used if name.startswith("self.")}

@@ -321,10 +321,13 @@ class Making:
         `chain` are the classes that were cut, and `spans` the lines that run.
         """
         classes = frozenset(each.node.name for each in self.lineage if each.place in chain)
+        own = {each.member for each in self.lineage}
         for member, file in self._files(classes):
+            is_named = any(name in file.text for name in classes)
             words = _words(file)
-            by_code = _sets_by_name(file) and any(name in file.text for name in classes)
-            if words.isdisjoint(names) and words.isdisjoint(classes) and not by_code:
+            wanted = [name for name in names if name in words and (is_named or member in own or WORD in name)]
+            by_code = is_named and _sets_by_name(file)
+            if not wanted and words.isdisjoint(classes) and not by_code:
                 continue
             # Many classes have a forward: a file that does nothing with this class means that of another one.
             is_about = any(_acts_on(file, name) for name in classes)
@@ -471,13 +474,13 @@ _WITHOUT_ACT = re.compile(
 
 
 @functools.lru_cache(maxsize=512)
-def _acting_text(file: SourceFile) -> str:
-    return _WITHOUT_ACT.sub("", file.text)
+def _acting_words(file: SourceFile) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", _WITHOUT_ACT.sub("", file.text)))
 
 
 def _acts_on(file: SourceFile, name: str) -> bool:
     """Tell whether a file does more with a class than to import it, to derive one and to write its name."""
-    return name in file.text and re.search(rf"\b{name}\b", _acting_text(file)) is not None
+    return name in file.text and name in _acting_words(file)
 
 
 class _Search(ast.NodeVisitor):

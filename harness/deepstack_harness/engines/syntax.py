@@ -146,6 +146,24 @@ def scope_names(statement: ast.stmt) -> frozenset[str]:
     return frozenset(names)
 
 
+@_cached
+def read_in_scope(statement: ast.stmt) -> frozenset[str]:
+    """Return the names that a statement, its blocks included, reads while its own scope is run."""
+    names, todo = set[str](), list[ast.AST]([statement])
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Function):
+            defaults = (each for each in node.args.kw_defaults if each is not None)
+            todo += [*node.decorator_list, *node.args.defaults, *defaults]
+        elif isinstance(node, ast.ClassDef):
+            todo += [*node.decorator_list, *node.bases, *node.keywords]
+        elif not isinstance(node, ast.Lambda):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                names.add(node.id)
+            todo += ast.iter_child_nodes(node)
+    return frozenset(names)
+
+
 def functions_in(statements: Iterable[ast.stmt]) -> Iterator[Function]:
     """Yield the functions that statements define in the scope they stand in, also in their blocks."""
     for node in statements:
