@@ -9,6 +9,7 @@ import pytest
 from cases.selftest.workers.misbehaving import ALWAYS
 from cases.selftest.workers.processes import Witness
 from deepstack_harness.catalogue.buffers import ALL_MUTANTS, CORRECT
+from deepstack_harness.catalogue.pairs import AXES_OF_TRACES
 from deepstack_harness.cli import selftest as command
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.oracles import judge as all_rules
@@ -62,8 +63,11 @@ def test_the_tables_fit_into_80_columns_and_tell_the_classes_of_faults(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert "none_when_empty                  R1    structure             1      1" in lines[3]
-    classes = {line[:16].strip(): line[16:].split() for line in lines if line[18:25].strip().isdecimal()}
+    head = lines.index("mutants that are found only where an axis of inputs is unusual")
+    of_classes, of_axes = lines[:head], lines[head + 1 :]
+    classes = {line[:16].strip(): line[16:].split() for line in of_classes if line[18:25].strip().isdecimal()}
     assert classes.keys() == {"structure", "capacity", "values"}
+    assert [line[:18].strip() for line in of_axes[: len(AXES_OF_TRACES)]] == [*AXES_OF_TRACES]
     assert classes["structure"] == ["1", "1", "1", "1", "1"]
 
 
