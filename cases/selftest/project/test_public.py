@@ -32,7 +32,7 @@ OPTIONS = {
         "incident --source --vllm --package --since --until --full --trace --arm --device --dtype "
         "--workload --script --pytest --upstream-test --family"
     ),
-    "audit": "--source --vllm --fail-on --all --base --sarif",
+    "audit": "--source --vllm --fail-on --all --base --inputs --sarif",
     "check": "target --device --dtype --regime --thorough",
     "fuzz": (
         "--source --vllm --buffer --revision --family --arm --examples --minutes --seed --boundary --out"

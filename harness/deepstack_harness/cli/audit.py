@@ -28,9 +28,9 @@ from deepstack_harness.audit.audited_source import (
 from deepstack_harness.catalogue.known import link_of
 from deepstack_harness.catalogue.orders import DEFAULT
 from deepstack_harness.cli.arguments import SOURCE_HELP, add_sources
-from deepstack_harness.cli.output import Output, write_text
+from deepstack_harness.cli.output import Column, Output, write_text
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import BROKEN, Row, Verdict
+from deepstack_harness.contract.verdicts import BROKEN, SCHEMA_VERSION, Row, Verdict
 from deepstack_harness.engines.known import (
     engine_of,
     locate_source,
@@ -38,8 +38,9 @@ from deepstack_harness.engines.known import (
     newest_release,
     open_source,
 )
-from deepstack_harness.errors import ExitCode, HarnessError, UsageError
+from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
 from deepstack_harness.sources.request import OVER, names_source, split_over
+from deepstack_harness.text import plural
 
 
 def with_base(sources: Sequence[str], base: str | None) -> tuple[list[str], str | None]:
@@ -239,6 +240,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "a plugin (tpu-inference, vllm-ascend) the vLLM that it changes, by default the release it pins",
     )
     parser.add_argument(
+        "--inputs",
+        action="store_true",
+        help="read the optional inputs of every class that the source compiles, in place of judging rules: "
+        "which a warm-up sees as later steps do; exit with 1 where one is at risk",
+    )
+    parser.add_argument(
         "--sarif", metavar="FILE", help="also write the findings as SARIF 2.1.0, with file and lines"
     )
 
@@ -247,6 +254,8 @@ def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when nothing fails that --fail-on and --base let count, and all could be judged; 1 otherwise."""
     if not args.source:
         raise UsageError(f"audit needs a source, --source {SOURCE_HELP}")
+    if args.inputs:
+        return _show_inputs(args, output)
     notes: list[str] = []
     args.source = [_one_release(text, notes) for text in args.source]
     args.source, args.base = with_base(args.source, args.base and _one_release(args.base, notes))
@@ -265,6 +274,48 @@ def run(args: Namespace, output: Output) -> ExitCode:
     _show(args, audited, output, result, notes)
     _close(args, output, audited, result, base)
     return ExitCode.HOLDS if result.holds else ExitCode.BROKEN
+
+
+_INPUT_COLUMNS = [Column(12), Column(48), Column(0)]
+
+
+def _show_inputs(args: Namespace, output: Output) -> ExitCode:
+    """Print the optional inputs of compiled classes, what is at risk first.
+
+    3 where a source compiles none.
+    """
+    refused = [name for name in ("base", "sarif", "fail_on", "all") if getattr(args, name)]
+    if refused:
+        raise UsageError(f"--inputs judges no rules: leave out --{refused[0].replace('_', '-')}")
+    from deepstack_harness.audit.inputs import Standing, count, input_standings
+
+    at_risk = compiled = 0
+    for text in args.source:
+        source = open_source(_one_release(text, []))
+        standings = input_standings(source)
+        for each in standings:
+            output.record(
+                {"schema_version": SCHEMA_VERSION, "system": "inputs", "source": source.label,
+                 "model_class": each.model_class, "input": each.input, "promise": "I1",
+                 "standing": each.standing, "detail": each.why, "where": each.where}
+            )  # fmt: skip
+            if each.standing is not Standing.SAME:
+                output.row(
+                    _INPUT_COLUMNS,
+                    [each.standing, f"{each.model_class}.{each.input}", f"{each.why} ({each.where})"],
+                    "red" if each.standing is Standing.AT_RISK else "",
+                )
+        counts = count(standings)
+        at_risk, compiled = at_risk + counts[Standing.AT_RISK], compiled + len(standings)
+        words = ", ".join(f"{number} {standing}" for standing, number in counts.items())
+        classes = len({(each.model_class, each.where.partition(":")[0]) for each in standings})
+        output.line(f"{source.label}: {plural(classes, 'compiled class')} with optional inputs: {words}")
+    if not compiled:
+        raise MachineError("no class of this source is compiled by a decorator, so no input of one was read")
+    output.verdict(
+        "a warm-up may not see them as later steps do" if at_risk else "none at risk", good=not at_risk
+    )
+    return ExitCode.BROKEN if at_risk else ExitCode.HOLDS
 
 
 def _gate(args: Namespace) -> Gate:
