@@ -12,7 +12,7 @@ room below is private, as its docstring says: its modules and names may move or 
 TYPE_CHECKING = False  # `typing` would be half of the time that this import takes
 
 if TYPE_CHECKING:
-    from deepstack_harness.compile.watched import watch_guards
+    from deepstack_harness.compile.watched import restore_guards, watch_guards
     from deepstack_harness.contract.arm import ArmSpec
     from deepstack_harness.contract.oracles.trace_audit import ObservedCase
     from deepstack_harness.contract.protocols import (
@@ -89,6 +89,7 @@ __all__ = [
     "compile_steps",
     "engine_traces",
     "read_run",
+    "restore_guards",
     "schedules",
     "watch_guards",
 ]
@@ -125,6 +126,7 @@ _MODULES = {
     "compile_steps": "play.steps",
     "engine_traces": "fuzz.strategies",
     "read_run": "runs.frames",
+    "restore_guards": "compile.watched",
     "schedules": "fuzz.strategies",
     "watch_guards": "compile.watched",
 }

@@ -20,11 +20,10 @@ from cases.selftest.compile.watched_programs import (
     rows,
 )
 from cases.shallow import shallow
-from deepstack_harness import watch_guards
+from deepstack_harness import restore_guards, watch_guards
 from deepstack_harness.compile.torch_compat import guards
 from deepstack_harness.compile.torch_compat.guards import GuardTree
 from deepstack_harness.compile.watch_facts import WatchedRegions
-from deepstack_harness.compile.watched import restore_guards
 from deepstack_harness.errors import MachineError
 
 SCALE = torch.ones(4)

@@ -19,7 +19,7 @@ import sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        # Dynamo asks where libraries lie, without importing them: what is missing has no place, and is no error.
+        # Dynamo asks where libraries lie, without importing them, which is no error.
         asks = sys._getframe(2).f_code.co_filename == "<frozen importlib.util>"
         if name in {BLOCKED} and not asks:
             raise ModuleNotFoundError(f"No module named '{{name}}'", name=name)

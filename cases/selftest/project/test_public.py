@@ -22,7 +22,7 @@ NAMES = (
     "Engine ExitCode Family Figure FollowsTensors GraphBudget HarnessError Inputs Judgement "
     "KernelFactsOf MachineError ObservedCase Qwen3VLConfig Qwen3VLFamily ReferenceBuffer "
     "ReleasesStorage Row Rule RunData StatesVision Step Table Trace UsageError Verdict WorksInGraph "
-    "WrapsSession broken_rules compile_steps engine_traces read_run schedules watch_guards "
+    "WrapsSession broken_rules compile_steps engine_traces read_run restore_guards schedules watch_guards "
 )
 COMMON = "--json --quiet --bisect --no-sandbox"
 OPTIONS = {

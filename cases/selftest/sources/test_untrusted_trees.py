@@ -420,10 +420,12 @@ def test_what_is_no_reference_is_no_commit(repository: Path, head: str) -> None:
     assert open_source(str(repository)).label == f"vllm at {repository}"
 
 
-def test_a_file_of_another_model_is_not_read(tmp_path: Path) -> None:
+def test_a_file_of_another_model_could_change_the_class_and_is_read(tmp_path: Path) -> None:
     root = Vllm().tree(tmp_path)
-    as_pipe(root / OMNI)
     assert methods_of(open_source(str(root))).model_class == "Qwen3VLForConditionalGeneration"
+    as_pipe(root / OMNI)
+    with pytest.raises(UsageError, match=f"{OMNI}' is a named pipe, where a file should be"):
+        methods_of(open_source(str(root)))
 
 
 def test_the_files_of_all_folders_are_there_and_each_folder_is_entered_once(tmp_path: Path) -> None:

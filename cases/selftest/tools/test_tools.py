@@ -132,6 +132,7 @@ OF_FOREIGN_CODE = {
 # Called by the tests of a user, or read by whoever writes a buffer.
 PUBLIC = {
     "fuzz/strategies.py engine_traces", "fuzz/strategies.py schedules",
+    "compile/watched.py restore_guards", "compile/watched.py changes_answers",
     "contract/protocols.py AnnouncesMoves", "contract/protocols.py ReleasesStorage",
     "contract/protocols.py StatesVision", "contract/protocols.py StatesPayload",
     "contract/protocols.py BeginsSteps",

@@ -12,6 +12,7 @@ and a mutant of each rule has to be caught.  This detects a worker that measures
 not detect code that lets go of the harness before the controls, or that knows them.
 """
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -198,6 +199,7 @@ class SourceWorker(CaseWorker):
         """Raise `UsageError` for what is no source, `MachineError` where it cannot be fetched."""
         super().__init__(limits, sandbox=CONTRACT)
         self.text, self.source = text, open_source(text)
+        self._step_s = limits.step_s
 
     @cached_property
     def orders(self) -> Orders:
@@ -211,7 +213,11 @@ class SourceWorker(CaseWorker):
 
     def classes(self) -> list[AuditedClass]:
         """Find all deepstack classes, and define each in the worker; raise what `cuts_of` raises."""
-        return [self._define(cut) for cut in cuts_of(self.source)]
+        began = time.monotonic()
+        cuts = cuts_of(self.source)
+        # The worker reads the source as this process just did, within the limit of its first definition.
+        reading_s = time.monotonic() - began
+        return [self._define(cut, reading_s) for cut in cuts]
 
     def judge(self, plan: Iterable[PlannedCase], model_class: str, way: Way) -> list[JudgedCase]:
         """Play a plan on a class and judge it, as `judge_plan` does."""
@@ -221,8 +227,10 @@ class SourceWorker(CaseWorker):
         """Return what shows that the worker measures wrongly after all that it ran; None for nothing."""
         return failed_control(self)
 
-    def _define(self, cut: DeepstackCut) -> AuditedClass:
-        result = self.call(DEFINE, {"text": self.text, "model_class": cut.model_class})
+    def _define(self, cut: DeepstackCut, reading_s: float) -> AuditedClass:
+        timeout_s = None if self._step_s is None else self._step_s + 4 * reading_s
+        arguments = {"text": self.text, "model_class": cut.model_class}
+        result = self.call(DEFINE, arguments, timeout_s=timeout_s)
         if isinstance(result, WorkerEnd):
             return AuditedClass(cut, ended=result.sentence)
         return AuditedClass(cut, value_of(result, f"the definition of {cut.model_class}"))
