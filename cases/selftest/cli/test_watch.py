@@ -138,6 +138,7 @@ def test_a_child_that_is_killed_takes_nothing_along(folder: Path, capfd: pytest.
     assert main(["watch", "--", sys.executable, "child.py", "wrong"]) == ExitCode.BROKEN
 
 
+@pytest.mark.usefixtures("reset_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_sent_on_and_the_report_comes_before_the_end(
     folder: Path, number: signal.Signals

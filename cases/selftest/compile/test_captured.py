@@ -369,7 +369,9 @@ def test_a_rule_is_not_kept_by_rows_that_nobody_compared(qwen: Model) -> None:
     seen = Observation("float32", "cpu", 3, 128, "2.13.0", (StepFacts("set 20", 20, 0), facts))
     case = Case("qwen3_vl", registered("reference"), trace, FULL)
     assert judge_boundary(ObservedCase(case, seen)).verdict is Verdict.SKIP
-    attached = replace(seen, steps=(seen.steps[0], replace(facts, graph_use=GraphUse())))
+    rows = tuple((RowRange(1, level, 0, 16),) for level in range(3))
+    answer = Answer("tensors", rows, (128,) * 3, ("float32",) * 3, ("cpu",) * 3, container="tuple")
+    attached = replace(seen, steps=(seen.steps[0], replace(facts, graph_use=GraphUse(), answer=answer)))
     assert judge_boundary(ObservedCase(case, attached)).verdict is Verdict.PASS
 
 

@@ -283,7 +283,7 @@ def _take(process: WatchedProcess, event: Mapping[str, Any]) -> None:
 
 
 class Unreached:
-    """Processes below this one that have loaded libtorch, and have not said that they are watched.
+    """Processes below this one that were started meanwhile, have loaded libtorch, and are not watched.
 
     Looks every half second, on Linux alone: importing torch takes longer. `found` maps process ids to
     command lines.
@@ -292,11 +292,13 @@ class Unreached:
     def __init__(self, folder: Path) -> None:
         self.found: dict[int, str] = {}
         self._folder = folder
+        self._others: frozenset[int] = frozenset()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Self:
-        """Start to look."""
+        """Start to look; children that this process has already are none of the program's."""
+        self._others = frozenset(_children(os.getpid()))
         self._thread.start()
         return self
 
@@ -308,7 +310,7 @@ class Unreached:
 
     def _watch(self) -> None:
         while not self._ended.wait(0.5):
-            for pid in _descendants(os.getpid()):
+            for pid in _descendants(os.getpid(), self._others):
                 if pid in self.found or self._is_watched(pid) or not _has_torch(pid):
                     continue
                 if not self._is_before_exec(pid):
@@ -326,12 +328,18 @@ class Unreached:
         return (self._folder / f"process-{pid}.jsonl").exists()
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def _descendants(pid: int, others: frozenset[int] = frozenset()) -> Iterator[int]:
+    """Yield the processes below one, without those in and below `others`."""
+    for child in _children(pid):
+        if child not in others:
+            yield child
+            yield from _descendants(child)
+
+
+def _children(pid: int) -> Iterator[int]:
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):  # it has ended
-            for child in map(int, children.read_text().split()):
-                yield child
-                yield from _descendants(child)
+            yield from map(int, children.read_text().split())
 
 
 def _parent(pid: int) -> int:
