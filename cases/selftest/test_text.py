@@ -137,3 +137,34 @@ def test_a_command_shows_a_hostile_name_clean(tmp_path: Path) -> None:
     assert ran.returncode == ExitCode.USAGE
     assert "\x1b" not in ran.stderr
     assert "\u202e" not in ran.stderr
+
+
+# A callback of the garbage collector lets another thread in while a tree is built.
+AT_ONCE = """
+import gc, inspect, sys, threading, time, typing
+from deepstack_harness.text import parse_python
+
+sys.setswitchinterval(1e-6)
+gc.set_threshold(50)
+gc.callbacks.append(lambda *_: time.sleep(0))
+text, wrong = inspect.getsource(typing)[:40_000].rpartition("\\nclass ")[0], []
+
+def parse():
+    for _ in range(20):
+        try:
+            parse_python(text)
+        except SystemError as error:
+            wrong.append(str(error))
+
+threads = [threading.Thread(target=parse) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(wrong[:1])
+"""
+
+
+def test_threads_that_parse_at_once_do_not_meet() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", AT_ONCE], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (0, "[]\n"), ran.stderr

@@ -27,6 +27,7 @@ from typing_extensions import TypeIs
 from deepstack_harness.contract.names import Entry, Names
 from deepstack_harness.contract.protocols import Family, FamilyWithVariants
 from deepstack_harness.errors import UsageError
+from deepstack_harness.text import parse_python
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
 """The folder of decoders, buffers and engines."""
@@ -51,7 +52,7 @@ def read_classes(file: Path, package: str = "deepstack_harness.models") -> Itera
 
     The class `SomeFault` has the name `some_fault`, unless it states a `name`.
     """
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    for node in parse_python(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):
             stated = dict(_stated(node))
             yield ReadClass(

@@ -35,7 +35,7 @@ from deepstack_harness.contract.protocols import Family, payload_width
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step, Trace
 from deepstack_harness.errors import UsageError
-from deepstack_harness.text import one_line, printable
+from deepstack_harness.text import one_line, parse_python, printable
 
 _OURS = "deepstack_harness."
 _ERRORS = "deepstack_harness.errors"
@@ -94,7 +94,7 @@ class _Definitions:
 def _top_level(module: str) -> dict[str, ast.stmt]:
     """Return the statement that binds each name at the top level of a module."""
     bound: dict[str, ast.stmt] = {}
-    for node in ast.parse(inspect.getsource(importlib.import_module(module))).body:
+    for node in parse_python(inspect.getsource(importlib.import_module(module))).body:
         match node:
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 bound |= {alias.asname or alias.name: node for alias in names}
