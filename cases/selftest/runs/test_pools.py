@@ -174,7 +174,7 @@ def test_a_run_that_is_given_up_ends_its_processes() -> None:
 
 
 def test_a_process_that_does_not_start_is_tried_once_for_its_group() -> None:
-    first, second = LocalPool(1, replace(RUN_LIMITS, start_s=0.01)).play(group_of("Talks"))
+    first, second = LocalPool(1, replace(RUN_LIMITS, start_s=1e-9)).play(group_of("Talks"))
     assert {row.verdict for row in (*first.rows, *second.rows)} == {"ERROR"}
     assert first.case.ending == second.case.ending == "timed out"
     assert first.case.case in second.rows[0].detail
