@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from deepstack_harness.cli.output import Output, write_text
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps, report_lines
-from deepstack_harness.contract.steps import StepFinding, SteppedHistory
+from deepstack_harness.contract.steps import STEP_ARMS, StepFinding, SteppedHistory
 from deepstack_harness.contract.verdicts import SCHEMA_VERSION
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.text import plural
@@ -16,9 +16,7 @@ from deepstack_harness.text import plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SUMMARY = "run any function or module over calls that differ from its warm-up, compiled and not"
-_ARMS = ("eager/stock", "eager/drop_all", "aot_eager/drop_all")
-_DRAWN_ARMS = ("eager/drop_all",)
+_EXAMPLES_ARMS = ("eager/drop_all",)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -31,8 +29,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--arm", action="append", dest="arms", metavar="A",
-        help=f"an arm, may be repeated (default: {', '.join(_ARMS)}; for drawn steps "
-        f"{_DRAWN_ARMS[0]}); eager/full captures the warm-up and replays it",
+        help=f"an arm, may be repeated (default: {', '.join(STEP_ARMS)}; with --examples "
+        f"{_EXAMPLES_ARMS[0]}); eager/full captures the warm-up and replays it",
     )  # fmt: skip
     parser.add_argument(
         "--warm-up", type=int, default=1, metavar="N", help="calls before serving (default 1)"
@@ -52,7 +50,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
         raise UsageError(f"'{args.target}' is not MODULE:NAME, as in my_package.model:step")
     if args.warm_up < 1 or args.examples < 0:
         raise UsageError(f"--warm-up {args.warm_up} --examples {args.examples}: at least 1, and at least 0")
-    arms = args.arms or list(_ARMS if not args.examples else _DRAWN_ARMS)
+    arms = args.arms or list(STEP_ARMS if not args.examples else _EXAMPLES_ARMS)
     for arm in arms:
         ArmSpec.parse(arm)
     histories = _run(args, arms)

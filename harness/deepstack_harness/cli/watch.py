@@ -26,7 +26,6 @@ from deepstack_harness.compile.watch_process import (
 from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.text import plural
 
-SUMMARY = "run a program, and tell which guards that were dropped fail in its compiled regions"
 _MOST_RESTORED = 8
 """The program is run again for so many guards at most."""
 

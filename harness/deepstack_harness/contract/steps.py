@@ -60,6 +60,9 @@ _PROMISES = {
     Promise.I5: ("ownership", "each stage, rank and micro-batch reads its own rows"),
 }
 
+STEP_ARMS = ("eager/stock", "eager/drop_all", "aot_eager/drop_all")
+"""Arms by default: torch's own guards, and the two cheapest that drop them."""
+
 Aspect = Literal[
     "presence", "type", "value", "members", "size", "data", "dtype", "device", "strides", "address"
 ]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from deepstack_harness.compile.torch_compat import dynamo, structures
 from deepstack_harness.compile.watch_facts import InputFacts, input_facts
+from deepstack_harness.contract.steps import STEP_ARMS
 from deepstack_harness.errors import UsageError, passes_through
 from deepstack_harness.play.region_state import Copier, Region, frozen, state_of, values_in
 
@@ -49,10 +50,6 @@ class _Text(str):
 
     __slots__ = ()
     __repr__ = str.__str__
-
-
-STEP_ARMS = ("eager/stock", "eager/drop_all", "aot_eager/drop_all")
-"""Arms by default: torch's own guards, and the two cheapest that drop them."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from deepstack_harness.contract.arm import ArmSpec, Backend, Capture, ShapePolic
 from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.steps import (
+    STEP_ARMS,
     ChangedInput,
     StepGuard,
     SteppedArm,
@@ -32,7 +33,6 @@ from deepstack_harness.contract.steps import (
 from deepstack_harness.errors import UsageError
 from deepstack_harness.play.call_differences import differences_in_place, differences_of, distance_or_none
 from deepstack_harness.play.region_calls import (
-    STEP_ARMS,
     Call,
     Program,
     Step,
