@@ -170,6 +170,10 @@ def test_findings_have_rule_file_lines_and_link() -> None:
         "https://github.com/vllm-project/vllm/issues/43602"
     ]
     assert (second.ruleId, second.ruleIndex, second.level.value) == ("R3", 1, "warning")
+    assert [result["properties"]["promise"] for result in json.loads(text)["runs"][0]["results"]] == [
+        "I1",
+        "I3",
+    ]
     place = (second.locations or [])[0].physicalLocation
     assert (place.artifactLocation.uri, place.region.startLine, place.region.endLine) == (MEMBER, 12, 40)
 

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import Case, registered, source_buffer
-from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.rules import Promise, Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import (
     BROKEN,
@@ -94,8 +94,8 @@ def test_every_verdict_can_be_shown(verdict: Verdict) -> None:
 
 PUBLIC = (
     "schema_version incident system engine family model_class revision source trace arm regime guard_policy "
-    "shape_policy backend capture device dtype rule verdict value limit unit reach evidence effect detail "
-    "node_id torch case where expected shape chances"
+    "shape_policy backend capture device dtype rule promise verdict value limit unit reach evidence effect "
+    "detail node_id torch case where expected shape chances"
 )
 CASE = Case(
     "qwen3_vl",
@@ -128,6 +128,24 @@ def test_a_row_says_what_was_judged_and_how() -> None:
     assert (row.rule, row.verdict, row.value, row.limit, row.unit, row.effect, row.detail, row.shape) == (
         Rule.R5, Verdict.FAIL, 3, 0, "rows", Effect.OUTPUT, "row 1", "cleared payload",
     )  # fmt: skip
+
+
+def test_the_promise_of_a_row_follows_from_its_rule() -> None:
+    promises = {
+        Promise.I1: {Rule.R0, Rule.R1},
+        Promise.I2: {Rule.R6, Rule.R7, Rule.R11},
+        Promise.I3: {Rule.R2, Rule.R3, Rule.R5},
+        Promise.I5: {Rule.R9},
+        None: {Rule.R4, Rule.R8, Rule.R10, Rule.R12, Rule.R13, Rule.R14},
+    }
+    assert {rule: each for each, rules in promises.items() for rule in rules} == {
+        rule: Row(revision="", rule=rule, verdict=Verdict.PASS).promise for rule in Rule
+    }
+    row = row_of_case(CASE, SAID, "")
+    assert replace(row, rule=Rule.R8).promise is None
+    written = msgspec.json.decode(row.to_json())
+    assert written.pop("promise") == "I3"
+    assert msgspec.convert(written, Row) == row  # as an earlier version wrote it
 
 
 def test_a_row_of_a_source_names_its_engine_and_class() -> None:

@@ -33,6 +33,7 @@ def test_findings_are_told_as_rows_lines_and_programs(folder: Path) -> None:
     found = read_journal(folder)
     rows = [json.loads(line) for line in (folder / "rows").read_text().splitlines()]
     assert {"R3", "R8"} <= {row["rule"] for row in rows}
+    assert {row["promise"] for row in rows if row["rule"] in ("R3", "R8")} == {"I3", None}
     assert [row["trace"] for row in rows] == [one.trace for one in found]
     assert all(list(row)[: len(fields(Row))] == [field.name for field in fields(Row)] for row in rows)
     assert {row["effect"] for row in rows if row["rule"] == "R3"} <= {"padding", "output"}

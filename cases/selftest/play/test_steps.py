@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from cases.selftest.play import step_programs as programs
 from cases.selftest.play.step_programs import CAPTURED, RIGHT, WRONG, Captured, Program, Wrong, rows
 from deepstack_harness import Call, UsageError, compile_steps
-from deepstack_harness.contract.steps import Promise
+from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.verdicts import Verdict
 
 DROPPED = ("eager/stock", "eager/drop_all")

@@ -50,6 +50,13 @@ def test_a_verdict_that_changed(tmp_path: Path, old: str, new: str, kind: Change
     assert actual == ([] if kind is None else [(kind, "verdict R2", "a")])
 
 
+def test_a_change_of_a_rule_has_its_promise(tmp_path: Path) -> None:
+    old, new = (write(tmp_path / verdict, {"a": (verdict, "PASS")}) for verdict in ("PASS", "FAIL"))
+    assert main(["compare", str(old), str(new), "--json", str(tmp_path / "changes")]) == ExitCode.BROKEN
+    (change,) = map(json.loads, (tmp_path / "changes").read_text().splitlines())
+    assert (change["metric"], change["promise"]) == ("verdict R0", "I1")
+
+
 def test_cases_that_are_gone_and_that_are_new(tmp_path: Path) -> None:
     actual = changes(tmp_path, {**BASE, "gone": BASE["a"]}, {**BASE, "came": BASE["a"]})
     assert actual == [(ChangeKind.MISSING, "case", "gone"), (ChangeKind.NEW, "case", "came")]

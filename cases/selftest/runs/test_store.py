@@ -21,6 +21,7 @@ from deepstack_harness.cli import run as command
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import JsonLines, Output, OutputLost
 from deepstack_harness.contract.names import Names
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import SCHEMA_VERSION, Row, Shape, Verdict
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.runs import frames as parquet
@@ -387,7 +388,10 @@ def with_shape(row: Row) -> Row:
 def test_a_run_is_read_with_every_field_that_it_has() -> None:
     run = read_stored(WRITTEN)
     lines = [json.loads(line) for line in (WRITTEN / "rows.jsonl").read_text().splitlines()]
-    assert [asdict(row) for row in run.rows] == [{**line, "shape": None, "chances": None} for line in lines]
+    later = {"shape": None, "chances": None}
+    wanted = [{**line, **later, "promise": Rule(line["rule"]).instance_of} for line in lines]
+    assert all("promise" not in line for line in lines)
+    assert [asdict(row) for row in run.rows] == wanted
     assert {row.schema_version for row in run.rows} == {2}
     assert len(run.cases) == 2
 
@@ -405,7 +409,8 @@ def test_datasets_of_both_versions_are_one_history(later: Path, tmp_path: Path) 
     write_parquet(read_part(Files(later)))
     (tmp_path / "earlier").mkdir()
     for kind in ("rows", "cases"):  # as version 2 wrote them
-        frame = pd.read_parquet(later / f"{kind}.parquet").drop(columns=["shape", "chances"], errors="ignore")
+        columns = ["shape", "chances", "promise"]
+        frame = pd.read_parquet(later / f"{kind}.parquet").drop(columns=columns, errors="ignore")
         frame = frame.assign(run="2026", schema_version=2)
         frame.to_parquet(tmp_path / "earlier" / f"{kind}.parquet")
     runs = list(read_dataset(str(tmp_path)))

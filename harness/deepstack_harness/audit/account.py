@@ -83,7 +83,7 @@ class UnjudgedCarrier:
             verdict=Verdict.SKIP if self.reason else Verdict.ERROR, reach=UNKNOWN, detail=self.detail,
             where=self.where, expected=bool(self.reason),
         )  # fmt: skip
-        return {**msgspec.to_builtins(row), "rule": None}
+        return {**msgspec.to_builtins(row), "rule": None, "promise": None}
 
 
 @dataclass(frozen=True)

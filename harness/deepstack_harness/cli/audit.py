@@ -29,7 +29,7 @@ from deepstack_harness.catalogue.known import link_of
 from deepstack_harness.catalogue.orders import DEFAULT
 from deepstack_harness.cli.arguments import SOURCE_HELP, add_sources
 from deepstack_harness.cli.output import Column, Output, write_text
-from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.rules import Promise, Rule
 from deepstack_harness.contract.verdicts import BROKEN, SCHEMA_VERSION, Row, Verdict
 from deepstack_harness.engines.known import (
     engine_of,
@@ -178,8 +178,9 @@ def _result(
         "properties": {
             name: str(value)
             for name, value in (
-                ("source", row.source), ("regime", row.regime), ("reach", row.reach),
-                ("evidence", row.evidence), ("effect", row.effect), ("known", reference if known else None),
+                ("promise", row.promise), ("source", row.source), ("regime", row.regime),
+                ("reach", row.reach), ("evidence", row.evidence), ("effect", row.effect),
+                ("known", reference if known else None),
             )
             if value
         },
@@ -296,7 +297,7 @@ def _show_inputs(args: Namespace, output: Output) -> ExitCode:
         for each in standings:
             output.record(
                 {"schema_version": SCHEMA_VERSION, "system": "inputs", "source": source.label,
-                 "model_class": each.model_class, "input": each.input, "promise": "I1",
+                 "model_class": each.model_class, "input": each.input, "rule": None, "promise": Promise.I1,
                  "standing": each.standing, "detail": each.why, "where": each.where}
             )  # fmt: skip
             if each.standing is not Standing.SAME:

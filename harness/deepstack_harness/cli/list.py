@@ -142,7 +142,8 @@ def _rules() -> Iterable[Item]:
         judges = [oracle.figure for oracle in ORACLES if oracle.rule is rule]
         judges += [ORACLES_BESIDE[rule].summary] if rule in ORACLES_BESIDE else []
         figure = "; ".join(judges) or "no oracle yet"
-        yield {"name": rule, "summary": f"{rule.word}: {rule.promise} (figure: {figure})", "figure": figure}
+        summary = f"{rule.word}: {rule.promise} (figure: {figure})"
+        yield {"name": rule, "summary": summary, "figure": figure, "promise": rule.instance_of}
 
 
 def _engines() -> Iterable[Item]:

@@ -121,8 +121,8 @@ def _row(target: str, history: SteppedHistory, finding: StepFinding) -> dict[str
     call = finding.call
     return {
         "schema_version": SCHEMA_VERSION, "system": "steps", "case": target, "trace": history.words,
-        "promise": finding.promise, "arm": finding.arm, "verdict": finding.verdict, "value": finding.value,
-        "limit": finding.limit, "chances": finding.chances, "steps": finding.calls,
+        "rule": None, "promise": finding.promise, "arm": finding.arm, "verdict": finding.verdict,
+        "value": finding.value, "limit": finding.limit, "chances": finding.chances, "steps": finding.calls,
         "inputs": [each.name for each in call.changed] if call else [],
         "guards": [guard.text for guard in call.guards] if call else [],
         "detail": finding.detail, "torch": history.region.torch,

@@ -1,7 +1,58 @@
-"""The contract R0..R14: one promise each, as names that stay stable."""
+"""The contract R0..R14, and the promises I1..I5 about any side input, as names that stay stable."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+
+
+class Promise(StrEnum):
+    """What a compiled region promises of any side input; the value is the public name.
+
+    A *side input* is what a region reads and a later call may change: an argument, a member of a container,
+    an attribute, a persistent buffer.  Rules about deepstack's buffer are instances, see `Rule.instance_of`.
+    """
+
+    I1 = "I1"
+    I2 = "I2"
+    I3 = "I3"
+    I4 = "I4"
+    I5 = "I5"
+
+    @property
+    def word(self) -> str:
+        """One word: `I1` is `specialisation`."""
+        return _SIDE_INPUTS[self][0]
+
+    @property
+    def text(self) -> str:
+        """The promise in one sentence."""
+        return _SIDE_INPUTS[self][1]
+
+
+_SIDE_INPUTS: dict[Promise, tuple[str, str]] = {
+    Promise.I1: (
+        "specialisation",
+        (
+            "every later step computes what the uncompiled code computes, whatever presence, types, Python "
+            "values and sizes the warm-up saw; or the region recompiles, or refuses"
+        ),
+    ),
+    Promise.I2: (
+        "layout",
+        (
+            "an input keeps its dtype, device, strides and, where a graph was captured, its address, or "
+            "the region says so"
+        ),
+    ),
+    Promise.I3: (
+        "neutral rows",
+        "rows that neither this step wrote nor the caller declares live have no influence",
+    ),
+    Promise.I4: (
+        "effects",
+        "what the region writes is there after the same step, compiled or replayed, as it is uncompiled",
+    ),
+    Promise.I5: ("ownership", "each stage, rank and micro-batch reads its own rows"),
+}
 
 
 class Rule(StrEnum):
@@ -37,6 +88,11 @@ class Rule(StrEnum):
     def promise(self) -> str:
         """The guarantee of a buffer that keeps the rule, in one sentence."""
         return PROMISES[self][1]
+
+    @property
+    def instance_of(self) -> Promise | None:
+        """The promise about any side input that this rule is an instance of; None for a rule of its own."""
+        return _INSTANCES.get(self)
 
 
 def names_of(rules: Iterable[Rule]) -> str:
@@ -111,6 +167,18 @@ PROMISES: dict[Rule, tuple[str, str]] = {
     ),
 }
 
+
+_INSTANCES: dict[Rule, Promise] = {
+    Rule.R0: Promise.I1,
+    Rule.R1: Promise.I1,
+    Rule.R6: Promise.I2,
+    Rule.R7: Promise.I2,
+    Rule.R11: Promise.I2,
+    Rule.R2: Promise.I3,
+    Rule.R3: Promise.I3,
+    Rule.R5: Promise.I3,
+    Rule.R9: Promise.I5,
+}
 
 _CHANCES: dict[Rule, str] = {
     Rule.R0: "compared output",

@@ -1,4 +1,4 @@
-"""Steps of a compiled region: what is measured of each, and the promises I1..I5 that it is held to.
+"""Steps of a compiled region: what is measured of each, and how it is held to the promises I1..I5.
 
 A *side input* is what a region reads and a later call may change: an argument, a member of a container, an
 attribute, a variable of an enclosing function, a global.  All here is plain data without torch.
@@ -6,59 +6,10 @@ attribute, a variable of an enclosing function, a global.  All here is plain dat
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Literal
 
+from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.verdicts import Verdict
-
-
-class Promise(StrEnum):
-    """What a compiled region promises of its side inputs; the value is the public name."""
-
-    I1 = "I1"
-    I2 = "I2"
-    I3 = "I3"
-    I4 = "I4"
-    I5 = "I5"
-
-    @property
-    def word(self) -> str:
-        """One word: `I1` is `specialisation`."""
-        return _PROMISES[self][0]
-
-    @property
-    def text(self) -> str:
-        """The promise in one sentence."""
-        return _PROMISES[self][1]
-
-
-_PROMISES = {
-    Promise.I1: (
-        "specialisation",
-        (
-            "every later step computes what the uncompiled code computes, whatever presence, types, Python "
-            "values "
-            "and sizes the warm-up saw; or the region recompiles, or refuses"
-        ),
-    ),
-    Promise.I2: (
-        "layout",
-        (
-            "an input keeps its dtype, device, strides and, where a graph was captured, its address, or "
-            "the region "
-            "says so"
-        ),
-    ),
-    Promise.I3: (
-        "neutral rows",
-        "rows that neither this step wrote nor the caller declares live have no influence",
-    ),
-    Promise.I4: (
-        "effects",
-        "what the region writes is there after the same step, compiled or replayed, as it is uncompiled",
-    ),
-    Promise.I5: ("ownership", "each stage, rank and micro-batch reads its own rows"),
-}
 
 STEP_ARMS = ("eager/stock", "eager/drop_all", "aot_eager/drop_all")
 """Arms by default: torch's own guards, and the two cheapest that drop them."""

@@ -16,7 +16,7 @@ import msgspec
 from deepstack_harness.contract.case import Case, Regime
 from deepstack_harness.contract.facts import System
 from deepstack_harness.contract.observation import RowOrigin
-from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.rules import Promise, Rule
 
 
 class Verdict(StrEnum):
@@ -297,6 +297,8 @@ class Row:
     tests only.  `where` is a file of the package that was judged, with lines: `vllm/a.py:12-40`.
     `shape` says what is wrong with a broken rule (`Shape`, or a word of another package's oracle).
     `chances` is how often the rule was put to the test (`Judgement`), over all cases that a row stands for.
+    `promise` follows from the rule (`Rule.instance_of`), also where a stored row has none: nothing is keyed
+    by it.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -317,6 +319,7 @@ class Row:
     device: str = "cpu"
     dtype: str = ""
     rule: Rule
+    promise: Promise | None = None
     verdict: Verdict
     value: float | None = None
     limit: float | None = None
@@ -332,6 +335,10 @@ class Row:
     expected: bool | None = None
     shape: str | None = None
     chances: int | None = None
+
+    def __post_init__(self) -> None:
+        """Set the promise that the rule is an instance of."""
+        object.__setattr__(self, "promise", self.rule.instance_of)
 
     @property
     def place(self) -> tuple[str, str, str]:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from statistics import median
 from typing import TypeVar
 
-from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.rules import Promise, Rule
 from deepstack_harness.contract.verdicts import BROKEN, KEPT, Verdict
 from deepstack_harness.runs.records import CaseRecord
 from deepstack_harness.runs.store import StoredRun
@@ -38,7 +38,8 @@ _FACTOR = 4.0
 class Change:
     """One change; `metric` is `verdict RULE`, `distance`, `graphs`, `recompiles` or `case`.
 
-    `since` is what NEW was compared with: `OLD`, or `the last N runs`.
+    `since` is what NEW was compared with: `OLD`, or `the last N runs`.  `promise` is that of the rule,
+    None for other metrics and for rules of their own.
     """
 
     kind: ChangeKind
@@ -48,6 +49,7 @@ class Change:
     before: str
     after: str
     since: str = "OLD"
+    promise: Promise | None = None
     schema_version: int = field(default=SCHEMA_VERSION)
 
 
@@ -173,7 +175,8 @@ def _changes(before: ComparableRun, after: ComparableRun, since: str) -> Iterato
     for key in [key for key in before.states if key in after.states]:
         was, now = before.states[key], after.states[key]
         if kind := _verdict_change(was, now):
-            yield Change(kind, f"verdict {key[1]}", key[0], after.cases[key[0]], was, now, since)
+            promise = key[1].instance_of
+            yield Change(kind, f"verdict {key[1]}", key[0], after.cases[key[0]], was, now, since, promise)
     for place in [place for place in before.measures if place in after.measures]:
         old, new = before.measures[place], after.measures[place]
         if kind := _MEASURES[place[1]](old, new):

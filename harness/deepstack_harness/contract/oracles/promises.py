@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from deepstack_harness.contract.observation import NOT_FINITE
+from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.steps import (
     LAYOUT,
     ChangedInput,
     Difference,
-    Promise,
     StepFinding,
     StepGuard,
     SteppedArm,
