@@ -1,7 +1,9 @@
 """`run` from the command line: files, shards, kills, Ray, GPUs, and every way to call it wrongly."""
 
+import importlib.metadata
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,6 +102,29 @@ def test_a_run_that_is_killed_goes_on_and_ends_with_the_same_rows(folder: Path, 
             stream.write('{"half a')
     assert run(*words, "--resume") == ExitCode.HOLDS
     assert judged(tmp_path / "run") == judged(folder)
+
+
+@pytest.fixture(scope="module")
+def on_another_torch(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run as torch 2.15.0 would have begun it."""
+    copy = tmp_path_factory.mktemp("other") / "run"
+    shutil.copytree(folder, copy)
+    record = json.loads((copy / "run.json").read_text())
+    record["environment"]["torch"] = "2.15.0"
+    (copy / "run.json").write_text(json.dumps(record))
+    return copy
+
+
+def test_a_run_of_another_torch_is_not_resumed(
+    on_another_torch: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (on_another_torch / "run.json").read_bytes()
+    assert run(SELECTION, "--out", str(on_another_torch), "--resume") == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "holds a run with torch 2.15.0, " in said
+    assert f"; this is torch {importlib.metadata.version('torch')}, " in said
+    assert "a run belongs to one environment" in said
+    assert (on_another_torch / "run.json").read_bytes() == before
 
 
 @pytest.mark.slow  # 6 s

@@ -197,6 +197,19 @@ def test_a_wrong_call_is_one_sentence(
     assert sentence in capsys.readouterr().err
 
 
+def test_a_run_of_two_versions_of_torch_is_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = (write(tmp_path / name, BASE) for name in ("old", "new"))
+    path = new / "rows.jsonl"
+    path.write_text(path.read_text().replace('"torch":"2.13.0"', '"torch":"2.15.0"', 2))
+    assert main(["compare", str(old), str(new)]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "is not one run: its rows were measured 2 with torch" in said
+    assert main(["report", str(new)]) == ExitCode.HOLDS
+    assert "nothing unexpected; not one environment" in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_the_command_tells_the_seconds_that_grew_and_judges_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -99,6 +99,51 @@ def test_a_run_of_other_cases_is_not_resumed(folder: Path) -> None:
     assert contents(folder) == before
 
 
+@pytest.mark.parametrize(
+    ("name", "version", "sentence"),
+    [
+        ("torch", "2.15.0", "torch 2.15.0"), ("triton", None, "no triton"),
+        ("python", "3.13.0", "Python 3.13.0"),
+        ("harness", "0.0.1", "deepstack-harness 0.0.1"),
+    ],
+)  # fmt: skip
+def test_a_run_is_not_resumed_in_another_environment(
+    folder: Path, name: str, version: str | None, sentence: str
+) -> None:
+    before, here = contents(folder), about(2)
+    other = (
+        replace(here, harness=version or "")
+        if name == "harness"
+        else replace(here, environment=replace(here.environment, **{name: version}))  # type: ignore[arg-type]
+    )
+    with pytest.raises(UsageError) as error:
+        RunWriter(Files(folder), other, resume=True)
+    assert f"holds a run with {', '.join(here.versions)}; this is" in str(error.value)
+    assert sentence in str(error.value).partition("; this is")[2]
+    assert contents(folder) == before
+
+
+def test_rows_of_two_versions_of_torch_are_not_one_run(tmp_path: Path) -> None:
+    """As `run --resume` on another torch once left them."""
+    folder = write(tmp_path / "mixed", {"a": ("PASS", "PASS"), "b": ("PASS", "PASS"), "c": ("PASS", "PASS")})
+    path = Files(folder).rows
+    path.write_text(path.read_text().replace('"torch":"2.13.0"', '"torch":"2.15.0"', 2))
+    run = read_stored(folder)
+    assert run.mixed == "its rows were measured 4 with torch 2.13.0 and 2 with torch 2.15.0"
+    assert run.notes == (f"not one environment, so not one run: {run.mixed}",)
+
+
+def test_shards_of_two_environments_are_not_one_run(tmp_path: Path) -> None:
+    for index, name in enumerate("ab", 1):
+        write(tmp_path, {name: ("PASS", "PASS")}, shard=Shard(index, 2))
+    path = Files(tmp_path, Shard(2, 2)).about
+    record = json.loads(path.read_text())
+    record["environment"]["torch"] = "2.15.0"
+    path.write_text(json.dumps(record))
+    run = read_stored(tmp_path)
+    assert run.mixed.startswith(f"its shards ran with {', '.join(about(2).versions)} and with torch 2.15.0, ")
+
+
 def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
     first = RunWriter(Files(tmp_path), about(2), resume=False)
     with pytest.raises(UsageError, match="another process"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from deepstack_harness.cli.arguments import add_removed
 from deepstack_harness.cli.output import Column, Output
-from deepstack_harness.errors import ExitCode
+from deepstack_harness.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from deepstack_harness.runs.compare import Change
@@ -36,6 +36,12 @@ def run(args: Namespace, output: Output) -> ExitCode:
     from deepstack_harness.runs.store import read_stored
 
     old, new = read_stored(args.old), read_stored(args.new)
+    for folder, stored in ((args.old, old), (args.new, new)):
+        if stored.mixed:
+            raise UsageError(
+                f"'{folder}' is not one run: {stored.mixed}; a difference would say nothing: play it again "
+                "in one environment"
+            )
     changes = compare(old, new, _history(args, output, (old, new)))
     for change in changes:
         output.record(change)

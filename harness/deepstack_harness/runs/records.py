@@ -112,6 +112,18 @@ class About:
     plan: str
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """What every verdict of the run rests on: torch, triton, Python and this harness, with versions.
+
+        Guards, generated kernels and distances differ between any two of these, so a run belongs to one.
+        """
+        measured = {
+            "torch": self.environment.torch, "triton": self.environment.triton,
+            "Python": self.environment.python, "deepstack-harness": self.harness,
+        }  # fmt: skip
+        return tuple(f"{name} {version}" if version else f"no {name}" for name, version in measured.items())
+
 
 class _Version(msgspec.Struct):
     schema_version: int

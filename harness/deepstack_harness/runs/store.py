@@ -61,6 +61,22 @@ class StoredRun:
         """The time at which the first shard began, ISO 8601."""
         return min((about.started for about in self.abouts), default=self.began)
 
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """What the run was measured with, as `About.versions` has it; several lines where it is mixed."""
+        return tuple(dict.fromkeys(", ".join(about.versions) for about in self.abouts))
+
+    @property
+    def mixed(self) -> str:
+        """Why the rows are not of one environment, in a sentence; empty where they are."""
+        if len(self.versions) > 1:
+            return f"its shards ran with {' and with '.join(self.versions)}"
+        rows = Counter(row.torch for row in self.rows if row.torch)
+        if len(rows) < 2:
+            return ""
+        counted = (f"{number:,} with torch {torch}" for torch, number in rows.most_common())
+        return f"its rows were measured {' and '.join(counted)}"
+
 
 def read_stored(folder: Path | str) -> StoredRun:
     """Read the run in a folder, finished or not.
@@ -72,13 +88,16 @@ def read_stored(folder: Path | str) -> StoredRun:
     if not parts:
         raise UsageError(f"'{folder}' holds no run: it has no run.json, which 'run --out DIR' writes")
     _refuse_mixed(folder, parts)
-    return StoredRun(
+    run = StoredRun(
         folder.resolve().name,
         tuple(row for part in parts for row in part.rows),
         tuple(case for part in parts for case in part.cases),
         tuple(part.about for part in parts),
         (*_missing_shards(parts), *(note for part in parts for note in part.notes)),
     )
+    if not run.mixed:
+        return run
+    return replace(run, notes=(f"not one environment, so not one run: {run.mixed}", *run.notes))
 
 
 def read_part(files: Files) -> RunPart:
@@ -269,6 +288,12 @@ def _refuse_other_run(files: Files, about: About) -> None:
             raise UsageError(
                 f"'{files.folder}' holds a run of other cases ('{other.about.name}'): repeat its selection, "
                 "tier and devices, or choose another --out folder"
+            )
+        if earlier.versions != about.versions:
+            raise UsageError(
+                f"'{files.folder}' holds a run with {', '.join(earlier.versions)}; this is "
+                f"{', '.join(about.versions)}: a run belongs to one environment; continue it in its own, or "
+                "choose another --out folder"
             )
 
 

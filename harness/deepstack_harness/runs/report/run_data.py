@@ -55,6 +55,8 @@ class RunData:
     notes: tuple[str, ...] = ()
     history: tuple["RunData", ...] | None = None
     changes: "Changes | None" = None
+    mixed: str = ""
+    """Why the rows are not of one environment (`StoredRun.mixed`); empty where they are."""
 
     @property
     def finished(self) -> bool:
@@ -111,7 +113,14 @@ def _run_data(stored: StoredRun) -> RunData:
     cases = {case.case: case for case in sorted(clean(stored.cases), key=_place)}
     order = {name: place for place, name in enumerate(cases)}
     rows = tuple(sorted(clean(stored.rows), key=lambda row: order[row.case]))
-    return RunData(clean(stored.name), clean(stored.abouts), rows, cases, clean(stored.started))
+    return RunData(
+        clean(stored.name),
+        clean(stored.abouts),
+        rows,
+        cases,
+        clean(stored.started),
+        mixed=clean(stored.mixed),
+    )
 
 
 def _place(case: CaseRecord) -> tuple[str, ...]:
@@ -171,6 +180,8 @@ class Summary:
     finished: bool
     stages: tuple[str, ...] = ()
     """Stages of the night that did not hold, each with its outcome."""
+    mixed: bool = False
+    """True where the rows are not of one environment."""
 
     @property
     def unexpected(self) -> int:
@@ -180,7 +191,7 @@ class Summary:
     @property
     def good(self) -> bool:
         """Say whether nothing is unexpected, nothing is left to play, and the whole night held."""
-        return not self.unexpected and self.finished and self.cases > 0 and not self.stages
+        return not self.unexpected and self.finished and self.cases > 0 and not self.stages and not self.mixed
 
     @property
     def headline(self) -> str:
@@ -193,6 +204,8 @@ class Summary:
         text = f"{self.unexpected} unexpected: {', '.join(counted)}" if counted else "nothing unexpected"
         if not self.finished:
             text = f"{text}; {self.progress}"
+        if self.mixed:
+            text = f"{text}; not one environment"
         return f"the night: {', '.join(self.stages)}; the run: {text}" if self.stages else text
 
     @property
@@ -216,8 +229,9 @@ def summarise(run: RunData) -> Summary:
     counts = Counter(row.verdict for row in run.rows)
     stages = tuple(stage.in_short for stage in run.stages or () if not stage.held)
     return Summary(
-        {verdict: counts[verdict] for verdict in Verdict}, len(run.cases), run.planned, run.finished, stages
-    )
+        {verdict: counts[verdict] for verdict in Verdict}, len(run.cases), run.planned, run.finished, stages,
+        mixed=bool(run.mixed),
+    )  # fmt: skip
 
 
 MOST_ROWS = 400
