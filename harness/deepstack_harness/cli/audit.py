@@ -12,6 +12,7 @@ import json
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from time import process_time
 from typing import Any
 
 from deepstack_harness import __version__
@@ -25,11 +26,12 @@ from deepstack_harness.audit.audited_source import (
     key_of,
     keys_of,
 )
+from deepstack_harness.audit.inputs.rows import Standing
 from deepstack_harness.catalogue.known import link_of
 from deepstack_harness.catalogue.orders import DEFAULT
 from deepstack_harness.cli.arguments import SOURCE_HELP, add_sources
 from deepstack_harness.cli.output import Column, Output, write_text
-from deepstack_harness.contract.rules import Promise, Rule
+from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import BROKEN, SCHEMA_VERSION, Row, Verdict
 from deepstack_harness.engines.known import (
     engine_of,
@@ -288,35 +290,48 @@ def _show_inputs(args: Namespace, output: Output) -> ExitCode:
     refused = [name for name in ("base", "sarif", "fail_on", "all") if getattr(args, name)]
     if refused:
         raise UsageError(f"--inputs judges no rules: leave out --{refused[0].replace('_', '-')}")
-    from deepstack_harness.audit.inputs import Standing, count, input_standings
+    from deepstack_harness.audit.inputs import audit_inputs, count
 
     at_risk = compiled = 0
     for text in args.source:
         source = open_source(_one_release(text, []))
-        standings = input_standings(source)
-        for each in standings:
+        before = process_time()
+        audited = audit_inputs(source)
+        seconds = process_time() - before
+        for row in audited.standings:
             output.record(
                 {"schema_version": SCHEMA_VERSION, "system": "inputs", "source": source.label,
-                 "model_class": each.model_class, "input": each.input, "rule": None, "promise": Promise.I1,
-                 "standing": each.standing, "detail": each.why, "where": each.where}
+                 "model_class": row.model_class, "input": row.input, "rule": None,
+                 "promise": row.promise,
+                 "standing": row.standing, "detail": row.why, "where": row.where, "kind": row.kind,
+                 "member": row.member, "line": row.line, "warm_up": row.warm_up, "steps": row.steps,
+                 "change": row.change, "writers": [str(place) for place in row.writers],
+                 "read_by": row.read_by}
             )  # fmt: skip
-            if each.standing is not Standing.SAME:
+            if row.standing is not Standing.SAME:
                 output.row(
                     _INPUT_COLUMNS,
-                    [each.standing, f"{each.model_class}.{each.input}", f"{each.why} ({each.where})"],
-                    "red" if each.standing is Standing.AT_RISK else "",
+                    [row.standing, f"{row.model_class}.{row.input}", f"{row.why} ({row.where})"],
+                    "red" if row.standing is Standing.AT_RISK else "",
                 )
-        counts = count(standings)
-        at_risk, compiled = at_risk + counts[Standing.AT_RISK], compiled + len(standings)
-        words = ", ".join(f"{number} {standing}" for standing, number in counts.items())
-        classes = len({(each.model_class, each.where.partition(":")[0]) for each in standings})
-        output.line(f"{source.label}: {plural(classes, 'compiled class')} with optional inputs: {words}")
+        counts = count(audited.standings)
+        at_risk, compiled = at_risk + counts[Standing.AT_RISK], compiled + len(audited.regions)
+        output.line(f"{source.label}: {_counted(len(audited.standings), 'input', counts)}")
+        output.line(
+            f"{source.label}: {_counted(len(audited.regions), 'compiled class', audited.regions_of())}; "
+            f"{seconds:.0f} processor seconds"
+        )
     if not compiled:
         raise MachineError("no class of this source is compiled by a decorator, so no input of one was read")
     output.verdict(
         "a warm-up may not see them as later steps do" if at_risk else "none at risk", good=not at_risk
     )
     return ExitCode.BROKEN if at_risk else ExitCode.HOLDS
+
+
+def _counted(number: int, noun: str, counts: Mapping[Standing, int]) -> str:
+    """Return how many there are of a noun, and how many of them have each standing."""
+    return f"{plural(number, noun)}: {', '.join(f'{each} {standing}' for standing, each in counts.items())}"
 
 
 def _gate(args: Namespace) -> Gate:

@@ -1,0 +1,65 @@
+"""Inputs of every compiled class of a source: whether a warm-up sees them as later steps do.
+
+A class that an engine compiles by a decorator (`support_torch_compile` of vLLM) is compiled in the profile
+run, with the presence that its optional arguments have there, and the guards on it are dropped.  For each of
+these arguments the calls of the class are followed back, through the methods that make them, to what decides
+whether it is None.  Nothing of the source runs, and no name of a model or of an argument is known here.
+
+Read in vLLM 0.22.1 to 0.33.0: the profile run calls `forward` without `embed_input_ids` (`_dummy_run` of
+v1/worker/gpu_model_runner.py); which of `input_ids` and `inputs_embeds` is given depends on the model and the
+pipeline rank alone, and `intermediate_tensors` are given on all ranks but the first.
+"""
+
+from deepstack_harness.audit.inputs.arguments import Arguments
+from deepstack_harness.audit.inputs.evaluation import Calls
+from deepstack_harness.audit.inputs.index import ClassIndex
+from deepstack_harness.audit.inputs.rows import (
+    AuditedInputs,
+    InputChange,
+    InputKind,
+    InputSeen,
+    InputStanding,
+    Place,
+    Region,
+    Standing,
+    count,
+    in_order,
+)
+from deepstack_harness.sources.source import Source
+
+__all__ = [
+    "AuditedInputs",
+    "InputChange",
+    "InputKind",
+    "InputSeen",
+    "InputStanding",
+    "Place",
+    "Region",
+    "Standing",
+    "audit_inputs",
+    "count",
+    "input_standings",
+]
+
+DECORATOR = "support_torch_compile"
+
+
+def audit_inputs(source: Source) -> AuditedInputs:
+    """Return every compiled class of a source, and what is known of each optional input of it.
+
+    Raises what `Source.python_files` raises.
+    """
+    index = ClassIndex(source)
+    owners = index.compiled_by(DECORATOR)
+    arguments = Arguments(Calls(index))
+    rows = in_order(row for owner in owners for row in arguments.of_class(owner))
+    regions = (Region(owner.node.name, owner.member, owner.node.lineno) for owner in owners)
+    return AuditedInputs(tuple(regions), tuple(rows))
+
+
+def input_standings(source: Source) -> list[InputStanding]:
+    """Return every optional input of every compiled class of a source, what is at risk first.
+
+    Raises what `Source.python_files` raises.
+    """
+    return list(audit_inputs(source).standings)
