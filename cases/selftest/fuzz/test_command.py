@@ -1,6 +1,7 @@
 """`python -m deepstack_harness fuzz`: what it prints, writes and exits with."""
 
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from cases.selftest.catalogue.written_scripts import run_python
+from cases.selftest.play import tampering_buffers
 from deepstack_harness.cli import fuzz as command
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
@@ -85,6 +87,24 @@ def test_a_run_that_goes_on_says_after_what(
     first, *more = capsys.readouterr().out.splitlines()
     assert first.startswith(f"findings are kept in {tmp_path}; ")
     assert more == ([f"{said} and 1 finding"] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("PatchesAtItsStart", "tampered: the process measures wrongly .* is not caught behind it"),
+        ("Collector", "6 of 6 examples could not be measured: tampered: get changed"),
+        ("Function", "6 of 6 examples could not be measured: tampered: the code that measures raised Attr"),
+    ],
+)
+def test_nothing_is_proved_in_a_worker_that_was_tampered_with(
+    name: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--buffer", f"{tampering_buffers.__name__}:{name}", "--examples", "6", "--out", str(tmp_path)]
+    assert main(["fuzz", *words]) == ExitCode.BROKEN
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(why, said), said
+    assert said.endswith(f"{name} [eager]: nothing found, which proves nothing")
 
 
 def test_an_exception_without_a_text_is_no_fault_of_the_harness(tmp_path: Path) -> None:

@@ -280,10 +280,66 @@ def test_a_rule_that_an_empty_buffer_keeps_was_not_put_to_the_test(
 def test_a_budget_of_0_is_for_calls_of_something_compiled(graph_budget: GraphBudget) -> None:
     step = torch.compile(torch.relu, backend="eager")
     step(torch.ones(3))
-    with pytest.raises(Failed, match="no compiled function was called in here"), graph_budget(0):
+    nothing = pytest.raises(Failed, match="no compiled graph ran in here, so there is nothing to count")
+    with nothing, graph_budget(0):
         torch.relu(torch.ones(3))
     with graph_budget(0):
         step(torch.ones(3))
+    with nothing, graph_budget(0), torch.compiler.set_stance("force_eager"):
+        step(torch.ones(3))
+
+
+_disabled: Callable[..., Any] = torch.compiler.disable
+"""Typed, as torch's own is not."""
+
+
+def _doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+_left_out: Callable[[Tensor], Tensor] = _disabled(_doubled)
+
+
+def _calls_it(x: Tensor) -> Tensor:
+    return _left_out(x)
+
+
+class _LeftOut(nn.Module):
+    forward = _disabled(lambda _, x: x * 2)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        torch.compile(_calls_it, backend="eager"),
+        torch.compile(_LeftOut(), backend="eager"),
+        _disabled(torch.compile(torch.relu, backend="eager")),
+        _left_out,
+    ],
+    ids=["inside", "as a forward", "around what is compiled", "alone"],
+)
+def test_no_budget_is_kept_by_what_is_disabled(
+    step: Callable[[Tensor], Tensor], graph_budget: GraphBudget
+) -> None:
+    with (
+        pytest.raises(Failed, match="no graph was built: .*torch.compiler.disable"),
+        graph_budget(1, breaks=1),
+    ):
+        step(torch.ones(3))
+    warm = torch.compile(torch.sigmoid, backend="eager")
+    warm(torch.ones(3))
+    with pytest.raises(Failed, match="no compiled graph ran in here"), graph_budget(0, breaks=1):
+        step(torch.ones(3))
+    with graph_budget(0):
+        warm(torch.ones(3))
+
+
+def test_torch_compiles_a_function_that_was_disabled_before(graph_budget: GraphBudget) -> None:
+    """`torch.compile(disable(f))` unwraps `f`, so that there is a graph to count."""
+    step: Callable[[Tensor], Tensor] = torch.compile(_disabled(lambda x: x * 2), backend="eager")
+    with graph_budget(1) as counter:
+        step(torch.ones(3))
+    assert counter.so_far.graphs == 1
 
 
 def test_a_budget_is_not_kept_by_a_graph_that_is_used_for_something_else(graph_budget: GraphBudget) -> None:

@@ -10,6 +10,7 @@ import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from deepstack_harness.cli.arguments import add_removed, add_source, finite
@@ -66,7 +67,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
-    """Exit 0 when nothing was found, 1 when something was."""
+    """Exit 0 when nothing was found; 1 when something was, or the worker did not measure what it played."""
     os.environ.update(hypothesis_storage())
     from deepstack_harness.fuzz.campaign import open_campaign, run_campaign, with_reach, write_findings
 
@@ -132,6 +133,11 @@ def _print_folder(output: Output, campaign: Campaign, hunted: Hunted) -> None:
 
 def _print_verdict(output: Output, hunted: Hunted, name: str) -> ExitCode:
     names = " ".join(sorted({finding.name for finding in hunted.findings}))
+    if hunted.distrust:
+        for line in wrap(hunted.distrust, 80):
+            output.line(line, Verdict.ERROR.style)
+        output.verdict(f"{name}: {names or 'nothing'} found, which proves nothing", good=False)
+        return ExitCode.BROKEN
     if hunted.findings:
         output.verdict(f"{name}: {names}", good=False)
         return ExitCode.BROKEN

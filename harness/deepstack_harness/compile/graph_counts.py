@@ -13,6 +13,7 @@ from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.contract.arm import GuardPolicy
 from deepstack_harness.contract.observation import GraphCounts, GraphFacts
 from deepstack_harness.errors import NotMeasured
+from deepstack_harness.text import plural
 
 
 class GraphCounter:
@@ -40,7 +41,7 @@ class GraphCounter:
         else:
             dynamo.start_counting()
         self._cleanup.enter_context(dynamo.refuse_silent_fallback())
-        self._calls = self._cleanup.enter_context(dynamo.counting_calls())
+        self._runs = self._cleanup.enter_context(dynamo.counting_runs())
         return self
 
     def __exit__(
@@ -62,15 +63,22 @@ class GraphCounter:
         )
 
     def facts(self) -> GraphCounts:
-        """Return the counts; raise `NotMeasured` when no graph was built or, if `warm`, nothing called."""
+        """Return the counts; raise `NotMeasured` when no graph was built or, if `warm`, none ran."""
         counts = self.so_far
-        if self._warm and not self._calls():
-            raise NotMeasured("no compiled function was called in here, so there is nothing to count")
         if counts.graphs < 1 and not self._warm:
-            raise NotMeasured(
-                "no graph was built: nothing in here was compiled, so there is nothing to count"
-            )
+            raise NotMeasured(f"no graph was built: nothing in here was compiled{_why_not(counts)}")
+        if not self._runs():
+            raise NotMeasured(f"no compiled graph ran in here{_why_not(counts)}")
         return counts
+
+
+def _why_not(counts: GraphCounts) -> str:
+    """Return what leaves code uncompiled although it was handed to torch.compile."""
+    broken = f" ({plural(counts.breaks, 'graph break')})" if counts.breaks else ""
+    return (
+        f"{broken}, so there is nothing to count; torch.compiler.disable, graph breaks and the stance "
+        "force_eager run code uncompiled"
+    )
 
 
 def graph_facts(session: CompiledSession, policy: GuardPolicy) -> GraphFacts:

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from deepstack_harness.audit.classes import play_orders, reach_in
-from deepstack_harness.audit.source_worker import SourceWorker
+from deepstack_harness.audit.source_worker import SourceWorker, control_fault
 from deepstack_harness.catalogue.buffers import BUFFERS, REVISIONS
 from deepstack_harness.catalogue.orders import UNKNOWN
 from deepstack_harness.catalogue.scripts import ProgramBuffer, render_finding
@@ -33,6 +33,7 @@ from deepstack_harness.catalogue.workload import pad_to_multiple
 from deepstack_harness.compile.torch_compat.targets import check_interpreter, environment_in
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import BufferKind, BufferRef, parse_subject, registered, user_buffer
+from deepstack_harness.contract.oracles.judge import judge_cases
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Step, Trace
 from deepstack_harness.engines.known import cut_methods_of, engine_of, open_source
@@ -44,6 +45,7 @@ from deepstack_harness.fuzz.lifecycles import lifecycles
 from deepstack_harness.fuzz.player import MEMORY_BYTES, FindingKind, InProcessPlayer, Player, WorkerPlayer
 from deepstack_harness.fuzz.strategies import growing_counts, pairs
 from deepstack_harness.models.variants import check_family
+from deepstack_harness.text import plural
 from deepstack_harness.workers.profiles import COMPILE, CONTRACT, SandboxProfile
 
 SMALL = range(1, 5)
@@ -217,6 +219,17 @@ class Hunted:
     """Findings of an earlier run that this one goes on with."""
     torch: str = ""
     """The version of torch that played."""
+    control: str = ""
+    """What showed, behind the hunt, that its worker measures wrongly."""
+
+    @property
+    def distrust(self) -> str:
+        """Why the findings, and their absence, prove nothing; "" where they do."""
+        progress = self.progress
+        if progress.unmeasured:
+            counts = f"{progress.unmeasured} of {plural(progress.examples, 'example')}"
+            return f"{counts} could not be measured: {progress.why_unmeasured}"
+        return self.control
 
 
 def open_campaign(campaign: Campaign) -> Hunted:
@@ -302,6 +315,7 @@ def run_campaign(campaign: Campaign, hunted: Hunted, on_progress: OnProgress) ->
             search_boundary(hunt)
         else:
             hunt.search(lifecycles(target), campaign.examples)
+        hunted.control = control_fault(lambda plan: list(judge_cases(plan, player.check))) or ""
     hunted.complete = hunted.progress.examples >= campaign.examples
     save_progress(campaign, hunted, finished=hunted.complete or hunted.progress.deaths >= MOST_DEATHS)
     return hunted

@@ -262,6 +262,8 @@ class Progress:
     budget: int = 0
     sessions: int = 0
     unmeasured: int = 0
+    why_unmeasured: str = ""
+    """Why the first example that could not be measured could not; a worker that was tampered with is one."""
     deaths: int = 0
     searches: int = 0
     """Searches that were begun; the seed of each follows from its number."""

@@ -57,7 +57,7 @@ class SessionGraphs:
     def add(self, trace: Trace, seen: Observation) -> None:
         """Take note of a trace that is over."""
         self.ran |= dict.fromkeys(step for step in trace if step.op in RUNS_DECODER)
-        self.built, self.surplus = max(step.graphs for step in seen.steps), 0
+        self.built, self.surplus = max((step.graphs for step in seen.steps), default=self.built), 0
         self.surplus = max(0, self.built - self.budget())
 
 
@@ -169,7 +169,9 @@ class Hunt:
         progress.examples += 1
         if isinstance(seen, Observation):
             progress.steps += len(trace.steps)
-            progress.unmeasured += seen.error is not None
+            why = f"tampered: {seen.tampering}" if seen.tampering else seen.error
+            progress.unmeasured += why is not None
+            progress.why_unmeasured = progress.why_unmeasured or why or ""
             self._states.update(map(_state, seen.steps))
             progress.states = max(progress.states, len(self._states))
         else:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from deepstack_harness.contract.case import BufferRef, Case
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.errors import HarnessError, MachineError, OutOfMemory
-from deepstack_harness.play.case_worker import BIND, PLAY_ALONE, PLAY_SHARED, WORK
+from deepstack_harness.play.case_worker import BIND, PLAY_ALONE, PLAY_SHARED, WORK, is_foreign
 from deepstack_harness.workers.outcomes import (
     Answered,
     Flooded,
@@ -120,6 +120,9 @@ class WorkerPlayer:
         match result:
             case Answered(value=observation):
                 return observation
+            case RaisedInWorker() if is_foreign(case) and result.exit_code is None:
+                broke = f"the code that measures raised {result.sentence}"
+                return Observation(case.dtype, case.device, 0, 0, "", (), error=broke, tampering=broke)
             case RaisedInWorker():
                 raise result.as_error
             case Stopped():

@@ -153,6 +153,11 @@ class CaseWorker(WarmWorker):
         return result
 
 
+def is_foreign(case: Case) -> bool:
+    """Say whether a case runs code that is none of ours: an exception of what measures it is its doing."""
+    return case.buffer.kind in (BufferKind.SOURCE, BufferKind.USER)
+
+
 def observation_of(case: Case, result: CallResult[Played]) -> Observation:
     """Return what a call of `CaseWorker.play` has shown of a case, whatever became of the worker.
 
@@ -160,8 +165,7 @@ def observation_of(case: Case, result: CallResult[Played]) -> Observation:
     steps behind it are unavailable.  Raises the error that the call raised, unless foreign code ran in the
     worker and the error is none of ours: then that code broke what measures it.
     """
-    foreign = case.buffer.kind in (BufferKind.SOURCE, BufferKind.USER)
-    if isinstance(result, RaisedInWorker) and not (foreign and result.exit_code is None):
+    if isinstance(result, RaisedInWorker) and not (is_foreign(case) and result.exit_code is None):
         raise result.as_error
     steps = tuple(msgspec.convert(fact, StepFacts) for fact in result.facts[1:])
     if isinstance(result, Answered):

@@ -8,6 +8,7 @@ that compiles nothing starts in half the time.
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
@@ -43,24 +44,33 @@ def forget_metrics() -> None:
     clear_compilation_metrics()
 
 
-@contextmanager
-def counting_calls() -> Iterator[Callable[[], int]]:
-    """Count the calls of functions that torch.compile returned; gives a function that returns the count.
+_GRAPH = "do not trace Dynamo-compiled graph"
+"""Why Dynamo disables itself around each graph that a backend compiled."""
 
-    Read in torch 2.13: each such call sets Dynamo's frame evaluation, by `_maybe_set_eval_frame`.
+
+@contextmanager
+def counting_runs() -> Iterator[Callable[[], int]]:
+    """Count the runs of compiled graphs, whoever compiled them and when; gives a function that returns them.
+
+    A call of what torch.compile returned is none where the stance, or a function that is disabled, leaves the
+    code uncompiled.  Read in torch 2.13: `OutputGraph.call_user_compiler` disables Dynamo around each graph,
+    for a reason of its own, and each call of such a function sets the frame evaluation by
+    `_maybe_set_eval_frame`, from a frame whose `self` has that reason.
     """
     from torch._dynamo import eval_frame
 
-    set_frame, calls = eval_frame._maybe_set_eval_frame, 0
+    set_frame, runs = eval_frame._maybe_set_eval_frame, 0
 
     def count(callback: Any) -> Any:  # noqa: ANN401  # a function, False or None, as torch passes it
-        nonlocal calls
-        calls += 1
+        nonlocal runs
+        if callback is None:
+            disabled = sys._getframe(1).f_locals.get("self")
+            runs += getattr(disabled, "msg", None) == _GRAPH
         return set_frame(callback)
 
     eval_frame._maybe_set_eval_frame = count
     try:
-        yield lambda: calls
+        yield lambda: runs
     finally:
         eval_frame._maybe_set_eval_frame = set_frame
 
