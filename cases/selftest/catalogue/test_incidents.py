@@ -4,6 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from deepstack_harness.catalogue.incidents import (
     CONTRACT_RUNS,
@@ -17,6 +20,8 @@ from deepstack_harness.catalogue.incidents import (
     decisive_of_source,
     find,
 )
+from deepstack_harness.catalogue.known import KNOWN_FAILURES, LIVE_FAULTS, KnownFailure
+from deepstack_harness.catalogue.orders import covers
 from deepstack_harness.catalogue.plans import Where, plan_incident, plan_source
 from deepstack_harness.contract.arm import ArmSpec, Backend
 from deepstack_harness.contract.case import PlannedCase, source_buffer
@@ -212,3 +217,36 @@ def test_a_source_is_played_on_every_trace(incident: Incident) -> None:
         assert {each.case.trace for each in kept} == {each.case.trace for each in plan}
         traces = [each.case.trace for each in kept if each.case.arm.backend is Backend.INDUCTOR]
         assert len(traces) <= max(1, len(set(traces)))
+
+
+@pytest.mark.parametrize("incident", INCIDENTS.entries, ids=lambda incident: incident.id)
+def test_an_incident_is_told_in_the_words_of_users(incident: Incident) -> None:
+    assert len(set(incident.symptoms)) >= 2
+    ours = {"deepstack payload", "payload", "side input", "arm", "trace", "regime", "ledger", "revision"}
+    for text in incident.symptoms:
+        assert not ours & set(text.split()), f"'{text}' has a word of ours"
+
+
+def test_no_releases_are_told_twice() -> None:
+    # A live fault has the releases of its incident: of a package they stand in one of the two files.
+    for fault in LIVE_FAULTS.entries:
+        for affected in find(fault.incident).affected if fault.incident else ():
+            same = canonicalize_name(affected.package) == canonicalize_name(fault.package)
+            assert not same or not set(affected.models) & set(fault.models), (fault.id, fault.incident)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [each for each in KNOWN_FAILURES.entries if each.reference != "unreported"],
+    ids=lambda failure: f"{failure.package} {failure.releases} {failure.reference}",
+)
+def test_releases_that_break_a_rule_of_an_incident_are_among_its_affected(failure: KnownFailure) -> None:
+    incidents = [each for each in INCIDENTS.entries if failure.reference in each.references]
+    ranges = [
+        entry
+        for entry in (*(part for each in incidents for part in each.affected), *LIVE_FAULTS.entries)
+        if entry.package == failure.package and entry.versions
+    ]
+    ends = [Version(each.version) for each in SpecifierSet(failure.releases) if each.operator != "<"]
+    assert incidents
+    assert all(any(covers(entry.versions, end) for entry in ranges) for end in ends)

@@ -13,9 +13,11 @@ from deepstack_harness.catalogue.known import (
     LIVE_FAULTS,
     UPSTREAM,
     FaultState,
+    FaultyReleases,
     KnownFailure,
     LiveFault,
     Report,
+    Seen,
     known_rules_of,
     link_of,
     state_of,
@@ -118,12 +120,12 @@ def test_a_bad_file_is_refused_with_the_entry(tmp_path: Path, text: str, quoted:
 
 ROOT = Path(__file__).parents[3]
 FILE = """
-schema_version = 1
+schema_version = 2
 
 [[fault]]
 id = "F1"
 package = "acme"
-versions = "1.0"
+versions = "==1.0"
 title = "a title"
 state = "reproduced"
 seen = "run"
@@ -156,6 +158,25 @@ def test_a_reproduced_fault_names_an_incident_and_commands_that_are_taken(fault:
         assert words[0] == "repro" or words[:2] == ["audit", "--source"]
         played |= {find(words[1]).id} if words[0] == "repro" else set()
     assert (fault.incident in played) == (fault.state is FaultState.REPRODUCED)
+
+
+@pytest.mark.parametrize(
+    ("versions", "commits", "words"),
+    [
+        (">=0.22.0,<=0.30.0", (), "0.22.0 .. 0.30.0"),
+        (">=0.20.0,<0.23.0", (), "0.20.0 .. before 0.23.0"),
+        ("<0.14.0", (), "before 0.14.0"),
+        (">=0.25.1", (), "0.25.1 .."),
+        ("==0.5.23", ("0003e60b",), "0.5.23, 0003e60b"),
+        ("", ("0003e60b",), "0003e60b"),
+        ("", (), "releases not known"),
+    ],
+)
+def test_a_range_is_told_in_words(versions: str, commits: tuple[str, ...], words: str) -> None:
+    releases = FaultyReleases(
+        package="vllm", versions=versions, commits=commits, reach="default", seen=Seen.RUN
+    )
+    assert releases.in_words == words
 
 
 @each_fault
@@ -192,6 +213,8 @@ def test_an_entry_is_read_whole(tmp_path: Path) -> None:
         ('state = "reproduced"', 'state = "refuted"\nwhy = "seen"', "leave 'commands' out"),
         ('state = "reproduced"', 'state = "fixed"', "Invalid enum value 'fixed'"),
         ('seen = "run"', 'seen = "heard"', "Invalid enum value 'heard'"),
+        ('versions = "==1.0"', 'versions = "1.0"', "Invalid specifier: '1.0'"),
+        ('reach = "unknown"', 'reach = "often"', "'often' is no reach: begin with default"),
     ],
 )
 def test_an_entry_that_contradicts_itself_is_refused(

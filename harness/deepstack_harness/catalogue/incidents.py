@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from deepstack_harness.catalogue.known import UPSTREAM
+from deepstack_harness.catalogue.known import UPSTREAM, FaultyReleases
 from deepstack_harness.contract.arm import ArmSpec, Backend
 from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.contract.facts import System
@@ -98,10 +98,12 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A fault: where it was reported, what shows it, who has it and who does not.
 
     `references` are `project number`; `rules` are those that name the fault; `faulty` and `fixed` are
-    revisions or mutants, with `@CALLER` after the name where the fault, or its absence, is the
-    caller's.  Incidents of another `system` (`deepstack_harness.catalogue.registry.SYSTEMS`) name
-    variants of that system, and have neither families nor runs.  Of a `nightly` one CI plays daily
-    what is not compiled, and runs the program alone.
+    revisions or mutants, with `@CALLER` after the name where the fault, or its absence, is the caller's.
+    `symptoms` are what users say, `errors` the texts that they see, `affected` the releases that have the
+    fault beside those of `known.LIVE_FAULTS`.  Incidents of another `system`
+    (`deepstack_harness.catalogue.registry.SYSTEMS`) name variants of that system, and have neither
+    families nor runs.  Of a `nightly` one CI plays daily what is not compiled, and runs the program
+    alone.
     """
 
     id: str
@@ -113,6 +115,9 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fixed: tuple[str, ...]
     symptom: str
     cause: str
+    symptoms: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    affected: tuple[FaultyReleases, ...] = ()
     families: tuple[str, ...] = ()
     run: tuple[Run, ...] = ()
     system: str = DEEPSTACK

@@ -16,7 +16,7 @@ import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from deepstack_harness.catalogue.orders import covers
+from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, UNKNOWN, covers
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Shape
@@ -188,13 +188,60 @@ class FaultState(StrEnum):
 
 
 class Seen(StrEnum):
-    """Way in which the engine's own code was judged."""
+    """Way in which a fault of an engine's own code came to be known.
 
+    ENGINE: seen in a running engine.  EMULATED: likewise, where replays of its graphs were emulated.
+    RUN: its functions were cut out and run, or its classes judged.  READ: read in its source.
+    REPORTED: users of the engine report it, and nobody looked at those releases here.
+    """
+
+    ENGINE = "engine"
+    EMULATED = "emulated"
     RUN = "run"
     READ = "read"
+    REPORTED = "reported"
 
 
-class LiveFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FaultyReleases(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Releases of a package that have a fault, and what it takes to meet it there.
+
+    `versions` is a range as in a requirement, `>=0.20.0,<0.23.0`: `<` names the first release without the
+    fault, `<=` the newest one that was looked at, and a range without either says that no fix is known.  It
+    is empty where nobody knows the releases; `commits` are versions of a repository that were read.
+    `models` are the names that users give them, such as `Qwen3-VL`.  `reach` is that of the rows of `audit`.
+    """
+
+    package: str
+    versions: str = ""
+    commits: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    reach: str
+    seen: Seen
+
+    def __post_init__(self) -> None:
+        """Refuse a range that cannot be parsed and a reach of no kind; msgspec adds where it stands."""
+        try:
+            SpecifierSet(self.versions)
+        except InvalidSpecifier as error:
+            raise ValueError(str(error)) from None
+        if not self.reach.startswith((DEFAULT, FLAG, LATENT, UNKNOWN)):
+            raise ValueError(
+                f"'{self.reach}' is no reach: begin with default, flag: SETTING, latent or unknown"
+            )
+
+    @property
+    def in_words(self) -> str:
+        """`0.22.0 .. 0.30.0`, `0.20.0 .. before 0.23.0`, `0.5.23`; commits; or "releases not known"."""
+        bounds = {each.operator: each.version for each in SpecifierSet(self.versions)}
+        first = bounds.get("==") or bounds.get(">=", "")
+        last = bounds.get("<=") or (f"before {bounds['<']}" if "<" in bounds else "")
+        span = (
+            " .. ".join(filter(None, (first, last))) if last else f"{first} .." if ">=" in bounds else first
+        )
+        return ", ".join(filter(None, (span, *self.commits))) or "releases not known"
+
+
+class LiveFault(FaultyReleases, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A fault of some versions of a package, and the commands that show its mechanism.
 
     `incident` is the entry of the catalogue with that mechanism.  `why` says what refutes the fault, or what
@@ -202,12 +249,8 @@ class LiveFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     id: str
-    package: str
-    versions: str
     title: str
     state: FaultState
-    seen: Seen
-    reach: str
     incident: str = ""
     commands: tuple[str, ...] = ()
     why: str = ""
@@ -215,6 +258,7 @@ class LiveFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Refuse a reproduced fault without a command or an incident, and any other without a reason."""
+        super().__post_init__()
         if self.state is FaultState.REPRODUCED:
             if not (self.commands and self.incident):
                 raise ValueError(
@@ -231,4 +275,4 @@ class LiveFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.state}: {self.why}"
 
 
-LIVE_FAULTS = DataFile("fixtures/live_faults.toml", "a file of live faults", "fault", LiveFault)
+LIVE_FAULTS = DataFile("fixtures/live_faults.toml", "a file of live faults", "fault", LiveFault, version=2)

@@ -72,7 +72,7 @@ def _faults() -> Iterable[Item]:
     from deepstack_harness.catalogue.known import LIVE_FAULTS
 
     for fault in LIVE_FAULTS.entries:
-        where = f"{fault.package} {fault.versions}, {fault.seen}"
+        where = f"{fault.package} {fault.in_words}, {fault.seen}"
         yield {**asdict(fault), "name": fault.id, "summary": f"{fault.title} ({where}); {fault.outcome}"}
 
 

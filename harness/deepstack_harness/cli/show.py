@@ -71,7 +71,7 @@ def show_page(
         output,
         "live",
         [
-            f"{fault.id}, {fault.package} {fault.versions} ({fault.seen}): {fault.title}; reach {fault.reach}"
+            f"{fault.id}, {fault.package} {fault.in_words} ({fault.seen}): {fault.title}; reach {fault.reach}"
             for fault in faults
         ],
     )
