@@ -27,6 +27,16 @@ def alike():
     x = torch.ones(4, 8)
     return score, [Call(x), Call(x)]
 
+def stage(x: torch.Tensor, level: torch.Tensor, stages: int = 1) -> torch.Tensor:
+    return x + level if stages == 1 else x * 1
+
+def in_stages():
+    x = torch.randn(4, 8)
+    return stage, [(x, x), (x, x + 1)], {"split": lambda x, level: [(x, level, 2)]}
+
+def asks_too_much():
+    return stage, [(1, 2), (1, 2)], {"neutrals": None}
+
 NUMBER = 3
 """
 
@@ -65,6 +75,11 @@ def test_steps_that_show_nothing_are_not_green(capsys: pytest.CaptureFixture[str
     assert "my_steps:alike: nothing was put to the test" in capsys.readouterr().out
 
 
+def test_a_third_member_says_what_else_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["steps", "my_steps:in_stages", "--arm", "eager/drop_all"]) == ExitCode.BROKEN
+    assert "I5 ownership broken under eager, eager/drop_all (and 1 later step)" in capsys.readouterr().out
+
+
 def test_steps_of_a_function_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["steps", "my_steps:score", "--arm", "eager/drop_all"]) == ExitCode.BROKEN
     shown = capsys.readouterr().out
@@ -79,6 +94,7 @@ def test_steps_of_a_function_are_drawn(capsys: pytest.CaptureFixture[str]) -> No
         (["my_steps:nothing"], "module 'my_steps' has no 'nothing'"),
         (["my_steps:NUMBER"], "has no class or function, but another object, 'NUMBER'"),
         (["no_such_module:f"], "module 'no_such_module' cannot be imported"),
+        (["my_steps:asks_too_much"], "'neutrals' is no question: give neutral, live, split"),
         (["my_steps:zeros", "--arm", "eager/nothing"], "unknown arm 'eager/nothing'"),
         (["my_steps:zeros", "--warm-up", "0"], "--warm-up 0 --examples 0: at least 1, and at least 0"),
         (["my_steps:zeros", "--warm-up", "2"], "2 calls with warm_up=2 leave none to judge"),

@@ -259,6 +259,26 @@ class Wrong(NamedTuple):
     input: str
 
 
+def keyword_of_an_object() -> tuple[Callable[..., object], list[object]]:
+    """A callable object that is no module, with a keyword that is absent in the warm-up."""
+
+    class Adder:
+        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            return x if mask is None else x + mask
+
+    return Adder(), [Call(rows(4)), Call(x=rows(4, 1), mask=rows(4, 2))]
+
+
+def dtype_of_an_object() -> tuple[Callable[..., object], list[object]]:
+    """A callable object that takes another branch for int64."""
+
+    class Taker:
+        def __call__(self, ids: Tensor) -> Tensor:
+            return by_dtype(ids)
+
+    return Taker(), [Call(torch.arange(4, dtype=torch.int32)), Call(torch.arange(4))]
+
+
 WRONG = (
     Wrong(optional_tensor, "I1", "mask"),
     Wrong(present_then_none, "I1", "mask"),
@@ -278,6 +298,8 @@ WRONG = (
     Wrong(counted_effect, "I4", "calls"),
     Wrong(callable_object, "I1", "table"),
     Wrong(partial_argument, "I1", "factor"),
+    Wrong(keyword_of_an_object, "I1", "`mask` was None"),
+    Wrong(dtype_of_an_object, "I2", "ids"),
 )
 
 
@@ -477,6 +499,19 @@ def other_size_runs_live() -> tuple[Callable[..., object], list[object]]:
     return Scorer(), [Call(slot), Call(slot), Call(rows(6))]
 
 
+def integer_index() -> tuple[Callable[..., object], list[object]]:
+    """Rows that are picked by integers, which a graph may do."""
+    table, places = rows(6), torch.tensor([0, 1])
+
+    def pick(places: Tensor) -> Tensor:
+        return table[places]
+
+    def fill(_region: object) -> None:
+        places.copy_(torch.tensor([5, 3]))
+
+    return pick, [Call(places), fill, Call(places)]
+
+
 CAPTURED = (
     Captured(static_slots, ""),
     Captured(fresh_tensor, "I2", "x"),
@@ -484,6 +519,7 @@ CAPTURED = (
     Captured(python_effect, "I4", "calls"),
     Captured(in_place_effect, ""),
     Captured(other_size_runs_live, ""),
+    Captured(integer_index, ""),
 )
 
 
@@ -542,3 +578,24 @@ def halves(x: Tensor, at: Tensor) -> list[Call]:
     """Return the two parts of a call."""
     half = x.shape[0] // 2
     return [Call(x[:half], at[:half]), Call(x[half:], at[half:])]
+
+
+def staged(x: Tensor, stages: int = 1, *, sends_all: bool = True) -> Tensor:
+    """Add 1 and then 2 to x (n, H), the latter where the first stage sent it."""
+    x = x + 1
+    return x + 2 if stages == 1 or sends_all else x
+
+
+def in_two_stages(x: Tensor, sends_all: bool) -> list[dict[str, object]]:
+    """Return the same call in two stages."""
+    return [{"x": x, "stages": 2, "sends_all": sends_all}]
+
+
+def halves_with_a_part_that_raises(x: Tensor) -> list[tuple[Tensor]]:
+    """Return two parts of which the later one is too short for `needs_four`."""
+    return [(x[:4],), (x[4:],)]
+
+
+def needs_four(x: Tensor) -> Tensor:
+    """Add to x (n, H) its row 3."""
+    return x + x[3]

@@ -61,6 +61,37 @@ def test_each_part_reads_its_own_rows(own: bool) -> None:
     assert {finding.verdict for finding in of_i5} == {Verdict.PASS if own else Verdict.FAIL}, judged
 
 
+@pytest.mark.parametrize("sends_all", [True, False])
+def test_a_call_in_stages_is_one_part_with_other_arguments(sends_all: bool) -> None:
+    steps: list[object] = [{"x": rows(3, seed), "sends_all": sends_all} for seed in range(2)]
+    judged = compile_steps(programs.staged, steps, arms=["eager/drop_all"], split=programs.in_two_stages)
+    of_i5 = {finding.arm: finding for finding in judged.findings if finding.promise is Promise.I5}
+    assert {finding.verdict for finding in of_i5.values()} == {Verdict.PASS if sends_all else Verdict.FAIL}
+    assert {finding.chances for finding in of_i5.values()} == {2}
+
+
+def test_a_part_that_is_the_call_itself_splits_nothing() -> None:
+    steps: list[object] = [(rows(3),), (rows(3, 1),)]
+    judged = compile_steps(torch.sin, steps, arms=["eager/drop_all"], split=lambda x: [(x,)])
+    assert {finding.verdict for finding in judged.findings if finding.promise is Promise.I5} == {Verdict.SKIP}
+
+
+def test_a_part_that_raises_is_no_answer() -> None:
+    steps: list[object] = [(rows(6),), (rows(6, 1),)]
+    judged = compile_steps(
+        programs.needs_four, steps, arms=["eager/stock"], split=programs.halves_with_a_part_that_raises
+    )
+    details = [finding.detail for finding in judged.broken if finding.promise is Promise.I5]
+    assert details
+    assert details[0].startswith("step 1: a part of it ends with IndexError")
+
+
+def test_a_region_that_cannot_be_captured_is_not_judged() -> None:
+    judged = compile_steps(lambda x: x[x > 0], [(rows(3),), (rows(3),)], arms=["eager/full"])
+    assert "eager/full: RuntimeError: aten.index.Tensor is not permitted" in judged.unjudged[0]
+    assert not judged.good
+
+
 def test_the_region_and_its_steps_are_left_as_they_are() -> None:
     module, x = programs.Counter(), rows(3)
     before = x.clone()

@@ -58,15 +58,16 @@ class StepOptions:
 
     `warm_up` calls come before serving.  `neutral(*args, **kwargs)` returns views of a call's arguments, or
     of the region's buffers, that must have no influence; `live(answer, *args, **kwargs)` the part of an
-    answer that counts.  `split(*args, **kwargs)` returns the `Call`s of the parts of a call, whose answers
-    are concatenated along dimension 0.
+    answer that counts.  `split(*args, **kwargs)` returns the calls that do together what a call does, written
+    as steps are: those of micro-batches, whose answers are concatenated along dimension 0, or one, such as
+    the same call in two stages.
     """
 
     arms: Sequence[str] = STEP_ARMS
     warm_up: int = 1
     neutral: Callable[..., Sequence[Tensor]] | None = None
     live: Callable[..., object] | None = None
-    split: Callable[..., Sequence[Call]] | None = None
+    split: Callable[..., Sequence[object]] | None = None
     seed: int = 0
 
 
@@ -74,21 +75,13 @@ def check_steps(steps: Sequence[object], warm_up: int = 1) -> list[Step]:
     """Return steps as `Call`s and changes.  Raises `UsageError` for what is none, and for too few calls."""
     checked: list[Step] = []
     for number, step in enumerate(steps, 1):
-        match step:
-            case Call():
-                checked.append(step)
-            case tuple():
-                checked.append(Call(*step))
-            case dict() if all(isinstance(name, str) for name in step):
-                checked.append(Call(**step))
-            case _ if callable(step) and not isinstance(step, Tensor | torch.nn.Module):
-                checked.append(cast(Change, step))
-            case _:
-                raise UsageError(
-                    f"step {number} is {described(step)}: write Call(..) with the arguments, a tuple of "
-                    f"positional "
-                    "ones, a dict of keyword ones, or a function that changes the region"
-                )
+        if callable(step) and not isinstance(step, Tensor | torch.nn.Module):
+            checked.append(cast(Change, step))
+            continue
+        try:
+            checked.append(as_call(step))
+        except UsageError as error:
+            raise UsageError(f"step {number} is {error}, or a function that changes the region") from None
     calls = sum(isinstance(step, Call) for step in checked)
     if warm_up < 1 or calls <= warm_up:
         raise UsageError(
@@ -97,6 +90,24 @@ def check_steps(steps: Sequence[object], warm_up: int = 1) -> list[Step]:
             "one or more"
         )
     return checked
+
+
+def as_call(written: object) -> Call:
+    """Return a call as it is written: a `Call`, a tuple of positional arguments or a dict of keyword ones.
+
+    Raises `UsageError` for anything else.
+    """
+    match written:
+        case Call():
+            return written
+        case tuple():
+            return Call(*written)
+        case dict() if all(isinstance(name, str) for name in written):
+            return Call(**written)
+    raise UsageError(
+        f"{described(written)}: write Call(..) with the arguments, a tuple of positional ones, a dict of "
+        "keyword ones"
+    )
 
 
 def copying(region: Region, steps: Sequence[Step]) -> Program:

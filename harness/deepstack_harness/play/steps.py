@@ -38,6 +38,7 @@ from deepstack_harness.play.region_calls import (
     Step,
     StepOptions,
     arguments_of,
+    as_call,
     check_steps,
     copying,
     described,
@@ -61,7 +62,7 @@ def compile_steps(  # noqa: PLR0913  # keywords of a public call
     warm_up: int = 1,
     neutral: Callable[..., Sequence[Tensor]] | None = None,
     live: Callable[..., object] | None = None,
-    split: Callable[..., Sequence[Call]] | None = None,
+    split: Callable[..., Sequence[object]] | None = None,
     seed: int = 0,
 ) -> JudgedSteps:
     """Run `region` over `steps` uncompiled and under each arm, and judge the promises I1..I5.
@@ -142,8 +143,11 @@ class _Arm:
             poisoned = [call.poisoned for call in self._steps(self._with_poison)]
             calls = [replace(call, poisoned=value) for call, value in zip(calls, poisoned, strict=True)]
         if self._options.split is not None:
-            parts = [call.split for call in self._steps(self._in_parts)]
-            calls = [replace(call, split=value) for call, value in zip(calls, parts, strict=True)]
+            parts = list(self._steps(self._in_parts))
+            calls = [
+                replace(call, split=part.split, split_raised=part.raised)
+                for call, part in zip(calls, parts, strict=True)
+            ]
         torch.compiler.reset()
         if self._spec.compiled and graphs < 1:
             return SteppedArm(name, tuple(calls), graphs, "no graph was built: nothing was compiled")
@@ -192,7 +196,7 @@ class _Arm:
             run, replayed, moved = runs.captured(call, warm_up=warm_up)
             changed = _merged(changed, moved)
         left = run_call(runs.region, call, options.seed + wanted.step, run)
-        if left.raised and wanted.step == 1 and not wanted.left.raised and self._spec.compiled:
+        if left.raised and wanted.step == 1 and not wanted.left.raised and not replayed:
             raise _NotCompiled(left.raised)
         guards = tuple(_dropped(guard) for key, guard in self._failed() if guard.calls > seen.get(key, 0))
         if left.raised or wanted.left.raised:
@@ -231,16 +235,16 @@ class _Arm:
 
     def _in_parts(self, arm: "_Arm", runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
         assert self._options.split is not None
-        parts = list(self._options.split(*call.args, **call.kwargs))
-        value = None
-        if len(parts) > 1 and not wanted.left.raised:
+        parts = [as_call(part) for part in self._options.split(*call.args, **call.kwargs)]
+        value, raised = None, ""
+        if _is_split(call, parts) and not wanted.left.raised:
             answers = [
                 run_call(runs.region, part, self._options.seed + wanted.step, runs.run) for part in parts
             ]
-            if not any(left.raised for left in answers):
-                joined = _joined([left.answer for left in answers])
-                value = _excess(wanted, live_part(self._options, joined, call))
-        return SteppedCall(wanted.step, wanted.step <= self._options.warm_up, split=value)
+            raised = next((left.raised for left in answers if left.raised), "")
+            joined = None if raised else _joined([left.answer for left in answers])
+            value = NOT_FINITE if raised else _excess(wanted, live_part(self._options, joined, call))
+        return SteppedCall(wanted.step, wanted.step <= self._options.warm_up, raised, split=value)
 
     def _failed(self) -> Iterator[tuple[tuple[int, tuple[str, str]], FailedGuard]]:
         for number, region in enumerate(self._watched.regions):
@@ -256,7 +260,7 @@ def _with_call(arm: _Arm, runs: "_Runs", call: Call, wanted: WantedCall) -> Step
 
 
 class _NotCompiled(Exception):
-    """The first call of the warm-up could not be compiled."""
+    """The first call of the warm-up could not be compiled, or not captured."""
 
 
 def _merged(changed: Sequence[ChangedInput], moved: Sequence[ChangedInput]) -> list[ChangedInput]:
@@ -270,9 +274,15 @@ def _merged(changed: Sequence[ChangedInput], moved: Sequence[ChangedInput]) -> l
 
 
 def _as_function(region: Region) -> Region:
-    """Return what torch.compile takes: a function, or the `__call__` of an object."""
-    plain = inspect.isroutine(region)
-    return region if plain else lambda *args, **kwargs: region(*args, **kwargs)  # noqa: PLW0108  # has code
+    """Return what torch.compile takes: a function, or the method `__call__` of an object.
+
+    A `functools.partial` has no method of Python's own, and guards on the arguments of a wrapper name none
+    of them.
+    """
+    if inspect.isroutine(region):
+        return region
+    method = region.__call__  # type: ignore[operator]
+    return method if inspect.ismethod(method) else lambda *args, **kwargs: region(*args, **kwargs)  # noqa: PLW0108  # has code
 
 
 def _dropped(guard: FailedGuard) -> StepGuard:
@@ -286,6 +296,14 @@ def _excess(wanted: WantedCall, answer: object) -> float:
     """Return how far an answer is from the wanted one; 0 within the tolerance."""
     differences = differences_of("answer", wanted.live, answer, wanted.limits)
     return max((NOT_FINITE if each.distance is None else each.distance for each in differences), default=0.0)
+
+
+def _is_split(call: Call, parts: Sequence[Call]) -> bool:
+    """Say whether parts are another way to make a call: several, or one with other arguments."""
+    if len(parts) != 1:
+        return bool(parts)
+    own, other = (structures.leaves((each.args, each.kwargs)) for each in (call, parts[0]))
+    return len(own) != len(other) or any(a is not b for (_, a), (_, b) in zip(own, other, strict=True))
 
 
 def _joined(answers: Sequence[object]) -> object:

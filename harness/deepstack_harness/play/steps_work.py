@@ -1,8 +1,9 @@
 """Run a user's region over steps in a worker, and write a program that shows a finding."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +21,15 @@ from deepstack_harness.workers.child import Channel
 
 @dataclass(frozen=True)
 class _Target:
-    """What a name leads to: a program with steps of its own, or a region whose steps are drawn."""
+    """What a name leads to: a program with steps of its own, or a region whose steps are drawn.
+
+    `asked` are keywords of `compile_steps` that the program gives: `neutral`, `live` and `split`.
+    """
 
     region: Region
     steps: tuple[Step, ...]
     program: Program | None
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run_steps(
@@ -36,7 +41,7 @@ def run_steps(
     """
     channel.phase(f"the import of {target}")
     found = _target(target, warm_up)
-    options = StepOptions(tuple(arms), warm_up, seed=seed)
+    options = StepOptions(tuple(arms), warm_up, seed=seed, **found.asked)
     name = target.partition(":")[2]
     if found.steps and not examples:
         channel.phase("its steps")
@@ -72,32 +77,55 @@ def _target(target: str, warm_up: int) -> _Target:
             raise UsageError(f"'{target}' cannot be made without arguments ({error})") from None
     if not callable(thing):
         raise UsageError(f"'{target}' is {type(thing).__name__}: name a function, a module or a class of one")
-    made = _made(thing)
+    made = None if isinstance(thing, nn.Module) else _made(thing)
     if made is None:
         return _Target(thing, (), None)
-    region, steps = made
-    checked = check_steps(steps, warm_up)
-
-    def fresh() -> tuple[Region, Sequence[Step]]:
-        torch.manual_seed(0)
-        made_anew, again = cast(Any, thing)()
-        return made_anew, check_steps(again, warm_up)
-
-    return _Target(region, tuple(checked), fresh)
+    return _Target(
+        made.region, tuple(check_steps(made.steps, warm_up)), fresh_program(thing, warm_up), made.asked
+    )
 
 
-def _made(thing: Callable[..., object]) -> tuple[Region, Sequence[object]] | None:
-    """Return (callable, steps) where `thing` is a function that returns them; None for a region itself."""
-    if isinstance(thing, nn.Module):
-        return None
+class Made(NamedTuple):
+    """What a function of the user returns: a region, its steps, and keywords of `compile_steps`."""
+
+    region: Region
+    steps: Sequence[object]
+    asked: Mapping[str, Any] = MappingProxyType({})
+
+
+def _made(thing: Callable[..., object]) -> Made | None:
+    """Call `thing`; return None where it is the region itself.
+
+    Raises `UsageError` for keywords that `compile_steps` does not have.
+    """
     torch.manual_seed(0)
     try:
         made = thing()
     except TypeError:  # it has parameters: it is the region
         return None
-    if isinstance(made, tuple) and len(made) == 2 and callable(made[0]) and isinstance(made[1], Sequence):
-        return made[0], made[1]
+    match made:
+        case (region, list() | tuple() as steps) if callable(region):
+            return Made(region, steps)
+        case (region, list() | tuple() as steps, dict() as asked) if callable(region):
+            if unknown := sorted(map(str, asked.keys() - _ASKED)):
+                raise UsageError(f"'{unknown[0]}' is no question: give {', '.join(_ASKED)}, or some of them")
+            return Made(region, steps, asked)
     return None
+
+
+_ASKED = ("neutral", "live", "split")
+"""Keywords of `compile_steps` that the third member of a program may have."""
+
+
+def fresh_program(thing: Callable[..., object], warm_up: int = 1) -> Program:
+    """Return what makes the region and the steps anew, from one seed, each time that they are run."""
+
+    def fresh() -> tuple[Region, Sequence[Step]]:
+        made = _made(thing)
+        assert made is not None  # it was, a moment ago
+        return made.region, check_steps(made.steps, warm_up)
+
+    return fresh
 
 
 def _script(target: str, found: _Target, steps: Sequence[Step]) -> str:

@@ -70,6 +70,17 @@ def test_what_depends_on_data_is_refused_as_cuda_refuses_it(work: Callable[[Tens
         work(torch.ones(4))
 
 
+def test_rows_picked_by_integers_are_recorded() -> None:
+    table, places, kept = torch.arange(4.0), torch.tensor([0, 1]), torch.tensor([True, False, True, False])
+    with OpRecorder() as recorder:
+        picked = table[places]
+    places.fill_(3)
+    recorder.replay()
+    assert picked.tolist() == [3, 3]
+    with pytest.raises(RuntimeError, match="not permitted while a graph is captured"), OpRecorder():
+        table[kept]
+
+
 @pytest.mark.xdist_group("aot_eager")
 @pytest.mark.gpu
 def test_a_delay_lasts_on_its_own_stream() -> None:

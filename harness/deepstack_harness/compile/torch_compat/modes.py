@@ -73,7 +73,7 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if _NEEDS_DATA & set(func.tags):
+        if _NEEDS_DATA & set(func.tags) and not _indexes_by_integers(func, args):
             raise RuntimeError(f"{func} is not permitted while a graph is captured: it depends on data")
         out = func(*args, **(kwargs or {}))
         self._tape.append(partial(_repeat, func, args, kwargs or {}, out))
@@ -88,6 +88,16 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Do everything again, in order."""
         for entry in self._tape:
             entry()
+
+
+def _indexes_by_integers(func: OpOverload[..., Any], args: Sequence[Any]) -> bool:
+    """Say whether an index is one of integers: its result has the sizes of the indices, which CUDA captures.
+
+    A mask of truth values is counted first, and that waits for the device.
+    """
+    if func is not torch.ops.aten.index.Tensor:
+        return False
+    return not any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(args[1]))
 
 
 def _repeat(func: OpOverload[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], out: object) -> None:

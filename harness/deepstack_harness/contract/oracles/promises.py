@@ -167,6 +167,9 @@ def _sentences(
         yield f"step {call.step}: neutral rows with other values change the answer by {_figure(value)}"
         return
     if promise is Promise.I5:
+        if call.split_raised:
+            yield f"step {call.step}: a part of it ends with {call.split_raised}, and the whole answers"
+            return
         yield f"step {call.step}: the answers of its parts differ from that of the whole by {_figure(value)}"
         return
     if difference is None:
