@@ -44,6 +44,7 @@ NUMBER = 3
 @pytest.fixture(autouse=True)
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my_steps.py").write_text(MINE)
+    (tmp_path / "json.py").write_text("")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -94,6 +95,9 @@ def test_steps_of_a_function_are_drawn(capsys: pytest.CaptureFixture[str]) -> No
         (["my_steps:nothing"], "module 'my_steps' has no 'nothing'"),
         (["my_steps:NUMBER"], "has no class or function, but another object, 'NUMBER'"),
         (["no_such_module:f"], "module 'no_such_module' cannot be imported"),
+        (["my_steps.py:nothing"], "module 'my_steps.py' has no 'nothing'"),
+        (["yours.py:nothing"], "there is no file 'yours.py'"),
+        (["json.py:loads"], "'json.py' has the name of another module, 'json': rename the file"),
         (["my_steps:asks_too_much"], "'neutrals' is no question: give neutral, live, split"),
         (["my_steps:zeros", "--arm", "eager/nothing"], "unknown arm 'eager/nothing'"),
         (["my_steps:zeros", "--warm-up", "0"], "--warm-up 0 --examples 0: at least 1, and at least 0"),

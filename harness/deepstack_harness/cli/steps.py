@@ -24,8 +24,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="MODULE:NAME",
-        help="a function that returns (callable, steps); or a function, a module or its class, whose steps "
-        "are drawn from its signature",
+        help="or FILE.py:NAME: a function that returns (callable, steps); or a function, a module or its "
+        "class, whose steps are drawn from its signature",
     )
     parser.add_argument(
         "--arm", action="append", dest="arms", metavar="A",
@@ -47,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when all that was put to the test holds, 1 when not, or when nothing was put to the test."""
     if not all(args.target.partition(":")):
-        raise UsageError(f"'{args.target}' is not MODULE:NAME, as in my_package.model:step")
+        raise UsageError(f"'{args.target}' is not MODULE:NAME, as in my_package.model:step, or FILE.py:NAME")
     if args.warm_up < 1 or args.examples < 0:
         raise UsageError(f"--warm-up {args.warm_up} --examples {args.examples}: at least 1, and at least 0")
     arms = args.arms or list(STEP_ARMS if not args.examples else _EXAMPLES_ARMS)

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -287,9 +288,18 @@ def _as_function(region: Region) -> Region:
 
 def _dropped(guard: FailedGuard) -> StepGuard:
     return StepGuard(
-        guard.name, guard.rule, guard.where, str(guard.then), str(guard.now),
+        guard.name, guard.rule, _from_here(guard.where), str(guard.then), str(guard.now),
         guard.guard_class is GuardClass.DECIDES,
     )  # fmt: skip
+
+
+def _from_here(where: str) -> str:
+    """Return FILE:LINE as seen from the current folder; as it is where the file lies elsewhere."""
+    path, colon, line = where.rpartition(":")
+    try:
+        return f"{Path(path).relative_to(Path.cwd())}{colon}{line}"
+    except ValueError:
+        return where
 
 
 def _excess(wanted: WantedCall, answer: object) -> float:

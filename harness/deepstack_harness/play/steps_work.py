@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -35,9 +36,10 @@ class _Target:
 def run_steps(
     channel: Channel, target: str, arms: list[str], warm_up: int, examples: int, seed: int
 ) -> list[SteppedHistory]:
-    """Run `MODULE:NAME` over its steps; where it has none, or `examples` is not 0, over steps that are drawn.
+    """Run `MODULE:NAME` or `FILE.py:NAME` over its steps.
 
-    Raises `UsageError` for a name that leads to nothing that can be called.
+    Where it has none, or `examples` is not 0, the steps are drawn.  Raises `UsageError` for a name that leads
+    to nothing that can be called.
     """
     channel.phase(f"the import of {target}")
     found = _target(target, warm_up)
@@ -131,6 +133,7 @@ def fresh_program(thing: Callable[..., object], warm_up: int = 1) -> Program:
 def _script(target: str, found: _Target, steps: Sequence[Step]) -> str:
     """Return a program that shows a history with torch alone; "" where a step cannot be written as text."""
     module, _, name = target.partition(":")
+    module = Path(module).stem if module.endswith(".py") else module
     try:
         lines = [_written(step) for step in steps]
     except UsageError:
