@@ -62,7 +62,9 @@ def test_a_model_is_free_only_where_it_could_be_judged(
     verdict: Verdict, said: str, capsys: Capture, *, free: bool
 ) -> None:
     output = Output(None, quiet=False)
-    assert repro_engine._print_verdict(FOUND, [judged(verdict)], RUN, INCIDENT, SOURCE, output) is free
+    seen = repro_engine._print_verdict(FOUND, [judged(verdict)], RUN, INCIDENT, SOURCE, output)
+    assert seen.free is free
+    assert seen.unjudged == ("" if free else "R2: 2 rows")
     lines = capsys.readouterr().out.splitlines()
     assert (lines[-1], lines[-2]) == (said, "asked: runner.py:3-5")
 

@@ -24,7 +24,7 @@ NAMES = (
     "ReleasesStorage Row Rule RunData StatesVision Step Table Trace UsageError Verdict WorksInGraph "
     "WrapsSession broken_rules compile_steps engine_traces read_run restore_guards schedules watch_guards "
 )
-COMMON = "--json --quiet --bisect --no-sandbox"
+COMMON = "--json --quiet --progress --bisect --no-sandbox"
 OPTIONS = {
     "list": "kind",
     "show": "incident",

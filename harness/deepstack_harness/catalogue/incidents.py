@@ -166,6 +166,12 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the runs of a family, or of a variant of one."""
         return tuple(run for run in self.run if not run.families or _is_among(family, run.families))
 
+    def shown_by(self, family: str, trace: Trace, arm: ArmSpec) -> frozenset[Rule]:
+        """Return those of its rules that some faulty revision breaks on a trace under an arm, as recorded."""
+        runs = (run for run in self.runs_of(family) if run.about_sources and Trace.parse(run.trace) == trace)
+        broken = (run.broken.values() for run in runs if arm in map(ArmSpec.parse, run.arms))
+        return frozenset(rule for of_run in broken for rules in of_run for rule in rules) & set(self.rules)
+
     def has_family(self, family: str) -> bool:
         """Return whether the incident has a family, or the one that `family` is a variant of."""
         return _is_among(family, self.families)
@@ -338,6 +344,24 @@ def decisive_of_source(plan: Sequence[PlannedCase]) -> list[PlannedCase]:
     first_of = {planned.case.trace: planned for planned in reversed(dear)}
     alone = [planned for trace, planned in first_of.items() if trace not in played]
     return [*cheap, *(planned for planned in dear if planned is dear[0] or planned in alone)]
+
+
+def cheapest_of_source(incident: Incident, family: str, plan: Sequence[PlannedCase]) -> list[PlannedCase]:
+    """Return the fewest cases of a source's plan that put each rule of the incident to the test, cheap first.
+
+    A trace keeps the first arm that shows a rule by the catalogue's record of the faulty revisions.  Inductor
+    is left where no other arm shows the rule on that trace.  The plan is that of `plan_source`; where the
+    record has no case of it that shows the fault, these are the cases of `decisive_of_source`.
+    """
+    shown: dict[Trace, frozenset[Rule]] = {}
+    chosen = []
+    for planned in plan:
+        trace = planned.case.trace
+        rules = incident.shown_by(family, trace, planned.case.arm)
+        if not planned.is_control and not rules <= shown.get(trace, frozenset()):
+            shown[trace] = shown.get(trace, frozenset()) | rules
+            chosen.append(planned)
+    return chosen or decisive_of_source(plan)
 
 
 def _pairs(incident: Incident, plan: Iterable[PlannedCase]) -> Iterator[Pair]:

@@ -148,7 +148,7 @@ def _guarded(words: Sequence[str]) -> int:
         _refuse_empty(args)
         from deepstack_harness.workers.profiles import switched_off
 
-        output = Output(args.json, quiet=args.quiet)
+        output = Output(args.json, quiet=args.quiet, progress=args.progress)
         off = switched_off(off=args.no_sandbox)
         with _interruptible(), _notices(quiet=args.quiet), off, contextlib.closing(output):
             code: int = _module(args.command).run(args, output)
@@ -225,6 +225,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="write one JSON object per line; '-' is stdout, which then gets nothing else",
     )
     common.add_argument("--quiet", action="store_true", help="print errors only")
+    common.add_argument(
+        "--progress",
+        action="store_true",
+        help="write each step of the work as a line to stderr, with --quiet and in a pipe too",
+    )
     common.add_argument(
         "--bisect",
         action="store_true",

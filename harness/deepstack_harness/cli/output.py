@@ -139,13 +139,14 @@ class Column:
 class _Lines:
     """Progress as lines, the first of them when the work has taken a while."""
 
-    def __init__(self) -> None:
+    def __init__(self, every_s: float = _EVERY_S) -> None:
         self._last = time.monotonic()
+        self._every_s = every_s
 
     def say(self, text: str) -> None:
         """Write `text`, unless a line was written just before."""
         now = time.monotonic()
-        if now - self._last >= _EVERY_S:
+        if now - self._last >= self._every_s:
             self._last = now
             say(f"deepstack-harness: {cell(text)}")
 
@@ -153,13 +154,15 @@ class _Lines:
 class Output:
     """The terminal, as far as `--json` and `--quiet` leave it, and the JSON sink.
 
+    With `progress` every step of the work is a line on stderr, also where the terminal is left alone.
     rich leaves colour out where stdout is not a terminal.
     """
 
-    def __init__(self, json: str | None, *, quiet: bool) -> None:
+    def __init__(self, json: str | None, *, quiet: bool, progress: bool = False) -> None:
         """Open the JSON file first, so that a bad path costs no work."""
         self._json = JsonLines(json) if json else None
         self._silent = quiet or json == "-"
+        self._every_step = progress
         self._console: Console | None = None
         self._lost: OutputLost | None = None
         self._live: Live | None = None
@@ -223,6 +226,9 @@ class Output:
 
         A terminal gets a spinner, a pipe or a file a line now and then.
         """
+        if self._every_step:
+            yield _Lines(every_s=0).say
+            return
         if self._silent:
             yield lambda _: None
             return
@@ -246,6 +252,22 @@ class Output:
                 yield lambda text: spinner.update(text=Text(cell(text)))
             finally:
                 self._live = None
+
+    def step(self, text: str) -> None:
+        """Print a line of progress that stays; with `progress` it goes to stderr where stdout is silent."""
+        if self._silent and self._every_step:
+            say(f"deepstack-harness: {cell(text)}")
+        self.line(text)
+
+    @contextmanager
+    def rows_alone(self) -> Iterator[None]:
+        """Print nothing for a while, and record rows as before."""
+        before = self._silent, self._every_step
+        self._silent, self._every_step = True, False
+        try:
+            yield
+        finally:
+            self._silent, self._every_step = before
 
     def close(self) -> None:
         """Close the JSON file; raises `OutputLost` where a line could not be printed."""

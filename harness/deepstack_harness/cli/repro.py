@@ -6,23 +6,40 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from deepstack_harness.catalogue.incidents import DEEPSTACK, Incident, decisive, decisive_of_source, find
+from deepstack_harness.catalogue.incidents import (
+    DEEPSTACK,
+    Incident,
+    cheapest_of_source,
+    decisive,
+    decisive_of_source,
+    find,
+)
 from deepstack_harness.catalogue.plans import Where, narrow, plan_incident, plan_source, plan_workload
 from deepstack_harness.cli.arguments import add_device_and_dtype, add_source
 from deepstack_harness.cli.output import Output
-from deepstack_harness.cli.repro_engine import reproduce_in_engine, reproduce_system, write_files
+from deepstack_harness.cli.repro_bisect import bisect_releases
+from deepstack_harness.cli.repro_engine import (
+    judge_system,
+    refuse_system_options,
+    reproduce_in_engine,
+    reproduce_system,
+    write_files,
+)
 from deepstack_harness.cli.repro_releases import (
+    SourceVerdict,
     add_release_arguments,
     is_compiled_fault,
     judge_classes,
+    one_verdict,
     refuse_release_mixtures,
     search_releases,
+    why_unjudged,
 )
 from deepstack_harness.cli.repro_table import CaseClock, IncidentTitle, ReproTable
 from deepstack_harness.contract.arm import ArmSpec, Backend
@@ -30,7 +47,7 @@ from deepstack_harness.contract.case import PlannedCase, check_device, check_dty
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.engines.known import engine_of, open_alone
-from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.models.variants import check_family
 from deepstack_harness.sources.source import inside_package
 from deepstack_harness.text import plural
@@ -86,43 +103,34 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0: shown on the faulty revisions, absent from the fixed ones (or from the source); 1: not so."""
     incident = find(args.incident)
-    if incident.system != DEEPSTACK:
-        return reproduce_system(incident, args, output)
-    families = _families(incident, args.family)
-    _refuse_combinations(incident, args)
     refuse_release_mixtures(args)
+    if args.package is not None and args.bisect:
+        return bisect_releases(incident, args, output, partial(_judge_release, incident, args, output))
     if args.package is not None:
         return search_releases(incident, args, output)
-    options = ReproOptions(
-        trace=None if args.trace is None else Trace.parse(args.trace),
-        arm=None if args.arm is None else ArmSpec.parse(args.arm),
-        source=args.source,
-        full=args.full,
-    )
+    if incident.system != DEEPSTACK:
+        refuse_system_options(incident, args)
+        if args.source is None:
+            return reproduce_system(incident, args, output)
+    else:
+        _refuse_combinations(incident, args)
     check_dtype(args.dtype)
     check_device(args.device)
-    if args.source:
-        source = open_alone(args.source)
-        if engine_of(source).argument is not None:
-            return _exit_code([reproduce_in_engine(incident, families, source, args, output)])
-        families = _families_of_sources(incident, families, source)
+    if args.source and args.workload is None:
+        return _judged_source(incident, args, output)
+    families = _families(incident, args.family)
     if args.script or args.pytest or args.upstream_test:
         return write_files(incident, families[0], args, output)
-    _prepare_torch(args)
-    places = [Where(family, args.dtype, args.device) for family in families]
+    options = ReproOptions.of(args)
     if args.workload is not None:
-        return _exit_code(evaluate_workload(incident, where, args, output) for where in places)
-    title = IncidentTitle(output, incident)
-    if options.source is not None:
-        results = []
-        if is_compiled_fault(incident) and args.family is None and not options.chooses_cases:
-            results.append(judge_classes(incident, options.source, output))
-        results += [_play_source(title, where, options, options.source) for where in places]
-        if is_compiled_fault(incident) and len(results) == len(places):
-            output.line(
-                "other classes of the source were not looked at: leave --arm, --trace and --family out"
-            )
-        return _exit_code(results)
+        if args.source:
+            families = _families_of_sources(incident, families, open_alone(args.source))
+        _prepare_torch(args)
+        return _exit_code(
+            evaluate_workload(incident, where, args, output) for where in _places(families, args)
+        )
+    _prepare_torch(args)
+    title, places = IncidentTitle(output, incident), _places(families, args)
     chosen = places if options.chooses_cases else places[:1]
     results = [_play_revisions(title, where, options) for where in chosen]
     if not options.chooses_cases:
@@ -133,6 +141,52 @@ def run(args: Namespace, output: Output) -> ExitCode:
 def _exit_code(results: Iterable[bool]) -> ExitCode:
     """Return HOLDS where every result is True; all are judged before."""
     return ExitCode.HOLDS if all(list(results)) else ExitCode.BROKEN
+
+
+def _places(families: Sequence[str], args: Namespace) -> list[Where]:
+    return [Where(family, args.dtype, args.device) for family in families]
+
+
+def _judged_source(incident: Incident, args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 for a source that is free of an incident, 1 for one that has it, or may have it.
+
+    Under `--bisect` a source that may have it is no answer: raises `MachineError`.
+    """
+    verdict = _judge(incident, args, output)
+    if args.bisect and not verdict.broken and verdict.unjudged:
+        raise MachineError(f"{verdict.name}: incident {incident.id} could not be judged: {verdict.unjudged}")
+    return ExitCode.HOLDS if verdict.free else ExitCode.BROKEN
+
+
+def _judge_release(incident: Incident, args: Namespace, output: Output, text: str) -> SourceVerdict:
+    return _judge(incident, Namespace(**{**vars(args), "source": text}), output)
+
+
+def _judge(incident: Incident, args: Namespace, output: Output) -> SourceVerdict:
+    """Judge `args.source` by an incident; under `--bisect` by its cheapest cases in the incident's class.
+
+    Raises `UsageError` for a source that the incident is not about.
+    """
+    if incident.system != DEEPSTACK:
+        return judge_system(incident, args.source, output)
+    families, options = _families(incident, args.family), ReproOptions.of(args)
+    source = open_alone(args.source)
+    if engine_of(source).argument is not None:
+        return reproduce_in_engine(incident, families, source, args, output)
+    places = _places(_families_of_sources(incident, families, source), args)
+    _prepare_torch(args)
+    title, verdicts = IncidentTitle(output, incident), list[SourceVerdict]()
+    alone = is_compiled_fault(incident) and not options.chooses_cases and not options.bisect
+    if alone and args.family is None:
+        verdicts.append(judge_classes(incident, args.source, output))
+    for where in places:
+        verdicts.append(_play_source(title, where, options, args.source))
+        if options.bisect and verdicts[-1].broken:
+            break
+    if is_compiled_fault(incident) and len(verdicts) == len(places):
+        left_out = "--arm, --trace, --family and --bisect"
+        output.line(f"other classes of the source were not looked at: leave {left_out} out")
+    return one_verdict(verdicts)
 
 
 def _print_full_command(incident: Incident, places: Sequence[Where], output: Output) -> None:
@@ -176,12 +230,25 @@ def _prepare_torch(args: Namespace) -> None:
 
 @dataclass(frozen=True)
 class ReproOptions:
-    """Options that narrow the runs of an incident, or replace them; `full` asks for all of its cases."""
+    """Options that narrow the runs of an incident, or replace them.
+
+    `full` asks for all of its cases, `bisect` for the cheapest ones, up to the first that shows it.
+    """
 
     trace: Trace | None
     arm: ArmSpec | None
-    source: str | None
     full: bool = False
+    bisect: bool = False
+
+    @classmethod
+    def of(cls, args: Namespace) -> ReproOptions:
+        """Read the options; raises `UsageError` for what is no trace or no arm."""
+        return cls(
+            trace=None if args.trace is None else Trace.parse(args.trace),
+            arm=None if args.arm is None else ArmSpec.parse(args.arm),
+            full=args.full,
+            bisect=args.bisect,
+        )
 
     @property
     def chooses_cases(self) -> bool:
@@ -248,24 +315,36 @@ def _is_as_expected(incident: Incident, result: JudgedCase) -> bool:
     return not result.unjudged and faulty == bool(result.broken & set(incident.rules))
 
 
-def _play_source(title: IncidentTitle, where: Where, options: ReproOptions, text: str) -> bool:
+def _play_source(title: IncidentTitle, where: Where, options: ReproOptions, text: str) -> SourceVerdict:
     from deepstack_harness.audit.source_worker import FamilyWorker
 
     incident = title.incident
+    wanted = set(incident.rules)
     with FamilyWorker(text, where.family) as worker:
         every = plan_source(incident, where, worker.buffer)
-        plan = (
-            narrow(every, options.trace, options.arm) if options.chooses_cases else decisive_of_source(every)
-        )
+        if options.chooses_cases:
+            plan = narrow(every, options.trace, options.arm)
+        elif options.bisect:
+            plan = cheapest_of_source(incident, where.family, every)
+        else:
+            plan = decisive_of_source(every)
         table = ReproTable(title, plan, where.family)
+        if options.bisect and not options.chooses_cases:
+            table.cheapest(len(every), {
+                planned.case.arm.name: incident.shown_by(where.family, planned.case.trace, planned.case.arm)
+                for planned in plan
+            })  # fmt: skip
         name = f"{worker.source.label}, {worker.model_class}"
-        cases = _play(worker.observe, plan, table, partial(table.source_so_far, name))
-        broken = [result for result in cases if result.broken & set(incident.rules)]
+        enough = wanted if options.bisect else set[Rule]()
+        cases = _play(worker.observe, plan, table, partial(table.source_so_far, name), enough)
+        broken = [result for result in cases if result.broken & wanted]
         faulty = [result for result in broken if result.case.buffer == worker.buffer]
         place = _place_of_fault(worker, faulty)
     unjudged = [result for result in cases if result.unjudged]
     table.source_verdict(name, place, faulty, unjudged)
-    return not faulty and not unjudged
+    rules = frozenset(rule for result in faulty for rule in result.broken & wanted)
+    arm = faulty[0].case.arm.name if faulty else ""
+    return SourceVerdict(name, rules, arm, why_unjudged(row for result in unjudged for row in result.rows()))
 
 
 def _place_of_fault(worker: FamilyWorker, faulty: list[JudgedCase]) -> str:
@@ -289,8 +368,9 @@ def _play(
     plan: list[PlannedCase],
     table: ReproTable,
     so_far: Callable[[Sequence[JudgedCase], float], None],
+    enough: Collection[Rule] = (),
 ) -> list[JudgedCase]:
-    """Play and judge a plan in order.
+    """Play and judge a plan in order, up to the first case that breaks a rule of `enough`.
 
     `so_far` is called once, before Inductor starts, with the cases judged so far and the seconds to come.
     """
@@ -309,9 +389,12 @@ def _play(
         for result, after in zip_longest(judge_cases(plan, play_and_say), plan[1:]):
             table.add(result)
             cases.append(result)
-            if after is None or table.block_of(after) != table.block_of(result.planned):
+            shown = bool(result.broken & set(enough))
+            if shown or after is None or table.block_of(after) != table.block_of(result.planned):
                 table.end_block()
-            if after and after.case.arm.backend is Backend.INDUCTOR is not result.case.arm.backend:
+            if shown or after is None:
+                break
+            if after.case.arm.backend is Backend.INDUCTOR is not result.case.arm.backend:
                 so_far(cases, clock.seconds_left())
     return cases
 

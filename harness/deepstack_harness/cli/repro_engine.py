@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from deepstack_harness.catalogue.incidents import EngineRun, Incident
 from deepstack_harness.cli.arguments import options_in_use
 from deepstack_harness.cli.output import Output, write_text
+from deepstack_harness.cli.repro_releases import SourceVerdict, one_verdict, why_unjudged
 from deepstack_harness.cli.repro_table import show_incident
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import Row, Shape
@@ -24,6 +25,7 @@ from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 
 if TYPE_CHECKING:
     from deepstack_harness.audit.source_worker import AuditedClass
+    from deepstack_harness.audit.systems import JudgedSubject
     from deepstack_harness.contract.oracles.judge import JudgedCase
     from deepstack_harness.sources.source import Source
 
@@ -36,8 +38,8 @@ _OPTIONS_OF_OURS: Mapping[str, object] = MappingProxyType(
 
 def reproduce_in_engine(
     incident: Incident, families: Iterable[str], source: Source, args: Namespace, output: Output
-) -> bool:
-    """Judge the text model of each family by an incident; return True where all are free of it.
+) -> SourceVerdict:
+    """Judge the text model of each family by an incident; return the verdict on all of them.
 
     Raises `UsageError` where the incident, the source or its graphs cannot be asked.
     """
@@ -55,8 +57,9 @@ def reproduce_in_engine(
     if why is not None:
         raise UsageError(f"{source.label} cannot be judged: {why}")
     show_incident(output, incident)
-    free = [_print_verdict(audited, cases, run, incident, source, output) for audited, cases in results]
-    return all(free)
+    return one_verdict([
+        _print_verdict(audited, cases, run, incident, source, output) for audited, cases in results
+    ])  # fmt: skip
 
 
 def _engine_run(incident: Incident, source: Source, args: Namespace) -> EngineRun:
@@ -99,8 +102,8 @@ def _print_verdict(
     incident: Incident,
     source: Source,
     output: Output,
-) -> bool:
-    """Print what each trace showed; return True for a text model that is free of the incident."""
+) -> SourceVerdict:
+    """Print what each trace showed; return the verdict on one text model."""
     output.line()
     output.line(f"{source.label}, {audited.model_class}, under the graphs of its own runner", "bold")
     broken: set[Rule] = set()
@@ -126,7 +129,9 @@ def _print_verdict(
         output.verdict(f"{name}: incident {incident.id} could not be judged", good=False)
     else:
         output.verdict(f"{name}: free of incident {incident.id}", good=True)
-    return not broken and not unjudged
+    arm = next((result.case.arm.name for result in cases if result.broken & broken), "")
+    why = why_unjudged(row for result in unjudged for row in result.rows() if row.rule in run.rules)
+    return SourceVerdict(name, frozenset(broken), arm, "" if broken else why)
 
 
 def _print_place(audited: AuditedClass, output: Output, *, broken: bool) -> None:
@@ -167,15 +172,15 @@ _TRACE_OPTIONS = {
 
 
 def reproduce_system(incident: Incident, args: Namespace, output: Output) -> ExitCode:
-    """Exit 0: every faulty variant shows it and no other (or the vLLM is free of it); 1: not so."""
-    _refuse_options(incident, args)
+    """Exit 0: every faulty variant of ours shows it and no other; 1: not so."""
+    refuse_system_options(incident, args)
     if args.script or args.pytest or args.upstream_test:
         return write_files(incident, "", args, output)
-    holds = _judge_source(incident, args.source, output) if args.source else _judge_variants(incident, output)
-    return ExitCode.HOLDS if holds else ExitCode.BROKEN
+    return ExitCode.HOLDS if _judge_variants(incident, output) else ExitCode.BROKEN
 
 
-def _refuse_options(incident: Incident, args: Namespace) -> None:
+def refuse_system_options(incident: Incident, args: Namespace) -> None:
+    """Raise `UsageError` for options that an incident of a system beside the buffer does not have."""
     if options := options_in_use(args, _TRACE_OPTIONS):
         raise UsageError(
             f"incident {incident.id} plays no trace over a decoder (system {incident.system}): "
@@ -201,7 +206,11 @@ def _judge_variants(incident: Incident, output: Output) -> bool:
     return all(variant.as_expected for variant in variants)
 
 
-def _judge_source(incident: Incident, text: str, output: Output) -> bool:
+def judge_system(incident: Incident, text: str, output: Output) -> SourceVerdict:
+    """Judge a source by an incident of a system beside the buffer.
+
+    Raises `UsageError` for an engine without such systems.
+    """
     from deepstack_harness.audit.source_worker import SourceWorker
     from deepstack_harness.audit.systems import system_of
     from deepstack_harness.cli.system_table import SystemTable
@@ -217,4 +226,9 @@ def _judge_source(incident: Incident, text: str, output: Output) -> bool:
     for part in parts:
         table.add(part)
     table.close_source(worker.source.label, engine_of(worker.source).package.module, parts)
-    return not any(part.broken or part.unjudged for part in parts)
+    return one_verdict([_verdict_of_part(worker.source.label, part) for part in parts])
+
+
+def _verdict_of_part(label: str, part: JudgedSubject) -> SourceVerdict:
+    why = "" if part.broken else why_unjudged(part.rows)
+    return SourceVerdict(f"{label}, {part.subject}", part.broken, part.subject, why)

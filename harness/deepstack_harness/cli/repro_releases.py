@@ -25,6 +25,7 @@ from deepstack_harness.text import plural
 if TYPE_CHECKING:
     from deepstack_harness.catalogue.incidents import Incident
     from deepstack_harness.cli.output import Output
+    from deepstack_harness.sources.source import KnownPackage
 
 
 def add_release_arguments(parser: ArgumentParser) -> None:
@@ -33,7 +34,7 @@ def add_release_arguments(parser: ArgumentParser) -> None:
         "--package",
         metavar="P",
         help="look for the fault in every release of a package, such as vllm: since when, until when, and in "
-        "which class",
+        "which class; with --bisect only the incident's class, in the releases that a binary search asks",
     )
     parser.add_argument("--since", metavar="V", help="with --package, the first release, such as 0.20")
     parser.add_argument("--until", metavar="V", help="with --package, the last release, such as 0.33")
@@ -45,9 +46,11 @@ def refuse_release_mixtures(args: Namespace) -> None:
         if args.since is not None or args.until is not None:
             raise UsageError("--since and --until choose releases of a package: give --package, such as vllm")
         return
-    others = ("source", "trace", "arm", "workload", "script", "pytest", "upstream_test", "family")
+    others = ["source", "workload", "script", "pytest", "upstream_test"]
+    others += [] if args.bisect else ["trace", "arm", "family"]
     if options := options_in_use(args, dict.fromkeys(others)):
-        raise UsageError(f"--package looks at every class of its releases: leave {options} out")
+        what = "judges the releases of a package" if args.bisect else "looks at every class of its releases"
+        raise UsageError(f"--package {what}: leave {options} out")
 
 
 def is_compiled_fault(incident: Incident) -> bool:
@@ -57,6 +60,37 @@ def is_compiled_fault(incident: Incident) -> bool:
     traces = (str(run.trace) for run in incident.run)
     order = str(COMPILED_TRACE)
     return {Rule.R0, Rule.R1} <= set(incident.rules) and any(order.startswith(trace) for trace in traces)
+
+
+@dataclass(frozen=True)
+class SourceVerdict:
+    """Verdict of one incident on a source, or on one class of it.
+
+    `broken` are the rules of the incident that it breaks, and `arm` is the first one that showed it.
+    `unjudged` says why there is no verdict, where nothing that was judged is broken.
+    """
+
+    name: str
+    broken: frozenset[Rule] = frozenset()
+    arm: str = ""
+    unjudged: str = ""
+
+    @property
+    def free(self) -> bool:
+        """True where everything was judged, and nothing is broken."""
+        return not self.broken and not self.unjudged
+
+
+def one_verdict(verdicts: Sequence[SourceVerdict]) -> SourceVerdict:
+    """Return the verdict on all of them: the first that has the fault, else one without a verdict."""
+    broken = (verdict for verdict in verdicts if verdict.broken)
+    unjudged = (verdict for verdict in verdicts if verdict.unjudged)
+    return next(broken, None) or next(unjudged, None) or verdicts[0]
+
+
+def why_unjudged(rows: Iterable[Row]) -> str:
+    """Return the first rule that could not be judged, with the reason; empty where there is none."""
+    return next((f"{row.rule}: {row.detail}" for row in rows if row.verdict is Verdict.ERROR), "")
 
 
 @dataclass(frozen=True)
@@ -99,8 +133,8 @@ def find_faults(text: str, say: Callable[[str], None]) -> SourceFaults:
     return SourceFaults(label, tuple(rows), tuple(unjudged))
 
 
-def judge_classes(incident: Incident, text: str, output: Output) -> bool:
-    """Print and record every class of a source that has an incident; return True where none has."""
+def judge_classes(incident: Incident, text: str, output: Output) -> SourceVerdict:
+    """Print and record every class of a source that has an incident; return the verdict on all of them."""
     with output.progress("looking for classes") as say:
         faults = find_faults(text, say)
     output.line()
@@ -118,7 +152,8 @@ def judge_classes(incident: Incident, text: str, output: Output) -> bool:
     else:
         checked = plural(len(faults.judged), "class")
         output.verdict(f"{faults.label}: {checked} free of incident {incident.id}", good=bool(faults.judged))
-    return not faults.faulty
+    broken = frozenset(row.rule for row in faults.faulty)
+    return SourceVerdict(faults.label, broken, faults.faulty[0].arm if broken else "")
 
 
 def search_releases(incident: Incident, args: Namespace, output: Output) -> ExitCode:
@@ -135,10 +170,7 @@ def search_releases(incident: Incident, args: Namespace, output: Output) -> Exit
     package = named_package(args.package)
     if package is None:
         raise UsageError(f"--package '{args.package}' is no engine whose releases can be read: try vllm")
-    # Not at the top: the clients for an index take longer to import than a local source to judge.
-    from deepstack_harness.sources.index import Index
-
-    chosen = choose_releases(Index(package).versions(), args.since, args.until)
+    chosen = choose_releases(listed_releases(package)[0], args.since, args.until)
     if not chosen:
         raise UsageError(f"{package.name} has no release from {args.since} to {args.until}")
     output.line(f"{plural(len(chosen), 'release')} of {package.title}, by incident {incident.id}", "bold")
@@ -171,6 +203,18 @@ def search_releases(incident: Incident, args: Namespace, output: Output) -> Exit
     if missing and not faulty:
         raise MachineError(f"nothing was judged in {', '.join(missing)}")
     return ExitCode.BROKEN if faulty else ExitCode.HOLDS
+
+
+def listed_releases(package: KnownPackage) -> tuple[list[Version], set[Version]]:
+    """Return every release on the index, and those of them that are yanked.
+
+    Raises `MachineError` where none can be seen.
+    """
+    # Not at the top: the clients for an index take longer to import than a local source to judge.
+    from deepstack_harness.sources.index import Index
+
+    index = Index(package)
+    return index.versions(), index.yanked()
 
 
 def choose_releases(versions: Iterable[Version], since: str | None, until: str | None) -> list[Version]:

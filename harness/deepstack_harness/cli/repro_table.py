@@ -6,8 +6,9 @@ workload would report.  `CaseClock` estimates the time that is left.
 
 from __future__ import annotations
 
+import textwrap
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.incidents import Incident
@@ -129,6 +130,14 @@ class ReproTable:
         self._undiagnosed.append(result)
         for row in result.rows():
             self.output.record(row)
+
+    def cheapest(self, every: int, shown: Mapping[str, frozenset[Rule]]) -> None:
+        """Print which arms stand for all `every` cases: `shown` has the rules that each showed before."""
+        arms = "; ".join(f"{arm} shows {names_of(rules)}" for arm, rules in shown.items() if rules)
+        if not arms:
+            return
+        text = f"the cheapest arms that show it by the catalogue, of {plural(every, 'case')}: {arms}"
+        self.output.line(textwrap.fill(f"{text}; the first that breaks a rule ends the step", 80))
 
     def end_block(self) -> None:
         """Print the cause of the first fault, once, under the rows that it explains."""

@@ -311,6 +311,11 @@ class Index:
             raise MachineError(f"the releases of {self._package.name} cannot be listed: {self._reasons}")
         return releases
 
+    def yanked(self) -> set[Version]:
+        """Return the releases of which every file is yanked (PEP 592): pip installs them by `==` alone."""
+        kept = {Version(str(each.version)) for each in self._listing.packages if not each.link.is_yanked}
+        return set(self._listing.versions()) - kept
+
     def newest(self) -> Version:
         """Return the release that `pip install` takes: final, not yanked, and made for this Python.
 
