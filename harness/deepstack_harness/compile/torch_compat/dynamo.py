@@ -53,26 +53,25 @@ def counting_runs() -> Iterator[Callable[[], int]]:
     """Count the runs of compiled graphs, whoever compiled them and when; gives a function that returns them.
 
     A call of what torch.compile returned is none where the stance, or a function that is disabled, leaves the
-    code uncompiled.  Read in torch 2.13: `OutputGraph.call_user_compiler` disables Dynamo around each graph,
-    for a reason of its own, and each call of such a function sets the frame evaluation by
-    `_maybe_set_eval_frame`, from a frame whose `self` has that reason.
+    code uncompiled.  Run on torch 2.10, 2.13 and 2.15: `OutputGraph.call_user_compiler` disables Dynamo
+    around each graph, for a reason of its own, and each call of such a function asks `_callback_from_stance`
+    once, from a frame whose `self` has that reason.
     """
     from torch._dynamo import eval_frame
 
-    set_frame, runs = eval_frame._maybe_set_eval_frame, 0
+    ask_stance, runs = eval_frame._callback_from_stance, 0
 
     def count(callback: Any) -> Any:  # noqa: ANN401  # a function, False or None, as torch passes it
         nonlocal runs
-        if callback is None:
-            disabled = sys._getframe(1).f_locals.get("self")
-            runs += getattr(disabled, "msg", None) == _GRAPH
-        return set_frame(callback)
+        disabled = sys._getframe(1).f_locals.get("self")
+        runs += getattr(disabled, "msg", None) == _GRAPH
+        return ask_stance(callback)
 
-    eval_frame._maybe_set_eval_frame = count
+    eval_frame._callback_from_stance = count
     try:
         yield lambda: runs
     finally:
-        eval_frame._maybe_set_eval_frame = set_frame
+        eval_frame._callback_from_stance = ask_stance
 
 
 def backends_used() -> tuple[str, ...]:

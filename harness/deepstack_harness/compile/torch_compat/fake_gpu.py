@@ -274,8 +274,9 @@ def compile_candidates(function: Function, numels: Mapping[str, int]) -> Iterato
 
     Raises `MachineError` where ptxas cannot be run.
     """
-    # The static launcher would load what it compiles.
-    with config.patch(use_static_triton_launcher=False):
+    # The static launcher would load what it compiles.  Torch 2.10 has no `use_static_triton_launcher`, which
+    # is another name of this option in later ones.
+    with config.patch(use_static_cuda_launcher=False):
         autotuner = getattr(PyCodeCache.load(function.source), function.name)
         autotuner.precompile(warm_cache_only=True)
     for result in autotuner.compile_results:

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from operator import attrgetter
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -251,7 +251,7 @@ def observe_graphs(
 _NEEDED = {
     "torch._C": ("_EnableTorchFunction",),
     "torch._dynamo.aot_compile": (
-        "AOTCompiledFunction.__call__", "AOTCompiledFunction.prepare_f_locals", "CompileArtifacts",
+        "AOTCompiledFunction.__call__", "CompileArtifacts", "bind_locals",
     ),
     "torch._dynamo.eval_frame": ("_is_skip_guard_eval_unsafe_stance",),
     "torch._dynamo.guards": (
@@ -264,7 +264,7 @@ _NEEDED = {
         "GuardManager.get_leaf_guards", "GuardManager.get_child_managers", "GuardManager.get_source",
     ),
 }  # fmt: skip
-"""Private names of torch by module: all are in 2.13. `compile.torch_compat.rerun` has those of a rerun."""
+"""Private names of torch by module: in 2.10, 2.13 and 2.15. `torch_compat.rerun` has those of a rerun."""
 _PARAMETERS = frozenset({"f_code", "output_graph", "guard_filter_fn"})
 """Parameters of `CheckFunctionManager` that are read."""
 
@@ -356,7 +356,7 @@ def _patched() -> Iterator[None]:
     def call_and_ask(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if not self._guard_check_enabled:
             for guard in callbacks.get(id(self._artifacts.guard_manager), ()):
-                guard(self.prepare_f_locals(*args, **kwargs))
+                guard(_locals_of(self, args, kwargs))
         return call_saved(self, *args, **kwargs)
 
     CheckFunctionManager.__init__ = build_and_keep  # type: ignore[method-assign]
@@ -369,6 +369,18 @@ def _patched() -> Iterator[None]:
         CheckFunctionManager.__init__ = build  # type: ignore[method-assign]
         AOTCompiledFunction.__call__ = call_saved  # type: ignore[method-assign]
         OutputGraph.call_user_compiler = call_backend  # type: ignore[method-assign]
+
+
+def _locals_of(saved: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Locals:  # noqa: ANN401
+    """Return the local variables that guards of an `AOTCompiledFunction` read in a call with these arguments.
+
+    Its `prepare_f_locals` adds free variables; torch 2.10 has no such method, and binds the arguments alone.
+    """
+    from torch._dynamo.aot_compile import bind_locals
+
+    prepare = getattr(saved, "prepare_f_locals", None) or partial(bind_locals, saved._artifacts.signature)
+    local_variables: Locals = prepare(*args, **kwargs)
+    return local_variables
 
 
 _IN_PLACE: dict[tuple[CodeType, int], list[Callable[[Locals], bool]]] = {}
