@@ -12,7 +12,6 @@ import json
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from time import process_time
 from typing import Any
 
 from deepstack_harness import __version__
@@ -26,13 +25,12 @@ from deepstack_harness.audit.audited_source import (
     key_of,
     keys_of,
 )
-from deepstack_harness.audit.inputs.rows import Standing
 from deepstack_harness.catalogue.known import link_of
 from deepstack_harness.catalogue.orders import DEFAULT
 from deepstack_harness.cli.arguments import SOURCE_HELP, add_sources
-from deepstack_harness.cli.output import Column, Output, write_text
+from deepstack_harness.cli.output import Output, write_text
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import BROKEN, SCHEMA_VERSION, Row, Verdict
+from deepstack_harness.contract.verdicts import BROKEN, Row, Verdict
 from deepstack_harness.engines.known import (
     engine_of,
     locate_source,
@@ -40,9 +38,8 @@ from deepstack_harness.engines.known import (
     newest_release,
     open_source,
 )
-from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
+from deepstack_harness.errors import ExitCode, HarnessError, UsageError
 from deepstack_harness.sources.request import OVER, names_source, split_over
-from deepstack_harness.text import plural
 
 
 def with_base(sources: Sequence[str], base: str | None) -> tuple[list[str], str | None]:
@@ -246,7 +243,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--inputs",
         action="store_true",
         help="read the optional inputs of every class that the source compiles, in place of judging rules: "
-        "which a warm-up sees as later steps do; exit with 1 where one is at risk",
+        "which a warm-up sees as later steps do; exit with 1 where one at risk, driven, breaks a promise",
     )
     parser.add_argument(
         "--sarif", metavar="FILE", help="also write the findings as SARIF 2.1.0, with file and lines"
@@ -258,7 +255,12 @@ def run(args: Namespace, output: Output) -> ExitCode:
     if not args.source:
         raise UsageError(f"audit needs a source, --source {SOURCE_HELP}")
     if args.inputs:
-        return _show_inputs(args, output)
+        refused = [name for name in ("base", "sarif", "fail_on", "all") if getattr(args, name)]
+        if refused:
+            raise UsageError(f"--inputs judges no rules: leave out --{refused[0].replace('_', '-')}")
+        from deepstack_harness.cli.audit_inputs import show_inputs
+
+        return show_inputs([_one_release(text, []) for text in args.source], output)
     notes: list[str] = []
     args.source = [_one_release(text, notes) for text in args.source]
     args.source, args.base = with_base(args.source, args.base and _one_release(args.base, notes))
@@ -277,61 +279,6 @@ def run(args: Namespace, output: Output) -> ExitCode:
     _show(args, audited, output, result, notes)
     _close(args, output, audited, result, base)
     return ExitCode.HOLDS if result.holds else ExitCode.BROKEN
-
-
-_INPUT_COLUMNS = [Column(12), Column(48), Column(0)]
-
-
-def _show_inputs(args: Namespace, output: Output) -> ExitCode:
-    """Print the optional inputs of compiled classes, what is at risk first.
-
-    3 where a source compiles none.
-    """
-    refused = [name for name in ("base", "sarif", "fail_on", "all") if getattr(args, name)]
-    if refused:
-        raise UsageError(f"--inputs judges no rules: leave out --{refused[0].replace('_', '-')}")
-    from deepstack_harness.audit.inputs import audit_inputs, count
-
-    at_risk = compiled = 0
-    for text in args.source:
-        source = open_source(_one_release(text, []))
-        before = process_time()
-        audited = audit_inputs(source)
-        seconds = process_time() - before
-        for row in audited.standings:
-            output.record(
-                {"schema_version": SCHEMA_VERSION, "system": "inputs", "source": source.label,
-                 "model_class": row.model_class, "input": row.input, "rule": None,
-                 "promise": row.promise,
-                 "standing": row.standing, "detail": row.why, "where": row.where, "kind": row.kind,
-                 "member": row.member, "line": row.line, "warm_up": row.warm_up, "steps": row.steps,
-                 "change": row.change, "writers": [str(place) for place in row.writers],
-                 "read_by": row.read_by}
-            )  # fmt: skip
-            if row.standing is not Standing.SAME:
-                output.row(
-                    _INPUT_COLUMNS,
-                    [row.standing, f"{row.model_class}.{row.input}", f"{row.why} ({row.where})"],
-                    "red" if row.standing is Standing.AT_RISK else "",
-                )
-        counts = count(audited.standings)
-        at_risk, compiled = at_risk + counts[Standing.AT_RISK], compiled + len(audited.regions)
-        output.line(f"{source.label}: {_counted(len(audited.standings), 'input', counts)}")
-        output.line(
-            f"{source.label}: {_counted(len(audited.regions), 'compiled class', audited.regions_of())}; "
-            f"{seconds:.0f} processor seconds"
-        )
-    if not compiled:
-        raise MachineError("no class of this source is compiled by a decorator, so no input of one was read")
-    output.verdict(
-        "a warm-up may not see them as later steps do" if at_risk else "none at risk", good=not at_risk
-    )
-    return ExitCode.BROKEN if at_risk else ExitCode.HOLDS
-
-
-def _counted(number: int, noun: str, counts: Mapping[Standing, int]) -> str:
-    """Return how many there are of a noun, and how many of them have each standing."""
-    return f"{plural(number, noun)}: {', '.join(f'{each} {standing}' for standing, each in counts.items())}"
 
 
 def _gate(args: Namespace) -> Gate:

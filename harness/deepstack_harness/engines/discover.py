@@ -30,22 +30,20 @@ from deepstack_harness.engines.cut_model import (
     PatchCut,
     Way,
     cut_model,
-    methods_called,
 )
 from deepstack_harness.engines.extract import HelperCut, cut_function
 from deepstack_harness.engines.syntax import (
     Function,
     NoBuffer,
     class_named,
-    members_of,
     package_imports,
     parse,
 )
 from deepstack_harness.engines.text_model import (
     TextCut,
     arguments_of,
-    attributes_of,
     classes_made,
+    cut_forward,
     is_compiled,
 )
 from deepstack_harness.errors import Reason, UsageError, reason_of
@@ -399,20 +397,11 @@ class _Finder:
         return uncompiled or "no compiled text model was found behind it"
 
     def _cut_text(self, source_class: _SourceClass, argument: str, at: str) -> TextCut | str:
-        members = members_of(source_class.node, source_class.file)
-        functions = [
-            node
-            for name in (FORWARD, *sorted(methods_called({FORWARD}, members)))
-            for node in members.get(name, ())
-            if isinstance(node, ast.FunctionDef)
-        ]
         model = ModelClass(source_class.member, source_class.node.name, SINCE, parts=self._files.parts)
-        cut = _cut_or_reason(lambda: cut_model(self._source, model, _TEXT))
-        if isinstance(cut, Reason):
-            return str(cut)
-        # Methods of a base in another file are parts like any other.
-        alone = replace(cut, base=None, fallback=None)
-        return TextCut(alone, attributes_of(functions), argument, at)
+        try:
+            return cut_forward(self._source, model, argument, at)
+        except UsageError as error:
+            return str(reason_of(error))
 
     def _defining_class(
         self, source_class: _SourceClass, name: str, derived: tuple[tuple[str, str], ...]
@@ -430,17 +419,6 @@ class _Finder:
         known = (model for model in self._files.known if model.class_name == source_class.node.name)
         model = next(known, ModelClass(source_class.member, source_class.node.name, since="this release"))
         return replace(model, member=source_class.member, parts=self._files.parts)
-
-
-_TEXT = Way(
-    verbs={"get": FORWARD},
-    stand_ins=BY_FORWARD.stand_ins,
-    provided=frozenset(),
-    helpers=True,
-    init=False,
-    rehearsed=True,
-)
-"""The `forward` of a text model; stand-ins take the place of its parts."""
 
 
 def _has_layers(forward: ast.FunctionDef) -> bool:

@@ -16,7 +16,13 @@ from typing_extensions import override
 from deepstack_harness.contract.case import LEVELS_ALONE
 from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.cut_model import define_model
-from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, Handing, Role, join_levels
+from deepstack_harness.engines.stand_ins import (
+    FORWARD_STAND_INS,
+    Handing,
+    IntermediateTensors,
+    Role,
+    join_levels,
+)
 from deepstack_harness.engines.text_model import ELEMENT, Attributes, Path, TextCut
 from deepstack_harness.errors import UsageError
 
@@ -25,32 +31,79 @@ LAYERS = LEVELS_ALONE + 1
 
 
 class TextPart(nn.Module):
-    """A part of a text model: called with hidden states (n, h), it answers with as many as are unpacked.
+    """A part of a text model: a linear map of the sum of all tensors and numbers that it is given.
 
-    Called without hidden states it answers with its first argument.
+    It answers with as many hidden states as are unpacked, in the shape of the first floating-point tensor.
+    With `levels` each of them is (n, levels, h), as of an embedding that has a row for each layer.  Where it
+    `adds_residual` by itself all answers but the first are None.  Called without any tensor it answers with
+    its first argument.
     """
 
-    def __init__(self, answers: int) -> None:
+    def __init__(self, answers: int, levels: int = 0, *, adds_residual: bool = False) -> None:
         super().__init__()
         self.maps = nn.ModuleList(nn.Linear(HIDDEN, HIDDEN) for _ in range(answers))
+        self.adds_residual = adds_residual
+        self.by_id = nn.Parameter(torch.randn(HIDDEN))
+        self.by_level = nn.Parameter(torch.randn(levels, 1)) if levels else None
 
     @override
     def forward(self, *inputs: object, **named: object) -> object:
-        """Return a linear map of the sum of all hidden states, a tuple of several, or an empty list."""
+        """Return a linear map of the sum of what is given, a tuple of several, or an empty list."""
         if not self.maps:
             return []
-        states = [
-            each
-            for each in (*inputs, *named.values())
-            if isinstance(each, Tensor) and each.is_floating_point() and each.dim() == 2
-        ]
-        if not states:
-            return inputs[0] if inputs else None
-        total = states[0]
-        for each in states[1:]:
-            total = total + each
+        values = [*inputs, *named.values()]
+        tensors = _tensors_in(values)
+        if not tensors:
+            return values[0] if values else None
+        states = [each for each in tensors if each.is_floating_point() and each.dim() > 1]
+        first = states[0] if states else self._rows(tensors[0], tensors[0].size(-1))
+        total = first if first.size(-1) == HIDDEN else first.mean(-1, keepdim=True) * self.by_id
+        if self.by_level is not None and total.dim() == 2:
+            total = total.unsqueeze(1) * self.by_level
+        for each in tensors:
+            if each is not first:
+                total = total + self._like(each, total)
+        for value in values:
+            if isinstance(value, int | float):
+                total = total + value
+        if self.adds_residual:
+            return (self.maps[0](total) + total, *(None for _ in self.maps[1:]))
         answers = tuple(each(total) + total for each in self.maps)
         return answers[0] if len(answers) == 1 else answers
+
+    def _like(self, tensor: Tensor, total: Tensor) -> Tensor:
+        """Return what a tensor adds to a total (n, .., h), in a shape that broadcasts to it."""
+        if tensor.is_floating_point() and tensor.shape == total.shape:
+            return tensor
+        rows = self._rows(tensor, total.size(0))
+        for _ in range(total.dim() - rows.dim() if rows.dim() > 1 else 0):
+            rows = rows.unsqueeze(1)
+        return rows
+
+    def _rows(self, tensor: Tensor, tokens: int) -> Tensor:
+        """Return rows (tokens, h) of a tensor with a row or a column for each token, and else a row (h,)."""
+        values = tensor if tensor.is_floating_point() else tensor.to(self.by_id.dtype)
+        if values.dim() > 1 and values.size(0) == tokens:
+            rows = (
+                values.flatten(1) if values.size(-1) != HIDDEN else values.reshape(tokens, -1, HIDDEN).sum(1)
+            )
+            return rows if rows.size(-1) == HIDDEN else rows.mean(-1, keepdim=True) * self.by_id
+        if values.dim() > 0 and values.size(-1) == tokens:
+            return values.reshape(-1, tokens).sum(0).unsqueeze(-1) * self.by_id
+        return values.mean() * self.by_id
+
+
+def _tensors_in(value: object) -> list[Tensor]:
+    """Return the tensors of an argument, those of containers too."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, IntermediateTensors):
+        return _tensors_in(value.tensors)
+    if isinstance(value, dict):
+        return _tensors_in(list(value.values()))
+    if isinstance(value, list | tuple):
+        return [tensor for each in value for tensor in _tensors_in(each)]
+    return []
 
 
 class TextHost(nn.Module):
@@ -111,7 +164,7 @@ class TextFamily:
             torch.manual_seed(seed)
             instance = defined.__new__(defined)
             nn.Module.__init__(instance)
-            _furnish(instance, self.text.attributes)
+            furnish(instance, self.text.attributes)
         decoder = TextDecoder(instance, self.handing).to(dtype=dtype, device=device).eval()
         self._try(decoder, dtype, device)
         return decoder.requires_grad_(False)
@@ -141,10 +194,17 @@ def text_family(bound: ForwardClass, text: TextCut) -> TextFamily:
     return family
 
 
-def _furnish(instance: nn.Module, attributes: Attributes) -> None:
-    """Set every attribute that the code of a text model reads."""
+def furnish(
+    instance: nn.Module, attributes: Attributes, by_level: Path = (), *, adds_residual: bool = False
+) -> None:
+    """Set every attribute that the code of a text model reads.
+
+    The part at `by_level` answers with a row for each layer.  Layers that answer with several values answer
+    with None for all but the first where they `adds_residual` themselves.
+    """
     for path in sorted(attributes.sequences, key=lambda path: (len(path), path)):
-        _set(instance, path, nn.ModuleList(_layer(path, attributes) for _ in range(LAYERS)))
+        layers = nn.ModuleList(_layer(path, attributes, adds_residual=adds_residual) for _ in range(LAYERS))
+        set_part(instance, path, layers)
     values: Mapping[Path, object] = {
         **dict.fromkeys(attributes.numbers, 1),
         **{path: HIDDEN for path in attributes.numbers if path[-1] == "hidden_size"},
@@ -154,23 +214,24 @@ def _furnish(instance: nn.Module, attributes: Attributes) -> None:
     }
     for path, value in values.items():
         if ELEMENT not in path:
-            _set(instance, path, value)
+            set_part(instance, path, value)
     for path, answers in attributes.called.items():
         if ELEMENT not in path and not hasattr(type(instance), path[0]):
-            _set(instance, path, TextPart(answers))
+            set_part(instance, path, TextPart(answers, LAYERS if path == by_level else 0))
 
 
-def _layer(sequence: Path, attributes: Attributes) -> nn.Module:
+def _layer(sequence: Path, attributes: Attributes, *, adds_residual: bool) -> nn.Module:
     """Return one element of a sequence, with the parts of its own that are called."""
     element = (*sequence, ELEMENT)
-    layer = TextPart(attributes.called.get(element, 1))
+    answers = attributes.called.get(element, 1)
+    layer = TextPart(answers, adds_residual=adds_residual and answers > 1)
     for path, answers in attributes.called.items():
         if path[: len(element)] == element and len(path) > len(element):
-            _set(layer, path[len(element) :], TextPart(answers))
+            set_part(layer, path[len(element) :], TextPart(answers))
     return layer
 
 
-def _set(root: nn.Module, path: Path, value: object) -> None:
+def set_part(root: nn.Module, path: Path, value: object) -> None:
     """Set an attribute below a module; what stands between is made."""
     owner = root
     for name in path[:-1]:

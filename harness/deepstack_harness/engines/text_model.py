@@ -11,10 +11,19 @@ tested, a part that is called and how many values it answers with.
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from deepstack_harness.engines.cut_model import ModelCut
-from deepstack_harness.engines.syntax import Function
+from deepstack_harness.engines.carriers import FORWARD
+from deepstack_harness.engines.cut_model import (
+    BY_FORWARD,
+    ModelClass,
+    ModelCut,
+    Way,
+    cut_model,
+    methods_called,
+)
+from deepstack_harness.engines.syntax import Function, class_named, members_of
+from deepstack_harness.sources.source import Source
 
 Path = tuple[str, ...]
 """The place of a part below a text model: names of attributes, and `ELEMENT` for those of a sequence."""
@@ -43,13 +52,15 @@ class Attributes:
 class TextCut:
     """The `forward` of a compiled text model, cut, with the attributes that it reads.
 
-    `argument` is the one that the payload is handed to, and `at` its place, `MEMBER:LINE`.
+    `argument` is the one that the payload is handed to, and `at` its place, `MEMBER:LINE`.  `complete` are
+    the attributes of an object that has the parts which may be missing.
     """
 
     model: ModelCut
     attributes: Attributes
     argument: str
     at: str
+    complete: Attributes = field(default_factory=Attributes)
 
 
 def is_compiled(node: ast.ClassDef) -> bool:
@@ -78,8 +89,39 @@ def arguments_of(function: Function) -> list[str]:
     return [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)][1:]
 
 
-def attributes_of(functions: Sequence[Function]) -> Attributes:
-    """Return how methods that call each other use the attributes of their object."""
+_ALONE = Way(
+    verbs={"get": FORWARD},
+    stand_ins=BY_FORWARD.stand_ins,
+    provided=frozenset(),
+    helpers=True,
+    init=False,
+    rehearsed=True,
+)
+"""The `forward` of a class; stand-ins take the place of its parts."""
+
+
+def cut_forward(source: Source, model: ModelClass, argument: str, at: str) -> TextCut:
+    """Cut the `forward` of a class that defines one, with the methods of its file that it calls.
+
+    Methods of a base in another file are parts like any other.  Raises what `cut_model` raises.
+    """
+    cut = cut_model(source, model, _ALONE)
+    members = members_of(class_named(cut.file, model.class_name), cut.file)
+    functions = [
+        node
+        for name in (FORWARD, *sorted(methods_called({FORWARD}, members)))
+        for node in members.get(name, ())
+        if isinstance(node, ast.FunctionDef)
+    ]
+    alone = replace(cut, base=None, fallback=None)
+    return TextCut(alone, attributes_of(functions), argument, at, attributes_of(functions, complete=True))
+
+
+def attributes_of(functions: Sequence[Function], *, complete: bool = False) -> Attributes:
+    """Return how methods that call each other use the attributes of their object.
+
+    Parts that are tested before they are called are missing, unless the object is `complete`.
+    """
     own = {function.name for function in functions}
     uses = [_Uses(function) for function in functions]
     called = {path: 0 for each in uses for path in each.called if path not in {(name,) for name in own}}
@@ -92,6 +134,8 @@ def attributes_of(functions: Sequence[Function]) -> Attributes:
     last = {path for each in uses for path in each.last} - sequences
     tested = {path for each in uses for path in each.tested}
     off = {path for path in tested if path in read and ELEMENT not in path} - sequences - first - last
+    if complete:
+        off -= called.keys()
     called = {path: called[path] for path in sorted(called) if path[:1] not in off and path not in off}
     plain = read - called.keys() - inner - sequences - first - last - {(name,) for name in own}
     return Attributes(
@@ -128,6 +172,7 @@ class _Uses:
         tested = {
             name
             for test in tests
+            if not (isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is | ast.IsNot))
             for name in [ast.unparse(test.left if isinstance(test, ast.Compare) else test)]
         }
         for node in ast.walk(function):

@@ -1,0 +1,239 @@
+"""Cut the `forward` of a region for one input that is at risk; no torch, and nothing of the source runs.
+
+The class whose `forward` the region runs is cut, and the classes of the parts that it hands the input to:
+whether a part can do without the input is decided by the part's own code.  All other parts are stand-ins.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from deepstack_harness.engines.carriers import FORWARD
+from deepstack_harness.engines.cut_model import ModelClass
+from deepstack_harness.engines.lineage import Defined, SourceNames, names_of
+from deepstack_harness.engines.syntax import Function, class_named, own_members
+from deepstack_harness.engines.text_model import TextCut, arguments_of, cut_forward
+from deepstack_harness.errors import Reason, SourceError, UsageError
+from deepstack_harness.sources.source import Source
+
+_DEEPEST = 3
+"""Parts within parts whose own `forward` is run."""
+
+
+@dataclass(frozen=True)
+class RegionCut:
+    """The `forward` of a region or of one of its parts, and how it uses the input.
+
+    `annotations` are those of its parameters, and `required` has the parameters without a default.  `keys`
+    are the texts by which members of the input are looked up, `numbered` the beginnings of texts that end
+    in a number. `uses` are the lines that read the input, FILE:LINE.  `refusals` are the files and lines of
+    `raise` and `assert`, those of its parts too. `initial` is the expression that `__init__` assigns to an
+    attribute that is driven, None where there is none. `parts` are cut too: the attributes that hold them.
+    """
+
+    text: TextCut
+    annotations: Mapping[str, str]
+    required: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+    numbered: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+    refusals: frozenset[tuple[str, int]] = frozenset()
+    initial: ast.expr | None = None
+    parts: Mapping[str, "RegionCut"] = field(default_factory=dict)
+
+    @property
+    def class_name(self) -> str:
+        """The class that defines the `forward`."""
+        return self.text.model.cut.class_name
+
+    @property
+    def filename(self) -> str:
+        """The file of the class, as tracebacks show it."""
+        return self.text.model.cut.filename
+
+
+def cut_region(
+    source: Source, member: str, class_name: str, name: str, *, attribute: bool = False
+) -> RegionCut:
+    """Cut the `forward` of a class, its own or an inherited one, for an argument or an attribute `name`.
+
+    Raises `UsageError`, with file and line, for a class that cannot be cut without its package, and
+    `MachineError` where a file cannot be fetched.
+    """
+    file = source.read(member)
+    region = Defined(member, file, class_named(file, class_name))
+    return _Cutter(source).cut(region, name, _DEEPEST, attribute=attribute)
+
+
+class _Cutter:
+    """The classes of one source, by the parts that hold them."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._names: SourceNames = names_of(source)
+
+    def cut(self, region: Defined, name: str, depth: int, *, attribute: bool = False) -> RegionCut:
+        lineage = self._names.lineage(region)
+        defining = next((each for each in lineage if _method(each, FORWARD)), None)
+        if defining is None:
+            line = region.node.lineno
+            raise SourceError(
+                Reason(f"{region.node.name} has no forward of its own", region.file.filename, line)
+            )
+        forward = _method(defining, FORWARD)
+        assert forward is not None
+        model = ModelClass(defining.member, defining.node.name, "this release")
+        text = cut_forward(self._source, model, name, f"{defining.member}:{forward.lineno}")
+        functions = [each for each in (_method(defining, own) for own in text.model.cut.lines) if each]
+        read = f"self.{name}" if attribute else name
+        parts = {} if attribute or not depth else dict(self._parts(lineage, functions, name, depth))
+        refusals = {(defining.file.filename, line) for line in _refusal_lines(functions)}
+        return RegionCut(
+            text,
+            {each.arg: ast.unparse(each.annotation) for each in _parameters(forward) if each.annotation},
+            tuple(_required(forward)),
+            *_looked_up(functions, read),
+            tuple(f"{defining.member}:{line}" for line in _lines_reading(functions, read)),
+            frozenset(refusals.union(*(part.refusals for part in parts.values()))),
+            self._initial(lineage, name) if attribute else None,
+            parts,
+        )
+
+    def _parts(
+        self, lineage: Sequence[Defined], functions: Sequence[Function], name: str, depth: int
+    ) -> Iterator[tuple[str, RegionCut]]:
+        """Yield the parts that the input is handed to by its name, and that may do without it."""
+        for call in (
+            node for function in functions for node in ast.walk(function) if isinstance(node, ast.Call)
+        ):
+            match call.func:
+                case ast.Attribute(value=ast.Name(id="self"), attr=part):
+                    made = self._made(lineage, part)
+                    inner = made and next(
+                        (each for each in self._names.lineage(made) if _method(each, FORWARD)), None
+                    )
+                    handed = _bound_name(call, inner, name) if inner else None
+                    if made is not None and handed:
+                        try:
+                            yield part, self.cut(made, handed, depth - 1)
+                        except UsageError:
+                            continue
+
+    def _made(self, lineage: Sequence[Defined], part: str) -> Defined | None:
+        """Return the class that `self.part = Class(..)` in an `__init__` makes the part from."""
+        for owner in lineage:
+            init = _method(owner, "__init__")
+            for node in ast.walk(init) if init else ():
+                match node:
+                    case ast.Assign(
+                        targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)],
+                        value=ast.Call(func=func),
+                    ):
+                        meaning = (
+                            self._names.meaning(owner.member, owner.file, func) if name == part else None
+                        )
+                        if isinstance(meaning, Defined) and isinstance(meaning.node, ast.ClassDef):
+                            return meaning
+        return None
+
+    def _initial(self, lineage: Sequence[Defined], name: str) -> ast.expr | None:
+        for owner in lineage:
+            init = _method(owner, "__init__")
+            for node in ast.walk(init) if init else ():
+                match node:
+                    case ast.Assign(
+                        targets=[ast.Attribute(value=ast.Name(id="self"), attr=attr)], value=value
+                    ) if attr == name:
+                        return value
+                    case ast.AnnAssign(
+                        target=ast.Attribute(value=ast.Name(id="self"), attr=attr), value=ast.expr() as value
+                    ) if attr == name:
+                        return value
+        return None
+
+
+def _method(owner: Defined, name: str) -> ast.FunctionDef | None:
+    assert isinstance(owner.node, ast.ClassDef)
+    own = own_members(owner.node).get(name, ())
+    return next((node for node in reversed(own) if isinstance(node, ast.FunctionDef)), None)
+
+
+def _parameters(function: Function) -> list[ast.arg]:
+    arguments = function.args
+    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs][1:]
+
+
+def _required(function: Function) -> Iterator[str]:
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args][1:]
+    yield from (each.arg for each in positional[: len(positional) - len(arguments.defaults)])
+    yield from (
+        each.arg
+        for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if default is None
+    )
+
+
+def _bound_name(call: ast.Call, inner: Defined, name: str) -> str | None:
+    """Return the optional parameter of the inner `forward` that a call gives the input for."""
+    forward = _method(inner, FORWARD)
+    if forward is None:
+        return None
+    names, needed = arguments_of(forward), set(_required(forward))
+    given = [(keyword.arg, keyword.value) for keyword in call.keywords]
+    given += zip(names, call.args, strict=False)
+    for parameter, value in given:
+        if isinstance(value, ast.Name) and value.id == name and parameter in set(names) - needed:
+            return parameter
+    return None
+
+
+def _looked_up(functions: Sequence[Function], read: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the texts that members of the input are looked up by, and what numbered ones begin with."""
+    keys: list[str] = []
+    numbered: list[str] = []
+    for node in (each for function in functions for each in ast.walk(function)):
+        match node:
+            case ast.Subscript(value=inner, slice=ast.Constant(value=str(key))) if _is_of(inner, read):
+                keys.append(key)
+            case ast.Compare(left=ast.Constant(value=str(key)), comparators=[inner]) if _is_of(inner, read):
+                keys.append(key)
+            case ast.Call(
+                func=ast.Attribute(value=inner, attr="get"), args=[ast.Constant(value=str(key)), *_]
+            ) if _is_of(inner, read):
+                keys.append(key)
+            case ast.JoinedStr(values=[ast.Constant(value=str(key)), ast.FormattedValue()]):
+                numbered.append(key)
+    return tuple(dict.fromkeys(keys)), tuple(dict.fromkeys(numbered))
+
+
+def _is_of(node: ast.expr, read: str) -> bool:
+    text = ast.unparse(node)
+    return text in (read, f"{read}.tensors")
+
+
+def _lines_reading(functions: Sequence[Function], read: str) -> list[int]:
+    """Return the lines that read a name, a `del` and a test for None left out."""
+    lines = set()
+    for function in functions:
+        tested = {
+            id(inner)
+            for node in ast.walk(function)
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Is | ast.IsNot)
+            for inner in ast.walk(node)
+        }
+        lines |= {
+            node.lineno
+            for node in ast.walk(function)
+            if isinstance(node, ast.Name | ast.Attribute)
+            and isinstance(node.ctx, ast.Load)
+            and ast.unparse(node) == read
+            and id(node) not in tested
+        }
+    return sorted(lines)
+
+
+def _refusal_lines(functions: Sequence[Function]) -> Iterator[int]:
+    for node in (each for function in functions for each in ast.walk(function)):
+        if isinstance(node, ast.Raise | ast.Assert):
+            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)

@@ -1,0 +1,350 @@
+"""Drive inputs at risk, in the worker that runs the code of a source: measure, and judge nothing.
+
+The `forward` of a class runs over stand-ins for its parts.  First it is called uncompiled with every value
+that the annotation of the input allows, until one changes the answer: without such a value nothing can be
+judged.  Then it runs under `compile_steps`: a warm-up as the engine's profile run calls it, and a step that
+sees the input.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from deepstack_harness.audit.driven_forward import RegionCut, cut_region
+from deepstack_harness.audit.driven_inputs import DrivenInput, Measured
+from deepstack_harness.audit.driven_values import (
+    ABSENT,
+    TOKENS,
+    Pair,
+    pairs_of_argument,
+    pairs_of_attribute,
+)
+from deepstack_harness.compile.torch_compat import structures
+from deepstack_harness.contract.observation import NOT_FINITE
+from deepstack_harness.contract.steps import SteppedRegion
+from deepstack_harness.engines.cut_model import define_model, reason_at
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS
+from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS, TextHost, furnish, set_part
+from deepstack_harness.engines.text_model import ELEMENT, Path
+from deepstack_harness.errors import Reason, UsageError, passes_through, reason_of, text_of
+from deepstack_harness.play.call_differences import distance_or_none
+from deepstack_harness.play.region_calls import Call, Step, StepOptions, described
+from deepstack_harness.play.region_state import Region
+from deepstack_harness.play.steps import measure_steps
+from deepstack_harness.sources.source import Source
+from deepstack_harness.workers.child import Channel
+
+
+def measure_input(channel: Channel, text: str, wanted: DrivenInput) -> Measured:
+    """Drive one input of the source that `text` names."""
+    torch.set_num_threads(1)
+    channel.phase(f"the definition of {wanted.model_class}")
+    try:
+        cut = cut_region(
+            _source(text), wanted.member, wanted.model_class, wanted.name, attribute=wanted.attribute
+        )
+        driver = _Driver(cut, wanted)
+    except UsageError as error:
+        return Measured(blocked=reason_of(error))
+    channel.phase(f"{wanted.model_class}.forward")
+    return driver.measure()
+
+
+@cache
+def _source(text: str) -> Source:
+    return open_source(text)
+
+
+class _Stage:
+    """The pipeline stage that the cut code runs as; one for the process, which is no state of a region."""
+
+    is_first_rank = True
+    is_last_rank = True
+    rank_in_group = 0
+    world_size = 1
+
+
+_STAGE = _Stage()
+_STAND_INS: Mapping[str, object] = {**FORWARD_STAND_INS, "get_pp_group": lambda: _STAGE}
+_IDS, _EMBEDS = "input_ids", frozenset({"inputs_embeds", "input_embeds"})
+
+
+class _Setting(NamedTuple):
+    """What a region is built from, and which of ids and embeddings it is given.
+
+    With `own_parts` the parts that are handed the input run their own code; with `complete` parts that may
+    be missing are there; the part at `by_level` answers with a row for each layer; layers may answer
+    without a residual.
+    """
+
+    own_parts: bool
+    complete: bool
+    by_level: Path
+    embedded: bool
+    adds_residual: bool = False
+
+
+class _Outcome(NamedTuple):
+    """The answer of an uncompiled call, or why there is none, with file and line of the innermost frame."""
+
+    answer: object = None
+    reason: Reason | None = None
+    at: tuple[str, int] = ("", 0)
+
+
+class _Choice(NamedTuple):
+    """A setting and a pair of values under which the input changes the answer by `effect`."""
+
+    setting: _Setting
+    pair: Pair
+    effect: float
+
+
+class _Driver:
+    """One region, to be built again and again in an equal state."""
+
+    def __init__(self, cut: RegionCut, wanted: DrivenInput) -> None:
+        self._cut, self._wanted = cut, wanted
+        self._classes = dict(_definitions(cut))
+
+    def measure(self) -> Measured:
+        """Find a value that matters, and measure the region with it."""
+        if not self._cut.uses:
+            return Measured(unread=True)
+        choice = self._choose()
+        if isinstance(choice, Measured):
+            return choice
+        value = described(choice.pair.warm_up() if self._wanted.given_first else choice.pair.step())
+        if self._wanted.lost:
+            return self._measure_stages(choice, value)
+        arms = ("eager/full",) if self._wanted.captured else ("eager/stock", "eager/drop_all")
+        if self._wanted.moves and not self._wanted.captured:
+            arms = (*arms, "eager/full")
+        options = StepOptions(arms)
+        region = measure_steps(partial(self._program, choice), options, self._wanted.model_class)
+        return Measured(region, value=value, read_at=self._cut.uses[0], effect=choice.effect)
+
+    def _program(self, choice: _Choice) -> tuple[Region, Sequence[Step]]:
+        """Return the region and its steps: the warm-up, and a step that sees the input."""
+        region = self._build(choice.setting)
+        warm, later = choice.pair.warm_up(), choice.pair.step()
+        if not self._wanted.attribute:
+            return region, [Call(**self._arguments(choice.setting, value)) for value in (warm, later)]
+        _assign(region, self._wanted.name, warm)
+        call = self._arguments(choice.setting)
+        return region, [
+            Call(**call),
+            lambda region: _assign(region, self._wanted.name, choice.pair.step()),
+            Call(**self._arguments(choice.setting)),
+        ]
+
+    def _choose(self) -> _Choice | Measured:
+        """Return the first setting and values that change the uncompiled answer, or why there are none."""
+        reason = None
+        runs = False
+        for own_parts in (True, False) if self._cut.parts else (False,):
+            refusal = None
+            for setting, pair in product(self._settings(own_parts=own_parts), self._pairs()):
+                without, given = self._run_both(setting, pair)
+                if given.reason is not None:
+                    reason = reason or given.reason
+                elif without.reason is not None:
+                    refusal = refusal or (without.reason if self._refuses(without) else None)
+                    reason = reason or without.reason
+                else:
+                    runs = True
+                    effect = distance_or_none(given.answer, without.answer)
+                    if effect and effect < NOT_FINITE:
+                        return _Choice(setting, pair, effect)
+            if refusal is not None:
+                return Measured(refusal=refusal)
+        place, _, line = self._cut.uses[-1].rpartition(":")
+        idle = f"no value that was tried for `{self._wanted.name}` changes the answer over stand-ins"
+        return Measured(blocked=reason if reason and not runs else Reason(idle, place, int(line)))
+
+    def _run_both(self, setting: _Setting, pair: Pair) -> tuple[_Outcome, _Outcome]:
+        """Return the outcomes without the input and with it."""
+        outcomes = self._run(setting, pair.warm_up()), self._run(setting, pair.step())
+        return (outcomes[1], outcomes[0]) if self._wanted.given_first else outcomes
+
+    def _refuses(self, outcome: _Outcome) -> bool:
+        """Say whether a call without the input ended at a `raise` or `assert`, or where it was used."""
+        if outcome.at in self._cut.refusals:
+            return True
+        place = f"{self._wanted.member}:{outcome.at[1]}"
+        return place in self._cut.uses and "NoneType" in str(outcome.reason)
+
+    def _settings(self, *, own_parts: bool) -> Iterator[_Setting]:
+        parameters = set(self._cut.annotations) | set(self._cut.required) | self._parameters()
+        embedded = [True] * bool(parameters & _EMBEDS) + [False] * (_IDS in parameters) or [True]
+        attributes = self._cut.text.attributes
+        shaped = [path for path, count in attributes.called.items() if count == 1 and ELEMENT not in path]
+        complete = [False] + [True] * (self._cut.text.complete != attributes or bool(self._cut.parts))
+        for by_level, whole, embeds in product(((), *shaped), complete, embedded):
+            yield _Setting(own_parts, whole, by_level, embeds)
+
+    def _pairs(self) -> Iterator[Pair]:
+        name, given_first = self._wanted.name, self._wanted.given_first
+        if self._wanted.attribute:
+            return pairs_of_attribute(name, self._cut, given_first=given_first, moves=self._wanted.moves)
+        return pairs_of_argument(name, self._cut, given_first=given_first, lost=self._wanted.lost)
+
+    def _parameters(self) -> set[str]:
+        code = self._classes[id(self._cut)].forward.__code__
+        return set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+
+    def _build(self, setting: _Setting, cut: RegionCut | None = None) -> nn.Module:
+        """Return an object of the class, with equal weights each time."""
+        cut = cut or self._cut
+        defined = self._classes[id(cut)]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            instance = defined.__new__(defined)
+            nn.Module.__init__(instance)
+            attributes = cut.text.complete if setting.complete else cut.text.attributes
+            furnish(instance, attributes, setting.by_level, adds_residual=setting.adds_residual)
+        for name, part in cut.parts.items() if setting.own_parts else ():
+            _assign(instance, name, self._build(setting, part))
+        return instance.eval().requires_grad_(False)
+
+    def _arguments(self, setting: _Setting, value: object = ABSENT) -> dict[str, object]:
+        """Return the arguments of a call: those that are required, the input, and ids or embeddings."""
+        there = self._parameters()
+        call = {
+            name: _required_value(name, self._cut.annotations.get(name, ""))
+            for name in self._cut.required
+            if name != self._wanted.name or self._wanted.attribute
+        }
+        if _IDS in there:
+            call[_IDS] = None if setting.embedded and there & _EMBEDS else torch.arange(TOKENS) + 1
+        for name in there & _EMBEDS - {self._wanted.name}:
+            call[name] = _hidden() if setting.embedded else None
+        if value is not ABSENT:
+            call[self._wanted.name] = value
+        elif self._wanted.name in self._cut.required and not self._wanted.attribute:
+            call[self._wanted.name] = None
+        return call
+
+    @torch.no_grad()
+    def _run(self, setting: _Setting, value: object) -> _Outcome:
+        """Call the region uncompiled, with one value of the input."""
+        region = self._build(setting)
+        try:
+            if self._wanted.attribute:
+                _assign(region, self._wanted.name, value)
+                return _Outcome(region(**self._arguments(setting)))
+            return _Outcome(region(**self._arguments(setting, value)))
+        except BaseException as error:
+            if passes_through(error) or not isinstance(error, Exception):
+                raise
+            ended = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
+            reason = reason_at(error, self._cut.filename, f"forward ends with {ended}")
+            return _Outcome(reason=reason, at=_innermost(error))
+
+    def _measure_stages(self, choice: _Choice, value: str) -> Measured:
+        """Measure two pipeline stages against one, the later stage without the input and then with it."""
+        attributes = self._cut.text.attributes
+        if not (attributes.first and attributes.last):
+            place, _, number = self._cut.text.at.rpartition(":")
+            return Measured(
+                blocked=Reason("its forward runs no layers from a first one to a last", place, int(number))
+            )
+        for adds_residual in (False, True):
+            tried = choice._replace(setting=choice.setting._replace(adds_residual=adds_residual))
+            without, given = (self._stages(tried, hands_on=each) for each in (False, True))
+            if all(call.split == 0 for arm in given.arms for call in arm.calls):
+                break  # two stages that are both given the input are one: the stand-ins fit
+        return Measured(without, given, value=value, read_at=self._cut.uses[0], effect=choice.effect)
+
+    def _stages(self, choice: _Choice, *, hands_on: bool) -> SteppedRegion:
+        attributes = self._cut.text.attributes
+
+        def program() -> tuple[Region, Sequence[Step]]:
+            model = self._build(choice.setting)
+            stages = _Stages(
+                model, (*attributes.first,), (*attributes.last,), "" if hands_on else self._wanted.name
+            )
+            calls = [Call(0, **self._arguments(choice.setting, choice.pair.step())) for _ in range(2)]
+            return stages, calls
+
+        options = StepOptions((), split=lambda _, **inputs: [Call(stage, **inputs) for stage in (1, 2)])
+        try:
+            return measure_steps(program, options, self._wanted.model_class)
+        finally:
+            _STAGE.is_first_rank = _STAGE.is_last_rank = True
+
+
+class _Stages(nn.Module):
+    """A model as one pipeline stage (0), or as the first or last of two (1, 2)."""
+
+    def __init__(self, model: nn.Module, first: Sequence[Path], last: Sequence[Path], lost: str) -> None:
+        super().__init__()
+        self.model, self._first, self._last, self._lost = model, first, last, lost
+        self._passed: object = None
+
+    @override
+    def forward(self, stage: int, **inputs: Any) -> object:  # those of the class
+        """Return the answer of the last stage; the first of two answers with no rows."""
+        _STAGE.is_first_rank, _STAGE.is_last_rank = stage < 2, stage != 1
+        begins, ends = ((0, LAYERS), (0, LAYERS // 2), (LAYERS // 2, LAYERS))[stage]
+        for path in self._first:
+            set_part(self.model, path, begins)
+        for path in self._last:
+            set_part(self.model, path, ends)
+        if stage == 2:
+            inputs["intermediate_tensors"] = self._passed
+            inputs |= dict.fromkeys(inputs.keys() & {_IDS, *_EMBEDS, self._lost})
+        answer = self.model(**inputs)
+        if stage != 1:
+            return answer
+        self._passed = answer
+        whole = self.forward(0, **inputs)
+        return structures.map_leaves(lambda leaf: leaf[:0] if isinstance(leaf, Tensor) else leaf, whole)
+
+
+def _definitions(cut: RegionCut) -> Iterator[tuple[int, type[TextHost]]]:
+    """Define the class of a cut, and those of its parts; yield each with the identity of its cut."""
+    model = cut.text.model
+    alone = replace(model, cut=replace(model.cut, of_host={}))
+    yield id(cut), define_model(alone, TextHost, {**_STAND_INS, **model.model.parts.stand_ins})
+    for part in cut.parts.values():
+        yield from _definitions(part)
+
+
+def _assign(region: Any, name: str, value: object) -> None:  # noqa: ANN401  # any module
+    """Give an attribute of a module another value, whatever it held."""
+    if hasattr(region, name):
+        delattr(region, name)
+    setattr(region, name, value)
+
+
+def _hidden() -> Tensor:
+    return torch.randn(TOKENS, HIDDEN, generator=torch.Generator().manual_seed(3))
+
+
+_WHOLE = ("ids", "positions", "indices", "lens", "loc", "slots", "types", "mapping")
+
+
+def _required_value(name: str, annotation: str) -> object:
+    """Return a value for an argument that has no default, by its annotation and its name."""
+    if "None" in annotation or "Optional" in annotation or name == "intermediate_tensors":
+        return None
+    plain: Mapping[str, object] = {"int": 1, "bool": False, "float": 1.0, "str": ""}
+    if annotation in plain:
+        return plain[annotation]
+    return torch.arange(TOKENS) if name.endswith(_WHOLE) else _hidden()
+
+
+def _innermost(error: BaseException) -> tuple[str, int]:
+    """Return file and line of the innermost frame of an error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace else ("", 0)
