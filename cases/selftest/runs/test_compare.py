@@ -10,6 +10,7 @@ from cases.selftest.runs.written_results import case, write
 from deepstack_harness.cli.main import main
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.runs.compare import Change, ChangeKind, compare, seconds
+from deepstack_harness.runs.records import Shard
 from deepstack_harness.runs.store import read_stored
 
 BASE = {"a": ("PASS", "PASS"), "b": ("PASS", "XFAIL")}
@@ -149,10 +150,16 @@ def test_a_case_that_was_there_in_a_minority_of_nights_is_not_missed(tmp_path: P
 @pytest.mark.parametrize(
     ("new", "sentence", "code"),
     [
-        ({**BASE, "a": ("PASS", "FAIL")}, "regression   verdict R2   kept -> broken", ExitCode.BROKEN),
-        ({**BASE, "b": ("PASS", "IMPROVED")}, "improvement  verdict R2   broken -> kept", ExitCode.BROKEN),
-        ({"a": BASE["a"]}, "missing      case         there -> gone", ExitCode.BROKEN),
-        ({**BASE, "c": ("PASS", "PASS")}, "new          case         not there -> there", ExitCode.HOLDS),
+        ({**BASE, "a": ("PASS", "FAIL")}, "regression: R2 boundary: broken", ExitCode.BROKEN),
+        (
+            {**BASE, "b": ("PASS", "IMPROVED")},
+            "improvement: kept now, R2 boundary: broken before",
+            ExitCode.BROKEN,
+        ),
+        ({**BASE, "a": ("PASS", "SKIP")}, "missing: R2: no longer put to the test", ExitCode.BROKEN),
+        ({**BASE, "a": ("ERROR", "ERROR")}, "regression: not judged: played", ExitCode.BROKEN),
+        ({"a": BASE["a"]}, "missing: cases that are gone", ExitCode.BROKEN),
+        ({**BASE, "c": ("PASS", "PASS")}, "new: cases that are new", ExitCode.HOLDS),
         (BASE, "nothing changed", ExitCode.HOLDS),
     ],
 )
@@ -168,12 +175,64 @@ def test_the_command_names_each_change_and_exits(
     assert sentence in capsys.readouterr().out
 
 
+def test_all_lists_each_change_under_its_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = {**BASE, "a": ("PASS", "FAIL"), "c": ("PASS", "PASS")}
+    folders = [str(write(tmp_path / name, verdicts)) for name, verdicts in (("old", BASE), ("new", new))]
+    assert main(["compare", *folders, "--all"]) == ExitCode.BROKEN
+    said = capsys.readouterr().out
+    assert said.startswith("2 findings: 1 regression, 1 new (2 changes in 2 cases)\n")
+    assert "regression   verdict R2   kept -> broken" in said
+    assert "new          case         not there -> there" in said
+
+
+def test_both_sides_are_told_with_their_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = (write(tmp_path / name, BASE) for name in ("old", "new"))
+    record = json.loads((old / "run.json").read_text())
+    record["environment"]["torch"] = "2.10.0"
+    (old / "run.json").write_text(json.dumps(record))
+    assert main(["compare", str(old), str(new)]) == ExitCode.HOLDS
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first.startswith("OLD  old: torch 2.10.0, ")
+    here = read_stored(new).abouts[0].versions
+    assert second.startswith(f"NEW  new: {here[0]}, ")
+    assert main(["compare", str(new), str(new)]) == ExitCode.HOLDS
+    assert capsys.readouterr().out.splitlines()[1] == "NEW  new: the same versions"
+
+
+def unfinished(folder: Path, cases: int) -> None:
+    """As a run that was killed leaves its folder."""
+    record = json.loads((folder / "run.json").read_text())
+    record |= {"finished": None, "planned": {"groups": 1, "cases": cases}}
+    (folder / "run.json").write_text(json.dumps(record))
+
+
+def test_what_an_unfinished_run_has_not_played_is_neither_gone_nor_new(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, part = write(tmp_path / "whole", BASE), write(tmp_path / "part", {"a": BASE["a"]})
+    unfinished(part, 3888)
+    assert compare(read_stored(part), read_stored(whole)) == []
+    assert main(["compare", str(part), str(whole)]) == ExitCode.HOLDS
+    assert "unfinished: 1 of 3,888 cases have run" in capsys.readouterr().out
+    assert main(["compare", str(whole), str(part)]) == ExitCode.BROKEN  # nobody knows about the rest
+    said = capsys.readouterr().out
+    assert "unfinished: 1 of 3,888 cases have run" in said
+    assert said.splitlines()[-1] == "nothing changed; NEW is unfinished"
+
+
+def test_a_shard_that_is_not_here_is_told(tmp_path: Path) -> None:
+    write(tmp_path, {"a": BASE["a"]}, shard=Shard(1, 3))
+    assert read_stored(tmp_path).unfinished == "1 of 1 cases have run, and 2 of 3 shards are not here"
+
+
 def test_changes_are_json_for_programs(tmp_path: Path) -> None:
     old, new = write(tmp_path / "old", BASE), write(tmp_path / "new", {"a": BASE["a"]})
     main(["compare", str(old), str(new), "--json", str(tmp_path / "changes.jsonl"), "--quiet"])
     (line,) = (tmp_path / "changes.jsonl").read_text().splitlines()
     assert json.loads(line)["kind"] == "missing"
     assert json.loads(line)["schema_version"] == 1
+    assert json.loads(line)["cause"] == "cases that are gone"
+    assert json.loads(line)["consequence"] is False
 
 
 @pytest.mark.parametrize(

@@ -433,7 +433,7 @@ def with_shape(row: Row) -> Row:
 def test_a_run_is_read_with_every_field_that_it_has() -> None:
     run = read_stored(WRITTEN)
     lines = [json.loads(line) for line in (WRITTEN / "rows.jsonl").read_text().splitlines()]
-    later = {"shape": None, "chances": None}
+    later = {"shape": None, "chances": None, "step": None, "call": None, "exception": None}
     wanted = [{**line, **later, "promise": Rule(line["rule"]).instance_of} for line in lines]
     assert all("promise" not in line for line in lines)
     assert [asdict(row) for row in run.rows] == wanted
@@ -454,7 +454,7 @@ def test_datasets_of_both_versions_are_one_history(later: Path, tmp_path: Path) 
     write_parquet(read_part(Files(later)))
     (tmp_path / "earlier").mkdir()
     for kind in ("rows", "cases"):  # as version 2 wrote them
-        columns = ["shape", "chances", "promise"]
+        columns = ["shape", "chances", "promise", "step", "call", "exception"]
         frame = pd.read_parquet(later / f"{kind}.parquet").drop(columns=columns, errors="ignore")
         frame = frame.assign(run="2026", schema_version=2)
         frame.to_parquet(tmp_path / "earlier" / f"{kind}.parquet")

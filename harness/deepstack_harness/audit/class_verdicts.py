@@ -191,6 +191,9 @@ class ClassVerdicts(RuleVerdicts):
                 case="",
                 where=None,
                 chances=None,
+                step=None,
+                call=None,
+                exception=None,
             )
             for row in self.rows
         )

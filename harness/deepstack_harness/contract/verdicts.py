@@ -201,7 +201,9 @@ class Judgement:
 
     The fields behind it say what was wrong first, so that nobody has to read it out of `detail`, which is a
     sentence for people: the `shape`; `level`, `row` (of the step) and `origin` of the first wrong row, None
-    where no row is wrong or the row is missing; and the type of the `exception` that a call raised.
+    where no row is wrong or the row is missing; the type of the `exception` that a call raised; and the
+    `call` of the step in which the rule broke first: `set`, `get` (steps of the decoder too), `clear`,
+    `resize`, or `decoder` where that raised.
     """
 
     rule: Rule
@@ -218,6 +220,7 @@ class Judgement:
     origin: RowOrigin | None = None
     exception: str = ""
     chances: int | None = None
+    call: str = ""
 
     @property
     def step(self) -> int | None:
@@ -227,8 +230,11 @@ class Judgement:
     @property
     def columns(self) -> dict[str, Any]:
         """The fields of a `Row` that come from its judgement, by name."""
-        names = ("rule", "verdict", "value", "limit", "unit", "effect", "detail", "shape", "chances")
-        return {name: getattr(self, name) for name in names}
+        names = (
+            "rule", "verdict", "value", "limit", "unit", "effect", "detail", "shape", "chances", "step",
+        )  # fmt: skip
+        columns = {name: getattr(self, name) for name in names}
+        return {**columns, "call": self.call or None, "exception": self.exception or None}
 
 
 class RuleVerdicts:
@@ -297,6 +303,8 @@ class Row:
     tests only.  `where` is a file of the package that was judged, with lines: `vllm/a.py:12-40`.
     `shape` says what is wrong with a broken rule (`Shape`, or a word of another package's oracle).
     `chances` is how often the rule was put to the test (`Judgement`), over all cases that a row stands for.
+    `step` is the number (from 1) of the first step of the trace in which the rule was seen broken, `call` the
+    call there, and `exception` the type that it raised; earlier rows of version 3 have none of them.
     `promise` follows from the rule (`Rule.instance_of`), also where a stored row has none: nothing is keyed
     by it.
     """
@@ -335,6 +343,9 @@ class Row:
     expected: bool | None = None
     shape: str | None = None
     chances: int | None = None
+    step: int | None = None
+    call: str | None = None
+    exception: str | None = None
 
     def __post_init__(self) -> None:
         """Set the promise that the rule is an instance of."""

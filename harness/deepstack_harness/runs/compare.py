@@ -39,7 +39,9 @@ class Change:
     """One change; `metric` is `verdict RULE`, `distance`, `graphs`, `recompiles` or `case`.
 
     `since` is what NEW was compared with: `OLD`, or `the last N runs`.  `promise` is that of the rule,
-    None for other metrics and for rules of their own.
+    None for other metrics and for rules of their own.  `cause` is the title of the finding that the change
+    belongs to (`deepstack_harness.runs.causes`), and `consequence` says that it follows from another change;
+    empty and False where causes were not asked for.
     """
 
     kind: ChangeKind
@@ -50,6 +52,8 @@ class Change:
     after: str
     since: str = "OLD"
     promise: Promise | None = None
+    cause: str = ""
+    consequence: bool = False
     schema_version: int = field(default=SCHEMA_VERSION)
 
 
@@ -72,11 +76,17 @@ class Measure:
 
 @dataclass(frozen=True)
 class ComparableRun:
-    """A run, or the middle of several: `states` by (case, rule), `measures` by (case, metric)."""
+    """A run, or the middle of several: `states` by (case, rule), `measures` by (case, metric).
+
+    `shapes` say how rules are broken, with the type of an exception; the middle of several runs has none.
+    Of a run that is not `whole`, cases that are not there have not been played yet.
+    """
 
     cases: Mapping[str, str]
     states: Mapping[tuple[str, Rule], RuleState]
     measures: Mapping[tuple[str, str], Measure]
+    shapes: Mapping[tuple[str, Rule], str] = field(default_factory=dict)
+    whole: bool = True
 
 
 def compare(old: StoredRun, new: StoredRun, history: Sequence[StoredRun] = ()) -> list[Change]:
@@ -105,6 +115,12 @@ def comparable(run: StoredRun) -> ComparableRun:
         {case.case: _case_key(case) for case in run.cases},
         {(row.case, row.rule): _state(row.verdict) for row in run.rows},
         {(case.case, name): measure for case in run.cases for name, measure in _measures(case)},
+        {
+            (row.case, row.rule): " ".join(filter(None, [row.shape, row.exception]))
+            for row in run.rows
+            if row.verdict in BROKEN and row.shape
+        },
+        whole=not run.unfinished,
     )
 
 
@@ -168,15 +184,22 @@ def _values_by_key(maps: Iterable[Mapping[K, V]]) -> dict[K, list[V]]:
 
 
 def _changes(before: ComparableRun, after: ComparableRun, since: str) -> Iterator[Change]:
-    for case in [case for case in before.cases if case not in after.cases]:
+    for case in [case for case in before.cases if after.whole and case not in after.cases]:
         yield Change(ChangeKind.MISSING, "case", case, before.cases[case], "there", "gone", since)
-    for case in [case for case in after.cases if case not in before.cases]:
+    for case in [case for case in after.cases if before.whole and case not in before.cases]:
         yield Change(ChangeKind.NEW, "case", case, after.cases[case], "not there", "there", since)
     for key in [key for key in before.states if key in after.states]:
         was, now = before.states[key], after.states[key]
+        before_as, now_as = before.shapes.get(key, ""), after.shapes.get(key, "")
         if kind := _verdict_change(was, now):
-            promise = key[1].instance_of
-            yield Change(kind, f"verdict {key[1]}", key[0], after.cases[key[0]], was, now, since, promise)
+            texts = str(was), str(now)
+        elif before_as and now_as and before_as != now_as:
+            # Another fault of a rule must not hide behind the one that was there.
+            kind, texts = ChangeKind.REGRESSION, (f"{was}: {before_as}", f"{now}: {now_as}")
+        else:
+            continue
+        promise = key[1].instance_of
+        yield Change(kind, f"verdict {key[1]}", key[0], after.cases[key[0]], *texts, since, promise)
     for place in [place for place in before.measures if place in after.measures]:
         old, new = before.measures[place], after.measures[place]
         if kind := _MEASURES[place[1]](old, new):

@@ -62,6 +62,17 @@ class StoredRun:
         return min((about.started for about in self.abouts), default=self.began)
 
     @property
+    def unfinished(self) -> str:
+        """How far a run came that did not come to its end, in words; empty for a whole run."""
+        shards = max((int(about.shard.partition("/")[2]) for about in self.abouts if about.shard), default=1)
+        away = max(shards - len(self.abouts), 0) if self.abouts else 0
+        if not away and all(about.finished for about in self.abouts):
+            return ""
+        planned = max(sum(about.planned.cases for about in self.abouts), len(self.cases))
+        played = f"{len(self.cases):,} of {planned:,} cases have run"
+        return f"{played}, and {away} of {shards} shards are not here" if away else played
+
+    @property
     def versions(self) -> tuple[str, ...]:
         """What the run was measured with, as `About.versions` has it; several lines where it is mixed."""
         return tuple(dict.fromkeys(", ".join(about.versions) for about in self.abouts))

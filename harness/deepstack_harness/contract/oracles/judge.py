@@ -21,6 +21,7 @@ from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.oracles import buffer, compiler, outputs, ranks
 from deepstack_harness.contract.oracles.trace_audit import Deviation, ObservedCase, error
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import READS_BUFFER
 from deepstack_harness.contract.verdicts import (
     BROKEN,
     Effect,
@@ -169,7 +170,19 @@ def judge_all(observed: ObservedCase, rules: Collection[Rule] | None = None) -> 
 def _with_effect(judgement: Judgement, observed: ObservedCase) -> Judgement:
     if judgement.verdict not in BROKEN:
         return judgement
-    return replace(judgement, effect=effect_of(judgement, _deviations(judgement.rule, observed)))
+    effect = effect_of(judgement, _deviations(judgement.rule, observed))
+    return replace(judgement, effect=effect, call=_call_of(judgement, observed))
+
+
+def _call_of(judgement: Judgement, observed: ObservedCase) -> str:
+    """Return the call of the first step in which a rule broke; empty where no step is known."""
+    if judgement.step is None:
+        return ""
+    number = judgement.step - 1
+    raised, op = observed.observation.steps[number].raised, observed.case.trace.steps[number].op
+    if raised and judgement.exception:
+        return raised.call
+    return "get" if op in READS_BUFFER else op
 
 
 def _deviations(rule: Rule, observed: ObservedCase) -> Sequence[Deviation]:

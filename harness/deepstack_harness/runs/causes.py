@@ -1,0 +1,318 @@
+"""Causes of the changes between two runs: which changes are one fault, and which follow from it.
+
+A fault is what a row says was observed: the rule, the call, the shape, the type of an exception.  Rows with
+one fault are one finding, in however many cases, revisions and arms: what changed between two runs is as a
+rule one thing below them (torch, a decoder, a class), and the finding names the revisions.  Two faults are
+two findings, unless the second was never seen without the first and can follow from it (`Fault.explains`).
+Of all else (a rule that is no longer put to the test, a distance, a number of graphs) it is asked case by
+case whether a rule broke there: then it is a consequence, else a finding of its own.  Rules that are no
+longer put to the test in the very same cases are one finding.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from deepstack_harness.contract.rules import Rule, names_of
+from deepstack_harness.contract.verdicts import BROKEN, KEPT, Row, Shape
+from deepstack_harness.runs.compare import Change, ChangeKind, RuleState
+from deepstack_harness.runs.records import CaseRecord
+from deepstack_harness.runs.store import StoredRun
+
+_OF_DECODERS = frozenset({Rule.R0, Rule.R9, Rule.R10, Rule.R11, Rule.R14})
+"""Rules of what runs behind the buffer: a fault of the buffer shows there too, never the other way round."""
+_FORMS = frozenset({Shape.NONE, Shape.LEVELS, Shape.ONE_TENSOR})
+_CALLS = frozenset({Shape.RAISED, Shape.ACCEPTED, Shape.CAPACITY})
+_STORAGE = frozenset({Shape.MOVED, Shape.GENERATION, Shape.ALLOCATED, Shape.DETACHED, Shape.FREED})
+_LAYOUT = frozenset({
+    Shape.DTYPE, Shape.DEVICE, Shape.CONTAINER, Shape.TENSOR_TYPE, Shape.STRIDES, Shape.GRADIENT,
+})  # fmt: skip
+_ROWS = frozenset({
+    Shape.ZEROS, Shape.NEVER_SET, Shape.LIVE, Shape.REPLACED, Shape.CLEARED, Shape.REJECTED,
+    Shape.OTHER_BUFFER, Shape.CALLER, Shape.MISSING, Shape.SURPLUS, Shape.WIDTH,
+})  # fmt: skip
+_FOLLOW: tuple[tuple[frozenset[Shape], frozenset[Shape]], ...] = (
+    (_FORMS, _ROWS | _CALLS | _STORAGE),  # of an answer that is None no row is looked at
+    (_CALLS, _FORMS | _ROWS | _CALLS | _STORAGE),  # a call that raised has not done its work
+    (_STORAGE, _ROWS),  # a graph reads the storage that it was captured on
+    (_LAYOUT | {Shape.WIDTH}, frozenset({Shape.ALLOCATED})),  # such an answer is made anew
+    (frozenset({Shape.CALLER}), _STORAGE),  # the tensor of a caller is another storage
+)
+"""Shapes that may follow from others; of all that are not here nothing follows in the buffer."""
+_LAST_STEP = 2**31
+
+
+class Fault(NamedTuple):
+    """What was observed where a rule broke; `call` is empty for rules of the decoder and in old rows."""
+
+    rule: Rule
+    call: str
+    shape: str
+    exception: str
+
+    @property
+    def words(self) -> str:
+        """Rule, observation and call: `R1 structure: none in get`."""
+        what = " ".join(filter(None, [self.shape or "broken", self.exception]))
+        return f"{self.rule} {self.rule.word}: {what}" + (f" in {self.call}" if self.call else "")
+
+    @property
+    def is_of_decoder(self) -> bool:
+        """Say whether it was seen behind the buffer; R11 judges the layout of answers too."""
+        return self.rule in _OF_DECODERS and self.shape not in _LAYOUT
+
+    def explains(self, other: "Fault") -> bool:
+        """Say whether the other fault can follow from this one."""
+        if other.is_of_decoder:
+            return not self.is_of_decoder or (self.rule is Rule.R0 and self.shape == Shape.RAISED)
+        if self.is_of_decoder:
+            return False
+        return any(self.shape in causes and other.shape in effects for causes, effects in _FOLLOW)
+
+    def is_seen_as(self, other: "Fault") -> bool:
+        """Say whether the other fault is the same observation under another rule: which one depends on P."""
+        return (self.call, self.shape, self.exception) == (other.call, other.shape, other.exception)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Changes with one cause, and the changes that follow from them.
+
+    `title` names the cause.  `shortest` is the case with the shortest trace, `detail` what was seen there;
+    None and empty where the changes are of cases that only one of the runs has.
+    """
+
+    kind: ChangeKind
+    title: str
+    changes: tuple[Change, ...]
+    consequences: tuple[Change, ...]
+    cases: tuple[CaseRecord, ...]
+    shortest: CaseRecord | None
+    detail: str
+
+    @property
+    def subjects(self) -> Mapping[str, int]:
+        """Revisions and classes, each with its number of cases."""
+        return Counter(case.subject for case in self.cases)
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Arms in which it was seen, in order."""
+        return tuple(dict.fromkeys(sorted(case.arm for case in self.cases)))
+
+    @property
+    def marked(self) -> Iterator[Change]:
+        """The changes, then the consequences, each with the cause."""
+        for change in self.changes:
+            yield replace(change, cause=self.title)
+        for change in self.consequences:
+            yield replace(change, cause=self.title, consequence=True)
+
+    def counted(self) -> Mapping[ChangeKind, Mapping[str, int]]:
+        """Count the consequences by kind, and by what changed."""
+        counts: dict[ChangeKind, Counter[str]] = defaultdict(Counter)
+        for change in self.consequences:
+            counts[change.kind][change.metric.removeprefix("verdict ")] += 1
+        return {kind: counts[kind] for kind in ChangeKind if kind in counts}
+
+
+class _Node(NamedTuple):
+    """A fault that came (a regression) or went (an improvement), of one subject."""
+
+    kind: ChangeKind
+    fault: Fault
+    subject: str
+
+
+@dataclass
+class _Draft:
+    kind: ChangeKind
+    own: list[Change] = field(default_factory=list)
+    consequences: list[Change] = field(default_factory=list)
+
+
+def findings(changes: Iterable[Change], old: StoredRun, new: StoredRun) -> list[Finding]:
+    """Return the causes of the changes from `old` to `new`: regressions first, then the most cases first."""
+    sorter = _Sorter(list(changes), old, new)
+    drafts: dict[str, _Draft] = {}
+    for change, (kind, title, consequence) in sorter.sorted():
+        draft = drafts.setdefault(f"{kind} {title}", _Draft(kind))
+        (draft.consequences if consequence else draft.own).append(change)
+        sorter.titles[f"{kind} {title}"] = title
+    found = [sorter.finding(sorter.titles[key], draft) for key, draft in drafts.items()]
+    kinds = list(ChangeKind)
+    return sorted(found, key=lambda each: (kinds.index(each.kind), -len(each.changes), each.title))
+
+
+class _Sorter:
+    """Both runs by case and rule, and the faults that differ."""
+
+    def __init__(self, changes: Sequence[Change], old: StoredRun, new: StoredRun) -> None:
+        self._records = {case.case: case for run in (old, new) for case in run.cases}
+        self._old = {(row.case, row.rule): row for row in old.rows}
+        self._new = {(row.case, row.rule): row for row in new.rows}
+        self.titles: dict[str, str] = {}
+        self._by_case: dict[str, list[Change]] = defaultdict(list)
+        for change in changes:
+            self._by_case[change.case].append(change)
+        self._nodes: dict[_Node, dict[str, int]] = defaultdict(dict)
+        self._node_of: dict[Change, _Node] = {}
+        for change in changes:
+            if node := self._active(change):
+                row = self._row(change, node.kind)
+                self._nodes[node][change.case] = (row.step if row else None) or _LAST_STEP
+                self._node_of[change] = node
+        self._heads = self._heads_of_nodes()
+
+    def sorted(self) -> Iterator[tuple[Change, tuple[ChangeKind, str, bool]]]:
+        """Iterate over the changes with the kind and title of the finding, and whether it follows from it."""
+        unexplained: dict[str, list[Change]] = defaultdict(list)
+        for case, group in self._by_case.items():
+            worse = self._first(case, group, ChangeKind.REGRESSION)
+            better = self._first(case, group, ChangeKind.IMPROVEMENT)
+            lost = self._lost(case, group)
+            for change in group:
+                kind, title, consequence = self._place(change, worse, better, lost)
+                if not consequence and change.kind is ChangeKind.MISSING and change.metric != "case":
+                    unexplained[change.metric].append(change)
+                else:
+                    yield change, (kind, title, consequence)
+        same_cases: dict[frozenset[str], list[Change]] = defaultdict(list)
+        for lost_changes in unexplained.values():
+            same_cases[frozenset(change.case for change in lost_changes)] += lost_changes
+        for together in same_cases.values():
+            rules = sorted({_rule_of(change) for change in together}, key=list(Rule).index)
+            for change in together:
+                title = f"{names_of(rules)}: no longer put to the test"
+                yield change, (ChangeKind.MISSING, title, _rule_of(change) is not rules[0])
+
+    def finding(self, title: str, draft: _Draft) -> Finding:
+        """Return a finding with its shortest case."""
+        own = draft.own or draft.consequences
+        records = {change.case: self._records[change.case] for change in own if change.case in self._records}
+        shortest = min(records.values(), key=lambda case: (len(case.trace), case.case), default=None)
+        change = next((each for each in own if shortest and each.case == shortest.case), None)
+        row = self._row(change, draft.kind) if change else None
+        return Finding(
+            draft.kind, title, tuple(draft.own), tuple(draft.consequences), tuple(records.values()), shortest,
+            row.detail if row else "",
+        )  # fmt: skip
+
+    def _place(
+        self, change: Change, worse: _Node | None, better: _Node | None, lost: str
+    ) -> tuple[ChangeKind, str, bool]:
+        node = self._node_of.get(change)
+        if node is not None:
+            head = self._heads[node]
+            return head.kind, _title(head), head != node
+        if worse is not None:
+            return worse.kind, _title(worse), True
+        if lost:
+            return ChangeKind.REGRESSION, lost, change.after != RuleState.UNJUDGED
+        if better is not None and change.kind in (ChangeKind.IMPROVEMENT, ChangeKind.NEW):
+            return better.kind, _title(better), True
+        return change.kind, _title_of_measure(change), False
+
+    def _active(self, change: Change) -> _Node | None:
+        """Return the fault that came or went; None for any other change."""
+        if not change.metric.startswith("verdict ") or change.kind not in (
+            ChangeKind.REGRESSION, ChangeKind.IMPROVEMENT,
+        ):  # fmt: skip
+            return None
+        row = self._row(change, change.kind)
+        if row is None or row.verdict not in BROKEN:
+            return None
+        return _Node(change.kind, _fault(row), self._records[change.case].subject)
+
+    def _row(self, change: Change, kind: ChangeKind) -> Row | None:
+        """Return the row that shows a change: of what became better the row of before."""
+        if not change.metric.startswith("verdict "):
+            return None
+        rows = self._old if kind is ChangeKind.IMPROVEMENT else self._new
+        return rows.get((change.case, _rule_of(change)))
+
+    def _first(self, case: str, group: Iterable[Change], kind: ChangeKind) -> _Node | None:
+        """Return the cause of the first fault of a kind in a case."""
+        nodes = [node for change in group if (node := self._node_of.get(change)) and node.kind is kind]
+        nodes.sort(key=lambda node: (node.fault.is_of_decoder, self._nodes[node][case], _order(node)))
+        return self._heads[nodes[0]] if nodes else None
+
+    def _lost(self, case: str, group: Iterable[Change]) -> str:
+        """Return how a case ended that could be judged before and cannot be now; empty for any other."""
+        unjudged = [change for change in group if change.after == RuleState.UNJUDGED]
+        if not unjudged:
+            return ""
+        row = self._row(unjudged[0], ChangeKind.REGRESSION)
+        named = f" ({row.exception})" if row and row.exception else ""
+        return f"not judged: {self._records[case].ending}{named}"
+
+    def _heads_of_nodes(self) -> dict[_Node, _Node]:
+        """Return the cause of each fault: itself, or a fault that it was never seen without."""
+        # A fault that shows in more cases explains one that shows in fewer, never the other way round.
+        ranked = sorted(self._nodes, key=lambda node: (-len(self._nodes[node]), _order(node)))
+        heads: dict[_Node, _Node] = {}
+        for number, effect in enumerate(ranked):
+            causes = (node for node in ranked[:number] if heads[node] == node)
+            heads[effect] = next((node for node in causes if self._follows(effect, node)), effect)
+        # What became better where a rule broke is not seen any more; that is no improvement.
+        for effect in ranked:
+            if effect.kind is ChangeKind.IMPROVEMENT and heads[effect] == effect:
+                heads[effect] = next(
+                    (
+                        heads[node]
+                        for node in ranked
+                        if node.kind is ChangeKind.REGRESSION
+                        and node.subject == effect.subject
+                        and self._nodes[effect].keys() <= self._nodes[node].keys()
+                    ),
+                    effect,
+                )
+        return heads
+
+    def _follows(self, effect: _Node, cause: _Node) -> bool:
+        """Say whether `effect` was never seen without `cause`, and can follow from it."""
+        if (effect.kind, effect.subject) != (cause.kind, cause.subject):
+            return False
+        if cause.fault.is_seen_as(effect.fault):
+            rows = self._new if effect.kind is ChangeKind.REGRESSION else self._old
+            rows_of_cause = (rows.get((case, cause.fault.rule)) for case in self._nodes[effect])
+            return not any(row and row.verdict in KEPT for row in rows_of_cause)
+        steps = self._nodes[cause]
+        return cause.fault.explains(effect.fault) and all(
+            case in steps and (steps[case] <= step or _LAST_STEP in (steps[case], step))
+            for case, step in self._nodes[effect].items()
+        )
+
+
+def _fault(row: Row) -> Fault:
+    call = "" if row.rule in _OF_DECODERS else row.call or ""
+    return Fault(row.rule, call, row.shape or "", row.exception or "")
+
+
+def _rule_of(change: Change) -> Rule:
+    return Rule(change.metric.removeprefix("verdict "))
+
+
+def _order(node: _Node) -> tuple[int, str]:
+    # Rows that a graph reads wrongly follow from storage that moved.
+    order = [Rule.R6, *Rule]
+    return order.index(node.fault.rule), node.fault.words
+
+
+def _title(node: _Node) -> str:
+    if node.kind is ChangeKind.IMPROVEMENT:
+        return f"kept now, {node.fault.words} before"
+    return node.fault.words
+
+
+def _title_of_measure(change: Change) -> str:
+    """Return the title of changes that no broken rule explains."""
+    if change.metric == "case":
+        return "cases that are gone" if change.kind is ChangeKind.MISSING else "cases that are new"
+    name, _, rule = change.metric.partition(" ")
+    if rule:
+        word = f"{rule} {Rule(rule).word}"
+        return f"{word}: put to the test now" if change.kind is ChangeKind.NEW else f"{word}: {change.after}"
+    more = "grew" if change.kind is ChangeKind.REGRESSION else "shrank"
+    return f"{name} {more}"
