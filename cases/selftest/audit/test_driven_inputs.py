@@ -118,6 +118,9 @@ def test_the_command_tells_what_was_driven(tmp_path: Path, capsys: pytest.Captur
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     driven = {each["model_class"]: each["driven"] for each in rows if each["standing"] == Standing.AT_RISK}
     assert driven["Refuses"]["driven"] == "kept"
+    for caller in ("ZerosOutside", "ZerosByMethod"):
+        assert driven[caller]["driven"] == "kept"
+        assert "the warm-up is given one too" in driven[caller]["detail"]
     assert driven["Ignores"]["driven"] == "not read"
     assert {each["driven"] for each in rows if each["standing"] != Standing.AT_RISK} == {None}
     assert code == 1, "TimesZero could not be put to the test"

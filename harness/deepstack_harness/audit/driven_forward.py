@@ -5,7 +5,9 @@ whether a part can do without the input is decided by the part's own code.  All 
 """
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from deepstack_harness.engines.carriers import FORWARD
@@ -24,14 +26,16 @@ _DEEPEST = 3
 class RegionCut:
     """The `forward` of a region or of one of its parts, and how it uses the input.
 
-    `annotations` are those of its parameters, and `required` has the parameters without a default.  `keys`
+    `parameters` are in their order, with `annotations`; `required` has those without a default.  `keys`
     are the texts by which members of the input are looked up, `numbered` the beginnings of texts that end
-    in a number. `uses` are the lines that read the input, FILE:LINE.  `refusals` are the files and lines of
-    `raise` and `assert`, those of its parts too. `initial` is the expression that `__init__` assigns to an
-    attribute that is driven, None where there is none. `parts` are cut too: the attributes that hold them.
+    in a number. `uses` are the lines that read the input, FILE:LINE.  `refusals` are the files and lines
+    of `raise` and `assert`, those of its parts too.  `initial` is the expression that `__init__` assigns
+    to an attribute that is driven, None where there is none.  `parts` are cut too, by the attributes that
+    hold them.
     """
 
     text: TextCut
+    parameters: tuple[str, ...]
     annotations: Mapping[str, str]
     required: tuple[str, ...]
     keys: tuple[str, ...] = ()
@@ -50,6 +54,47 @@ class RegionCut:
     def filename(self) -> str:
         """The file of the class, as tracebacks show it."""
         return self.text.model.cut.filename
+
+
+@dataclass(frozen=True)
+class CallerCut:
+    """The `forward` of a class that calls a region, cut, and its call of the region.
+
+    The region is at `path` below the caller, and takes the input as `parameter`, the one at `position`.
+    `initial` has the attributes that `forward` reads and `__init__` assigns a literal to.  `line` is that of
+    the call.
+    """
+
+    text: TextCut
+    required: tuple[str, ...]
+    path: tuple[str, ...]
+    parameter: str
+    position: int
+    line: int
+    initial: Mapping[str, object]
+
+    @property
+    def where(self) -> str:
+        """The place of the call, FILE:LINE."""
+        return f"{self.text.model.model.member}:{self.line}"
+
+    @property
+    def is_known(self) -> bool:
+        """True where every attribute that is read, and is no part, begins as a known literal."""
+        read = self.text.attributes
+        paths = (*read.numbers, *read.tested, *read.sequences, *read.first, *read.last)
+        return {path[0] for path in paths} <= self.initial.keys()
+
+
+def cut_caller(
+    source: Source, member: str, class_name: str, line: int, region: RegionCut
+) -> CallerCut | None:
+    """Cut the `forward` of a class whose statement at `line` hands the input to a region.
+
+    None where no call of a part stands there.  Raises what `cut_region` raises.
+    """
+    file = source.read(member)
+    return _Cutter(source).cut_caller(Defined(member, file, class_named(file, class_name)), line, region)
 
 
 def cut_region(
@@ -90,6 +135,7 @@ class _Cutter:
         refusals = {(defining.file.filename, line) for line in _refusal_lines(functions)}
         return RegionCut(
             text,
+            tuple(arguments_of(forward)),
             {each.arg: ast.unparse(each.annotation) for each in _parameters(forward) if each.annotation},
             tuple(_required(forward)),
             *_looked_up(functions, read),
@@ -98,6 +144,23 @@ class _Cutter:
             self._initial(lineage, name) if attribute else None,
             parts,
         )
+
+    def cut_caller(self, caller: Defined, line: int, region: RegionCut) -> CallerCut | None:
+        forward = _method(caller, FORWARD)
+        calls = _calls_of_parts(forward) if forward else ()
+        call = next((each for each in calls if _spans(each, line)), None)
+        if forward is None or call is None:
+            return None
+        name = region.text.argument
+        model = ModelClass(caller.member, caller.node.name, "this release")
+        text = cut_forward(self._source, model, name, f"{caller.member}:{forward.lineno}")
+        lineage = self._names.lineage(caller)
+        read = text.attributes
+        names = {path[0] for path in (*read.numbers, *read.tested, *read.sequences)}
+        initial = {each: value for each in names for value in _literal(self._initial(lineage, each))}
+        path = tuple(ast.unparse(call.func).removesuffix(".forward").split(".")[1:])
+        position = region.parameters.index(name)
+        return CallerCut(text, tuple(_required(forward)), path, name, position, call.lineno, initial)
 
     def _parts(
         self, lineage: Sequence[Defined], functions: Sequence[Function], name: str, depth: int
@@ -150,6 +213,24 @@ class _Cutter:
                     ) if attr == name:
                         return value
         return None
+
+
+def _calls_of_parts(function: Function) -> Iterator[ast.Call]:
+    """Yield the calls of `self.a(..)` and `self.a.b(..)`."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and re.fullmatch(r"self(\.\w+)+", ast.unparse(node.func)):
+            yield node
+
+
+def _spans(node: ast.expr, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _literal(value: ast.expr | None) -> Iterator[object]:
+    """Yield the value of a literal."""
+    with suppress(ValueError):
+        if value is not None:
+            yield ast.literal_eval(value)
 
 
 def _method(owner: Defined, name: str) -> ast.FunctionDef | None:

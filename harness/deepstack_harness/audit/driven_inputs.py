@@ -6,17 +6,20 @@ shown; an input that cannot be driven, or showed no effect, is *unknown*.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from deepstack_harness.audit.inputs.rows import InputChange, InputKind, InputSeen, InputStanding
+from deepstack_harness.audit.driven_forward import CallerCut, RegionCut, cut_caller, cut_region
+from deepstack_harness.audit.inputs.rows import InputChange, InputKind, InputSeen, InputStanding, Place
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.steps import StepFinding, StepGuard, SteppedRegion
 from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.engines.carriers import FORWARD
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import Reason, UsageError, reason_of
-from deepstack_harness.sources.source import inside_package
+from deepstack_harness.sources.source import Source, inside_package
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import RaisedInWorker, WorkerEnd
 from deepstack_harness.workers.profiles import COMPILE, COMPILE_LIMITS
@@ -44,7 +47,7 @@ class DrivenInput:
     The warm-up is without it, or with it where it is `given_first`.  An `attribute` is one of the region's
     class. `moves` is True for a tensor that another one replaces, `lost` for an argument that a later
     pipeline stage is not given, and `captured` for a region that is not compiled, but captured and
-    replayed.
+    replayed.  `callers` are the places in a `forward` that give an argument.
     """
 
     model_class: str
@@ -55,6 +58,7 @@ class DrivenInput:
     moves: bool = False
     lost: bool = False
     captured: bool = False
+    callers: tuple[Place, ...] = ()
 
 
 def to_drive(row: InputStanding, *, captured: bool = False) -> DrivenInput | Reason:
@@ -73,6 +77,8 @@ def to_drive(row: InputStanding, *, captured: bool = False) -> DrivenInput | Rea
         moves=row.change is InputChange.STORAGE,
         lost=row.change is InputChange.LOST,
         captured=captured,
+        callers=tuple(place for place in row.writers if place.function == FORWARD)
+        if row.kind is InputKind.ARGUMENT and row.change is InputChange.PRESENCE else (),
     )  # fmt: skip
 
 
@@ -89,6 +95,7 @@ class Measured:
     region: SteppedRegion | None = None
     mended: SteppedRegion | None = None
     value: str = ""
+    given_by: str = ""
     read_at: str = ""
     effect: float | None = None
     refusal: Reason | None = None
@@ -116,6 +123,20 @@ class DriveResult:
     effect: float | None = None
 
 
+def cut_with_callers(source: Source, wanted: DrivenInput) -> tuple[RegionCut, list[CallerCut]]:
+    """Cut the region of an input, and those who call it; no caller where one of them cannot be cut.
+
+    Raises what `cut_region` raises.
+    """
+    region = cut_region(source, wanted.member, wanted.model_class, wanted.name, attribute=wanted.attribute)
+    callers = []
+    for place in wanted.callers:
+        with suppress(UsageError):
+            callers.append(cut_caller(source, place.member, place.model_class, place.line, region))
+    known = [caller for caller in callers if caller is not None and caller.is_known]
+    return region, known if len(known) == len(wanted.callers) else []
+
+
 MEASURE = Remote("deepstack_harness.audit.driven_work:measure_input", Measured)
 _WORK_LIMITS = replace(COMPILE_LIMITS, step_s=120.0)
 
@@ -128,8 +149,6 @@ def drive_inputs(
     A class that ends its worker is unknown, and the next input gets another one.  Raises `MachineError`
     where no worker can be started, and `UsageError` for what is no source.
     """
-    from deepstack_harness.audit.driven_forward import cut_region
-
     source = open_source(text)
     with WarmWorker(limits, preload=MEASURE.module, sandbox=COMPILE) as worker:
         for row in rows:
@@ -138,7 +157,7 @@ def drive_inputs(
                 yield row, _unknown(wanted)
                 continue
             try:  # this process reads every file that the worker needs
-                cut_region(source, wanted.member, wanted.model_class, wanted.name, attribute=wanted.attribute)
+                cut_with_callers(source, wanted)
             except UsageError as error:
                 yield row, _unknown(reason_of(error), row.member.partition("/")[0])
                 continue
@@ -206,8 +225,14 @@ def _judge_arms(wanted: DrivenInput, measured: Measured, judged: JudgedSteps) ->
     if not kept:
         return _unknown(Reason("nothing was put to the test: no input of the step differs from the warm-up"))
     detail = f"`{wanted.name}` changes the answer by {measured.effect:.4g}, compiled as uncompiled"
+    always = "; the warm-up is given one too" if measured.given_by else ""
     return DriveResult(
-        Driven.KEPT, f"{detail} ({measured.value})", "", kept[0].promise, kept[0].arm, effect=measured.effect
+        Driven.KEPT,
+        f"{detail} ({measured.value}){always}",
+        measured.given_by,
+        kept[0].promise,
+        kept[0].arm,
+        effect=measured.effect,
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from deepstack_harness.audit.driven_forward import RegionCut
+from deepstack_harness.compile.torch_compat import structures
 from deepstack_harness.engines.stand_ins import IntermediateTensors
 from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS
 
@@ -34,7 +35,7 @@ ABSENT = _Absent()
 
 
 @dataclass(frozen=True)
-class Pair:
+class SeenValues:
     """What the warm-up sees of an input, and what a later step sees; each call makes them anew."""
 
     warm_up: Callable[[], object]
@@ -110,7 +111,7 @@ def _by_key(name: str, cut: RegionCut) -> dict[str, Tensor]:
     return {key: _drawn(TOKENS, HIDDEN) for key in keys}
 
 
-def pairs_of_argument(name: str, cut: RegionCut, *, given_first: bool, lost: bool) -> Iterator[Pair]:
+def pairs_of_argument(name: str, cut: RegionCut, *, given_first: bool, lost: bool) -> Iterator[SeenValues]:
     """Yield what the warm-up and a later step may see of an optional argument.
 
     Where it is `lost` between two pipeline stages every step is given one: two tensors with other values.
@@ -118,12 +119,12 @@ def pairs_of_argument(name: str, cut: RegionCut, *, given_first: bool, lost: boo
     for make in values_of(name, cut.annotations.get(name, ""), cut):
         if lost:
             if isinstance(make(), Tensor):
-                yield Pair(partial(_other_of, make), make)
+                yield SeenValues(partial(_other_of, make), make)
         else:
-            yield Pair(make, _constant(None)) if given_first else Pair(lambda: ABSENT, make)
+            yield SeenValues(make, _constant(None)) if given_first else SeenValues(lambda: ABSENT, make)
 
 
-def pairs_of_attribute(name: str, cut: RegionCut, *, given_first: bool, moves: bool) -> Iterator[Pair]:
+def pairs_of_attribute(name: str, cut: RegionCut, *, given_first: bool, moves: bool) -> Iterator[SeenValues]:
     """Yield what the warm-up and a later step may see of an attribute.
 
     It begins as `__init__` assigns it, where that is a literal; with `moves` it is a tensor that another
@@ -134,18 +135,18 @@ def pairs_of_attribute(name: str, cut: RegionCut, *, given_first: bool, moves: b
     except ValueError:
         initial = ABSENT
     if moves:
-        yield from (Pair(make, partial(_other_of, make)) for make in _TENSORS.values())
+        yield from (SeenValues(make, partial(_other_of, make)) for make in _TENSORS.values())
     elif given_first:
-        yield from (Pair(make, _constant(None)) for make in values_of(name, "", cut))
+        yield from (SeenValues(make, _constant(None)) for make in values_of(name, "", cut))
     elif isinstance(initial, bool):
-        yield Pair(_constant(initial), _constant(not initial))
+        yield SeenValues(_constant(initial), _constant(not initial))
     elif isinstance(initial, int | float):
-        yield from (Pair(_constant(initial), _constant(initial + more)) for more in (1, 2))
+        yield from (SeenValues(_constant(initial), _constant(initial + more)) for more in (1, 2))
     elif initial is ABSENT:
-        yield from (Pair(_constant(1), _constant(2)), Pair(_constant(False), _constant(True)))
-        yield from (Pair(make, partial(_other_of, make)) for make in _TENSORS.values())
+        yield from (SeenValues(_constant(1), _constant(2)), SeenValues(_constant(False), _constant(True)))
+        yield from (SeenValues(make, partial(_other_of, make)) for make in _TENSORS.values())
     else:
-        yield from (Pair(_constant(initial), make) for make in values_of(name, "", cut))
+        yield from (SeenValues(_constant(initial), make) for make in values_of(name, "", cut))
 
 
 def _constant(value: object) -> Callable[[], object]:
@@ -153,8 +154,19 @@ def _constant(value: object) -> Callable[[], object]:
     return partial(copy.deepcopy, value)
 
 
+def changed_values(given: object) -> SeenValues:
+    """Return a value that the warm-up is given, and one of the same structure with other numbers."""
+    return SeenValues(_constant(given), lambda: structures.map_leaves(_changed, copy.deepcopy(given)))
+
+
 def _other_of(make: Callable[[], object]) -> Tensor:
     """Return a tensor of the same layout with other values, at another address."""
-    tensor = make()
-    assert isinstance(tensor, Tensor)
-    return ~tensor if tensor.dtype is torch.bool else tensor + 1
+    changed = _changed(make())
+    assert isinstance(changed, Tensor)
+    return changed
+
+
+def _changed(leaf: object) -> object:
+    if isinstance(leaf, Tensor):
+        return ~leaf if leaf.dtype is torch.bool else leaf + 1
+    return leaf

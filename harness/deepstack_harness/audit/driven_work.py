@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from deepstack_harness.audit.driven_forward import RegionCut, cut_region
-from deepstack_harness.audit.driven_inputs import DrivenInput, Measured
+from deepstack_harness.audit.driven_forward import CallerCut, RegionCut
+from deepstack_harness.audit.driven_inputs import DrivenInput, Measured, cut_with_callers
 from deepstack_harness.audit.driven_values import (
     ABSENT,
     TOKENS,
-    Pair,
+    SeenValues,
+    changed_values,
     pairs_of_argument,
     pairs_of_attribute,
 )
@@ -31,8 +32,8 @@ from deepstack_harness.contract.steps import SteppedRegion
 from deepstack_harness.engines.cut_model import define_model, reason_at
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS
-from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS, TextHost, furnish, set_part
-from deepstack_harness.engines.text_model import ELEMENT, Path
+from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS, TextHost, TextPart, furnish, set_part
+from deepstack_harness.engines.text_model import ELEMENT, Path, TextCut
 from deepstack_harness.errors import Reason, UsageError, passes_through, reason_of, text_of
 from deepstack_harness.play.call_differences import distance_or_none
 from deepstack_harness.play.region_calls import Call, Step, StepOptions, described
@@ -47,10 +48,7 @@ def measure_input(channel: Channel, text: str, wanted: DrivenInput) -> Measured:
     torch.set_num_threads(1)
     channel.phase(f"the definition of {wanted.model_class}")
     try:
-        cut = cut_region(
-            _source(text), wanted.member, wanted.model_class, wanted.name, attribute=wanted.attribute
-        )
-        driver = _Driver(cut, wanted)
+        driver = _Driver(*cut_with_callers(_source(text), wanted), wanted)
     except UsageError as error:
         return Measured(blocked=reason_of(error))
     channel.phase(f"{wanted.model_class}.forward")
@@ -103,21 +101,25 @@ class _Choice(NamedTuple):
     """A setting and a pair of values under which the input changes the answer by `effect`."""
 
     setting: _Setting
-    pair: Pair
+    pair: SeenValues
     effect: float
 
 
 class _Driver:
     """One region, to be built again and again in an equal state."""
 
-    def __init__(self, cut: RegionCut, wanted: DrivenInput) -> None:
-        self._cut, self._wanted = cut, wanted
+    def __init__(self, cut: RegionCut, callers: Sequence[CallerCut], wanted: DrivenInput) -> None:
+        self._cut, self._wanted, self._callers = cut, wanted, callers
+        self._given_first: object = ABSENT
         self._classes = dict(_definitions(cut))
 
     def measure(self) -> Measured:
         """Find a value that matters, and measure the region with it."""
         if not self._cut.uses:
             return Measured(unread=True)
+        given = [_given_in_warm_up(caller) for caller in self._callers]
+        if given and all(value is not None for value in given):
+            self._given_first = given[0]
         choice = self._choose()
         if isinstance(choice, Measured):
             return choice
@@ -129,7 +131,10 @@ class _Driver:
             arms = (*arms, "eager/full")
         options = StepOptions(arms)
         region = measure_steps(partial(self._program, choice), options, self._wanted.model_class)
-        return Measured(region, value=value, read_at=self._cut.uses[0], effect=choice.effect)
+        given_by = "" if self._given_first is ABSENT else self._callers[0].where
+        return Measured(
+            region, value=value, given_by=given_by, read_at=self._cut.uses[0], effect=choice.effect
+        )
 
     def _program(self, choice: _Choice) -> tuple[Region, Sequence[Step]]:
         """Return the region and its steps: the warm-up, and a step that sees the input."""
@@ -169,7 +174,7 @@ class _Driver:
         idle = f"no value that was tried for `{self._wanted.name}` changes the answer over stand-ins"
         return Measured(blocked=reason if reason and not runs else Reason(idle, place, int(line)))
 
-    def _run_both(self, setting: _Setting, pair: Pair) -> tuple[_Outcome, _Outcome]:
+    def _run_both(self, setting: _Setting, pair: SeenValues) -> tuple[_Outcome, _Outcome]:
         """Return the outcomes without the input and with it."""
         outcomes = self._run(setting, pair.warm_up()), self._run(setting, pair.step())
         return (outcomes[1], outcomes[0]) if self._wanted.given_first else outcomes
@@ -190,15 +195,16 @@ class _Driver:
         for by_level, whole, embeds in product(((), *shaped), complete, embedded):
             yield _Setting(own_parts, whole, by_level, embeds)
 
-    def _pairs(self) -> Iterator[Pair]:
+    def _pairs(self) -> Iterator[SeenValues]:
         name, given_first = self._wanted.name, self._wanted.given_first
+        if self._given_first is not ABSENT:
+            return iter([changed_values(self._given_first)])
         if self._wanted.attribute:
             return pairs_of_attribute(name, self._cut, given_first=given_first, moves=self._wanted.moves)
         return pairs_of_argument(name, self._cut, given_first=given_first, lost=self._wanted.lost)
 
     def _parameters(self) -> set[str]:
-        code = self._classes[id(self._cut)].forward.__code__
-        return set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+        return _parameters_of(self._classes[id(self._cut)])
 
     def _build(self, setting: _Setting, cut: RegionCut | None = None) -> nn.Module:
         """Return an object of the class, with equal weights each time."""
@@ -216,16 +222,10 @@ class _Driver:
 
     def _arguments(self, setting: _Setting, value: object = ABSENT) -> dict[str, object]:
         """Return the arguments of a call: those that are required, the input, and ids or embeddings."""
-        there = self._parameters()
-        call = {
-            name: _required_value(name, self._cut.annotations.get(name, ""))
-            for name in self._cut.required
-            if name != self._wanted.name or self._wanted.attribute
-        }
-        if _IDS in there:
-            call[_IDS] = None if setting.embedded and there & _EMBEDS else torch.arange(TOKENS) + 1
-        for name in there & _EMBEDS - {self._wanted.name}:
-            call[name] = _hidden() if setting.embedded else None
+        cut = self._cut
+        call = _call_arguments(self._parameters(), cut.required, cut.annotations, embedded=setting.embedded)
+        if not self._wanted.attribute:
+            call.pop(self._wanted.name, None)
         if value is not ABSENT:
             call[self._wanted.name] = value
         elif self._wanted.name in self._cut.required and not self._wanted.attribute:
@@ -311,11 +311,83 @@ class _Stages(nn.Module):
 
 def _definitions(cut: RegionCut) -> Iterator[tuple[int, type[TextHost]]]:
     """Define the class of a cut, and those of its parts; yield each with the identity of its cut."""
-    model = cut.text.model
-    alone = replace(model, cut=replace(model.cut, of_host={}))
-    yield id(cut), define_model(alone, TextHost, {**_STAND_INS, **model.model.parts.stand_ins})
+    yield id(cut), _define(cut.text)
     for part in cut.parts.values():
         yield from _definitions(part)
+
+
+def _define(text: TextCut) -> type[TextHost]:
+    model = text.model
+    alone = replace(model, cut=replace(model.cut, of_host={}))
+    return define_model(alone, TextHost, {**_STAND_INS, **model.model.parts.stand_ins})
+
+
+def _parameters_of(defined: type[TextHost]) -> set[str]:
+    code = defined.forward.__code__
+    return set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+
+
+def _call_arguments(
+    parameters: set[str], required: Sequence[str], annotations: Mapping[str, str], *, embedded: bool
+) -> dict[str, object]:
+    """Return the arguments of a call as a runner makes it: those that are required, and ids or embeddings."""
+    call = {name: _required_value(name, annotations.get(name, "")) for name in required}
+    if _IDS in parameters:
+        call[_IDS] = None if embedded and parameters & _EMBEDS else torch.arange(TOKENS) + 1
+    return call | {name: _hidden() if embedded else None for name in parameters & _EMBEDS}
+
+
+class _RegionCalled(Exception):
+    """The caller has called its region."""
+
+
+class _Recorder(nn.Module):
+    """A region that keeps what it is given as one parameter, and runs nothing."""
+
+    def __init__(self, caller: CallerCut) -> None:
+        super().__init__()
+        self._parameter, self._position = caller.parameter, caller.position
+        self.given: object = None
+        self.is_own = True
+        """False where a stand-in was called before: the value may be its answer, and not the caller's."""
+
+    def note_part(self, *_: object) -> None:
+        """Note that a stand-in is called."""
+        self.is_own = False
+
+    @override
+    def forward(self, *inputs: object, **named: object) -> object:
+        """Keep the value, and raise `_RegionCalled`."""
+        by_place = inputs[self._position] if self._position < len(inputs) else None
+        self.given = named.get(self._parameter, by_place)
+        raise _RegionCalled
+
+
+@torch.no_grad()
+def _given_in_warm_up(caller: CallerCut) -> object:
+    """Run a caller as the profile run does, right after its `__init__`; return what it gives to its region.
+
+    None for nothing, and where the caller cannot be run, or a stand-in has made it.
+    """
+    try:
+        defined = _define(caller.text)
+        instance = defined.__new__(defined)
+        nn.Module.__init__(instance)
+        furnish(instance, caller.text.attributes)
+        for name, value in caller.initial.items():
+            _assign(instance, name, value)
+        recorder = _Recorder(caller)
+        for part in instance.modules():
+            if isinstance(part, TextPart):
+                part.register_forward_pre_hook(recorder.note_part)
+        set_part(instance, caller.path, recorder)
+        parameters = _parameters_of(defined)
+        instance(**_call_arguments(parameters, caller.required, {}, embedded=True))
+    except _RegionCalled:
+        return recorder.given if recorder.is_own else None
+    except Exception:  # noqa: BLE001  # over stand-ins a caller may raise anything: then nothing is known of it
+        return None
+    return None
 
 
 def _assign(region: Any, name: str, value: object) -> None:  # noqa: ANN401  # any module
