@@ -193,7 +193,7 @@ def row_of(finding: Finding, torch: str) -> dict[str, Any]:
         "limit": finding.limit, "unit": finding.unit, "reach": finding.reach, "evidence": None,
         "effect": finding.effect, "detail": finding.detail, "node_id": None, "torch": torch, "case": "",
         "where": None, "expected": None, "shape": finding.shape or None,
-        "chances": None, "step": None, "kind": finding.kind,
-        "call": finding.call, "exception": finding.exception, "examples": finding.examples,
+        "chances": None, "step": None, "call": finding.call, "exception": finding.exception,
+        "kind": finding.kind, "examples": finding.examples,
         "seconds": round(finding.seconds, 3), "seed": finding.seed, "alone": finding.alone,
     }  # fmt: skip
