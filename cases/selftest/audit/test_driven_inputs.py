@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 
 from deepstack_harness.audit.driven_inputs import Driven, DriveResult, drive_inputs
 from deepstack_harness.audit.inputs import InputChange, InputKind, InputSeen, InputStanding, Standing
@@ -113,9 +114,10 @@ def test_what_cannot_be_driven_is_named_with_its_place() -> None:
 
 
 def test_the_command_tells_what_was_driven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "rows.jsonl"
-    code = main(["audit", "--inputs", "--source", str(SYNTHETIC / "right"), "--json", str(file)])
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows_file, sarif = tmp_path / "rows.jsonl", tmp_path / "findings.sarif"
+    options = ["--json", str(rows_file), "--sarif", str(sarif)]
+    code = main(["audit", "--inputs", "--source", str(SYNTHETIC / "right"), *options])
+    rows = [json.loads(line) for line in rows_file.read_text().splitlines()]
     driven = {each["model_class"]: each["driven"] for each in rows if each["standing"] == Standing.AT_RISK}
     assert driven["Refuses"]["driven"] == "kept"
     for caller in ("ZerosOutside", "ZerosByMethod"):
@@ -124,4 +126,9 @@ def test_the_command_tells_what_was_driven(tmp_path: Path, capsys: pytest.Captur
     assert driven["Ignores"]["driven"] == "not read"
     assert {each["driven"] for each in rows if each["standing"] != Standing.AT_RISK} == {None}
     assert code == 1, "TimesZero could not be put to the test"
-    assert "could not be driven" in capsys.readouterr().out
+    (result,) = Sarif.model_validate_json(sarif.read_text()).runs[0].results or []
+    assert result.ruleId == "not-driven"
+    assert "TimesZero.extra" in str(result.message)
+    lines = capsys.readouterr().out.splitlines()
+    assert "could not be driven" in lines[-1]
+    assert max(len(line) for line in lines if str(tmp_path) not in line and str(SYNTHETIC) not in line) <= 80

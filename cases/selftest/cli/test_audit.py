@@ -23,9 +23,9 @@ from deepstack_harness.audit.audited_source import (
 )
 from deepstack_harness.cli import audit, audit_table
 from deepstack_harness.cli import audit as audit_base
-from deepstack_harness.cli.audit import sarif_text
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
+from deepstack_harness.cli.sarif import sarif_text
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.known import open_source

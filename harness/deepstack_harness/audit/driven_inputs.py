@@ -166,7 +166,8 @@ def drive_inputs(
                 ended = Reason(f"its code was not judged: {result.sentence}", row.member, row.line)
                 yield row, _unknown(ended)
             else:
-                yield row, judge_input(wanted, result.value)
+                judged = judge_input(wanted, result.value)
+                yield row, replace(judged, where=judged.where or row.where)
 
 
 def _in_package(region: SteppedRegion, wanted: DrivenInput, read_at: str) -> SteppedRegion:

@@ -1,36 +1,25 @@
-"""`audit`: its options, the sources that it judges and compares, its output and its SARIF file.
+"""`audit`: its options, the sources that it judges and compares, and its output.
 
 `--base` has two meanings: for a plugin it is the source whose classes the plugin changes, otherwise
-the source whose faults do not count.  Findings are written as SARIF 2.1.0 (OASIS), which code hosts
-show beside the lines of a pull request; what is ours alone is in the `properties` bags.
+the source whose faults do not count.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from deepstack_harness import __version__
-from deepstack_harness.audit.account import UnjudgedCarrier
 from deepstack_harness.audit.audited_source import (
     AuditedSource,
     FindingKey,
     Gate,
     GateResult,
     judge_gate,
-    key_of,
     keys_of,
 )
-from deepstack_harness.catalogue.known import link_of
-from deepstack_harness.catalogue.orders import DEFAULT
 from deepstack_harness.cli.arguments import SOURCE_HELP, add_sources
 from deepstack_harness.cli.output import Output, write_text
-from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import BROKEN, Row, Verdict
+from deepstack_harness.cli.sarif import sarif_text
 from deepstack_harness.engines.known import (
     engine_of,
     locate_source,
@@ -92,131 +81,6 @@ def _refuse_other(base: str, package: str, packages: set[str]) -> None:
         )
 
 
-_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_PLACE = re.compile(r"(?P<file>.+?)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?")
-
-
-def sarif_text(audited: Sequence[AuditedSource], base: Collection[FindingKey] | None) -> str:
-    """Return one run with a result per broken rule; `base` has the findings that are not new."""
-    rows = [
-        (row, source.references.get((row.model_class or row.revision, row.rule), ""))
-        for source in audited
-        for verdicts in source.subjects
-        for row in verdicts.rows
-    ]
-    broken = [(row, reference) for row, reference in rows if row.verdict in BROKEN]
-    used = [rule for rule in Rule if any(row.rule is rule for row, _ in broken)]
-    carriers = [(source, carrier) for source in audited for carrier in source.account.unjudged]
-    rules = [*map(_rule, used), *([_NOT_JUDGED] if carriers else [])]
-    run = {
-        "tool": {"driver": {"name": "deepstack-harness", "version": __version__, "rules": rules}},
-        "columnKind": "unicodeCodePoints",
-        "results": [
-            *(_result(row, reference, used, base) for row, reference in broken),
-            *(_unjudged_result(source, carrier, len(used), base) for source, carrier in carriers),
-        ],
-        "invocations": [{
-            "executionSuccessful": not any(row.verdict is Verdict.ERROR for row, _ in rows),
-            "toolExecutionNotifications": list(_notifications([row for row, _ in rows])),
-        }],
-    }  # fmt: skip
-    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
-
-
-_NOT_JUDGED: Mapping[str, Any] = {
-    "id": "not-judged",
-    "name": "not judged",
-    "shortDescription": {"text": "a payload is carried, and no rule was judged"},
-    "fullDescription": {
-        "text": "A class or function carries a payload and cannot be driven, so that nothing is known of it."
-    },
-}
-
-
-def _unjudged_result(
-    source: AuditedSource, carrier: UnjudgedCarrier, index: int, base: Collection[FindingKey] | None
-) -> dict[str, Any]:
-    """Return the result of a carrier that was not judged: an error, or a note where it is known."""
-    key = f"{carrier.name}|{carrier.member}|{_NOT_JUDGED['id']}"
-    result: dict[str, Any] = {
-        "ruleId": _NOT_JUDGED["id"],
-        "ruleIndex": index,
-        "level": "note" if carrier.reason else "error",
-        "message": {"text": f"{carrier.name} was not judged: {carrier.why}"},
-        "locations": [_location(carrier.where, carrier.name)],
-        "partialFingerprints": {"deepstackHarness/v1": hashlib.sha256(key.encode()).hexdigest()[:16]},
-        "properties": {"source": source.label, **({"known": carrier.reason} if carrier.reason else {})},
-    }
-    if base is not None:
-        result["baselineState"] = "new"
-    return result
-
-
-def _rule(rule: Rule) -> dict[str, Any]:
-    return {
-        "id": str(rule),
-        "name": rule.word,
-        "shortDescription": {"text": f"{rule} {rule.word}"},
-        "fullDescription": {"text": rule.promise},
-    }
-
-
-def _result(
-    row: Row, reference: str, used: Sequence[Rule], base: Collection[FindingKey] | None
-) -> dict[str, Any]:
-    subject = row.model_class or row.revision
-    trace = f" on '{row.trace}'" if row.trace else ""
-    known = row.verdict is Verdict.XFAIL
-    result: dict[str, Any] = {
-        "ruleId": str(row.rule),
-        "ruleIndex": used.index(row.rule),
-        "level": "note" if known and row.reach != DEFAULT else "error" if row.reach == DEFAULT else "warning",
-        "message": {"text": f"{subject}{trace}: {row.detail}"},
-        "locations": [_location(row.where, subject)],
-        "partialFingerprints": {"deepstackHarness/v1": _fingerprint(row)},
-        "properties": {
-            name: str(value)
-            for name, value in (
-                ("promise", row.promise), ("source", row.source), ("regime", row.regime),
-                ("reach", row.reach), ("evidence", row.evidence), ("effect", row.effect),
-                ("known", reference if known else None),
-            )
-            if value
-        },
-    }  # fmt: skip
-    if base is not None:
-        result["baselineState"] = "unchanged" if key_of(row) in base else "new"
-    if known and (link := link_of(reference)):
-        result["workItemUris"] = [link]
-    return result
-
-
-def _location(where: str | None, subject: str) -> dict[str, Any]:
-    location: dict[str, Any] = {"logicalLocations": [{"name": subject, "kind": "type"}]}
-    place = _PLACE.fullmatch(where or "")
-    if place:
-        physical: dict[str, Any] = {"artifactLocation": {"uri": place["file"], "uriBaseId": "%SRCROOT%"}}
-        if place["first"]:
-            physical["region"] = {
-                "startLine": int(place["first"]),
-                "endLine": int(place["last"] or place["first"]),
-            }
-        location["physicalLocation"] = physical
-    return location
-
-
-def _fingerprint(row: Row) -> str:
-    """Return what stays the same of a finding when lines move and versions change."""
-    return hashlib.sha256("|".join(key_of(row)).encode()).hexdigest()[:16]
-
-
-def _notifications(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        if row.verdict is Verdict.ERROR:
-            text = f"{row.rule} of {row.model_class or row.revision} was not judged: {row.detail}"
-            yield {"level": "error", "message": {"text": text}}
-
-
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the sources, in the order they are shown, and what turns the exit code to 1."""
     add_sources(parser, "a source to judge; the bare name of a package means its newest release")
@@ -255,12 +119,12 @@ def run(args: Namespace, output: Output) -> ExitCode:
     if not args.source:
         raise UsageError(f"audit needs a source, --source {SOURCE_HELP}")
     if args.inputs:
-        refused = [name for name in ("base", "sarif", "fail_on", "all") if getattr(args, name)]
+        refused = [name for name in ("base", "fail_on", "all") if getattr(args, name)]
         if refused:
             raise UsageError(f"--inputs judges no rules: leave out --{refused[0].replace('_', '-')}")
         from deepstack_harness.cli.audit_inputs import show_inputs
 
-        return show_inputs([_one_release(text, []) for text in args.source], output)
+        return show_inputs([_one_release(text, []) for text in args.source], output, args.sarif)
     notes: list[str] = []
     args.source = [_one_release(text, notes) for text in args.source]
     args.source, args.base = with_base(args.source, args.base and _one_release(args.base, notes))

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from time import process_time
 
 from deepstack_harness.audit.driven_inputs import Driven, DriveResult, drive_inputs
 from deepstack_harness.audit.inputs import AuditedInputs, InputStanding, Standing, audit_inputs, count
-from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.cli.output import Output, write_text
+from deepstack_harness.cli.sarif import inputs_sarif_text
 from deepstack_harness.contract.verdicts import SCHEMA_VERSION
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import ExitCode, MachineError
 from deepstack_harness.sources.source import Source
-from deepstack_harness.text import plural
+from deepstack_harness.text import cell, plural
 
-_COLUMNS = [Column(12), Column(48), Column(0)]
+_WIDTH, _INDENT = 80, 14
 _STYLES = {Driven.BROKEN: "bold red", Driven.KEPT: "green", Driven.UNKNOWN: "yellow"}
 
 
-def show_inputs(sources: Sequence[str], output: Output) -> ExitCode:
+def show_inputs(sources: Sequence[str], output: Output, sarif: str | None = None) -> ExitCode:
     """Print the inputs of compiled classes, what is at risk first, with what driving it showed.
+
+    `sarif` names a file for what breaks a promise, or could not be driven.
 
     1 where an input breaks a promise, or is at risk and could not be driven; 3 where no source compiles
     a class.
     """
-    results: list[DriveResult] = []
+    driven: list[tuple[str, InputStanding, DriveResult]] = []
     compiled = 0
     for text in sources:
         source = open_source(text)
@@ -32,34 +36,35 @@ def show_inputs(sources: Sequence[str], output: Output) -> ExitCode:
         audited = audit_inputs(source)
         seconds = process_time() - before
         compiled += len(audited.regions)
-        results += _show_source(text, source, audited, output)
+        driven += _show_source(text, source, audited, output)
         _show_counts(source, audited, seconds, output)
     if not compiled:
         raise MachineError("no class of this source is compiled by a decorator, so no input of one was read")
+    if sarif:
+        write_text(sarif, inputs_sarif_text(driven))
+        output.line(f"wrote {sarif}")
     broken, unknown = (
-        sum(result.driven is driven for result in results) for driven in (Driven.BROKEN, Driven.UNKNOWN)
+        sum(result.driven is wanted for _, _, result in driven) for wanted in (Driven.BROKEN, Driven.UNKNOWN)
     )
-    output.verdict(_answer(broken, unknown, len(results)), good=not (broken or unknown))
+    output.verdict(_answer(broken, unknown, len(driven)), good=not (broken or unknown))
     return ExitCode.BROKEN if broken or unknown else ExitCode.HOLDS
 
 
-def _show_source(text: str, source: Source, audited: AuditedInputs, output: Output) -> list[DriveResult]:
+def _show_source(
+    text: str, source: Source, audited: AuditedInputs, output: Output
+) -> list[tuple[str, InputStanding, DriveResult]]:
     """Print the rows of one source, each input at risk as soon as it was driven."""
-    results = []
+    driven = []
     at_risk = [row for row in audited.standings if row.standing is Standing.AT_RISK]
     with output.progress("driving inputs at risk") as say:
         for row, result in drive_inputs(text, at_risk):
-            say(f"{row.model_class}.{row.input}")
+            say(f"drove {row.model_class}.{row.input}")
             _show_row(source, row, output, result)
-            style = _STYLES.get(result.driven, "")
-            promise = f"{result.promise} {result.arm}".strip() if result.promise else ""
-            place = f" ({result.where})" if result.where and result.where not in result.detail else ""
-            output.row(_COLUMNS, [f"  {result.driven}", f"  {promise}", f"{result.detail}{place}"], style)
-            results.append(result)
+            driven.append((source.label, row, result))
     for row in audited.standings:
         if row.standing is not Standing.AT_RISK:
             _show_row(source, row, output)
-    return results
+    return driven
 
 
 def _show_row(source: Source, row: InputStanding, output: Output, result: DriveResult | None = None) -> None:
@@ -74,16 +79,30 @@ def _show_row(source: Source, row: InputStanding, output: Output, result: DriveR
     )  # fmt: skip
     if row.standing is not Standing.SAME:
         style = "red" if row.standing is Standing.AT_RISK else ""
-        output.row(
-            _COLUMNS, [row.standing, f"{row.model_class}.{row.input}", f"{row.why} ({row.where})"], style
-        )
+        _paragraph(output, row.standing, f"{row.model_class}.{row.input}", style)
+        _paragraph(output, "", f"{row.why} ({row.where})", style)
+    if result is not None:
+        place = f" ({result.where})" if result.where and result.where not in result.detail else ""
+        promise = f"{result.promise} under {result.arm}: " if result.promise else ""
+        words = f"{promise}{result.detail}{place}"
+        _paragraph(output, f"  {result.driven}", words, _STYLES.get(result.driven, ""))
+
+
+def _paragraph(output: Output, first: str, text: str, style: str = "") -> None:
+    """Print a word and beside it a text, in lines of at most 80 columns; a place stays whole."""
+    lines = textwrap.wrap(cell(text), _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False)
+    if len(first) >= _INDENT:  # the label of a source may be long
+        output.line(first, style)
+        first = ""
+    for number, line in enumerate(lines):
+        output.line(f"{first if not number else '':<{_INDENT}}{line}", style)
 
 
 def _show_counts(source: Source, audited: AuditedInputs, seconds: float, output: Output) -> None:
     inputs = _counted(len(audited.standings), "input", count(audited.standings))
     classes = _counted(len(audited.regions), "compiled class", audited.regions_of())
-    output.line(f"{source.label}: {inputs}")
-    output.line(f"{source.label}: {classes}; {seconds:.0f} processor seconds")
+    _paragraph(output, source.label, inputs)
+    _paragraph(output, "", f"{classes}; read in {seconds:.0f} processor seconds")
 
 
 def _counted(number: int, noun: str, counts: Mapping[Standing, int]) -> str:

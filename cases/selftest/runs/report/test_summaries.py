@@ -13,7 +13,6 @@ from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.cli import report as run_table
 from deepstack_harness.cli import repro_table
-from deepstack_harness.cli.audit import sarif_text
 from deepstack_harness.cli.audit_table import AuditTable, show_gate
 from deepstack_harness.cli.fuzz import show_findings
 from deepstack_harness.cli.main import main
@@ -21,6 +20,7 @@ from deepstack_harness.cli.output import Output
 from deepstack_harness.cli.report import show_run
 from deepstack_harness.cli.repro_table import IncidentTitle, ReproTable
 from deepstack_harness.cli.run import unexpected
+from deepstack_harness.cli.sarif import sarif_text
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import Case, PlannedCase, registered
 from deepstack_harness.contract.observation import Answer, StepFacts
