@@ -1,5 +1,6 @@
 """Nothing is green that was not exercised: structures of inputs, empty buffers, code that never ran."""
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -157,6 +158,29 @@ def test_a_tensor_that_nothing_reads_is_told(compile_arms: CompileArms) -> None:
     assert title.endswith("was not compared in all that was asked for")
     assert [line.partition("payload")[2][:34] for line in lines] == ["[1] moves the output by 0 at most "] * 2
     compile_arms.calls(reads_the_first, given({4: two}), [4], rules=[])
+
+
+@functools.lru_cache
+def doubled(number: int) -> int:
+    return 2 * number
+
+
+def test_a_warning_of_the_compiler_that_is_an_error_is_no_broken_rule(compile_arms: CompileArms) -> None:
+    """As torch's warning about Python 3.13.0 was: "broken: R0 1.79769e+308"."""
+
+    def looks_up(hidden: Tensor, positions: Tensor, payload: Structure) -> Tensor:
+        added: Tensor = hidden * doubled(3) + payload[0] + payload[1]
+        return added
+
+    with pytest.raises(Failed) as caught:
+        compile_arms.calls(looks_up, given({4: two, 9: two}), [4, 9], arms=["eager/drop_all"])
+    said = str(caught.value)
+    assert "broken: " not in said
+    assert "not judged: R0" in said
+    assert (
+        f"the compiler of torch {torch.__version__} failed here: InternalTorchDynamoError: UserWarning"
+        in said
+    )
 
 
 def test_zeros_are_a_payload_that_can_matter(compile_arms: CompileArms) -> None:

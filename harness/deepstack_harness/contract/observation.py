@@ -85,7 +85,8 @@ class Raised:
     """An exception: its type and message, which call raised it, and where (file:line).
 
     `ends` is True for what no caller expects of a method: it asked the process to exit, or the process
-    was ended in it (a signal, a hang, a limit); `type` then names that.
+    was ended in it (a signal, a hang, a limit); `type` then names that.  `by_compiler` is True where the
+    compiler failed in code of its own: that says nothing about the code that it was to compile.
     """
 
     type: str
@@ -93,6 +94,7 @@ class Raised:
     call: CallName
     where: str
     ends: bool = False
+    by_compiler: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from deepstack_harness.compile.torch_compat.dynamo import is_compiler_fault
 from deepstack_harness.contract.observation import METHODS, CallName, Raised
 from deepstack_harness.errors import (
     HarnessError,
@@ -150,7 +151,8 @@ def _raised(call: CallName, error: BaseException, *, runs_out: bool) -> Raised:
     advice = advice_about(error)
     message = (text_of(error)[:_LONGEST].strip().splitlines() or [""])[0] + (f" ({advice})" if advice else "")
     ends = not isinstance(error, Exception)
-    return Raised(type(error).__name__, message, call, _where(error), ends)
+    by_compiler = call == "decoder" and is_compiler_fault(error)
+    return Raised(type(error).__name__, message, call, _where(error), ends, by_compiler)
 
 
 def _where(error: BaseException) -> str:

@@ -1,6 +1,8 @@
 """Dynamo's private parts do what `torch_compat.dynamo` says of them: counts, guards, pieces, cold caches."""
 
+import functools
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,45 @@ def test_the_recompile_limit_is_recognised() -> None:
             run(torch.ones(4), torch.ones(4))
     assert dynamo.is_recompile_limit(caught.value)
     assert not dynamo.is_recompile_limit(RuntimeError("something else"))
+
+
+@functools.lru_cache
+def doubled(number: int) -> int:
+    return 2 * number
+
+
+def warned_of(x: Tensor) -> Tensor:
+    return x * doubled(3)  # Dynamo warns that it looks through the cache
+
+
+def warns(x: Tensor) -> Tensor:
+    torch._dynamo.graph_break()
+    warnings.warn("of the code itself", stacklevel=2)
+    return x
+
+
+def adds_wrongly(x: Tensor) -> Tensor:
+    return x + torch.ones(5)
+
+
+class RaisesAsDynamoDoes:
+    def __call__(self, x: Tensor) -> Tensor:
+        raise torch._dynamo.exc.InternalTorchDynamoError("not Dynamo's")
+
+
+@pytest.mark.parametrize(
+    ("function", "compiler"),
+    [(warned_of, True), (warns, False), (adds_wrongly, False), (RaisesAsDynamoDoes(), False)],
+    ids=["a warning of Dynamo", "a warning of the code", "an operation that fails", "its type alone"],
+)
+def test_a_fault_of_the_compiler_is_told_from_one_of_the_code(
+    function: Callable[[Tensor], Tensor], *, compiler: bool
+) -> None:
+    """Warnings are errors in these tests, as under `-W error`."""
+    run = torch.compile(function, backend="eager", dynamic=False)
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # of any type
+        run(torch.ones(4))
+    assert dynamo.is_compiler_fault(caught.value) is compiler
 
 
 class Sum(nn.Module):

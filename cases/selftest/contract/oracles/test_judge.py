@@ -8,7 +8,7 @@ from cases.selftest.contract.oracles.written_observations import COMPILED, RIGHT
 from deepstack_harness.contract.arm import EAGER
 from deepstack_harness.contract.case import Case, PlannedCase, registered
 from deepstack_harness.contract.observation import Answer, Observation, Raised, RowRange, StepFacts
-from deepstack_harness.contract.oracles.judge import ORACLES, effect_of, judge_all, judge_cases
+from deepstack_harness.contract.oracles.judge import ORACLES, effect_of, judge_all, judge_case, judge_cases
 from deepstack_harness.contract.oracles.trace_audit import Deviation, ObservedCase
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
@@ -22,6 +22,22 @@ def deviation(row: Row | None = None, *, raised: bool = False) -> Deviation:
     first, real = row or (None, 0)
     exception = "ValueError" if raised else ""
     return Deviation(Rule.R2, 1, "rows", "", Shape.ZEROS, None, first, real, exception)
+
+
+@pytest.mark.parametrize("by_compiler", [True, False])
+def test_what_the_compiler_did_wrong_is_not_judged_as_the_buffers(*, by_compiler: bool) -> None:
+    raised = Raised("InductorError", "InvalidCxxCompiler: none", "decoder", "a.py:1", by_compiler=by_compiler)
+    planned = PlannedCase(Case("qwen3_vl", registered("reference"), TRACE, COMPILED), None)
+    judged = judge_case(planned, forward(None, raised=raised))
+    of_output = next(judgement for judgement in judged.judgements if judgement.rule is Rule.R0)
+    assert of_output.verdict is (Verdict.ERROR if by_compiler else Verdict.FAIL)
+    assert of_output.exception == "InductorError"
+    assert {Rule.R0, Rule.R10, Rule.R11} <= judged.unjudged if by_compiler else Rule.R0 in judged.broken
+    assert {Rule.R9, Rule.R14}.isdisjoint(judged.unjudged)
+    if by_compiler:
+        said = "the compiler of torch 2.13.0 failed here: InductorError: InvalidCxxCompiler: none"
+        assert of_output.detail == said
+    assert Rule.R1 in judged.broken  # answers that came before are judged
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,14 @@ Dynamo takes as long to import as torch itself, and Inductor too: the functions 
 that compiles nothing starts in half the time.
 """
 
+import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -20,6 +23,8 @@ from torch import Tensor, fx
 
 from deepstack_harness.compile.torch_compat.guards import OWN_GUARD
 
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
+_COMPILER = tuple(f"{_TORCH}{part}{os.sep}" for part in ("_dynamo", "_inductor", "_functorch"))
 _ADDRESS = re.compile(r"(___check_(?:type|obj)_id\(.*?), \d+")
 
 
@@ -174,6 +179,25 @@ def is_refusal(error: BaseException) -> bool:
         return True
     text = str(error) if isinstance(error, RuntimeError | AssertionError) else ""
     return "Detected recompile" in text or text.startswith(("expected size", "wrong number of dimensions"))
+
+
+_INTERNAL = frozenset({"InternalTorchDynamoError", "BackendCompilerFailed"})
+"""Exceptions of `torch._dynamo.exc` for what went wrong in Dynamo or a backend itself; Inductor's are
+subclasses of the second.  What the traced code did wrong is another one (`TorchRuntimeError`)."""
+
+
+def is_compiler_fault(error: BaseException) -> bool:
+    """Return True if Dynamo or Inductor failed in code of its own, and not in the code that it compiles.
+
+    So it is where no C++ compiler is installed (`InvalidCxxCompiler`), where Dynamo meets what it does not
+    know, and where a warning of Dynamo is an error (`-W error`).  Where the innermost frame is not torch's,
+    code under test raised, and Dynamo has wrapped it.
+    """
+    kinds = {each.__name__ for each in type(error).__mro__ if each.__module__ == "torch._dynamo.exc"}
+    frames = traceback.extract_tb(error.__traceback__)
+    compiling = any(frame.filename.startswith(_COMPILER) for frame in frames)
+    raised = bool(kinds & _INTERNAL) or (isinstance(error, Warning) and compiling)
+    return raised and bool(frames) and frames[-1].filename.startswith(_TORCH)
 
 
 def compile_piece(piece: fx.GraphModule, inputs: Sequence[Tensor], backend: str) -> Callable[..., Any]:

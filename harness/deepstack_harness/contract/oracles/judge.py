@@ -254,6 +254,22 @@ def unjudged_case(planned: PlannedCase, why: str, torch: str = "") -> JudgedCase
     return JudgedCase(planned, nothing, judgements)
 
 
+_OF_COMPILED_CODE = frozenset({Rule.R0, Rule.R10, Rule.R11})
+"""Rules that nothing puts to the test where the compiler made no code."""
+_OF_DECODERS = _OF_COMPILED_CODE | {Rule.R9, Rule.R14}
+
+
+def _without_compiler(judgement: Judgement, observation: Observation) -> Judgement:
+    """Return ERROR for a rule of compiled code where the compiler failed in code of its own."""
+    failed = (facts.raised for facts in observation.steps if facts.raised and facts.raised.by_compiler)
+    raised = next(failed, None)
+    concerned = _OF_COMPILED_CODE if judgement.verdict is Verdict.SKIP else _OF_DECODERS
+    if raised is None or judgement.rule not in concerned:
+        return judgement
+    why = f"the compiler of torch {observation.torch} failed here: {raised.type}: {raised.message}"
+    return replace(error(judgement.rule, why), exception=raised.type)
+
+
 def _judgements(case: Case, observation: Observation, rules: Collection[Rule] | None) -> list[Judgement]:
     """Judge by all oracles; where ranks died or hung, every rule is ERROR, and R9 has what they printed.
 
@@ -262,7 +278,10 @@ def _judgements(case: Case, observation: Observation, rules: Collection[Rule] | 
     if observation.tampering:
         observation = replace(observation, steps=(), error=f"tampered: {observation.tampering}")
     if observation.steps:
-        judgements = judge_all(ObservedCase(case, observation), rules)
+        judgements = [
+            _without_compiler(judgement, observation)
+            for judgement in judge_all(ObservedCase(case, observation), rules)
+        ]
         if observation.ended is None:
             return judgements
         # Before the process ended nothing put these rules to the test.
