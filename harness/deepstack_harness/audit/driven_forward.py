@@ -294,24 +294,17 @@ def _is_of(node: ast.expr, read: str) -> bool:
 
 
 def _lines_reading(functions: Sequence[Function], read: str) -> list[int]:
-    """Return the lines that read a name, a `del` and a test for None left out."""
-    lines = set()
-    for function in functions:
-        tested = {
-            id(inner)
-            for node in ast.walk(function)
-            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Is | ast.IsNot)
-            for inner in ast.walk(node)
-        }
-        lines |= {
+    """Return the lines that read a name; a `del` reads nothing, a test for None does."""
+    return sorted(
+        {
             node.lineno
+            for function in functions
             for node in ast.walk(function)
             if isinstance(node, ast.Name | ast.Attribute)
             and isinstance(node.ctx, ast.Load)
             and ast.unparse(node) == read
-            and id(node) not in tested
         }
-    return sorted(lines)
+    )
 
 
 def _refusal_lines(functions: Sequence[Function]) -> Iterator[int]:

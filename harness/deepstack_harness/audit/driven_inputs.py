@@ -97,6 +97,7 @@ class Measured:
     value: str = ""
     given_by: str = ""
     read_at: str = ""
+    stood_in: tuple[str, ...] = ()
     effect: float | None = None
     refusal: Reason | None = None
     unread: bool = False
@@ -239,8 +240,11 @@ def _judge_arms(wanted: DrivenInput, measured: Measured, judged: JudgedSteps) ->
 
 def _broken(finding: StepFinding, measured: Measured) -> DriveResult:
     guard = next((each for each in finding.call.guards if each.decides), None) if finding.call else None
+    parts = (
+        f"; a stand-in took it in the place of {', '.join(measured.stood_in)}" if measured.stood_in else ""
+    )
     return DriveResult(
-        Driven.BROKEN, finding.detail, guard.where if guard else "", finding.promise, finding.arm,
+        Driven.BROKEN, f"{finding.detail}{parts}", guard.where if guard else "", finding.promise, finding.arm,
         (1, finding.calls[0]), guard.text if guard else "", finding.value, finding.limit, measured.effect,
     )  # fmt: skip
 

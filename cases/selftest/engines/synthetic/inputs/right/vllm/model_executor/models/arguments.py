@@ -284,3 +284,102 @@ class ByConfigurationCaller(nn.Module):
     def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None):
         extra = inputs_embeds if self.is_wide else None
         return self.region(input_ids, positions, inputs_embeds=inputs_embeds, extra=extra)
+
+
+def rows_or_zeros(rows, like):
+    """A function of the module makes the zeros."""
+    return like.new_zeros(like.shape) if rows is None else rows
+
+
+@support_torch_compile
+class ZerosByFunction(nn.Module):
+    """What is handed on was made by a function of the file."""
+
+    def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, extra=None):
+        hidden = self.layer(positions, inputs_embeds)
+        return hidden if extra is None else self.last(hidden) * extra.sigmoid()
+
+
+class ZerosByFunctionCaller(nn.Module):
+    def __init__(self, *, vllm_config, prefix=""):
+        super().__init__()
+        self.kept = None
+        self.model = ZerosByFunction(vllm_config=vllm_config)
+
+    def embed_input_ids(self, input_ids, features=None):
+        self.kept = features
+        return input_ids
+
+    def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, **kwargs):
+        return self.model(
+            input_ids=input_ids,
+            positions=positions,
+            inputs_embeds=inputs_embeds,
+            extra=rows_or_zeros(self.kept, inputs_embeds),
+        )
+
+
+@support_torch_compile
+class NamedZeros(nn.Module):
+    """Names with tensors of zeros, in every call."""
+
+    def forward(
+        self,
+        input_ids,
+        positions,
+        intermediate_tensors=None,
+        inputs_embeds=None,
+        named: IntermediateTensors | None = None,
+    ):
+        hidden = inputs_embeds
+        for number, layer in enumerate(self.layers):
+            hidden = layer(positions, hidden)
+            if named is not None:
+                hidden = hidden + named[f"level_{number}"]
+        return hidden
+
+
+class NamedZerosCaller(nn.Module):
+    def __init__(self, *, vllm_config, prefix=""):
+        super().__init__()
+        self.kept = {}
+        self.language_model = NamedZeros(vllm_config=vllm_config)
+
+    def embed_input_ids(self, input_ids, features=None):
+        self.kept = {} if features is None else dict(enumerate(features))
+        return input_ids
+
+    def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None):
+        named = IntermediateTensors(
+            {f"level_{i}": self.kept.get(i, torch.zeros_like(inputs_embeds)) for i in range(4)}
+        )
+        return self.language_model(input_ids, positions, None, inputs_embeds, named)
+
+
+@support_torch_compile
+class TupleOfZeros(nn.Module):
+    """As many tensors as there are levels, in every call."""
+
+    def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, levels=None):
+        hidden = inputs_embeds
+        for number, layer in enumerate(self.layers):
+            hidden = layer(positions, hidden)
+            if levels and number < len(levels):
+                hidden = hidden + levels[number]
+        return hidden
+
+
+class TupleOfZerosCaller(nn.Module):
+    def __init__(self, *, vllm_config, prefix=""):
+        super().__init__()
+        self.kept = None
+        self.region = TupleOfZeros(vllm_config=vllm_config)
+
+    def embed_input_ids(self, input_ids, features=None):
+        self.kept = None if features is None else (features[0], features[1])
+        return input_ids
+
+    def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None):
+        empty = torch.zeros_like(inputs_embeds)
+        levels = (empty, empty) if self.kept is None else self.kept
+        return self.region(input_ids, positions, inputs_embeds=inputs_embeds, levels=levels)

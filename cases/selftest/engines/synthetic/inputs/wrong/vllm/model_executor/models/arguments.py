@@ -368,3 +368,79 @@ class StagedCaller(nn.Module):
             inputs_embeds = None
         rows = self.kept if inputs_embeds is not None else None
         return self.region(input_ids, positions, intermediate_tensors, inputs_embeds, rows)
+
+
+@support_torch_compile
+class ZerosTheWrongWay(nn.Module):
+    """The caller makes zeros where there is something, and hands None on."""
+
+    def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, extra=None):
+        hidden = self.layer(positions, inputs_embeds)
+        return hidden if extra is None else hidden + extra.exp()
+
+
+class ZerosTheWrongWayCaller(nn.Module):
+    def __init__(self, *, vllm_config, prefix=""):
+        super().__init__()
+        self.kept = None
+        self.region = ZerosTheWrongWay(vllm_config=vllm_config)
+
+    def embed_input_ids(self, input_ids, features=None):
+        self.kept = features
+        return input_ids
+
+    def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None):
+        extra = self.kept
+        if extra is not None:
+            extra = torch.zeros_like(inputs_embeds)
+        return self.region(input_ids, positions, inputs_embeds=inputs_embeds, extra=extra)
+
+
+@support_torch_compile
+class ByNumber(nn.Module):
+    """A step with images hands on how many rows of a table of its own to add: None in the profile run."""
+
+    def forward(
+        self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, rows: int | None = None
+    ):
+        hidden = self.layer(positions, inputs_embeds)
+        if rows is not None:
+            hidden = torch.cat([hidden[:rows] * 2, hidden[rows:]])
+        return self.last(hidden)
+
+
+class ByNumberCaller(nn.Module):
+    def __init__(self, *, vllm_config, prefix=""):
+        super().__init__()
+        self.kept = None
+        self.region = ByNumber(vllm_config=vllm_config)
+
+    def embed_input_ids(self, input_ids, images=None):
+        self.kept = None if images is None else len(images)
+        return input_ids
+
+    def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None):
+        return self.region(input_ids, positions, inputs_embeds=inputs_embeds, rows=self.kept)
+
+
+@support_torch_compile
+class LooksOnly(nn.Module):
+    """Whether the argument is there decides, and nothing of it is read."""
+
+    def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, extra=None):
+        hidden = self.layer(positions, inputs_embeds)
+        return hidden if extra is None else self.last(hidden)
+
+
+class LooksOnlyCaller(nn.Module):
+    def __init__(self, *, vllm_config, prefix=""):
+        super().__init__()
+        self.kept = None
+        self.region = LooksOnly(vllm_config=vllm_config)
+
+    def embed_input_ids(self, input_ids, images=None):
+        self.kept = images
+        return input_ids
+
+    def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None):
+        return self.region(input_ids, positions, inputs_embeds=inputs_embeds, extra=self.kept)
