@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from deepstack_harness.catalogue.fitted_traces import fitted_traces
 from deepstack_harness.catalogue.incidents import Incident, Run
 from deepstack_harness.catalogue.pairs import daily_pairs
 from deepstack_harness.catalogue.traces import INPUT_TRACES
@@ -169,8 +170,11 @@ def plan_compiled(where: Where, buffer: BufferRef, trace: Trace) -> list[Planned
 
 def plan_check(where: Where, buffer: BufferRef, texts: Iterable[str] | None = None) -> list[PlannedCase]:
     """Plan traces on one class of a user's own, without a decoder; by default the whole buffer contract."""
-    chosen = check_traces() if texts is None else texts
-    cases = (_case(where, buffer, trace, _uncompiled(trace)) for trace in map(Trace.parse, chosen))
+    traces: Iterable[Trace] = map(Trace.parse, check_traces() if texts is None else texts)
+    if buffer.adapter is not None:
+        traces = fitted_traces(traces, buffer.adapter)
+        where = replace(where, dtype=buffer.adapter.dtype or where.dtype)
+    cases = (_case(where, buffer, trace, _uncompiled(trace)) for trace in traces)
     return [PlannedCase(replace(case, compare=Compare.NOTHING), None) for case in cases]
 
 

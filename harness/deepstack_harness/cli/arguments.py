@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from typing_extensions import override
 
+from deepstack_harness.contract.adapter import AdapterOptions
 from deepstack_harness.errors import UsageError
 from deepstack_harness.text import shortened
 
@@ -58,6 +59,37 @@ def add_device_and_dtype(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", default="float32", metavar="D", help="float32 (default), bfloat16, float16 or float64"
     )
+
+
+def add_adapter(parser: ArgumentParser) -> None:
+    """Add the options for a buffer of another shape or with other names; `adapter_options` reads them."""
+    parser.add_argument(
+        "--adapter", metavar="A",
+        help="which methods get, set and clear: get=read,set=write,clear=reset; clear=none and resize=none "
+        "where there is none, capacity=NAME for the attribute, make=(rows=capacity) for the constructor; "
+        "arguments in brackets where their names do not tell: set=write(values=payload,slots=positions)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--shape", metavar="S",
+        help="shape of a payload: (levels, N, hidden) (default), (N,), (N, hidden), (3, N), [(N, hidden)] ..",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rows", default="token", choices=["token", "request"], help="what a row belongs to (default token)"
+    )
+    parser.add_argument(
+        "--capacity", type=whole, metavar="N", help="rows of a class whose capacity is fixed and no argument"
+    )
+
+
+def adapter_options(args: Namespace) -> AdapterOptions | None:
+    """Return the options of `add_adapter` and `--dtype`; None where they ask for the contract's own buffer.
+
+    Raises `UsageError` for what cannot be read.
+    """
+    texts = (args.adapter or "", args.shape or "", args.dtype or "")
+    options = AdapterOptions(*texts, rows=args.rows, capacity=args.capacity)
+    options.check()
+    return options if options.given else None
 
 
 def options_in_use(args: Namespace, defaults: Mapping[str, object]) -> str:

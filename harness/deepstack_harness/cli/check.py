@@ -9,17 +9,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.plans import Where, check_traces, plan_check
-from deepstack_harness.cli.arguments import add_device_and_dtype
+from deepstack_harness.cli.arguments import adapter_options, add_adapter, add_device_and_dtype
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.case import Regime, check_device, check_dtype, user_buffer
 from deepstack_harness.contract.protocols import WHERE, quoted
 from deepstack_harness.contract.rules import Rule, names_of
+from deepstack_harness.contract.trace import DTYPES
 from deepstack_harness.contract.verdicts import Row, Verdict, worst
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.text import plural
 
 if TYPE_CHECKING:
     from deepstack_harness.audit.class_verdicts import RegimeVerdicts
+    from deepstack_harness.contract.adapter import Adapter, AdapterOptions
     from deepstack_harness.contract.case import PlannedCase
     from deepstack_harness.contract.oracles.judge import JudgedCase
     from deepstack_harness.play.case_worker import CaseWorker
@@ -36,6 +38,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a class made with (capacity, hidden, levels, *, dtype, device)",
     )
     add_device_and_dtype(parser)
+    parser.set_defaults(dtype=None)
+    add_adapter(parser)
     parser.add_argument(
         "--regime",
         default="live",
@@ -55,22 +59,53 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when every rule that could be put to the test is kept in the regime asked for, 1 when not."""
     user_buffer(args.target)
-    check_dtype(args.dtype)
+    options = adapter_options(args)
+    if options is None and args.dtype is not None:
+        check_dtype(args.dtype)
     check_device(args.device)
     from deepstack_harness.models.family import parse_device
 
     parse_device(args.device)
-    regimes, advised = _judge(args)
+    regimes, advised, adapter = _judge(args, options)
     for verdicts in regimes.of.values():
         for row in verdicts.rows:
             output.record(row)
+    if adapter is not None:
+        show_adapter(output, adapter)
     show_regimes(output, regimes)
     show_advice(output, regimes, advised)
     good = not any(verdicts.broken | verdicts.unjudged for verdicts in regimes.chosen(args.regime))
     kept: frozenset[Rule] = frozenset().union(*(verdicts.kept for verdicts in regimes.of.values()))
-    wrong = "; ".join(_wrong_in_words(regimes))
-    output.verdict(f"{args.target}: {wrong or f'keeps {names_of(kept)}'}", good=good)
+    wrong = "; ".join(_wrong_in_words(regimes)) or f"keeps {names_of(kept)}"
+    if asked_less := _not_asked(regimes, adapter):
+        wrong += f"; not asked: {names_of(asked_less)}"
+    output.verdict(f"{args.target}: {wrong}", good=good)
     return ExitCode.HOLDS if good else ExitCode.BROKEN
+
+
+def _not_asked(regimes: RegimeVerdicts, adapter: Adapter | None) -> frozenset[Rule]:
+    """Return the rules of which an adapted buffer was asked nothing in any regime."""
+    tested = {
+        row.rule
+        for verdicts in regimes.of.values()
+        for row in verdicts.rows
+        if row.verdict is not Verdict.SKIP
+    }
+    return frozenset(adapter.not_asked if adapter else ()) - tested
+
+
+def show_adapter(output: Output, adapter: Adapter) -> None:
+    """Print how a buffer is called and read, and what it is not asked."""
+    for call in ("make", "get", "set", "clear", "resize"):
+        output.line(f"{call}: {getattr(adapter, call) or 'none'}".replace(": (", ": the class ("))
+    per = f"a row for each {adapter.rows}"
+    stated = f"stated by {adapter.capacity}" if adapter.capacity else "not stated"
+    fixed = f", fixed at {adapter.fixed}" if adapter.fixed else ""
+    output.line(f"rows: {adapter.shape} of {adapter.dtype or 'any floating dtype'}, {per}")
+    output.line(f"capacity: {stated}{fixed}")
+    for rule, why in adapter.not_asked.items():
+        output.line(f"{rule} {why}", "dim")
+    output.line()
 
 
 def _wrong_in_words(regimes: RegimeVerdicts) -> Iterator[str]:
@@ -82,8 +117,10 @@ def _wrong_in_words(regimes: RegimeVerdicts) -> Iterator[str]:
             yield f"{names_of(verdicts.unjudged)} of {regime} use could not be judged"
 
 
-def _judge(args: Namespace) -> tuple[RegimeVerdicts, list[JudgedCase]]:
-    """Play the traces in a worker; return where the class stands, and the cases that are advisory."""
+def _judge(
+    args: Namespace, options: AdapterOptions | None
+) -> tuple[RegimeVerdicts, list[JudgedCase], Adapter | None]:
+    """Play the traces in a worker; return where the class stands, the advisory cases, and its adapter."""
     from deepstack_harness.audit.class_verdicts import sum_up_each_regime
     from deepstack_harness.audit.source_worker import failed_control, judge_plan, unjudged
     from deepstack_harness.catalogue.traces import ADVISORY_TRACES, thorough_traces
@@ -91,18 +128,21 @@ def _judge(args: Namespace) -> tuple[RegimeVerdicts, list[JudgedCase]]:
     from deepstack_harness.workers.outcomes import value_of
     from deepstack_harness.workers.profiles import CONTRACT_LIMITS, profile_for
 
-    where, buffer = Where(_FAMILY, args.dtype, args.device), user_buffer(args.target)
-    plan = plan_check(where, buffer, (*check_traces(), *thorough_traces()) if args.thorough else None)
     with CaseWorker(CONTRACT_LIMITS, sandbox=profile_for(args.device)) as worker:
-        name = value_of(worker.call(LOAD, {"target": args.target}), f"loading {args.target}")
+        request = {"target": args.target, "options": options}
+        loaded = value_of(worker.call(LOAD, request), f"loading {args.target}")
+        adapter = loaded.adapter
+        where = Where(_FAMILY, args.dtype or DTYPES[0], args.device)
+        buffer = user_buffer(args.target, adapter)
+        plan = plan_check(where, buffer, (*check_traces(), *thorough_traces()) if args.thorough else None)
         cases = judge_plan(plan, worker)
-        regimes = sum_up_each_regime(cases, args.target, name, partial(_judge_once_more, worker))
+        regimes = sum_up_each_regime(cases, args.target, loaded.name, partial(_judge_once_more, worker))
         advised = [] if worker.ends else judge_plan(plan_check(where, buffer, ADVISORY_TRACES), worker)
         why = None if worker.ends else failed_control(worker)
     if why is not None:
         of = {regime: unjudged(verdicts, why) for regime, verdicts in regimes.of.items()}
         regimes, advised = replace(regimes, of=of, same_live={}), []
-    return regimes, advised
+    return regimes, advised, adapter
 
 
 def _judge_once_more(worker: CaseWorker, planned: PlannedCase) -> JudgedCase | None:

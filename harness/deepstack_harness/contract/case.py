@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from deepstack_harness.contract.adapter import Adapter
 from deepstack_harness.contract.arm import ArmSpec, PayloadPolicy
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import DTYPES, Trace
@@ -37,7 +38,8 @@ class BufferRef:
     `name` is for readers: the registered name, `MODULE:CLASS` of a user's class or a live object, or the
     label of a source (`vllm 0.22.1`, `vllm at PATH (VERSION)`).  `package`, `version` (None if unknown) and
     `model_class` are of sources only.  `replayed`: get and clear run once for each size, and what
-    they did is repeated afterwards, as a FULL CUDA graph does (`deepstack_harness.engines.bind`).
+    they did is repeated afterwards, as a FULL CUDA graph does (`deepstack_harness.engines.bind`).  `adapter`
+    is there for a class of a user or a live one that has another shape or other names.
     """
 
     kind: BufferKind
@@ -46,6 +48,7 @@ class BufferRef:
     version: str | None = None
     model_class: str | None = None
     replayed: bool = False
+    adapter: Adapter | None = None
 
     @property
     def source(self) -> str | None:
@@ -55,7 +58,8 @@ class BufferRef:
     @property
     def identity(self) -> str:
         """Text that differs for any two buffers that are not the same."""
-        return " ".join(filter(None, [self.name, self.model_class, "replayed" if self.replayed else None]))
+        words = [self.name, self.model_class, "replayed" if self.replayed else None, str(self.adapter or "")]
+        return " ".join(filter(None, words))
 
 
 def registered(name: str) -> BufferRef:
@@ -63,17 +67,17 @@ def registered(name: str) -> BufferRef:
     return BufferRef(BufferKind.REGISTERED, name)
 
 
-def user_buffer(name: str) -> BufferRef:
+def user_buffer(name: str, adapter: Adapter | None = None) -> BufferRef:
     """Return the reference of a user's class; raises `UsageError` for a name that is no `MODULE:CLASS`."""
     module, _, class_name = name.partition(":")
     if not module or not class_name:
         raise UsageError(f"'{name}' is not MODULE:CLASS, as in my_package.buffers:MyBuffer")
-    return BufferRef(BufferKind.USER, name)
+    return BufferRef(BufferKind.USER, name, adapter=adapter)
 
 
-def live_buffer(name: str) -> BufferRef:
+def live_buffer(name: str, adapter: Adapter | None = None) -> BufferRef:
     """Return the reference of an object in this process, by the name that a report is to show."""
-    return BufferRef(BufferKind.LIVE, name)
+    return BufferRef(BufferKind.LIVE, name, adapter=adapter)
 
 
 def source_buffer(package: str, version: str | None, label: str, model_class: str) -> BufferRef:

@@ -273,7 +273,8 @@ class Observation:
     `error` says why something could not be measured.  `ended` says how the process that
     played the case ended before the last step; the steps from there on are unavailable.
     `capacity` is the number of token rows that the buffer stated before the first step; None where there
-    is no buffer, or it could not say.  `payload_kind` is the family's.  `tampering` says how code under test
+    is no buffer, or it could not say.  `payload_kind` is the family's, or the
+    adapter's.  `tampering` says how code under test
     changed what measures it; empty where it did not.
     """
 

@@ -211,10 +211,13 @@ class PayloadKind(StrEnum):
     VISUAL: rows of the visual tokens of a step.  A clear ends the payload, and all rows behind N are zeros.
     EVERY_TOKEN: rows of every token of every step, as Gemma's per-layer inputs.  A clear may keep them or end
     them, and rows behind N are padding, which may hold anything that no output of a row before N depends on.
+    KEPT: rows that stay until they are written again, as those of a cache, a recurrent state or an output.
+    Rows behind N may hold anything, and what a clear leaves too (`contract.adapter`).
     """
 
     VISUAL = "visual"
     EVERY_TOKEN = "every_token"
+    KEPT = "kept"
 
     @property
     def not_asked(self) -> Mapping[Rule, str]:

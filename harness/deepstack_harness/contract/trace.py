@@ -47,6 +47,8 @@ CALLS_BUFFER = frozenset({Op.SET, Op.GET, Op.CLEAR, Op.RESIZE})
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 INTEGERS = ("int32", "int64")
 """Dtypes of payloads that a buffer may refuse, or take and hold equal after the cast."""
+BUFFER_INTEGERS = (*INTEGERS, "int16", "int8", "uint8")
+"""Dtypes of buffers whose rows are integers."""
 LAYOUTS = (
     "permuted", "strided", "expanded", "slice", "channels", "transposed", "sparse", "one_level",
 )  # fmt: skip
@@ -217,7 +219,7 @@ class Trace:
             raise TraceError(f"trace '{self}' needs a capacity of 1 or more and a step: {_EXAMPLE}")
         if 0 in (self.levels, self.hidden) or self.buffers not in (1, 2):
             raise TraceError(f"trace '{self}': levels and hidden take 1 or more, buffers 1 or 2")
-        for key, known in (("dtype", DTYPES), ("mode", MODES)):
+        for key, known in (("dtype", (*DTYPES, *BUFFER_INTEGERS)), ("mode", MODES)):
             if getattr(self, key) not in (None, *known):
                 raise TraceError(
                     f"trace '{self}': {key} takes one of {', '.join(known)}, not '{getattr(self, key)}'"

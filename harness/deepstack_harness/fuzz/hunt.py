@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, find, settings
 from hypothesis.errors import NoSuchExample
 from hypothesis.strategies import SearchStrategy
 
+from deepstack_harness.catalogue.fitted_traces import fitted_trace
 from deepstack_harness.catalogue.plans import graph_budget
 from deepstack_harness.contract.observation import Observation, StepFacts
 from deepstack_harness.contract.rules import Rule
@@ -237,6 +238,8 @@ class Hunt:
             self.progress.sessions += 1
 
     def _play(self, trace: Trace) -> tuple[list[Fault], Observation | Death]:
+        if (adapter := self.target.buffer.adapter) is not None:
+            trace = fitted_trace(trace, adapter) or replace(trace, steps=(Step(Op.GET, trace.capacity),))
         case, new_session = self.target.case(trace, 1), self._graphs is None
         graphs = self._graphs = self._graphs or SessionGraphs(self.target)
         seen = self._player.play(case, new_session=new_session)

@@ -7,7 +7,7 @@ and `parse_device` turn the names that users write into torch's own.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from deepstack_harness.catalogue.registry import family_named
 from deepstack_harness.contract.case import check_device, check_dtype
 from deepstack_harness.contract.rules import PayloadKind
-from deepstack_harness.contract.trace import DTYPES
+from deepstack_harness.contract.trace import BUFFER_INTEGERS, DTYPES
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.models.layers import DecoderConfig, draw_weights, give_storage, mrope_positions
 from deepstack_harness.models.variants import VARIANTS, Variant
@@ -114,6 +114,11 @@ def parse_dtype(name: str) -> torch.dtype:
     """Return the dtype of a name such as `float32`; raise `UsageError` with the known names."""
     check_dtype(name)
     return _TORCH_DTYPES[name]
+
+
+def parse_buffer_dtype(name: str) -> torch.dtype:
+    """Return the dtype of a name such as `float32` or, for rows of integers, `int64`; raise `UsageError`."""
+    return cast(torch.dtype, getattr(torch, name)) if name in BUFFER_INTEGERS else parse_dtype(name)
 
 
 def parse_device(name: str) -> torch.device:

@@ -14,9 +14,10 @@ from typing import Literal, cast
 
 import msgspec
 
+from deepstack_harness.contract.adapter import Adapter, AdapterOptions
 from deepstack_harness.contract.case import BufferKind, BufferRef, Case, user_buffer
 from deepstack_harness.contract.observation import METHODS, Observation, Raised, StepFacts
-from deepstack_harness.contract.protocols import WHERE, BufferFactory
+from deepstack_harness.contract.protocols import BufferFactory
 from deepstack_harness.errors import Reason, UsageError, passes_through, text_of
 from deepstack_harness.play import clock
 from deepstack_harness.workers.child import Channel
@@ -112,11 +113,19 @@ class BoundBuffer:
     torch: str
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A class of the user that fits: its name, and the adapter that was found for its options."""
+
+    name: str
+    adapter: Adapter | None = None
+
+
 PLAY = Remote(f"{WORK}:play", Played)
 DEFINE = Remote(f"{WORK}:define", ClassWays)
 DESCRIBE = Remote(f"{WORK}:describe", Described)
 WHERE_RETURNED = Remote(f"{WORK}:where_returned", str)
-LOAD = Remote(f"{WORK}:load", str)
+LOAD = Remote(f"{WORK}:load", Loaded)
 SPLIT = Remote(f"{WORK}:split", Observation)
 PLAY_SPLIT = Remote(f"{WORK}:play_split", Observation)
 BIND = Remote(f"{WORK}:bind_shared_work", BoundBuffer)
@@ -225,8 +234,6 @@ def kind_of(end: WorkerEnd) -> str:
     return "broken messages"
 
 
-_SIGNATURE = "(capacity, hidden, levels, *, dtype, device)"
-_METHODS = {"get": "get(tokens)", "set": "set(payload)", "clear": "clear(tokens)"}
 _LOAD_ALL = Remote(f"{__name__}:load_all", type(None))
 _IMPORT_TIMEOUT_S = 300.0
 """Timeout of the import of torch and of our own modules."""
@@ -234,15 +241,31 @@ _LOAD_TIMEOUT_S = 120.0
 """Timeout of the import of the user's modules."""
 
 
-def load_buffer(text: str) -> BufferFactory:
-    """Import a class or a function, from the current folder too, and make one buffer to see that it fits.
+def load_buffer(text: str, adapter: Adapter | None = None) -> BufferFactory:
+    """Import a class or a function, from the current folder too, behind an adapter where there is one.
 
-    Raises `UsageError` that says what is missing.
+    Without one it makes one buffer to see that it fits, and raises `UsageError` that says what is missing.
     """
-    clock.install()  # before `from time import monotonic` of the module
-    buffer_class = cast(BufferFactory, load_named(user_buffer(text).name))
+    made = _load_class(text)
+    if adapter is not None:
+        from deepstack_harness.models.adapted import AdaptedClass
+
+        return AdaptedClass(made, adapter)
+    buffer_class = cast(BufferFactory, made)
     check_fit(buffer_class, text)
     return buffer_class
+
+
+def load_adapted(text: str, options: AdapterOptions) -> Adapter:
+    """Import a class, and return the adapter that the options ask for; raises `UsageError`."""
+    from deepstack_harness.models.adapted import adapted
+
+    return adapted(_load_class(text), options, text)
+
+
+def _load_class(text: str) -> Callable[..., object]:
+    clock.install()  # before `from time import monotonic` of the module
+    return load_named(user_buffer(text).name)
 
 
 def load_named(text: str) -> Callable[..., object]:
@@ -313,19 +336,6 @@ def _imported(name: str) -> object:
 
 def check_fit(make: BufferFactory, text: str) -> None:
     """Make one small buffer; raises `UsageError` where `make`, named `text`, does not fit the interface."""
-    import torch
+    from deepstack_harness.models.adapted import check_interface
 
-    try:
-        buffer = make(4, 8, 2, dtype=torch.float32, device=torch.device("cpu"))
-    except BaseException as error:
-        if passes_through(error):
-            raise
-        # Whatever the class raises, SystemExit too, it does not fit.
-        raise UsageError(
-            f"{text} cannot be made with {_SIGNATURE}: {type(error).__name__}: {text_of(error)}"
-        ) from None
-    missing = [call for method, call in _METHODS.items() if not callable(getattr(buffer, method, None))]
-    if not isinstance(getattr(buffer, "capacity", None), int):
-        missing.append("the attribute capacity (int, token rows)")
-    if missing:
-        raise UsageError(f"{text} does not fit the buffer interface, it lacks {', '.join(missing)}; {WHERE}")
+    check_interface(make, text)

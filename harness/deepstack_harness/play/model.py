@@ -25,7 +25,7 @@ from deepstack_harness.contract.observation import NOT_FINITE, Distances
 from deepstack_harness.contract.protocols import BufferFactory, Family, Inputs, Profile, payload_width
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import HarnessError, NotMeasured
-from deepstack_harness.models.family import parse_device, parse_dtype
+from deepstack_harness.models.family import parse_buffer_dtype, parse_device, parse_dtype
 from deepstack_harness.play.case_worker import load_buffer
 from deepstack_harness.play.state import DecoderState, apart_at
 
@@ -265,7 +265,7 @@ class Model:
             trace.capacity,
             trace.hidden or payload_width(self.family),
             trace.levels or self.family.levels,
-            parse_dtype(trace.dtype) if trace.dtype else self.dtype,
+            parse_buffer_dtype(trace.dtype) if trace.dtype else self.dtype,
             self.device,
         )
 
@@ -281,7 +281,7 @@ def factory_of(buffer: BufferRef, bound: Bound = NOTHING_BOUND) -> BufferFactory
     if buffer in bound:
         return bound[buffer]
     if buffer.kind is BufferKind.USER:
-        return load_buffer(buffer.name)
+        return load_buffer(buffer.name, buffer.adapter)
     if buffer.kind is BufferKind.REGISTERED:
         return buffer_named(buffer.name)
     raise HarnessError(f"{buffer.kind} buffer '{buffer.name}' was not bound before its case was played")

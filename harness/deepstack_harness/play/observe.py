@@ -96,7 +96,7 @@ def without_steps(case: Case, model: Model, player: CasePlayer | None) -> Observ
         dtype=str(sizes.dtype).removeprefix("torch."), device=str(model.device), levels=sizes.levels,
         hidden=sizes.hidden, torch=str(torch.__version__), steps=(), vision=vision,
         routed=model.family.routed, capacity=player.first_capacity if player else None,
-        payload_kind=payload_kind(model.family),
+        payload_kind=case.buffer.adapter.payload_kind if case.buffer.adapter else payload_kind(model.family),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from deepstack_harness.compile.torch_compat.modes import fake_world
 from deepstack_harness.compile.torch_compat.targets import check_interpreter, environment_in, interprets_here
 from deepstack_harness.contract.case import Case, Compare
 from deepstack_harness.contract.observation import Observation
+from deepstack_harness.contract.trace import DTYPES
 from deepstack_harness.errors import UsageError
 from deepstack_harness.play.case_worker import CaseWorker, observation_of
 from deepstack_harness.play.model import NOTHING_BOUND, Bound, factory_of, shared_model
@@ -107,5 +108,7 @@ def play_case(case: Case, bound: Bound = NOTHING_BOUND, on_progress: OnProgress 
         return play_interpreted(case, bound)
     if case.arm.ranks > 1:
         return play_among_ranks(case, bound)
-    model = shared_model(case.family, case.dtype, case.device, case.seed)
+    # No decoder runs beside a buffer of integers, whose traces say their dtype.
+    dtype = case.dtype if case.dtype in DTYPES else DTYPES[0]
+    model = shared_model(case.family, dtype, case.device, case.seed)
     return play(case, model, factory_of(case.buffer, bound), on_progress=on_progress)

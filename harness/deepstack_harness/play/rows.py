@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from deepstack_harness.contract.observation import Answer, GraphUse, RowRange
+from deepstack_harness.models.adapted import AdaptedAnswer
 
 _ZERO = RowRange(0, 0, 0, 1)
 _UNKNOWN = RowRange(None, 0, 0, 1)
@@ -123,10 +124,12 @@ def _join(cells: list[RowRange]) -> RowRange:
 
 
 def _row_bytes(rows: Tensor) -> list[bytes]:
-    # -0.0 has a set bit and is a zero all the same: adding 0.0 makes it +0.0.
-    plain = (rows.detach() + 0.0).cpu().contiguous()
-    # A cast may keep or drop the payload bits of a NaN; fill_ writes one pattern.
-    plain = plain.masked_fill(plain.isnan(), torch.nan) if plain.is_floating_point() else plain
+    plain = rows.detach().cpu().contiguous()
+    if plain.is_floating_point():
+        # -0.0 has a set bit and is a zero all the same: adding 0.0 makes it +0.0.
+        plain = plain + 0.0
+        # A cast may keep or drop the payload bits of a NaN; fill_ writes one pattern.
+        plain = plain.masked_fill(plain.isnan(), torch.nan)
     return [bytes(row) for row in bytes_of(plain).numpy()] if plain.numel() else [b""] * len(plain)
 
 
@@ -203,6 +206,8 @@ def answer_facts(
         return Answer("none")
     types = types or TypeNames()
     levels = levels_of(answer)
+    original = answer.original if isinstance(answer, AdaptedAnswer) else answer
+    looked_at = _looked_at(answer, levels)
     return Answer(
         structure="tensors",
         rows=owners.runs_of(levels),
@@ -210,11 +215,20 @@ def answer_facts(
         dtypes=tuple(str(level.dtype).removeprefix("torch.") for level in levels),
         devices=tuple(str(level.device) for level in levels),
         addresses=tuple(level.data_ptr() if level.device.type != "meta" else 0 for level in levels),
-        container=types.name(type(answer)),
+        container=types.name(type(original)),
         strides=tuple(tuple(level.stride()) for level in levels),
-        gradients=tuple(level.requires_grad for level in levels),
-        types=tuple(types.name(type(level)) for level in levels),
+        gradients=tuple(tensor.requires_grad for tensor in looked_at),
+        types=tuple(types.name(type(tensor)) for tensor in looked_at),
     )
+
+
+def _looked_at(answer: object, levels: tuple[Tensor, ...]) -> Sequence[Tensor]:
+    """Return the tensors that guards look at, for each level: those of the code under test, and no views."""
+    if not isinstance(answer, AdaptedAnswer):
+        return levels
+    if isinstance(answer.original, Tensor):
+        return [answer.original] * len(levels)
+    return list(cast(Iterable[Tensor], answer.original))
 
 
 Payload = tuple[Tensor, ...] | None

@@ -16,8 +16,8 @@ from torch import Tensor
 from deepstack_harness.contract.case import Case
 from deepstack_harness.contract.observation import RowRange, Rows
 from deepstack_harness.contract.protocols import Inputs
-from deepstack_harness.contract.trace import INTEGERS, Step
-from deepstack_harness.models.family import parse_dtype
+from deepstack_harness.contract.trace import Step
+from deepstack_harness.models.family import parse_buffer_dtype
 from deepstack_harness.play.attempt import Attempt
 from deepstack_harness.play.model import Model
 from deepstack_harness.play.rows import RowOwners, bytes_of
@@ -36,14 +36,15 @@ class CallersTensor:
             self.memory.fill_(value)
 
 
-def values_of(step: Step, drawn: Tensor) -> Tensor:
+def values_of(step: Step, drawn: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return the payload (levels, N, hidden) that a set is about, contiguous, in the dtype of the caller.
 
-    `drawn` has normal random numbers in the dtype of the buffer.
+    `drawn` has normal random numbers, and `dtype` is that of the buffer, by default theirs.
     """
-    dtype = drawn.dtype if step.dtype is None else _dtype(step.dtype)
+    dtype = dtype or drawn.dtype
+    dtype = dtype if step.dtype is None else parse_buffer_dtype(step.dtype)
     if not dtype.is_floating_point:
-        made = (drawn.double() * 1000).round().to(dtype)  # so that no two rows are equal
+        made = _integers(step, drawn, dtype)
     else:
         made = _VALUES[step.values](drawn, dtype) if step.values else drawn.to(dtype)
     if step.layout == "one_level" and len(made):
@@ -53,8 +54,21 @@ def values_of(step: Step, drawn: Tensor) -> Tensor:
     return made if step.spans is None else _within(made, step.spans)
 
 
-def _dtype(name: str) -> torch.dtype:
-    return cast(torch.dtype, getattr(torch, name)) if name in INTEGERS else parse_dtype(name)
+_SPREAD = {torch.int64: 1e12, torch.int32: 1e8, torch.int16: 4e3}
+"""What integers of a buffer are multiplied by: a row in fewer bits, or through float32, is another one."""
+
+
+def _integers(step: Step, drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return integers for normal random numbers, few of them equal and none 0."""
+    if step.dtype is not None:  # for a buffer of floats, which holds them after a cast
+        return (drawn.double() * 1000).round().to(dtype)
+    if step.values == "zeros":
+        return torch.zeros_like(drawn, dtype=dtype)
+    source = drawn[:, :1].expand_as(drawn) if step.values == "constant" else drawn
+    info, spread = torch.iinfo(dtype), _SPREAD.get(dtype, 2.0**6)
+    numbers = (source.double() * spread).round().long()
+    numbers = torch.where(numbers == 0, 1, numbers)
+    return (numbers.abs() % info.max + 1 if info.min == 0 else numbers.clamp(info.min, info.max)).to(dtype)
 
 
 def laid_out(step: Step, payload: Tensor, last: CallersTensor | None = None) -> CallersTensor:
@@ -236,8 +250,10 @@ _VALUES: Mapping[str, Callable[[Tensor, torch.dtype], Tensor]] = {
 }  # fmt: skip
 
 
-_REUSED = -1000.0
-"""What a caller writes over its tensor after `set` returned: a buffer must have copied."""
+def _reused(sets: int, dtype: torch.dtype) -> float:
+    """Return what a caller writes over the tensor of a set after it returned: a buffer must have copied."""
+    shortest = not dtype.is_floating_point and torch.iinfo(dtype).bits == 8  # bits of a byte
+    return torch.iinfo(dtype).max - sets % 32 if shortest else -1000.0 - sets
 
 
 class StepTensors:
@@ -262,7 +278,7 @@ class StepTensors:
         levels = self._sizes.levels if step.levels is None else step.levels
         hidden = self._sizes.hidden if step.hidden is None else step.hidden
         drawn = self._random((levels, step.tokens, hidden), salt=self._sets)
-        payload = values_of(step, drawn * self._model.payload_scale)
+        payload = values_of(step, drawn * self._model.payload_scale, self._sizes.dtype)
         last, self._last = self._last, payload
         expands = step.layout in {"expanded", "one_level"}
         if step.values == "reordered" and not expands and last is not None and last.shape == payload.shape:
@@ -291,12 +307,12 @@ class StepTensors:
         before = _TensorBefore(given)
         done = set_payload(given.payload)
         changed = before.changes()
-        given.reuse(_REUSED - self._sets)
+        given.reuse(_reused(self._sets, given.memory.dtype))
         return done, changed
 
     def reused(self, payload: Tensor) -> None:
         """Remember the rows that the caller wrote over the last payload (levels, tokens, hidden)."""
-        self.owners.remember(-self._sets, torch.full_like(payload, _REUSED - self._sets))
+        self.owners.remember(-self._sets, torch.full_like(payload, _reused(self._sets, payload.dtype)))
 
     def inputs(self, tokens: int, index: int) -> Inputs:
         """Draw hidden states (tokens, hidden) and positions of the step with this index."""
@@ -312,7 +328,8 @@ class StepTensors:
         # Drawn on the CPU, so that every device gets the same numbers.
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + salt)
         drawn = torch.randn(shape, generator=generator)
-        return drawn.to(dtype=self._sizes.dtype, device=self._model.device)
+        floats = self._sizes.dtype if self._sizes.dtype.is_floating_point else torch.float64
+        return drawn.to(dtype=floats, device=self._model.device)
 
     def _all_different(self, level: int, payload: Tensor) -> tuple[RowRange, ...]:
         return (RowRange(self._sets, level, 0, payload.size(1)),) if payload.size(1) else ()

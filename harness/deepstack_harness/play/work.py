@@ -16,6 +16,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from deepstack_harness.contract.adapter import AdapterOptions
 from deepstack_harness.contract.case import HIDDEN_ALONE, LEVELS_ALONE, BufferKind, BufferRef, Case
 from deepstack_harness.contract.observation import Observation, Raised, ShardFacts, StepFacts
 from deepstack_harness.contract.protocols import BufferFactory
@@ -39,8 +40,10 @@ from deepstack_harness.play.case_worker import (
     BoundBuffer,
     ClassWays,
     Described,
+    Loaded,
     Played,
     SourceClass,
+    load_adapted,
     load_buffer,
 )
 from deepstack_harness.play.model import NOTHING_BOUND, Bound, Model, NumericsProbe, factory_of
@@ -187,14 +190,14 @@ def where_returned(
     return bound(*sizes, dtype=parse_dtype(dtype), device=parse_device(device)).where_returned(tokens)
 
 
-def load(channel: Channel, target: str) -> str:
-    """Import a user's class `MODULE:CLASS` and check that it fits; return its name.
+def load(channel: Channel, target: str, options: AdapterOptions | None = None) -> Loaded:
+    """Import a user's class `MODULE:CLASS` and check that it fits, or find its adapter for the options.
 
     Raises `UsageError` where it does not.
     """
     channel.phase(f"the import of {target}")
-    made = load_buffer(target)
-    return str(getattr(made, "__name__", target))
+    adapter = load_adapted(target, options) if options is not None else None
+    return Loaded(str(getattr(load_buffer(target, adapter), "__name__", target)), adapter)
 
 
 def bind_work(case: Case, source: SourceClass) -> Bound:
@@ -263,8 +266,12 @@ _bound: dict[BufferRef, BufferFactory] = {}
 _session = SharedSession()
 
 
-def bind_shared_work(buffer: BufferRef | None, source: str | None, family: str) -> BoundBuffer:
+def bind_shared_work(
+    buffer: BufferRef | None, source: str | None, family: str, options: AdapterOptions | None = None
+) -> BoundBuffer:
     """Find a buffer before it is played: `buffer`, or the class of a source for a family.
+
+    With `options` it is a user's class behind the adapter that they ask for.
 
     Raises `UsageError` for what does not exist, and `MachineError` for a source that cannot be fetched.
     """
@@ -274,6 +281,8 @@ def bind_shared_work(buffer: BufferRef | None, source: str | None, family: str) 
         return BoundBuffer(factory.ref, str(torch.__version__))
     if buffer is None:
         raise HarnessError("neither a buffer nor a source was named")
+    if options is not None:
+        buffer = replace(buffer, adapter=load_adapted(buffer.name, options))
     _bound[buffer] = factory_of(buffer)
     return BoundBuffer(buffer, str(torch.__version__))
 

@@ -161,10 +161,21 @@ def judge_all(observed: ObservedCase, rules: Collection[Rule] | None = None) -> 
     """Return one judgement per rule (or of `rules` alone), in the order of the oracles."""
     oracles = (*ORACLES, *OF_ACCESSES) if observed.case.arm.interpreted else ORACLES
     return [
-        _with_effect(refined(oracle.judge(observed), observed), observed)
+        _with_effect(
+            _with_what_is_not_asked(refined(oracle.judge(observed), observed), observed.case), observed
+        )
         for oracle in oracles
         if rules is None or oracle.rule in rules
     ]
+
+
+def _with_what_is_not_asked(judgement: Judgement, case: Case) -> Judgement:
+    """Add what an adapted buffer is not asked: alone where nothing put the rule to the test."""
+    why = case.buffer.adapter and case.buffer.adapter.not_asked.get(judgement.rule)
+    if not why or judgement.verdict not in {Verdict.PASS, Verdict.SKIP}:
+        return judgement
+    words = [judgement.detail, why] if judgement.verdict is Verdict.PASS else [why]
+    return replace(judgement, detail="; ".join(filter(None, words)))
 
 
 def _with_effect(judgement: Judgement, observed: ObservedCase) -> Judgement:

@@ -306,7 +306,12 @@ class _Follower:
         return wrong
 
     def _stale_padding(self, expected: Expected, answer: Answer) -> list[WrongRow]:
-        """Return the rows of padding that hold an earlier payload, where padding may hold anything."""
+        """Return the rows of padding that hold an earlier payload, where padding may hold anything.
+
+        None of a payload whose rows are kept: that is what it is for.
+        """
+        if self._ledger.kind is PayloadKind.KEPT:
+            return []
         return [
             WrongRow(level, row, origin, self._shape(row, origin))
             for level, ranges in enumerate(answer.rows)
@@ -328,7 +333,7 @@ class _Follower:
         return Shape.CLEARED if cleared else _SHAPES[owner.fate]
 
     def _expose(self, tokens: int) -> None:
-        if self._ledger.kind is PayloadKind.EVERY_TOKEN:
+        if self._ledger.kind is not PayloadKind.VISUAL:
             return  # R3 is judged by what padding does to real rows, R5 is not asked
         # A rule about stale rows is put to the test only where such a row could have been
         # read: behind the live payload, where an ended one once lay.
