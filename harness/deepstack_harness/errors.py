@@ -72,20 +72,40 @@ def reason_of(error: UsageError) -> Reason:
 
 
 _LONGEST_LIST = 1000
+_TWO_LINES = 200
+"""Characters of a list of names that is told in full."""
 _LONGEST_NAME = 200
 """Characters of a name that does not exist that are quoted."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str], listed: str = "") -> UsageError:
+def unknown_name(
+    kind: str, name: str, known: Iterable[str], listed: str = "", *, elsewhere: str = ""
+) -> UsageError:
     """Return the error for a name that does not exist: the nearest known one, and the known names.
 
-    `kind` says what was named, as in "revision"; `listed` is told in place of the known names.
+    `kind` says what was named, as in "revision"; `listed` is told in place of the known names.  Of more names
+    than fit on two lines the three nearest are told, and `elsewhere`, which says where all of them are.
     """
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
-    meant = f" did you mean '{near[0]}'?" if near else ""
+    near = nearest(name, names)
     name = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]} .."
-    return UsageError(f"unknown {kind} '{name}';{meant} known are {listed or shorten_list(names)}")
+    listed = listed or ", ".join(names)
+    if len(listed) > _TWO_LINES:
+        known_are = f"nearest are {', '.join(near[:3])}" + (f"; {elsewhere}" if elsewhere else "")
+        return UsageError(f"unknown {kind} '{name}'; {known_are}")
+    meant = f" did you mean '{near[0]}'?" if near and is_close(name, near[0]) else ""
+    return UsageError(f"unknown {kind} '{name}';{meant} known are {listed}")
+
+
+def nearest(name: str, names: Sequence[str]) -> list[str]:
+    """Return names by their likeness to `name`, the nearest first."""
+    # Of very long names the beginning is compared: difflib takes quadratic time.
+    return difflib.get_close_matches(name[:_LONGEST_NAME], names, n=len(names) or 1, cutoff=0)
+
+
+def is_close(name: str, near: str) -> bool:
+    """Tell whether two names are spelled much alike, so that one may be meant by the other."""
+    return difflib.SequenceMatcher(None, near, name).ratio() >= 0.7
 
 
 def shorten_list(names: Sequence[str]) -> str:

@@ -106,6 +106,7 @@ def json_line(row: object) -> bytes:
 _IRREGULAR = {
     "access": "accesses",
     "class": "classes",
+    "entry": "entries",
     "family": "families",
     "history": "histories",
     "box": "boxes",

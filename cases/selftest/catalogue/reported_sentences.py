@@ -28,3 +28,24 @@ WRITTEN_FIRST = (
     ("vllm-omni 128", "online serving fails for high-resolution videos", "198"),
     ("FastDeploy 5962", "after a long multimodal request all later requests repeat and are garbled", "5962"),
 )
+
+WRITTEN_LAST = (
+    (
+        "sglang 16785",
+        "unnecessary TorchDynamo recompilations at runtime when text and images are mixed",
+        "16785",
+    ),
+    ("sglang 33726", "breakable CUDA graph replay behaves like a run with DeepStack set to zero", "33726"),
+    ("mlx-vlm 2296", "Qwen3-VL batched chunked prefill mixes features from different rows", "2296"),
+    ("vllm-ascend 7565", "Qwen3-VL with Flash Comm V1 enabled: shape mismatch on add, TP > 1", "18098"),
+    ("ms-swift 6477", "Qwen3-VL-8B SFT with sequence parallelism raises an error on rank 1", "6514"),
+    ("vllm 39669", "all Gemma 4 models crash with --pipeline-parallel-size > 1 during profiling", "40786"),
+    ("tpu-inference 2673", "AttributeError during text-only decode steps on TPU, Qwen3-VL-235B", "2673"),
+    (
+        "vllm 44384",
+        "Qwen3 deepstack device mismatch: CPU float32 tensors while the model is on CUDA",
+        "44384",
+    ),
+    ("onnxruntime-genai 2513", "Qwen3-VL silently drops DeepStack features, OCR far below PyTorch", "1635"),
+    ("Qwen3-VL 1576", "Qwen3-VL performance on a grounding task is extremely poor", "26626"),
+)

@@ -63,9 +63,9 @@ def test_the_usual_arms_are_distinct_and_described() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("fast", "unknown arm 'fast'; known are eager,"),
+        ("fast", "unknown arm 'fast'; nearest are "),
         ("inductor", "unknown arm 'inductor'"),
-        ("inductor/full", "others made as BACKEND/GUARDS"),
+        ("inductor/full", "others are made as BACKEND/GUARDS"),
         ("eager/drop_all/stock", "unknown arm 'eager/drop_all/stock'"),
         ("eager/drop_all/full/static", "unknown arm"),
         ("eager/tp0", "unknown arm 'eager/tp0'"),

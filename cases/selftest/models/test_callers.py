@@ -40,7 +40,7 @@ def to_eager(observation: Observation) -> float:
 
 
 def test_an_unknown_caller_is_quoted(qwen: Model) -> None:
-    with pytest.raises(UsageError, match="unknown caller 'clumsy'; known are engine"):
+    with pytest.raises(UsageError, match="unknown caller 'clumsy'; nearest are "):
         observe(qwen, "cap 16: get 1", "clumsy")
 
 

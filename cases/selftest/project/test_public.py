@@ -26,8 +26,9 @@ NAMES = (
 )
 COMMON = "--json --quiet --progress --bisect --no-sandbox"
 OPTIONS = {
-    "list": "kind",
+    "list": "kind words",
     "show": "incident",
+    "affected": "release --model",
     "repro": (
         "incident --source --vllm --package --since --until --full --trace --arm --device --dtype "
         "--workload --script --pytest --upstream-test --family"

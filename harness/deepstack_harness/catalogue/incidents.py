@@ -25,8 +25,9 @@ from deepstack_harness.contract.facts import System
 from deepstack_harness.contract.names import OURS, Extension, declared
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.errors import UsageError, shorten_list, unknown_name
+from deepstack_harness.errors import UsageError, is_close, nearest
 from deepstack_harness.files import DataFile
+from deepstack_harness.text import shortened
 
 DEEPSTACK = System.DEEPSTACK.value
 """The system whose incidents are traces on a buffer."""
@@ -252,6 +253,11 @@ def catalogue() -> tuple[Incident, ...]:
             raise UsageError(file.broken)
     for clash in clashes():
         raise UsageError(clash)
+    return readable_incidents()
+
+
+def readable_incidents() -> tuple[Incident, ...]:
+    """Return the incidents of every file that can be read: a list needs no more."""
     return tuple(incident for file in incident_files() for incident in file.incidents)
 
 
@@ -278,7 +284,7 @@ def find(text: str) -> Incident:
     for clash in clashes():
         if clash.startswith(f"incident '{wanted}' "):
             raise UsageError(clash)
-    incidents = [incident for file in incident_files() for incident in file.incidents]
+    incidents = readable_incidents()
     matches = [incident for incident in incidents if wanted in _names_of(incident)]
     if len(matches) == 1:
         return matches[0]
@@ -292,10 +298,23 @@ def find(text: str) -> Incident:
         raise UsageError(f"incident '{text}' is ambiguous: write one of {', '.join(full)}")
     if report := next((each for each in UPSTREAM.entries if each.reason and each.reference == wanted), None):
         raise UsageError(f"'{text}' is no incident: {report.reason}")
-    unread = "".join(f"; {file.broken}" for file in incident_files() if file.broken)
-    listed = shorten_list([f"{incident.id} ({incident.name})" for incident in incidents])
-    names = sorted({name for incident in incidents for name in _names_of(incident)})
-    raise unknown_name("incident", wanted, names, f"{listed}, and all their references{unread}")
+    raise UnknownIncident(wanted, incidents)
+
+
+class UnknownIncident(UsageError):
+    """No incident has the name; `is_near` tells whether one that exists is spelled much like it."""
+
+    def __init__(self, name: str, incidents: Sequence[Incident]) -> None:
+        """Name the three nearest incidents in one line."""
+        owners = {each: incident for incident in incidents for each in sorted(_names_of(incident))}
+        near = nearest(name, list(owners))
+        three = list(dict.fromkeys(f"{owners[each].id} ({owners[each].name})" for each in near))[:3]
+        unread = "".join(f"; {file.broken}" for file in incident_files() if file.broken)
+        super().__init__(
+            f"unknown incident '{shortened(name, 200)}'; nearest are {', '.join(three)}; "
+            f"'list incidents' has all{unread}"
+        )
+        self.is_near = bool(near) and is_close(name, near[0])
 
 
 def _names_of(incident: Incident) -> set[str]:

@@ -202,6 +202,10 @@ class Seen(StrEnum):
     REPORTED = "reported"
 
 
+REACHES = (DEFAULT, FLAG.rstrip(": "), LATENT, UNKNOWN)
+"""Kinds of reach, the most urgent first."""
+
+
 class FaultyReleases(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Releases of a package that have a fault, and what it takes to meet it there.
 
@@ -228,6 +232,11 @@ class FaultyReleases(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             raise ValueError(
                 f"'{self.reach}' is no reach: begin with default, flag: SETTING, latent or unknown"
             )
+
+    @property
+    def reach_kind(self) -> str:
+        """`default`, `flag`, `latent` or `unknown`, the first word of `reach`."""
+        return next(kind for kind in REACHES if self.reach.startswith(kind))
 
     @property
     def in_words(self) -> str:

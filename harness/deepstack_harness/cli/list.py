@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict
 
 from deepstack_harness.cli.output import Column, Output
-from deepstack_harness.errors import ExitCode, unknown_name
+from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 
 if TYPE_CHECKING:
     from deepstack_harness.catalogue.incidents import Incident
@@ -21,17 +21,37 @@ Item = dict[str, object]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add KIND, which is optional: without it everything is listed."""
+    """Add KIND, which is optional: without it everything is listed; and words to search incidents by."""
     parser.add_argument("kind", nargs="?", metavar="KIND", help=f"one of {', '.join(KINDS)} (default: all)")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORDS",
+        help="after 'incidents': list what fits a symptom, an error text, a model, an engine and its version",
+    )
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Print one table per kind; `--json` gets one object per item."""
     if args.kind is not None and args.kind not in KINDS:
         raise unknown_name("kind", args.kind, KINDS)
+    if args.words:
+        _show_fitting(args.kind, " ".join(args.words), output)
+        return ExitCode.HOLDS
     for kind in [args.kind] if args.kind else KINDS:
         _show(kind, list(KINDS[kind]()), output)
     return ExitCode.HOLDS
+
+
+def _show_fitting(kind: str, text: str, output: Output) -> None:
+    from deepstack_harness.catalogue.search import Match, find_or_search
+    from deepstack_harness.cli.matches import show_matches
+
+    if kind != "incidents":
+        raise UsageError(f"words search incidents alone, not {kind}: write 'list incidents {text}'")
+    entry = find_or_search(text)
+    matches = entry if isinstance(entry, list) else [Match(entry, 1.0, (f"name: {text}",))]
+    show_matches(text, matches, output)
 
 
 def _show(kind: str, items: list[Item], output: Output) -> None:

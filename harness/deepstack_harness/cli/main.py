@@ -28,6 +28,7 @@ COMMANDS = {
     "list": "list incidents, live faults, families, revisions, mutants, variants, callers, arms, rules, "
     "engines and extensions",
     "show": "show one incident in full: symptom, cause, reports, releases, and what is played",
+    "affected": "tell what is known of a release of an engine, without playing anything",
     "repro": "show an incident on known-bad and known-good revisions, or judge a vLLM by it",
     "audit": "judge the deepstack classes of one or more sources by all rules, and the systems around them",
     "check": "test a buffer class of your own against the contract",

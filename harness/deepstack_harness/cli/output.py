@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import textwrap
 import time
@@ -32,6 +33,16 @@ class OutputLost(Exception):
     def __init__(self, error: OSError) -> None:
         self.reason = None if isinstance(error, BrokenPipeError) else error.strerror
         super().__init__(self.reason)
+
+
+_WIDEST = 100
+"""Longer lines are hard to read."""
+
+
+def wrapped(text: str, indent: int = 0) -> list[str]:
+    """Return the lines of a text that stands `indent` columns into the terminal, broken at blanks alone."""
+    width = min(shutil.get_terminal_size().columns, _WIDEST) - indent
+    return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False) or [""]
 
 
 class JsonLines:

@@ -18,10 +18,11 @@ from deepstack_harness.catalogue.incidents import (
     cheapest_of_source,
     decisive,
     decisive_of_source,
-    find,
 )
 from deepstack_harness.catalogue.plans import Where, narrow, plan_incident, plan_source, plan_workload
+from deepstack_harness.catalogue.search import find_or_search
 from deepstack_harness.cli.arguments import add_device_and_dtype, add_source
+from deepstack_harness.cli.matches import best_command, show_matches
 from deepstack_harness.cli.output import Output
 from deepstack_harness.cli.repro_bisect import bisect_releases
 from deepstack_harness.cli.repro_engine import (
@@ -50,7 +51,7 @@ from deepstack_harness.engines.known import engine_of, open_alone
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.models.variants import check_family
 from deepstack_harness.sources.source import inside_package
-from deepstack_harness.text import plural
+from deepstack_harness.text import one_line, plural, shortened
 
 if TYPE_CHECKING:
     from deepstack_harness.audit.source_worker import FamilyWorker
@@ -63,7 +64,12 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the incident and the options that narrow or redirect it."""
-    parser.add_argument("incident", help="id, short name or any reference of an incident, such as 43602")
+    parser.add_argument(
+        "incident",
+        nargs="+",
+        metavar="INCIDENT",
+        help="id, short name or any reference of an incident, such as 43602; words only list what fits them",
+    )
     add_source(parser.add_mutually_exclusive_group(), "judge this source instead of our revisions")
     add_release_arguments(parser)
     parser.add_argument(
@@ -102,7 +108,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0: shown on the faulty revisions, absent from the fixed ones (or from the source); 1: not so."""
-    incident = find(args.incident)
+    text = " ".join(args.incident)
+    incident = find_or_search(text)
+    if isinstance(incident, list):
+        show_matches(text, incident, output)
+        raise UsageError(
+            f"'{shortened(one_line(text), 100)}' names no incident; the best fit: {best_command(incident)}"
+        )
     refuse_release_mixtures(args)
     if args.package is not None and args.bisect:
         return bisect_releases(incident, args, output, partial(_judge_release, incident, args, output))

@@ -1,13 +1,11 @@
-"""`show`: one incident in full, as text of the terminal's width."""
+"""`show`: one incident in full, as text of the terminal's width, or those that fit a user's words."""
 
-import shutil
-import textwrap
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 
 from msgspec import to_builtins
 
-from deepstack_harness.catalogue.incidents import Incident, Run, find
+from deepstack_harness.catalogue.incidents import Incident, Run
 from deepstack_harness.catalogue.known import (
     KNOWN_FAILURES,
     LIVE_FAULTS,
@@ -16,20 +14,33 @@ from deepstack_harness.catalogue.known import (
     link_of,
     state_of,
 )
-from deepstack_harness.cli.output import Output
+from deepstack_harness.catalogue.search import find_or_search
+from deepstack_harness.cli.matches import show_matches
+from deepstack_harness.cli.output import Output, wrapped
 from deepstack_harness.errors import ExitCode
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the incident."""
     parser.add_argument(
-        "incident", metavar="INCIDENT", help="its number, name, or any of its references: 43602, 'vllm 43617'"
+        "incident",
+        nargs="+",
+        metavar="INCIDENT",
+        help="its number, name, or any of its references: 43602, 'vllm 43617'; or words: what is seen, an "
+        "error text, a model, an engine with its version",
     )
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
-    """Print the incident; `--json` gets its entry of the catalogue, with links and known failures."""
-    incident = find(args.incident)
+    """Print the incident; `--json` gets its entry of the catalogue, with links and known failures.
+
+    Of words, print what fits them.
+    """
+    text = " ".join(args.incident)
+    incident = find_or_search(text)
+    if isinstance(incident, list):
+        show_matches(text, incident, output)
+        return ExitCode.HOLDS
     failures = [failure for failure in KNOWN_FAILURES.entries if failure.reference in incident.references]
     faults = [fault for fault in LIVE_FAULTS.entries if fault.incident == incident.id]
     output.record(
@@ -46,8 +57,6 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
 _LABEL = 10
 """Columns of a label, and of the indentation of its text."""
-_WIDEST = 100
-"""Longer lines are hard to read."""
 
 
 def show_page(
@@ -55,7 +64,7 @@ def show_page(
 ) -> None:
     """Print an incident, the released classes and live faults that are known of it, and how to see it."""
     output.line(f"incident {incident.id} ({incident.name})", "bold")
-    for line in _wrapped(incident.title, 0):
+    for line in wrapped(incident.title):
         output.line(line)
     output.line()
     _paragraph(output, "symptom", incident.symptom)
@@ -121,7 +130,7 @@ def _release_in_words(failure: KnownFailure) -> str:
 
 
 def _paragraph(output: Output, label: str, text: str) -> None:
-    first, *others = _wrapped(text, _LABEL)
+    first, *others = wrapped(text, _LABEL)
     output.line(f"{label.ljust(_LABEL)}{first}")
     for line in others:
         output.line(" " * _LABEL + line)
@@ -130,8 +139,3 @@ def _paragraph(output: Output, label: str, text: str) -> None:
 def _list(output: Output, label: str, items: Sequence[str]) -> None:
     for number, item in enumerate(items):
         _paragraph(output, "" if number else label, item)
-
-
-def _wrapped(text: str, indent: int) -> list[str]:
-    width = min(shutil.get_terminal_size().columns, _WIDEST) - indent
-    return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False) or [""]

@@ -217,7 +217,7 @@ class ArmSpec:
 
     @classmethod
     def parse(cls, name: str) -> ArmSpec:
-        """Read an arm's name, or raise `UsageError` that lists the usual ones and how others are made."""
+        """Read an arm's name, or raise `UsageError` with the nearest ones and how others are made."""
         first, *rest = name.split("/")
         if first in _CONTROLS and first != "eager" and not rest:
             return cls(payload=_CONTROLS[first][0])
@@ -225,7 +225,8 @@ class ArmSpec:
         spec = _compose(first, parts) if len(parts) == len(rest) else None
         if spec is None or spec.name != name:
             known = [arm.name for arm in every_arm()]
-            raise unknown_name("arm", name, known, f"{', '.join(known)}, and others made as {_GRAMMAR}")
+            others = f"'list arms' has the usual ones, and others are made as {_GRAMMAR}"
+            raise unknown_name("arm", name, known, elsewhere=others)
         return spec
 
 

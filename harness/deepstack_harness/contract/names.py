@@ -139,7 +139,7 @@ class Names(Mapping[str, Entry]):
         the distribution of a thing that cannot be imported, does not fit, or is declared twice.
         """
         if name not in self:
-            raise unknown_name(self.kind, name, self)
+            raise unknown_name(self.kind, name, self, elsewhere="'deepstack-harness list' has all")
         entry = self[name]
         if entry.refused:
             raise UsageError(entry.refused)

@@ -284,7 +284,7 @@ CASES = "deepstack_harness.contract.case"
     ("caller", "arm", "words"),
     [
         ("micro_batches", "eager/tp2", "caller 'micro_batches' cannot share a step among ranks"),
-        ("clumsy", "eager", "unknown caller 'clumsy'; known are engine"),
+        ("clumsy", "eager", "unknown caller 'clumsy'; nearest are "),
         ("deepstack_harness.nowhere:It", "eager", "caller 'deepstack_harness.nowhere:It' cannot be imported"),
         (f"{CASES}:Nobody", "eager", f"caller '{CASES}:Nobody' cannot be imported: module"),
         (f"{CASES}:Case", "eager", f"caller '{CASES}:Case' is not a class built on"),

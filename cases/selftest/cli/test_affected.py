@@ -1,0 +1,147 @@
+"""`affected`: what is printed and recorded of a release, exit codes, and commands that are taken."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from deepstack_harness.catalogue.affected import Sighting, every_sighting
+from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.cli.affected import command_of
+from deepstack_harness.cli.main import build_parser, main
+from deepstack_harness.cli.repro import _families_of_sources
+from deepstack_harness.engines.known import ENGINES, open_source
+from deepstack_harness.errors import ExitCode, UsageError
+
+Capture = pytest.CaptureFixture[str]
+
+
+def rows(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "verdict"),
+    [
+        (
+            ["vllm==0.22.1"],
+            ExitCode.BROKEN,
+            "vllm 0.22.1: affected by 43602 with default settings; by S6, S8",
+        ),
+        (
+            ["vllm==0.22.1", "--model", "Qwen3-VL"],
+            ExitCode.BROKEN,
+            "vllm 0.22.1, Qwen3-VL: affected by 43602",
+        ),
+        (
+            ["vllm==0.34.0"],
+            ExitCode.HOLDS,
+            "vllm 0.34.0: not judged: releases 0.11.0 to 0.33.0 were looked at",
+        ),
+        (["vllm==0.10.0"], ExitCode.HOLDS, "not judged: releases 0.11.0 to 0.33.0 were looked at"),
+        (
+            ["mlx-vlm==0.7"],
+            ExitCode.HOLDS,
+            "mlx-vlm 0.7: not judged: no release of the package was looked at",
+        ),
+        (["exllamav3==1.0"], ExitCode.HOLDS, "not judged: no release of the package was looked at"),
+        (["lmdeploy==0.18.0"], ExitCode.HOLDS, "nothing is known; releases 0.11 to 0.18.0 were looked at"),
+        (["sglang==0.5.23"], ExitCode.BROKEN, "affected by captured-without with a setting"),
+        (["transformers==5.23.0"], ExitCode.BROKEN, "affected by boolean-index with a setting"),
+        (["fastdeploy==2.3"], ExitCode.HOLDS, "not judged"),
+    ],
+)
+def test_a_release_is_answered_with_a_code_and_a_verdict(
+    words: list[str], code: ExitCode, verdict: str, capsys: Capture
+) -> None:
+    assert main(["affected", *words]) == code
+    said = " ".join(capsys.readouterr().out.split())
+    assert verdict in said
+    assert "none" not in said.replace("none-while-profiling", "").split()
+
+
+def test_a_program_gets_a_row_for_each_fault_and_the_answer(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    assert main(["affected", "vllm==0.22.1", "--json", str(path), "--quiet"]) == ExitCode.BROKEN
+    *faults, answer = rows(path)
+    first = faults[0]
+    assert (first["incident"], first["reach"], first["evidence"]) == ("43602", "default", "engine")
+    assert (first["fixed_in"], first["newest_looked_at"]) == ("0.23.0", None)
+    assert first["command"] == "repro 43602 --source vllm==0.22.1"
+    assert first["judges_this_release"] is True
+    assert {fault["state"] for fault in faults} == {"affected", "latent"}
+    assert (answer["kind"], answer["state"]) == ("answer", "affected")
+
+
+@pytest.mark.parametrize("columns", [80, 100, 200])
+def test_lines_fit_and_commands_stay_whole(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    main(["affected", "vllm==0.33.0"])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= columns for line in lines if "deepstack-harness " not in line)
+    assert "      check: deepstack-harness repro 43602 --source vllm==0.33.0" in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["vlm==1"], "unknown package 'vlm'; nearest are vllm, "),
+        (["vllm"], "'vllm' names no release: write vllm==VERSION or installed:vllm"),
+        (["vllm>=0.22"], "'vllm>=0.22' does not name one release"),
+        (["0.22.1"], "'0.22.1' names no package"),
+        (["./nowhere"], "'./nowhere' cannot be opened"),
+        (["vllm==0.22.1", "--model", "llama"], "unknown model 'llama'; known are Qwen3-VL, "),
+        (["vllm==0.22.1", "--model", ""], "model is empty"),
+    ],
+)
+def test_what_is_no_release_is_refused(words: list[str], sentence: str, capsys: Capture) -> None:
+    assert main(["affected", *words]) == ExitCode.USAGE
+    assert sentence in capsys.readouterr().err
+
+
+def releases_of(sighting: Sighting) -> Version | None:
+    bounds = [each.version for each in SpecifierSet(sighting.releases.versions) if each.operator != "<"]
+    return Version(bounds[0]) if bounds else None
+
+
+@pytest.mark.parametrize(
+    "sighting",
+    every_sighting(),
+    ids=lambda each: f"{each.releases.package}-{each.incident.id if each.incident else each.fault.id}",
+)
+def test_a_command_is_one_that_judges_the_release(sighting: Sighting) -> None:
+    version = releases_of(sighting) or Version("1.0")
+    command, judges = command_of(sighting, sighting.releases.package, version)
+    words = shlex.split(command)
+    if words:
+        args = build_parser(words).parse_args(words)
+        if judges and words[0] == "repro" and find(words[1]).engine == ():
+            # Raises where the classes of that engine have not the fault's methods; nothing is fetched.
+            assert _families_of_sources(find(words[1]), find(words[1]).families, open_source(args.source))
+    assert judges <= (sighting.releases.package in {engine.package.name for engine in ENGINES})
+
+
+def test_nothing_that_is_heavy_is_imported() -> None:
+    program = """
+import sys
+from deepstack_harness.cli.main import main
+main(["affected", "vllm==0.22.1", "--quiet"])
+main(["list", "incidents", "answers", "ignore", "the", "image", "--quiet"])
+print([name for name in ("torch", "numpy", "requests", "unearth") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_an_installed_package_that_is_not_there_is_told(capsys: Capture) -> None:
+    assert main(["affected", "installed:lmdeploy"]) == ExitCode.USAGE
+    assert "is not installed" in capsys.readouterr().err
+    with pytest.raises(UsageError):
+        open_source("installed:lmdeploy")

@@ -1,0 +1,204 @@
+"""Releases that have a fault: which ones an incident has, and what is known of one release.
+
+Nothing is played: `fixtures/incidents.toml` and `live_faults.toml` say which releases have a fault, as range,
+reach and evidence, and `known_failures.toml` and `known_carriers.toml` which releases were looked at.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from deepstack_harness.catalogue.incidents import Incident, readable_incidents
+from deepstack_harness.catalogue.known import (
+    KNOWN_CARRIERS,
+    KNOWN_FAILURES,
+    LIVE_FAULTS,
+    REACHES,
+    FaultyReleases,
+    LiveFault,
+    Seen,
+)
+from deepstack_harness.catalogue.orders import LATENT, covers
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """Releases with a fault: those of an incident, of a live fault, or of a live fault of an incident."""
+
+    releases: FaultyReleases
+    incident: Incident | None = None
+
+    @property
+    def fault(self) -> LiveFault | None:
+        """The live fault, where the releases are those of one."""
+        return self.releases if isinstance(self.releases, LiveFault) else None
+
+    @property
+    def title(self) -> str:
+        """One line: that of the live fault, which is about this package, else that of the incident."""
+        if self.fault is not None:
+            return self.fault.title
+        assert self.incident is not None
+        return self.incident.title
+
+    @property
+    def fixed_in(self) -> str:
+        """The first release without the fault; empty where none is known."""
+        return self._end("<")
+
+    @property
+    def newest_looked_at(self) -> str:
+        """The newest release that was looked at and has the fault; empty where a later one has it not."""
+        return self._end("<=", "==")
+
+    def _end(self, *operators: str) -> str:
+        bounds = SpecifierSet(self.releases.versions)
+        return next((each.version for each in bounds if each.operator in operators), "")
+
+
+def sightings_of(incident: Incident) -> tuple[Sighting, ...]:
+    """Return the releases that have an incident: its own, then those of the live faults that name it."""
+    own = [Sighting(releases, incident) for releases in incident.affected]
+    live = [Sighting(fault, incident) for fault in LIVE_FAULTS.entries if fault.incident == incident.id]
+    return (*own, *live)
+
+
+def every_sighting() -> tuple[Sighting, ...]:
+    """Return the sightings of all incidents, then those of live faults that are no incident."""
+    known = [sighting for incident in readable_incidents() for sighting in sightings_of(incident)]
+    return (*known, *(Sighting(fault) for fault in LIVE_FAULTS.entries if not fault.incident))
+
+
+def models_of(sightings: Iterable[Sighting]) -> tuple[str, ...]:
+    """Return the models that sightings are about, each once."""
+    return tuple(dict.fromkeys(model for sighting in sightings for model in sighting.releases.models))
+
+
+def packages() -> tuple[str, ...]:
+    """Return the normalised names of all packages that something is known of, each once."""
+    names = [sighting.releases.package for sighting in every_sighting()]
+    names += [failure.package for failure in KNOWN_FAILURES.entries]
+    names += [carrier.package for carrier in KNOWN_CARRIERS.entries]
+    return tuple(dict.fromkeys(map(canonicalize_name, names)))
+
+
+_RUN = re.compile(r"[a-z]+|\d+")
+_ACTIVE = re.compile(r"\ba\d+b\b")
+"""The active parameters of a mixture of experts, as in `Qwen3-VL-30B-A3B`."""
+
+
+def names_model(text: str, model: str) -> bool:
+    """Tell whether a text names a model, in whatever case and with whatever separators.
+
+    `Qwen/qwen3_vl-8b` names `Qwen3-VL`, and `Qwen3-VL-30B-A3B` names `Qwen3-VL-MoE` too.
+    """
+    text = text.lower()
+    runs = _RUN.findall(model.lower())
+    if runs[-1] == "moe" and _ACTIVE.search(text):
+        runs = runs[:-1]
+    end = r"(?!\d)" if runs[-1].isdigit() else r"(?![a-z])"
+    return re.search(rf"(?<![a-z0-9]){'[-_. ]?'.join(runs)}{end}", text) is not None
+
+
+def models_named(text: str) -> tuple[str, ...]:
+    """Return the models of the catalogue that a text names."""
+    return tuple(model for model in models_of(every_sighting()) if names_model(text, model))
+
+
+@dataclass(frozen=True)
+class ReleaseAnswer:
+    """What is known of one release.
+
+    `affected` have a fault that settings lead to, or whose reach is not known.  `latent` have one that no
+    call order of the engine leads to.  `possible` are incidents whose releases nobody wrote down, or of which
+    no fix is known in releases that nobody looked at.  `earlier` are faults of older releases, where this one
+    is newer than all that were looked at.  `suspected` are live faults without a verdict.
+    `first` and `last` are the releases between which the package was looked at, None where it never was.
+    """
+
+    affected: tuple[Sighting, ...]
+    latent: tuple[Sighting, ...]
+    possible: tuple[Sighting, ...]
+    earlier: tuple[Sighting, ...]
+    suspected: tuple[Sighting, ...]
+    first: Version | None
+    last: Version | None
+    judged: bool
+
+
+def known_of(package: str, version: Version, model: str | None = None) -> ReleaseAnswer:
+    """Return what is known of a release, of one model of it where `model` is a name that users give it."""
+    about = [
+        sighting
+        for sighting in every_sighting()
+        if canonicalize_name(sighting.releases.package) == package and _is_about(sighting, model)
+    ]
+    having = [each for each in about if covers_release(each.releases, version)]
+    known = [each for each in having if each.incident is not None]
+    by_urgency = sorted(known, key=lambda each: REACHES.index(each.releases.reach_kind))
+    first, last = looked_at(package)
+    is_newer = last is not None and version > last
+    open_ended = [each for each in known if is_newer and not (each.fixed_in or each.newest_looked_at)]
+    certain = [each for each in by_urgency if each not in open_ended]
+    return ReleaseAnswer(
+        affected=tuple(each for each in certain if each.releases.reach_kind != LATENT),
+        latent=tuple(each for each in certain if each.releases.reach_kind == LATENT),
+        possible=tuple(each for each in about if each in open_ended or _has_no_releases(each)),
+        earlier=tuple(each for each in about if is_newer and _ended_before(each, version)),
+        suspected=tuple(each for each in about if each.incident is None and _may_have(each, version)),
+        first=first,
+        last=last,
+        judged=first is not None and last is not None and first <= version <= last,
+    )
+
+
+def covers_release(releases: FaultyReleases, version: Version) -> bool:
+    """Tell whether a version is among the releases; see `orders.covers`."""
+    return bool(releases.versions) and covers(releases.versions, version)
+
+
+def _is_about(sighting: Sighting, model: str | None) -> bool:
+    models = sighting.releases.models
+    return model is None or not models or any(_same_model(model, each) for each in models)
+
+
+def _same_model(asked: str, known: str) -> bool:
+    """Tell whether either name has the other in it: who asks for `Qwen3-VL` means its variants too."""
+    return names_model(asked, known) or names_model(known, asked)
+
+
+def _has_no_releases(sighting: Sighting) -> bool:
+    return sighting.incident is not None and not sighting.releases.versions
+
+
+def _ended_before(sighting: Sighting, version: Version) -> bool:
+    """Tell whether the newest release that was looked at had the fault and is older than `version`."""
+    return bool(sighting.newest_looked_at) and Version(sighting.newest_looked_at) < version
+
+
+def _may_have(sighting: Sighting, version: Version) -> bool:
+    return not sighting.releases.versions or covers_release(sighting.releases, version)
+
+
+def looked_at(package: str) -> tuple[Version | None, Version | None]:
+    """Return the first and the last release of a package that was looked at, None where none was."""
+    ends = sorted(Version(end) for end in _ends(package))
+    return (ends[0], ends[-1]) if ends else (None, None)
+
+
+def _ends(package: str) -> Iterator[str]:
+    """Yield the ends of ranges that stand for a release that somebody looked at."""
+    ranges = [(failure.package, failure.releases) for failure in KNOWN_FAILURES.entries]
+    ranges += [(carrier.package, carrier.releases) for carrier in KNOWN_CARRIERS.entries]
+    for name, releases in ranges:
+        if canonicalize_name(name) == package:
+            # A carrier's `<0.34` is a release that nobody has seen.
+            yield from (each.version for each in SpecifierSet(releases) if each.operator != "<")
+    for sighting in every_sighting():
+        read = sighting.releases
+        if canonicalize_name(read.package) == package and read.seen is not Seen.REPORTED:
+            yield from (each.version for each in SpecifierSet(read.versions))

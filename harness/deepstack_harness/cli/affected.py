@@ -1,0 +1,236 @@
+"""`affected RELEASE`: what is known of a release, from the catalogue; nothing is fetched or played."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from deepstack_harness.catalogue.affected import (
+    ReleaseAnswer,
+    Sighting,
+    every_sighting,
+    known_of,
+    models_named,
+    models_of,
+    names_model,
+    packages,
+)
+from deepstack_harness.catalogue.known import KNOWN_FAILURES, Seen
+from deepstack_harness.catalogue.orders import covers
+from deepstack_harness.catalogue.registry import SYSTEMS_OF_SOURCES
+from deepstack_harness.cli.output import Output, wrapped
+from deepstack_harness.engines.known import ENGINES, NOT_DRIVEN, locate_source
+from deepstack_harness.errors import ExitCode, UsageError, unknown_name
+from deepstack_harness.sources.request import ReleaseRequest, parse_source
+from deepstack_harness.text import plural
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the release and the model."""
+    parser.add_argument(
+        "release",
+        metavar="RELEASE",
+        help="PACKAGE==VERSION, such as vllm==0.22.1, installed:PACKAGE, or the path of a wheel, an sdist or "
+        "a source tree",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="M",
+        help="tell what is known of this model alone, such as Qwen3-VL or a name on the hub",
+    )
+
+
+def run(args: Namespace, output: Output) -> ExitCode:
+    """Exit 1: settings lead to a known fault, or nobody knows what does; 0: nothing is known, or judged."""
+    package, version = _release(args.release)
+    if args.model is not None:
+        _check_model(args.model)
+    answer = known_of(package, version, args.model)
+    name = f"{package} {version}" + (f", {args.model}" if args.model else "")
+    for key, heading in _HEADINGS.items():
+        _show_group(output, key, heading, getattr(answer, key), package, version)
+    if args.model is None:
+        _show_rules(output, package, version)
+    state = "affected" if answer.affected else "nothing known" if answer.judged else "not judged"
+    first, last = (None if end is None else str(end) for end in (answer.first, answer.last))
+    output.record(
+        {
+            "kind": "answer",
+            "package": package,
+            "version": str(version),
+            "model": args.model,
+            "state": state,
+            "first_looked_at": first,
+            "last_looked_at": last,
+        }
+    )
+    *before, end = wrapped(f"{name}: {_verdict(answer)}")
+    for line in before:
+        output.line(line, "bold")
+    output.verdict(end, good=state == "nothing known")
+    return ExitCode.BROKEN if answer.affected else ExitCode.HOLDS
+
+
+def _release(text: str) -> tuple[str, Version]:
+    """Return package and version of what a user names; raises `UsageError` for what is no known release."""
+    known = tuple(dict.fromkeys((*(engine.package.name for engine in ENGINES), *packages(), *NOT_DRIVEN)))
+    if canonicalize_name(text) in known and not Path(text).exists():
+        raise UsageError(f"'{text}' names no release: write {text}==VERSION or installed:{text}")
+    request = parse_source(text)
+    if isinstance(request, ReleaseRequest):
+        if request.package not in known:
+            raise unknown_name("package", request.package, known)
+        return request.package, request.version
+    source = locate_source(text)
+    if source.version is None:
+        raise UsageError(f"{source.label} has no version: write {source.package}==VERSION")
+    return source.package, source.version
+
+
+def _check_model(text: str) -> None:
+    """Raise `UsageError` for a model that nothing is known of: silence about it would look like an answer."""
+    models = models_of(every_sighting())
+    if not models_named(text) and not any(names_model(model, text) for model in models):
+        raise unknown_name("model", text, models)
+
+
+_HEADINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "affected": "known faults of this release",
+        "latent": "known faults that no order of calls of the engine leads to (latent)",
+        "possible": "reported of this package; whether this release has it is not known",
+        "suspected": "read in its code, without a verdict",
+        "earlier": "in the newest release that was looked at, which is older",
+    }
+)
+"""Groups of an answer, and the line over each."""
+
+
+def _show_group(
+    output: Output, state: str, heading: str, sightings: Sequence[Sighting], package: str, version: Version
+) -> None:
+    if not sightings:
+        return
+    output.line(heading, "bold")
+    for sighting in sightings:
+        command, judges = command_of(sighting, package, version)
+        name = _name(sighting)
+        releases = sighting.releases
+        output.record(
+            {
+                "kind": "affected",
+                "state": state,
+                "package": package,
+                "version": str(version),
+                "incident": sighting.incident.id if sighting.incident else None,
+                "fault": sighting.fault.id if sighting.fault else None,
+                "title": sighting.title,
+                "models": releases.models,
+                "releases": releases.versions,
+                "commits": releases.commits,
+                "reach": releases.reach,
+                "evidence": releases.seen,
+                "fixed_in": sighting.fixed_in or None,
+                "newest_looked_at": sighting.newest_looked_at or None,
+                "command": command or None,
+                "judges_this_release": judges,
+            }
+        )
+        _paragraph(output, "  ", f"{name}: {sighting.title}")
+        for line in _facts(sighting):
+            _paragraph(output, "      ", line)
+        if command:
+            output.line(f"      {'check' if judges else 'mechanism'}: deepstack-harness {command}")
+    output.line()
+
+
+def _name(sighting: Sighting) -> str:
+    if sighting.incident is None:
+        assert sighting.fault is not None
+        return f"fault {sighting.fault.id}"
+    return f"{sighting.incident.id} ({sighting.incident.name})"
+
+
+def _facts(sighting: Sighting) -> Iterator[str]:
+    releases = sighting.releases
+    if releases.models:
+        yield f"models: {', '.join(releases.models)}"
+    yield f"reach: {releases.reach}; evidence: {releases.seen}"
+    fixed = f"; fixed in {sighting.fixed_in}" if sighting.fixed_in else ""
+    known = releases.versions or releases.commits
+    yield f"releases: {releases.in_words}{fixed}" if known else "releases: not known"
+    if sighting.incident is None and sighting.fault is not None:
+        yield f"{sighting.fault.state}: {sighting.fault.why}"
+
+
+def command_of(sighting: Sighting, package: str, version: Version) -> tuple[str, bool]:
+    """Return the command to run, and True if it judges this release, and not our own decoders alone.
+
+    What is only reported, or read, no command of ours has shown in a release.
+    """
+    engine = next((each for each in ENGINES if each.package.name == package and not each.by_path), None)
+    fault, incident = sighting.fault, sighting.incident
+    release = f"{package}=={version}"
+    if fault is not None and fault.commands:
+        command = re.sub(rf"(?<= --source ){re.escape(package)}==\S+", release, fault.commands[0])
+        return command, engine is not None and release in command
+    if incident is None:
+        return "", False
+    if engine is not None and sighting.releases.seen in (Seen.ENGINE, Seen.EMULATED, Seen.RUN):
+        families = {family.partition(":")[0] for family in incident.families}
+        by_methods = incident.about_sources and bool(families & set(engine.by_methods))
+        if engine.overlay is None and (by_methods or any(run.package == package for run in incident.engine)):
+            return f"repro {incident.id} --source {release}", True
+        by_forward = incident.about_sources and bool(families & set(engine.by_forward))
+        if engine.overlay is not None or by_forward or incident.system in SYSTEMS_OF_SOURCES:
+            return f"audit --source {release}", True
+    return f"repro {incident.id}", False
+
+
+def _show_rules(output: Output, package: str, version: Version) -> None:
+    """Print the rules that classes of the release break when they are driven directly."""
+    known = [each for each in KNOWN_FAILURES.entries if each.package == package]
+    broken = {rule for each in known if covers(each.releases, version) for rule in each.rules}
+    if broken:
+        rules = " ".join(sorted(broken, key=lambda rule: int(rule[1:])))
+        _paragraph(output, "", f"its classes, driven by every call of the contract, break {rules}:")
+        output.line(f"  deepstack-harness audit --source {package}=={version}")
+        output.line()
+
+
+def _verdict(answer: ReleaseAnswer) -> str:
+    if answer.affected:
+        kinds = {
+            "default": "with default settings",
+            "flag": "with a setting",
+            "unknown": "in a way not known",
+        }
+        parts = [
+            f"{', '.join(names)} {words}"
+            for kind, words in kinds.items()
+            if (names := _names_of_kind(answer.affected, kind))
+        ]
+        return f"affected by {'; by '.join(parts)}"
+    if answer.judged:
+        latent = f", but for {plural(len(answer.latent), 'latent fault')}" if answer.latent else ""
+        return f"nothing is known{latent}; releases {answer.first} to {answer.last} were looked at"
+    if answer.first is None:
+        return "not judged: no release of the package was looked at"
+    earlier = f"; {answer.last} has {plural(len(answer.earlier), 'known fault')}" if answer.earlier else ""
+    return f"not judged: releases {answer.first} to {answer.last} were looked at{earlier}"
+
+
+def _names_of_kind(sightings: Sequence[Sighting], kind: str) -> list[str]:
+    names = (each.incident.id for each in sightings if each.incident and each.releases.reach_kind == kind)
+    return list(dict.fromkeys(names))
+
+
+def _paragraph(output: Output, lead: str, text: str) -> None:
+    for line in wrapped(text, len(lead)):
+        output.line(f"{lead}{line}")

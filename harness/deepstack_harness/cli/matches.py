@@ -1,0 +1,83 @@
+"""What fits the words of a user, for `list incidents WORDS`, `show WORDS` and `repro WORDS`: never played."""
+
+from collections.abc import Sequence
+
+from packaging.utils import canonicalize_name
+
+from deepstack_harness.catalogue.incidents import Incident
+from deepstack_harness.catalogue.known import LiveFault, Report
+from deepstack_harness.catalogue.search import Match
+from deepstack_harness.cli.output import Output, wrapped
+from deepstack_harness.text import one_line, plural, shortened
+
+
+def show_matches(text: str, matches: Sequence[Match], output: Output) -> None:
+    """Print entries with their reasons and the command to copy, the best first; record a row for each."""
+    asked = shortened(one_line(text), 200)
+    fit = "fits" if len(matches) == 1 else "fit"
+    for line in wrapped(f"{plural(len(matches), 'entry')} {fit} '{asked}'; the best first"):
+        output.line(line, "bold")
+    for place, match in enumerate(matches, 1):
+        output.record(
+            {
+                "kind": "match",
+                "place": place,
+                "entry": _kind(match),
+                "name": match.name,
+                "title": match.title,
+                "reasons": match.reasons,
+                "command": match.command,
+            }
+        )
+        output.line()
+        _paragraph(output, f"{place:2}  ", _heading(match), "bold")
+        _paragraph(output, "    ", match.title)
+        for reason in match.reasons:
+            _paragraph(output, "    - ", reason)
+        if match.command:
+            output.line(f"    {match.command}")
+    output.line()
+    for line in _notes(asked):
+        output.line(line)
+
+
+def best_command(matches: Sequence[Match]) -> str:
+    """Return the command of the best match that has one; `list faults` where none has."""
+    return next((match.command for match in matches if match.command), "deepstack-harness list faults")
+
+
+def _kind(match: Match) -> str:
+    match match.entry:
+        case Incident():
+            return "incident"
+        case LiveFault():
+            return "fault"
+        case Report():
+            return "not covered"
+
+
+def _heading(match: Match) -> str:
+    match match.entry:
+        case Incident(id=number, name=name):
+            return f"incident {number} ({name})"
+        case LiveFault() as fault:
+            state = f"shown by incident {fault.incident}" if fault.incident else f"{fault.state}: {fault.why}"
+            return f"fault {fault.id} of {fault.package} {fault.in_words}, {state}"
+        case Report() as report:
+            return f"not covered: {report.reference}"
+
+
+def _paragraph(output: Output, lead: str, text: str, style: str = "") -> None:
+    first, *others = wrapped(text, len(lead))
+    output.line(f"{lead}{first}", style)
+    for line in others:
+        output.line(" " * len(lead) + line, style)
+
+
+def _notes(asked: str) -> list[str]:
+    """Return a sentence for each engine of the words whose sources cannot be judged."""
+    from deepstack_harness.engines.known import NOT_DRIVEN
+
+    words = {canonicalize_name(word.partition("==")[0].strip(",.:;")) for word in asked.split()}
+    sentences = (f"{name} cannot be judged: {why}" for name, why in NOT_DRIVEN.items() if name in words)
+    return [line for sentence in sentences for line in wrapped(sentence)]
