@@ -20,6 +20,8 @@ from deepstack_harness.sources.source import Source
 
 _DEEPEST = 3
 """Parts within parts whose own `forward` is run."""
+_MOST_PARTS = 40
+"""Classes of parts that are searched for the one that reads an attribute."""
 
 
 @dataclass(frozen=True)
@@ -98,16 +100,20 @@ def cut_caller(
 
 
 def cut_region(
-    source: Source, member: str, class_name: str, name: str, *, attribute: bool = False
+    source: Source, member: str, class_name: str, name: str, *, attribute: bool = False, read_by: str = ""
 ) -> RegionCut:
     """Cut the `forward` of a class, its own or an inherited one, for an argument or an attribute `name`.
+
+    `read_by` is the class that reads an attribute: the class itself, a base, or that of a part of it, whose
+    `forward` is cut then.
 
     Raises `UsageError`, with file and line, for a class that cannot be cut without its package, and
     `MachineError` where a file cannot be fetched.
     """
     file = source.read(member)
     region = Defined(member, file, class_named(file, class_name))
-    return _Cutter(source).cut(region, name, _DEEPEST, attribute=attribute)
+    cutter = _Cutter(source)
+    return cutter.cut(cutter.reader(region, read_by), name, _DEEPEST, attribute=attribute)
 
 
 class _Cutter:
@@ -144,6 +150,33 @@ class _Cutter:
             self._initial(lineage, name) if attribute else None,
             parts,
         )
+
+    def reader(self, region: Defined, read_by: str) -> Defined:
+        """Return the class of a part that is named; the region itself where it or a base has that name.
+
+        Raises `SourceError` where no part of that class is found.
+        """
+        if not read_by or any(each.node.name == read_by for each in self._names.lineage(region)):
+            return region
+        todo, seen = [region], {region.place}
+        while todo and len(seen) < _MOST_PARTS:
+            for made in self._all_made(todo.pop(0)):
+                if made.node.name == read_by:
+                    return made
+                if made.place not in seen:
+                    seen.add(made.place)
+                    todo.append(made)
+        text = f"{region.node.name} makes no part of class {read_by}, which reads it, as far as names show"
+        raise SourceError(Reason(text, region.file.filename, region.node.lineno))
+
+    def _all_made(self, owner: Defined) -> Iterator[Defined]:
+        """Yield the classes that the `__init__` of a class, or of a base, names."""
+        for each in self._names.lineage(owner):
+            init = _method(each, "__init__")
+            for name in (node for node in ast.walk(init) if isinstance(node, ast.Name)) if init else ():
+                meaning = self._names.meaning(each.member, each.file, name)
+                if isinstance(meaning, Defined) and isinstance(meaning.node, ast.ClassDef):
+                    yield meaning
 
     def cut_caller(self, caller: Defined, line: int, region: RegionCut) -> CallerCut | None:
         forward = _method(caller, FORWARD)

@@ -44,10 +44,11 @@ class Driven(StrEnum):
 class DrivenInput:
     """An input to be driven: the class of its region, the file of the class, and what changes.
 
-    The warm-up is without it, or with it where it is `given_first`.  An `attribute` is one of the region's
-    class. `moves` is True for a tensor that another one replaces, `lost` for an argument that a later
-    pipeline stage is not given, and `captured` for a region that is not compiled, but captured and
-    replayed.  `callers` are the places in a `forward` that give an argument.
+    The warm-up is without it, or with it where it is `given_first`.  An `attribute` is one of the
+    region's class, or of the class `read_by`, which the region calls. `moves` is True for a tensor that
+    another one replaces, `lost` for an argument that a later pipeline stage is not given, and `captured`
+    for a region that is not compiled, but captured and replayed.  `callers` are the places in a `forward`
+    that give an argument.
     """
 
     model_class: str
@@ -58,6 +59,7 @@ class DrivenInput:
     moves: bool = False
     lost: bool = False
     captured: bool = False
+    read_by: str = ""
     callers: tuple[Place, ...] = ()
 
 
@@ -68,8 +70,6 @@ def to_drive(row: InputStanding, *, captured: bool = False) -> DrivenInput | Rea
     """
     if row.kind is InputKind.FIELD:
         return Reason("a field of the object that carries a step is not driven", row.member, row.line)
-    if row.read_by:
-        return Reason(f"{row.read_by} reads it, which a stand-in replaces", row.member, row.line)
     return DrivenInput(
         row.model_class, row.member, row.input.removeprefix("self."),
         attribute=row.kind is InputKind.ATTRIBUTE,
@@ -77,6 +77,7 @@ def to_drive(row: InputStanding, *, captured: bool = False) -> DrivenInput | Rea
         moves=row.change is InputChange.STORAGE,
         lost=row.change is InputChange.LOST,
         captured=captured,
+        read_by=row.read_by if row.kind is InputKind.ATTRIBUTE else "",
         callers=tuple(place for place in row.writers if place.function == FORWARD)
         if row.kind is InputKind.ARGUMENT and row.change is InputChange.PRESENCE else (),
     )  # fmt: skip
@@ -129,7 +130,10 @@ def cut_with_callers(source: Source, wanted: DrivenInput) -> tuple[RegionCut, li
 
     Raises what `cut_region` raises.
     """
-    region = cut_region(source, wanted.member, wanted.model_class, wanted.name, attribute=wanted.attribute)
+    region = cut_region(
+        source, wanted.member, wanted.model_class, wanted.name,
+        attribute=wanted.attribute, read_by=wanted.read_by,
+    )  # fmt: skip
     callers = []
     for place in wanted.callers:
         with suppress(UsageError):

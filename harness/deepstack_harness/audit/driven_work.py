@@ -115,6 +115,10 @@ class _Driver:
 
     def measure(self) -> Measured:
         """Find a value that matters, and measure the region with it."""
+        if not self._cut.uses and self._wanted.attribute:
+            place, _, line = self._cut.text.at.rpartition(":")
+            text = f"{self._cut.class_name}.forward, and what it calls in its file, does not read it"
+            return Measured(blocked=Reason(text, place, int(line)))
         if not self._cut.uses:
             return Measured(unread=True)
         given = [_given_in_warm_up(caller) for caller in self._callers]

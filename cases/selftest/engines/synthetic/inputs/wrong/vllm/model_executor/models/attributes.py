@@ -71,3 +71,33 @@ class SwitchesCaller(nn.Module):
 
     def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None):
         return self.region(input_ids, positions, inputs_embeds=inputs_embeds)
+
+
+class Reader(nn.Module):
+    """A part that the region calls reads the attribute."""
+
+    def __init__(self, vllm_config):
+        super().__init__()
+        self.bias = None
+        self.projection = NoSuchLayer(vllm_config)
+
+    def forward(self, hidden):
+        projected = self.projection(hidden)
+        return projected if self.bias is None else projected + self.bias
+
+
+@support_torch_compile
+class HoldsReader(nn.Module):
+    def __init__(self, *, vllm_config, prefix=""):
+        super().__init__()
+        self.readers = nn.ModuleList([Reader(vllm_config) for _ in range(2)])
+
+    def set_bias(self, bias):
+        for reader in self.readers:
+            reader.bias = bias
+
+    def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None):
+        hidden = inputs_embeds
+        for reader in self.readers:
+            hidden = reader(hidden)
+        return hidden
