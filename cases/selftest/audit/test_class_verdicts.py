@@ -12,7 +12,7 @@ from deepstack_harness.audit.class_verdicts import (
     same_without_graphs,
     sum_up_each_regime,
 )
-from deepstack_harness.catalogue.known import KnownFailure, KnownRules
+from deepstack_harness.catalogue.known import KnownFailure, KnownRules, known_rules_of
 from deepstack_harness.catalogue.plans import Where, plan_check
 from deepstack_harness.contract.case import PlannedCase, Regime, live_buffer
 from deepstack_harness.contract.observation import Observation
@@ -139,3 +139,17 @@ def test_a_known_failure_is_looked_for_in_both_regimes(
 def test_a_fault_of_another_shape_is_new_in_either_regime() -> None:
     rows = [row(R.R5, LIVE), row(R.R5, CAPTURED, shape=Shape.LIVE)]
     assert [one.verdict for one in beside_known(rows, KnownRules([ANY]))] == [Verdict.XFAIL, Verdict.FAIL]
+
+
+def test_a_tree_without_a_version_has_known_faults_and_none_that_have_to_be_there() -> None:
+    """What is kept there is not mended, and what no case tested is not missing: nobody knows its release."""
+    entry = msgspec.structs.replace(ANY, rules=(R.R5, R.R2), traces={R.R5: ("short",), R.R2: ("short",)})
+    known = known_rules_of("vllm", None, "AnyModel", [entry])
+    rows = [
+        replace(row(R.R5, LIVE), trace="short"), replace(row(R.R5, CAPTURED), trace="other"),
+        row(R.R2, LIVE, Verdict.PASS), row(R.R2, CAPTURED, Verdict.SKIP), row(R.R1, LIVE),
+    ]  # fmt: skip
+    beside = beside_known(rows, known)
+    assert [each.verdict for each in beside] == ["XFAIL", "FAIL", "PASS", "SKIP", "FAIL"]
+    assert beside[0].detail == "[known: unreported, by class, rule and trace: the tree has no version]"
+    assert beside[1].detail == ""

@@ -16,7 +16,7 @@ from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import BROKEN, Row, Verdict
+from deepstack_harness.contract.verdicts import BROKEN, Row
 
 
 def judged(root: Path, written: WholeClass) -> ClassVerdicts:
@@ -44,7 +44,7 @@ def test_what_the_whole_class_breaks_is_broken_though_its_methods_keep_it(tmp_pa
     written = WRONG[name]
     verdicts = judged(tmp_path, written)
     (row,) = (row for row in verdicts.rows if (row.rule, row.regime) == (written.breaks, written.regime))
-    assert row.verdict is Verdict.FAIL
+    assert row.verdict in BROKEN  # a tree without a version: the fault of a release may be known by its trace
     assert row.reach is not None
     assert row.reach == DEFAULT if written.regime is Regime.LIVE else row.reach.startswith(FLAG)
     assert row.detail.endswith("; its methods keep it when they are called alone")

@@ -26,6 +26,7 @@ from deepstack_harness.catalogue.orders import covers
 from deepstack_harness.cli.main import build_parser
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Shape
 from deepstack_harness.errors import UsageError
 
@@ -57,9 +58,45 @@ def test_a_range_covers_versions_in_packagings_order(releases: str, version: str
     assert covers(releases, Version(version)) == covered
 
 
-def test_of_an_unknown_version_nothing_is_known() -> None:
+def test_of_an_unknown_version_a_fault_of_any_release_is_known_by_its_trace() -> None:
     assert not covers(">=0", None)
-    assert known_rules_of("vllm", None, "AnyModel", [KNOWN]) == {}
+    first, second = {Rule.R1: ("cap 4: get 4",)}, {Rule.R1: ("cap 4: get 1",)}
+    old = KnownFailure("vllm", "<0.1", ("*",), (Rule.R1,), "vllm 1", shapes=(Shape.NONE,), traces=first)
+    new = KnownFailure(
+        "vllm", ">=9", ("*",), (Rule.R1,), "vllm 9", (Regime.LIVE,), (Shape.NONE,), traces=second
+    )
+    rules = known_rules_of("vllm", None, "AnyModel", [old, new])
+    assert rules.reference_of(Rule.R1, Regime.CAPTURED, Shape.NONE, "cap 4: get 4") == "vllm 1"
+    assert rules.reference_of(Rule.R1, Regime.LIVE, Shape.NONE, "cap 4: get 1") == "vllm 9"
+    others = [
+        (Regime.CAPTURED, Shape.NONE, "cap 4: get 1"),
+        (Regime.LIVE, Shape.MOVED, "cap 4: get 1"),
+        (Regime.LIVE, Shape.NONE, "cap 4: set 1; get 1"),
+        (Regime.LIVE, Shape.NONE, ""),
+    ]
+    assert not any(rules.covers(Rule.R1, *other) for other in others)
+    assert "no version" in rules.matched_by
+    assert known_rules_of("sglang", None, "AnyModel", [old]) == {}
+
+
+def test_a_trace_counts_for_an_unknown_version_alone() -> None:
+    versioned = known_rules_of("vllm", Version("0.22.1"), "AnyModel", [KNOWN])
+    assert versioned.covers(Rule.R1, Regime.LIVE, Shape.NONE, "cap 4: any")
+    assert versioned.matched_by == ""
+    assert not known_rules_of("vllm", None, "AnyModel", [KNOWN]).covers(Rule.R1, Regime.LIVE, Shape.NONE)
+
+
+def test_traces_of_another_rule_are_refused() -> None:
+    with pytest.raises(ValueError, match="traces of R2, which is none of its rules"):
+        KnownFailure("vllm", "<1", ("*",), (Rule.R1,), "vllm 1", traces={Rule.R2: ("cap 4: get 4",)})
+
+
+@pytest.mark.parametrize(
+    "trace",
+    sorted({trace for entry in KNOWN_FAILURES.entries for of in entry.traces.values() for trace in of}),
+)
+def test_each_trace_of_a_known_failure_is_one_that_an_audit_plays(trace: str) -> None:
+    assert str(Trace.parse(trace)) == trace
 
 
 def test_an_entry_speaks_of_its_package_and_its_classes_alone() -> None:

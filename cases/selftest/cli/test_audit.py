@@ -23,15 +23,16 @@ from deepstack_harness.audit.audited_source import (
 )
 from deepstack_harness.cli import audit, audit_table
 from deepstack_harness.cli import audit as audit_base
+from deepstack_harness.cli.audit_findings import audit_findings, sarif_text
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
-from deepstack_harness.cli.sarif import sarif_text
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import ExitCode, Reason
 
 Capture = pytest.CaptureFixture[str]
+NO_FORM = {"sarif": None, "markdown": None, "annotations": False}
 BROKEN = row(Rule.R3, Verdict.FAIL, "latent")
 FOUND = audited(BROKEN)
 REFUSED = UnjudgedCarrier("Qwen3Omni", MEMBER, 7, "its forward needs a tower")
@@ -82,7 +83,9 @@ def test_all_shows_latent_findings_and_places(capsys: Capture) -> None:
 def test_the_last_lines_tell_what_counted(
     options: dict[str, object], base: frozenset[FindingKey] | None, first: str, capsys: Capture
 ) -> None:
-    args = Namespace(**{"sarif": None, "bisect": False, "fail_on": "any", "base": None, **options})
+    args = Namespace(
+        **{**NO_FORM, "source": ["vllm==0.22.1"], "bisect": False, "fail_on": "any", "base": None, **options}
+    )
     gate = Gate.ANY if args.bisect else Gate(args.fail_on)
     audit._close(
         args, Output(None, quiet=False), [FOUND], judge_gate([class_verdicts(BROKEN)], gate, base), base
@@ -93,13 +96,14 @@ def test_the_last_lines_tell_what_counted(
 
 def test_sarif_is_written_with_what_was_not_driven(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "found.sarif"
-    args = Namespace(sarif=str(path), bisect=False, fail_on="any", base=None)
+    options = {**NO_FORM, "sarif": str(path), "source": ["vllm==0.22.1"]}
+    args = Namespace(**options, bisect=False, fail_on="any", base=None)
     source = replace(FOUND, account=ACCOUNT)
     audit._close(
         args, Output(None, quiet=False), [source], judge_gate([class_verdicts(BROKEN)], Gate.ANY), None
     )
     assert capsys.readouterr().out.splitlines()[0] == f"wrote {path}"
-    assert path.read_text() == sarif_text([source], None)
+    assert path.read_text() == sarif_text(audit_findings([source], None))
     (run,) = json.loads(path.read_text())["runs"]
     results = [
         (
@@ -161,7 +165,7 @@ NEW = row(Rule.R3, Verdict.FAIL, "latent")
 
 
 def test_findings_have_rule_file_lines_and_link() -> None:
-    text = sarif_text([audited(KNOWN_ROW, row(Rule.R2, Verdict.PASS), NEW)], None)
+    text = sarif_text(audit_findings([audited(KNOWN_ROW, row(Rule.R2, Verdict.PASS), NEW)], None))
     (run,) = Sarif.model_validate_json(text).runs
     first, second = run.results or []
     assert [rule.id for rule in run.tool.driver.rules or []] == ["R1", "R3"]
@@ -179,13 +183,13 @@ def test_findings_have_rule_file_lines_and_link() -> None:
 
 
 def test_a_base_tells_new_from_unchanged() -> None:
-    text = sarif_text([audited(KNOWN_ROW, NEW)], keys_of([class_verdicts(KNOWN_ROW)]))
+    text = sarif_text(audit_findings([audited(KNOWN_ROW, NEW)], keys_of([class_verdicts(KNOWN_ROW)])))
     (run,) = Sarif.model_validate_json(text).runs
     assert [result.baselineState.value for result in run.results or []] == ["unchanged", "new"]
 
 
 def test_what_was_not_judged_is_a_notification() -> None:
-    text = sarif_text([audited(row(Rule.R6, Verdict.ERROR))], None)
+    text = sarif_text(audit_findings([audited(row(Rule.R6, Verdict.ERROR))], None))
     (run,) = Sarif.model_validate_json(text).runs
     (invocation,) = run.invocations or []
     assert not invocation.executionSuccessful
@@ -196,7 +200,10 @@ def test_what_was_not_judged_is_a_notification() -> None:
 def test_a_fingerprint_outlives_moved_lines() -> None:
     from dataclasses import replace
 
-    texts = [sarif_text([audited(replace(NEW, where=where))], None) for where in (f"{MEMBER}:1-2", MEMBER)]
+    texts = [
+        sarif_text(audit_findings([audited(replace(NEW, where=where))], None))
+        for where in (f"{MEMBER}:1-2", MEMBER)
+    ]
     prints = [Sarif.model_validate_json(text).runs[0].results[0].partialFingerprints for text in texts]
     assert prints[0] == prints[1]
     assert "region" not in texts[1]

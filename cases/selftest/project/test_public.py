@@ -33,7 +33,7 @@ OPTIONS = {
         "incident --source --vllm --package --since --until --full --trace --arm --device --dtype "
         "--workload --script --pytest --upstream-test --family"
     ),
-    "audit": "--source --vllm --fail-on --all --base --inputs --sarif",
+    "audit": "--source --vllm --fail-on --all --base --inputs --sarif --annotations --markdown",
     "check": "target --device --dtype --adapter --shape --rows --capacity --regime --thorough",
     "fuzz": (
         "--source --vllm --buffer --revision --family --arm --dtype --adapter --shape --rows --capacity "

@@ -165,6 +165,7 @@ class _Accountant:
         self._files = source.python_files()
         self._module = engine.package.module
         self._known = known
+        self._version_known = source.version is not None
         self._words = tuple(sorted({WORD, engine.word}))
         self._refused = [audited for audited in classes if not audited.can_be_judged]
         self._methods_alone = [
@@ -211,7 +212,8 @@ class _Accountant:
                 sorted(
                     name
                     for member, name in self._driven
-                    if self._reason(name, member) and member not in unjudged_files
+                    # An entry of other releases is not outdated by a tree whose release nobody knows.
+                    if self._version_known and self._reason(name, member) and member not in unjudged_files
                 )
             ),
         )
@@ -352,7 +354,12 @@ class _Accountant:
                 yield UnjudgedCarrier(name, member, act.line, f"nothing drives it: {act.text}")
 
     def _reason(self, name: str, member: str) -> str:
-        return next((entry.reason for entry in self._known if entry.names(name, member)), "")
+        reason = next((entry.reason for entry in self._known if entry.names(name, member)), "")
+        return (
+            f"{reason}; by name and file: the tree has no version"
+            if reason and not self._version_known
+            else reason
+        )
 
 
 def _driven_along(engine: KnownEngine, classes: Iterable[AuditedClass]) -> Iterator[str]:

@@ -141,11 +141,7 @@ def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: boo
         verdicts = [unjudged(of_class, why) for of_class in verdicts]
         systems = systems.unjudged(why)
     reasons = (audited.ways.not_driven for audited in drivable)
-    references = {
-        (of_class.model_class, rule): reference
-        for of_class in (*verdicts, *systems.subjects)
-        for rule, reference in known_rules_of(source, of_class.model_class).items()
-    }
+    references = dict(_references(source, (*verdicts, *systems.subjects)))
     return AuditedSource(
         label,
         source.package,
@@ -156,6 +152,17 @@ def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: boo
         tuple(dict.fromkeys(reason for reason in reasons if reason is not None)),
         _places(source, drivable, systems),
     )
+
+
+def _references(source: Source, subjects: Iterable[ClassVerdicts]) -> Iterator[tuple[tuple[str, Rule], str]]:
+    """Yield (subject, rule) and the issue of its known failure; without a version, of those seen alone."""
+    for subject in subjects:
+        known = known_rules_of(source, subject.model_class)
+        rows = (row for row in subject.rows if row.verdict is Verdict.XFAIL)
+        own = ((row.rule, known.reference_of(row.rule, row.regime, row.shape, row.trace)) for row in rows)
+        for rule, reference in own if known.of_any_release else known.items():
+            if reference is not None:
+                yield (subject.model_class, rule), reference
 
 
 def _without_classes(source: Source) -> UsageError:

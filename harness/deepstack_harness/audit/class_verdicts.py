@@ -281,9 +281,18 @@ def beside_known(rows: Iterable[Row], known: Mapping[Rule, str] | None) -> list[
         return rows
     seen = {row.rule for row in rows if row.verdict is Verdict.FAIL and not _is_new(row, known)}
     return [
-        beside_expectation(row, broken=_is_expected(row, known, seen), reference=known.get(row.rule, ""))
+        beside_expectation(row, broken=_is_expected(row, known, seen), reference=_reference(row, known))
         for row in rows
     ]
+
+
+def _reference(row: Row, known: Mapping[Rule, str]) -> str:
+    """Return the issue of the known failure that a row shows, with how it was matched without a version."""
+    reference = known.get(row.rule, "")
+    if not isinstance(known, KnownRules):
+        return reference
+    own = known.reference_of(row.rule, row.regime, row.shape, row.trace) or reference
+    return ", ".join(filter(None, [own, known.matched_by]))
 
 
 def _is_expected(row: Row, known: Mapping[Rule, str], seen: Collection[Rule]) -> bool:
@@ -294,6 +303,8 @@ def _is_expected(row: Row, known: Mapping[Rule, str], seen: Collection[Rule]) ->
     """
     if row.rule not in known or row.verdict is Verdict.FAIL:
         return row.rule in known and not _is_new(row, known)
+    if isinstance(known, KnownRules) and known.of_any_release:
+        return False
     if isinstance(known, KnownRules) and known.states(row.rule, row.regime):
         return True
     return row.rule not in seen and _known_in_either(row.rule, known)
@@ -308,7 +319,7 @@ def _is_new(row: Row, known: Mapping[Rule, str] | None) -> bool:
     """Return True for a fault in another regime or of another shape than those known of its rule."""
     if row.verdict is not Verdict.FAIL or not isinstance(known, KnownRules):
         return False
-    return not known.covers(row.rule, row.regime, row.shape)
+    return not known.covers(row.rule, row.regime, row.shape, row.trace)
 
 
 def _deciding(rule: Rule, rows: Iterable[tuple[tuple[float, int], Row]]) -> Row:

@@ -78,16 +78,17 @@ def _explained(rows: Iterable[Row], audited: AuditedClass, cannot_ask: Mapping[R
 
 
 def known_rules_of(source: Source, model_class: str) -> KnownRules:
-    """Return rule -> reference of the known failures of one class; none for an unknown version."""
+    """Return rule -> reference of the known failures of one class, and of the base of its plugin."""
     overlay = engine_of(source).overlay
     sources = [source]
     if overlay is not None and overlay.base_storage and isinstance(source, Overlaid):
         sources.append(source.base)
-    return KnownRules(
+    entries = (
         entry
         for entry in KNOWN_FAILURES.entries
         if any(entry.is_about(known.package, known.version, model_class) for known in sources)
     )
+    return KnownRules(entries, of_any_release=any(known.version is None for known in sources))
 
 
 PADDED = (

@@ -27,7 +27,8 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rules that classes (`*`: all) of some releases break, and the upstream issue that they wait for.
 
     `regimes` are those in which they are broken, and `shapes` say what goes wrong.  Any other fault of the
-    same rule is new.  Empty stands for all shapes, and for either regime or both.
+    same rule is new.  Empty stands for all shapes, and for either regime or both.  `traces` are the shortest
+    ones that show each rule on releases: a fault of a source without a version is known by them alone.
     """
 
     package: str
@@ -37,6 +38,7 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference: str
     regimes: tuple[Regime, ...] = ()
     shapes: tuple[Shape, ...] = ()
+    traces: Mapping[Rule, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse a range that cannot be parsed; msgspec adds where it stands in the file."""
@@ -44,28 +46,53 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             SpecifierSet(self.releases)
         except InvalidSpecifier as error:
             raise ValueError(str(error)) from None
+        if others := set(self.traces) - set(self.rules):
+            raise ValueError(f"traces of {', '.join(sorted(others))}, which is none of its rules")
 
     def is_about(self, package: str, version: Version | None, model_class: str) -> bool:
-        """Tell whether this entry speaks of that class of that version; see `releases.covers`."""
+        """Tell whether this entry speaks of that class of that version; see `releases.covers`.
+
+        Of an unknown version (None) it speaks whatever its releases are: see `KnownRules`.
+        """
         named = "*" in self.classes or model_class in self.classes
-        return named and package == self.package and covers(self.releases, version)
+        return named and package == self.package and (version is None or covers(self.releases, version))
 
 
 class KnownRules(dict[Rule, str]):
-    """The known failures of one class, rule -> reference, and which faults of a rule they are about."""
+    """The known failures of one class, rule -> reference, and which faults of a rule they are about.
 
-    def __init__(self, entries: Iterable[KnownFailure]) -> None:
+    Of a source whose version is unknown, such as a git checkout, these are the failures of any release.  A
+    fault of it is known where class, rule, regime, shape and trace are those of an entry; nothing has to be
+    broken.
+    """
+
+    def __init__(self, entries: Iterable[KnownFailure], *, of_any_release: bool = False) -> None:
         """Take the entries that are about the class."""
+        self.of_any_release = of_any_release
         self._entries = tuple(entries)
         super().__init__({rule: entry.reference for entry in self._entries for rule in entry.rules})
 
-    def covers(self, rule: Rule, regime: Regime, shape: str | None) -> bool:
-        """Tell whether a fault of a rule is a known one."""
-        return any(
-            rule in entry.rules
-            and regime in (entry.regimes or (regime,))
-            and shape in (entry.shapes or (shape,))
-            for entry in self._entries
+    @property
+    def matched_by(self) -> str:
+        """How a fault is matched with an entry where that is not by the version; empty otherwise."""
+        return "by class, rule and trace: the tree has no version" if self.of_any_release else ""
+
+    def covers(self, rule: Rule, regime: Regime, shape: str | None, trace: str = "") -> bool:
+        """Tell whether a fault of a rule is a known one; `trace` is the shortest one that shows it."""
+        return self.reference_of(rule, regime, shape, trace) is not None
+
+    def reference_of(self, rule: Rule, regime: Regime, shape: str | None, trace: str = "") -> str | None:
+        """Return the reference of the entry that a fault of a rule belongs to; None for a new fault."""
+        return next(
+            (
+                entry.reference
+                for entry in self._entries
+                if rule in entry.rules
+                and regime in (entry.regimes or (regime,))
+                and shape in (entry.shapes or (shape,))
+                and (not self.of_any_release or trace in entry.traces.get(rule, ()))
+            ),
+            None,
         )
 
     def states(self, rule: Rule, regime: Regime) -> bool:
@@ -81,9 +108,10 @@ KNOWN_FAILURES = DataFile(
 def known_rules_of(
     package: str, version: Version | None, model_class: str, entries: Iterable[KnownFailure] | None = None
 ) -> KnownRules:
-    """Return rule -> reference of the known failures of one class; none for an unknown version."""
+    """Return rule -> reference of the known failures of one class; of any release for an unknown version."""
     chosen = KNOWN_FAILURES.entries if entries is None else entries
-    return KnownRules(entry for entry in chosen if entry.is_about(package, version, model_class))
+    about = (entry for entry in chosen if entry.is_about(package, version, model_class))
+    return KnownRules(about, of_any_release=version is None)
 
 
 class KnownCarrier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,8 +136,8 @@ class KnownCarrier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"{', '.join(self.carriers)}: a known carrier needs a reason")
 
     def is_about(self, package: str, version: Version | None) -> bool:
-        """Tell whether this entry speaks of that version; see `releases.covers`."""
-        return package == self.package and covers(self.releases, version)
+        """Tell whether this entry speaks of that version, or of an unknown one; see `releases.covers`."""
+        return package == self.package and (version is None or covers(self.releases, version))
 
     def names(self, carrier: str, member: str) -> bool:
         """Tell whether this entry speaks of the class or function `carrier` of the file `member`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from deepstack_harness.audit.audited_source import (
     AuditedSource,
@@ -19,7 +20,6 @@ from deepstack_harness.audit.audited_source import (
 )
 from deepstack_harness.cli.arguments import SOURCE_HELP, add_sources
 from deepstack_harness.cli.output import Output, write_text
-from deepstack_harness.cli.sarif import sarif_text
 from deepstack_harness.engines.known import (
     engine_of,
     locate_source,
@@ -29,6 +29,9 @@ from deepstack_harness.engines.known import (
 )
 from deepstack_harness.errors import ExitCode, HarnessError, UsageError
 from deepstack_harness.sources.request import OVER, names_source, split_over
+
+if TYPE_CHECKING:
+    from deepstack_harness.cli.audit_findings import AuditFinding
 
 
 def with_base(sources: Sequence[str], base: str | None) -> tuple[list[str], str | None]:
@@ -112,6 +115,17 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--sarif", metavar="FILE", help="also write the findings as SARIF 2.1.0, with file and lines"
     )
+    parser.add_argument(
+        "--annotations",
+        action="store_true",
+        help="also print the findings as GitHub annotations, beside the lines of a pull request: an error "
+        "for each that the exit code counts; those of the base are left out",
+    )
+    parser.add_argument(
+        "--markdown",
+        metavar="FILE",
+        help='also write the findings as a Markdown table; for a GitHub job summary: "$GITHUB_STEP_SUMMARY"',
+    )
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
@@ -119,12 +133,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     if not args.source:
         raise UsageError(f"audit needs a source, --source {SOURCE_HELP}")
     if args.inputs:
-        refused = [name for name in ("base", "fail_on", "all") if getattr(args, name)]
-        if refused:
-            raise UsageError(f"--inputs judges no rules: leave out --{refused[0].replace('_', '-')}")
-        from deepstack_harness.cli.audit_inputs import show_inputs
-
-        return show_inputs([_one_release(text, []) for text in args.source], output, args.sarif)
+        return _run_inputs(args, output)
     notes: list[str] = []
     args.source = [_one_release(text, notes) for text in args.source]
     args.source, args.base = with_base(args.source, args.base and _one_release(args.base, notes))
@@ -143,6 +152,41 @@ def run(args: Namespace, output: Output) -> ExitCode:
     _show(args, audited, output, result, notes)
     _close(args, output, audited, result, base)
     return ExitCode.HOLDS if result.holds else ExitCode.BROKEN
+
+
+def _run_inputs(args: Namespace, output: Output) -> ExitCode:
+    refused = [name for name in ("base", "fail_on", "all") if getattr(args, name)]
+    if refused:
+        raise UsageError(f"--inputs judges no rules: leave out --{refused[0].replace('_', '-')}")
+    from deepstack_harness.cli.audit_findings import folder_of, input_findings
+    from deepstack_harness.cli.audit_inputs import show_inputs
+
+    shown = show_inputs([_one_release(text, []) for text in args.source], output)
+    findings = [
+        finding
+        for text, label, driven in shown.driven
+        for finding in input_findings(label, driven, folder_of(text))
+    ]
+    _write_findings(args, output, findings, shown.answer, good=shown.code is ExitCode.HOLDS)
+    return shown.code
+
+
+def _write_findings(
+    args: Namespace, output: Output, findings: Sequence[AuditFinding], answer: str, *, good: bool
+) -> None:
+    """Write the findings in each form that was asked for; `answer` is the sentence that sums them up."""
+    from deepstack_harness.cli.audit_findings import annotations_of, markdown_of, sarif_text
+
+    for path, text in (
+        (args.sarif, sarif_text(findings) if args.sarif else ""),
+        (args.markdown, markdown_of(findings, answer, good=good) if args.markdown else ""),
+    ):
+        if path:
+            write_text(path, text)
+            output.line(f"wrote {path}")
+    if args.annotations:
+        for line in annotations_of(findings, answer, good=good):
+            output.line(line)
 
 
 def _gate(args: Namespace) -> Gate:
@@ -201,12 +245,13 @@ def _close(
     result: GateResult,
     base: frozenset[FindingKey] | None,
 ) -> None:
-    """Write the SARIF file, and print the last lines."""
-    from deepstack_harness.cli.audit_table import show_gate, show_summary
+    """Write the findings in the forms that were asked for, and print the last lines."""
+    from deepstack_harness.cli.audit_findings import audit_findings, folder_of
+    from deepstack_harness.cli.audit_table import answer_of, show_gate, show_summary
 
-    if args.sarif:
-        write_text(args.sarif, sarif_text(audited, base))
-        output.line(f"wrote {args.sarif}")
+    folders = {source.label: folder_of(text) for source, text in zip(audited, args.source, strict=True)}
+    findings = audit_findings(audited, base, result, folders)
+    _write_findings(args, output, findings, ". ".join(map(answer_of, audited)), good=result.holds)
     if args.bisect and args.fail_on not in (None, Gate.ANY):
         output.line(f"under --bisect every fault counts: --fail-on {args.fail_on} is not used", "yellow")
     if args.fail_on not in (None, Gate.ANY) or base is not None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from time import process_time
 
 from deepstack_harness.audit.driven_inputs import Driven, DriveResult, drive_inputs
 from deepstack_harness.audit.inputs import AuditedInputs, InputStanding, Standing, audit_inputs, count
-from deepstack_harness.cli.output import Output, write_text
-from deepstack_harness.cli.sarif import inputs_sarif_text
+from deepstack_harness.cli.output import Output
 from deepstack_harness.contract.verdicts import SCHEMA_VERSION
 from deepstack_harness.engines.known import open_source
 from deepstack_harness.errors import ExitCode, MachineError
@@ -20,15 +20,25 @@ _WIDTH, _INDENT = 80, 14
 _STYLES = {Driven.BROKEN: "bold red", Driven.KEPT: "green", Driven.UNKNOWN: "yellow"}
 
 
-def show_inputs(sources: Sequence[str], output: Output, sarif: str | None = None) -> ExitCode:
+@dataclass(frozen=True)
+class ShownInputs:
+    """The exit code of an audit of inputs, its last sentence, and what driving each input at risk showed.
+
+    `driven` has for each source its text, its label, and its inputs at risk.
+    """
+
+    code: ExitCode
+    answer: str
+    driven: Sequence[tuple[str, str, Sequence[tuple[InputStanding, DriveResult]]]]
+
+
+def show_inputs(sources: Sequence[str], output: Output) -> ShownInputs:
     """Print the inputs of compiled classes, what is at risk first, with what driving it showed.
 
-    `sarif` names a file for what breaks a promise, or could not be driven.
-
-    1 where an input breaks a promise, or is at risk and could not be driven; 3 where no source compiles
-    a class.
+    The code is 1 where an input breaks a promise, or is at risk and could not be driven.  Raises
+    `MachineError` where no source compiles a class.
     """
-    driven: list[tuple[str, InputStanding, DriveResult]] = []
+    driven = []
     compiled = 0
     for text in sources:
         source = open_source(text)
@@ -36,23 +46,20 @@ def show_inputs(sources: Sequence[str], output: Output, sarif: str | None = None
         audited = audit_inputs(source)
         seconds = process_time() - before
         compiled += len(audited.regions)
-        driven += _show_source(text, source, audited, output)
+        driven.append((text, source.label, _show_source(text, source, audited, output)))
         _show_counts(source, audited, seconds, output)
     if not compiled:
         raise MachineError("no class of this source is compiled by a decorator, so no input of one was read")
-    if sarif:
-        write_text(sarif, inputs_sarif_text(driven))
-        output.line(f"wrote {sarif}")
-    broken, unknown = (
-        sum(result.driven is wanted for _, _, result in driven) for wanted in (Driven.BROKEN, Driven.UNKNOWN)
-    )
-    output.verdict(_answer(broken, unknown, len(driven)), good=not (broken or unknown))
-    return ExitCode.BROKEN if broken or unknown else ExitCode.HOLDS
+    outcomes = [result.driven for _, _, of_source in driven for _, result in of_source]
+    broken, unknown = outcomes.count(Driven.BROKEN), outcomes.count(Driven.UNKNOWN)
+    answer = _answer(broken, unknown, len(outcomes))
+    output.verdict(answer, good=not (broken or unknown))
+    return ShownInputs(ExitCode.BROKEN if broken or unknown else ExitCode.HOLDS, answer, driven)
 
 
 def _show_source(
     text: str, source: Source, audited: AuditedInputs, output: Output
-) -> list[tuple[str, InputStanding, DriveResult]]:
+) -> list[tuple[InputStanding, DriveResult]]:
     """Print the rows of one source, each input at risk as soon as it was driven."""
     driven = []
     at_risk = [row for row in audited.standings if row.standing is Standing.AT_RISK]
@@ -60,7 +67,7 @@ def _show_source(
         for row, result in drive_inputs(text, at_risk):
             say(f"drove {row.model_class}.{row.input}")
             _show_row(source, row, output, result)
-            driven.append((source.label, row, result))
+            driven.append((row, result))
     for row in audited.standings:
         if row.standing is not Standing.AT_RISK:
             _show_row(source, row, output)

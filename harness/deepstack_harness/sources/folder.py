@@ -282,7 +282,8 @@ _ENVIRONMENT = {
 def revision_of(root: Path, revision: str) -> Iterator[Path]:
     """Yield a temporary folder with the Python files of `revision` in the repository at `root`.
 
-    Raises `UsageError` where `root` is no repository or has no such commit, `MachineError` without git.
+    Raises `UsageError` where `root` is no repository or has no such commit, as a shallow clone has not
+    (git-clone(1), `--depth`), and `MachineError` without git.
     """
     files = GitFiles(root)
     if files.shared is None:
@@ -293,17 +294,22 @@ def revision_of(root: Path, revision: str) -> Iterator[Path]:
         borrowed, tree = Path(folder, "git"), Path(folder, "tree")
         _borrow(files, borrowed)
         tree.mkdir()
-        commit = _commit(borrowed, root, revision)
+        commit = _commit(borrowed, root, revision, shallow=(files.shared / "shallow").is_file())
         _git(borrowed, "read-tree", commit)
         names = _git(borrowed, "ls-files", "-z", "--", *_PATTERNS)
         _git(borrowed, "--work-tree", str(tree), "checkout-index", "-z", "--stdin", stdin=names)
         yield tree
 
 
-def _commit(borrowed: Path, root: Path, revision: str) -> str:
+def _commit(borrowed: Path, root: Path, revision: str, *, shallow: bool) -> str:
     try:
         output = _git(borrowed, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     except UsageError:
+        if shallow:
+            raise UsageError(
+                f"'{revision}' is no commit of '{root}', which is a shallow clone and lacks most of them: "
+                "give actions/checkout 'fetch-depth: 0' in a workflow, or run 'git fetch --unshallow' there"
+            ) from None
         raise UsageError(
             f"'{revision}' is neither a source nor a commit of '{root}': name a release (vllm==0.33.0), a "
             "path, or a commit, branch or tag that is here"

@@ -74,6 +74,11 @@ class Tree:
         named = identity or self._identity(package, fallback)
         self.version, self.label = named.version, named.label
 
+    @property
+    def root(self) -> Path:
+        """The folder below which a member such as `vllm/sequence.py` lies."""
+        return self.path.parent if self._is_package_folder else self.path
+
     def read(self, member: str) -> SourceFile:
         """See `Source.read`; the shown name is the file's own path."""
         name = self._below_root(member)
@@ -102,7 +107,7 @@ class Tree:
         return member.partition("/")[2] if self._is_package_folder else member
 
     def _identity(self, package: KnownPackage, fallback: Version | None) -> Identity:
-        git = GitFiles(self.path.parent if self._is_package_folder else self.path)
+        git = GitFiles(self.root)
         version = self._written_version(package.version_file, git) or fallback
         commit = git.head()
         details = [str(version)] if version else []

@@ -13,6 +13,7 @@ from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.cli import report as run_table
 from deepstack_harness.cli import repro_table
+from deepstack_harness.cli.audit_findings import audit_findings, sarif_text
 from deepstack_harness.cli.audit_table import AuditTable, show_gate
 from deepstack_harness.cli.fuzz import show_findings
 from deepstack_harness.cli.main import main
@@ -20,7 +21,6 @@ from deepstack_harness.cli.output import Output
 from deepstack_harness.cli.report import show_run
 from deepstack_harness.cli.repro_table import IncidentTitle, ReproTable
 from deepstack_harness.cli.run import unexpected
-from deepstack_harness.cli.sarif import sarif_text
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import Case, PlannedCase, registered
 from deepstack_harness.contract.observation import Answer, StepFacts
@@ -34,6 +34,7 @@ from deepstack_harness.runs.compare import Change, ChangeKind
 from deepstack_harness.runs.records import CaseEnding
 from deepstack_harness.runs.report import figures as graphs
 from deepstack_harness.runs.report import texts as markdown
+from deepstack_harness.runs.report.github import table_row
 from deepstack_harness.runs.report.run_data import Changes, RunData, load_run
 from deepstack_harness.runs.report.tables import case_findings
 from deepstack_harness.runs.report.texts import annotations, render_markdown
@@ -116,7 +117,7 @@ def test_a_gate_names_what_it_counted(gate: Gate, base: str | None, sentence: st
 
 
 def test_a_rule_that_was_not_judged_is_a_notification_and_no_result() -> None:
-    text = sarif_text([audited(row(Rule.R3, Verdict.ERROR))], None)
+    text = sarif_text(audit_findings([audited(row(Rule.R3, Verdict.ERROR))], None))
     assert "R3 of Qwen3VL was not judged: step 1 'get 4' was wrong" in text
 
 
@@ -194,7 +195,7 @@ def test_findings_that_are_not_shown_are_counted(
 
 def test_a_rule_that_a_line_does_not_have_is_an_empty_cell() -> None:
     assert (markdown._cell(None), run_table._cell(None)) == ("", "")
-    assert markdown._row(["R0", markdown._cell(None)]) == "| R0 |  |"
+    assert table_row(["R0", markdown._cell(None)]) == "| R0 |  |"
 
 
 def test_arms_that_were_wrong_without_an_error_are_told(table: ReproTable, capsys: Capture) -> None:

@@ -32,10 +32,11 @@ from deepstack_harness.runs.execution import Tier, matrix, select
 from deepstack_harness.runs.frames import read_run
 from deepstack_harness.runs.nights import EndedStage, StageOutcome
 from deepstack_harness.runs.records import CaseEnding, CaseRecord
+from deepstack_harness.runs.report.github import annotation, plain
 from deepstack_harness.runs.report.page import render_page
 from deepstack_harness.runs.report.run_data import RunData, load_run, summarise
 from deepstack_harness.runs.report.tables import rerun_command, selection_of
-from deepstack_harness.runs.report.texts import _annotation, annotations, plain, render_markdown
+from deepstack_harness.runs.report.texts import annotations, render_markdown
 from deepstack_harness.text import clean
 
 
@@ -194,7 +195,7 @@ def test_annotations_are_no_more_than_github_shows(tmp_path: Path) -> None:
 
 
 def test_a_text_cannot_end_its_annotation(run_data: RunData) -> None:
-    assert _annotation("error", "a:b,c", "100%\n::error::x") == "::error title=a%3Ab%2Cc::100%25%0A::error::x"
+    assert annotation("error", "a:b,c", "100%\n::error::x") == "::error title=a%3Ab%2Cc::100%25%0A::error::x"
 
 
 def test_junit_has_one_test_for_each_judgement(folder: Path, run_data: RunData, tmp_path: Path) -> None:

@@ -1,15 +1,22 @@
 """A run as texts for GitHub: Markdown for a job summary, and annotations of the commit.
 
-The summary has the incidents first, and is short where nothing is unexpected.  Text from outside never
-becomes markup, a link, a mention or an issue reference: what could is put into a code span, and the rest is
-escaped with backslashes.  Annotations are lines of a job's log, which the runner turns into notes.
+The summary has the incidents first, and is short where nothing is unexpected.  Annotations are lines of a
+job's log, which the runner turns into notes.
 """
 
 import html
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from deepstack_harness.contract.verdicts import WORST_FIRST, Verdict
+from deepstack_harness.runs.report.github import (
+    MOST_ANNOTATIONS,
+    MOST_BYTES,
+    annotation,
+    cell_text,
+    code,
+    plain,
+    table_row,
+)
 from deepstack_harness.runs.report.run_data import RunData, summarise
 from deepstack_harness.runs.report.tables import (
     Cell,
@@ -28,12 +35,6 @@ from deepstack_harness.text import one_line, shortened
 
 MOST_FINDINGS = 60
 MOST_CHANGES = 30
-MOST_BYTES = 900_000
-"""GitHub takes 1 MiB for a step's summary, and shows none of a longer one."""
-
-_MARKUP = re.compile(r"[\\`*\[\]<>&|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#+=-]")
-# A code span keeps these dead: GitHub finds them in the rendered text, whatever was escaped.
-_ALIVE = re.compile(r"@\w|#\d|\w#\d|://|www\.|:[\w+-]+:|GH-\d")
 
 
 def render_markdown(run: RunData) -> str:
@@ -83,10 +84,10 @@ def _changes(run: RunData) -> Iterator[str]:
     count = f"{len(changes)} changes" if len(changes) > 1 else "1 change" if changes else "nothing changed"
     yield f"Since the run {plain(run.changes.since)}: {count}.\n"
     if changes:
-        lines = [_row(["change", "of", "before", "now", "case"]), _row(["---"] * 5)]
+        lines = [table_row(["change", "of", "before", "now", "case"]), table_row(["---"] * 5)]
         for change in changes[:MOST_CHANGES]:
             texts = (change.kind, change.metric, change.before, change.after, change.where)
-            lines.append(_row(map(_cell_text, texts)))
+            lines.append(table_row(map(cell_text, texts)))
         yield "\n".join(lines) + "\n"
     if len(changes) > MOST_CHANGES:
         yield f"{len(changes) - MOST_CHANGES} more changes are in the HTML report.\n"
@@ -96,11 +97,11 @@ def _incidents(groups: list[IncidentGroup]) -> Iterator[str]:
     if not groups:
         yield "No case was played."
         return
-    yield _row(["", "incident", "cases", "known to break", "broke here"])
-    yield _row(["---"] * 5)
+    yield table_row(["", "incident", "cases", "known to break", "broke here"])
+    yield table_row(["---"] * 5)
     for group in groups:
         expected, seen = (
-            "; ".join(f"{_cell_text(line.subject)} {' '.join(rules)}" for line, rules in pairs if rules)
+            "; ".join(f"{cell_text(line.subject)} {' '.join(rules)}" for line, rules in pairs if rules)
             for pairs in (
                 [(line, line.expected) for line in group.subjects],
                 [(line, line.seen) for line in group.subjects],
@@ -108,15 +109,15 @@ def _incidents(groups: list[IncidentGroup]) -> Iterator[str]:
         )
         same = "the same" if expected and expected == seen else seen or "nothing"
         cases = str(sum(line.cases for line in group.subjects))
-        yield _row([group.verdict.sign, _linked(group), cases, expected or "nothing", same])
+        yield table_row([group.verdict.sign, _linked(group), cases, expected or "nothing", same])
 
 
 def _linked(group: IncidentGroup) -> str:
     address = next((address for _, address in group.links if address), None)
     return (
-        f"[{group.key}]({address}): {_cell_text(group.incident.title)}"
+        f"[{group.key}]({address}): {cell_text(group.incident.title)}"
         if address and group.incident
-        else _cell_text(group.title)
+        else cell_text(group.title)
     )
 
 
@@ -133,18 +134,10 @@ def _matrix(matrix: Matrix) -> Iterator[str]:
     if not matrix.lines:
         yield "No case was judged."
         return
-    yield _row([*matrix.heads, *matrix.rules])
-    yield _row("---" for _ in (*matrix.heads, *matrix.rules))
+    yield table_row([*matrix.heads, *matrix.rules])
+    yield table_row("---" for _ in (*matrix.heads, *matrix.rules))
     for line in matrix.lines:
-        yield _row([*map(_cell_text, line.names), *map(_cell, line.cells)])
-
-
-def _cell_text(text: str) -> str:
-    return plain(text, in_table=True)
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        yield table_row([*map(cell_text, line.names), *map(_cell, line.cells)])
 
 
 def _cell(cell: Cell | None) -> str:
@@ -161,40 +154,17 @@ def _finding(finding: ReportedFinding) -> Iterator[str]:
         yield f"trace: {code(trace)}\n"
     if finding.case and finding.case.diagnosis:
         yield f"diagnosis: {plain(finding.case.diagnosis)}\n"
-    yield _row(["rule", "verdict", "figure", "what was seen"])
-    yield _row(["---"] * 4)
+    yield table_row(["rule", "verdict", "figure", "what was seen"])
+    yield table_row(["---"] * 4)
     for row in finding.rows:
-        seen = _cell_text(shortened(detail_of(row), 500))
+        seen = cell_text(shortened(detail_of(row), 500))
         regime = "" if finding.case else row.regime
         rule = f"{row.rule} {row.rule.word} {regime}".strip()
-        yield _row([rule, row.verdict, _cell_text(figure_of(row)), seen])
+        yield table_row([rule, row.verdict, cell_text(figure_of(row)), seen])
     if finding.case and (command := rerun_command(finding.case)):
         yield f"\nrerun: {code(command)}"
     yield "\n</details>\n"
 
-
-def plain(text: str, *, in_table: bool = False) -> str:
-    """Return `text` on one line, for a paragraph or a cell of a table; nothing in it comes alive.
-
-    GitHub takes the backslash before a `|` away in a table, and shows it in a span outside of one.
-    """
-    line = one_line(text)
-    if _ALIVE.search(line):
-        return code(line, in_table=in_table)
-    return _MARKUP.sub(lambda match: f"\\{match[0]}", line)
-
-
-def code(text: str, *, in_table: bool = False) -> str:
-    """Return `text` on one line as a code span."""
-    line = one_line(text).strip()
-    fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
-    room = " " if line.startswith("`") or line.endswith("`") else ""
-    shown = line.replace("|", "\\|") if in_table else line
-    return f"{fence}{room}{shown}{room}{fence}" if line else ""
-
-
-MOST_ANNOTATIONS = 9
-"""GitHub shows ten errors and ten warnings of a step; the last one says how many there are."""
 
 _LEVELS = {
     Verdict.FAIL: "error",
@@ -211,15 +181,15 @@ def annotations(run: RunData) -> Iterator[str]:
     for level in ("error", "warning"):
         chosen = [finding for finding in findings if _LEVELS[finding.verdict] == level]
         for finding in chosen[:MOST_ANNOTATIONS]:
-            yield _annotation(level, f"{finding.verdict} {finding.title}", _message(finding))
+            yield annotation(level, f"{finding.verdict} {finding.title}", _message(finding))
         if len(chosen) > MOST_ANNOTATIONS:
-            yield _annotation(
+            yield annotation(
                 level, "and more", f"{len(chosen) - MOST_ANNOTATIONS} more cases; the report has them all"
             )
     for note in run.notes[:MOST_ANNOTATIONS]:
-        yield _annotation("warning", "note", note)
+        yield annotation("warning", "note", note)
     level = "notice" if summary.finished and not summary.stages else "error"
-    yield _annotation(
+    yield annotation(
         level, "deepstack harness", f"{summary.headline}; {summary.progress}: {summary.expected}"
     )
 
@@ -234,16 +204,3 @@ def _message(finding: ReportedFinding) -> str:
     if finding.case and (command := rerun_command(finding.case)):
         lines.append(f"rerun: {one_line(command)}")
     return "\n".join(lines)
-
-
-def _annotation(level: str, title: str, message: str) -> str:
-    """Return a workflow command, escaped as GitHub's own toolkit does."""
-    return f"::{level} title={_property(one_line(title))}::{_data(message)}"
-
-
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

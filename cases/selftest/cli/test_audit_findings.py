@@ -1,0 +1,296 @@
+"""Findings of an audit as GitHub shows them: annotations, Markdown and SARIF are the same findings."""
+
+import json
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cases.selftest.audit.test_gates import SLICED, repository
+from cases.selftest.audit.written_verdicts import MEMBER, audited, class_verdicts, row
+from cases.selftest.engines.synthetic_vllm import HANDS_ON, ModelFile, Vllm
+from deepstack_harness.audit.account import Account, UnjudgedCarrier
+from deepstack_harness.audit.audited_source import AuditedSource, Gate, judge_gate, keys_of
+from deepstack_harness.audit.driven_inputs import Driven, DriveResult
+from deepstack_harness.audit.inputs import InputStanding, Standing
+from deepstack_harness.cli.audit_findings import (
+    MOST_MARKDOWN_BYTES,
+    AuditFinding,
+    annotations_of,
+    audit_findings,
+    folder_of,
+    input_findings,
+    markdown_of,
+    sarif_text,
+)
+from deepstack_harness.cli.main import main
+from deepstack_harness.contract.rules import Promise, Rule
+from deepstack_harness.contract.verdicts import Row, Shape, Verdict
+from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.sources.folder import revision_of
+
+KNOWN = row(Rule.R1, Verdict.XFAIL, "default")
+LATENT = row(Rule.R8, Verdict.XFAIL, "latent", shape=Shape.ACCEPTED)
+NEW = row(Rule.R3, Verdict.FAIL, "latent")
+MENDED = row(Rule.R2, Verdict.IMPROVED)
+UNJUDGED = row(Rule.R6, Verdict.ERROR)
+KEPT = row(Rule.R7, Verdict.PASS)
+CARRIERS = (
+    UnjudgedCarrier("Fresh", "vllm/fresh.py", 7, "nothing drives it"),
+    UnjudgedCarrier("Old", "vllm/old.py", None, "nothing drives it", "no encoder writes it"),
+)
+
+
+def source_of(*rows: Row, carriers: tuple[UnjudgedCarrier, ...] = ()) -> AuditedSource:
+    return replace(audited(*rows), account=Account(unjudged=carriers))
+
+
+def found(
+    *rows: Row, gate: Gate = Gate.FLAG, base: tuple[Row, ...] | None = None,
+    carriers: tuple[UnjudgedCarrier, ...] = (),
+) -> list[AuditFinding]:  # fmt: skip
+    source = source_of(*rows, carriers=carriers)
+    keys = None if base is None else keys_of([class_verdicts(*base)])
+    result = judge_gate(source.subjects, gate, keys, [source.account])
+    return audit_findings([source], keys, result)
+
+
+# A workflow command as GitHub reads it: `::name key=value,key=value::data`.
+COMMAND = re.compile(r"::(?P<kind>error|warning|notice) (?P<properties>[^\n]*?)::(?P<data>[^\n]*)")
+
+
+def read(line: str) -> tuple[str, dict[str, str], str]:
+    """Read a workflow command as the runner does, escapes undone."""
+    match = COMMAND.fullmatch(line)
+    assert match is not None, line
+    assert not re.search(r"%(?!25|0D|0A|3A|2C)", line), line
+
+    def plain(text: str) -> str:
+        for code, sign in (("%0D", "\r"), ("%0A", "\n"), ("%3A", ":"), ("%2C", ","), ("%25", "%")):
+            text = text.replace(code, sign)
+        return text
+
+    pairs = (each.partition("=")[::2] for each in match["properties"].split(","))
+    return match["kind"], {name: plain(value) for name, value in pairs}, plain(match["data"])
+
+
+def test_an_annotation_has_file_lines_rule_and_class() -> None:
+    kind, properties, text = read(next(annotations_of(found(KNOWN), "1 class is wrong", good=False)))
+    assert kind == "error"
+    assert properties == {
+        "file": MEMBER, "line": "12", "endLine": "40", "title": "R1 structure: Qwen3VL",
+    }  # fmt: skip
+    assert text == "Qwen3VL on 'cap 16: get 4': step 1 'get 4' was wrong\nregime live; reach default"
+
+
+@pytest.mark.parametrize("gate", list(Gate))
+@pytest.mark.parametrize("base", [None, (KNOWN, NEW), (KNOWN, LATENT, NEW)])
+@pytest.mark.parametrize(
+    "rows", [(KEPT,), (KNOWN,), (LATENT,), (NEW,), (MENDED,), (UNJUDGED,), (KNOWN, LATENT, NEW, MENDED, KEPT)]
+)
+def test_an_error_is_shown_exactly_where_the_audit_fails(
+    rows: tuple[Row, ...], base: tuple[Row, ...] | None, gate: Gate
+) -> None:
+    source = source_of(*rows)
+    keys = None if base is None else keys_of([class_verdicts(*base)])
+    result = judge_gate(source.subjects, gate, keys, [source.account])
+    *shown, last = annotations_of(audit_findings([source], keys, result), "the answer", good=result.holds)
+    assert any(read(line)[0] == "error" for line in shown) is not result.holds
+    assert read(last)[0] == ("notice" if result.holds else "error")
+
+
+def test_what_was_not_judged_is_an_error_and_what_is_known_a_notice() -> None:
+    lines = [read(line) for line in annotations_of(found(KEPT, carriers=CARRIERS), "x", good=False)]
+    assert [(kind, properties.get("file"), properties.get("line")) for kind, properties, _ in lines] == [
+        ("error", "vllm/fresh.py", "7"), ("notice", "vllm/old.py", None), ("error", None, None),
+    ]  # fmt: skip
+    assert lines[0][2] == "Fresh was not judged: nothing drives it"
+
+
+def test_findings_of_the_base_are_counted_and_not_shown() -> None:
+    lines = [read(line) for line in annotations_of(found(KNOWN, NEW, base=(KNOWN,)), "x", good=False)]
+    assert [properties["title"] for _, properties, _ in lines] == ["R3 freshness: Qwen3VL", "deepstack audit"]
+    assert lines[-1][2] == "x; 1 finding of the base left out"
+
+
+def test_no_finding_is_said_and_not_left_out() -> None:
+    (line,) = annotations_of([], "no class that was judged is wrong", good=True)
+    assert read(line) == ("notice", {"title": "deepstack audit"}, "no class that was judged is wrong")
+    assert "No finding." in markdown_of([], "nothing is wrong", good=True)
+
+
+HOSTILE = "100%\r\n::error file=x::y, a:b %0A <b>|[x](y) @all #1 `z`"
+
+
+def test_no_text_or_path_of_a_source_ends_its_annotation() -> None:
+    bad = replace(NEW, detail=HOSTILE, where="vllm/a,line=1:x%0A.py:3-4", model_class="A:B,C")
+    lines = list(annotations_of(found(bad), HOSTILE, good=False))
+    assert len(lines) == 2
+    _, properties, text = read(lines[0])
+    assert properties["file"] == "vllm/a,line=1:x%0A.py"
+    assert (properties["line"], properties["endLine"]) == ("3", "4")
+    assert properties["title"] == "R3 freshness: A:B,C"
+    assert HOSTILE in text
+    assert read(lines[1])[2] == HOSTILE
+
+
+def test_more_than_github_shows_are_counted() -> None:
+    many = [replace(finding, subject=f"C{n}") for n in range(25) for finding in found(KNOWN)]
+    lines = [read(line) for line in annotations_of(many, "x", good=False)]
+    assert len(lines) == 11
+    assert lines[-2][2] == "16 findings more; --sarif has them all"
+
+
+def test_markdown_is_a_table_of_the_same_findings() -> None:
+    findings = found(LATENT, KNOWN, NEW, KEPT, base=(LATENT,), carriers=CARRIERS)
+    text = markdown_of(findings, "1 class is wrong", good=False)
+    head, _, answer, _, *table = text.splitlines()
+    assert (head, answer) == ("## ❌ deepstack audit", "1 class is wrong")
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table]
+    assert {len(line) for line in cells} == {7}
+    assert [line[1] for line in cells[2:]] == [
+        "R1 structure", "not judged", "R3 freshness", "not judged", "R8 rejection",
+    ]  # fmt: skip
+    first = cells[2]
+    assert first[3] == f"`{MEMBER}:12-40`"
+    assert first[5] == "[known](https://github.com/vllm-project/vllm/issues/43602), new here"
+    assert cells[-1][5].endswith("in the base")
+    results = json.loads(sarif_text(findings))["runs"][0]["results"]
+    assert len(results) == len(cells) - 2
+
+
+def test_text_of_a_source_becomes_no_markup() -> None:
+    text = markdown_of(found(replace(NEW, detail=HOSTILE)), HOSTILE, good=False)
+    (line,) = (line for line in text.splitlines() if "freshness" in line)
+    assert len(re.split(r"(?<!\\)\|", line)) == 9
+    assert "<b>" not in re.sub(r"`+[^`].*?[^`]`+", "", line)
+
+
+def test_a_comment_is_never_too_long() -> None:
+    many = [replace(finding, subject=f"C{n}") for n in range(1000) for finding in found(KNOWN)]
+    text = markdown_of(many, "x", good=False)
+    assert MOST_MARKDOWN_BYTES / 2 < len(text.encode()) < 65_536
+    shown = text.count("R1 structure")
+    assert f"{1000 - shown} findings found no room here" in text
+
+
+AT_RISK = InputStanding(
+    "Sound", "embeds", Standing.AT_RISK, "None in the warm-up", "vllm/a.py:5", member="vllm/a.py", line=3
+)
+
+
+def test_inputs_at_risk_are_findings_too() -> None:
+    results = [
+        DriveResult(Driven.BROKEN, "4.2 from eager", "vllm/a.py:9", Promise.I1, "eager/drop_all"),
+        DriveResult(Driven.UNKNOWN, "its forward needs a tower"),
+        DriveResult(Driven.KEPT, "0 from eager"),
+    ]
+    findings = input_findings("vllm 1", [(AT_RISK, result) for result in results], "engine/")
+    lines = [read(line) for line in annotations_of(findings, "1 input breaks a promise", good=False)]
+    assert [kind for kind, _, _ in lines] == ["error", "error", "error"]
+    assert lines[0][1] == {
+        "file": "engine/vllm/a.py", "line": "9", "endLine": "9", "title": "I1 specialisation: Sound",
+    }  # fmt: skip
+    assert lines[0][2] == "Sound.embeds: 4.2 from eager"
+    assert (lines[1][1]["line"], lines[1][1]["title"]) == ("3", "not driven: Sound")
+    run = json.loads(sarif_text(findings))["runs"][0]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["I1", "not-driven"]
+    assert [result["level"] for result in run["results"]] == ["error", "warning"]
+    assert "Sound.embeds" in markdown_of(findings, "x", good=False)
+
+
+@pytest.mark.parametrize(("inside", "folder"), [("", ""), ("python", "python/"), ("vllm", "")])
+def test_the_files_of_a_tree_are_named_from_the_root_of_the_repository(
+    inside: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / (inside if inside != "vllm" else "")
+    Vllm().tree(root)
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    assert folder_of(str(tmp_path / inside)) == folder
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path / "elsewhere"))
+    assert folder_of(str(tmp_path / inside)) == ""
+    findings = audit_findings([source_of(NEW)], folders={"vllm 0.22.1": "python/"})
+    assert findings[0].file_lines == (f"python/{MEMBER}", (12, 40))
+
+
+def test_a_release_has_no_folder_in_the_repository() -> None:
+    assert folder_of("vllm==0.22.1") == ""
+
+
+# A shallow clone has the files of a commit, and not those of its parents.
+
+
+def git(root: Path, *words: str) -> str:
+    command = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+    """A whole repository of two commits, a shallow clone of it, and the commit that the clone lacks."""
+    folder = tmp_path_factory.mktemp("clones")
+    whole = repository(folder / "whole")
+    for key in ("core.fsmonitor", "core.hooksPath", "core.pager", "core.sshCommand"):
+        git(whole, "config", "--unset", key)
+    first = git(whole, "rev-parse", "HEAD")
+    git(whole, "commit", "-q", "-a", "-m", "after")
+    git(whole, "branch", "release")
+    subprocess.run(
+        ["git", "clone", "-q", "--depth", "1", whole.as_uri(), str(folder / "shallow")], check=True
+    )
+    return whole, folder / "shallow", first
+
+
+@pytest.mark.parametrize("named", ["commit", "HEAD~1", "release", "origin/release"])
+def test_a_commit_that_a_shallow_clone_lacks_is_told_with_what_fetches_it(
+    named: str, clones: tuple[Path, Path, str]
+) -> None:
+    _, shallow, first = clones
+    revision = first if named == "commit" else named
+    with pytest.raises(UsageError) as refused, revision_of(shallow, revision):
+        pass
+    said = str(refused.value)
+    assert f"'{revision}'" in said
+    assert "is a shallow clone" in said
+    assert "fetch-depth: 0" in said
+    assert "git fetch --unshallow" in said
+
+
+def test_a_commit_that_a_shallow_clone_has_is_read(clones: tuple[Path, Path, str]) -> None:
+    _, shallow, _ = clones
+    with revision_of(shallow, "HEAD") as folder:
+        assert (folder / MEMBER).is_file()
+
+
+def test_a_misspelt_commit_of_a_whole_clone_is_no_matter_of_depth(clones: tuple[Path, Path, str]) -> None:
+    whole, _, first = clones
+    with revision_of(whole, first) as folder:
+        assert (folder / MEMBER).read_text() == str(ModelFile(get=SLICED, more=HANDS_ON))
+    with pytest.raises(UsageError, match="is neither a source nor a commit") as refused:
+        revision_of(whole, "HEAD~7").__enter__()
+    assert "shallow" not in str(refused.value)
+
+
+def test_the_command_tells_of_a_shallow_clone(
+    clones: tuple[Path, Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, shallow, first = clones
+    assert main(["audit", "--source", str(shallow), "--base", first]) == ExitCode.USAGE
+    assert "fetch-depth: 0" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # a whole audit, 5 s
+def test_an_audit_writes_all_three_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = Vllm("0.10.0", str(ModelFile(more=HANDS_ON)), omni="").tree(tmp_path)
+    forms = ["--sarif", str(tmp_path / "a.sarif"), "--markdown", str(tmp_path / "a.md"), "--annotations"]
+    assert main(["audit", "--source", str(root), *forms]) == ExitCode.BROKEN
+    out = capsys.readouterr().out
+    shown = [read(line) for line in out.splitlines() if line.startswith("::")]
+    assert {properties["title"].partition(":")[0] for kind, properties, _ in shown if kind == "error"} >= {
+        "R1 structure",
+    }
+    results = json.loads((tmp_path / "a.sarif").read_text())["runs"][0]["results"]
+    table = [line for line in (tmp_path / "a.md").read_text().splitlines() if line.startswith("|")]
+    assert len(table) - 2 >= len(results) > 0

@@ -1,0 +1,399 @@
+"""Findings of an audit, and their three renderings: SARIF, annotations and Markdown.
+
+`audit_findings` and `input_findings` say once what a finding is: its rule, its place and whether the audit
+fails for it.  SARIF 2.1.0 (OASIS) is read by code hosts, which show it beside the lines of a pull request;
+what is ours alone is in the `properties` bags.  GitHub shows annotations there without any upload, and
+Markdown as the summary of a job or a comment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepstack_harness import __version__
+from deepstack_harness.audit.account import UnjudgedCarrier
+from deepstack_harness.audit.audited_source import AuditedSource, FindingKey, GateResult, key_of
+from deepstack_harness.catalogue.known import link_of
+from deepstack_harness.catalogue.orders import DEFAULT
+from deepstack_harness.contract.rules import Promise, Rule
+from deepstack_harness.contract.verdicts import BROKEN, Row, Verdict
+from deepstack_harness.engines.known import open_source
+from deepstack_harness.runs.report.github import (
+    MOST_ANNOTATIONS,
+    annotation,
+    cell_text,
+    code,
+    plain,
+    table_row,
+)
+from deepstack_harness.sources.tree import Tree
+from deepstack_harness.text import one_line, plural, shortened
+
+if TYPE_CHECKING:
+    from deepstack_harness.audit.driven_inputs import DriveResult
+    from deepstack_harness.audit.inputs import InputStanding
+
+
+class FindingLevel(StrEnum):
+    """Severity of a finding, in the words of SARIF, the worst first."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True)
+class JudgedRule:
+    """The rule or promise that a finding is about: what SARIF calls a reporting descriptor."""
+
+    id: str
+    word: str
+    sentence: str
+
+    @property
+    def title(self) -> str:
+        """The id with its word; "not judged" is said once."""
+        return f"{self.id} {self.word}" if self.id != self.word.replace(" ", "-") else self.word
+
+
+_NOT_JUDGED = JudgedRule(
+    "not-judged",
+    "not judged",
+    "A class or function carries a payload and cannot be driven, so that nothing is known of it.",
+)
+
+
+_NOT_DRIVEN = JudgedRule(
+    "not-driven",
+    "not driven",
+    "A warm-up may not see an input as later steps do, and nothing shows what comes of it.",
+)
+
+
+@dataclass(frozen=True)
+class AuditFinding:
+    """One finding of an audit, as every output shows it.
+
+    `fails` is True where the exit code is 1 for it.  `where` is `FILE:FIRST-LAST`, `FILE:LINE`, `FILE` or
+    empty.  `key` stays the same when lines move and versions change.  `in_base` says whether the source of
+    `--base` has it too, and is None without one.  `known` is the reference or the reason of its entry in the
+    catalogue.  `measured` is False for a rule that could not be judged, or was known to be broken and is not.
+    """
+
+    judged: JudgedRule
+    level: FindingLevel
+    subject: str
+    text: str
+    where: str
+    key: str
+    fails: bool
+    in_base: bool | None = None
+    known: str = ""
+    measured: bool = True
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def file_lines(self) -> tuple[str, tuple[int, int] | None]:
+        """The file, and its first and last line; "" without a place, None without lines."""
+        place = _PLACE.fullmatch(self.where)
+        if place is None:
+            return "", None
+        first = place["first"]
+        return place["file"], (int(first), int(place["last"] or first)) if first else None
+
+
+_PLACE = re.compile(r"(?P<file>.+?)(?::(?P<first>\d+)(?:-(?P<last>\d+))?)?")
+
+
+def audit_findings(
+    audited: Sequence[AuditedSource],
+    base: Collection[FindingKey] | None = None,
+    result: GateResult | None = None,
+    folders: Mapping[str, str] | None = None,
+) -> list[AuditFinding]:
+    """Return the findings of an audit: broken rules in order, what was not judged, and what is mended.
+
+    `base` has the findings that are not new, `result` says which of them fail the audit, and `folders` has
+    the folder of each source (by label) below the root of the repository, with a slash behind it.
+    """
+    failing = result.failing if result else ()
+    found: list[AuditFinding] = []
+    for source in audited:
+        own = []
+        for row in (row for verdicts in source.subjects for row in verdicts.rows):
+            reference = source.references.get((row.model_class or row.revision, row.rule), "")
+            if row.verdict in BROKEN:
+                in_base = None if base is None else key_of(row) in base
+                own.append(replace(_of_row(row, reference, fails=row in failing), in_base=in_base))
+            elif row.verdict is Verdict.ERROR:
+                own.append(_unmeasured(row, "was not judged", fails=True))
+            elif row in failing:
+                word = (
+                    "is known to be broken, and kept now"
+                    if row.verdict is Verdict.IMPROVED
+                    else "was not tested"
+                )
+                own.append(_unmeasured(row, word, fails=True))
+        state = None if base is None else False
+        own += [replace(_of_carrier(source.label, each), in_base=state) for each in source.account.unjudged]
+        folder = (folders or {}).get(source.label, "")
+        found += [replace(each, where=f"{folder}{each.where}") if each.where else each for each in own]
+    return found
+
+
+def input_findings(
+    label: str, driven: Iterable[tuple[InputStanding, DriveResult]], folder: str = ""
+) -> list[AuditFinding]:
+    """Return the inputs at risk of a source: an error where one breaks a promise, else a warning.
+
+    An input that was driven and breaks none is no finding.
+    """
+    from deepstack_harness.audit.driven_inputs import Driven
+
+    found = []
+    for row, result in driven:
+        if result.driven not in (Driven.BROKEN, Driven.UNKNOWN):
+            continue
+        promise = result.promise if result.driven is Driven.BROKEN else None
+        judged = JudgedRule(str(promise), promise.word, promise.text) if promise else _NOT_DRIVEN
+        where = result.where or f"{row.member}:{row.line}"
+        found.append(
+            AuditFinding(
+                judged,
+                FindingLevel.ERROR if promise else FindingLevel.WARNING,
+                row.model_class,
+                f"{row.model_class}.{row.input}: {result.detail}",
+                f"{folder}{where}",
+                f"{row.model_class}|{row.member}|{row.input}|{judged.id}",
+                fails=True,
+                properties={"source": label, **({"arm": result.arm} if promise else {})},
+            )
+        )
+    return found
+
+
+def folder_of(text: str) -> str:
+    """Return the folder of a source below the root of the repository, with a slash; "" for what is no tree.
+
+    The root is GITHUB_WORKSPACE, or the current folder: `--source python` has its files in `python/`.
+    """
+    source = open_source(text)
+    if not isinstance(source, Tree):
+        return ""
+    root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()).resolve()
+    folder = source.root.resolve()
+    inside = folder.is_relative_to(root) and folder != root
+    return f"{folder.relative_to(root).as_posix()}/" if inside else ""
+
+
+def _of_row(row: Row, reference: str, *, fails: bool) -> AuditFinding:
+    subject = row.model_class or row.revision
+    trace = f" on '{row.trace}'" if row.trace else ""
+    known = row.verdict is Verdict.XFAIL
+    by_default = FindingLevel.ERROR if row.reach == DEFAULT else FindingLevel.WARNING
+    named = (
+        ("promise", row.promise), ("source", row.source), ("regime", row.regime), ("reach", row.reach),
+        ("evidence", row.evidence), ("effect", row.effect), ("known", reference if known else None),
+    )  # fmt: skip
+    return AuditFinding(
+        JudgedRule(str(row.rule), row.rule.word, row.rule.promise),
+        FindingLevel.NOTE if known and row.reach != DEFAULT else by_default,
+        subject,
+        f"{subject}{trace}: {row.detail}",
+        row.where or "",
+        "|".join(key_of(row)),
+        fails,
+        known=reference if known else "",
+        properties={name: str(value) for name, value in named if value},
+    )
+
+
+def _unmeasured(row: Row, words: str, *, fails: bool) -> AuditFinding:
+    subject = row.model_class or row.revision
+    text = f"{row.rule} of {subject} {words}: {row.detail}"
+    judged = JudgedRule(str(row.rule), row.rule.word, row.rule.promise)
+    key = "|".join((*key_of(row), row.verdict))
+    level = FindingLevel.ERROR if row.verdict is Verdict.ERROR else FindingLevel.WARNING
+    return AuditFinding(judged, level, subject, text, row.where or "", key, fails, measured=False)
+
+
+def _of_carrier(label: str, carrier: UnjudgedCarrier) -> AuditFinding:
+    """Return a carrier that was not judged: an error, or a note where it is known."""
+    known = {"known": carrier.reason} if carrier.reason else {}
+    return AuditFinding(
+        _NOT_JUDGED,
+        FindingLevel.NOTE if carrier.reason else FindingLevel.ERROR,
+        carrier.name,
+        f"{carrier.name} was not judged: {carrier.why}",
+        carrier.where,
+        f"{carrier.name}|{carrier.member}|{_NOT_JUDGED.id}",
+        fails=not carrier.reason,
+        known=carrier.reason,
+        properties={"source": label, **known},
+    )
+
+
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+
+def sarif_text(findings: Sequence[AuditFinding]) -> str:
+    """Return one run with a result for each finding that was measured, and a notification for the others."""
+    results = [finding for finding in findings if finding.measured]
+    order = [*map(str, Rule), *map(str, Promise), _NOT_JUDGED.id, _NOT_DRIVEN.id]
+    used = sorted({finding.judged for finding in results}, key=lambda judged: order.index(judged.id))
+    rules = [
+        {
+            "id": judged.id,
+            "name": judged.word,
+            "shortDescription": {"text": judged.title},
+            "fullDescription": {"text": judged.sentence},
+        }
+        for judged in used
+    ]
+    unmeasured = [finding for finding in findings if not finding.measured]
+    run = {
+        "tool": {"driver": {"name": "deepstack-harness", "version": __version__, "rules": rules}},
+        "columnKind": "unicodeCodePoints",
+        "results": [_sarif_result(finding, used.index(finding.judged)) for finding in results],
+        "invocations": [{
+            "executionSuccessful": all(finding.level is not FindingLevel.ERROR for finding in unmeasured),
+            "toolExecutionNotifications": [
+                {"level": finding.level, "message": {"text": finding.text}} for finding in unmeasured
+            ],
+        }],
+    }  # fmt: skip
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
+
+
+def _sarif_result(finding: AuditFinding, index: int) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "ruleId": finding.judged.id,
+        "ruleIndex": index,
+        "level": finding.level,
+        "message": {"text": finding.text},
+        "locations": [_sarif_location(finding)],
+        "partialFingerprints": {"deepstackHarness/v1": hashlib.sha256(finding.key.encode()).hexdigest()[:16]},
+        "properties": dict(finding.properties),
+    }
+    if finding.in_base is not None:
+        result["baselineState"] = "unchanged" if finding.in_base else "new"
+    if link := link_of(finding.known):
+        result["workItemUris"] = [link]
+    return result
+
+
+def _sarif_location(finding: AuditFinding) -> dict[str, Any]:
+    location: dict[str, Any] = {"logicalLocations": [{"name": finding.subject, "kind": "type"}]}
+    file, lines = finding.file_lines
+    if file:
+        physical: dict[str, Any] = {"artifactLocation": {"uri": file, "uriBaseId": "%SRCROOT%"}}
+        if lines:
+            physical["region"] = {"startLine": lines[0], "endLine": lines[1]}
+        location["physicalLocation"] = physical
+    return location
+
+
+def _kind(finding: AuditFinding) -> str:
+    """Return the kind of annotation: an error for each finding that fails the audit, and for no other."""
+    if finding.fails:
+        return "error"
+    return "notice" if finding.level is FindingLevel.NOTE else "warning"
+
+
+_KINDS = ("error", "warning", "notice")
+
+
+def annotations_of(findings: Sequence[AuditFinding], answer: str, *, good: bool) -> Iterator[str]:
+    """Yield a workflow command for each finding that the base lacks, and a last one with the answer.
+
+    GitHub shows ten of a kind for each step: the last one of a kind counts the others.
+    """
+    new = [finding for finding in findings if not finding.in_base]
+    for kind in _KINDS:
+        chosen = [finding for finding in new if _kind(finding) == kind]
+        for finding in chosen[:MOST_ANNOTATIONS]:
+            file, lines = finding.file_lines
+            title = f"{finding.judged.title}: {finding.subject}"
+            yield annotation(kind, title, shortened(_message(finding), _LONGEST), file, lines)
+        if (left := len(chosen) - MOST_ANNOTATIONS) > 0:
+            yield annotation(kind, "and more", f"{plural(left, 'finding')} more; --sarif has them all")
+    old = (
+        f"; {plural(len(findings) - len(new), 'finding')} of the base left out"
+        if len(new) < len(findings)
+        else ""
+    )
+    yield annotation("notice" if good else "error", "deepstack audit", f"{answer}{old}")
+
+
+_LONGEST = 1_000
+"""Characters of a finding's text; GitHub cuts the annotations of a step at 64 KiB."""
+
+
+def _message(finding: AuditFinding) -> str:
+    details = "; ".join(
+        f"{name} {finding.properties[name]}"
+        for name in ("regime", "reach", "effect")
+        if name in finding.properties
+    )
+    return "\n".join(filter(None, [finding.text, details]))
+
+
+MOST_MARKDOWN_BYTES = 60_000
+"""GitHub takes 65,536 characters for a comment; a job's summary may be longer."""
+
+
+def markdown_of(findings: Sequence[AuditFinding], answer: str, *, good: bool) -> str:
+    """Return a heading, and a table of the findings: those that fail first, those of the base last.
+
+    Never longer than a comment may be; what found no room is counted.
+    """
+    lines = [f"## {'✅' if good else '❌'} deepstack audit", "", plain(answer), ""]
+    ordered = sorted(
+        findings,
+        key=lambda each: (
+            bool(each.in_base),
+            _KINDS.index(_kind(each)),
+            list(FindingLevel).index(each.level),
+        ),
+    )
+    if not ordered:
+        return "\n".join([*lines, "No finding.", ""])
+    lines += [table_row(["", "rule", "class", "place", "reach", "state", "what was seen"])]
+    lines += [table_row(["---"] * 7)]
+    size, shown = sum(len(line.encode()) + 1 for line in lines), 0
+    for finding in ordered:
+        line = _markdown_row(finding)
+        size += len(line.encode()) + 1
+        if size > MOST_MARKDOWN_BYTES:
+            break
+        lines.append(line)
+        shown += 1
+    if shown < len(ordered):
+        lines += ["", f"{plural(len(ordered) - shown, 'finding')} found no room here; --sarif has them all."]
+    return "\n".join([*lines, ""])
+
+
+_SIGNS = {"error": "❌", "warning": "⚠️", "notice": ""}
+
+
+def _markdown_row(finding: AuditFinding) -> str:
+    link = link_of(finding.known)
+    known = f"[known]({link})" if link else "known" if finding.known else "not known"
+    base = {True: "in the base", False: "new here", None: ""}[finding.in_base]
+    return table_row([
+        _SIGNS[_kind(finding)],
+        cell_text(finding.judged.title),
+        cell_text(finding.subject),
+        code(finding.where, in_table=True),
+        cell_text(finding.properties.get("reach", "")),
+        ", ".join(filter(None, [known, base])),
+        cell_text(shortened(one_line(finding.text), 500)),
+    ])  # fmt: skip
