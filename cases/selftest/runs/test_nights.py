@@ -4,6 +4,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
@@ -159,6 +161,83 @@ def test_a_night_that_ends_ends_its_stage(tmp_path: Path, witness: Witness, endi
     assert witness.is_closed()
 
 
+class Clock:
+    """A clock that stages move on: it is asked before each stage, and once at the beginning."""
+
+    def __init__(self, *seconds: float) -> None:
+        self._times = iter(seconds)
+
+    def __call__(self) -> float:
+        return next(self._times)
+
+
+def test_a_stage_without_time_is_told_and_the_report_is_made(tmp_path: Path) -> None:
+    """At 0, 0, 70 and 290 of 300 seconds; 30 are kept for the report."""
+    planned = [
+        stage("a"), replace(stage("b"), seconds=600, least=250), replace(stage("c"), least=20),
+        replace(stage("report", last=True), least=30),
+    ]  # fmt: skip
+    clocked = replace(night(tmp_path), seconds=300, clock=Clock(0, 0, 70, 290, 295))
+    done = list(clocked.run(planned))
+    assert outcomes(done) == {"a": HELD, "b": NOT_RUN, "c": NOT_RUN, "report": HELD}
+    assert done[1].detail == "no time: it needs at least 250 s, and 200 s of the night are left for it"
+    assert done[2].detail == "no time: it needs at least 20 s, and 0 s of the night are left for it"
+    assert exit_code(done) is ExitCode.MACHINE
+
+
+def test_a_stage_has_its_part_of_a_short_night(tmp_path: Path) -> None:
+    long = Stage("long", python(SLEEPS), 600, share=1, least=0.1)
+    planned = [long, replace(long, name="other", share=3), replace(stage("report", last=True), least=1)]
+    done = list(replace(night(tmp_path), seconds=5, clock=Clock(0, 0, 4, 5)).run(planned))
+    assert [each.outcome for each in done] == [StageOutcome.TIMED_OUT, NOT_RUN, HELD]
+    assert done[0].detail.startswith("no end within 1 s, its part of the night: ")
+
+
+def test_a_night_without_minutes_has_the_limits_of_its_stages(tmp_path: Path) -> None:
+    assert outcomes(list(night(tmp_path).run([replace(stage("a"), least=1e9)]))) == {"a": HELD}
+
+
+def test_a_short_night_hunts_for_a_tenth_and_plays_the_small_matrix(tmp_path: Path) -> None:
+    short = replace(wanted(tmp_path, "cpu"), minutes=5.0, fuzz_minutes=30.0)
+    planned = {each.name: each for each in stages(short)}
+    assert planned["fuzz"].command[-4:-2] == ("--minutes", "0.5")
+    assert "ci" in planned["run"].command
+    assert "nightly" in {each.name: each for each in stages(wanted(tmp_path, "cpu"))}["run"].command
+
+
+def test_a_short_night_is_not_compared_with_a_long_one(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "run.json").write_text(ABOUT.replace("FINISHED", '"t"'))
+    assert "compare" in [each.name for each in stages(wanted(tmp_path, "cpu"))]
+    assert "compare" not in [each.name for each in stages(replace(wanted(tmp_path, "cpu"), minutes=5.0))]
+
+
+@pytest.mark.parametrize("present", ["0", None], ids=["too old", "not there"])
+def test_a_night_that_lacks_an_extra_is_refused_with_its_name(
+    present: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def installed(name: str) -> str:
+        if name != "junitparser":
+            return version(name)
+        if present is None:
+            raise PackageNotFoundError(name)
+        return present
+
+    monkeypatch.setattr(night_module, "version", installed)
+    words = ["nightly", "--history", str(tmp_path / "nights"), "--stage", "report", "--stage", "newest"]
+    assert main(words) == ExitCode.MACHINE
+    said = capsys.readouterr().err
+    assert "not installed: junitparser>=3 (extra 'reports', for report). pip install" in said
+    assert "'.[reports]'" in said
+    assert not (tmp_path / "nights").exists()
+
+
+@pytest.mark.parametrize("option", ["--minutes", "--fuzz-minutes"])
+def test_minutes_are_above_zero(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nightly", option, "0"]) == ExitCode.USAGE
+    assert f"{option} 0 must be above 0" in capsys.readouterr().err
+
+
 def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.log").mkdir()
     (done,) = night(tmp_path).run([stage("a")])
@@ -180,12 +259,12 @@ def wanted(folder: Path, *devices: str, sources: tuple[str, ...] = ()) -> NightR
 def environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two whole environments of an engine, and one that is half made."""
     monkeypatch.setattr(data_files, "cache", lambda: tmp_path / "cache")
-    for version, whole in (("0.9.1", True), ("0.32.0", True), ("0.33.0", False)):
-        folder = folder_for(Version(version))
+    for release, whole in (("0.9.1", True), ("0.32.0", True), ("0.33.0", False)):
+        folder = folder_for(Version(release))
         python_of(folder).parent.mkdir(parents=True)
         python_of(folder).touch()
         if whole:
-            (folder / STAMP).write_text(f'{{"version": "{version}"}}')
+            (folder / STAMP).write_text(f'{{"version": "{release}"}}')
 
 
 @pytest.mark.usefixtures("environments")
@@ -221,7 +300,7 @@ def test_every_command_of_a_night_is_one_that_the_parser_takes(
         stage_of_night.name: stage_of_night
         for stage_of_night in stages(wanted(tmp_path, "cpu", "cuda", sources=("0.33.0",)))
     }
-    named = ["tests", "run", "kernels", "audit", "newest", "fuzz", "bench", "untested", "compare", "report"]
+    named = ["run", "compare", "audit", "newest", "tests", "kernels", "fuzz", "bench", "untested", "report"]
     assert [name for name in named if name in planned or name != "untested"] == list(planned)
     for stage_of_night in planned.values():
         words = stage_of_night.command[3:]
@@ -240,7 +319,7 @@ ABOUT = """{"schema_version": 3, "harness": "1", "started": "t", "finished": FIN
 
 def test_the_first_night_has_nothing_to_compare_with(tmp_path: Path) -> None:
     assert "compare" not in [each.name for each in stages(wanted(tmp_path, "cpu"))]
-    with pytest.raises(UsageError, match="unknown stage 'compare'; this night has tests, run"):
+    with pytest.raises(UsageError, match="unknown stage 'compare'; this night has run, newest, tests"):
         stages(wanted(tmp_path, "cpu"), ["compare"])
 
 

@@ -35,8 +35,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--device", action="append", metavar="D", help="cpu (default), cuda or cuda:N; may be repeated"
     )
     parser.add_argument(
-        "--minutes", type=finite, default=30.0, metavar="M", help="minutes of fuzzing (default 30)"
-    )
+        "--minutes", type=finite, metavar="M",
+        help="minutes of the whole night: the most valuable stages come first, and a stage that has no time "
+        "is told (default: each stage has a limit of its own)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fuzz-minutes", type=finite, default=30.0, metavar="M",
+        help="minutes of fuzzing, and of a search over schedules for each model (default 30; at most a tenth "
+        "of --minutes)",
+    )  # fmt: skip
     parser.add_argument(
         "-n", dest="workers", type=int, default=2, metavar="W", help="number of workers (default 2)"
     )
@@ -56,7 +63,8 @@ def run(args: Namespace, output: Output) -> ExitCode:
         )
     folder, stages = _plan(args)
     ended, lost = [], ""
-    for stage in NightlyRun(folder, gpu_fault).run(stages):
+    seconds = None if args.minutes is None else args.minutes * 60
+    for stage in NightlyRun(folder, gpu_fault, seconds=seconds).run(stages):
         ended.append(stage)
         _print_stage(output, stage)
         lost = _write_summary(folder, ended)  # the report, the last stage, tells of the others
@@ -68,20 +76,37 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
 
 def _plan(args: Namespace) -> tuple[Path, list[Stage]]:
-    from deepstack_harness.runs.nights import NightRequest, stages
+    from deepstack_harness.runs.nights import NightRequest, missing_extras, stages
 
-    if args.minutes <= 0:
-        raise UsageError(f"--minutes {args.minutes:g} must be above 0")
+    for name, minutes in (("--minutes", args.minutes), ("--fuzz-minutes", args.fuzz_minutes)):
+        if minutes is not None and minutes <= 0:
+            raise UsageError(f"{name} {minutes:g} must be above 0")
     if args.workers < 1:
         raise UsageError(f"-n {args.workers} must be above 0")
     for device in args.device or ():
         check_device(device)
     history = Path(args.history).resolve()
     folder = Path(args.out).resolve() if args.out else history / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
-    wanted = NightRequest(folder, history, args.device or ["cpu"], args.minutes, args.workers, args.source)
+    wanted = NightRequest(
+        folder, history, args.device or ["cpu"], args.fuzz_minutes, args.workers, args.source, args.minutes
+    )
     planned = stages(wanted, args.stage)
+    if missing := missing_extras(planned):
+        raise MachineError(_lacking(planned, missing))
     _make_folder(folder)
     return folder, planned
+
+
+def _lacking(stages: list[Stage], missing: dict[str, list[str]]) -> str:
+    """Return which stages need what is not installed, and the command that installs it."""
+    parts = []
+    for extra, names in missing.items():
+        needed_by = ", ".join(stage.name for stage in stages if extra in stage.extras)
+        parts.append(f"{', '.join(names)} (extra '{extra}', for {needed_by})")
+    return (
+        f"not installed: {'; '.join(parts)}. pip install 'deepstack-harness[{','.join(missing)}]' (in a "
+        f"checkout: pip install -e '.[{','.join(missing)}]'), or name the stages to run with --stage"
+    )
 
 
 def _make_folder(folder: Path) -> None:

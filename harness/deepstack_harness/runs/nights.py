@@ -7,15 +7,18 @@ that is lost or a full disk does not end the night: the report is made last, and
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
+from packaging.requirements import Requirement
 
 from deepstack_harness.contract.verdicts import UNEXPECTED, Verdict
 from deepstack_harness.engines.live.environment import newest_environment
@@ -33,6 +36,8 @@ from deepstack_harness.workers.warm import WarmWorker
 
 _USE_GPU = Remote("deepstack_harness.runs.nights:use_gpu", float)
 _HOUR = 3600.0
+_WHOLE_MATRIX_MINUTES = 120.0
+"""Minutes of a night from which on every case of the matrix is played: on two cores they take an hour."""
 _GPU_SECONDS = 180.0
 _LEAST_FREE = 2**29
 """Bytes that must be free on the disk for a stage to be started."""
@@ -60,7 +65,9 @@ class Stage:
 
     `without_gpu` is the command to run instead where the GPU is lost; without it the stage is not run.
     `has_unexpected` is called where the command exits with "broken", and returns False if all that is broken
-    is known.  A `last` stage runs whatever happened before.
+    is known.  A `last` stage runs whatever happened before.  `extras` are those of our package that it needs.
+    Where the whole night has a limit, a stage gets a part of what is left by its `share`, and is not started
+    with less than `least` seconds.
     """
 
     name: str
@@ -71,6 +78,9 @@ class Stage:
     where: Path | None = None
     has_unexpected: Callable[[], bool] | None = None
     last: bool = False
+    extras: tuple[str, ...] = ()
+    share: float = 1.0
+    least: float = 10.0
 
 
 @dataclass(frozen=True)
@@ -104,25 +114,33 @@ class EndedStage:
 
 @dataclass
 class NightlyRun:
-    """Runner of stages in a folder; it calls `gpu_fault` and `free` repeatedly, as their answers change."""
+    """Runner of stages in a folder; it calls `gpu_fault` and `free` repeatedly, as their answers change.
+
+    `seconds` is the limit of the whole night by `clock`, None for a night whose stages have their own limits
+    alone.
+    """
 
     folder: Path
     gpu_fault: Callable[[], str | None]
     free: Callable[[Path], int] = field(default=lambda folder: shutil.disk_usage(folder).free)
     lost: str | None = None
     """Why no stage for the GPU is started any more."""
+    seconds: float | None = None
+    clock: Callable[[], float] = time.monotonic
 
     def run(self, stages: Sequence[Stage]) -> Iterator[EndedStage]:
         """Yield every stage as it ends; `KeyboardInterrupt` ends the stage that runs, and the night."""
+        end = None if self.seconds is None else self.clock() + self.seconds
         with suppress(OSError):  # the disk is full then, and every stage says so
             (self.folder / "ballast").write_bytes(bytes(_BALLAST))
         if any(stage.gpu for stage in stages):
             yield self._check_gpu()
-        for stage in stages:
+        for number, stage in enumerate(stages):
             if stage.last:
                 (self.folder / "ballast").unlink(missing_ok=True)
-            why = None if stage.last else self._why_not_started(stage)
-            yield EndedStage(stage.name, StageOutcome.NOT_RUN, detail=why) if why else self._run(stage)
+            limit = stage.seconds if end is None else _limit(stages[number:], end - self.clock())
+            why = None if stage.last else self._why_not_started(stage, limit)
+            yield EndedStage(stage.name, StageOutcome.NOT_RUN, detail=why) if why else self._run(stage, limit)
 
     def _check_gpu(self) -> EndedStage:
         started = time.monotonic()
@@ -130,29 +148,33 @@ class NightlyRun:
         outcome = StageOutcome.FAILED if self.lost else StageOutcome.HELD
         return EndedStage("gpu", outcome, seconds=time.monotonic() - started, detail=self.lost or "")
 
-    def _why_not_started(self, stage: Stage) -> str | None:
+    def _why_not_started(self, stage: Stage, limit: float) -> str | None:
+        if limit < min(stage.least, stage.seconds):
+            left = f"{max(limit, 0):.0f} s of the night are left for it"
+            return f"no time: it needs at least {stage.least:g} s, and {left}"
         if stage.gpu and self.lost and not stage.without_gpu:
             return f"the GPU is lost: {self.lost}"
         free = self.free(self.folder)
         return f"the disk is full: {free >> 20} MiB are left" if free < _LEAST_FREE else None
 
-    def _run(self, stage: Stage) -> EndedStage:
+    def _run(self, stage: Stage, limit: float) -> EndedStage:
         started = time.monotonic()
         try:
-            outcome, code, detail = self._call(stage)
+            outcome, code, detail = self._call(stage, limit)
         except (OSError, MachineError) as error:  # no room for its log, no memory for its process
             why = error.strerror if isinstance(error, OSError) else error
             outcome, code, detail = StageOutcome.FAILED, None, f"could not be started: {why}"
         ended = EndedStage(stage.name, outcome, code, time.monotonic() - started, detail)
         return self._with_gpu_checked(stage, ended)
 
-    def _call(self, stage: Stage) -> tuple[StageOutcome, int | None, str]:
+    def _call(self, stage: Stage, limit: float) -> tuple[StageOutcome, int | None, str]:
         words = stage.without_gpu if stage.gpu and self.lost else stage.command
         command = Command(words, folder=stage.where, log=self.folder / f"{stage.name}.log")
-        end = run_command(command, Limits(call_s=stage.seconds, file_size=_LONGEST_FILE))
+        end = run_command(command, Limits(call_s=limit, file_size=_LONGEST_FILE))
         printed = end.output[-_LONGEST_DETAIL:].strip() or "it printed nothing"
         if isinstance(end, TimedOut):
-            return StageOutcome.TIMED_OUT, None, f"no end within {stage.seconds:g} s: {printed}"
+            part = ", its part of the night" if limit < stage.seconds else ""
+            return StageOutcome.TIMED_OUT, None, f"no end within {limit:.0f} s{part}: {printed}"
         code = _exit_status(end)
         outcome = _outcome(stage, code)
         return outcome, code, "" if outcome is StageOutcome.HELD else printed
@@ -163,6 +185,47 @@ class NightlyRun:
             return ended
         self.lost = self.gpu_fault()
         return replace(ended, detail=f"the GPU is lost: {self.lost}; {ended.detail}") if self.lost else ended
+
+
+def _limit(stages: Sequence[Stage], left: float) -> float:
+    """Return the seconds of the first of the stages that are left, of `left` seconds.
+
+    What the last stages need is kept back for them.  Stages that could not be started anyway have no share.
+    """
+    stage, *_ = stages
+    if stage.last:
+        return min(stage.seconds, max(left, stage.least))
+    usable = left - sum(each.least for each in stages if each.last)
+    shares = [each.share for each in stages if not each.last and each.least <= usable]
+    part = usable * stage.share / sum(shares) if shares else usable
+    return min(stage.seconds, usable, max(part, stage.least))
+
+
+def missing_extras(stages: Sequence[Stage]) -> dict[str, list[str]]:
+    """Return the requirements of extras that stages need and that are not installed, by extra."""
+    declared = tomllib.loads(data("pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = sorted({extra for stage in stages for extra in stage.extras})
+    missing = {
+        extra: [str(each) for each in _requirements(declared, extra) if not _is_installed(each)]
+        for extra in extras
+    }
+    return {extra: names for extra, names in missing.items() if names}
+
+
+def _requirements(declared: Mapping[str, Sequence[str]], extra: str) -> Iterator[Requirement]:
+    for requirement in map(Requirement, declared[extra]):
+        if requirement.name == "deepstack-harness":  # an extra that is made of others
+            for inner in sorted(requirement.extras):
+                yield from _requirements(declared, inner)
+        else:
+            yield requirement
+
+
+def _is_installed(requirement: Requirement) -> bool:
+    try:
+        return requirement.specifier.contains(version(requirement.name), prereleases=True)
+    except PackageNotFoundError:
+        return False
 
 
 def exit_code(ended: Sequence[EndedStage]) -> ExitCode:
@@ -229,14 +292,28 @@ def _markdown_cell(text: str) -> str:
 
 @dataclass(frozen=True)
 class NightRequest:
-    """Request for a night: the folder to write, that of earlier nights, devices, minutes of fuzzing."""
+    """Request for a night: the folder to write, that of earlier nights, devices, minutes of fuzzing.
+
+    `minutes` are those of the whole night, None where its stages have their own limits alone.
+    """
 
     folder: Path
     history: Path
     devices: Sequence[str]
-    minutes: float
+    fuzz_minutes: float
     workers: int
     sources: Sequence[str] = ()
+    minutes: float | None = None
+
+    @property
+    def hunting(self) -> float:
+        """The minutes of fuzzing, and of a search for each model: at most a tenth of the night."""
+        return self.fuzz_minutes if self.minutes is None else min(self.fuzz_minutes, self.minutes / 10)
+
+    @property
+    def tier(self) -> str:
+        """The cases of the matrix: a short night has no time for all of them."""
+        return "nightly" if self.minutes is None or self.minutes >= _WHOLE_MATRIX_MINUTES else "ci"
 
     @property
     def gpu(self) -> str | None:
@@ -255,12 +332,13 @@ def stages(request: NightRequest, only: Sequence[str] = ()) -> list[Stage]:
 
 
 def _all_stages(request: NightRequest) -> Iterator[Stage]:
+    """Yield all stages, the most valuable first: what a short night has no time for comes last."""
     folder, gpu = request.folder, request.gpu is not None
-    yield Stage(
-        "tests", _tests(request, gpu=gpu), 8 * _HOUR, gpu, _tests(request, gpu=False), where=_cases_folder()
-    )
-    yield Stage("run", _run(request, request.devices), 10 * _HOUR, gpu, _run(request, ["cpu"]))
-    yield Stage("kernels", _harness_command("kernels", "--json", folder / "kernels.jsonl"), _HOUR)
+    run = _run(request, request.devices)
+    yield Stage("run", run, 10 * _HOUR, gpu, _run(request, ["cpu"]), share=4, least=30)
+    if before := _last_finished_run(request):
+        compare = _harness_command("compare", before, folder, "--history", request.history)
+        yield Stage("compare", compare, _HOUR, extras=("reports",), share=0.5)
     if request.sources:
         rows = folder / "audit.jsonl"
         named = [word for source in request.sources for word in ("--source", source)]
@@ -269,27 +347,43 @@ def _all_stages(request: NightRequest) -> Iterator[Stage]:
             _harness_command("audit", *named, "--json", rows),
             _HOUR,
             has_unexpected=lambda: has_unexpected(rows),
+            least=30,
         )
     newest = (sys.executable, "-m", "deepstack_harness.runs.newest")
-    yield Stage("newest", (*newest, str(folder), str(request.history)), 2 * _HOUR)
-    yield from _engine(request)
-    fuzz = ("--revision", "reference", "--arm", "inductor/drop_all", "--minutes", f"{request.minutes:g}")
+    yield Stage("newest", (*newest, str(folder), str(request.history)), 2 * _HOUR, share=2, least=60)
+    tests = _tests(request, gpu=gpu), _tests(request, gpu=False)
     yield Stage(
-        "fuzz", _harness_command("fuzz", *fuzz, "--out", folder / "fuzz"), request.minutes * 60 + _HOUR
+        "tests",
+        tests[0],
+        8 * _HOUR,
+        gpu,
+        tests[1],
+        where=_cases_folder(),
+        extras=("test",),
+        share=4,
+        least=900,
+    )
+    yield Stage("kernels", _harness_command("kernels", "--json", folder / "kernels.jsonl"), _HOUR, least=30)
+    yield from _engine(request)
+    fuzz = ("--revision", "reference", "--arm", "inductor/drop_all", "--minutes", f"{request.hunting:g}")
+    yield Stage(
+        "fuzz",
+        _harness_command("fuzz", *fuzz, "--out", folder / "fuzz"),
+        request.hunting * 60 + _HOUR,
+        least=request.hunting * 60 + 20,
     )
     if has_selftests():
         bench = (sys.executable, "-m", "tools.bench", "--json", str(folder / "bench.jsonl"))
-        yield Stage("bench", (*bench, "--history", str(request.history)), _HOUR, where=_cases_folder())
+        yield Stage(
+            "bench", (*bench, "--history", str(request.history)), _HOUR, where=_cases_folder(), least=120
+        )
     if has_selftests() and find_spec("coverage"):
         untested = (sys.executable, "-m", "tools.untested", str(folder / "coverage"))
-        yield Stage("untested", untested, 2 * _HOUR, where=_cases_folder())
-    if before := _last_finished_run(request):
-        compare = _harness_command("compare", before, folder, "--history", request.history)
-        yield Stage("compare", compare, _HOUR)
+        yield Stage("untested", untested, 2 * _HOUR, where=_cases_folder(), extras=("test",), least=900)
     pages = ("--html", "report.html", "--markdown", "report.md", "--junit", "report.xml")
     files = [word if word.startswith("--") else folder / word for word in pages]
     report = _harness_command("report", folder, *files, "--history", request.history)
-    yield Stage("report", report, _HOUR, last=True)
+    yield Stage("report", report, _HOUR, last=True, extras=("reports",), least=60)
 
 
 def _engine(request: NightRequest) -> Iterator[Stage]:
@@ -301,11 +395,13 @@ def _engine(request: NightRequest) -> Iterator[Stage]:
     if home is None:
         return
     words = ("engine", "--source", f"vllm=={home.version}", "--json")
-    yield Stage("engine", _harness_command(*words, request.folder / "engine.jsonl"), 2 * _HOUR)
+    yield Stage("engine", _harness_command(*words, request.folder / "engine.jsonl"), 2 * _HOUR, least=300)
     # Another seed each night: a finding prints its schedule, so that the seed is not needed again.
-    search = ("--search", f"{request.minutes:g}", "--seed", str(date.today().toordinal()))  # noqa: DTZ011
-    longest = len(MODELS) * (request.minutes * 60 + SHRINK_S) + _HOUR
-    yield Stage("search", _harness_command(*words, request.folder / "search.jsonl", *search), longest)
+    search = ("--search", f"{request.hunting:g}", "--seed", str(date.today().toordinal()))  # noqa: DTZ011
+    longest = len(MODELS) * (request.hunting * 60 + SHRINK_S) + _HOUR
+    yield Stage(
+        "search", _harness_command(*words, request.folder / "search.jsonl", *search), longest, least=300
+    )
 
 
 def _harness_command(*words: str | Path) -> tuple[str, ...]:
@@ -315,7 +411,7 @@ def _harness_command(*words: str | Path) -> tuple[str, ...]:
 def _run(request: NightRequest, devices: Sequence[str]) -> tuple[str, ...]:
     named = [word for device in devices for word in ("--device", device)]
     return _harness_command(
-        "run", "--tier", "nightly", *named, "-n", str(request.workers), "--out", request.folder
+        "run", "--tier", request.tier, *named, "-n", str(request.workers), "--out", request.folder
     )
 
 
@@ -339,11 +435,12 @@ def has_selftests() -> bool:
 
 
 def _last_finished_run(request: NightRequest) -> Path | None:
-    """Return the last run of the history that came to its end."""
+    """Return the last run of the history that came to its end, of the same tier: others have other cases."""
     others = sorted(request.history.iterdir()) if request.history.is_dir() else []
     for folder in reversed(others):
         files = list(run_files_in(folder)) if folder.resolve() != request.folder.resolve() else []
-        if files and all(read_about(each).finished for each in files):
+        abouts = [read_about(each) for each in files]
+        if abouts and all(about.finished and about.tier == request.tier for about in abouts):
             return folder
     return None
 
