@@ -1,6 +1,8 @@
 """`check`: its exit code follows the regime asked for, and it says for whom the other one matters."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -98,3 +100,44 @@ def test_a_buffer_that_needs_shared_memory_is_told_about_the_sandbox(
     assert main(["check", f"{MODULE}:SharesMemory"]) == ExitCode.BROKEN
     said = "(the sandbox allows no shared memory, no network, no writes outside its folder; --no-sandbox "
     assert said in capsys.readouterr().out
+
+
+SHAPES = "cases.selftest.models.wrong_shapes"
+
+
+def test_a_buffer_of_numbers_is_checked_behind_an_adapter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        f"check {SHAPES}:SkipsEqualSizes --adapter get=read,set=write,clear=none,resize=none --rows request"
+    )
+    assert main([*words.split(), "--json", str(tmp_path / "rows")]) == ExitCode.BROKEN
+    out = capsys.readouterr().out.splitlines()
+    assert out[:4] == [
+        "make: the class (capacity=capacity, hidden=hidden, dtype=dtype, device=device)",
+        "get: read(count)", "set: write(payload)", "clear: none",
+    ]  # fmt: skip
+    assert "rows: (N, hidden) of any floating dtype, a row for each request" in out
+    assert out[-1].endswith("SkipsEqualSizes: live use breaks R3; captured use breaks R3; not asked: R5")
+    rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    asked = {(row["rule"], row["regime"]): (row["verdict"], row["detail"]) for row in rows}
+    assert asked["R5", "live"] == ("SKIP", "not asked: no method clears it")
+    assert asked["R3", "live"][0] == "FAIL"
+    assert asked["R8", "live"][0] == "PASS"
+    assert "not asked: a negative count of clear, which takes none" in asked["R8", "live"][1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--adapter get=read,put=write", "'put=write' is not CALL=METHOD"),
+        ("--shape (M,)", "'(M,)' is no shape of rows"),
+        ("--dtype int46", "unknown dtype 'int46'"),
+        ("--adapter get=read --capacity 0", "--capacity 0 is no number of rows from 1 to"),
+    ],
+)
+def test_a_wrong_adapter_is_refused_before_a_worker_starts(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", f"{SHAPES}:Numbers", *words.split()]) == ExitCode.USAGE
+    assert said in capsys.readouterr().err

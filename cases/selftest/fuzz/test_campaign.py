@@ -13,6 +13,7 @@ from cases.selftest.audit.written_verdicts import audited_class
 from cases.selftest.engines.synthetic_vllm import Vllm
 from cases.selftest.fuzz.hunting import campaign, target
 from deepstack_harness.catalogue.scripts import ProgramBuffer
+from deepstack_harness.contract.adapter import AdapterOptions
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Op, Trace
 from deepstack_harness.errors import UsageError
@@ -25,14 +26,16 @@ from deepstack_harness.fuzz.campaign import (
     Hunted,
     HuntLimits,
     boundary_examples,
+    broken_rules,
     open_campaign,
     read_journal,
     run_campaign,
     search_boundary,
     small_traces,
+    target_of,
 )
 from deepstack_harness.fuzz.faults import Finding, Progress
-from deepstack_harness.fuzz.hunt import MOST_DEATHS, Hunt
+from deepstack_harness.fuzz.hunt import MOST_DEATHS, Hunt, hunt
 from deepstack_harness.fuzz.player import FindingKind, InProcessPlayer
 from deepstack_harness.workers.profiles import COMPILE, CONTRACT, SandboxProfile
 
@@ -288,3 +291,34 @@ def test_reference_answers_every_question_rightly() -> None:
 )
 def test_a_fault_of_the_boundary_is_found(buffer: str, rule: str) -> None:
     assert rule in {finding.name for finding in boundary_hunt(buffer, 5).findings}
+
+
+ADAPTED = AdapterOptions("get=read,set=write,clear=reset", dtype="int64")
+SHAPES = "cases.selftest.models.wrong_shapes"
+
+
+def test_a_hunt_on_an_adapted_class_finds_its_fault_in_a_trace_that_fits() -> None:
+    request, player = FuzzRequest(buffer=f"{SHAPES}:StaleNumbers", options=ADAPTED), InProcessPlayer()
+    target = target_of(request, player)
+    searched = hunt(target, player, examples=40)
+    assert {finding.rule for finding in searched.findings} == {Rule.R3}
+    trace = Trace.parse(searched.findings[0].trace)
+    assert (trace.levels, trace.hidden, trace.dtype) == (1, 1, "int64")
+    text = campaign_module.pytest_text(searched.findings, request)
+    assert "'adapter': 'get=read,set=write,clear=reset', 'dtype': 'int64'" in text
+    options = {"adapter": ADAPTED.adapter, "dtype": ADAPTED.dtype}
+    assert Rule.R3 in broken_rules(str(trace), buffer=request.buffer, **options)
+    assert campaign_module.program_of(searched.findings[0], request) is None
+
+
+def test_a_hunt_on_a_right_adapted_class_finds_nothing() -> None:
+    request, player = FuzzRequest(buffer=f"{SHAPES}:Numbers", options=ADAPTED), InProcessPlayer()
+    assert not hunt(target_of(request, player), player, examples=60).findings
+
+
+@pytest.mark.parametrize(
+    "asked", [{"revision": "reference"}, {"buffer": "mine:Mine", "arm": "eager/drop_all"}]
+)
+def test_an_adapter_is_for_a_class_of_a_user_alone(asked: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="are for --buffer under --arm eager"):
+        FuzzRequest(**asked, options=ADAPTED).target()

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from deepstack_harness.contract.adapter import CALLS, Adapter, ArgRole, Argument, MethodCall, RowShape
 from deepstack_harness.contract.case import LEVELS_ALONE, BufferRef
 from deepstack_harness.contract.protocols import Buffer
 from deepstack_harness.engines.cut_class import STORAGE, ClassCut
@@ -54,7 +55,8 @@ from deepstack_harness.engines.stand_ins import (
     levels_in,
     vllm_config,
 )
-from deepstack_harness.errors import Reason, SourceError, StepUnavailable, UsageError, passes_through
+from deepstack_harness.errors import Reason, SourceError, UsageError, passes_through
+from deepstack_harness.models.adapted import AdaptedBuffer
 from deepstack_harness.sources.source import buffer_of
 
 if TYPE_CHECKING:
@@ -176,49 +178,43 @@ def _ambient(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-class MethodsBuffer:
-    """The buffer of one model object; see `deepstack_harness.contract.protocols.Buffer`.
+class MethodsBuffer(AdaptedBuffer):
+    """The buffer of one model object, behind an adapter of the names in its source.
 
     It has no `generation`: no release announces that storage moves.
     """
+
+    vision: bool
 
     def __init__(self, host: Host, cut: ClassCut, *, vision: bool, listed: bool = False) -> None:
         """Take `host`, the object after the class's own `__init__`.
 
         With `listed`, get answers a list or tuple of levels; else their names say which is which.
         """
+        super().__init__(host, _adapter_of(cut))
         self._host = host
         self._cut = cut
         self.vision = vision
         self._listed = listed
 
+    @override
+    def __getattr__(self, name: str) -> object:
+        raise AttributeError(f"{type(self).__name__} has no {name}")
+
     @property
+    @override
     def capacity(self) -> int:
         """The number of rows of level 0 now; 0 while there is no storage."""
         levels = cast("Sequence[Tensor] | None", getattr(self._host, STORAGE, None))
         return 0 if levels is None or len(levels) == 0 else levels[0].size(0)
 
-    def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
-        """Return the class's answer, one (P, hidden) per level or None; see `Buffer.get`.
+    @override
+    def _levels_of(self, answer: object, tokens: int | None) -> tuple[Tensor, ...] | None:
+        """Return the levels of an answer in their order, one (P, hidden) per level, or None.
 
         Raises `UsageError` when the levels cannot be told from the answer.
         """
-        answer = self._call("get", tokens)
         return None if answer is None else self._in_level_order(answer)
-
-    def set(self, payload: Tensor, /) -> None:
-        """Give a payload (levels, N, hidden) to the class; see `Buffer.set`."""
-        self._call("set", payload)
-
-    def clear(self, tokens: int, /) -> None:
-        """See `Buffer.clear`."""
-        self._call("clear", tokens)
-
-    def resize(self, tokens: int, /) -> None:
-        """See `Buffer.resize`."""
-        if "resize" not in self._cut.verbs:
-            raise StepUnavailable(f"{self._cut.class_name} has no method that resizes the buffer")
-        self._call("resize", tokens)
 
     def where_returned(self, tokens: int) -> str:
         """Call get once more and return the `FILE:LINE` of the `return` at which it answered.
@@ -229,14 +225,10 @@ class MethodsBuffer:
         before = sys.gettrace()
         sys.settrace(watch.enter)
         try:
-            self._call("get", tokens)
+            self._call(self._adapter.get, tokens)
         finally:
             sys.settrace(before)
         return f"{self._cut.filename}:{watch.line}"
-
-    def _call(self, verb: str, argument: object) -> object:
-        answer: object = getattr(self._host, self._cut.verbs[verb])(argument)
-        return answer
 
     def _in_level_order(self, answer: object) -> tuple[Tensor, ...]:
         """Order the levels by name, as the decoder looks them up: `deepstack_input_embeds_0`, `_1`, ..."""
@@ -256,6 +248,20 @@ class MethodsBuffer:
             f"{method} returns {answer} instead of {STORAGE}_0, {STORAGE}_1, ..: cannot tell the levels apart"
         )
         return SourceError(Reason(text, self._cut.filename, self._cut.lines[method]))
+
+
+def _adapter_of(cut: ClassCut) -> Adapter:
+    """Return how a class is called that was cut by its methods, each of which takes one argument."""
+    calls = {
+        verb: MethodCall(cut.verbs[verb], (Argument(ArgRole.PAYLOAD if verb == "set" else ArgRole.COUNT),))
+        if verb in cut.verbs
+        else None
+        for verb in CALLS
+    }
+    get, given, clear, resize = calls.values()
+    assert get is not None  # or the class would not have been cut by its methods
+    assert given is not None
+    return Adapter(MethodCall(""), get, given, clear, resize, "", RowShape(), answers_levels=True)
 
 
 class _ReturnWatch:

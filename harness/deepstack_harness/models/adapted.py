@@ -46,14 +46,15 @@ class AdaptedAnswer(tuple[Tensor, ...]):  # noqa: SLOT001  # Python allows a tup
 class AdaptedBuffer:
     """One object behind an adapter; see `deepstack_harness.contract.protocols.Buffer`."""
 
-    def __init__(self, made: object, adapter: Adapter, capacity: int = 0) -> None:
-        """Take an object whose methods the adapter names, made for `capacity` rows."""
+    def __init__(
+        self, made: object, adapter: Adapter, capacity: int = 0, device: torch.device = _CPU
+    ) -> None:
+        """Take an object whose methods the adapter names, made for `capacity` rows on `device`."""
         self._made = made
         self._adapter = adapter
         self._rows = capacity
         self._sets = 0
-        device = getattr(made, "device", _CPU)
-        self._positions = torch.arange(capacity, device=device if isinstance(device, torch.device) else _CPU)
+        self._positions = torch.arange(capacity, device=device)
 
     def __getattr__(self, name: str) -> object:
         """Return an optional member of the object: `generation`, `release`, `vision`."""
@@ -193,7 +194,7 @@ class AdaptedClass:
         }  # fmt: skip
         call = self.adapter.make
         made = _called(getattr(self.make, call.method) if call.method else self.make, call.arguments, given)
-        return AdaptedBuffer(made, self.adapter, self.adapter.fixed or capacity)
+        return AdaptedBuffer(made, self.adapter, self.adapter.fixed or capacity, device)
 
 
 def adapted(make: Callable[..., object], options: AdapterOptions, target: str) -> Adapter:
