@@ -128,6 +128,16 @@ def _mutants() -> Iterable[Item]:
         yield {"name": name, "summary": summary, "rule": mutant.rule, "arm": mutant.arm}
 
 
+def _regions() -> Iterable[Item]:
+    """Yield small compiled regions; `promise` is the one that a wrong one breaks, None of a right one."""
+    from deepstack_harness.catalogue.regions import REGIONS
+
+    for name, region in REGIONS.items():
+        stands = f"breaks {region.promise} under {', '.join(region.arms)}" if region.promise else "right"
+        summary = f"{stands}: {region.summary}"
+        yield {"name": name, "summary": summary, "promise": region.promise, "arms": list(region.arms)}
+
+
 def _callers() -> Iterable[Item]:
     from deepstack_harness.catalogue.registry import CALLERS
 
@@ -221,6 +231,7 @@ KINDS: Mapping[str, Callable[[], Iterable[Item]]] = MappingProxyType(
         "families": _families,
         "revisions": _revisions,
         "mutants": _mutants,
+        "regions": _regions,
         "variants": _variants,
         "callers": _callers,
         "arms": _arms,

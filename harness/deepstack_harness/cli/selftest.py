@@ -1,7 +1,8 @@
 """`selftest`: show that the harness finds the faults that are there, and only those.
 
-One table has each buffer and the commands that caught it, another the same by class of fault.  Both fit into
-80 columns; the shrunk traces are in the rows of `--json`.
+One table has each buffer and the commands that caught it, another the same by class of fault, and two have
+small compiled regions and the promises that they break.  All fit into 80 columns; the shrunk traces are in
+the rows of `--json`.
 """
 
 from __future__ import annotations
@@ -12,47 +13,69 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from statistics import median
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.buffers import ALL_MUTANTS
 from deepstack_harness.catalogue.pairs import AXES_OF_TRACES
+from deepstack_harness.catalogue.regions import REGIONS
 from deepstack_harness.cli.arguments import add_removed
 from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.contract.rules import Promise
 from deepstack_harness.errors import ExitCode, unknown_name
 from deepstack_harness.files import hypothesis_storage
 from deepstack_harness.fuzz.trials import Proof
 from deepstack_harness.text import plural
 
+if TYPE_CHECKING:
+    from deepstack_harness.fuzz.regions import RegionProof
+
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add which mutants are to be caught."""
+    """Add which mutants and regions are to be caught."""
     parser.add_argument(
-        "mutants", nargs="*", metavar="MUTANT", help="names as in 'list mutants' (default: all)"
+        "mutants",
+        nargs="*",
+        metavar="MUTANT",
+        help="names as in 'list mutants' and 'list regions' (default: all)",
     )
     add_removed(parser, "--seed", "draw other traces with 'fuzz --revision MUTANT --seed N'")
     add_removed(parser, "--workers", "there are two worker processes, and one on a machine with one core")
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
-    """Exit 0 when all mutants are caught by exactly their rule and right buffers are clean, else 1."""
+    """Exit 0 when all mutants are caught by exactly their rule or promise and what is right is clean, else 1."""
     os.environ.update(hypothesis_storage())
+    from deepstack_harness.fuzz.regions import prove_regions
     from deepstack_harness.fuzz.selftest import prove
     from deepstack_harness.fuzz.trials import trials_for
 
     _check_names(args)
-    start = time.perf_counter()
-    table = SelftestTable(output)
-    trials = trials_for(args.mutants or ALL_MUTANTS, _SEED, right=not args.mutants)
-    with output.progress(f"0 of {len(trials)} hunts") as say:
-        for number, proof in enumerate(prove(trials, _WORKERS), 1):
-            table.show(proof)
-            say(f"{number} of {plural(len(trials), 'hunt')}")
-    return ExitCode.HOLDS if table.close(time.perf_counter() - start) else ExitCode.BROKEN
+    good = True
+    mutants = [name for name in args.mutants or ALL_MUTANTS if name in ALL_MUTANTS]
+    if mutants:
+        start, table = time.perf_counter(), SelftestTable(output)
+        trials = trials_for(mutants, _SEED, right=not args.mutants)
+        with output.progress(f"0 of {len(trials)} hunts") as say:
+            for number, proof in enumerate(prove(trials, _WORKERS), 1):
+                table.show(proof)
+                say(f"{number} of {plural(len(trials), 'hunt')}")
+        good = table.close(time.perf_counter() - start)
+    regions = [name for name in args.mutants or REGIONS if name in REGIONS]
+    if regions:
+        of_regions = RegionTable(output)
+        with output.progress(f"0 of {plural(len(regions), 'region')}") as say:
+            for number, of_region in enumerate(prove_regions(regions), 1):
+                of_regions.show(of_region)
+                say(f"{number} of {plural(len(regions), 'region')}")
+        good &= of_regions.close()
+    return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
 def _check_names(args: Namespace) -> None:
     for name in args.mutants:
-        if name not in ALL_MUTANTS:
-            raise unknown_name("mutant", name, ALL_MUTANTS, f"the {len(ALL_MUTANTS)} of 'list mutants'")
+        if name not in ALL_MUTANTS and name not in REGIONS:
+            listed = f"the {len(ALL_MUTANTS)} of 'list mutants', the {len(REGIONS)} of 'list regions'"
+            raise unknown_name("mutant", name, [*ALL_MUTANTS, *REGIONS], listed)
 
 
 _COLUMNS = (
@@ -132,6 +155,70 @@ class SelftestTable:
             self._output.row(_AXIS_COLUMNS, [axis, str(len(names)), first], "" if names else "dim")
             for line in rest:
                 self._output.row(_AXIS_COLUMNS, ["", "", line])
+
+
+_REGION_COLUMNS = (Column(24), Column(4), Column(15), Column(0))
+_REGION_HEADINGS = ("region", "of", "kind", "arms")
+_KINDS = tuple(dict.fromkeys(region.kind for region in REGIONS.values()))
+_PROMISE_COLUMNS = (Column(18), *(Column(8, right=True) for _ in _KINDS))
+_NARROW = {"cross_attention": "cross"}
+
+
+class RegionTable:
+    """One row for each region, in the order in which they come; then one for each promise."""
+
+    def __init__(self, output: Output) -> None:
+        """Print the head."""
+        self._output = output
+        self._proofs: list[RegionProof] = []
+        output.line()
+        output.line("small compiled regions: the promise that breaks under each of the arms, alone")
+        output.row(_REGION_COLUMNS, _REGION_HEADINGS, "bold")
+
+    def show(self, proof: RegionProof) -> None:
+        """Print one row; what is wrong with a proof that does not hold stands under it."""
+        self._proofs.append(proof)
+        region, style = proof.region, "" if proof.holds else "red"
+        cells = [proof.name, str(region.promise or "none"), region.kind, " ".join(region.arms)]
+        self._output.row(_REGION_COLUMNS, cells, style)
+        for line in wrap(proof.wrong, _WIDTH - 4):
+            self._output.line(f"    {line}", style)
+        self._output.record(
+            {
+                "schema_version": 1, "region": proof.name, "promise": region.promise, "kind": region.kind,
+                "arms": list(region.arms), "found": {arm: list(each) for arm, each in proof.broken.items()},
+                "holds": proof.holds, "chances": proof.chances, "seconds": round(proof.seconds, 3),
+                "detail": proof.wrong or proof.detail,
+            }
+        )  # fmt: skip
+
+    def close(self) -> bool:
+        """Print how many are as stated, by promise and kind, and the last lines; return whether all are."""
+        self._output.line()
+        self._output.row(
+            _PROMISE_COLUMNS, ["as stated", *(_NARROW.get(kind, kind) for kind in _KINDS)], "bold"
+        )
+        for promise in (*Promise, None):
+            name = f"{promise} {promise.word}" if promise else "right"
+            self._output.row(_PROMISE_COLUMNS, [name, *(self._cell(promise, kind) for kind in _KINDS)])
+        wrong = [proof for proof in self._proofs if proof.region.promise]
+        right = [proof for proof in self._proofs if not proof.region.promise]
+        alarms = sum(not proof.holds for proof in right)
+        self._output.line(f"{alarms} false alarms on {plural(len(right), 'right region')}")
+        caught = sum(proof.holds for proof in wrong)
+        good = caught == len(wrong) and not alarms
+        seconds = sum(proof.seconds for proof in self._proofs)
+        self._output.verdict(
+            f"{caught} of {len(wrong)} regions caught by their promise alone; {seconds:.0f} processor seconds",
+            good=good,
+        )
+        return good
+
+    def _cell(self, promise: Promise | None, kind: str) -> str:
+        of_cell = [
+            proof for proof in self._proofs if (proof.region.promise, proof.region.kind) == (promise, kind)
+        ]
+        return f"{sum(proof.holds for proof in of_cell)} of {len(of_cell)}" if of_cell else "-"
 
 
 def record_of(proof: Proof) -> dict[str, object]:

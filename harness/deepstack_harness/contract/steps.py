@@ -102,13 +102,15 @@ class SteppedCall:
 class SteppedArm:
     """All calls under one arm.
 
-    `unjudged` says why nothing could be compared, such as a region that cannot be compiled.
+    `unjudged` says why nothing could be compared, such as a region that cannot be compiled, and `stopped` why
+    calls behind the last of `calls` were not run.
     """
 
     arm: str
     calls: tuple[SteppedCall, ...] = ()
     graphs: int = 0
     unjudged: str = ""
+    stopped: str = ""
 
 
 @dataclass(frozen=True)

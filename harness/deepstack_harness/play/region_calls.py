@@ -60,7 +60,8 @@ class StepOptions:
     of the region's buffers, that must have no influence; `live(answer, *args, **kwargs)` the part of an
     answer that counts.  `split(*args, **kwargs)` returns the calls that do together what a call does, written
     as steps are: those of micro-batches, whose answers are concatenated along dimension 0, or one, such as
-    the same call in two stages.
+    the same call in two stages.  `neutral` and `split` are given the region too, which is a copy, where they
+    have a parameter `region`.
     """
 
     arms: Sequence[str] = STEP_ARMS

@@ -10,9 +10,11 @@ import copy
 import functools
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from deepstack_harness.compile.torch_compat import structures
@@ -213,25 +215,95 @@ def values_in(name: str, value: object) -> dict[str, object]:
 
 def set_value(region: Region, name: str, value: object) -> None:
     """Give a value of `state_of` another content.  Raises where the place is none that can be written."""
-    root, rest = re.match(r"(\w+)(.*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
-    while isinstance(region, functools.partial):
-        region = region.func
-    owner: object = getattr(region, "__self__", region)
-    if root != "self" and isinstance(region, types.FunctionType):
-        cells = dict(zip(region.__code__.co_freevars, region.__closure__ or (), strict=True))
-        if not rest and root in cells:
+    root, rest = _ROOT.match(name).groups()  # type: ignore[union-attr]
+    function = _function_of(region)
+    if root != "self" and function is not None and not rest:
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        if root in cells:
             cells[root].cell_contents = value
             return
-        scope = {root: cells[root].cell_contents} if root in cells else region.__globals__
+    _assign(_scope_of(region, root), f"{root}{rest}", value)
+
+
+_ROOT = re.compile(r"(\w+)(.*)", re.DOTALL)
+
+
+def _function_of(region: Region) -> types.FunctionType | None:
+    while isinstance(region, functools.partial):
+        region = region.func
+    return region if isinstance(region, types.FunctionType) else None
+
+
+def _scope_of(region: Region, root: str) -> Mapping[str, object]:
+    """Return where a root of names of `state_of` stands: `self`, a variable of a function, or a global."""
+    function = _function_of(region)
+    while isinstance(region, functools.partial):
+        region = region.func
+    if root == "self" or function is None:
+        return {"self": getattr(region, "__self__", region)}
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    return {root: cells[root].cell_contents} if root in cells else function.__globals__
+
+
+def _assign(scope: Mapping[str, object], path: str, value: object) -> None:
+    exec(f"{path} = value", {"__builtins__": {}}, _Assigning(scope, value))  # our own text
+
+
+def make_equal(
+    region: Region,
+    arguments: Mapping[str, object],
+    wanted: Mapping[str, object],
+    actual: Mapping[str, object],
+    places: Iterable[str],
+) -> None:
+    """Give state and arguments at `places` the wanted values, tensors in their own memory where they fit.
+
+    `wanted` and `actual` are those of `values_left`.  Raises where a place cannot be written.
+    """
+    sizes = [place for place in places if place.endswith(_SIZES)]
+    for place in [*sizes, *(place for place in places if place not in sizes)]:
+        of_argument = place.startswith(_ARGUMENT)
+        path = place.removeprefix(_ARGUMENT) if of_argument else place
+        scope = arguments if of_argument else _scope_of(region, _ROOT.match(path)[1])  # type: ignore[index]
+        if place in sizes:
+            _resize(eval(path.rpartition(" (")[0], {"__builtins__": {}}, dict(scope)), wanted.get(place))
+        elif place not in wanted:
+            with suppress(LookupError):  # of a container that has been cut
+                exec(f"del {path}", {"__builtins__": {}}, dict(scope))
+        elif isinstance(wanted[place], list):
+            raise TypeError(f"the members of {path}, which have no names")
+        elif isinstance(value := wanted[place], Tensor) and _fits(value, actual.get(place)):
+            with torch.no_grad():
+                eval(path, {"__builtins__": {}}, dict(scope)).copy_(value)
+        elif of_argument:
+            _assign(scope, path, value.clone() if isinstance(value, Tensor) else value)
+        else:
+            set_value(region, path, value.clone() if isinstance(value, Tensor) else value)
+
+
+_ARGUMENT, _SIZES = "argument ", ("(its length)", "(its keys)")
+
+
+def _fits(value: Tensor, actual: object) -> bool:
+    return isinstance(actual, Tensor) and (value.shape, value.dtype) == (actual.shape, actual.dtype)
+
+
+def _resize(container: Any, size: object) -> None:  # noqa: ANN401  # a list or a dict
+    """Give a list its length, or a dict its keys; the members follow by their own names."""
+    if isinstance(container, dict) and isinstance(size, list):
+        for key in [key for key in container if key not in size]:
+            del container[key]
+    elif isinstance(container, list) and isinstance(size, int):
+        del container[size:]
+        container.extend([None] * (size - len(container)))
     else:
-        scope = {"self": owner}
-    exec(f"{root}{rest} = value", {"__builtins__": {}}, _Assigning(scope, value))  # our own text
+        raise TypeError(f"a {type(container).__name__} of another size")
 
 
 class _Assigning(dict[str, Any]):
     """Variables of an assignment: reads and writes those of `scope`, with the value beside them."""
 
-    def __init__(self, scope: dict[str, Any], value: object) -> None:
+    def __init__(self, scope: Any, value: object) -> None:  # noqa: ANN401  # globals are written, one name is not
         super().__init__(value=value)
         self._scope = scope
 

@@ -26,6 +26,7 @@ from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.steps import (
     STEP_ARMS,
     ChangedInput,
+    Difference,
     StepGuard,
     SteppedArm,
     SteppedCall,
@@ -35,6 +36,7 @@ from deepstack_harness.errors import UsageError
 from deepstack_harness.play.call_differences import differences_in_place, differences_of, distance_or_none
 from deepstack_harness.play.region_calls import (
     Call,
+    Left,
     Program,
     Step,
     StepOptions,
@@ -47,8 +49,9 @@ from deepstack_harness.play.region_calls import (
     live_part,
     run_call,
     side_inputs,
+    values_left,
 )
-from deepstack_harness.play.region_state import Region, values_in
+from deepstack_harness.play.region_state import Region, make_equal, values_in
 from deepstack_harness.play.uncompiled_calls import UncompiledRun, WantedCall, restless
 
 _POISON = 1e3
@@ -101,9 +104,10 @@ def measure_steps(program: Program, options: StepOptions, name: str) -> SteppedR
     specs = [_checked_arm(arm) for arm in options.arms]
     wanted = list(UncompiledRun(program, options).run())
     unequal = restless(program, options, wanted)
-    arms = [] if unequal else [_Arm(program, options, spec, wanted).run() for spec in specs]
+    parts: dict[int, object] = {}
     if not unequal and (options.neutral or options.split):
-        arms.insert(0, _Arm(program, options, ArmSpec(), wanted).run())
+        specs.insert(0, ArmSpec())
+    arms = [] if unequal else [_Arm(program, options, spec, wanted, parts).run() for spec in specs]
     return SteppedRegion(name, str(torch.__version__), tuple(arms), unequal)
 
 
@@ -124,11 +128,17 @@ class _Arm:
     """The steps under one arm, from an equal state."""
 
     def __init__(
-        self, program: Program, options: StepOptions, spec: ArmSpec, wanted: Sequence[WantedCall]
-    ) -> None:
+        self, program: Program, options: StepOptions, spec: ArmSpec, wanted: Sequence[WantedCall],
+        parts: dict[int, object],
+    ) -> None:  # fmt: skip
         self._program, self._options, self._spec, self._wanted = program, options, spec, wanted
+        self._parts = parts
+        """By step, the joined answers of the parts, uncompiled; the first arm runs them."""
         self._watched = WatchedRegions()
         self._captured: dict[tuple[int, ...], _Capture] = {}
+        self._answers: dict[int, object] = {}
+        """By step, the part that counts of the answer under this arm."""
+        self._stopped = ""
 
     def run(self) -> SteppedArm:
         """Run all steps, and again with other neutral rows and in parts, where that is asked for."""
@@ -142,20 +152,26 @@ class _Arm:
             torch.compiler.reset()
         if self._options.neutral is not None:
             poisoned = [call.poisoned for call in self._steps(self._with_poison)]
-            calls = [replace(call, poisoned=value) for call, value in zip(calls, poisoned, strict=True)]
-        if self._options.split is not None:
+            calls = [replace(call, poisoned=value) for call, value in zip(calls, poisoned, strict=False)]
+        if self._options.split is not None and not self._spec.captured:  # parts have sizes of their own
             parts = list(self._steps(self._in_parts))
             calls = [
-                replace(call, split=part.split, split_raised=part.raised)
-                for call, part in zip(calls, parts, strict=True)
+                replace(
+                    call,
+                    split=part.split,
+                    split_raised=part.raised,
+                    differences=(*call.differences, *part.differences),
+                )
+                for call, part in zip(calls, parts, strict=False)
             ]
         torch.compiler.reset()
         if self._spec.compiled and graphs < 1:
             return SteppedArm(name, tuple(calls), graphs, "no graph was built: nothing was compiled")
-        return SteppedArm(name, tuple(calls), graphs)
+        return SteppedArm(name, tuple(calls), graphs, stopped=self._stopped)
 
     def _steps(self, measure: "_Measure") -> Iterator[SteppedCall]:
         region, steps = self._program()
+        self._captured.clear()
         if self._spec.compiled:
             dynamo.start_counting()
         expected = iter(self._wanted)
@@ -167,6 +183,8 @@ class _Arm:
             for step in steps:
                 if isinstance(step, Call):
                     yield measure(self, runs, step, next(expected))
+                    if self._stopped:
+                        return
                 else:
                     step(region)
 
@@ -197,16 +215,20 @@ class _Arm:
             run, replayed, moved = runs.captured(call, warm_up=warm_up)
             changed = _merged(changed, moved)
         left = run_call(runs.region, call, options.seed + wanted.step, run)
-        if left.raised and wanted.step == 1 and not wanted.left.raised and not replayed:
+        first = wanted.step == 1 or (self._spec.captured and warm_up)
+        if left.raised and first and not wanted.left.raised and not replayed:
             raise _NotCompiled(left.raised)
         guards = tuple(_dropped(guard) for key, guard in self._failed() if guard.calls > seen.get(key, 0))
+        in_place = differences_in_place(wanted.left, left, wanted.limits)
+        self._make_equal(runs.region, call, wanted, left)
         if left.raised or wanted.left.raised:
             return SteppedCall(
                 wanted.step, warm_up, left.raised, left.refused, wanted.left.raised, changed=tuple(changed),
                 guards=guards, effects=wanted.effects, replayed=replayed,
             )  # fmt: skip
+        self._answers[wanted.step] = live_part(options, left.answer, call)
         differences = differences_of("answer", wanted.left.answer, left.answer, wanted.limits)
-        differences += differences_in_place(wanted.left, left, wanted.limits)
+        differences += in_place
         changed = [
             replace(each, remains=distance_or_none(left.answer, wanted.without.get(each.name)))
             for each in changed
@@ -217,8 +239,7 @@ class _Arm:
         )  # fmt: skip
 
     def _with_poison(self, arm: "_Arm", runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
-        assert self._options.neutral is not None
-        views = list(self._options.neutral(*call.args, **call.kwargs))
+        views = list(_of_caller(self._options.neutral, runs.region, call))
         generator = torch.Generator().manual_seed(self._options.seed + wanted.step)
         with torch.no_grad():
             for view in views:
@@ -228,24 +249,60 @@ class _Arm:
                         "which are written over"
                     )
                 view.copy_(torch.randn(view.shape, generator=generator) * _POISON)
-        left = run_call(runs.region, call, self._options.seed + wanted.step, runs.run)
+        run = runs.run
+        if self._spec.captured:
+            run, _, _ = runs.captured(call, warm_up=wanted.step <= self._options.warm_up)
+        left = run_call(runs.region, call, self._options.seed + wanted.step, run)
         value = None
-        if sum(view.numel() for view in views) and not left.raised and not wanted.left.raised:
-            value = _excess(wanted, live_part(self._options, left.answer, call))
+        if sum(view.numel() for view in views) and not left.raised and wanted.step in self._answers:
+            value = self._excess(wanted, live_part(self._options, left.answer, call))
+        self._make_equal(runs.region, call, wanted, left)
         return SteppedCall(wanted.step, wanted.step <= self._options.warm_up, poisoned=value)
 
     def _in_parts(self, arm: "_Arm", runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
-        assert self._options.split is not None
-        parts = [as_call(part) for part in self._options.split(*call.args, **call.kwargs)]
-        value, raised = None, ""
-        if _is_split(call, parts) and not wanted.left.raised:
+        asked = _of_caller(self._options.split, runs.region, call)
+        parts, value, raised, differences = [as_call(part) for part in asked], None, "", []
+        if self._spec.compiled and self._spec.shapes is not ShapePolicy.STATIC:
+            _mark_sizes(runs.region, [call, *parts], self._spec.shapes)
+        if _is_split(call, parts) and wanted.step in self._answers:
             answers = [
                 run_call(runs.region, part, self._options.seed + wanted.step, runs.run) for part in parts
             ]
             raised = next((left.raised for left in answers if left.raised), "")
-            joined = None if raised else _joined([left.answer for left in answers])
-            value = NOT_FINITE if raised else _excess(wanted, live_part(self._options, joined, call))
-        return SteppedCall(wanted.step, wanted.step <= self._options.warm_up, raised, split=value)
+            if raised and wanted.step in self._parts:
+                differences = [Difference("answer of its parts", f"none: it ends with {raised}")]
+                raised = ""
+            elif raised:
+                value = NOT_FINITE
+            else:
+                joined = _joined([left.answer for left in answers])
+                expected = self._parts.setdefault(wanted.step, joined)
+                differences = differences_of("answer of its parts", expected, joined, wanted.limits)
+                value = None if differences else self._excess(wanted, live_part(self._options, joined, call))
+        self._make_equal(runs.region, call, wanted, Left(None, "", values_left(runs.region, call, None)))
+        warm_up = wanted.step <= self._options.warm_up
+        return SteppedCall(wanted.step, warm_up, raised, split=value, differences=tuple(differences))
+
+    def _make_equal(self, region: Region, call: Call, wanted: WantedCall, left: Left) -> None:
+        """Give the region and the arguments what the uncompiled code left: the next call begins from there.
+
+        Without it a step would be blamed for what an earlier one did.
+        """
+        places = [each.place for each in differences_in_place(wanted.left, left, {})]
+        try:
+            make_equal(region, arguments_of(region, call), wanted.left.values, left.values, places)
+        except Exception as error:  # noqa: BLE001  # an attribute that a class of the user refuses
+            self._stopped = (
+                f"what step {wanted.step} left cannot be made equal ({type(error).__name__}: {error}): "
+                "later steps were not run"
+            )
+
+    def _excess(self, wanted: WantedCall, answer: object) -> float:
+        """Return how far an answer is from that of the same step under this arm; 0 within the tolerance."""
+        differences = differences_of("answer", self._answers[wanted.step], answer, wanted.limits)
+        return max(
+            (NOT_FINITE if each.distance is None else each.distance for each in differences), default=0.0
+        )
 
     def _failed(self) -> Iterator[tuple[tuple[int, tuple[str, str]], FailedGuard]]:
         for number, region in enumerate(self._watched.regions):
@@ -302,10 +359,11 @@ def _from_here(where: str) -> str:
         return where
 
 
-def _excess(wanted: WantedCall, answer: object) -> float:
-    """Return how far an answer is from the wanted one; 0 within the tolerance."""
-    differences = differences_of("answer", wanted.live, answer, wanted.limits)
-    return max((NOT_FINITE if each.distance is None else each.distance for each in differences), default=0.0)
+def _of_caller(function: Callable[..., Any] | None, region: Region, call: Call) -> Any:  # noqa: ANN401  # as it answers
+    """Call a function of `StepOptions` with the arguments of a call, and with the region if it takes one."""
+    assert function is not None
+    takes = "region" in inspect.signature(function).parameters and "region" not in call.kwargs
+    return function(*call.args, **call.kwargs, **({"region": region} if takes else {}))
 
 
 def _is_split(call: Call, parts: Sequence[Call]) -> bool:

@@ -1,23 +1,26 @@
 """Run a user's region over steps in a worker, and write a program that shows a finding."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from deepstack_harness.compile.torch_compat import structures
-from deepstack_harness.contract.steps import SteppedHistory
+from deepstack_harness.contract.steps import SteppedHistory, SteppedRegion
 from deepstack_harness.errors import UsageError
+from deepstack_harness.models.regions.program import RegionProgram
 from deepstack_harness.play.case_worker import load_named
 from deepstack_harness.play.drawn_steps import DrawnHistory, example_call, judge_pairs, search
 from deepstack_harness.play.region_calls import Call, Program, Step, StepOptions, check_steps, copying
 from deepstack_harness.play.region_state import Region
 from deepstack_harness.play.steps import measure_steps
 from deepstack_harness.workers.child import Channel
+from deepstack_harness.workers.remote import Remote
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,38 @@ def run_steps(
     return [
         SteppedHistory(each.words, each.judged.region, _script(target, found, each.steps)) for each in drawn
     ]
+
+
+@dataclass(frozen=True)
+class PlayedRegion:
+    """A region of ours that was played; `seconds` are those of the processor."""
+
+    region: SteppedRegion
+    seconds: float
+
+
+def play_region(channel: Channel, target: str) -> PlayedRegion:
+    """Play `MODULE:CLASS`, a `models.regions.program.RegionProgram`, under its arms."""
+    channel.phase(f"playing {target}")
+    begun = time.process_time()
+    program = cast("type[RegionProgram]", load_named(target))
+    return PlayedRegion(measure_program(program, program.arms.split()), time.process_time() - begun)
+
+
+def measure_program(program: type[RegionProgram], arms: Sequence[str]) -> SteppedRegion:
+    """Run a region of ours over its steps, with what its caller says of rows and parts."""
+    region, steps = program.make()
+    asked: dict[str, Any] = {
+        name: None if name in program.unasked.split() else getattr(program, name)
+        for name in ("neutral", "live", "split")
+    }
+    options = StepOptions(arms, program.warm_up, **asked)
+    return measure_steps(copying(region, check_steps(steps, program.warm_up)), options, program.__name__)
+
+
+WORK = "deepstack_harness.play.steps_work"
+"""The module that a worker has to import."""
+PLAY_REGION = Remote(f"{WORK}:play_region", PlayedRegion)
 
 
 def _draw(

@@ -29,7 +29,6 @@ from deepstack_harness.play.region_calls import (
     StepOptions,
     arguments_of,
     input_facts_of,
-    live_part,
     run_call,
     side_inputs,
     values_left,
@@ -44,16 +43,15 @@ _MOST_CHANGED = 16
 class WantedCall:
     """One call of the uncompiled code.
 
-    `left` is what it left, `limits` are the tolerances by name, `effects` counts what it changed, `live` is
-    the part of the answer that counts.  `changed` are the inputs that differ from the warm-up, and `without`
-    has by name of such an input the answer with the warm-up's value in its place.
+    `left` is what it left, `limits` are the tolerances by name, `effects` counts what it changed.
+    `changed` are the inputs that differ from the warm-up, and `without` has by name of such an input the
+    answer with the warm-up's value in its place.
     """
 
     step: int
     left: Left
     limits: dict[str, float]
     effects: int
-    live: object
     changed: list[ChangedInput] = field(default_factory=list)
     without: dict[str, object] = field(default_factory=dict)
 
@@ -99,12 +97,11 @@ class UncompiledRun:
             if name in before and not name.startswith("answer")
         )
         effects += sum(name not in before and not name.startswith("answer") for name in left.values)
-        live = live_part(self._options, left.answer, call)
         measured = [
             replace(each, influence=distance_or_none(left.answer, without[each.name])) for each in changed
         ]
         answers = {name: kept for name, kept in without.items() if kept is not None}
-        return WantedCall(number, left, limits_of(left, noisy), effects, live, measured, answers)
+        return WantedCall(number, left, limits_of(left, noisy), effects, measured, answers)
 
     def _changed(self, facts: Mapping[str, InputFacts], held: Mapping[str, object]) -> Iterator[ChangedInput]:
         """Yield the inputs that differ from those of every call of the warm-up, at most `_MOST_CHANGED`."""

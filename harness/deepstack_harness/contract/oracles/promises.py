@@ -1,7 +1,9 @@
 """Judge a region that was run over steps: the promises I1..I5, from the facts alone.
 
-A difference of the answer breaks I2 where the cause is the layout of an input, and I1 otherwise; a difference
-of what the region leaves behind (arguments, attributes, buffers) breaks I4.  A compiler that raises instead
+Every call begins from the state that the uncompiled code left, so that each is judged alone, and breaks at
+most one of I1, I2 and I4.  A difference of the answer breaks I2 where the cause is the layout of an input,
+and I1 otherwise; a difference of what the region leaves behind (arguments, attributes, buffers) breaks I4
+where the answer is right, and where no input explains why it is wrong.  A compiler that raises instead
 of using a graph refuses, which I1 allows, and is told; another exception that the uncompiled code does not
 raise is a wrong answer.
 """
@@ -45,7 +47,8 @@ class JudgedSteps:
     def unjudged(self) -> list[str]:
         """Sentences about what could not be judged."""
         restless = [self.region.restless] if self.region.restless else []
-        arms = [f"{arm.arm}: {arm.unjudged}" for arm in self.region.arms if arm.unjudged]
+        whys = [(arm.arm, arm.unjudged or arm.stopped) for arm in self.region.arms]
+        arms = [f"{arm}: {why}" for arm, why in whys if why]
         return [*restless, *arms]
 
     @property
@@ -66,15 +69,16 @@ def judge_steps(region: SteppedRegion) -> JudgedSteps:
 
 
 def _judge_arm(arm: SteppedArm) -> Iterable[StepFinding]:
-    answers = [call for call in arm.calls if _answer(call) is not None or _ends_otherwise(call)]
-    by_layout = [call for call in answers if _is_layout(call)]
-    effects = [call for call in arm.calls if _effect(call) is not None]
+    wrong: dict[Promise, list[SteppedCall]] = {Promise.I1: [], Promise.I2: [], Promise.I4: []}
+    for call in arm.calls:
+        if (promise := _broken_by(call)) is not None:
+            wrong[promise].append(call)
+    others, by_layout, effects = wrong.values()
     served = [call for call in arm.calls if not call.warm_up]
     deciding = [
         each for call in served for each in call.changed if each.aspect not in LAYOUT and _matters(each)
     ]
     layouts = [each for call in served for each in call.changed if each.aspect in LAYOUT]
-    others = [call for call in answers if call not in by_layout]
     yield _finding(Promise.I1, arm, others, len(deciding) or len(others))
     yield _finding(Promise.I2, arm, by_layout, len(layouts) or len(by_layout))
     poisoned = [call for call in arm.calls if call.poisoned is not None]
@@ -83,6 +87,24 @@ def _judge_arm(arm: SteppedArm) -> Iterable[StepFinding]:
     yield _finding(Promise.I4, arm, effects, written or len(effects))
     split = [call for call in arm.calls if call.split is not None]
     yield _finding(Promise.I5, arm, [call for call in split if call.split], len(split))
+
+
+def _broken_by(call: SteppedCall) -> Promise | None:
+    """Return which of I1, I2 and I4 a call breaks."""
+    is_wrong, leaves = _answer(call) is not None or _ends_otherwise(call), _effect(call) is not None
+    if leaves and not (is_wrong and _is_explained(call)):
+        return Promise.I4
+    if not is_wrong:
+        return None
+    return Promise.I2 if _is_layout(call) else Promise.I1
+
+
+def _is_explained(call: SteppedCall) -> bool:
+    """Say whether a dropped guard or an input explains a wrong answer; other numbers need a proof."""
+    cause = _cause(call)
+    return cause is not None and (
+        not isinstance(cause, ChangedInput) or cause.aspect != "data" or cause.remains == 0
+    )
 
 
 def _matters(changed: ChangedInput) -> bool:
@@ -184,6 +206,10 @@ def _sentences(
             f"{_figure(value)} from the uncompiled code, at most {limit:.2g}"
         )  # fmt: skip
         yield f"step {call.step}: {difference.place} is {by}"
+    left = _effect(call)
+    if left is not None and left is not difference:
+        by = left.what if left.distance is None else f"{_figure(left.distance)} from the uncompiled code"
+        yield f"it leaves {left.place} wrong too: {by}"
     cause = _cause(call)
     if isinstance(cause, ChangedInput):
         yield f"`{cause.name}` was {cause.then} in the warm-up and is {cause.now} now"

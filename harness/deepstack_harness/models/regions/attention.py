@@ -63,15 +63,15 @@ class CachedAttention(RegionProgram):
         ]
 
     @staticmethod
-    def neutral(hidden: Tensor, slots: Tensor, region: "CachedAttention") -> list[Tensor]:  # type: ignore[override]
+    def neutral(slots: Tensor, region: "CachedAttention", **_: object) -> list[Tensor]:
         """Rows of the cache behind the last position: of a longer sequence before, or never written."""
         behind = int(slots.max()) + 1
         return [region.k_cache[behind:], region.v_cache[behind:]]
 
     @staticmethod
-    def split(hidden: Tensor, slots: Tensor) -> list[dict[str, Any]]:  # type: ignore[override]
+    def split(hidden: Tensor, **others: Tensor) -> list[dict[str, Any]]:
         """The chunks of a prefill."""
-        return halves(count=len(hidden), hidden=hidden, slots=slots)
+        return halves(count=len(hidden), hidden=hidden, **others)
 
 
 class LateBias(CachedAttention):
@@ -80,15 +80,13 @@ class LateBias(CachedAttention):
     promise = "I1"
     arms = "eager/drop_all aot_eager/drop_all"
 
-    def forward(self, hidden: Tensor, slots: Tensor, bias: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(self, hidden: Tensor, slots: Tensor, bias: Tensor | None = None) -> Tensor:
         answer = super().forward(hidden, slots)
         return answer if bias is None else answer + bias
 
     @classmethod
     def steps(cls) -> Steps:
         return [*super().steps(), {"hidden": rows(2, 4), "slots": at(7, 8), "bias": rows(2, 5)}]
-
-    neutral = split = None
 
 
 class ContextAsNumber(CachedAttention):
@@ -103,8 +101,6 @@ class ContextAsNumber(CachedAttention):
     @classmethod
     def steps(cls) -> Steps:
         return [{**step, "context": int(step["slots"].max()) + 1} for step in super().steps()]
-
-    neutral = split = None
 
 
 class WindowSetLater(CachedAttention):
@@ -126,17 +122,13 @@ class WindowSetLater(CachedAttention):
         first, *rest = super().steps()
         return [first, lambda region: setattr(region, "window", 2), *rest]
 
-    neutral = split = None
-
 
 class SharedCacheLater(CachedAttention):
     """Caches of another layer, as a tuple that is None in the warm-up."""
 
     promise = "I1"
 
-    def forward(  # type: ignore[override]
-        self, hidden: Tensor, slots: Tensor, shared: tuple[Tensor, Tensor] | None = None
-    ) -> Tensor:
+    def forward(self, hidden: Tensor, slots: Tensor, shared: tuple[Tensor, Tensor] | None = None) -> Tensor:
         answer = super().forward(hidden, slots)
         if shared is not None:
             answer = answer + self.out((shared[0] + shared[1]).reshape(SLOTS, H)[slots])
@@ -146,8 +138,6 @@ class SharedCacheLater(CachedAttention):
     def steps(cls) -> Steps:
         caches = (rows(SLOTS, 1).view(SLOTS, HEADS, DIM), rows(SLOTS, 2).view(SLOTS, HEADS, DIM))
         return [*super().steps(), {"hidden": rows(2, 4), "slots": at(7, 8), "shared": caches}]
-
-    neutral = split = None
 
 
 class WordsOfSlots(CachedAttention):
@@ -166,8 +156,6 @@ class WordsOfSlots(CachedAttention):
             {"hidden": rows(4, 1), "slots": at(4, 5, 6, 7).int()},
         ]
 
-    neutral = split = None
-
 
 class ReplacedCache(CachedAttention):
     """A cache that is allocated anew between two replays, with what was in it."""
@@ -177,14 +165,13 @@ class ReplacedCache(CachedAttention):
 
     @classmethod
     def steps(cls) -> Steps:
-        first = super().steps()[0]
+        call = {"hidden": rows(2), "slots": at(0, 1)}
 
-        def reallocate(region: CachedAttention) -> None:
+        def move_on(region: CachedAttention) -> None:
+            call["slots"].add_(2)
             region.k_cache, region.v_cache = region.k_cache.clone(), region.v_cache * 2
 
-        return [first, reallocate, first]
-
-    neutral = split = None
+        return [call, move_on, call]
 
 
 class FreshSlots(CachedAttention):
@@ -198,8 +185,6 @@ class FreshSlots(CachedAttention):
         hidden = rows(2)
         return [{"hidden": hidden, "slots": at(0, 1)}, {"hidden": hidden, "slots": at(2, 3)}]
 
-    neutral = split = None
-
 
 class AttendsToAll(CachedAttention):
     """Every row of the cache is read, whatever was written."""
@@ -209,7 +194,7 @@ class AttendsToAll(CachedAttention):
     def mask(self, slots: Tensor) -> Tensor:
         return torch.ones(len(slots), SLOTS, dtype=torch.bool)
 
-    split = None
+    unasked = "split"
 
 
 class WholeBlocks(CachedAttention):
@@ -220,7 +205,7 @@ class WholeBlocks(CachedAttention):
     def mask(self, slots: Tensor) -> Tensor:
         return torch.arange(SLOTS) < (slots.unsqueeze(1) // 4 + 1) * 4
 
-    split = None
+    unasked = "split"
 
 
 class SoftMask(CachedAttention):
@@ -231,7 +216,7 @@ class SoftMask(CachedAttention):
     def mask(self, slots: Tensor) -> Tensor:
         return torch.where(super().mask(slots), 0.0, -20.0)
 
-    split = None
+    unasked = "split"
 
 
 class NextRowToo(CachedAttention):
@@ -242,7 +227,7 @@ class NextRowToo(CachedAttention):
     def mask(self, slots: Tensor) -> Tensor:
         return torch.arange(SLOTS) <= slots.unsqueeze(1) + 1
 
-    split = None
+    unasked = "split"
 
 
 class CountsTokens(CachedAttention):
@@ -264,13 +249,12 @@ class CountsTokens(CachedAttention):
         first, *_ = super().steps()
         return [first, first, first]
 
-    neutral = split = None
-
 
 class WritesWhenFirst(CachedAttention):
     """A cache that only steps with a flag write, and the flag of the warm-up is kept."""
 
     promise = "I4"
+    unasked = "split"  # a chunk reads before it writes
 
     def __init__(self) -> None:
         super().__init__()
@@ -288,8 +272,6 @@ class WritesWhenFirst(CachedAttention):
     def steps(cls) -> Steps:
         first, *rest = super().steps()
         return [first, lambda region: setattr(region, "frozen", True), *rest]
-
-    neutral = split = None
 
 
 class HistoryOfReplays(CachedAttention):
@@ -311,8 +293,6 @@ class HistoryOfReplays(CachedAttention):
         first, *_ = super().steps()
         return [first, first]
 
-    neutral = split = None
-
 
 class RotaryFromZero(CachedAttention):
     """Rows of the rotary table from the first on, whatever the positions of a chunk are."""
@@ -322,7 +302,7 @@ class RotaryFromZero(CachedAttention):
     def rotation(self, slots: Tensor) -> Tensor:
         return self.rotary[: len(slots)].unsqueeze(1)
 
-    neutral = None
+    unasked = "neutral"
 
 
 class SlotsFromZero(CachedAttention):
@@ -333,7 +313,7 @@ class SlotsFromZero(CachedAttention):
     def write(self, k: Tensor, v: Tensor, slots: Tensor) -> None:
         super().write(k, v, torch.arange(len(slots)))
 
-    neutral = None
+    unasked = "neutral"
 
 
 class MaskOfTheFirstChunk(CachedAttention):
@@ -344,4 +324,4 @@ class MaskOfTheFirstChunk(CachedAttention):
     def mask(self, slots: Tensor) -> Tensor:
         return torch.arange(SLOTS) <= torch.arange(len(slots)).unsqueeze(1)
 
-    neutral = None
+    unasked = "neutral"

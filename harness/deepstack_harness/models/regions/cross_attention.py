@@ -15,7 +15,7 @@ AUDIO = 10
 
 
 class CrossAttention(RegionProgram):
-    """Attention over cached encoder states; always compiled for one kind of step, and told which by tensors."""
+    """Attention over cached encoder states, of which tensors say how many are live."""
 
     right = True
     keys: Tensor
@@ -45,21 +45,21 @@ class CrossAttention(RegionProgram):
     @classmethod
     def steps(cls) -> Steps:
         return [
-            {"hidden": rows(2), "encoder": rows(6), "heard": torch.tensor(6)},
-            {"hidden": rows(3, 1), "encoder": rows(9, 1), "heard": torch.tensor(9)},
-            {"hidden": rows(2, 2), "encoder": rows(4, 2), "heard": torch.tensor(3)},
+            {"hidden": rows(4), "encoder": rows(6), "heard": torch.tensor(6)},
+            {"hidden": rows(6, 1), "encoder": rows(9, 1), "heard": torch.tensor(9)},
+            {"hidden": rows(4, 2), "encoder": rows(5, 2), "heard": torch.tensor(3)},
         ]
 
     @staticmethod
-    def neutral(hidden: Tensor, encoder: Tensor, heard: Tensor, region: "CrossAttention") -> list[Tensor]:  # type: ignore[override]
+    def neutral(encoder: Tensor, heard: Tensor, region: "CrossAttention", **_: object) -> list[Tensor]:
         """Encoder states that were padded, and rows of the cache from longer audio."""
         count = int(heard)
         return [encoder[count:], region.keys[count:], region.values[count:]]
 
     @staticmethod
-    def split(hidden: Tensor, encoder: Tensor, heard: Tensor) -> list[dict[str, Any]]:  # type: ignore[override]
+    def split(hidden: Tensor, **others: Tensor) -> list[dict[str, Any]]:
         """Two chunks of the decoder's tokens beside the same audio."""
-        return halves(count=len(hidden), hidden=hidden, encoder=encoder, heard=heard)
+        return halves(count=len(hidden), hidden=hidden, **others)
 
 
 class EncoderLater(CrossAttention):
@@ -67,8 +67,9 @@ class EncoderLater(CrossAttention):
 
     promise = "I1"
     arms = "eager/drop_all aot_eager/drop_all"
+    unasked = "neutral split"
 
-    def forward(self, hidden: Tensor, encoder: Tensor | None, heard: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, hidden: Tensor, encoder: Tensor | None, heard: Tensor) -> Tensor:
         if encoder is not None:
             self.listen(encoder)
         return self.attend(hidden, self.mask(hidden, heard))
@@ -77,8 +78,6 @@ class EncoderLater(CrossAttention):
     def steps(cls) -> Steps:
         quiet = {"hidden": rows(2, 5), "encoder": None, "heard": torch.tensor(4)}
         return [quiet, *super().steps(), quiet]
-
-    neutral = split = None
 
 
 class EncoderOfTheWarmUp(EncoderLater):
@@ -97,6 +96,7 @@ class LayersOfTheEncoder(CrossAttention):
     """A list of encoder layers that are summed, with one more than in the warm-up."""
 
     promise = "I1"
+    unasked = "neutral split"
 
     def forward(self, hidden: Tensor, encoder: list[Tensor], heard: Tensor) -> Tensor:  # type: ignore[override]
         mixed = encoder[0]
@@ -112,15 +112,13 @@ class LayersOfTheEncoder(CrossAttention):
             {**first, "encoder": [rows(6, 1), rows(6, 2)]},
         ]
 
-    neutral = split = None
-
 
 class LanguageByName(CrossAttention):
     """A text of the call that chooses a scale."""
 
     promise = "I1"
 
-    def forward(self, hidden: Tensor, encoder: Tensor, heard: Tensor, task: str = "transcribe") -> Tensor:  # type: ignore[override]
+    def forward(self, hidden: Tensor, encoder: Tensor, heard: Tensor, task: str = "transcribe") -> Tensor:
         answer = super().forward(hidden, encoder, heard)
         return answer * 2 if task == "translate" else answer
 
@@ -128,8 +126,6 @@ class LanguageByName(CrossAttention):
     def steps(cls) -> Steps:
         first, second, *_ = super().steps()
         return [first, {**second, "task": "translate"}]
-
-    neutral = split = None
 
 
 class FreshEncoder(CrossAttention):
@@ -144,8 +140,6 @@ class FreshEncoder(CrossAttention):
         return [
             {"hidden": hidden, "encoder": rows(6, seed), "heard": heard} for seed in (1, 2, 3)
         ]  # fmt: skip
-
-    neutral = split = None
 
 
 class ChannelsFirst(CrossAttention):
@@ -165,13 +159,12 @@ class ChannelsFirst(CrossAttention):
             {"hidden": hidden, "encoder": rows(H, 1, 6).t(), "heard": heard},
         ]
 
-    neutral = split = None
-
 
 class HeardAsFloat(CrossAttention):
     """A length whose dtype says whether it is a share of the whole."""
 
     promise = "I2"
+    unasked = "neutral"
 
     def mask(self, hidden: Tensor, heard: Tensor) -> Tensor:
         return super().mask(hidden, heard * AUDIO if heard.is_floating_point() else heard)
@@ -180,8 +173,6 @@ class HeardAsFloat(CrossAttention):
     def steps(cls) -> Steps:
         first, second, *_ = super().steps()
         return [first, {**second, "heard": torch.tensor(0.5)}]
-
-    neutral = split = None
 
 
 class HearsLongerAudio(CrossAttention):
@@ -192,7 +183,7 @@ class HearsLongerAudio(CrossAttention):
     def mask(self, hidden: Tensor, heard: Tensor) -> Tensor:
         return torch.ones(AUDIO, dtype=torch.bool)
 
-    split = None
+    unasked = "split"
 
 
 class HearsPadding(CrossAttention):
@@ -203,7 +194,7 @@ class HearsPadding(CrossAttention):
     def forward(self, hidden: Tensor, encoder: Tensor, heard: Tensor) -> Tensor:
         return super().forward(hidden, encoder, heard.clamp(min=len(encoder)))
 
-    split = None
+    unasked = "split"
 
 
 class CentredByPadding(CrossAttention):
@@ -214,7 +205,7 @@ class CentredByPadding(CrossAttention):
     def listen(self, encoder: Tensor) -> None:
         super().listen(encoder - encoder.mean(0))
 
-    split = None
+    unasked = "split"
 
 
 class RemembersTheLength(CrossAttention):
@@ -235,8 +226,6 @@ class RemembersTheLength(CrossAttention):
     def steps(cls) -> Steps:
         first, *_ = super().steps()
         return [first, first, first]
-
-    neutral = split = None
 
 
 class TasksOfReplays(CrossAttention):
@@ -260,8 +249,6 @@ class TasksOfReplays(CrossAttention):
         first, *_ = super().steps()
         return [first, first]
 
-    neutral = split = None
-
 
 @torch.library.custom_op("deepstack_regions::listen_unsaid", mutates_args=())
 def _listen_unsaid(cache: Tensor, encoder: Tensor) -> Tensor:
@@ -271,7 +258,7 @@ def _listen_unsaid(cache: Tensor, encoder: Tensor) -> Tensor:
 
 
 @_listen_unsaid.register_fake
-def _(cache: Tensor, encoder: Tensor) -> Tensor:
+def _(cache: Tensor, encoder: Tensor) -> Tensor:  # noqa: ARG001  # named as those of the operation
     return torch.empty(())
 
 
@@ -291,8 +278,6 @@ class WritesUnsaid(CrossAttention):
         first, *_ = super().steps()
         return [first, first]
 
-    neutral = split = None
-
 
 class FirstAudioForAll(CrossAttention):
     """Each chunk of tokens hears as much of the audio as it has rows."""
@@ -302,7 +287,7 @@ class FirstAudioForAll(CrossAttention):
     def mask(self, hidden: Tensor, heard: Tensor) -> Tensor:
         return torch.arange(AUDIO) < heard.clamp(max=len(hidden))
 
-    neutral = None
+    unasked = "neutral"
 
 
 class NormOfTheChunk(CrossAttention):
@@ -313,22 +298,34 @@ class NormOfTheChunk(CrossAttention):
     def attend(self, hidden: Tensor, mask: Tensor) -> Tensor:
         return super().attend(hidden - hidden.mean(0), mask)
 
-    neutral = None
+    unasked = "neutral"
 
 
 class HearsOnce(CrossAttention):
     """The first chunk takes the audio, and leaves zeros to the next."""
 
     promise = "I5"
+    left: Tensor
 
     def attend(self, hidden: Tensor, mask: Tensor) -> Tensor:
         answer = super().attend(hidden, mask)
-        self.keys.zero_()
+        self.left.zero_()
         return answer
 
     def listen(self, encoder: Tensor) -> None:
-        empty = (self.keys == 0).all()
-        self.keys[: len(encoder)] = self.k(encoder) * empty
-        self.values[: len(encoder)] = self.v(encoder)
+        super().listen(encoder * self.left)
 
-    neutral = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("left", torch.ones(()))
+
+    @classmethod
+    def steps(cls) -> Steps:
+        first, second, third = super().steps()
+
+        def refill(region: "HearsOnce") -> None:
+            region.left.fill_(1.0)
+
+        return [first, refill, second, refill, third]
+
+    unasked = "neutral"

@@ -57,19 +57,23 @@ class RoutedExperts(RegionProgram):
         ]
 
     @staticmethod
-    def neutral(hidden: Tensor, count: Tensor) -> list[Tensor]:  # type: ignore[override]
+    def neutral(hidden: Tensor, count: Tensor, **_: object) -> list[Tensor]:
         """Padding."""
         return [hidden[int(count) :]]
 
     @staticmethod
-    def live(answer: Tensor, hidden: Tensor, count: Tensor) -> Tensor:  # type: ignore[override]
+    def live(answer: Tensor, count: Tensor, **_: object) -> Tensor:
         """Rows of tokens."""
         return answer[: int(count)]
 
     @staticmethod
-    def split(hidden: Tensor, count: Tensor) -> list[dict[str, Any]]:  # type: ignore[override]
+    def split(hidden: Tensor, count: Tensor, **others: Tensor) -> list[dict[str, Any]]:
         """Two micro-batches without padding."""
-        parts = halves(count=int(count), hidden=hidden[: int(count)])
+        live = {
+            name: value[: int(count)] if name != "order" and isinstance(value, Tensor) else value
+            for name, value in {"hidden": hidden, **others}.items()
+        }
+        parts = halves(count=int(count), **live)
         return [{**part, "count": torch.tensor(len(part["hidden"]))} for part in parts]
 
 
@@ -79,7 +83,7 @@ class ExpertMapLater(RoutedExperts):
     promise = "I1"
     arms = "eager/drop_all aot_eager/drop_all"
 
-    def forward(self, hidden: Tensor, count: Tensor, order: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(self, hidden: Tensor, count: Tensor, order: Tensor | None = None) -> Tensor:
         answer = super().forward(hidden, count)
         if order is not None:
             answer = self.experts(answer, self.route(hidden)[:, order])
@@ -89,8 +93,6 @@ class ExpertMapLater(RoutedExperts):
     def steps(cls) -> Steps:
         late = {"hidden": rows(8, 3), "count": torch.tensor(8), "order": torch.tensor([2, 0, 3, 1])}
         return [*super().steps(), late]
-
-    neutral = live = split = None
 
 
 class OtherTopK(RoutedExperts):
@@ -107,8 +109,6 @@ class OtherTopK(RoutedExperts):
         first, *rest = super().steps()
         return [first, lambda region: setattr(region, "top_k", 1), *rest]
 
-    neutral = live = split = None
-
 
 class SharedExpertByKey(RoutedExperts):
     """A shared expert that a dict has later."""
@@ -124,15 +124,13 @@ class SharedExpertByKey(RoutedExperts):
         first, second, *_ = super().steps()
         return [{**first, "extra": {}}, {**second, "extra": {"shared": rows(H, 4)}}]
 
-    neutral = live = split = None
-
 
 class FlagOfTheCall(RoutedExperts):
     """A Python flag of the call by which the answer is scaled."""
 
     promise = "I1"
 
-    def forward(self, hidden: Tensor, count: Tensor, reduce: bool = True) -> Tensor:  # type: ignore[override]
+    def forward(self, hidden: Tensor, count: Tensor, reduce: bool = True) -> Tensor:
         answer = super().forward(hidden, count)
         return answer / self.top_k if reduce else answer
 
@@ -140,8 +138,6 @@ class FlagOfTheCall(RoutedExperts):
     def steps(cls) -> Steps:
         first, second, *_ = super().steps()
         return [first, {**second, "reduce": False}]
-
-    neutral = live = split = None
 
 
 class LayoutOfWeights(RoutedExperts):
@@ -161,8 +157,6 @@ class LayoutOfWeights(RoutedExperts):
         first, second, *_ = super().steps()
         return [{**first, "shared": rows(H)}, {**second, "shared": rows(H).t()}]
 
-    neutral = live = split = None
-
 
 class HalfOfTheRouter(RoutedExperts):
     """Scores of the caller, whose dtype chooses how they are scaled."""
@@ -181,8 +175,6 @@ class HalfOfTheRouter(RoutedExperts):
             {**second, "scores": rows(8, 6, EXPERTS).bfloat16()},
         ]
 
-    neutral = live = split = None
-
 
 class RebalancedWeights(RoutedExperts):
     """Weights of experts that are loaded into new memory between two replays."""
@@ -199,8 +191,6 @@ class RebalancedWeights(RoutedExperts):
 
         return [first, rebalance, first]
 
-    neutral = live = split = None
-
 
 class ScaleOfAllRows(RoutedExperts):
     """One scale for all rows, padding among them, as of a quantised activation."""
@@ -211,7 +201,7 @@ class ScaleOfAllRows(RoutedExperts):
         scale = hidden.abs().amax() / 127
         return super().experts((hidden / scale).round() * scale, weights)
 
-    split = None
+    unasked = "split"
 
 
 class CapacityFromTheEnd(RoutedExperts):
@@ -224,7 +214,7 @@ class CapacityFromTheEnd(RoutedExperts):
         place = (weights > 0).flip(0).cumsum(0).flip(0)
         return weights * (place <= 3)
 
-    split = None
+    unasked = "split"
 
 
 class BalancedByTheMean(RoutedExperts):
@@ -236,7 +226,7 @@ class BalancedByTheMean(RoutedExperts):
         scores = self.router(hidden)
         return (scores - scores.mean(0)).softmax(-1)
 
-    split = None
+    unasked = "split"
 
 
 class LoadOfProfiling(RoutedExperts):
@@ -257,8 +247,6 @@ class LoadOfProfiling(RoutedExperts):
     def steps(cls) -> Steps:
         first, *rest = super().steps()
         return [first, lambda region: setattr(region, "profiling", False), *rest]
-
-    neutral = live = split = None
 
 
 class LoadThatStarts(LoadOfProfiling):
@@ -295,8 +283,6 @@ class StepsInPython(RoutedExperts):
         first, *_ = super().steps()
         return [first, first, first]
 
-    neutral = live = split = None
-
 
 class RoutingBias(RoutedExperts):
     """A bias for each row of a step, which each micro-batch reads from the first row on."""
@@ -311,7 +297,7 @@ class RoutingBias(RoutedExperts):
     def route(self, hidden: Tensor) -> Tensor:
         return (self.router(hidden) + self.bias[: len(hidden)]).softmax(-1)
 
-    neutral = None
+    unasked = "neutral"
 
 
 class RoutesByLoad(RoutedExperts):
@@ -320,9 +306,9 @@ class RoutesByLoad(RoutedExperts):
     promise = "I5"
 
     def route(self, hidden: Tensor) -> Tensor:
-        return (self.router(hidden) - self.load).softmax(-1)
+        return (self.router(hidden) * (self.load + 1)).softmax(-1)
 
-    neutral = None
+    unasked = "neutral"
 
 
 class CapacityOfTheBatch(RoutedExperts):
@@ -334,4 +320,4 @@ class CapacityOfTheBatch(RoutedExperts):
         weights = super().route(hidden)
         return weights * ((weights > 0).cumsum(0) <= 2)
 
-    neutral = None
+    unasked = "neutral"

@@ -46,14 +46,14 @@ class PerLayerStack(RegionProgram):
         ]
 
     @staticmethod
-    def neutral(hidden: Tensor, taken: Tensor, region: "PerLayerStack") -> list[Tensor]:  # type: ignore[override]
+    def neutral(taken: Tensor, region: "PerLayerStack", **_: object) -> list[Tensor]:
         """Rows of the buffer that are not of this step."""
         return [region.per_layer[row] for row in {*range(CAPACITY)} - {*taken.tolist()}]
 
     @staticmethod
-    def split(hidden: Tensor, taken: Tensor) -> list[dict[str, Any]]:  # type: ignore[override]
+    def split(hidden: Tensor, **others: Tensor) -> list[dict[str, Any]]:
         """Two micro-batches."""
-        return halves(count=len(hidden), hidden=hidden, taken=taken)
+        return halves(count=len(hidden), hidden=hidden, **others)
 
 
 class EmbeddingsLater(PerLayerStack):
@@ -62,7 +62,7 @@ class EmbeddingsLater(PerLayerStack):
     promise = "I1"
     arms = "eager/drop_all aot_eager/drop_all"
 
-    def forward(self, hidden: Tensor, taken: Tensor, given: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(self, hidden: Tensor, taken: Tensor, given: Tensor | None = None) -> Tensor:
         return self.stack(hidden, self.rows_of(hidden, taken) if given is None else given)
 
     @classmethod
@@ -70,15 +70,13 @@ class EmbeddingsLater(PerLayerStack):
         first, second, *_ = super().steps()
         return [first, {**second, "given": rows(12, 5).view(6, LAYERS, H)}]
 
-    neutral = split = None
-
 
 class LayersOfTheStage(PerLayerStack):
     """How many layers of the stage run is a Python number of the caller."""
 
     promise = "I1"
 
-    def forward(self, hidden: Tensor, taken: Tensor, until: int = 1) -> Tensor:  # type: ignore[override]
+    def forward(self, hidden: Tensor, taken: Tensor, until: int = 1) -> Tensor:
         embedded = self.rows_of(hidden, taken)
         for number in range(until):
             hidden = self.layers[number](hidden) * embedded[:, number]
@@ -88,8 +86,6 @@ class LayersOfTheStage(PerLayerStack):
     def steps(cls) -> Steps:
         first, second, *_ = super().steps()
         return [first, {**second, "until": 2}]
-
-    neutral = split = None
 
 
 class BufferMadeLater(PerLayerStack):
@@ -110,15 +106,13 @@ class BufferMadeLater(PerLayerStack):
         first, *rest = super().steps()
         return [first, lambda region: setattr(region, "scales", torch.full((H,), 3.0)), *rest]
 
-    neutral = split = None
-
 
 class OneTensorForEachLayer(PerLayerStack):
     """Embeddings as a tuple with one tensor for each layer, () in the warm-up."""
 
     promise = "I1"
 
-    def forward(self, hidden: Tensor, taken: Tensor, levels: tuple[Tensor, ...] = ()) -> Tensor:  # type: ignore[override]
+    def forward(self, hidden: Tensor, taken: Tensor, levels: tuple[Tensor, ...] = ()) -> Tensor:
         answer = super().forward(hidden, taken)
         return answer + sum(levels) if levels else answer
 
@@ -126,8 +120,6 @@ class OneTensorForEachLayer(PerLayerStack):
     def steps(cls) -> Steps:
         first, second, *_ = super().steps()
         return [first, {**second, "levels": (rows(6, 3), rows(6, 4))}]
-
-    neutral = split = None
 
 
 class FreshEmbeddings(EmbeddingsLater):
@@ -157,8 +149,6 @@ class GrownBuffer(PerLayerStack):
 
         return [first, grow, first]
 
-    neutral = split = None
-
 
 class LevelsFirst(EmbeddingsLater):
     """Embeddings whose strides say whether layers or tokens come first in memory."""
@@ -180,6 +170,7 @@ class PackedIds(PerLayerStack):
     """Places that hold a bit of their own in 64 bits and none in 32."""
 
     promise = "I2"
+    unasked = "neutral"
 
     def rows_of(self, hidden: Tensor, taken: Tensor) -> Tensor:
         return super().rows_of(hidden, taken % 8 if taken.dtype is torch.int64 else taken // 2)
@@ -188,8 +179,6 @@ class PackedIds(PerLayerStack):
     def steps(cls) -> Steps:
         first, second, *_ = super().steps()
         return [first, {**second, "taken": second["taken"].int()}]
-
-    neutral = split = None
 
 
 class ScaledByTheBuffer(PerLayerStack):
@@ -200,7 +189,7 @@ class ScaledByTheBuffer(PerLayerStack):
     def rows_of(self, hidden: Tensor, taken: Tensor) -> Tensor:
         return super().rows_of(hidden, taken) / self.per_layer.abs().amax()
 
-    split = None
+    unasked = "split"
 
 
 class RowBehind(PerLayerStack):
@@ -212,7 +201,7 @@ class RowBehind(PerLayerStack):
         behind = self.per_layer[(taken + 1) % CAPACITY]
         return super().rows_of(hidden, taken) + 0.01 * behind
 
-    split = None
+    unasked = "split"
 
 
 class SumOfAllRows(PerLayerStack):
@@ -225,7 +214,7 @@ class SumOfAllRows(PerLayerStack):
         chosen = chosen | (torch.arange(CAPACITY) == CAPACITY - 1)
         return torch.einsum("nc,clh->nlh", chosen.float(), self.per_layer)
 
-    split = None
+    unasked = "split"
 
 
 class FilledInPython(PerLayerStack):
@@ -246,8 +235,6 @@ class FilledInPython(PerLayerStack):
     def steps(cls) -> Steps:
         first, *_ = super().steps()
         return [first, first, first]
-
-    neutral = split = None
 
 
 class ClearsBehind(PerLayerStack):
@@ -271,8 +258,6 @@ class ClearsBehind(PerLayerStack):
         first, *rest = super().steps()
         return [first, lambda region: setattr(region, "clearing", True), *rest]
 
-    neutral = split = None
-
 
 @torch.library.custom_op("deepstack_regions::use_up", mutates_args=())
 def _use_up(cache: Tensor, by: float) -> Tensor:
@@ -282,7 +267,7 @@ def _use_up(cache: Tensor, by: float) -> Tensor:
 
 
 @_use_up.register_fake
-def _(cache: Tensor, by: float) -> Tensor:
+def _(cache: Tensor, by: float) -> Tensor:  # noqa: ARG001  # named as those of the operation
     return torch.empty_like(cache[0])
 
 
@@ -290,6 +275,7 @@ class UsedUpTwice(PerLayerStack):
     """Two equal calls of an operation that writes unsaid: the compiler makes one of them."""
 
     promise = "I4"
+    unasked = "split"  # each part writes
     arms = "aot_eager/stock aot_eager/drop_all"
 
     def forward(self, hidden: Tensor, taken: Tensor) -> Tensor:
@@ -302,8 +288,6 @@ class UsedUpTwice(PerLayerStack):
         first, *_ = super().steps()
         return [first, first]
 
-    neutral = split = None
-
 
 class RowsFromZero(PerLayerStack):
     """Each micro-batch reads the rows of the buffer from the first one on (Gemma 4 on later stages)."""
@@ -313,7 +297,7 @@ class RowsFromZero(PerLayerStack):
     def rows_of(self, hidden: Tensor, taken: Tensor) -> Tensor:
         return self.per_layer[: len(taken)]
 
-    neutral = None
+    unasked = "neutral"
 
 
 class ClearsForAll(PerLayerStack):
@@ -334,7 +318,7 @@ class ClearsForAll(PerLayerStack):
         first, second, third = super().steps()
         return [first, fill, second, fill, third]
 
-    neutral = None
+    unasked = "neutral"
 
 
 class LastRowForAll(PerLayerStack):
@@ -343,6 +327,6 @@ class LastRowForAll(PerLayerStack):
     promise = "I5"
 
     def rows_of(self, hidden: Tensor, taken: Tensor) -> Tensor:
-        return super().rows_of(hidden, taken) + self.per_layer[taken[-1]]
+        return super().rows_of(hidden, taken) + self.per_layer[taken[-1:]]
 
-    neutral = None
+    unasked = "neutral"

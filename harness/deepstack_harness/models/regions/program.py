@@ -17,7 +17,8 @@ class RegionProgram(nn.Module):
     """A region with its steps.
 
     `promise` is the one that a mutant breaks under each of its `arms`, "" for a right region, which states
-    `right`.  `neutral`, `live` and `split` are those of `compile_steps`; parts are dicts of keyword arguments.
+    `right`.  `neutral`, `live` and `split` are those of `compile_steps`; `unasked` names those of its base
+    that do not fit it, such as parts of a call that a region may not be given.
     """
 
     promise: ClassVar[str] = ""
@@ -26,6 +27,7 @@ class RegionProgram(nn.Module):
     neutral: ClassVar[Callable[..., Sequence[Tensor]] | None] = None
     live: ClassVar[Callable[..., object] | None] = None
     split: ClassVar[Callable[..., Sequence[dict[str, Any]]] | None] = None
+    unasked: ClassVar[str] = ""
 
     @classmethod
     def make(cls) -> tuple[Callable[..., object], Steps]:
@@ -49,12 +51,12 @@ def at(*numbers: int) -> Tensor:
     return torch.tensor(numbers)
 
 
-def halves(*, count: int, **arguments: Tensor) -> list[dict[str, Any]]:
+def halves(*, count: int, **arguments: Any) -> list[dict[str, Any]]:
     """Return two micro-batches of arguments that have `count` rows; all other arguments go to both."""
     middle = count // 2
     return [
         {
-            name: value[part] if value.dim() and len(value) == count else value
+            name: value[part] if isinstance(value, Tensor) and value.shape[:1] == (count,) else value
             for name, value in arguments.items()
         }
         for part in (slice(0, middle), slice(middle, count))

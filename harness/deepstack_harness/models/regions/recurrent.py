@@ -1,6 +1,6 @@
 """A recurrent layer whose state is kept for each request, and mutants of it.
 
-A step has one row for each request; `requests` are their rows of the state, of which row 0 belongs to padding.
+A step has one row for each request; `requests` are their rows of the state, of which row 0 is for padding.
 `fresh` requests begin with a state of zeros.
 """
 
@@ -38,24 +38,23 @@ class RecurrentLayer(RegionProgram):
 
     @classmethod
     def steps(cls) -> Steps:
+        fresh, resumed = torch.tensor([True] * 4), torch.tensor([True, True, False, False])
         return [
-            {"hidden": rows(2), "requests": at(1, 2), "fresh": torch.tensor([True, True])},
-            {"hidden": rows(4, 1), "requests": at(2, 1, 5, 4), "fresh": torch.tensor([False] * 2 + [True] * 2)},
-            {"hidden": rows(2, 2), "requests": at(4, 2), "fresh": torch.tensor([False, True])},
-        ]  # fmt: skip
+            {"hidden": rows(4), "requests": at(1, 2, 3, 5), "fresh": fresh},
+            {"hidden": rows(4, 1), "requests": at(5, 4, 2, 1), "fresh": resumed},
+            {"hidden": rows(6, 2), "requests": at(3, 4, 0, 5, 2, 1), "fresh": torch.tensor([False] * 6)},
+        ]
 
     @staticmethod
-    def neutral(  # type: ignore[override]
-        hidden: Tensor, requests: Tensor, fresh: Tensor, region: "RecurrentLayer"
-    ) -> list[Tensor]:
+    def neutral(requests: Tensor, fresh: Tensor, region: "RecurrentLayer", **_: object) -> list[Tensor]:
         """States of requests that are fresh, or not in the step."""
         kept = {*requests[~fresh].tolist()}
         return [region.state[row] for row in range(REQUESTS) if row not in kept]
 
     @staticmethod
-    def split(hidden: Tensor, requests: Tensor, fresh: Tensor) -> list[dict[str, Any]]:  # type: ignore[override]
+    def split(hidden: Tensor, **others: Tensor) -> list[dict[str, Any]]:
         """Two micro-batches."""
-        return halves(count=len(hidden), hidden=hidden, requests=requests, fresh=fresh)
+        return halves(count=len(hidden), hidden=hidden, **others)
 
 
 class FirstStateLater(RecurrentLayer):
@@ -64,7 +63,7 @@ class FirstStateLater(RecurrentLayer):
     promise = "I1"
     arms = "eager/drop_all aot_eager/drop_all"
 
-    def forward(  # type: ignore[override]
+    def forward(
         self, hidden: Tensor, requests: Tensor, fresh: Tensor, initial: Tensor | None = None
     ) -> Tensor:
         answer = super().forward(hidden, requests, fresh)
@@ -75,8 +74,6 @@ class FirstStateLater(RecurrentLayer):
         first, second, third = super().steps()
         return [first, {**second, "initial": rows(4, 5)}, third]
 
-    neutral = split = None
-
 
 class HasInitialStates(RecurrentLayer):
     """A Python flag for whether any request goes on from its state (vLLM #53051)."""
@@ -84,7 +81,7 @@ class HasInitialStates(RecurrentLayer):
     promise = "I1"
     arms = "eager/drop_all aot_eager/drop_all"
 
-    def forward(self, hidden: Tensor, requests: Tensor, fresh: Tensor, resumed: bool = False) -> Tensor:  # type: ignore[override]
+    def forward(self, hidden: Tensor, requests: Tensor, fresh: Tensor, resumed: bool = False) -> Tensor:
         if resumed:
             return super().forward(hidden, requests, fresh)
         state = self.take(hidden)
@@ -95,8 +92,6 @@ class HasInitialStates(RecurrentLayer):
     def steps(cls) -> Steps:
         first, second, third = super().steps()
         return [first, {**second, "resumed": True}, {**third, "resumed": True}]
-
-    neutral = split = None
 
 
 class DecaySchedule(RecurrentLayer):
@@ -116,15 +111,13 @@ class DecaySchedule(RecurrentLayer):
         first, *rest = super().steps()
         return [first, lambda region: setattr(region, "decay", 0.25), *rest]
 
-    neutral = split = None
-
 
 class StatesByLayer(RecurrentLayer):
     """States of the layers before, of which a pipeline's first stage has none."""
 
     promise = "I1"
 
-    def forward(  # type: ignore[override]
+    def forward(
         self, hidden: Tensor, requests: Tensor, fresh: Tensor, before: tuple[Tensor, ...] = ()
     ) -> Tensor:
         for state in before:
@@ -135,8 +128,6 @@ class StatesByLayer(RecurrentLayer):
     def steps(cls) -> Steps:
         first, second, third = super().steps()
         return [first, {**second, "before": (rows(REQUESTS, 4), rows(REQUESTS, 5))}, third]
-
-    neutral = split = None
 
 
 class RebindsItsState(RecurrentLayer):
@@ -152,8 +143,6 @@ class RebindsItsState(RecurrentLayer):
     def steps(cls) -> Steps:
         call = {"hidden": rows(2), "requests": at(1, 2), "fresh": torch.tensor([False, False])}
         return [call, call, call]
-
-    neutral = split = None
 
 
 class ResizedState(RecurrentLayer):
@@ -171,8 +160,6 @@ class ResizedState(RecurrentLayer):
 
         return [call, resize, call]
 
-    neutral = split = None
-
 
 class StateLayout(RecurrentLayer):
     """A convolution state whose layout, by its strides, chooses how it is read (width or length first)."""
@@ -189,8 +176,6 @@ class StateLayout(RecurrentLayer):
         first, second, _ = super().steps()
         return [{**first, "window": rows(H, 1, 3)}, {**second, "window": rows(3, 1).t()}]
 
-    neutral = split = None
-
 
 class StateInHalf(RecurrentLayer):
     """A scale of each request whose dtype says whether it is a logarithm."""
@@ -206,8 +191,6 @@ class StateInHalf(RecurrentLayer):
         first, second, _ = super().steps()
         return [{**first, "scale": torch.zeros(H)}, {**second, "scale": torch.full((H,), 2.0).double()}]
 
-    neutral = split = None
-
 
 class KeepsTheOldRequest(RecurrentLayer):
     """A fresh request goes on from the state of the request that had its row before."""
@@ -217,7 +200,7 @@ class KeepsTheOldRequest(RecurrentLayer):
     def begin(self, state: Tensor, fresh: Tensor) -> Tensor:
         return state
 
-    split = None
+    unasked = "split"
 
 
 class NormOfAllStates(RecurrentLayer):
@@ -229,7 +212,7 @@ class NormOfAllStates(RecurrentLayer):
         answer = super().forward(hidden, requests, fresh)
         return answer / (1 + self.state.abs().mean())
 
-    split = None
+    unasked = "split"
 
 
 class ReadsPadding(RecurrentLayer):
@@ -240,7 +223,7 @@ class ReadsPadding(RecurrentLayer):
     def begin(self, state: Tensor, fresh: Tensor) -> Tensor:
         return torch.where(fresh.unsqueeze(1), self.state[0], state)
 
-    split = None
+    unasked = "split"
 
 
 class AgeOfRequests(RecurrentLayer):
@@ -262,8 +245,6 @@ class AgeOfRequests(RecurrentLayer):
         call = {"hidden": rows(2), "requests": at(1, 2), "fresh": torch.tensor([False, False])}
         return [call, call, call]
 
-    neutral = split = None
-
 
 class KeepsWhenAsked(RecurrentLayer):
     """Whether a step is kept is a flag of the call, and the profile run keeps nothing."""
@@ -271,7 +252,7 @@ class KeepsWhenAsked(RecurrentLayer):
     promise = "I4"
     arms = "eager/drop_all aot_eager/drop_all"
 
-    def forward(self, hidden: Tensor, requests: Tensor, fresh: Tensor, keep: bool = False) -> Tensor:  # type: ignore[override]
+    def forward(self, hidden: Tensor, requests: Tensor, fresh: Tensor, keep: bool = False) -> Tensor:
         state = self.begin(self.state[requests], fresh) * 0.5 + self.take(hidden)
         answer = self.give(state)
         if keep:
@@ -283,16 +264,15 @@ class KeepsWhenAsked(RecurrentLayer):
         first, *rest = super().steps()
         return [first, *({**step, "keep": True} for step in rest)]
 
-    neutral = split = None
-
 
 class SameStateTwice(RecurrentLayer):
     """Two arguments that are one tensor behind the warm-up, so that the order of writes changes."""
 
     promise = "I4"
     arms = "aot_eager/drop_all"
+    unasked = "neutral split"
 
-    def forward(self, hidden: Tensor, first: Tensor, second: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, hidden: Tensor, first: Tensor, second: Tensor) -> Tensor:
         first.mul_(0.5)
         second.add_(hidden.sum(0))
         return self.give(hidden)
@@ -305,8 +285,6 @@ class SameStateTwice(RecurrentLayer):
             {"hidden": rows(2, 1), "first": same, "second": same},
         ]
 
-    neutral = split = None
-
 
 class StateOfTheFirstRows(RecurrentLayer):
     """A step reads and writes the first rows of the state, and not those of its requests."""
@@ -316,7 +294,7 @@ class StateOfTheFirstRows(RecurrentLayer):
     def forward(self, hidden: Tensor, requests: Tensor, fresh: Tensor) -> Tensor:
         return super().forward(hidden, torch.arange(len(hidden)), fresh)
 
-    neutral = None
+    unasked = "neutral"
 
 
 class CarriesToTheNextRow(RecurrentLayer):
@@ -327,7 +305,7 @@ class CarriesToTheNextRow(RecurrentLayer):
     def forward(self, hidden: Tensor, requests: Tensor, fresh: Tensor) -> Tensor:
         return super().forward(hidden.cumsum(0), requests, fresh)
 
-    neutral = None
+    unasked = "neutral"
 
 
 class LastRequestForAll(RecurrentLayer):
@@ -338,4 +316,4 @@ class LastRequestForAll(RecurrentLayer):
     def begin(self, state: Tensor, fresh: Tensor) -> Tensor:
         return torch.where(fresh.unsqueeze(1), state[-1] + 1 * len(state), state)
 
-    neutral = None
+    unasked = "neutral"

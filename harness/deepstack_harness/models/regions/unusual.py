@@ -44,7 +44,7 @@ class _WithCache(RegionProgram):
         ]
 
     @staticmethod
-    def neutral(hidden: Tensor, slots: Tensor, region: "_WithCache") -> list[Tensor]:  # type: ignore[override]
+    def neutral(slots: Tensor, region: "_WithCache", **_: object) -> list[Tensor]:
         """Rows behind the last slot."""
         return [region.cache[int(slots.max()) + 1 :]]
 
@@ -92,7 +92,7 @@ class AnswersTheCache(_WithCache):
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all"
-    neutral = None
+    unasked = "neutral"
 
     def forward(self, hidden: Tensor, slots: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         cache = before.index_copy(0, slots, self.layer(hidden))
@@ -120,7 +120,7 @@ class RingOfRows(_WithCache):
         self.head.add_(len(hidden)).remainder_(SLOTS)
         return hidden + self.cache.mean(0)
 
-    neutral = None
+    unasked = "neutral"
 
     @classmethod
     def steps(cls) -> Steps:
@@ -149,7 +149,12 @@ class StateOutsideBuffers(RegionProgram):
     @classmethod
     def steps(cls) -> Steps:
         hidden = rows(4)
-        return [{"hidden": hidden}, lambda region: region.state.neg_(), {"hidden": hidden}, {"hidden": hidden}]
+        return [
+            {"hidden": hidden},
+            lambda region: region.state.neg_(),
+            {"hidden": hidden},
+            {"hidden": hidden},
+        ]
 
 
 class StatesOfTheCaller(RegionProgram):
@@ -175,6 +180,7 @@ class SameOutputBuffer(RegionProgram):
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all eager/full"
+    out: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +218,12 @@ class MetadataWhenNeeded(RegionProgram):
     @classmethod
     def steps(cls) -> Steps:
         hidden = rows(4)
-        return [{"hidden": hidden}, lambda _: hidden.copy_(rows(4, 2)), {"hidden": hidden}, {"hidden": hidden}]
+        return [
+            {"hidden": hidden},
+            lambda _: hidden.copy_(rows(4, 2)),
+            {"hidden": hidden},
+            {"hidden": hidden},
+        ]
 
 
 class PlanOutside(RegionProgram):
@@ -393,11 +404,10 @@ class ModulesInModules(RegionProgram):
         )
         self.again = self.blocks["a"]
         self.tied = nn.Linear(H, H)
-        self.tied.weight = self.blocks["a"][0].weight  # type: ignore[index, union-attr, assignment]
+        self.tied.weight = self.blocks["a"][0].weight
 
     def forward(self, hidden: Tensor) -> Tensor:
-        for name, block in self.blocks.items():
-            hidden = block(hidden) if name == "a" else block[0](hidden)  # type: ignore[index]
+        hidden = self.blocks["b"][0](self.blocks["a"](hidden))  # type: ignore[index]
         return self.tied(self.again(hidden))
 
     @classmethod
@@ -422,8 +432,8 @@ class Batch:
 class Window(NamedTuple):
     """A pair of tensors with names."""
 
-    left: Tensor
-    right: Tensor
+    above: Tensor
+    below: Tensor
 
 
 class ObjectsAsArguments(RegionProgram):
@@ -433,9 +443,9 @@ class ObjectsAsArguments(RegionProgram):
     arms = "eager/drop_all aot_eager/drop_all"
 
     def forward(self, batch: Batch, window: Window, named: dict[str, Tensor]) -> dict[str, object]:
-        kept = (batch.hidden > window.left) & (batch.hidden < window.right)
+        kept = (batch.hidden > window.above) & (batch.hidden < window.below)
         total = torch.where(kept, batch.hidden, 0.0) * named["scale"] + batch.lengths[0]
-        return OrderedDict(total=total, window=Window(window.right, window.left), count=None)
+        return OrderedDict(total=total, window=Window(window.below, window.above), count=None)
 
     @classmethod
     def steps(cls) -> Steps:
@@ -460,7 +470,7 @@ class RunningStatistics(RegionProgram):
         self.norm = nn.BatchNorm1d(H)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.norm(hidden)  # type: ignore[no-any-return]
+        return self.norm(hidden)
 
     @classmethod
     def steps(cls) -> Steps:
@@ -473,7 +483,7 @@ class InBfloat16(_WithCache):
 
     right = True
     arms = "eager/drop_all aot_eager/drop_all"
-    neutral = None
+    unasked = "neutral"
 
     def __init__(self) -> None:
         super().__init__()
@@ -490,7 +500,7 @@ class CallableWithSlots:
     __slots__ = ("__dict__", "table")
     right = True
     arms = "eager/drop_all eager/full"
-    promise, warm_up, neutral, live, split = "", 1, None, None, None
+    promise, unasked, warm_up, neutral, live, split = "", "", 1, None, None, None
 
     def __init__(self) -> None:
         self.table = rows(SLOTS)

@@ -1,0 +1,83 @@
+"""Proofs of small regions: each wrong one breaks its promise and no other, each right one breaks none.
+
+One worker plays them all; judging happens here, from the facts.
+"""
+
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from deepstack_harness.catalogue.regions import REGIONS, SmallRegion
+from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
+from deepstack_harness.contract.rules import Promise
+from deepstack_harness.errors import HarnessError
+from deepstack_harness.play.steps_work import PLAY_REGION, WORK
+from deepstack_harness.workers.outcomes import value_of
+from deepstack_harness.workers.warm import WarmWorker
+
+_UNCOMPILED = "eager"
+_EVERYWHERE = frozenset({Promise.I3, Promise.I5})
+"""Promises that are asked of the uncompiled code too, and break there as well."""
+_CALL_S = 300.0
+
+
+@dataclass(frozen=True)
+class RegionProof:
+    """What was found of a region: the broken promises by arm, and what could not be judged.
+
+    `chances` counts what would have shown a broken promise, `seconds` are those of the worker's processor.
+    """
+
+    name: str
+    region: SmallRegion
+    broken: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unjudged: tuple[str, ...] = ()
+    chances: int = 0
+    seconds: float = 0.0
+    detail: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """True if exactly the stated promise breaks under each stated arm; for a right region, none."""
+        promise = self.region.promise
+        arms = {*self.region.arms, *([_UNCOMPILED] if promise in _EVERYWHERE else [])}
+        stated = {arm: (str(promise),) for arm in arms} if promise else {}
+        return self.chances > 0 and not self.unjudged and self.broken == stated
+
+    @property
+    def wrong(self) -> str:
+        """What does not hold, in one sentence; "" where all does."""
+        if self.holds:
+            return ""
+        if self.unjudged:
+            return f"NOT JUDGED: {self.unjudged[0]}"
+        if not self.chances:
+            return "NOT PUT TO THE TEST"
+        found = ", ".join(f"{' '.join(names)} under {arm}" for arm, names in self.broken.items())
+        verdict = "NOT CAUGHT as stated" if self.region.promise else "FALSE ALARM"
+        return f"{verdict}: {found or 'nothing'} broken{f'; {self.detail}' if self.detail else ''}"
+
+
+def proof_of(name: str, judged: JudgedSteps, seconds: float) -> RegionProof:
+    """Return the proof of a region that was judged."""
+    broken: dict[str, set[str]] = {}
+    for finding in judged.broken:
+        broken.setdefault(finding.arm, set()).add(str(finding.promise))
+    return RegionProof(
+        name, REGIONS[name],
+        {arm: tuple(sorted(promises)) for arm, promises in broken.items()},
+        tuple(judged.unjudged), sum(finding.chances for finding in judged.findings), seconds,
+        judged.broken[0].detail if judged.broken else "",
+    )  # fmt: skip
+
+
+def prove_regions(names: Iterable[str]) -> Generator[RegionProof]:
+    """Play regions in a worker, and yield the proof of each; a worker that ended proves nothing."""
+    with WarmWorker(preload=WORK) as worker:
+        for name in names:
+            result = worker.call(PLAY_REGION, {"target": REGIONS[name].target}, timeout_s=_CALL_S)
+            try:
+                played = value_of(result, f"playing {name}")
+            except HarnessError as error:
+                yield RegionProof(name, REGIONS[name], unjudged=(str(error),))
+            else:
+                yield proof_of(name, judge_steps(played.region), played.seconds)
