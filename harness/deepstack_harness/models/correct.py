@@ -184,7 +184,8 @@ class MovesAtEverySet:
         return tuple(level[:tokens] for level in self._levels)
 
     def set(self, payload: Tensor) -> None:
-        if len(payload) != len(self._levels) or payload.size(-1) != self._levels[0].size(-1):
+        levels, width = len(self._levels), self._levels[0].size(-1)
+        if payload.dim() != 3 or (len(payload), payload.size(-1)) != (levels, width):
             raise ValueError(f"wrong payload {tuple(payload.shape)}")
         rows = max(self.capacity, payload.size(1))
         new = tuple(level.new_zeros(rows, level.size(1)) for level in self._levels)

@@ -144,6 +144,7 @@ class LayoutOfWeights(RoutedExperts):
     """Weights of a shared expert, read as they lie in memory where they were contiguous in the warm-up."""
 
     promise = "I2"
+    unasked = "split"  # its weights have as many rows as the step
 
     def forward(self, hidden: Tensor, count: Tensor, shared: Tensor) -> Tensor:  # type: ignore[override]
         if shared.is_contiguous():
@@ -253,6 +254,7 @@ class LoadThatStarts(LoadOfProfiling):
     """The load is counted from a later step on, and never by a graph of the warm-up."""
 
     promise = "I4"
+    arms = "eager/drop_all"
 
     def __init__(self) -> None:
         super().__init__()

@@ -111,6 +111,7 @@ class OneTensorForEachLayer(PerLayerStack):
     """Embeddings as a tuple with one tensor for each layer, () in the warm-up."""
 
     promise = "I1"
+    unasked = "split"  # a tuple is not cut
 
     def forward(self, hidden: Tensor, taken: Tensor, levels: tuple[Tensor, ...] = ()) -> Tensor:
         answer = super().forward(hidden, taken)
@@ -154,6 +155,7 @@ class LevelsFirst(EmbeddingsLater):
     """Embeddings whose strides say whether layers or tokens come first in memory."""
 
     promise = "I2"
+    arms = "eager/drop_all"
 
     def stack(self, hidden: Tensor, embedded: Tensor) -> Tensor:
         return super().stack(hidden, embedded if embedded.is_contiguous() else embedded.flip(1))

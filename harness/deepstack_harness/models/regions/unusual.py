@@ -377,6 +377,7 @@ class BreaksInTheMiddle(RegionProgram):
         super().__init__()
         self.first, self.second = nn.Linear(H, H), nn.Linear(H, H)
         self.log: list[float] = []
+        self.requires_grad_(False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         hidden = self.first(hidden)
@@ -399,15 +400,15 @@ class ModulesInModules(RegionProgram):
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.ModuleDict(
-            {"a": nn.Sequential(nn.Linear(H, H), nn.GELU()), "b": nn.ModuleList([nn.Linear(H, H)])}
-        )
-        self.again = self.blocks["a"]
+        first = nn.Linear(H, H)
+        self.blocks = nn.ModuleDict({"a": nn.Sequential(first, nn.GELU()), "b": nn.Linear(H, H)})
+        self.again, self.listed = self.blocks["a"], nn.ModuleList([self.blocks["b"]])
         self.tied = nn.Linear(H, H)
-        self.tied.weight = self.blocks["a"][0].weight
+        self.tied.weight = first.weight
 
     def forward(self, hidden: Tensor) -> Tensor:
-        hidden = self.blocks["b"][0](self.blocks["a"](hidden))  # type: ignore[index]
+        for block in (*self.blocks.values(), *self.listed):
+            hidden = block(hidden)
         return self.tied(self.again(hidden))
 
     @classmethod

@@ -1,0 +1,121 @@
+"""Small regions: a fast part of `selftest` over them, and a harness that was made blind does not pass it."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from deepstack_harness.catalogue.regions import REGIONS
+from deepstack_harness.cli.main import main
+from deepstack_harness.contract.oracles.promises import judge_steps
+from deepstack_harness.contract.rules import Promise
+from deepstack_harness.errors import ExitCode
+from deepstack_harness.fuzz import regions
+from deepstack_harness.fuzz.regions import RegionProof, proof_of, prove_regions
+from deepstack_harness.models.regions.program import RegionProgram
+from deepstack_harness.play.case_worker import load_named
+from deepstack_harness.play.steps_work import measure_program
+
+WRONG = {name: region for name, region in REGIONS.items() if region.promise}
+RIGHT = [name for name, region in REGIONS.items() if not region.promise]
+KINDS = ("attention", "cross_attention", "experts", "per_layer", "recurrent")
+FIRST = list({(region.kind, region.promise): name for name, region in reversed(WRONG.items())}.values())
+"""A region for each kind of module and each promise."""
+
+
+def played(name: str, arms: tuple[str, ...]) -> RegionProof:
+    proof = proof_of(
+        name,
+        judge_steps(measure_program(cast("type[RegionProgram]", load_named(REGIONS[name].target)), arms)),
+        0.0,
+    )
+    return replace(proof, region=replace(proof.region, arms=arms))
+
+
+def test_every_promise_has_three_mutants_in_every_kind_of_module() -> None:
+    counts = Counter((region.kind, region.promise) for region in WRONG.values())
+    assert set(counts) == {(kind, promise) for kind in KINDS for promise in Promise}
+    assert min(counts.values()) >= 3
+    assert len(RIGHT) >= 20
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_a_wrong_region_is_caught_by_its_promise_alone(name: str) -> None:
+    """Under the cheapest of its arms: 0.2 s of the processor each, 5 s in all."""
+    proof = played(name, REGIONS[name].arms[:1])
+    assert proof.holds, proof.wrong
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_region_is_kept(name: str) -> None:
+    """Under the cheapest of its arms: 0.15 s of the processor each, 4 s in all."""
+    proof = played(name, REGIONS[name].arms[:1])
+    assert proof.holds, proof.wrong
+
+
+@pytest.mark.parametrize("name", ["late_bias", "packed_ids", "load_of_profiling"])
+def test_with_the_guards_of_torch_a_wrong_region_is_right(name: str) -> None:
+    proof = played(name, ("eager/stock",))
+    assert (proof.broken, proof.unjudged) == ({}, ())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_every_region_stands_as_it_states() -> None:
+    proofs = list(prove_regions(REGIONS))
+    assert [proof.wrong for proof in proofs if not proof.holds] == []
+    assert len(proofs) == len(REGIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "broken", "why"),
+    [
+        ("late_bias", {}, "NOT CAUGHT as stated: nothing broken"),
+        ("late_bias", {"eager/drop_all": ("I1",)}, "NOT CAUGHT as stated: I1 under eager/drop_all broken"),
+        ("counts_tokens", {"eager/drop_all": ("I4",), "eager/full": ("I1", "I4")}, "I1 I4 under eager/full"),
+        ("attends_to_all", {"eager/drop_all": ("I3",)}, "NOT CAUGHT as stated: I3 under eager/drop_all"),
+        ("ring_of_rows", {"eager/full": ("I4",)}, "FALSE ALARM: I4 under eager/full broken"),
+    ],
+)
+def test_only_the_stated_promise_under_each_stated_arm_will_do(
+    name: str, broken: dict[str, tuple[str, ...]], why: str
+) -> None:
+    proof = RegionProof(name, REGIONS[name], broken, chances=3)
+    assert not proof.holds
+    assert why in proof.wrong
+    stated = REGIONS[name].promise
+    arms = [*REGIONS[name].arms, *(["eager"] if stated in {Promise.I3, Promise.I5} else [])]
+    right = {arm: (str(stated),) for arm in arms} if stated else {}
+    assert replace(proof, broken=right).holds
+    assert replace(proof, broken=right, chances=0).wrong == "NOT PUT TO THE TEST"
+
+
+def test_the_command_tells_regions_in_tables_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["selftest", "late_bias", "ring_of_rows"]) == ExitCode.HOLDS
+    said = capsys.readouterr().out
+    lines = said.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "I1 specialisation     1 of 1         -         -          -          -         -" in lines
+    assert "0 false alarms on 1 right region" in lines
+    assert "mutants caught" not in said
+    assert lines[-1].startswith("1 of 1 regions caught by their promise alone; ")
+
+
+def test_a_blind_judge_misses_a_region_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def blind(region: object) -> object:
+        judged = judge_steps(region)  # type: ignore[arg-type]
+        return replace(judged, findings=tuple(each for each in judged.findings if each.promise != "I2"))
+
+    monkeypatch.setattr(regions, "judge_steps", blind)
+    monkeypatch.setattr(
+        regions, "REGIONS", {**REGIONS, "late_bias": replace(REGIONS["late_bias"], target="nowhere:Nothing")}
+    )
+    assert main(["selftest", "packed_ids", "late_bias", "--json", "-"]) == ExitCode.BROKEN
+    rows = {row["region"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert rows["packed_ids"]["detail"].startswith("NOT CAUGHT as stated: nothing broken")
+    assert rows["late_bias"]["detail"].startswith("NOT JUDGED: module 'nowhere'")
+    assert not rows["packed_ids"]["holds"]
