@@ -26,10 +26,14 @@ from deepstack_harness.play.rows import RowOwners, join_answers
         ([1.0, math.nan], [1.0, 2.0], NOT_FINITE),
         ([1.0, math.inf], [1.0, 2.0], NOT_FINITE),
         ([1.0], [1.0, 2.0], NOT_FINITE),
+        ([1.0, math.nan, math.inf], [1.5, math.nan, math.inf], 0.5),
+        ([math.inf, 0.0], [-math.inf, 0.0], NOT_FINITE),
+        ([math.nan, 1.0], [1.0, math.nan], NOT_FINITE),
     ],
 )
 def test_distance(one: list[float], other: list[float], expected: float) -> None:
     assert distance(torch.tensor(one), torch.tensor(other)) == expected
+    assert distance(torch.tensor(other), torch.tensor(one)) == expected
 
 
 def test_comparing_nothing_is_not_measured() -> None:

@@ -15,6 +15,7 @@ from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.steps import Aspect, Difference
 from deepstack_harness.play.region_calls import Left, facts_of
 from deepstack_harness.play.region_state import values_in
+from deepstack_harness.play.state import apart
 
 _MARGIN = 32
 """The tolerance in units of the noise that rounding the inputs makes, and of the dtype's last place."""
@@ -78,19 +79,6 @@ def _order(facts: InputFacts) -> tuple[object, ...]:
         tuple(sorted(range(len(facts.stride)), key=lambda dim: facts.stride[dim])),
         *(s == 0 for s in facts.stride),
     )
-
-
-def apart(one: Tensor, other: Tensor) -> float:
-    """Return the largest absolute difference; `NOT_FINITE` where NaN or infinity stand in other places."""
-    if one.shape != other.shape or one.is_complex() != other.is_complex():
-        return NOT_FINITE
-    if not one.numel():
-        return 0.0
-    wide = torch.complex128 if one.is_complex() else torch.float64
-    first, second = one.detach().to("cpu", wide), other.detach().to("cpu", wide)
-    same = (first == second) | (first.isnan() & second.isnan())
-    largest = torch.where(same, 0.0, (first - second).abs()).max().item()
-    return largest if math.isfinite(largest) else NOT_FINITE
 
 
 def distance_or_none(answer: object, other: object) -> float | None:

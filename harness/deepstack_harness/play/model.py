@@ -27,7 +27,7 @@ from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import HarnessError, NotMeasured
 from deepstack_harness.models.family import parse_buffer_dtype, parse_device, parse_dtype
 from deepstack_harness.play.case_worker import load_buffer
-from deepstack_harness.play.state import DecoderState, apart_at
+from deepstack_harness.play.state import DecoderState, apart, apart_at
 
 _ENTRIES, _ELEMENTS = 256, 2**16
 """The outputs that are kept, and how long one may be: at most 64 MB in fp32."""
@@ -208,18 +208,10 @@ class NumericsProbe:
 
 
 def distance(one: Tensor, other: Tensor) -> float:
-    """Return the largest absolute difference in fp64 of two tensors of one shape.
-
-    `NOT_FINITE` stands for NaN, infinity or another shape.
-
-    Raises `NotMeasured` where both are empty: nothing was compared.
-    """
-    if one.shape != other.shape:
-        return NOT_FINITE
-    if not one.numel():
+    """Return how far two outputs are `apart`; raises `NotMeasured` where both are empty."""
+    if one.shape == other.shape and not one.numel():
         raise NotMeasured("compared outputs of 0 tokens, which shows nothing")
-    value = (one.double() - other.double()).abs().max().item()
-    return value if math.isfinite(value) else NOT_FINITE
+    return apart(one, other)
 
 
 def _largest(output: Tensor) -> float:
