@@ -1,6 +1,7 @@
 """What a run plays (the matrix, selections, groups, shards, case numbers), and the results of its cases."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from cases.selftest.contract.oracles.written_observations import (
 from deepstack_harness.catalogue.buffers import REVISIONS
 from deepstack_harness.catalogue.incidents import CONTRACT_RUNS
 from deepstack_harness.catalogue.plans import CAPTURE_TRACES, CONTRACT_TRACES
+from deepstack_harness.contract.arm import Backend
 from deepstack_harness.contract.case import Case, PlannedCase, live_buffer, registered
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.oracles.judge import judge_case
@@ -23,7 +25,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.errors import UsageError
 from deepstack_harness.runs.case_result import CaseResult, lost_result, result_in_test, result_of
-from deepstack_harness.runs.execution import COLUMNS, Tier, matrix, select
+from deepstack_harness.runs.execution import COLUMNS, Execution, RunRequest, Tier, matrix, select
 from deepstack_harness.runs.pools import fingerprint, grouped, part_of
 from deepstack_harness.runs.records import CaseEnding, Shard
 
@@ -102,6 +104,20 @@ def test_a_selection_that_does_not_read_or_holds_nowhere_is_quoted(
 def test_groups_share_family_arm_and_device(nightly: list[PlannedCase]) -> None:
     for group in grouped(nightly):
         assert {planned.group for planned in group.cases} == {group.name}
+
+
+def test_the_cheapest_groups_come_first_where_that_is_asked_for(tmp_path: Path) -> None:
+    selection = "family == 'qwen3_vl' and guards == 'drop_all'"
+    orders = []
+    for cheapest_first in (True, False):
+        request = RunRequest(selection, cheapest_first=cheapest_first)
+        execution = Execution(request, tmp_path / str(cheapest_first), resume=False)
+        execution.writer.close()
+        orders.append([group.cases[0].case.arm.backend for group in execution.groups])
+    assert orders[0][0] is Backend.EAGER
+    assert orders[0][-1] is Backend.INDUCTOR
+    assert orders[1][0] is Backend.INDUCTOR
+    assert sorted(orders[0]) == sorted(orders[1])
 
 
 def test_shards_are_disjoint_and_together_everything(nightly: list[PlannedCase]) -> None:

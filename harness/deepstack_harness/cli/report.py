@@ -11,7 +11,7 @@ from pathlib import Path
 from deepstack_harness.cli.output import Column, Output, write_text
 from deepstack_harness.contract.verdicts import WORST_FIRST, worst
 from deepstack_harness.errors import ExitCode, UsageError
-from deepstack_harness.runs.report.run_data import RunData, Summary, summarise
+from deepstack_harness.runs.report.run_data import RunData, Summary, summarise, tested
 from deepstack_harness.runs.report.tables import (
     Cell,
     Matrix,
@@ -107,6 +107,7 @@ def show_run(output: Output, run: RunData) -> None:
     for note in run.notes:
         output.line(f"note: {note}", "yellow")
     output.line(f"{summary.progress}: {summary.expected}")
+    output.line(tested(run), "dim")
     output.verdict(summary.headline, good=summary.good)
 
 

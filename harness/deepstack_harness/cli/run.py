@@ -58,6 +58,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--executor", default="local", metavar="E", help="local (default) or ray")
     parser.add_argument("--out", metavar="DIR", help="the folder to write (default reports/<UTC time>)")
+    parser.add_argument(
+        "--cheapest-first", action="store_true",
+        help="play cases that compile nothing first: a run that is ended early has judged the most",
+    )  # fmt: skip
     parser.add_argument("--resume", action="store_true", help="continue the run in --out DIR")
     parser.add_argument(
         "--case-seconds",
@@ -108,7 +112,7 @@ def _request(args: Namespace) -> RunRequest:
     return RunRequest(
         args.selection, Tier(args.tier), devices, tuple(dict.fromkeys(args.buffer)),
         Shard.parse(args.shard) if args.shard else None, args.workers, args.executor,
-        replace(RUN_LIMITS, call_s=args.case_seconds, memory=memory),
+        replace(RUN_LIMITS, call_s=args.case_seconds, memory=memory), args.cheapest_first,
     )  # fmt: skip
 
 

@@ -174,6 +174,7 @@ class RunRequest:
     workers: int = 1
     executor: str = "local"
     limits: Limits = RUN_LIMITS
+    cheapest_first: bool = False
 
     @property
     def shares_gpus(self) -> bool:
@@ -204,6 +205,8 @@ class Execution:
         )
         done = frozenset(case.case for case in self.writer.part.cases)
         self.groups = [left for group in shard_groups if (left := group.without(done))]
+        if request.cheapest_first:
+            self.groups.sort(key=lambda group: group.seconds / len(group.cases))
 
     def play(self) -> Generator[CaseResult]:
         """Play every case that is left; each result is stored when it comes.  Then the run is finished."""

@@ -410,8 +410,9 @@ def _harness_command(*words: str | Path) -> tuple[str, ...]:
 
 def _run(request: NightRequest, devices: Sequence[str]) -> tuple[str, ...]:
     named = [word for device in devices for word in ("--device", device)]
+    order = ("--cheapest-first",) if request.minutes is not None else ()
     return _harness_command(
-        "run", "--tier", request.tier, *named, "-n", str(request.workers), "--out", request.folder
+        "run", "--tier", request.tier, *named, *order, "-n", str(request.workers), "--out", request.folder
     )
 
 

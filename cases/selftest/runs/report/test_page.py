@@ -227,7 +227,7 @@ def test_findings_have_the_same_place_in_every_run(run_data: RunData, tmp_path: 
 def test_what_changed_since_the_last_run_is_told(run_data: RunData) -> None:
     assert run_data.changes
     assert run_data.changes.since == "night-19"
-    assert {str(change.kind) for change in run_data.changes.differences} == {"new"}
+    assert {str(cause.kind) for cause in run_data.changes.findings} == {"new"}
     assert "Since the run night-19" in render_page(run_data)
 
 

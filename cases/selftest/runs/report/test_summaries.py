@@ -30,7 +30,8 @@ from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Effect, Judgement, Verdict
 from deepstack_harness.errors import UsageError
 from deepstack_harness.runs.case_result import lost_result
-from deepstack_harness.runs.compare import Change, ChangeKind
+from deepstack_harness.runs.causes import Finding
+from deepstack_harness.runs.compare import ChangeKind
 from deepstack_harness.runs.records import CaseEnding
 from deepstack_harness.runs.report import figures as graphs
 from deepstack_harness.runs.report import texts as markdown
@@ -47,28 +48,25 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
     return load_run(write_run(tmp_path_factory.mktemp("report") / "run", found=planned()[:2]))
 
 
-CHANGE = Change(ChangeKind.REGRESSION, "verdict R0", "abc", "qwen3_vl | eager", "PASS", "FAIL")
+CAUSE = Finding(ChangeKind.REGRESSION, "R0 output: a | b", (), (), (), None, "")
 
 
 @pytest.mark.parametrize(
     ("count", "sentence", "more"),
     [
         (0, "Since the run night-19: nothing changed.", ""),
-        (1, "Since the run night-19: 1 change.", ""),
-        (33, "Since the run night-19: 33 changes.", "3 more changes are in the HTML report."),
+        (1, "Since the run night-19: 1 finding.", ""),
+        (33, "Since the run night-19: 33 findings.", "3 more findings are in the HTML report."),
     ],
 )
 def test_changes_are_counted_and_the_first_are_in_a_table(
     run: RunData, count: int, sentence: str, more: str
 ) -> None:
-    text = render_markdown(replace(run, changes=Changes("night-19", (CHANGE,) * count)))
+    text = render_markdown(replace(run, changes=Changes("night-19", (CAUSE,) * count)))
     assert sentence in text
-    rows = [
-        line for line in text.splitlines() if line.startswith("| regression | verdict R0 | PASS | FAIL |")
-    ]
+    rows = [line for line in text.splitlines() if line == "| regression | R0 output: a \\| b | 0 |  | 0 |"]
     assert len(rows) == min(count, markdown.MOST_CHANGES)
-    assert all("qwen3_vl \\| eager" in line for line in rows)
-    assert ("more changes" in text) == bool(more)
+    assert ("more findings" in text) == bool(more)
     assert more in text
 
 

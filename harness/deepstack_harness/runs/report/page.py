@@ -19,7 +19,8 @@ from deepstack_harness import __version__
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Verdict
 from deepstack_harness.runs.report.figures import figures_of
-from deepstack_harness.runs.report.run_data import RunData, summarise
+from deepstack_harness.runs.report.nights_strip import nights_of
+from deepstack_harness.runs.report.run_data import RunData, summarise, tested
 from deepstack_harness.runs.report.tables import (
     MOST_OUTPUT,
     Cell,
@@ -69,7 +70,8 @@ def render_page(run: RunData) -> str:
     ]
     summary = summarise(run)
     return _environment().get_template("page.html.jinja").render(
-        run=run, summary=summary, version=__version__, rules=list(Rule), matrix=run_matrix(run),
+        run=run, summary=summary, tested=tested(run), nights=nights_of(run),
+        version=__version__, rules=list(Rule), matrix=run_matrix(run),
         releases=release_matrix(run), figures=figures_of(run), groups=groups, shown=shown, audited=audited,
         slowest=sorted(run.cases.values(), key=lambda case: -case.seconds)[:MOST_SLOW],
         seconds=sum(case.seconds for case in run.cases.values()), title_of=title_of,

@@ -5,7 +5,8 @@
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -14,10 +15,12 @@ from typing import Any
 
 import msgspec
 
+from deepstack_harness.contract.case import BufferKind
 from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Row, Verdict
 from deepstack_harness.errors import UsageError
 from deepstack_harness.files import read_regular
-from deepstack_harness.runs.compare import Change, ChangeKind, compare
+from deepstack_harness.runs.causes import Finding, findings
+from deepstack_harness.runs.compare import compare
 from deepstack_harness.runs.nights import EndedStage
 from deepstack_harness.runs.records import About, CaseRecord
 from deepstack_harness.runs.store import StoredRun, read_nights, read_rows, read_stored
@@ -29,10 +32,10 @@ MOST_FILES = 10_000
 
 @dataclass(frozen=True)
 class Changes:
-    """Differences from the run before this one in the history, named `since`; the worst kind first."""
+    """Causes of the differences from the run before this one in the history, which is named `since`."""
 
     since: str
-    differences: tuple[Change, ...]
+    findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True)
@@ -96,15 +99,13 @@ def load_run(folder: Path, history: Path | None = None) -> RunData:
         fuzz=_file_names(folder / "fuzz"),
         stages=stages,
         notes=clean(tuple(notes)),
-        history=None if earlier is None else tuple(map(_run_data, earlier)),
+        history=None if earlier is None else tuple(_with_stages(each, history) for each in earlier),
         changes=_changes(before[-1], stored) if before else None,
     )
 
 
 def _changes(before: StoredRun, now: StoredRun) -> Changes:
-    kinds = (ChangeKind.REGRESSION, ChangeKind.IMPROVEMENT, ChangeKind.MISSING, ChangeKind.NEW)
-    changes = sorted(compare(before, now), key=lambda change: kinds.index(change.kind))
-    return Changes(clean(before.name), clean(tuple(changes)))
+    return Changes(clean(before.name), clean(tuple(findings(compare(before, now), before, now))))
 
 
 def _run_data(stored: StoredRun) -> RunData:
@@ -121,6 +122,14 @@ def _run_data(stored: StoredRun) -> RunData:
         clean(stored.started),
         mixed=clean(stored.mixed),
     )
+
+
+def _with_stages(stored: StoredRun, history: Path | None) -> RunData:
+    """Return an earlier run with the stages of its night, where they can be read."""
+    run, stages = _run_data(stored), None
+    with suppress(UsageError):
+        stages = _stages(history / stored.name / "nightly.json") if history else None
+    return replace(run, stages=stages)
 
 
 def _place(case: CaseRecord) -> tuple[str, ...]:
@@ -217,11 +226,36 @@ class Summary:
 
     @property
     def expected(self) -> str:
-        """Expected judgements in words."""
-        kept, broken, skipped = (
-            self.counts[verdict] for verdict in (Verdict.PASS, Verdict.XFAIL, Verdict.SKIP)
-        )
-        return f"{kept} kept, {broken} broken as expected, {skipped} do not apply"
+        """Expected judgements in words; what does not apply says nothing, and the matrix has it."""
+        return f"{self.counts[Verdict.PASS]:,} kept, {self.counts[Verdict.XFAIL]:,} broken as expected"
+
+
+def tested(run: RunData) -> str:
+    """Return what was tested, in a sentence: buffers and sources, families, arms, versions, device, when."""
+    cases, rows = list(run.cases.values()), (*run.rows, *(run.audit or ()))
+    ours = [case.subject for case in cases if case.buffer.kind is not BufferKind.SOURCE]
+    what = [f"the buffers {_some(ours)}"] if ours else []
+    if sources := [row.source for row in rows if row.source]:
+        what.append(f"classes of {_some(sources)}")
+    if not what:
+        return f"Tested {run.when}: nothing."
+    arms = plural(len({case.arm for case in cases}), "arm")
+    machines = [name for about in run.about for name in about.environment.device or (about.environment.cpu,)]
+    versions = " and ".join(dict.fromkeys(", ".join(about.versions) for about in run.about))
+    return (
+        f"Tested {run.when}: {' and '.join(what)}; {_some(case.family for case in cases)} under {arms} on "
+        f"{_some(case.device for case in cases)} ({_some(machines)}); with {versions or 'unknown versions'}."
+    )
+
+
+_MOST_NAMES = 6
+
+
+def _some(names: Iterable[str]) -> str:
+    """Return the first names, each once, and how many more there are."""
+    each = list(dict.fromkeys(filter(None, names)))
+    more = f" and {len(each) - _MOST_NAMES} more" if len(each) > _MOST_NAMES else ""
+    return (", ".join(each[:_MOST_NAMES]) or "none") + more
 
 
 def summarise(run: RunData) -> Summary:

@@ -17,7 +17,7 @@ from deepstack_harness.runs.report.github import (
     plain,
     table_row,
 )
-from deepstack_harness.runs.report.run_data import RunData, summarise
+from deepstack_harness.runs.report.run_data import RunData, summarise, tested
 from deepstack_harness.runs.report.tables import (
     Cell,
     IncidentGroup,
@@ -31,7 +31,7 @@ from deepstack_harness.runs.report.tables import (
     rerun_command,
     run_matrix,
 )
-from deepstack_harness.text import one_line, shortened
+from deepstack_harness.text import one_line, plural, shortened
 
 MOST_FINDINGS = 60
 MOST_CHANGES = 30
@@ -57,7 +57,7 @@ def _blocks(run: RunData) -> Iterator[str]:
     summary = summarise(run)
     yield f"## {'✅' if summary.good else '❌'} {plain(summary.headline)}\n"
     yield f"{plain(summary.progress)}: {summary.expected}.\n"
-    yield f"Run {plain(run.name)}, started {plain(run.when)}.\n"
+    yield f"Run {plain(run.name)}. {plain(tested(run))}\n"
     for note in run.notes:
         yield f"> {plain(note)}\n"
     yield from _changes(run)
@@ -80,17 +80,18 @@ def _blocks(run: RunData) -> Iterator[str]:
 def _changes(run: RunData) -> Iterator[str]:
     if run.changes is None:
         return
-    changes = run.changes.differences
-    count = f"{len(changes)} changes" if len(changes) > 1 else "1 change" if changes else "nothing changed"
+    causes = run.changes.findings
+    count = plural(len(causes), "finding") if causes else "nothing changed"
     yield f"Since the run {plain(run.changes.since)}: {count}.\n"
-    if changes:
-        lines = [table_row(["change", "of", "before", "now", "case"]), table_row(["---"] * 5)]
-        for change in changes[:MOST_CHANGES]:
-            texts = (change.kind, change.metric, change.before, change.after, change.where)
-            lines.append(table_row(map(cell_text, texts)))
+    if causes:
+        lines = [table_row(["change", "cause", "cases", "shortest trace", "follows"]), table_row(["---"] * 5)]
+        for cause in causes[:MOST_CHANGES]:
+            trace = code(cause.shortest.trace, in_table=True) if cause.shortest else ""
+            texts = (cell_text(cause.kind), cell_text(cause.title), str(len(cause.cases)), trace)
+            lines.append(table_row([*texts, str(len(cause.consequences))]))
         yield "\n".join(lines) + "\n"
-    if len(changes) > MOST_CHANGES:
-        yield f"{len(changes) - MOST_CHANGES} more changes are in the HTML report.\n"
+    if len(causes) > MOST_CHANGES:
+        yield f"{len(causes) - MOST_CHANGES} more findings are in the HTML report.\n"
 
 
 def _incidents(groups: list[IncidentGroup]) -> Iterator[str]:
