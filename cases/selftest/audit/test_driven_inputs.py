@@ -13,7 +13,7 @@ import pytest
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 
 from deepstack_harness.audit.driven_inputs import Driven, DriveResult, drive_inputs
-from deepstack_harness.audit.inputs import InputChange, InputKind, InputSeen, InputStanding, Standing
+from deepstack_harness.audit.inputs import InputChange, InputKind, InputSeen, InputStanding, Place, Standing
 from deepstack_harness.cli.main import main
 from deepstack_harness.contract.rules import Promise
 
@@ -62,6 +62,7 @@ RIGHT = [
     (row("Staged", "rows", change=LOST), Driven.KEPT),
     (row("Counts", "steps", ATTRIBUTE), Driven.UNKNOWN),
 ]
+STORED = row("StoredRows", "levels")
 HOSTILE = """
 import os
 import torch
@@ -117,7 +118,16 @@ def daily(tmp_path_factory: pytest.TempPathFactory) -> Results:
             text = (SYNTHETIC / folder / MODELS / f"{kind}.py").read_text()
             (models / f"{folder}_{kind}.py").write_text(text)
     (models / "hostile.py").write_text(HOSTILE)
+    lines = (models / "right_arguments.py").read_text().splitlines()
+    call = "input_ids, positions, intermediate_tensors, inputs_embeds=inputs_embeds, levels=levels"
+    (line,) = (number for number, each in enumerate(lines, 1) if each.strip() == call)
     rows = [
+        replace(
+            in_file(STORED, "right_arguments"),
+            writers=(
+                Place(f"{MODELS}/right_arguments.py", line, "StoredRowsForConditionalGeneration", "forward"),
+            ),
+        ),
         *(in_file(row(name, "extra"), "hostile") for name in ("Leaves", "Adds", "Random")),
         *(in_file(each, f"wrong_{each.kind}s") for each, _, _ in DAILY),
         *(in_file(each, f"right_{each.kind}s") for each, _ in RIGHT),
@@ -167,6 +177,14 @@ def test_a_right_region_is_never_broken(daily: Results, wanted: InputStanding, d
     result = daily[f"{MODELS}/right_{wanted.kind}s.py", wanted.model_class]
     assert result.driven is driven, result
     assert result.promise is (Promise.I5 if wanted.change is LOST else None)
+
+
+def test_a_profile_run_of_the_caller_decides_what_the_warm_up_sees(daily: Results) -> None:
+    """The caller allocates in its `__init__`, which is run as far as its storage needs it."""
+    result = daily[f"{MODELS}/right_arguments.py", STORED.model_class]
+    assert result.driven is Driven.KEPT, result
+    assert "the warm-up is given one too" in result.detail
+    assert result.effect
 
 
 def test_code_that_ends_its_process_is_told_and_the_next_input_is_driven(daily: Results) -> None:

@@ -8,10 +8,11 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deepstack_harness.engines.carriers import FORWARD
-from deepstack_harness.engines.cut_model import ModelClass
+from deepstack_harness.engines.cut_model import BY_FORWARD, ModelClass, ModelCut, cut_model
+from deepstack_harness.engines.known import engine_of
 from deepstack_harness.engines.lineage import Defined, SourceNames, names_of
 from deepstack_harness.engines.syntax import Function, class_named, own_members
 from deepstack_harness.engines.text_model import TextCut, arguments_of, cut_forward
@@ -64,7 +65,8 @@ class CallerCut:
 
     The region is at `path` below the caller, and takes the input as `parameter`, the one at `position`.
     `initial` has the attributes that `forward` reads and `__init__` assigns a literal to.  `line` is that of
-    the call.
+    the call.  `whole` is the class cut with its `embed_input_ids` and what its `__init__` allocates, where it
+    can be cut so.
     """
 
     text: TextCut
@@ -74,6 +76,7 @@ class CallerCut:
     position: int
     line: int
     initial: Mapping[str, object]
+    whole: ModelCut | None = None
 
     @property
     def where(self) -> str:
@@ -193,7 +196,15 @@ class _Cutter:
         initial = {each: value for each in names for value in _literal(self._initial(lineage, each))}
         path = tuple(ast.unparse(call.func).removesuffix(".forward").split(".")[1:])
         position = region.parameters.index(name)
-        return CallerCut(text, tuple(_required(forward)), path, name, position, call.lineno, initial)
+        files = engine_of(self._source).files
+        known = next((each for each in files.known if each.class_name == caller.node.name), model)
+        try:
+            whole = cut_model(
+                self._source, replace(known, member=caller.member, parts=files.parts), BY_FORWARD
+            )
+        except UsageError:
+            whole = None
+        return CallerCut(text, tuple(_required(forward)), path, name, position, call.lineno, initial, whole)
 
     def _parts(
         self, lineage: Sequence[Defined], functions: Sequence[Function], name: str, depth: int

@@ -60,6 +60,7 @@ class DrivenInput:
     lost: bool = False
     captured: bool = False
     read_by: str = ""
+    assumed: bool = False
     callers: tuple[Place, ...] = ()
 
 
@@ -77,6 +78,7 @@ def to_drive(row: InputStanding, *, captured: bool = False) -> DrivenInput | Rea
         moves=row.change is InputChange.STORAGE,
         lost=row.change is InputChange.LOST,
         captured=captured,
+        assumed=row.warm_up is InputSeen.UNKNOWN,
         read_by=row.read_by if row.kind is InputKind.ATTRIBUTE else "",
         callers=tuple(place for place in row.writers if place.function == FORWARD)
         if row.kind is InputKind.ARGUMENT and row.change is InputChange.PRESENCE else (),
@@ -97,6 +99,7 @@ class Measured:
     mended: SteppedRegion | None = None
     value: str = ""
     given_by: str = ""
+    without_by: str = ""
     read_at: str = ""
     stood_in: tuple[str, ...] = ()
     effect: float | None = None
@@ -138,7 +141,7 @@ def cut_with_callers(source: Source, wanted: DrivenInput) -> tuple[RegionCut, li
     for place in wanted.callers:
         with suppress(UsageError):
             callers.append(cut_caller(source, place.member, place.model_class, place.line, region))
-    known = [caller for caller in callers if caller is not None and caller.is_known]
+    known = [caller for caller in callers if caller is not None and (caller.is_known or caller.whole)]
     return region, known if len(known) == len(wanted.callers) else []
 
 
@@ -224,7 +227,7 @@ def _judge_arms(wanted: DrivenInput, measured: Measured, judged: JudgedSteps) ->
             Reason(f"guards that are kept do not help, so that the stand-ins do not fit: {wrong[0].detail}")
         )
     if judged.broken:
-        return _broken(judged.broken[0], measured)
+        return _broken(judged.broken[0], wanted, measured)
     kept = [
         finding for finding in judged.findings if finding.verdict is Verdict.PASS and finding.arm != _CONTROL
     ]
@@ -242,13 +245,17 @@ def _judge_arms(wanted: DrivenInput, measured: Measured, judged: JudgedSteps) ->
     )
 
 
-def _broken(finding: StepFinding, measured: Measured) -> DriveResult:
+def _broken(finding: StepFinding, wanted: DrivenInput, measured: Measured) -> DriveResult:
     guard = next((each for each in finding.call.guards if each.decides), None) if finding.call else None
-    parts = (
-        f"; a stand-in took it in the place of {', '.join(measured.stood_in)}" if measured.stood_in else ""
-    )
+    detail = finding.detail
+    if measured.without_by:
+        detail += f"; a profile run of its caller gives None ({measured.without_by})"
+    elif wanted.assumed:
+        detail += "; that the warm-up is without it was not seen"
+    if measured.stood_in:
+        detail += f"; a stand-in took it in the place of {', '.join(measured.stood_in)}"
     return DriveResult(
-        Driven.BROKEN, f"{finding.detail}{parts}", guard.where if guard else "", finding.promise, finding.arm,
+        Driven.BROKEN, detail, guard.where if guard else "", finding.promise, finding.arm,
         (1, finding.calls[0]), guard.text if guard else "", finding.value, finding.limit, measured.effect,
     )  # fmt: skip
 

@@ -169,4 +169,6 @@ def _other_of(make: Callable[[], object]) -> Tensor:
 def _changed(leaf: object) -> object:
     if isinstance(leaf, Tensor):
         return ~leaf if leaf.dtype is torch.bool else leaf + 1
+    if isinstance(leaf, IntermediateTensors):
+        return IntermediateTensors({name: tensor + 1 for name, tensor in leaf.items()})
     return leaf

@@ -29,9 +29,10 @@ from deepstack_harness.audit.driven_values import (
 from deepstack_harness.compile.torch_compat import structures
 from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.steps import SteppedRegion
+from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.cut_model import define_model, reason_at
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS
+from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, ForwardBuffer, ForwardHost
 from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS, TextHost, TextPart, furnish, set_part
 from deepstack_harness.engines.text_model import ELEMENT, Path, TextCut
 from deepstack_harness.errors import Reason, UsageError, passes_through, reason_of, text_of
@@ -121,9 +122,12 @@ class _Driver:
             return Measured(blocked=Reason(text, place, int(line)))
         if not self._cut.uses:
             return Measured(unread=True)
-        given = [_given_in_warm_up(caller) for caller in self._callers]
-        if given and all(value is not None for value in given):
+        given = [_given_in_profile_run(caller) for caller in self._callers]
+        if given and all(value is not None and value is not ABSENT for value in given):
             self._given_first = given[0]
+        without = [
+            caller.where for caller, value in zip(self._callers, given, strict=True) if value is ABSENT
+        ]
         choice = self._choose()
         if isinstance(choice, Measured):
             return choice
@@ -136,9 +140,11 @@ class _Driver:
         options = StepOptions(arms)
         region = measure_steps(partial(self._program, choice), options, self._wanted.model_class)
         given_by = "" if self._given_first is ABSENT else self._callers[0].where
+        stood_in = () if choice.setting.own_parts else tuple(self._cut.parts)
         return Measured(
-            region, value=value, given_by=given_by, read_at=self._cut.uses[0], effect=choice.effect
-        )
+            region, value=value, given_by=given_by, without_by=without[0] if without else "",
+            read_at=self._cut.uses[0], stood_in=stood_in, effect=choice.effect,
+        )  # fmt: skip
 
     def _program(self, choice: _Choice) -> tuple[Region, Sequence[Step]]:
         """Return the region and its steps: the warm-up, and a step that sees the input."""
@@ -239,8 +245,8 @@ class _Driver:
     @torch.no_grad()
     def _run(self, setting: _Setting, value: object) -> _Outcome:
         """Call the region uncompiled, with one value of the input."""
-        region = self._build(setting)
         try:
+            region = self._build(setting)
             if self._wanted.attribute:
                 _assign(region, self._wanted.name, value)
                 return _Outcome(region(**self._arguments(setting)))
@@ -367,12 +373,38 @@ class _Recorder(nn.Module):
         raise _RegionCalled
 
 
-@torch.no_grad()
-def _given_in_warm_up(caller: CallerCut) -> object:
-    """Run a caller as the profile run does, right after its `__init__`; return what it gives to its region.
+def _given_in_profile_run(caller: CallerCut) -> object:
+    """Return what a caller gives to its region in a profile run, right after its `__init__`.
 
-    None for nothing, and where the caller cannot be run, or a stand-in has made it.
+    `ABSENT` for None; None where the caller cannot be run, so that nothing is known.
     """
+    given = _given_by_whole(caller)
+    return _given_by_forward(caller) if given is None and caller.is_known else given
+
+
+@torch.no_grad()
+def _given_by_whole(caller: CallerCut) -> object:
+    """Run the class with what its `__init__` allocates, over a language model that records its arguments."""
+    for cut in (caller.whole, caller.whole and caller.whole.fallback):
+        if cut is None:
+            continue
+        stand_ins = {**FORWARD_STAND_INS, **cut.model.parts.stand_ins}
+        try:
+            bound = ForwardClass(cut, define_model(cut, ForwardHost, stand_ins))
+            cpu = torch.device("cpu")
+            host = bound.model(2 * TOKENS, HIDDEN, LAYERS, dtype=torch.float32, device=cpu, handing=None)
+            ForwardBuffer(host).get(TOKENS)
+        except Exception:  # noqa: BLE001  # over stand-ins a caller may raise anything
+            continue
+        given = host.language_model.arguments
+        value = given.get(caller.parameter, given.get(caller.position))
+        return None if not given else ABSENT if value is None else value
+    return None
+
+
+@torch.no_grad()
+def _given_by_forward(caller: CallerCut) -> object:
+    """Run the `forward` of a caller whose attributes begin as literals; no value of a stand-in counts."""
     try:
         defined = _define(caller.text)
         instance = defined.__new__(defined)
@@ -385,10 +417,10 @@ def _given_in_warm_up(caller: CallerCut) -> object:
             if isinstance(part, TextPart):
                 part.register_forward_pre_hook(recorder.note_part)
         set_part(instance, caller.path, recorder)
-        parameters = _parameters_of(defined)
-        instance(**_call_arguments(parameters, caller.required, {}, embedded=True))
+        instance(**_call_arguments(_parameters_of(defined), caller.required, {}, embedded=True))
     except _RegionCalled:
-        return recorder.given if recorder.is_own else None
+        given = ABSENT if recorder.given is None else recorder.given
+        return given if recorder.is_own else None
     except Exception:  # noqa: BLE001  # over stand-ins a caller may raise anything: then nothing is known of it
         return None
     return None

@@ -212,7 +212,7 @@ def furnish(
         **dict.fromkeys(attributes.last, LAYERS),
         **dict.fromkeys(attributes.tested),
     }
-    for path, value in values.items():
+    for path, value in sorted(values.items(), key=lambda each: len(each[0])):
         if ELEMENT not in path:
             set_part(instance, path, value)
     for path, answers in attributes.called.items():
@@ -235,7 +235,7 @@ def set_part(root: nn.Module, path: Path, value: object) -> None:
     """Set an attribute below a module; what stands between is made."""
     owner = root
     for name in path[:-1]:
-        if not hasattr(owner, name):
+        if getattr(owner, name, None) is None:
             setattr(owner, name, nn.Module())
         owner = getattr(owner, name)
     setattr(owner, path[-1], value)

@@ -383,3 +383,49 @@ class TupleOfZerosCaller(nn.Module):
         empty = torch.zeros_like(inputs_embeds)
         levels = (empty, empty) if self.kept is None else self.kept
         return self.region(input_ids, positions, inputs_embeds=inputs_embeds, levels=levels)
+
+
+@support_torch_compile
+class StoredRows(nn.Module):
+    """Rows of a storage that the caller allocates in its `__init__`: zeros in the profile run."""
+
+    def forward(
+        self,
+        input_ids,
+        positions,
+        intermediate_tensors=None,
+        inputs_embeds=None,
+        levels: IntermediateTensors | None = None,
+    ):
+        hidden = inputs_embeds
+        for number, layer in enumerate(self.layers):
+            hidden = layer(positions, hidden)
+            if levels is not None and number < 2:
+                hidden = hidden + levels[f"level_{number}"]
+        return hidden
+
+
+class StoredRowsForConditionalGeneration(NoSuchBase):
+    def __init__(self, *, vllm_config, prefix="model"):
+        super().__init__()
+        config = vllm_config.model_config.hf_config
+        rows, width = vllm_config.scheduler_config.max_num_batched_tokens, config.text_config.hidden_size
+        self.rows = [torch.zeros(rows, width) for _ in range(2)]
+        self.filled = 0
+        self.visual = NoSuchTower(config)
+        self.language_model = NoSuchModel(vllm_config)
+
+    def embed_input_ids(self, input_ids, multimodal_embeddings=None, *, is_multimodal=None):
+        for rows in self.rows:
+            rows.zero_()
+        self.filled = len(input_ids)
+        return self._embed_text_input_ids(input_ids, self.language_model.embed_input_ids)
+
+    def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, **kwargs):
+        levels = None
+        if inputs_embeds is not None:
+            tokens = inputs_embeds.size(0)
+            levels = IntermediateTensors({f"level_{i}": rows[:tokens] for i, rows in enumerate(self.rows)})
+        return self.language_model.model(
+            input_ids, positions, intermediate_tensors, inputs_embeds=inputs_embeds, levels=levels
+        )
