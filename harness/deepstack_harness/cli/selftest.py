@@ -159,8 +159,8 @@ class SelftestTable:
 
 _REGION_COLUMNS = (Column(26), Column(5), Column(0))
 _KINDS = tuple(dict.fromkeys(region.kind for region in REGIONS.values()))
-_PROMISE_COLUMNS = (Column(18), *(Column(8, right=True) for _ in _KINDS))
-_NARROW = {"cross_attention": "cross"}
+_KIND_HEADINGS = tuple(kind.removesuffix("_attention") for kind in _KINDS)
+_PROMISE_COLUMNS = (Column(17), *(Column(max(7, len(heading)), right=True) for heading in _KIND_HEADINGS))
 
 
 class RegionTable:
@@ -195,9 +195,7 @@ class RegionTable:
     def close(self) -> bool:
         """Print how many are as stated, by promise and kind, and the last lines; return whether all are."""
         self._output.line()
-        self._output.row(
-            _PROMISE_COLUMNS, ["as stated", *(_NARROW.get(kind, kind) for kind in _KINDS)], "bold"
-        )
+        self._output.row(_PROMISE_COLUMNS, ["as stated", *_KIND_HEADINGS], "bold")
         for promise in (*Promise, None):
             name = f"{promise} {promise.word}" if promise else "right"
             self._output.row(_PROMISE_COLUMNS, [name, *(self._cell(promise, kind) for kind in _KINDS)])
