@@ -60,7 +60,7 @@ COMMANDS = [
     wrong(f"show {DIGITS}", "characters left out)'; nearest are "),
     wrong("selftest no_such_mutant", "unknown mutant 'no_such_mutant'; known are the "),
 ]
-LEAVE_OUT = "leave --full, --source, --trace, --arm and --workload out"
+LEAVE_OUT = "leave --full, --trace, --arm and --workload out"
 REPRO = [
     wrong("repro", "the following arguments are required: INCIDENT"),
     wrong("repro 99999", "unknown incident '99999'; nearest are "),
@@ -79,7 +79,8 @@ REPRO = [
     wrong("repro 43602 --workload none.parquet", "'none.parquet'", early=False),
     *(repro(option, "", f"{option[2:]} is empty: give a value, or leave the option out")
       for option in ("--trace", "--source", "--arm", "--json", "--workload", "--script")),
-    wrong("repro 43602 --script f.py --vllm 0.22.1", LEAVE_OUT),
+    wrong("repro 43602 --script f.py --vllm 0.22.1 --arm eager", LEAVE_OUT),
+    wrong("repro 43602 --upstream-test f.py --vllm 0.22.1", "leave --source out"),
     wrong("repro 43602 --full --script f.py", LEAVE_OUT),
     wrong("repro 43602 --workload --arm eager", "leave --full, --trace and --arm out"),
     wrong("repro 41485 --workload", "incident 41485 does not change outputs"),

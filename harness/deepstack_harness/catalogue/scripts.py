@@ -29,7 +29,7 @@ import jinja2
 from deepstack_harness.catalogue.buffers import BUFFERS, buffer_named
 from deepstack_harness.catalogue.incidents import DEEPSTACK, Incident, Script, catalogue
 from deepstack_harness.catalogue.registry import CALLERS, VARIANTS
-from deepstack_harness.contract.arm import ArmSpec, engine_flags
+from deepstack_harness.contract.arm import ArmSpec, GuardPolicy, engine_flags
 from deepstack_harness.contract.case import ENGINE, parse_subject
 from deepstack_harness.contract.protocols import Family, payload_width
 from deepstack_harness.contract.rules import Rule
@@ -182,6 +182,61 @@ def _render(kind: str, incident: Incident, family: str) -> str:
         needs=script.needs,
         **(_trace_variables(incident, script, family) if incident.system == DEEPSTACK else {}),
     )
+    return _tidy(text)
+
+
+@dataclass(frozen=True)
+class SourceProgram:
+    """A class of a source that a program reads when it runs: nothing of the source is in the program.
+
+    `buffer` has its name and file, `title` is the package for people, and `label` the source that the program
+    is written for.
+    """
+
+    buffer: "ProgramBuffer"
+    title: str
+    label: str
+
+
+SOURCE_VARIABLE = "DEEPSTACK_HARNESS_SOURCE"
+"""Environment variable that tells a written pytest file which copy of the package to read."""
+_OF_ROWS = frozenset({Rule.R2, Rule.R3, Rule.R4, Rule.R5})
+
+
+def render_source_script(incident: Incident, family: str, source: SourceProgram) -> str:
+    """Return a program that plays the incident's trace on the methods of the user's copy, read at run time.
+
+    Raises `UsageError` for an incident whose fault no program of torch alone can show on them: one without a
+    script, one that needs graphs, reloads or kept guards, and one of none of the rules R0 to R5.
+    """
+    return _render_source("script", incident, family, source)
+
+
+def render_source_pytest(incident: Incident, family: str, source: SourceProgram) -> str:
+    """Return a pytest file of the same kind; raises what `render_source_script` raises."""
+    return _render_source("test", incident, family, source)
+
+
+def _render_source(kind: str, incident: Incident, family: str, source: SourceProgram) -> str:
+    script = _script_of(incident)
+    arm = ArmSpec.parse(script.arm)
+    cannot = f"no program for a source can be written for incident {incident.id} ({incident.name})"
+    judged = f"'repro {incident.id} --source SOURCE' judges the source"
+    if not incident.about_sources or "@" in script.subject:
+        raise UsageError(f"{cannot}: its fault is in the code around the class")
+    if arm.captured or script.reloads or (arm.compiled and arm.guards is not GuardPolicy.DROP_ALL):
+        raise UsageError(f"{cannot}: torch alone does not run '{script.arm}' around their methods; {judged}")
+    shown = {*_OF_ROWS, Rule.R1, *([Rule.R0] if arm.compiled else [])}
+    rules = [rule for rule in incident.rules if rule in shown]
+    if not rules:
+        raise UsageError(f"{cannot}: it would have to judge {', '.join(incident.rules)}; {judged}")
+    variables = _trace_variables(incident, script, family)
+    variables["backend"] = arm.backend.compiler if Rule.R0 in rules else ""
+    text = environment().get_template(f"source/{kind}.py.jinja").render(
+        incident=incident, buffer=source.buffer, title=source.title, label=source.label, rules=rules,
+        rows=bool(_OF_ROWS & set(rules)), variable=SOURCE_VARIABLE,
+        **variables,
+    )  # fmt: skip
     return _tidy(text)
 
 

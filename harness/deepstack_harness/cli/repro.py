@@ -31,6 +31,7 @@ from deepstack_harness.cli.repro_engine import (
     reproduce_in_engine,
     reproduce_system,
     write_files,
+    write_source_files,
 )
 from deepstack_harness.cli.repro_releases import (
     SourceVerdict,
@@ -95,7 +96,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--script",
         metavar="FILE",
-        help="only write a standalone program that shows the fault (needs torch alone)",
+        help="only write a standalone program that shows the fault (needs torch alone); with --source "
+        "one that reads the methods of your copy when it runs",
     )
     parser.add_argument("--pytest", metavar="FILE", help="only write a pytest file that fails on the fault")
     parser.add_argument(
@@ -128,6 +130,8 @@ def run(args: Namespace, output: Output) -> ExitCode:
         _refuse_combinations(incident, args)
     check_dtype(args.dtype)
     check_device(args.device)
+    if args.source and (args.script or args.pytest):
+        return _write_of_source(incident, args, output)
     if args.source and args.workload is None:
         return _judged_source(incident, args, output)
     families = _families(incident, args.family)
@@ -157,6 +161,17 @@ def _exit_code(results: Iterable[bool]) -> ExitCode:
 
 def _places(families: Sequence[str], args: Namespace) -> list[Where]:
     return [Where(family, args.dtype, args.device) for family in families]
+
+
+def _write_of_source(incident: Incident, args: Namespace, output: Output) -> ExitCode:
+    source = open_alone(args.source)
+    if engine_of(source).argument is not None:
+        raise UsageError(
+            f"no program can be written for {source.label}: its payload is an argument, and its own graphs "
+            f"replay it; 'repro {incident.id} --source SOURCE' judges it"
+        )
+    family, *_ = _families_of_sources(incident, _families(incident, args.family), source)
+    return write_source_files(incident, family, source, args, output)
 
 
 def _judged_source(incident: Incident, args: Namespace, output: Output) -> ExitCode:
@@ -213,12 +228,14 @@ def _print_full_command(incident: Incident, places: Sequence[Where], output: Out
 def _refuse_combinations(incident: Incident, args: Namespace) -> None:
     """Raise `UsageError` for options that exclude each other, so that none is ignored silently."""
     if (args.script or args.pytest or args.upstream_test) and (
-        args.full or any(value is not None for value in (args.source, args.trace, args.arm, args.workload))
+        args.full or any(value is not None for value in (args.trace, args.arm, args.workload))
     ):
         raise UsageError(
             "--script, --pytest and --upstream-test show the catalogue's own trace: "
-            "leave --full, --source, --trace, --arm and --workload out"
+            "leave --full, --trace, --arm and --workload out"
         )
+    if args.upstream_test and args.source is not None:
+        raise UsageError("--upstream-test is for the suite of whatever engine runs it: leave --source out")
     if args.workload is None:
         return
     if args.full or args.trace is not None or args.arm is not None:

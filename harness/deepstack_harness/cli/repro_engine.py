@@ -7,6 +7,8 @@ the programs that `--script`, `--pytest` and `--upstream-test` write for an upst
 
 from __future__ import annotations
 
+import ast
+import builtins
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -22,10 +24,12 @@ from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import Row, Shape
 from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
+from deepstack_harness.text import parse_python
 
 if TYPE_CHECKING:
     from deepstack_harness.audit.source_worker import AuditedClass
     from deepstack_harness.audit.systems import JudgedSubject
+    from deepstack_harness.catalogue.scripts import ProgramBuffer
     from deepstack_harness.contract.oracles.judge import JudgedCase
     from deepstack_harness.sources.source import Source
 
@@ -143,6 +147,115 @@ def _print_place(audited: AuditedClass, output: Output, *, broken: bool) -> None
         output.line(f"reached with: {audited.runner.replay_settings}")
     if audited.runner and audited.runner.replay_note:
         output.line(f"note: {audited.runner.replay_note}")
+
+
+def write_source_files(
+    incident: Incident, family: str, source: Source, args: Namespace, output: Output
+) -> ExitCode:
+    """Write the programs that read the class of a source when they run, and say how to run them.
+
+    Raises `UsageError` where the class, or the incident, is none of which such a program can be written.
+    """
+    from deepstack_harness.catalogue.scripts import (
+        SOURCE_VARIABLE,
+        SourceProgram,
+        render_source_pytest,
+        render_source_script,
+    )
+
+    buffer, filename = _program_buffer(source, family)
+    program = SourceProgram(buffer, engine_of(source).package.title, source.label)
+    written = []
+    if args.script:
+        text = render_source_script(incident, family, program)
+        written.append((args.script, text, f"python {args.script} {filename}"))
+    if args.pytest:
+        text = render_source_pytest(incident, family, program)
+        run = f"{SOURCE_VARIABLE}={filename} python -m pytest {args.pytest}"
+        written.append((args.pytest, text, run))
+    for path, text, run in written:  # all can be written before one is
+        write_text(path, text)
+        output.line(f"wrote {path}; run it with a copy of {program.title}, such as")
+        output.line(f"  {run}")
+    return ExitCode.HOLDS
+
+
+_PROVIDED = frozenset({"torch", "IntermediateTensors", *dir(builtins)})
+_NEEDED = ("get", "set", "clear")
+
+
+def _program_buffer(source: Source, family: str) -> tuple[ProgramBuffer, str]:
+    """Return the class of a source that a program can read, and the name of its file on this machine.
+
+    Raises `UsageError` where methods are missing, or need more of their package than a program has.
+    """
+    from deepstack_harness.catalogue.scripts import ProgramBuffer
+
+    model = engine_of(source).by_methods[family.partition(":")[0]]
+    file = source.read(model.member)
+    try:
+        tree = parse_python(file.text)
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{file.filename} is not Python source: {error}") from None
+    cannot = f"no program can be written for {model.class_name} of {source.label}"
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == model.class_name]
+    methods = [node for owner in classes for node in owner.body if isinstance(node, ast.FunctionDef)]
+    kept = {node.name: node for node in methods if "_deepstack_input_embeds" in node.name}
+    missing = [verb for verb in _NEEDED if f"_{verb}_deepstack_input_embeds" not in kept]
+    if missing:
+        raise UsageError(
+            f"{cannot}: {model.member} has no {', '.join(missing)} in it; 'audit' judges the class"
+        )
+    if others := sorted({name for node in kept.values() for name in _free_names(node)} - _PROVIDED):
+        raise UsageError(
+            f"{cannot}: its methods need {', '.join(others)} of their package, and a program has torch "
+            "alone; 'repro' without --script judges them"
+        )
+    read, stored = _attributes(kept.values())
+    if others := sorted(read - stored - _STATE - set(kept)):
+        raise UsageError(
+            f"{cannot}: its methods read self.{', self.'.join(others)}, which no program knows how to set; "
+            "'repro' without --script judges them"
+        )
+    return ProgramBuffer(model.class_name, model.member), file.filename
+
+
+_STATE = frozenset(
+    {
+        "config",
+        "thinker_config",
+        "deepstack_num_level",
+        "deepstack_input_embeds",
+        "deepstack_input_embeds_num_tokens",
+    }
+)
+"""Attributes that a program sets, `catalogue/templates/parts/their_methods.jinja`."""
+
+
+def _attributes(methods: Iterable[ast.FunctionDef]) -> tuple[set[str], set[str]]:
+    """Return the attributes of `self` that methods read, and those that they store."""
+    nodes = [
+        node
+        for method in methods
+        for node in ast.walk(method)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    ]
+    read = {node.attr for node in nodes if isinstance(node.ctx, ast.Load)}
+    return read, {node.attr for node in nodes} - read
+
+
+def _free_names(method: ast.FunctionDef) -> set[str]:
+    """Return the names that a method reads and does not bind; annotations are not evaluated."""
+    bare = ast.parse(ast.unparse(method)).body[0]
+    for node in ast.walk(bare):
+        if isinstance(node, ast.arg | ast.AnnAssign):
+            node.annotation = ast.Constant(None)
+        elif isinstance(node, ast.FunctionDef):
+            node.returns = None
+    names = [node for node in ast.walk(bare) if isinstance(node, ast.Name)]
+    bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    bound |= {node.arg for node in ast.walk(bare) if isinstance(node, ast.arg)}
+    return {node.id for node in names} - bound
 
 
 def write_files(incident: Incident, family: str, args: Namespace, output: Output) -> ExitCode:
