@@ -49,7 +49,9 @@ def show_inputs(sources: Sequence[str], output: Output) -> ShownInputs:
         driven.append((text, source.label, _show_source(text, source, audited, output)))
         _show_counts(source, audited, seconds, output)
     if not compiled:
-        raise MachineError("no class of this source is compiled by a decorator, so no input of one was read")
+        raise MachineError(
+            "no class of this source is compiled by a decorator or captured by a runner: no input was read"
+        )
     outcomes = [result.driven for _, _, of_source in driven for _, result in of_source]
     broken, unknown = outcomes.count(Driven.BROKEN), outcomes.count(Driven.UNKNOWN)
     answer = _answer(broken, unknown, len(outcomes))
@@ -68,13 +70,24 @@ def _show_source(
             say(f"drove {row.model_class}.{row.input}")
             _show_row(source, row, output, result)
             driven.append((row, result))
+    shown: set[tuple[str, str, str]] = set()
     for row in audited.standings:
         if row.standing is not Standing.AT_RISK:
-            _show_row(source, row, output)
+            # An attribute of a layer that many classes hold is one line of the table.
+            key = (row.read_by or f"{row.member}:{row.model_class}", row.input, row.where)
+            _show_row(source, row, output, is_new=key not in shown)
+            shown.add(key)
     return driven
 
 
-def _show_row(source: Source, row: InputStanding, output: Output, result: DriveResult | None = None) -> None:
+def _show_row(
+    source: Source,
+    row: InputStanding,
+    output: Output,
+    result: DriveResult | None = None,
+    *,
+    is_new: bool = True,
+) -> None:
     output.record(
         {"schema_version": SCHEMA_VERSION, "system": "inputs", "source": source.label,
          "model_class": row.model_class, "input": row.input, "rule": None,
@@ -84,7 +97,7 @@ def _show_row(source: Source, row: InputStanding, output: Output, result: DriveR
          "change": row.change, "writers": [str(place) for place in row.writers],
          "read_by": row.read_by, "driven": result}
     )  # fmt: skip
-    if row.standing is not Standing.SAME:
+    if row.standing is not Standing.SAME and is_new:
         style = "red" if row.standing is Standing.AT_RISK else ""
         _paragraph(output, row.standing, f"{row.model_class}.{row.input}", style)
         _paragraph(output, "", f"{row.why} ({row.where})", style)
@@ -107,7 +120,8 @@ def _paragraph(output: Output, first: str, text: str, style: str = "") -> None:
 
 def _show_counts(source: Source, audited: AuditedInputs, seconds: float, output: Output) -> None:
     inputs = _counted(len(audited.standings), "input", count(audited.standings))
-    classes = _counted(len(audited.regions), "compiled class", audited.regions_of())
+    noun = "captured class" if audited.replayed else "compiled class"
+    classes = _counted(len(audited.regions), noun, audited.regions_of())
     _paragraph(output, source.label, inputs)
     _paragraph(output, "", f"{classes}; read in {seconds:.0f} processor seconds")
 

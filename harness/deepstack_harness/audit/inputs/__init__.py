@@ -11,8 +11,12 @@ pipeline rank alone, and `intermediate_tensors` are given on all ranks but the f
 """
 
 from deepstack_harness.audit.inputs.arguments import Arguments
-from deepstack_harness.audit.inputs.evaluation import Calls
+from deepstack_harness.audit.inputs.attributes import ReadAttributes
+from deepstack_harness.audit.inputs.conditions import Conditions
+from deepstack_harness.audit.inputs.evaluation import Callers
 from deepstack_harness.audit.inputs.index import ClassIndex
+from deepstack_harness.audit.inputs.phases import Phases
+from deepstack_harness.audit.inputs.replayed import Replays
 from deepstack_harness.audit.inputs.rows import (
     AuditedInputs,
     InputChange,
@@ -51,10 +55,18 @@ def audit_inputs(source: Source) -> AuditedInputs:
     """
     index = ClassIndex(source)
     owners = index.compiled_by(DECORATOR)
-    arguments = Arguments(Calls(index))
-    rows = in_order(row for owner in owners for row in arguments.of_class(owner))
+    phases = Phases(index)
+    callers, attributes = Callers(Conditions(phases)), ReadAttributes(phases)
+    arguments: Arguments | Replays = Arguments(callers)
+    replayed = not owners
+    if replayed:
+        arguments = Replays(callers)
+        owners = arguments.regions()
+    rows = in_order(
+        row for owner in owners for row in (*arguments.of_class(owner), *attributes.of_class(owner))
+    )
     regions = (Region(owner.node.name, owner.member, owner.node.lineno) for owner in owners)
-    return AuditedInputs(tuple(regions), tuple(rows))
+    return AuditedInputs(tuple(regions), tuple(rows), replayed)
 
 
 def input_standings(source: Source) -> list[InputStanding]:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from deepstack_harness.audit.inputs.evaluation import (
-    BY_RUNNER,
-    Calls,
-    Known,
-    Presence,
-    PresenceOf,
-    join,
-)
-from deepstack_harness.audit.inputs.index import Class, Site, argument, assigned, optional
+from deepstack_harness.audit.inputs.calls import Site, argument, optional
+from deepstack_harness.audit.inputs.conditions import BY_RUNNER, Known, Presence, join
+from deepstack_harness.audit.inputs.evaluation import Callers, PresenceOf
+from deepstack_harness.audit.inputs.index import Class
 from deepstack_harness.audit.inputs.rows import InputChange, InputSeen, InputStanding, Place, Standing
+from deepstack_harness.audit.inputs.writes import assigned
 from deepstack_harness.engines.syntax import Function
 
 _SEEN = {
@@ -30,7 +26,7 @@ _SEEN = {
 class Arguments:
     """The standings of the optional arguments of compiled classes."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Callers) -> None:
         """Follow `calls`, which has the index of the source."""
         self._calls, self._index = calls, calls.index
 
@@ -44,7 +40,7 @@ class Arguments:
                 member=owner.member, line=owner.node.lineno,
             )  # fmt: skip
             return
-        calls = self._index.calls(owner)
+        calls = self._calls.calls.calls(owner)
         for name in optional(forward[1]):
             given = [(site, value) for site in calls if (value := argument(site.call, forward[1], name))]
             yield self._row(owner, forward, name, self._known(forward, name, calls, given), given)

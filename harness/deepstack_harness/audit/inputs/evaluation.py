@@ -6,70 +6,32 @@ Follows assignments, both sides of open tests, methods of the same object, and p
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
-from enum import StrEnum
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
-from deepstack_harness.audit.inputs.index import (
-    RUNNER_FOLDERS,
-    Class,
-    ClassIndex,
-    Site,
-    argument,
-    assigned,
-    functions,
-    is_none,
-    optional,
+from deepstack_harness.audit.inputs.calls import ClassCalls, Site, argument, optional
+from deepstack_harness.audit.inputs.conditions import (
+    ALWAYS,
+    BY_RUNNER,
+    NEVER,
+    Aspect,
+    Conditions,
+    Known,
+    Presence,
+    join,
 )
-from deepstack_harness.audit.inputs.rows import InputChange, InputSeen
+from deepstack_harness.audit.inputs.index import RUNNER_FOLDERS, Class, is_none
+from deepstack_harness.audit.inputs.phases import Phase, Scope, Write
+from deepstack_harness.audit.inputs.rows import InputSeen
+from deepstack_harness.audit.inputs.writes import How, assigned
 from deepstack_harness.engines.syntax import Function
-
-BY_RUNNER = frozenset({"input_ids", "positions", "inputs_embeds", "intermediate_tensors"})
-"""Inputs whose presence the runner fixes for a model and a rank, profile run included."""
-
-
-class Presence(StrEnum):
-    """Whether a value is there: decided before the first call (the first three), or by the requests."""
-
-    ALWAYS = "always"
-    NEVER = "never"
-    FIXED = "fixed"
-    VARIES = "varies"
-    UNKNOWN = "unknown"
-
-
-class Known(NamedTuple):
-    """The presence of a value, the reason, FILE:LINE of it, and what the warm-up sees where that differs."""
-
-    presence: Presence
-    why: str = ""
-    where: str = ""
-    warm_up: InputSeen = InputSeen.UNKNOWN
-    change: InputChange | None = None
-
-
-ALWAYS, NEVER = Known(Presence.ALWAYS), Known(Presence.NEVER)
-_ORDER = (Presence.VARIES, Presence.UNKNOWN, Presence.FIXED)
-
-
-def join(values: Sequence[Known], by: Known | None = None) -> Known:
-    """Return what is known of a value that is one of several; `by` is the test that chooses among them."""
-    if not values:
-        return NEVER
-    for presence in _ORDER:
-        known = next((value for value in values if value.presence is presence), None)
-        if known is not None:
-            return known
-    if len({value.presence for value in values}) == 1:
-        return values[0]
-    return by or Known(Presence.FIXED)
 
 
 class PresenceOf:
     """Presence of values in a function of a class, on the first pipeline stage or on a later one."""
 
-    def __init__(self, calls: Calls, site: Site, stage: str, depth: int = 4) -> None:
+    def __init__(self, calls: Callers, site: Site, stage: str, depth: int = 4) -> None:
         self._calls, self._site, self._stage, self._depth = calls, site, stage, depth
+        self._scope = Scope(site.owner.member, site.owner, site.function)
         self._values: dict[str, Known] = {}
         self.returned: list[Known] = []
         self.chosen: Known | None = None
@@ -164,30 +126,39 @@ class PresenceOf:
         return ALWAYS
 
     def _attribute(self, name: str, node: ast.expr) -> Known:
-        """Return the presence of an attribute: fixed where it is assigned in `__init__` alone."""
-        made: list[tuple[Known, Function, str]] = []
-        stored: list[tuple[Known, Function, str]] = []
-        for owner, function, value, line in self._calls.index.stored(self._site.owner, name):
-            known = NEVER if is_none(value) else ALWAYS
-            (made if function.name == "__init__" else stored).append(
-                (known, function, f"{owner.member}:{line}")
-            )
-        if not made and not stored:
+        """Return the presence of an attribute: fixed where it is written before the first call alone."""
+        phases = self._calls.phases
+        if (found := self._calls.index.method(self._site.owner, name)) is not None:
+            return self._answered(found)
+        begins: list[Known] = []
+        later: list[tuple[Known, Write]] = []
+        for write in phases.writes_to(self._site.owner, name):
+            if write.certain and write.how in {How.REBOUND, How.DELETED}:
+                known = NEVER if is_none(write.written.value) or write.how is How.DELETED else ALWAYS
+                phase = phases.of(write.scope)
+                if phase and not phase & Phase.STEP:
+                    begins.append(known)
+                else:
+                    later.append((known, write))
+        if not begins and not later:
             return Known(Presence.UNKNOWN, f"`self.{name}` is assigned nowhere in the class", self._at(node))
-        begins = join([known for known, _, _ in made])
-        for known, function, where in stored:
-            if known.presence is not begins.presence:
-                kind = "None" if begins.presence is Presence.NEVER else "given"
-                why = f"`self.{name}` is {kind} until {function.name} stores it"
-                seen = InputSeen.NONE if begins.presence is Presence.NEVER else InputSeen.GIVEN
-                return Known(Presence.VARIES, why, where, seen)
-        return begins
+        first = join(begins)
+        for known, write in later:
+            if known.presence is not first.presence:
+                kind = "None" if first.presence is Presence.NEVER else "given"
+                why = f"`self.{name}` is {kind} until {write.scope.function.name} stores it"
+                seen = InputSeen.NONE if first.presence is Presence.NEVER else InputSeen.GIVEN
+                return Known(Presence.VARIES, why, write.where, seen)
+        return first
 
     def _answer(self, name: str, node: ast.expr) -> Known:
         """Return the presence of what a method of the same object answers."""
         method = self._calls.index.method(self._site.owner, name)
         if method is None or not self._depth:
             return Known(Presence.UNKNOWN, f"`self.{name}(..)` was not followed", self._at(node))
+        return self._answered(method)
+
+    def _answered(self, method: tuple[Class, Function]) -> Known:
         end = ast.Call(ast.Name("end"), [], [], lineno=10**9)
         site = Site(self._site.owner, method[1], end)
         inner = PresenceOf(self._calls, site, self._stage, self._depth - 1)
@@ -219,104 +190,30 @@ class PresenceOf:
                 return None, known
             case ast.Name(id=name) if name in self._values or name in self.optional:
                 return None, self._local(name)
-        contents = [self._content(name, test) for name in _own_names(test)]
-        if varying := [each for each in contents if each.presence is Presence.VARIES]:
-            return None, varying[0]
-        for word in ast.walk(test):
-            if isinstance(word, ast.Name) and word.id in self._arguments and word.id not in BY_RUNNER:
-                why = f"it depends on `{word.id}` of {self._site.function.name}"
-                return None, Known(Presence.VARIES, why, self._at(test))
-        return None, Known(Presence.FIXED)
-
-    def _content(self, name: str, node: ast.expr) -> Known:
-        """Return what the truth of an attribute depends on: requests, where a method makes it true or false.
-
-        An attribute that always holds a list or what a call made is as true in each call.
-        """
-        begins: set[bool | None] = set()
-        later: list[tuple[bool | None, Function, str]] = []
-        for owner, function, value, line in self._calls.index.stored(self._site.owner, name):
-            truth = _truth(value, function)
-            if function.name == "__init__":
-                begins.add(truth)
-            else:
-                later.append((truth, function, f"{owner.member}:{line}"))
-        for truth, function, where in later:
-            if truth is not True or begins - {True}:
-                why = f"`self.{name}` changes in {function.name}"
-                return Known(Presence.VARIES, why, where)
-        return Known(Presence.FIXED, "", self._at(node))
+        known = self._calls.conditions.of(test, self._scope, aspect=Aspect.TRUTH)
+        return None, known
 
 
-def _own_names(test: ast.expr) -> Iterator[str]:
-    """Yield the attributes of `self` that a test reads, `getattr(self, "name", ..)` included."""
-    for node in ast.walk(test):
-        match node:
-            case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                yield name
-            case ast.Call(
-                func=ast.Name(id="getattr"), args=[ast.Name(id="self"), ast.Constant(value=str(name)), *_]
-            ):
-                yield name
-
-
-def _truth(value: ast.expr | None, function: Function) -> bool | None:
-    """Return whether a value is true in an `if`; None where that depends on what it is made from."""
-    match value:
-        case ast.Constant(value=constant):
-            return bool(constant)
-        case ast.ListComp() | ast.Call() | ast.Dict(keys=[_, *_]):
-            return True
-        case ast.List(elts=members) | ast.Tuple(elts=members):
-            return bool(members)
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return True if True in (_truth(left, function), _truth(right, function)) else None
-        case ast.IfExp(body=body, orelse=orelse):
-            truth = _truth(body, function)
-            return truth if truth is _truth(orelse, function) else None
-        case ast.Name(id=name) if f"{name}.append(" in ast.unparse(function):
-            return True
-        case ast.Name(id=name):
-            values = {
-                _truth(each, function)
-                for node in ast.walk(function)
-                for target, each in assigned(node)
-                if isinstance(target, ast.Name) and target.id == name and each is not value
-            }
-            return values.pop() if len(values) == 1 else None
-    return None
-
-
-def _given_by(function: Function, name: str) -> int | None:
-    """Return the line where a function of the runner puts an input among the arguments of the model."""
+def _given_by(function: Function, name: str) -> Iterator[ast.AST]:
+    """Yield where a function of a runner puts an input among the arguments of the model."""
     for node in ast.walk(function):
         match node:
             case ast.Subscript(slice=ast.Constant(value=key), ctx=ast.Store()) if key == name:
-                return node.lineno
-            case ast.Dict(keys=keys) if any(
-                isinstance(key, ast.Constant) and key.value == name for key in keys
-            ):
-                return node.lineno
-    return None
+                yield node
+            case ast.Dict(keys=keys):
+                yield from (key for key in keys if isinstance(key, ast.Constant) and key.value == name)
+            case ast.Call(func=ast.Attribute(attr=called) | ast.Name(id=called), keywords=keywords):
+                if called in {"model", "dict", "update", "_model_forward"}:
+                    yield from (keyword.value for keyword in keywords if keyword.arg == name)
 
 
-def _is_conditional(function: Function, line: int) -> bool:
-    """Say whether a line is reached by some calls only: below an `if`, or behind a return in one."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.If):
-            inside = node.lineno <= line <= (node.end_lineno or node.lineno)
-            leaves = any(isinstance(each, ast.Return) for each in ast.walk(node))
-            if inside or (leaves and node.lineno < line):
-                return True
-    return False
-
-
-class Calls:
+class Callers:
     """What the callers of a source give: classes, their own methods, and the runners as keywords."""
 
-    def __init__(self, index: ClassIndex) -> None:
-        """Follow the calls of an index, when they are asked for."""
-        self.index = index
+    def __init__(self, conditions: Conditions) -> None:
+        """Follow the calls of the index of `conditions`, when they are asked for."""
+        self.conditions, self.phases, self.index = conditions, conditions.phases, conditions.phases.index
+        self.calls = ClassCalls(self.index)
         self._by_runner: dict[str, Known | None] = {}
 
     def from_runner(self, name: str) -> Known | None:
@@ -326,29 +223,51 @@ class Calls:
         return self._by_runner[name]
 
     def _read_runner(self, name: str) -> Known | None:
-        for member, tree in self.index.trees.items():
-            if not any(part in f"/{member}" for part in RUNNER_FOLDERS):
-                continue
-            for function in functions(tree):
-                if line := _given_by(function, name):
-                    if _is_conditional(function, line):
-                        why = f"the runner gives it under a condition, in {function.name}"
-                        return Known(Presence.VARIES, why, f"{member}:{line}")
-                    return Known(
-                        Presence.ALWAYS, f"the runner gives it, in {function.name}", f"{member}:{line}"
-                    )
-        return None
+        """Return what steps give, where the warm-up gives it too; else that it varies."""
+        steps: list[tuple[Known, Scope, str]] = []
+        warm_ups: list[tuple[Known, Scope, str]] = []
+        for member in list(self.index.trees):
+            if any(part in f"/{member}" for part in RUNNER_FOLDERS):
+                for scope in self.phases.scopes_of(member):
+                    for node in _given_by(scope.function, name):
+                        where = f"{member}:{getattr(node, 'lineno', 0)}"
+                        site = (self.conditions.on_the_way(node, scope), scope, where)
+                        phase = self.phases.of(scope)
+                        if phase & Phase.STEP or not phase:
+                            steps.append(site)
+                        if phase & Phase.WARM_UP:
+                            warm_ups.append(site)
+        if not steps:
+            return None
+        for known, scope, where in steps:
+            if known.presence is Presence.VARIES:
+                why = f"the runner gives it under a condition, in {scope.function.name}: {known.why}"
+                return Known(Presence.VARIES, why, where)
+        for _, scope, where in steps:
+            if not any(self._beside(scope, other) for _, other, _ in warm_ups):
+                why = f"the runner gives it in {scope.function.name}, and its warm-up does not"
+                return Known(Presence.VARIES, why, where, InputSeen.NONE)
+        known, scope, where = steps[0]
+        how = "always" if known.presence is Presence.ALWAYS else "as the configuration says"
+        why = f"the runner gives it {how}, in {scope.function.name} and in {warm_ups[0][1].function.name}"
+        return Known(known.presence, why, where)
+
+    def _beside(self, step: Scope, warm_up: Scope) -> bool:
+        """Say whether a warm-up is that of the runner of a step: of the same file, or of a related class."""
+        both = step.owner is not None and warm_up.owner is not None
+        related = both and self.index.related(step.owner, warm_up.owner)  # type: ignore[arg-type]
+        return step.member == warm_up.member or related
 
     def given(self, owner: Class, function: Function, name: str, stage: str, depth: int) -> Known | None:
         """Return what the callers of a method give for a parameter; None where no caller was found."""
         if depth <= 0:
             return None
         if function.name == "forward":
-            sites = self.index.calls(owner)
+            sites = self.calls.calls(owner)
         else:
             called = f"self.{function.name}"
             sites = [
-                Site(owner, each, call) for text, each, call in self.index.self_calls(owner) if text == called
+                Site(owner, each, call) for text, each, call in self.calls.self_calls(owner) if text == called
             ]
         values = [
             PresenceOf(self, site, stage, depth).of(value) if value is not None else NEVER

@@ -1,7 +1,7 @@
-"""Index of the classes of a source, for an audit of inputs: methods, what holds what, calls and assignments.
+"""Index of the classes of a source: what a name means, the bases of a class, and what its objects hold.
 
-Nothing of the source runs.  What a class makes in `self.x = Name(..)` is followed by name, a registry's
-string included; two classes of one name are both followed.
+Nothing of the source runs.  A name is followed through the imports of its file; what an object holds in
+`self.x` are the classes whose names stand in what is assigned there.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from deepstack_harness.engines.syntax import Function, parse
+from deepstack_harness.audit.inputs.writes import Path, assigned
+from deepstack_harness.engines.syntax import Function, absolute_module, parse
 from deepstack_harness.errors import UsageError
 from deepstack_harness.sources.source import Source, decode
 
-RUNNER_FOLDERS = ("/worker/", "/spec_decode/", "model_state")
+RUNNER_FOLDERS = ("/worker/", "/spec_decode/", "model_state", "/runner/", "graph_runner")
 """Parts of the paths of files that call models."""
 
 
@@ -36,33 +36,39 @@ class Class:
         return next(methods, None)
 
 
-class Site(NamedTuple):
-    """A call of a compiled class: the class and the function that it stands in."""
-
-    owner: Class
-    function: Function
-    call: ast.Call
-
-
 class ClassIndex:
-    """The classes of a source, and the calls and assignments in them."""
+    """The classes of a source."""
 
     def __init__(self, source: Source) -> None:
-        """Read every file that may hold a model or call one.
+        """Read every file that may hold a model or call one; other files when they are asked for.
 
         Raises what `Source.python_files` raises.
         """
         self.trees: dict[str, ast.Module] = {}
         self.classes: dict[str, list[Class]] = {}
-        self.text: dict[str, bytes] = dict(source.python_files())
-        self._makers: dict[str, list[tuple[Class, str]]] = {}
-        self._made_calls: dict[int, list[tuple[str, Function, ast.Call]]] = {}
-        self._sites: dict[int, list[Site]] = {}
-        self._stores: dict[int, dict[str, list[tuple[Function, ast.expr | None, int]]]] = {}
+        self.text: dict[str, bytes] = {
+            member: content for member, content in source.python_files().items() if not _is_test(member)
+        }
+        self.makers: dict[str, list[tuple[Class, str]]] = {}
+        """The classes that make something from a name, and the attribute that they keep it in."""
+        self._asked: set[str] = set()
+        self._modules = {_module(member): member for member in self.text}
+        self._imports: dict[str, dict[str, tuple[str, str]]] = {}
+        self._tops: dict[str, dict[str, Class]] = {}
+        self._parts: dict[int, Mapping[str, list[Class]]] = {}
+        self._orders: dict[int, list[Class]] = {}
+        self._ancestors: dict[int, frozenset[int]] = {}
         for member, content in self.text.items():
             is_runner = any(part in f"/{member}" for part in RUNNER_FOLDERS) and b"model" in content
-            if b"def forward" in content or is_runner:
-                self._read(member)
+            if b"def forward" in content or is_runner or b"@support_torch_compile" in content:
+                self.tree(member)
+
+    def tree(self, member: str) -> ast.Module | None:
+        """Return the syntax tree of a file; None where there is none, or one of another Python's syntax."""
+        if member not in self._asked and member in self.text:
+            self._asked.add(member)
+            self._read(member)
+        return self.trees.get(member)
 
     def _read(self, member: str) -> None:
         try:
@@ -70,12 +76,17 @@ class ClassIndex:
         except UsageError:  # another Python's syntax: what stands there is not followed
             return
         self.trees[member] = tree
+        imports, tops = dict[str, tuple[str, str]](), dict[str, Class]()
+        self._imports[member], self._tops[member] = imports, tops
         for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                owner = Class(node, member)
+            if isinstance(node, ast.ImportFrom):
+                module = absolute_module(node, member)
+                imports |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
+            elif isinstance(node, ast.ClassDef):
+                tops[node.name] = owner = Class(node, member)
                 self.classes.setdefault(node.name, []).append(owner)
                 for name, attribute in _makes(node):
-                    self._makers.setdefault(name, []).append((owner, attribute))
+                    self.makers.setdefault(name, []).append((owner, attribute))
 
     def compiled_by(self, decorator: str) -> list[Class]:
         """Return the classes that a decorator of this name compiles."""
@@ -86,123 +97,174 @@ class ClassIndex:
             if any(decorator in ast.unparse(each) for each in owner.node.decorator_list)
         ]
 
-    def method(
-        self, owner: Class, name: str, seen: frozenset[str] = frozenset()
-    ) -> tuple[Class, Function] | None:
+    def resolve(self, member: str, name: str, depth: int = 6) -> Class | None:
+        """Return the class that a name in a file means, through the imports of the package."""
+        tree = self.tree(member)
+        if tree is None:
+            return None
+        if name in self._tops[member]:
+            return self._tops[member][name]
+        module, real = self.imports(member).get(name, ("", ""))
+        if not depth or module not in self._modules:
+            return None
+        return self.resolve(self._modules[module], real, depth - 1)
+
+    def imports(self, member: str) -> Mapping[str, tuple[str, str]]:
+        """Return what a file imports by name, in functions too: bound name -> (module, real name)."""
+        return self._imports[member] if self.tree(member) else {}
+
+    def module_function(self, member: str, name: str, depth: int = 6) -> tuple[str, Function] | None:
+        """Return a function at the top level of a file or of one that it is imported from, with its file."""
+        tree = self.tree(member)
+        for node in tree.body if tree else ():
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+                return member, node
+        module, real = self.imports(member).get(name, ("", ""))
+        if not depth or module not in self._modules:
+            return None
+        return self.module_function(self._modules[module], real, depth - 1)
+
+    def order(self, owner: Class) -> list[Class]:
+        """Return a class and its bases, itself first."""
+        key = id(owner.node)
+        if key not in self._orders:
+            order: dict[int, Class] = {}
+            todo = [owner]
+            while todo:
+                each = todo.pop(0)
+                if id(each.node) not in order:
+                    order[id(each.node)] = each
+                    for base in each.node.bases:
+                        todo += self._named(each.member, base)
+            self._orders[key] = list(order.values())
+        return self._orders[key]
+
+    def _named(self, member: str, base: ast.expr) -> list[Class]:
+        """Return the classes that a base means: by the imports, else all of that name."""
+        bare = ast.unparse(base).partition("[")[0]
+        root, _, name = bare.rpartition(".")
+        resolved = None if root else self.resolve(member, name)
+        if resolved is not None:
+            return [resolved]
+        module = self.imports(member).get(name, ("",))[0] or root
+        foreign = module and module.partition(".")[0] != member.partition("/")[0]
+        return [] if foreign else self.classes.get(name, [])
+
+    def related(self, first: Class, second: Class) -> bool:
+        """Say whether one of two classes is a base of the other, or both are the same."""
+        return id(second.node) in self._all(first) or id(first.node) in self._all(second)
+
+    def _all(self, owner: Class) -> frozenset[int]:
+        key = id(owner.node)
+        if key not in self._ancestors:
+            self._ancestors[key] = frozenset(id(each.node) for each in self.order(owner))
+        return self._ancestors[key]
+
+    def is_a(self, owner: Class, base: Class) -> bool:
+        """Say whether a class is another or has it among its bases."""
+        return id(base.node) in self._all(owner)
+
+    def kept_in(self, owner: Class) -> frozenset[str]:
+        """Return the attributes in which a class keeps objects of the package."""
+        self.parts(owner, "")
+        return frozenset(name for each in self.order(owner) for name in self._parts[id(each.node)])
+
+    def kept_as(self, owner: Class) -> frozenset[str]:
+        """Return the attributes in which objects of a class, or of one of its bases, are kept."""
+        return frozenset(
+            name for each in self.order(owner) for _, name in self.makers.get(each.node.name, ())
+        )
+
+    def method(self, owner: Class, name: str) -> tuple[Class, Function] | None:
         """Return a method of a class or of its bases, with the class that has it."""
-        own = owner.method(name)
-        if own is not None:
-            return owner, own
-        for base in owner.node.bases:
-            bare = ast.unparse(base).partition("[")[0].rpartition(".")[2]
-            for each in self.classes.get(bare, ()) if bare not in seen else ():
-                if found := self.method(each, name, seen | {bare}):
-                    return found
+        for each in self.order(owner):
+            own = each.method(name)
+            if own is not None:
+                return each, own
         return None
 
-    def calls(self, owner: Class) -> list[Site]:
-        """Return the calls of objects that are made from the class, or from one that holds it."""
-        if id(owner.node) not in self._sites:
-            self._sites[id(owner.node)] = list(self._found_calls(owner))
-        return self._sites[id(owner.node)]
+    def parts(self, owner: Class, attribute: str) -> list[Class]:
+        """Return the classes of the package from which the objects in an attribute may be made."""
+        parts: dict[int, Class] = {}
+        for each in self.order(owner):
+            if id(each.node) not in self._parts:
+                self._parts[id(each.node)] = self._made(each)
+            parts |= {id(part.node): part for part in self._parts[id(each.node)].get(attribute, ())}
+        return list(parts.values())
 
-    def _found_calls(self, owner: Class) -> Iterator[Site]:
-        for holder, attribute in dict.fromkeys(self._holders(owner.node.name)):
-            for text, function, call in self.self_calls(holder):
-                if _is_call_of(text, attribute):
-                    yield Site(holder, function, call)
+    def _made(self, owner: Class) -> Mapping[str, list[Class]]:
+        """Return the classes whose names stand in what a class assigns to each attribute."""
+        made: dict[str, list[Class]] = {}
+        for function in functions(owner.node):
+            pairs = [pair for node in ast.walk(function) for pair in assigned(node)]
+            local: dict[str, list[ast.expr]] = {}
+            for target, value in pairs:
+                if isinstance(target, ast.Name) and value is not None:
+                    local.setdefault(target.id, []).append(value)
+            for target, value in pairs:
+                if isinstance(target, ast.Attribute) and is_own(target) and value is not None:
+                    made.setdefault(target.attr, []).extend(self._in(owner.member, value, local))
+        for node in owner.node.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                made.setdefault(node.target.id, []).extend(self._in(owner.member, node.annotation, {}))
+        return made
 
-    def self_calls(self, owner: Class) -> list[tuple[str, Function, ast.Call]]:
-        """Return the calls in a class of what hangs on `self`.
+    def _in(self, member: str, value: ast.expr, local: Mapping[str, list[ast.expr]]) -> list[Class]:
+        """Return the classes that an expression names, and those of the variables in it."""
+        names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+        behind = [each for name in names for each in local.get(name, ())]
+        names |= {node.id for each in behind for node in ast.walk(each) if isinstance(node, ast.Name)}
+        classes = (self.resolve(member, name) for name in sorted(names))
+        return [each for each in classes if each is not None]
 
-        The text of what is called, and the function.
+    def holders(self, owner: Class | None, member: str, function: Function, path: Path) -> list[Class] | None:
+        """Return the classes of the object before the last name of a path; None where they are not known.
+
+        The first name is `self`, a parameter with an annotation, or a variable made from a class or held to
+        one by `isinstance`.
         """
-        key = id(owner.node)
-        if key not in self._made_calls:
-            self._made_calls[key] = [
-                (text, function, node)
-                for function in functions(owner.node)
-                for local in [aliases(function)]
-                for node in ast.walk(function)
-                if isinstance(node, ast.Call) and (text := chain(node.func, local)).startswith("self.")
-            ]
-        return self._made_calls[key]
+        if path[0] in {"self", "cls"}:
+            if owner is None:  # of a class in a function, whose methods are asked for themselves
+                return []
+            holders = [owner]
+        else:
+            holders = self._of_variable(member, function, path[0])
+            if not holders:
+                is_module = path[0] in self.imports(member) or path[0] in {"torch", "np", "os", "sys"}
+                return [] if is_module else None
+        for name in path[1:-1]:
+            holders = [part for holder in holders for part in self.parts(holder, name)]
+            if not holders:
+                return None
+        return holders
 
-    def _holders(self, name: str, depth: int = 2) -> Iterator[tuple[Class, str]]:
-        """Yield classes that make the class, with the attribute.
-
-        `model`, and `language_model.model` above it.
-        """
-        for owner, attribute in self._makers.get(name, ()):
-            yield owner, attribute
-            if depth and owner.node.name != name:
-                for above, outer in self._holders(owner.node.name, depth - 1):
-                    yield above, f"{outer}.{attribute}"
-
-    def stored(self, owner: Class, attribute: str) -> Iterator[tuple[Class, Function, ast.expr | None, int]]:
-        """Yield the assignments of `self.attribute` in a class and its bases.
-
-        Method, value (None: in place).
-        """
-        todo, seen = [owner], set()
-        while todo:
-            each = todo.pop()
-            if id(each.node) in seen:
-                continue
-            seen.add(id(each.node))
-            for function, value, line in self._stores_of(each).get(attribute, ()):
-                yield each, function, value, line
-            for base in each.node.bases:
-                todo += self.classes.get(ast.unparse(base).partition("[")[0].rpartition(".")[2], [])
-
-    def _stores_of(self, owner: Class) -> dict[str, list[tuple[Function, ast.expr | None, int]]]:
-        """Return the assignments of a class to attributes of `self`, by attribute."""
-        key = id(owner.node)
-        if key not in self._stores:
-            stores: dict[str, list[tuple[Function, ast.expr | None, int]]] = {}
-            for function in functions(owner.node):
-                for node in ast.walk(function):
-                    for target, value in assigned(node):
-                        if is_own(target):
-                            stores.setdefault(target.attr, []).append((function, value, target.lineno))  # type: ignore[attr-defined]
-            self._stores[key] = stores
-        return self._stores[key]
+    def _of_variable(self, member: str, function: Function, name: str) -> list[Class]:
+        """Return the classes of a parameter or a variable, as far as the function says them."""
+        names: set[str] = set()
+        arguments = function.args
+        for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+            if each.arg == name and each.annotation is not None:
+                parts = ast.unparse(each.annotation).strip("'\"").split("|")
+                names |= {part.strip().strip("'\"").rpartition(".")[2] for part in parts}
+        for node in ast.walk(function):
+            match node:
+                case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name(id=tested), kind]):
+                    if tested == name:
+                        names |= {word.id for word in ast.walk(kind) if isinstance(word, ast.Name)}
+                case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call(func=ast.Name(id=made))):
+                    if target == name:
+                        names.add(made)
+        classes = (self.resolve(member, each) for each in sorted(names))
+        return [each for each in classes if each is not None]
 
 
-def optional(function: Function) -> list[str]:
-    """Return the parameters that may be None, by their annotation or default."""
-    arguments = function.args
-    parameters = [*arguments.posonlyargs, *arguments.args]
-    defaults: list[ast.expr | None] = [None] * (len(parameters) - len(arguments.defaults))
-    pairs = [*zip(parameters, [*defaults, *arguments.defaults], strict=True)]
-    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return [
-        parameter.arg
-        for parameter, default in pairs
-        if is_none(default) or (parameter.annotation and _allows_none(parameter.annotation))
-    ]
+def _module(member: str) -> str:
+    return member.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def is_none(node: ast.AST | None) -> bool:
-    """Say whether an expression is the word None."""
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def _allows_none(annotation: ast.expr) -> bool:
-    text = ast.unparse(annotation)
-    return "None" in text or "Optional[" in text
-
-
-def argument(call: ast.Call, forward: Function, name: str) -> ast.expr | None:
-    """Return what a call gives for a parameter; None where it leaves it out."""
-    for keyword in call.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    names = [each.arg for each in [*forward.args.posonlyargs, *forward.args.args]][1:]
-    at = names.index(name) if name in names else len(call.args)
-    if at < len(call.args) and not any(isinstance(each, ast.Starred) for each in call.args[: at + 1]):
-        return call.args[at]
-    return None
+def _is_test(member: str) -> bool:
+    """Say whether a file is of the tests that a package carries."""
+    return any(part in {"test", "tests"} for part in member.split("/")[:-1])
 
 
 def functions(node: ast.AST) -> Iterator[Function]:
@@ -229,63 +291,13 @@ def _makes(node: ast.ClassDef) -> set[tuple[str, str]]:
     return made
 
 
+def is_none(node: ast.AST | None) -> bool:
+    """Say whether an expression is the word None."""
+    return isinstance(node, ast.Constant) and node.value is None
+
+
 def is_own(target: ast.expr) -> bool:
     """Say whether a place is an attribute of `self`."""
     return (
         isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
     )
-
-
-def chain(node: ast.expr, local: Mapping[str, str]) -> str:
-    """Return `self.a.b` of what hangs on `self`, members and methods without arguments included.
-
-    "" for others.
-    """
-    match node:
-        case ast.Name(id="self"):
-            return "self"
-        case ast.Name(id=name):
-            return local.get(name, "")
-        case ast.Attribute(value=inner, attr=name):
-            return f"{text}.{name}" if (text := chain(inner, local)) else ""
-        case ast.Subscript(value=inner):
-            return chain(inner, local)
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name), args=[]):
-            return f"self.{name}()"
-    return ""
-
-
-def aliases(function: Function) -> dict[str, str]:
-    """Return the local names of members of `self`: of `for layer in self.layers`, and of assignments."""
-    local: dict[str, str] = {}
-    for node in ast.walk(function):
-        match node:
-            case ast.For(target=target, iter=values):
-                members = {chain(each, {}) for each in ast.walk(values) if isinstance(each, ast.Attribute)}
-                longest = max(members - {""}, key=len, default="")
-                names = [each.id for each in ast.walk(target) if isinstance(each, ast.Name)]
-                local |= {name: longest for name in names if longest}
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute() | ast.Subscript() as value):
-                if text := chain(value, {}):
-                    local[name] = text
-    return local
-
-
-def _is_call_of(text: str, attribute: str) -> bool:
-    return text in (f"self.{attribute}", f"self.{attribute}.forward") or (
-        "." in attribute and text == f"self.get_language_model().{attribute.partition('.')[2]}"
-    )
-
-
-def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """Yield the targets of an assignment, with the values."""
-    match node:
-        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=value):
-            several = value.elts if isinstance(value, ast.Tuple) and len(value.elts) == len(targets) else ()
-            yield from zip(targets, several or [value] * len(targets), strict=True)
-        case ast.Assign(targets=targets, value=value):
-            yield from ((target, value) for target in targets)
-        case ast.AnnAssign(target=target, value=value) if value is not None:
-            yield target, value
-        case ast.AugAssign(target=target, value=value):
-            yield target, value

@@ -1,0 +1,3 @@
+"""Settings of the environment."""
+
+ROWS = False

@@ -1,0 +1,270 @@
+"""When a function of an engine runs: before the first call, in the warm-up, in a step.
+
+A function is followed back through its callers by name, as far as the class of what they call is known, to
+the methods by which an engine loads, warms up and executes.  These names are the interface of the runners of
+vLLM 0.22.1 to 0.33.0 and SGLang 0.5.14 to 0.5.23; nothing here names a model.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from enum import Flag, auto
+from typing import NamedTuple
+
+from deepstack_harness.audit.inputs.index import RUNNER_FOLDERS, Class, ClassIndex
+from deepstack_harness.audit.inputs.writes import How, Path, Written, local_paths, path_of, writes_of
+from deepstack_harness.engines.syntax import Function
+
+
+class Phase(Flag):
+    """When a function runs; none of them where no caller of it is known."""
+
+    BEFORE = auto()
+    WARM_UP = auto()
+    STEP = auto()
+
+
+_LOADING = (
+    "__init__ __new__ __post_init__ __set_name__ load_model load_weights process_weights_after_loading "
+    "weight_loader weight_loader_v2 create_weights init_device initialize_kv_cache "
+    "initialize_from_config init_memory_pool get_model init_attention_backend initialize"
+)
+_WARMING = (
+    "profile_run _dummy_run dummy_run capture_model compile_or_warm_up_model determine_available_memory "
+    "prepare_dummy_inputs warmup warm_up kernel_warmup capture capture_one_batch_size capture_one_shape "
+    "init_forward_metadata_capture_cuda_graph warmup_compile warmup_torch_compile"
+)
+_EXECUTING = (
+    "execute_model sample_tokens propose add_request add_requests update_states forward_batch_generation "
+    "forward_extend forward_decode replay replay_prepare execute load_batch "
+    "init_forward_metadata_replay_cuda_graph run_batch"
+)
+ROOTS = {
+    **dict.fromkeys(_LOADING.split(), Phase.BEFORE),
+    **dict.fromkeys(_WARMING.split(), Phase.WARM_UP),
+    **dict.fromkeys(_EXECUTING.split(), Phase.STEP),
+    "forward": Phase.WARM_UP | Phase.STEP,
+    "__call__": Phase.WARM_UP | Phase.STEP,
+}
+"""Methods by which engines load, warm up and execute."""
+_DEPTH = 7
+_PROPERTIES = frozenset({"property", "cached_property", "functools.cached_property"})
+_CALLED = re.compile(rb"\.([A-Za-z_]\w*)\(")
+_STORED = re.compile(
+    rb"(?<![\w.])(?!self\.\w+ )[\w.\[\]]+\.([A-Za-z_]\w*) = |setattr\([\w.]+, ?[\"'](\w+)[\"']"
+)
+"""Writes to attributes of another object; those to `self` are read with the class."""
+_MOST_FILES = 8
+"""Names that are called in more files than these say nothing of who is called: such files are not read."""
+
+
+class Scope(NamedTuple):
+    """A function of the source, with its file and class (None outside of any)."""
+
+    member: str
+    owner: Class | None
+    function: Function
+
+
+class CallSite(NamedTuple):
+    """A call in a function, by the path of what is called."""
+
+    scope: Scope
+    path: Path
+    node: ast.Call
+
+
+class Write(NamedTuple):
+    """A write in a function; `certain` where the class of what is written to is known."""
+
+    scope: Scope
+    written: Written
+    certain: bool
+
+    @property
+    def how(self) -> How:
+        """Return how it is written."""
+        return self.written.how
+
+    @property
+    def where(self) -> str:
+        """Return FILE:LINE."""
+        return f"{self.scope.member}:{self.written.line}"
+
+
+class Phases:
+    """Callers, writers and phases of the functions of an index."""
+
+    def __init__(self, index: ClassIndex) -> None:
+        """Read the calls and the writes of every file of the index."""
+        self.index = index
+        self._calls: dict[str, list[CallSite]] = {}
+        self._written: dict[str, list[tuple[Scope, Written]]] = {}
+        self._known: dict[int, Phase] = {}
+        self._scopes: dict[str, list[Scope]] = {}
+        self._holders: dict[tuple[int, Path], list[Class] | None] = {}
+        self._text_calls: dict[str, list[str]] = {}
+        self._text_stores: dict[str, list[str]] = {}
+        for member in list(index.trees):
+            self._add(member)
+        for member, content in index.text.items():
+            if member not in index.trees:
+                for name in {match[1] for match in _CALLED.finditer(content)}:
+                    self._text_calls.setdefault(name.decode(), []).append(member)
+                for name in {match[1] or match[2] for match in _STORED.finditer(content)}:
+                    self._text_stores.setdefault(name.decode(), []).append(member)
+
+    def _add(self, member: str) -> None:
+        if member in self._scopes or (tree := self.index.tree(member)) is None:
+            return
+        self._scopes[member] = list(_scopes(member, tree))
+        for scope in self._scopes[member]:
+            local = local_paths(scope.function)
+            for written in writes_of(scope.function):
+                self._written.setdefault(written.path[-1], []).append((scope, written))
+            for node in ast.walk(scope.function):
+                match node:
+                    case ast.Call(func=ast.Attribute(value=inner, attr=name)):
+                        is_super = isinstance(inner, ast.Call) and ast.unparse(inner).startswith("super(")
+                        receiver = ("self",) if is_super else path_of(inner, local)
+                        self._calls.setdefault(name, []).append(CallSite(scope, (*receiver, name), node))
+                    case ast.Call(func=ast.Name(id=name)):
+                        self._calls.setdefault(name, []).append(CallSite(scope, (name,), node))
+
+    def holders(self, scope: Scope, path: Path) -> list[Class] | None:
+        """Return the classes of the object before the last name of a path; None where they are not known."""
+        key = (id(scope.function), path[:-1])
+        if key not in self._holders:
+            self._holders[key] = self.index.holders(scope.owner, scope.member, scope.function, path)
+        return self._holders[key]
+
+    def scopes_of(self, member: str) -> list[Scope]:
+        """Return the functions of a file that stand in no other function."""
+        self._add(member)
+        return self._scopes.get(member, [])
+
+    def functions_named(self, name: str) -> list[Scope]:
+        """Return the functions of a name, in the files that were read."""
+        return [scope for scopes in self._scopes.values() for scope in scopes if scope.function.name == name]
+
+    def calls_named(self, name: str) -> list[CallSite]:
+        """Return the calls of functions and methods of a name."""
+        members = self._text_calls.pop(name, [])
+        for member in members if len(members) <= _MOST_FILES else ():
+            self._add(member)
+        return self._calls.get(name, [])
+
+    def of(self, scope: Scope) -> Phase:
+        """Return when a function runs, from the methods of the engine that lead to it."""
+        key = id(scope.function)
+        if key not in self._known:
+            self._known[key] = self._followed(scope)
+        return self._known[key]
+
+    def _followed(self, scope: Scope) -> Phase:
+        """Follow the callers, the nearest first, until it is known that steps and the warm-up lead here."""
+        phase, level, seen = Phase(0), [scope], {id(scope.function)}
+        for _ in range(_DEPTH):
+            above: list[Scope] = []
+            for each in level:
+                known = ROOTS.get(each.function.name, self._known.get(id(each.function)))
+                if known is not None:
+                    phase |= known
+                    if Phase.STEP in phase and Phase.WARM_UP in phase:
+                        return phase
+                    continue
+                for caller in self._callers(each):
+                    if id(caller.function) not in seen:
+                        seen.add(id(caller.function))
+                        above.append(caller)
+            level = above
+        return phase
+
+    def _callers(self, scope: Scope) -> Iterator[Scope]:
+        """Yield the functions that may run a function: by a call, or as a property."""
+        name = scope.function.name
+        kinds = {ast.unparse(each) for each in scope.function.decorator_list}
+        if scope.owner is not None and kinds & _PROPERTIES:
+            yield from self._readers(scope.owner, name)
+        if scope.owner is not None and f"{name}.setter" in kinds:
+            yield from (write.scope for write in self.writes_to(scope.owner, name))
+        yield from (call.scope for call in self._calls_of(scope))
+
+    def calls_of(self, scope: Scope) -> list[tuple[Scope, ast.Call]]:
+        """Return the calls that may reach a function, with the functions that they stand in."""
+        return [(call.scope, call.node) for call in self._calls_of(scope)]
+
+    def _calls_of(self, scope: Scope) -> Iterator[CallSite]:
+        """Yield the calls that may reach a function; those of another class are left out."""
+        for call in self.calls_named(scope.function.name):
+            if scope.owner is None:
+                if len(call.path) == 1 or call.path[0] not in {"self", "cls"}:
+                    yield call
+            elif len(call.path) > 1:
+                holders = self.index.holders(
+                    call.scope.owner, call.scope.member, call.scope.function, call.path
+                )
+                if holders is None or any(self.index.related(each, scope.owner) for each in holders):
+                    yield call
+
+    def _readers(self, owner: Class, name: str) -> Iterator[Scope]:
+        """Yield the methods of related classes that read a property of `self`."""
+        for each in self.index.order(owner):
+            for node in each.node.body:
+                if isinstance(node, ast.FunctionDef) and node.name != name:
+                    for inner in ast.walk(node):
+                        match inner:
+                            case ast.Attribute(value=ast.Name(id="self"), attr=read) if read == name:
+                                yield Scope(each.member, each, node)
+
+    def writes_to(self, owner: Class, attribute: str) -> list[Write]:
+        """Return the writes to an attribute of objects of a class, those of unknown objects included."""
+        for member in (
+            *self._text_stores.pop(attribute, ()),
+            *(each.member for each in self.index.order(owner)),
+        ):
+            self._add(member)
+        writes = []
+        for scope, written in self._written.get(attribute, ()):
+            holders = self.holders(scope, written.path)
+            if holders is None:
+                if (certain := self._may_be(owner, scope, written.path)) is not None:
+                    writes.append(Write(scope, written, certain))
+            elif len(written.path) == 2 and written.path[0] == "self":
+                if any(self.index.is_a(owner, each) for each in holders):
+                    writes.append(Write(scope, written, certain=True))
+            elif any(self.index.related(each, owner) for each in holders):
+                writes.append(Write(scope, written, certain=True))
+        return writes
+
+    def _may_be(self, owner: Class, scope: Scope, path: Path) -> bool | None:
+        """Say whether an object of unknown class is one of a class: True, False where it may be, None if not.
+
+        The model that a runner calls is one that no class makes; another object may be what is kept under its
+        name, or a member of a list of that name.
+        """
+        kept, name = self.index.kept_as(owner), path[-2]
+        if any(part in f"/{scope.member}" for part in RUNNER_FOLDERS) and name == "model" and len(path) <= 3:
+            return True if not kept else None
+        return False if {name, f"{name}s"} & kept else None
+
+
+def _scopes(member: str, tree: ast.Module) -> Iterator[Scope]:
+    """Yield the functions of a file that stand in no other function."""
+    todo: list[tuple[ast.AST, Class | None]] = [(tree, None)]
+    while todo:
+        node, owner = todo.pop()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield Scope(member, owner, child)
+                todo += [
+                    (inner, Class(inner, member))
+                    for inner in ast.walk(child)
+                    if isinstance(inner, ast.ClassDef)
+                ]
+            elif isinstance(child, ast.ClassDef):
+                todo.append((child, Class(child, member)))
+            elif isinstance(child, ast.If | ast.Try | ast.With):
+                todo.append((child, owner))
