@@ -12,9 +12,10 @@ from enum import StrEnum
 
 from deepstack_harness.audit.driven_forward import CallerCut, RegionCut, cut_caller, cut_region
 from deepstack_harness.audit.inputs.rows import InputChange, InputKind, InputSeen, InputStanding, Place
+from deepstack_harness.contract.observation import DroppedGuard
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.rules import Promise
-from deepstack_harness.contract.steps import StepFinding, StepGuard, SteppedRegion
+from deepstack_harness.contract.steps import StepFinding, SteppedRegion
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.carriers import FORWARD
 from deepstack_harness.engines.known import open_source
@@ -182,7 +183,7 @@ def _in_package(region: SteppedRegion, wanted: DrivenInput, read_at: str) -> Ste
     """Return facts whose guards have places of the package: `read_at` for a guard of a stand-in."""
     folder = wanted.member.partition("/")[0]
 
-    def placed(guard: StepGuard) -> StepGuard:
+    def placed(guard: DroppedGuard) -> DroppedGuard:
         where = inside_package(guard.where, folder)
         return replace(guard, where=where if where.startswith(f"{folder}/") else read_at)
 
@@ -256,7 +257,7 @@ def _broken(finding: StepFinding, wanted: DrivenInput, measured: Measured) -> Dr
         detail += f"; a stand-in took it in the place of {', '.join(measured.stood_in)}"
     return DriveResult(
         Driven.BROKEN, detail, guard.where if guard else "", finding.promise, finding.arm,
-        (1, finding.calls[0]), guard.text if guard else "", finding.value, finding.limit, measured.effect,
+        (1, finding.calls[0]), guard.rule if guard else "", finding.value, finding.limit, measured.effect,
     )  # fmt: skip
 
 

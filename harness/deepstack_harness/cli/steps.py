@@ -124,6 +124,6 @@ def _row(target: str, history: SteppedHistory, finding: StepFinding) -> dict[str
         "rule": None, "promise": finding.promise, "arm": finding.arm, "verdict": finding.verdict,
         "value": finding.value, "limit": finding.limit, "chances": finding.chances, "steps": finding.calls,
         "inputs": [each.name for each in call.changed] if call else [],
-        "guards": [guard.text for guard in call.guards] if call else [],
+        "guards": [guard.rule for guard in call.guards] if call else [],
         "detail": finding.detail, "torch": history.region.torch,
     }  # fmt: skip

@@ -178,14 +178,11 @@ class CompiledSession(EagerSession):
     def failed_guards(self) -> tuple[DroppedGuard, ...]:
         """Return the dropped guards that decide, and would have refused a call since `forget_failures`."""
         return tuple(
-            DroppedGuard(
-                guard.name, guard.rule, guard.where.rpartition("/")[2], str(guard.then), str(guard.now),
-                guard.first_call, guard.calls,
-            )
+            guard.dropped(guard.where.rpartition("/")[2])
             for region in self._watched.regions
             if not region.captured
             for guard in region.decisive
-        )  # fmt: skip
+        )
 
     def forget_failures(self) -> None:
         """Count calls and failed guards from zero, for another case on the same graphs."""

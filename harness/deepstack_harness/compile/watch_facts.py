@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from deepstack_harness.compile.torch_compat.guards import SHAPE
+from deepstack_harness.contract.observation import DroppedGuard
 from deepstack_harness.text import plural
 
 _LONGEST = 60
@@ -171,6 +172,13 @@ class FailedGuard:
     first_call: int
     calls: int = 1
     effect: GuardEffect = field(default_factory=GuardEffect)
+
+    def dropped(self, where: str) -> DroppedGuard:
+        """Return it as plain facts, with the place of the code that needed it as readers are to see it."""
+        decides = self.guard_class is GuardClass.DECIDES
+        return DroppedGuard(
+            self.name, self.rule, where, str(self.then), str(self.now), self.first_call, self.calls, decides
+        )
 
     @property
     def name(self) -> str:

@@ -233,11 +233,12 @@ class GraphCounts:
 
 @dataclass(frozen=True)
 class DroppedGuard:
-    """A guard that the policy dropped, which failed in a later call of its graph and decides.
+    """A guard that the policy dropped, which failed in a later call of its graph.
 
     `name` is the input as a user writes it, `rule` torch's text of the guard, `where` FILE:LINE of the code
     that needed it. `then` and `now` are the input when traced and in the first call that failed.
-    `first_call` counts calls of the compiled decoder in this case from 1.
+    `first_call` counts calls of the compiled code from 1: of the decoder in a case, of a region in its steps.
+    Where it does not decide (`decides`), the graph's answer may be right all the same.
     """
 
     name: str
@@ -247,6 +248,7 @@ class DroppedGuard:
     now: str
     first_call: int
     calls: int
+    decides: bool = True
 
 
 @dataclass(frozen=True)

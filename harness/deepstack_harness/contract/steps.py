@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from deepstack_harness.contract.observation import DroppedGuard
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.verdicts import Verdict
 
@@ -38,18 +39,6 @@ class ChangedInput:
     now: str
     influence: float | None = None
     remains: float | None = None
-
-
-@dataclass(frozen=True)
-class StepGuard:
-    """A dropped guard that failed in a step: what it reads, its text, and FILE:LINE of what needed it."""
-
-    name: str
-    text: str
-    where: str
-    then: str
-    now: str
-    decides: bool = True
 
 
 @dataclass(frozen=True)
@@ -89,7 +78,7 @@ class SteppedCall:
     wanted: str = ""
     differences: tuple[Difference, ...] = ()
     changed: tuple[ChangedInput, ...] = ()
-    guards: tuple[StepGuard, ...] = ()
+    guards: tuple[DroppedGuard, ...] = ()
     effects: int = 0
     poisoned: float | None = None
     split: float | None = None

@@ -18,7 +18,7 @@ from torch import Tensor
 from deepstack_harness.compile.captured import CpuGraphs, CudaGraphs, Graph
 from deepstack_harness.compile.compiled import GuardRecorder
 from deepstack_harness.compile.torch_compat import dynamo, structures
-from deepstack_harness.compile.watch_facts import FailedGuard, GuardClass, WatchedRegions
+from deepstack_harness.compile.watch_facts import FailedGuard, WatchedRegions
 from deepstack_harness.compile.watched import watch_guards
 from deepstack_harness.contract.arm import ArmSpec, Backend, Capture, ShapePolicy
 from deepstack_harness.contract.observation import NOT_FINITE
@@ -27,7 +27,6 @@ from deepstack_harness.contract.steps import (
     STEP_ARMS,
     ChangedInput,
     Difference,
-    StepGuard,
     SteppedArm,
     SteppedCall,
     SteppedRegion,
@@ -218,7 +217,11 @@ class _Arm:
         first = wanted.step == 1 or (self._spec.captured and warm_up)
         if left.raised and first and not wanted.left.raised and not replayed:
             raise _NotCompiled(left.raised)
-        guards = tuple(_dropped(guard) for key, guard in self._failed() if guard.calls > seen.get(key, 0))
+        guards = tuple(
+            guard.dropped(_from_here(guard.where))
+            for key, guard in self._failed()
+            if guard.calls > seen.get(key, 0)
+        )
         in_place = differences_in_place(wanted.left, left, wanted.limits)
         self._make_equal(runs.region, call, wanted, left)
         if left.raised or wanted.left.raised:
@@ -343,13 +346,6 @@ def _as_function(region: Region) -> Region:
         return region
     method = region.__call__  # type: ignore[operator]
     return method if inspect.ismethod(method) else lambda *args, **kwargs: region(*args, **kwargs)  # noqa: PLW0108  # has code
-
-
-def _dropped(guard: FailedGuard) -> StepGuard:
-    return StepGuard(
-        guard.name, guard.rule, _from_here(guard.where), str(guard.then), str(guard.now),
-        guard.guard_class is GuardClass.DECIDES,
-    )  # fmt: skip
 
 
 def _from_here(where: str) -> str:

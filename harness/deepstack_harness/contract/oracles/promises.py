@@ -11,14 +11,13 @@ raise is a wrong answer.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from deepstack_harness.contract.observation import NOT_FINITE
+from deepstack_harness.contract.observation import NOT_FINITE, DroppedGuard
 from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.steps import (
     LAYOUT,
     ChangedInput,
     Difference,
     StepFinding,
-    StepGuard,
     SteppedArm,
     SteppedCall,
     SteppedRegion,
@@ -130,12 +129,12 @@ def _is_layout(call: SteppedCall) -> bool:
     cause = _cause(call)
     if isinstance(cause, ChangedInput):
         return cause.aspect in LAYOUT
-    if isinstance(cause, StepGuard):
+    if isinstance(cause, DroppedGuard):
         return any(each.name == cause.name and each.aspect in LAYOUT for each in call.changed)
     return False
 
 
-def _cause(call: SteppedCall) -> ChangedInput | StepGuard | None:
+def _cause(call: SteppedCall) -> ChangedInput | DroppedGuard | None:
     """Return what explains a wrong step best.
 
     An input without whose change the answer would be the region's comes first, then a dropped guard that
@@ -220,7 +219,7 @@ def _sentences(
         guard = guards[0]
         if not isinstance(cause, ChangedInput):
             yield f"`{guard.name}` was {guard.then} when compiled and is {guard.now} now"
-        yield (f"the dropped guard {shortened(guard.text, _LONGEST)} ({guard.where or 'no line'}) fails")
+        yield (f"the dropped guard {shortened(guard.rule, _LONGEST)} ({guard.where or 'no line'}) fails")
     elif call.replayed:
         yield "a replay reads what was captured, whatever the caller passes"
 
