@@ -1,5 +1,6 @@
 """`audit --fail-on` and `--base`: which findings turn a CI red, and the last line that says why."""
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -235,8 +236,11 @@ def test_a_change_that_adds_a_fault_is_refused_beside_its_commit(tmp_path: Path,
 def test_a_change_that_adds_nothing_passes_beside_its_commit(tmp_path: Path, capsys: Capture) -> None:
     root = repository(tmp_path)
     Vllm("0.10.0", str(ModelFile(get=SLICED, more=HANDS_ON)), omni="").tree(tmp_path)
-    assert main(["audit", "--source", str(root), "--base", "HEAD"]) == ExitCode.HOLDS
-    assert "0 findings" in capsys.readouterr().out
+    assert main(["audit", "--source", str(root), "--base", "HEAD", "--progress"]) == ExitCode.HOLDS
+    out, err = capsys.readouterr()
+    assert "0 findings" in out
+    assert f"looking for classes in HEAD of {root}\n" in err
+    assert re.search(r"deepstack-\w+/tree", err) is None
     assert main(["audit", "--source", str(root), "--base", "HEAD", "--bisect"]) == ExitCode.HOLDS
 
 

@@ -1,11 +1,12 @@
 """What is planned (budgets, order, a user's own trace or arm), and the traces of `check`."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from deepstack_harness.catalogue.buffers import INPUT_MUTANTS, MUTANTS, buffer_named
-from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.catalogue.incidents import Incident, catalogue, find
 from deepstack_harness.catalogue.plans import (
     Where,
     check_traces,
@@ -87,6 +88,23 @@ def test_of_a_source_nothing_is_expected() -> None:
         ("vllm 1.2.3", "vllm", "1.2.3", "SomeModel")
     ]
     assert {planned.must_break for planned in of_source} == {None}
+
+
+@pytest.mark.parametrize(
+    "incident", [each for each in catalogue() if each.families], ids=lambda incident: incident.id
+)
+def test_no_note_of_a_source_speaks_of_one_of_our_revisions(incident: Incident) -> None:
+    where = replace(WHERE, family=incident.families[0])
+    plan = plan_source(incident, where, source_buffer("vllm", "0.23.0", "vllm 0.23.0", "Model"))
+    names = {subject.partition("@")[0] for subject in incident.revisions} - {"reference", "original"}
+    assert not [planned.note for planned in plan if any(name in planned.note for name in names)]
+
+
+def test_other_notes_stay_beside_a_source() -> None:
+    plan = plan_source(find("43602"), WHERE, source_buffer("vllm", "0.23.0", "vllm 0.23.0", "Model"))
+    notes = {planned.note for planned in plan}
+    assert "with its guards kept, torch recompiles and is right" in notes
+    assert not any("pr40145" in note for note in notes)
 
 
 def test_a_workload_of_a_source_runs_with_guards_dropped_and_kept() -> None:

@@ -117,12 +117,18 @@ def test_a_linter_and_a_formatter_have_nothing_to_say(command: list[str], tmp_pa
 
 def test_the_steps_are_those_of_the_catalogue() -> None:
     text = render_script(with_trace(find("43602"), "cap 32: profile 31; set 7; clear 5; forward 8"), FAMILY)
-    calls = ["forward(31)", "set(drawn(LEVELS, 7))", "clear(5)", "forward(8)"]
+    calls = [", 31))", "set(drawn(LEVELS, 7))", "clear(5)", ", 8))"]
     places = [text.find(call) for call in calls]
     assert -1 not in places
     assert places == sorted(places)
     assert "CAPACITY = 3, 128, 32\n" in text
     assert "16" not in text.partition("\nimport ")[2]
+
+
+def test_each_line_that_is_printed_has_a_label_of_its_own() -> None:
+    text = render_script(with_trace(find("43602"), "cap 16: profile 16; forward 16; forward 16"), FAMILY)
+    labels = re.findall(r'forward\("(.*?)"', text)
+    assert labels == ["step 1 'profile 16'", "step 2 'forward 16'", "step 3 'forward 16'"]
 
 
 def test_many_steps_stand_one_to_a_line() -> None:

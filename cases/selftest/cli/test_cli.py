@@ -177,7 +177,9 @@ def test_every_reference_finds_its_incident(capsys: pytest.CaptureFixture[str]) 
 LIGHT = {"catalogue", "cli", "contract", "errors", "files", "text"}
 """Rooms whose import is cheap, or whose tables are in the text of an option."""
 ROOMS_BEYOND = {
+    "affected": {"engines", "sources", "workers"},
     "audit": {"audit", "compile", "engines", "play", "sources", "workers"},
+    "compare": {"runs", "workers"},
     "doctor": {"engines", "sources", "workers"},
     "engine": {"compile", "engines", "sources", "workers"},
     "fuzz": {"engines", "fuzz", "play", "sources", "workers"},
@@ -249,3 +251,18 @@ def test_what_the_caller_ignores_stays_ignored(monkeypatch: pytest.MonkeyPatch) 
 def test_another_thread_may_call_it() -> None:
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(main, ["list", "rules", "--quiet"]).result() == ExitCode.HOLDS
+
+
+@pytest.mark.parametrize(
+    ("typed", "usage"),
+    [
+        ("/usr/bin/deepstack-harness", "deepstack-harness"),
+        ("/home/me/deepstack_harness/__main__.py", "python -m deepstack_harness"),
+    ],
+)
+def test_usage_names_what_was_typed(
+    typed: str, usage: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [typed])
+    assert main(["repro"]) == ExitCode.USAGE
+    assert f"; see '{usage} repro --help'" in sentence(capsys)

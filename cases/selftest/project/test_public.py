@@ -24,7 +24,9 @@ NAMES = (
     "ReleasesStorage Row Rule RunData StatesVision Step Table Trace UsageError Verdict WorksInGraph "
     "WrapsSession broken_rules compile_steps engine_traces read_run restore_guards schedules watch_guards "
 )
-COMMON = "--json --quiet --progress --bisect --no-sandbox"
+COMMON = "--json --quiet --progress"
+SANDBOXED = {"repro", "audit", "check", "steps", "fuzz", "run", "nightly"}
+JUDGING = SANDBOXED - {"nightly"} | {"kernels", "engine", "selftest", "compare", "watch"}
 OPTIONS = {
     "list": "kind words",
     "show": "incident",
@@ -50,7 +52,7 @@ OPTIONS = {
     "run": (
         "selection --tier --device --buffer -n --shard --executor --out --resume --case-seconds --memory"
     ),
-    "compare": "old new --history",
+    "compare": "old new --history --all",
     "report": "run --html --markdown --junit --annotations --history",
     "nightly": "--history --out --device --minutes -n --source --vllm --stage",
     "steps": "target --arm --warm-up --examples --script",
@@ -126,7 +128,21 @@ def test_the_options_are_frozen(command: str) -> None:
     ]
     actions = [each for each in parsers[0].choices[command]._actions if each.help is not argparse.SUPPRESS]
     names = [each.option_strings[-1] if each.option_strings else each.dest for each in actions]
-    assert " ".join(names[1:]) == f"{OPTIONS[command]} {COMMON}".strip()
+    common = [COMMON, *["--bisect"] * (command in JUDGING), *["--no-sandbox"] * (command in SANDBOXED)]
+    assert " ".join(names[1:]) == f"{OPTIONS[command]} {' '.join(common)}".strip()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_common_option_that_would_mean_nothing_is_refused(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = {"--bisect": JUDGING, "--no-sandbox": SANDBOXED}
+    for option in (name for name, commands in calls.items() if command not in commands):
+        assert main([command, option]) == ExitCode.USAGE
+        err = capsys.readouterr().err
+        assert f"deepstack-harness: {option}: '{command}' " in err
+        assert all(name in err for name in calls[option])
+        assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("call", REMOVED)

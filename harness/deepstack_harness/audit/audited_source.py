@@ -113,17 +113,22 @@ class AuditedSource:
         return (*self.classes, *self.systems.subjects)
 
 
-def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: bool = False) -> AuditedSource:
+def audit_source(
+    text: str, say: Callable[[str], None], *, may_lack_classes: bool = False, known_as: str = ""
+) -> AuditedSource:
     """Judge everything in the source that `text` names; `say` is called with each step of the work.
+
+    Steps call the source `known_as`, or else by its label: the files of a commit lie in a temporary folder.
 
     Raises `UsageError` for what is no source or has nothing that carries a payload, unless it may lack that,
     and `MachineError` where a file cannot be fetched.
     """
     with SourceWorker(text) as worker:
         source, label = worker.source, worker.source.label
-        say(f"looking for classes in {label}")
+        name = known_as or label
+        say(f"looking for classes in {name}")
         classes = worker.classes()
-        say(f"looking through all files of {label}")
+        say(f"looking through all files of {name}")
         account = account_of(source, classes)
         # The files of a plugin alone are no reason to judge it over a base that has none of its classes.
         carries = bool(classes) or (bool(account.unjudged) and engine_of(source).overlay is None)
@@ -132,9 +137,9 @@ def audit_source(text: str, say: Callable[[str], None], *, may_lack_classes: boo
         drivable = [audited for audited in classes if audited.can_be_judged]
         verdicts = []
         for number, audited in enumerate(drivable, 1):
-            say(f"judging {audited.model_class} of {label} ({number} of {plural(len(drivable), 'class')})")
+            say(f"judging {audited.model_class} of {name} ({number} of {plural(len(drivable), 'class')})")
             verdicts.append(located(judge_class(audited, worker), source, audited))
-        say(f"judging placeholder ranges and dual streams of {label}")
+        say(f"judging placeholder ranges and dual streams of {name}")
         systems = _with_system_places(judge_systems(worker), engine_of(source).package.module)
         why = worker.failed_control()
     if why is not None:

@@ -1,5 +1,6 @@
 """Cases to run: incidents, audits and a user's own questions as plans, cheap backends first.  No torch."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -143,10 +144,17 @@ def daily(incident: Incident, case: Case) -> bool:
     return case.arm.backend is Backend.NONE or case.family == incident.families[0]
 
 
+def _note(run: Run, incident: Incident) -> str:
+    """Return the note of a run, unless it speaks of one of our revisions: a source is none of them."""
+    return "" if set(re.findall(r"\w+", run.note)) & set(incident.revisions) else run.note
+
+
 def plan_source(incident: Incident, where: Where, buffer: BufferRef) -> list[PlannedCase]:
     """Plan the runs of an incident on one class of a source; nothing is expected of it."""
     runs = [
-        PlannedCase(_case(where, buffer, Trace.parse(run.trace), arm), None, run.note, incident.id)
+        PlannedCase(
+            _case(where, buffer, Trace.parse(run.trace), arm), None, _note(run, incident), incident.id
+        )
         for run in incident.runs_of(where.family)
         if run.about_sources
         for arm in map(ArmSpec.parse, run.arms)

@@ -36,21 +36,26 @@ def whole(text: str) -> int:
     return int(text)
 
 
-class _RemovedOption(Action):
-    """An option of an earlier version: it is refused with the name of its replacement."""
+class _RefusedOption(Action):
+    """An option that a command does not have, refused with the sentence that stands in its `metavar`."""
 
     @override
     def __call__(
         self, parser: object, namespace: object, values: object, option: str | None = None
     ) -> NoReturn:
-        raise UsageError(f"{option} was removed: {self.metavar}")
+        raise UsageError(str(self.metavar))
+
+
+def add_refused(parser: ArgumentParser, option: str, sentence: str, nargs: str | int = 0) -> None:
+    """Refuse an option that would mean nothing with a sentence that says why."""
+    parser.add_argument(
+        option, action=_RefusedOption, nargs=nargs, default=SUPPRESS, help=SUPPRESS, metavar=sentence
+    )
 
 
 def add_removed(parser: ArgumentParser, option: str, replacement: str) -> None:
     """Refuse an option of an earlier version with a sentence that names what replaces it."""
-    parser.add_argument(
-        option, action=_RemovedOption, nargs="?", default=SUPPRESS, help=SUPPRESS, metavar=replacement
-    )
+    add_refused(parser, option, f"{option} was removed: {replacement}", nargs="?")
 
 
 def add_device_and_dtype(parser: ArgumentParser) -> None:

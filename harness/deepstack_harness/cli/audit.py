@@ -263,4 +263,5 @@ def _base(text: str, sources: list[str], say: Callable[[str], None]) -> frozense
     from deepstack_harness.audit.audited_source import audit_source, base_of
 
     with base_of(text, sources) as base:
-        return keys_of(audit_source(base, say, may_lack_classes=True).subjects)
+        commit = "" if base == text else f"{text} of {sources[0]}"
+        return keys_of(audit_source(base, say, may_lack_classes=True, known_as=commit).subjects)

@@ -74,7 +74,8 @@ class AuditTable:
             self._output.line(f"captured: {WHO_IS_CAPTURED}")
         unjudged = {rule for verdicts in classes for rule in verdicts.unjudged}
         self._list("not judged", [_not_judged(verdicts) for verdicts in classes if verdicts.unjudged])
-        text = f"{len(classes)} classes and helpers judged, rules broken: {names_of(broken)}"
+        judged = "1 class or helper" if len(classes) == 1 else f"{len(classes)} classes and helpers"
+        text = f"{judged} judged, rules broken: {names_of(broken)}"
         if unjudged:
             text += f", not judged: {names_of(unjudged)}"
         self._output.verdict(text, good=not (broken or unjudged))

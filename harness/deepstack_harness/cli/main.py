@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from deepstack_harness import __version__
@@ -45,6 +46,12 @@ COMMANDS = {
     "doctor": "show what this machine can run, and why it cannot run the rest",
 }
 """The commands in the order of `--help`, and what each does; `cli/NAME.py` has its options and its work."""
+_JUDGING = frozenset(
+    {"repro", "audit", "check", "steps", "fuzz", "kernels", "engine", "selftest", "run", "compare", "watch"}
+)
+"""Commands whose exit code is about a commit, so that `git bisect run` can use it."""
+_RUNS_FOREIGN_CODE = frozenset({"repro", "audit", "check", "steps", "fuzz", "run", "nightly"})
+"""Commands that run code of a source or of a user in a sandbox."""
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _JUDGEMENTS = {ExitCode.HOLDS, ExitCode.BROKEN}
 _CODES = (
@@ -69,7 +76,7 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
         raise unknown_name("command", words[0], COMMANDS)
     parser = _Parser(
-        prog="python -m deepstack_harness",
+        prog=_typed_name(),
         description="Find what torch.compile does to models that keep state in side buffers.",
         epilog=_CODES,
     )
@@ -79,8 +86,14 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         child = commands.add_parser(name, help=summary, description=summary, epilog=_CODES)
         if name in words:
             _module(name).add_arguments(child)
-            _add_common(child)
+            _add_common(child, name)
     return parser
+
+
+def _typed_name() -> str:
+    """Return what the user typed to start this program, for usage lines."""
+    module = Path(sys.argv[0]).name == "__main__.py"
+    return "python -m deepstack_harness" if module else "deepstack-harness"
 
 
 def _settle_streams() -> None:
@@ -116,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _ENDED_BY.append(number)
         return 128 + number
     own = words[: words.index("--")] if "--" in words else words
-    if "--bisect" in own and code not in _JUDGEMENTS:
+    if "--bisect" in own and own[0] in _JUDGING and code not in _JUDGEMENTS:
         return ExitCode.BISECT_SKIP
     return code
 
@@ -150,7 +163,7 @@ def _guarded(words: Sequence[str]) -> int:
         from deepstack_harness.workers.profiles import switched_off
 
         output = Output(args.json, quiet=args.quiet, progress=args.progress)
-        off = switched_off(off=args.no_sandbox)
+        off = switched_off(off=getattr(args, "no_sandbox", False))
         with _interruptible(), _notices(quiet=args.quiet), off, contextlib.closing(output):
             code: int = _module(args.command).run(args, output)
             return code
@@ -218,7 +231,9 @@ class _Notices(logging.Handler):
         say(f"deepstack-harness: {record.getMessage()}")
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_common(parser: argparse.ArgumentParser, command: str) -> None:
+    from deepstack_harness.cli.arguments import add_refused
+
     common = parser.add_argument_group("output")
     common.add_argument(
         "--json",
@@ -231,16 +246,28 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write each step of the work as a line to stderr, with --quiet and in a pipe too",
     )
-    common.add_argument(
-        "--bisect",
-        action="store_true",
-        help="exit with 125 instead of 2 to 4, so that 'git bisect run' skips the commit",
-    )
-    parser.add_argument_group("trust").add_argument(
-        "--no-sandbox",
-        action="store_true",
-        help="let the code under test write files, use the network and start processes",
-    )
+    if command in _JUDGING:
+        common.add_argument(
+            "--bisect",
+            action="store_true",
+            help="exit with 125 instead of 2 to 4, so that 'git bisect run' skips the commit",
+        )
+    else:
+        add_refused(parser, "--bisect", f"--bisect: '{command}' judges no commit; {_those(_JUDGING)} do")
+    if command in _RUNS_FOREIGN_CODE:
+        parser.add_argument_group("trust").add_argument(
+            "--no-sandbox",
+            action="store_true",
+            help="let the code under test write files, use the network and start processes",
+        )
+    else:
+        sentence = f"--no-sandbox: '{command}' has no sandbox; {_those(_RUNS_FOREIGN_CODE)} have one"
+        add_refused(parser, "--no-sandbox", sentence)
+
+
+def _those(commands: frozenset[str]) -> str:
+    *before, last = (name for name in COMMANDS if name in commands)
+    return f"{', '.join(before)} and {last}"
 
 
 def _module(name: str) -> Any:  # noqa: ANN401  # a module; mypy knows no type for its functions

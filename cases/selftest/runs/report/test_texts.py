@@ -34,7 +34,7 @@ from deepstack_harness.runs.nights import EndedStage, StageOutcome
 from deepstack_harness.runs.records import CaseEnding, CaseRecord
 from deepstack_harness.runs.report.github import annotation, plain
 from deepstack_harness.runs.report.page import render_page
-from deepstack_harness.runs.report.run_data import RunData, load_run, summarise
+from deepstack_harness.runs.report.run_data import RunData, Summary, load_run, summarise
 from deepstack_harness.runs.report.tables import rerun_command, selection_of
 from deepstack_harness.runs.report.texts import annotations, render_markdown
 from deepstack_harness.text import clean
@@ -84,6 +84,19 @@ def test_the_terminal_shows_the_matrix_and_every_unexpected_finding(
     assert "\x1b" not in printed
 
 
+def test_of_a_stopped_run_nothing_is_said_about_what_was_not_played() -> None:
+    stopped = Summary(dict.fromkeys(Verdict, 0), cases=3, planned=10, finished=False)
+    assert stopped.headline == "stopped before its end, 3 of 10 cases were played; nothing unexpected in them"
+    assert replace(stopped, finished=True).headline == "nothing unexpected"
+
+
+def test_the_annotation_of_a_stopped_run_says_so_first_and_once(tmp_path: Path) -> None:
+    *_, last = annotations(load_run(write_run(tmp_path / "run", finished=False)))
+    said = "stopped before its end, 33 of 34 cases were played; "
+    assert last.startswith(f"::error title=deepstack harness::{said}")
+    assert last.count("stopped before its end") == 1
+
+
 def test_a_killed_run_is_reported_without_what_it_did_not_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,7 +104,7 @@ def test_a_killed_run_is_reported_without_what_it_did_not_end(
     assert main(["report", str(killed)]) == 0
     printed = capsys.readouterr().out
     assert "7 rows of a case that did not end are left out" in printed
-    assert "stopped before its end, 33 of 34 cases were played" in printed.splitlines()[-1]
+    assert printed.splitlines()[-1].startswith("stopped before its end, 33 of 34 cases were played; ")
     assert "torch compiled 4 graphs" not in printed  # the finding of the case that did not end
 
 

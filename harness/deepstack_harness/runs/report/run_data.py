@@ -212,7 +212,7 @@ class Summary:
         ]
         text = f"{self.unexpected} unexpected: {', '.join(counted)}" if counted else "nothing unexpected"
         if not self.finished:
-            text = f"{text}; {self.progress}"
+            text = f"{self.progress}; {text} in them"
         if self.mixed:
             text = f"{text}; not one environment"
         return f"the night: {', '.join(self.stages)}; the run: {text}" if self.stages else text

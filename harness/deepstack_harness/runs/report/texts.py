@@ -190,9 +190,8 @@ def annotations(run: RunData) -> Iterator[str]:
     for note in run.notes[:MOST_ANNOTATIONS]:
         yield annotation("warning", "note", note)
     level = "notice" if summary.finished and not summary.stages else "error"
-    yield annotation(
-        level, "deepstack harness", f"{summary.headline}; {summary.progress}: {summary.expected}"
-    )
+    played = f"; {summary.progress}" if summary.finished else ""
+    yield annotation(level, "deepstack harness", f"{summary.headline}{played}: {summary.expected}")
 
 
 def _message(finding: ReportedFinding) -> str:
