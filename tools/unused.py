@@ -21,7 +21,7 @@ _DATA = {".toml", ".html", ".css", ".js", ".jinja"}
 # by their modules, other buffers of models/ by their names, and callers by an attribute.
 _CALLED_BY_NAME = ("pytest_", "visit_", "emit")
 _BY_DECORATOR = {"rule", "impl", "register_fake", "fixture", "hookimpl"}
-_FOUND_BY_MODULE = ("models/mutants/", "models/correct.py")
+_FOUND_BY_MODULE = ("models/mutants/", "models/correct.py", "models/histories/", "models/regions/")
 _BUFFER, _CALLER = "Buffer", "faulty"
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

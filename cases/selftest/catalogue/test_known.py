@@ -183,7 +183,10 @@ def read(folder: Path, text: str) -> LiveFault:
 def test_every_fault_that_was_read_has_a_verdict() -> None:
     names = [fault.id for fault in LIVE_FAULTS.entries]
     assert len(set(names)) == len(names)
-    assert {name.partition("-")[0] for name in names} == {f"F{number}" for number in (*range(1, 12), 13, 14)}
+    read = {f"F{number}" for number in (*range(1, 12), 13, 14)}
+    reported = {fault.id for fault in LIVE_FAULTS.entries if fault.state is FaultState.NOT_COVERED}
+    assert {name.partition("-")[0] for name in names} == read | reported
+    assert reported == {"H1", "H2", "H3"}
 
 
 @each_fault

@@ -23,9 +23,9 @@ from deepstack_harness.catalogue.buffers import REVISIONS
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.scripts import render_pytest, render_script
 
-INDUCTOR, RANKS = "40917", "18098"
+INDUCTOR, RANKS = ("40917", "17211"), "18098"
 # The scripts of nightly incidents too, 0.3 s each: daily nothing else compiles these.
-TOGETHER = [incident.id for incident in WRITTEN if incident.id not in (INDUCTOR, RANKS)]
+TOGETHER = [incident.id for incident in WRITTEN if incident.id not in (*INDUCTOR, RANKS)]
 WITH_FIXTURES = ("43602", "41485", "53516")
 OTHERS = [number for number in TOGETHER if number not in WITH_FIXTURES]
 # Few child processes: whatever needs none of its own shares one.
@@ -34,7 +34,7 @@ in_groups = pytest.mark.parametrize(
     [
         pytest.param(TOGETHER, id="together", marks=pytest.mark.xdist_group("eager")),
         pytest.param(
-            [INDUCTOR], id="inductor", marks=[pytest.mark.xdist_group("inductor"), pytest.mark.slow]
+            [*INDUCTOR], id="inductor", marks=[pytest.mark.xdist_group("inductor"), pytest.mark.slow]
         ),
         # Two real processes, which a busy machine may tear down in another order: nightly.
         pytest.param([RANKS], id="ranks", marks=[pytest.mark.xdist_group("ranks"), pytest.mark.slow]),
@@ -47,7 +47,7 @@ pytest_files_in_groups = pytest.mark.parametrize(
         pytest.param([*WITH_FIXTURES], id="few", marks=pytest.mark.xdist_group("eager")),
         pytest.param(OTHERS, id="together", marks=[pytest.mark.xdist_group("eager"), pytest.mark.slow]),
         pytest.param(
-            [INDUCTOR], id="inductor", marks=[pytest.mark.xdist_group("inductor"), pytest.mark.slow]
+            [*INDUCTOR], id="inductor", marks=[pytest.mark.xdist_group("inductor"), pytest.mark.slow]
         ),
         pytest.param([RANKS], id="ranks", marks=[pytest.mark.xdist_group("ranks"), pytest.mark.slow]),
     ],

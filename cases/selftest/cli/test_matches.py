@@ -27,8 +27,8 @@ def test_words_are_answered_with_a_ranked_list(words: list[str], tmp_path: Path)
 def test_repro_plays_nothing_for_words_and_names_the_best_command(capsys: Capture) -> None:
     assert main(["repro", "CUDA error: illegal memory access"]) == ExitCode.USAGE
     out, err = capsys.readouterr()
-    assert "    deepstack-harness repro 5962\n" in out
-    assert "names no incident; the best fit: deepstack-harness repro 5962" in err
+    assert "    deepstack-harness repro 40038\n" in out
+    assert "names no incident; the best fit: deepstack-harness repro 40038" in err
     assert main(["repro", "answers ignore the image", "--bisect", "--quiet"]) == ExitCode.BISECT_SKIP
 
 

@@ -148,19 +148,9 @@ def test_chunks_of_the_tokens_set(qwen: Model, tokens: int, parts: list[int]) ->
     assert seen == parts
 
 
-@pytest.mark.parametrize(("caller", "right"), [("ids_while_profiling", False), ("embeddings_always", True)])
-def test_what_was_profiled_on_ids_goes_on_embedding_ids(qwen: Model, caller: str, right: bool) -> None:
-    trace = "cap 16: profile 16; set 9; forward 9"
-    assert (to_eager(observe(qwen, trace, caller, DROP_ALL)) < 1e-4) == right
-    assert to_eager(observe(qwen, trace, caller)) == 0
-    profiled = observe(qwen, trace, caller).steps[0].distances
-    assert profiled is not None
-    assert profiled.eager == 0
-
-
 def test_every_caller_is_described_and_faults_say_so() -> None:
     correct = {name for name, entry in CALLERS.items() if not entry.summary.startswith("fault:")}
-    assert {"engine", "micro_batches_sliced", "embeddings_always"} <= correct
+    assert {"engine", "micro_batches_sliced", "per_layer_pipeline"} <= correct
 
 
 def test_a_decoder_without_a_list_of_layers_is_refused() -> None:

@@ -137,7 +137,6 @@ def test_replays_read_the_rows_of_their_own_step_whatever_lies_behind_them() -> 
     ("caller", "broken"),
     [
         ("per_layer_pipeline", set()),
-        ("per_layer_pipeline_drops", {Rule.R0}),
         ("per_layer_pipeline_raises", {Rule.R0}),
         ("per_layer_in_attribute", {Rule.R0}),
         ("micro_batches_sliced", set()),

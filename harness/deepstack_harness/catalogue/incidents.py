@@ -23,7 +23,7 @@ from deepstack_harness.contract.arm import ArmSpec, Backend
 from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.contract.facts import System
 from deepstack_harness.contract.names import OURS, Extension, declared
-from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.rules import Promise, Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.errors import UsageError, is_close, nearest
 from deepstack_harness.files import DataFile
@@ -31,6 +31,8 @@ from deepstack_harness.text import shortened
 
 DEEPSTACK = System.DEEPSTACK.value
 """The system whose incidents are traces on a buffer."""
+STEPS = System.STEPS.value
+"""The system whose incidents are compiled regions over a list of calls."""
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,11 +81,34 @@ class EngineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             Run(trace, arms=(), broken={})
 
 
+class RegionRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arms to run the programs of an incident under, and which promises each of them must break there.
+
+    `programs` narrows the run to some of the incident's; empty means all.  Every program that `broken`
+    leaves out must keep its promises.  `input` is the side input that a finding has to name.
+    """
+
+    arms: tuple[str, ...]
+    broken: Mapping[str, tuple[Promise, ...]]
+    note: str = ""
+    programs: tuple[str, ...] = ()
+    input: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse an arm that cannot be parsed, as `Run` does."""
+        try:
+            for arm in self.arms:
+                ArmSpec.parse(arm)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The standalone program of an incident.
 
     The program inlines the semantics of `subject`, one of the incident's faulty revisions, and runs
-    them under `arm`.  An incident that plays no trace has a variant as its subject, and no arm.
+    them under `arm`.  An incident of steps has one of its programs as its subject; any other that plays no
+    trace has a variant, and no arm.
     `needs` is what the program needs to run.  `grows` allows steps of up to twice the capacity,
     `reloads` allows steps that save and load compiled code.
     """
@@ -98,24 +123,26 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A fault: where it was reported, what shows it, who has it and who does not.
 
-    `references` are `project number`; `rules` are those that name the fault; `faulty` and `fixed` are
-    revisions or mutants, with `@CALLER` after the name where the fault, or its absence, is the caller's.
+    `references` are `project number`; `rules` are those that name the fault, or `promises` where it is one
+    of a compiled region; `faulty` and `fixed` are revisions or mutants, with `@CALLER` after the name where
+    the fault, or its absence, is the caller's.
     `symptoms` are what users say, `errors` the texts that they see, `affected` the releases that have the
     fault beside those of `known.LIVE_FAULTS`.  Incidents of another `system`
     (`deepstack_harness.catalogue.registry.SYSTEMS`) name variants of that system, and have neither
-    families nor runs.  Of a `nightly` one CI plays daily what is not compiled, and runs the program
-    alone.
+    families nor runs; those of `STEPS` name programs of `registry.HISTORIES`, and have a `region` run.  Of a
+    `nightly` one CI plays daily what is not compiled, and runs the program alone.
     """
 
     id: str
     name: str
     title: str
     references: tuple[str, ...]
-    rules: tuple[Rule, ...]
     faulty: tuple[str, ...]
     fixed: tuple[str, ...]
     symptom: str
     cause: str
+    rules: tuple[Rule, ...] = ()
+    promises: tuple[Promise, ...] = ()
     symptoms: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     affected: tuple[FaultyReleases, ...] = ()
@@ -125,12 +152,19 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     script: Script | None = None
     nightly: bool = False
     engine: tuple[EngineRun, ...] = ()
+    region: tuple[RegionRun, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a buffer's incident without runs, runs of another system, and a script without a fault."""
         if (self.system == DEEPSTACK) != bool(self.run and self.families):
             raise ValueError(
                 f"incident {self.id} of system '{self.system}': only '{DEEPSTACK}' has runs and families"
+            )
+        of_steps = self.system == STEPS
+        if (of_steps, not of_steps) != (bool(self.promises and self.region), bool(self.rules)):
+            raise ValueError(
+                f"incident {self.id} of system '{self.system}': '{STEPS}' has promises and region runs, "
+                "and any other has rules"
             )
         if self.script is not None:
             self._check_script(self.script)
@@ -141,7 +175,14 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"the script of incident {self.id} shows '{script.subject}', which is not one of its faulty "
                 f"{', '.join(self.faulty)}"
             )
-        if self.system != DEEPSTACK:
+        if self.system == STEPS:
+            shows = any(script.arm in run.arms and run.broken.get(script.subject) for run in self.region)
+            if not shows:
+                raise ValueError(
+                    f"the script of incident {self.id} runs {script.subject} under the arm '{script.arm}', "
+                    f"but no run of the incident says that {script.subject} breaks a promise there"
+                )
+        elif self.system != DEEPSTACK:
             if script.arm:
                 raise ValueError(
                     f"the script of incident {self.id} has the arm '{script.arm}', "
@@ -157,6 +198,11 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def reported(self) -> bool:
         """True if a real issue or pull request is referenced, and not only sequences of ours."""
         return not all(reference.startswith("sequence ") for reference in self.references)
+
+    @property
+    def promised(self) -> tuple[Rule, ...] | tuple[Promise, ...]:
+        """The rules, or of a compiled region the promises."""
+        return self.rules or self.promises
 
     @property
     def revisions(self) -> tuple[str, ...]:

@@ -171,6 +171,8 @@ _REPOSITORIES: Mapping[str, str] = MappingProxyType(
         "MNN": "alibaba/MNN",
         "sonar": "dphnAI/sonar",
         "TensorRT-LLM": "NVIDIA/TensorRT-LLM",
+        "transformers": "huggingface/transformers",
+        "torchtitan": "pytorch/torchtitan",
     }
 )
 
@@ -213,6 +215,7 @@ class FaultState(StrEnum):
     REPRODUCED = "reproduced"
     REFUTED = "refuted"
     UNKNOWN = "unknown"
+    NOT_COVERED = "not covered"
 
 
 class Seen(StrEnum):

@@ -12,6 +12,7 @@ summaries, are read from their classes by syntax (`read_classes`).  Names of buf
 | placeholder ranges | `deepstack_harness.audit.ranges.range_named` |
 | dual-stream projections | `deepstack_harness.audit.streams.projections.dual_stream_named` |
 | systems | `deepstack_harness.audit.systems.system_of` |
+| programs of incidents of steps | `deepstack_harness.play.steps_work.judge_program` |
 | oracles of other packages | `deepstack_harness.contract.oracles.judge.extra_oracles` |
 | figures of other packages | `deepstack_harness.runs.report.figures.figures_of` |
 """
@@ -75,6 +76,25 @@ def _stated(node: ast.ClassDef) -> Iterator[tuple[str, str | bool]]:
                         yield name, constant
                     case ast.Attribute(attr=member):
                         yield name, member
+
+
+def read_programs(folder: Path) -> Iterator[tuple[str, Entry]]:
+    """Read the programs of a package of `deepstack_harness.models` by syntax, file by file.
+
+    A program is a function that returns a `Program` or a `SplitProgram`.  What stands behind `Fault:` in its
+    docstring is wrong with it.
+    """
+    for file in sorted(folder.glob("*.py")):
+        for node in parse_python(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and _returns_program(node):
+                summary, _, rest = (ast.get_docstring(node) or "").partition("\n")
+                fault = " ".join(rest.partition("Fault: ")[2].split()).rstrip(".")
+                target = f"deepstack_harness.models.{folder.name}.{file.stem}:{node.name}"
+                yield node.name, Entry(target, summary, fault=fault)
+
+
+def _returns_program(node: ast.FunctionDef) -> bool:
+    return isinstance(node.returns, ast.Name) and node.returns.id in ("Program", "SplitProgram")
 
 
 def family_named(text: str) -> Family:
@@ -263,5 +283,13 @@ DUAL_STREAM = Names(
 )
 """Dual-stream projections: each a `deepstack_harness.audit.streams.projections.DualStream`."""
 
-VARIANTS: Mapping[str, Names] = {"placeholder_ranges": PLACEHOLDER_RANGES, "dual_stream": DUAL_STREAM}
-"""Variants of each of `SYSTEMS` but for the kernels; the `fault` of an entry says what is wrong with it."""
+HISTORIES = Names("program", dict(read_programs(MODELS / "histories")))
+"""Programs of incidents of steps: functions that return a region and its calls."""
+
+VARIANTS: Mapping[str, Names] = {
+    "placeholder_ranges": PLACEHOLDER_RANGES, "dual_stream": DUAL_STREAM, "steps": HISTORIES,
+}  # fmt: skip
+"""Variants of each of `SYSTEMS` but for the kernels, and the programs of steps.
+
+The `fault` of an entry says what is wrong with it.
+"""

@@ -7,7 +7,8 @@ statement of the mark in its place, the fault is gone.  The catalogue says what 
 around it (`body.py.jinja`), or a whole script and test.  A body extends one of four bases: `compiled.jinja`
 (output of a compiled decoder against eager), `counted.jinja` (graphs built, guards kept), `replayed.jinja`
 (a captured graph), `rows.jinja` (the buffer alone).  Templates restate buffers in ten lines instead of
-inlining the revisions, which take 40 to 90: an issue has to be read.
+inlining the revisions, which take 40 to 90: an issue has to be read.  Programs of steps are quoted from their
+source, and all have the body `steps.jinja`.
 
 The program of a finding plays a trace on a buffer and compares every answer with the payload that was set
 last.  A buffer of ours is inlined with everything of ours that it uses; a class of the user's or of another
@@ -27,8 +28,8 @@ from functools import cache
 import jinja2
 
 from deepstack_harness.catalogue.buffers import BUFFERS, buffer_named
-from deepstack_harness.catalogue.incidents import DEEPSTACK, Incident, Script, catalogue
-from deepstack_harness.catalogue.registry import CALLERS, VARIANTS
+from deepstack_harness.catalogue.incidents import DEEPSTACK, STEPS, Incident, Script, catalogue
+from deepstack_harness.catalogue.registry import CALLERS, HISTORIES, VARIANTS
 from deepstack_harness.contract.arm import ArmSpec, GuardPolicy, engine_flags
 from deepstack_harness.contract.case import ENGINE, parse_subject
 from deepstack_harness.contract.protocols import Family, payload_width
@@ -51,20 +52,28 @@ def inlined(made_by: type) -> str:
     """
     collected = _Definitions()
     collected.add(made_by.__module__, made_by.__name__)
-    imports = [
-        f"from {module} import {', '.join(sorted(names))}"
-        for module, names in sorted(collected.imports.items())
-    ]
-    return "\n\n\n".join(["\n".join(imports), *collected.definitions])
+    return "\n\n\n".join([collected.import_lines, *collected.definitions])
 
 
 class _Definitions:
-    """Definitions in an order in which each stands after those that it uses, and imports."""
+    """Definitions in an order in which each stands after those that it uses, and imports.
 
-    def __init__(self) -> None:
+    `quoted` keeps them as their files have them, comments included, but for what they return.
+    """
+
+    def __init__(self, *, quoted: bool = False) -> None:
+        self._quoted = quoted
         self.imports: dict[str, set[str]] = {}
         self.definitions: list[str] = []
         self._seen: set[tuple[str, str]] = set()
+
+    @property
+    def import_lines(self) -> str:
+        """The `from .. import ..` lines of other packages."""
+        return "\n".join(
+            f"from {module} import {', '.join(sorted(names))}"
+            for module, names in sorted(self.imports.items())
+        )
 
     def add(self, module: str, name: str) -> None:
         """Collect what `module` binds to `name`; builtins and `import` statements need nothing."""
@@ -75,11 +84,11 @@ class _Definitions:
         if isinstance(node, ast.ImportFrom):
             self._add_imported(str(node.module), name)
         elif node is not None and not isinstance(node, ast.Import):
-            bare = _DocstringRemover().visit(deepcopy(node))
+            bare = _DocstringRemover(returns=not self._quoted).visit(deepcopy(node))
             for used in ast.walk(bare):
                 if isinstance(used, ast.Name):
                     self.add(module, used.id)
-            self.definitions.append(ast.unparse(bare))
+            self.definitions.append(_quoted(module, node) if self._quoted else ast.unparse(bare))
 
     def _add_imported(self, source: str, name: str) -> None:
         if source == _ERRORS:
@@ -88,6 +97,19 @@ class _Definitions:
             self.add(source, name)
         else:
             self.imports.setdefault(source, set()).add(name)
+
+
+def _quoted(module: str, node: ast.stmt) -> str:
+    """Return a definition as its file has it, with comments, without docstrings and types of returns."""
+    lines = inspect.getsource(importlib.import_module(module)).splitlines()
+    dropped: set[int] = set()
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(inner) is not None:
+            first, last = inner.body[0].lineno, int(inner.body[0].end_lineno or 0)
+            dropped |= {*range(first, last + 1 + (not lines[last].strip()))}
+    kept = range(node.lineno, int(node.end_lineno or 0) + 1)
+    text = "\n".join(lines[number - 1] for number in kept if number not in dropped)
+    return re.sub(r"\) -> .+:$", "):", text, flags=re.MULTILINE)
 
 
 @cache
@@ -108,10 +130,17 @@ def _top_level(module: str) -> dict[str, ast.stmt]:
 
 
 class _DocstringRemover(ast.NodeTransformer):
-    """Transformer that removes docstrings, `@override`, and class attributes that only the harness reads."""
+    """Transformer that removes docstrings, `@override`, and class attributes that only the harness reads.
+
+    Without `returns` it removes the types of what functions return, too.
+    """
+
+    def __init__(self, *, returns: bool = True) -> None:
+        self._returns = returns
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.decorator_list = [each for each in node.decorator_list if ast.unparse(each) != "override"]
+        node.returns = node.returns if self._returns else None
         return self._without_docstring(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
@@ -175,12 +204,18 @@ def render_upstream_test(incident: Incident) -> str:
 def _render(kind: str, incident: Incident, family: str) -> str:
     script = _script_of(incident)
     template = _template(incident, kind)
+    variables: dict[str, object] = {}
+    if incident.system == DEEPSTACK:
+        variables = _trace_variables(incident, script, family)
+    elif incident.system == STEPS:
+        variables = _program_variables(script)
     text = template.render(
         incident=incident,
         revision=script.subject,
         summary=_describe_subject(incident.system, script.subject),
         needs=script.needs,
-        **(_trace_variables(incident, script, family) if incident.system == DEEPSTACK else {}),
+        body="steps.jinja" if incident.system == STEPS else f"{incident.id}/body.py.jinja",
+        **variables,
     )
     return _tidy(text)
 
@@ -245,6 +280,8 @@ def _template(incident: Incident, kind: str) -> jinja2.Template:
     made = environment()
     templates = set(made.list_templates())
     own, body = f"{incident.id}/{kind}.py.jinja", f"{incident.id}/body.py.jinja"
+    if incident.system == STEPS:
+        return made.get_template(f"{kind}.py.jinja")
     if not {own, body} & templates:
         raise UsageError(
             f"no script can be written for incident {incident.id} ({incident.name}): "
@@ -264,11 +301,27 @@ def _trace_variables(incident: Incident, script: Script, family: str) -> dict[st
     }  # fmt: skip
 
 
+def _program_variables(script: Script) -> dict[str, object]:
+    """Return the further variables of the program of a region: its source, and how it is run otherwise."""
+    module, _, name = HISTORIES[script.subject].target.partition(":")
+    quoted, spec = _Definitions(quoted=True), ArmSpec.parse(script.arm)
+    quoted.add(module, name)
+    constants = [each for each in quoted.definitions if not each.startswith(("def ", "class "))]
+    function = _top_level(module)[name]
+    in_parts = isinstance(function, ast.FunctionDef) and "Split" in ast.unparse(function.returns or function)
+    return {
+        "imports": quoted.import_lines, "constants": "\n".join(constants), "program": name,
+        "definitions": [each for each in quoted.definitions if each not in constants],
+        "way": "parts" if in_parts else "replayed" if spec.captured else "compiled",
+        "backend": spec.backend.compiler, "flags": engine_flags(spec),
+    }  # fmt: skip
+
+
 def _describe_subject(system: str, subject: str) -> str:
     """Describe what is inlined: the caller where the fault is the caller's, else the buffer."""
     if system in VARIANTS:
         variant = VARIANTS[system][subject]
-        return f"{variant.summary}; fault: {variant.fault}"
+        return f"{variant.summary.rstrip('.')}; fault: {variant.fault}"
     revision, caller = parse_subject(subject)
     buffer = BUFFERS[revision].summary.rstrip(".")
     if caller != ENGINE:

@@ -77,11 +77,12 @@ def _incidents() -> Iterable[Item]:
 def _incident(incident: Incident) -> Item:
     return {
         "name": f"{incident.id} {incident.name}",
-        "summary": f"{incident.title} [{', '.join(incident.rules)}]; {', '.join(incident.references)}",
+        "summary": f"{incident.title} [{', '.join(incident.promised)}]; {', '.join(incident.references)}",
         "id": incident.id,
         "system": incident.system,
         "references": incident.references,
         "rules": incident.rules,
+        "promises": incident.promises,
         "faulty": incident.faulty,
         "fixed": incident.fixed,
     }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from deepstack_harness.catalogue.incidents import (
     DEEPSTACK,
+    STEPS,
     Incident,
     cheapest_of_source,
     decisive,
@@ -43,6 +44,7 @@ from deepstack_harness.cli.repro_releases import (
     search_releases,
     why_unjudged,
 )
+from deepstack_harness.cli.repro_steps import reproduce_steps
 from deepstack_harness.cli.repro_table import CaseClock, IncidentTitle, ReproTable
 from deepstack_harness.contract.arm import ArmSpec, Backend
 from deepstack_harness.contract.case import PlannedCase, check_device, check_dtype
@@ -117,6 +119,12 @@ def run(args: Namespace, output: Output) -> ExitCode:
         raise UsageError(
             f"'{shortened(one_line(text), 100)}' names no incident; the best fit: {best_command(incident)}"
         )
+    if incident.system == STEPS:
+        return reproduce_steps(incident, args, output)
+    return _reproduce(incident, args, output)
+
+
+def _reproduce(incident: Incident, args: Namespace, output: Output) -> ExitCode:
     refuse_release_mixtures(args)
     if args.package is not None and args.bisect:
         return bisect_releases(incident, args, output, partial(_judge_release, incident, args, output))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import to_builtins
 
-from deepstack_harness.catalogue.incidents import Incident, Run
+from deepstack_harness.catalogue.incidents import STEPS, Incident, RegionRun, Run
 from deepstack_harness.catalogue.known import (
     KNOWN_FAILURES,
     LIVE_FAULTS,
@@ -14,6 +14,7 @@ from deepstack_harness.catalogue.known import (
     link_of,
     state_of,
 )
+from deepstack_harness.catalogue.registry import HISTORIES
 from deepstack_harness.catalogue.search import find_or_search
 from deepstack_harness.cli.matches import show_matches
 from deepstack_harness.cli.output import Output, wrapped
@@ -70,6 +71,7 @@ def show_page(
     _paragraph(output, "symptom", incident.symptom)
     _paragraph(output, "cause", incident.cause)
     _list(output, "rules", [f"{rule} {rule.word}: {rule.promise}" for rule in incident.rules])
+    _list(output, "promises", [f"{each} {each.word}: {each.text}" for each in incident.promises])
     _list(output, "reports", [_report_in_words(reference) for reference in incident.references])
     _list(
         output,
@@ -84,14 +86,19 @@ def show_page(
             for fault in faults
         ],
     )
-    _paragraph(output, "faulty", ", ".join(incident.faulty))
-    _paragraph(output, "right", ", ".join(incident.fixed))
+    _list(output, "faulty", _subjects_in_words(incident, incident.faulty))
+    _list(output, "right", _subjects_in_words(incident, incident.fixed))
     if incident.families:
         _paragraph(output, "families", ", ".join(incident.families))
     for number, run in enumerate(incident.run, 1):
         output.line()
         output.line(f"trace {number} of {len(incident.run)}: {run.trace}", "bold")
         for label, text in _run_in_words(run):
+            _paragraph(output, label, text)
+    for number, region in enumerate(incident.region, 1):
+        output.line()
+        output.line(f"run {number} of {len(incident.region)}", "bold")
+        for label, text in _region_in_words(region):
             _paragraph(output, label, text)
     output.line()
     for line in _commands(incident):
@@ -109,6 +116,25 @@ def _run_in_words(run: Run) -> Iterator[tuple[str, str]]:
     if run.dtype:
         yield "dtype", run.dtype
     yield "breaks", "; ".join(f"{name} {' '.join(rules)}" for name, rules in run.broken.items()) or "nothing"
+
+
+def _region_in_words(run: RegionRun) -> Iterator[tuple[str, str]]:
+    if run.note:
+        yield "note", run.note
+    yield "arms", ", ".join(run.arms)
+    if run.programs:
+        yield "only for", ", ".join(run.programs)
+    yield "breaks", "; ".join(f"{name} {' '.join(each)}" for name, each in run.broken.items()) or "nothing"
+    if run.input:
+        yield "names", run.input
+
+
+def _subjects_in_words(incident: Incident, names: Sequence[str]) -> list[str]:
+    """Return revisions or variants on one line, and each program of steps with its summary."""
+    if incident.system != STEPS:
+        return [", ".join(names)]
+    entries = [(name, HISTORIES[name]) for name in names]
+    return [f"{name}: {entry.summary[:1].lower()}{entry.summary[1:]}" for name, entry in entries]
 
 
 def _commands(incident: Incident) -> Iterator[str]:

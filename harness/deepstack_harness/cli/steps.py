@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from deepstack_harness.cli.output import Output, write_text
 from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.facts import System
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps, report_lines
 from deepstack_harness.contract.steps import STEP_ARMS, StepFinding, SteppedHistory
 from deepstack_harness.contract.verdicts import SCHEMA_VERSION
@@ -57,7 +58,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     judged = [(history, judge_steps(history.region)) for history in histories]
     for history, result in judged:
         for finding in result.findings:
-            output.record(_row(args.target, history, finding))
+            output.record(row_of(finding, args.target, history.words, history.region.torch))
     wrong = [(history, result) for history, result in judged if result.broken or result.unjudged]
     shown = judged if len(judged) == 1 else wrong
     for history, result in shown:
@@ -116,14 +117,17 @@ def _show(output: Output, history: SteppedHistory, judged: JudgedSteps, *, alone
         output.line(line if alone else f"  {line}")
 
 
-def _row(target: str, history: SteppedHistory, finding: StepFinding) -> dict[str, object]:
-    """Return a finding as a row: the fields of other rows that it has, and those of its promise."""
+def row_of(finding: StepFinding, case: str, words: str, torch: str) -> dict[str, object]:
+    """Return a finding as a row: the fields of other rows that it has, and those of its promise.
+
+    `case` is what ran, and `words` say over which calls.
+    """
     call = finding.call
     return {
-        "schema_version": SCHEMA_VERSION, "system": "steps", "case": target, "trace": history.words,
+        "schema_version": SCHEMA_VERSION, "system": System.STEPS, "case": case, "trace": words,
         "rule": None, "promise": finding.promise, "arm": finding.arm, "verdict": finding.verdict,
         "value": finding.value, "limit": finding.limit, "chances": finding.chances, "steps": finding.calls,
         "inputs": [each.name for each in call.changed] if call else [],
         "guards": [guard.rule for guard in call.guards] if call else [],
-        "detail": finding.detail, "torch": history.region.torch,
+        "detail": finding.detail, "torch": torch,
     }  # fmt: skip

@@ -272,12 +272,14 @@ class KernelFacts:
 class System(StrEnum):
     """A part of an engine with rules of its own.
 
-    DEEPSTACK is the buffer, which plays traces.  The others play none.
+    DEEPSTACK is the buffer, which plays traces.  The others play none.  STEPS is any compiled region over a
+    list of calls, which is held to promises instead of rules.
     """
 
     DEEPSTACK = "deepstack"
     PLACEHOLDER_RANGES = "placeholder_ranges"
     DUAL_STREAM = "dual_stream"
+    STEPS = "steps"
 
 
 @dataclass(frozen=True)

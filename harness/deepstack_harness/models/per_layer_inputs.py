@@ -123,25 +123,6 @@ class PerLayerPipeline(Engine):
         return self.stages(decoder)
 
 
-class _ReadsArgument(Gemma4Stages):
-    @override
-    def second(self, positions: Tensor, sent: Sent, per_layer_inputs: Tensor | None) -> Tensor:
-        """Run the second stage: positions (3, n), what was sent, (n, levels, width) or None -> (n, h)."""
-        if per_layer_inputs is not None:
-            per_layer_inputs = sent["per_layer_inputs"]
-        return self.layers_and_norm(positions, sent["hidden_states"], per_layer_inputs)
-
-
-class PerLayerPipelineDrops(PerLayerPipeline):
-    """An engine whose later stages take what was sent only if they were given it too (vLLM #40786).
-
-    Their layers run without the level's part.  vLLM 0.22.1 to 0.33.0, `Gemma4Model.forward`.
-    """
-
-    faulty = True
-    stages = _ReadsArgument
-
-
 class _AsksByGet(Gemma4Stages):
     @override
     def second(self, positions: Tensor, sent: Sent, per_layer_inputs: Tensor | None) -> Tensor:

@@ -9,8 +9,11 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeIs
 
+from deepstack_harness.catalogue.registry import HISTORIES
 from deepstack_harness.compile.torch_compat import structures
+from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.steps import SteppedHistory, SteppedRegion
 from deepstack_harness.errors import UsageError
 from deepstack_harness.models.regions.program import RegionProgram
@@ -122,7 +125,7 @@ def _target(target: str, warm_up: int) -> _Target:
     )
 
 
-class Made(NamedTuple):
+class MadeProgram(NamedTuple):
     """What a function of the user returns: a region, its steps, and keywords of `compile_steps`."""
 
     region: Region
@@ -130,7 +133,7 @@ class Made(NamedTuple):
     asked: Mapping[str, Any] = MappingProxyType({})
 
 
-def _made(thing: Callable[..., object]) -> Made | None:
+def _made(thing: Callable[..., object]) -> MadeProgram | None:
     """Call `thing`; return None where it is the region itself.
 
     Raises `UsageError` for keywords that `compile_steps` does not have.
@@ -142,11 +145,11 @@ def _made(thing: Callable[..., object]) -> Made | None:
         return None
     match made:
         case (region, list() | tuple() as steps) if callable(region):
-            return Made(region, steps)
+            return MadeProgram(region, steps)
         case (region, list() | tuple() as steps, dict() as asked) if callable(region):
             if unknown := sorted(map(str, asked.keys() - _ASKED)):
                 raise UsageError(f"'{unknown[0]}' is no question: give {', '.join(_ASKED)}, or some of them")
-            return Made(region, steps, asked)
+            return MadeProgram(region, steps, asked)
     return None
 
 
@@ -163,6 +166,22 @@ def fresh_program(thing: Callable[..., object], warm_up: int = 1) -> Program:
         return made.region, check_steps(made.steps, warm_up)
 
     return fresh
+
+
+def judge_program(name: str, arms: Sequence[str]) -> JudgedSteps:
+    """Run a program of `catalogue.registry.HISTORIES` in this process, and judge it.
+
+    Raises `UsageError` for an unknown name, and for an arm that cannot run steps.
+    """
+    program = HISTORIES.load(name, _is_program, "a function that returns a region and its calls")
+    made = _made(program)
+    assert made is not None, name
+    options = StepOptions(tuple(arms), **made.asked)
+    return judge_steps(measure_steps(fresh_program(program), options, name))
+
+
+def _is_program(loaded: object) -> TypeIs[Callable[[], object]]:
+    return callable(loaded)
 
 
 def _script(target: str, found: _Target, steps: Sequence[Step]) -> str:

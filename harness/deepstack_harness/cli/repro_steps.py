@@ -1,0 +1,190 @@
+"""`repro` of an incident of steps: wrong and right programs, compiled and not, judged by promises."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from deepstack_harness.catalogue.incidents import Incident, RegionRun
+from deepstack_harness.cli.arguments import options_in_use
+from deepstack_harness.cli.output import Column, Output, wrapped
+from deepstack_harness.cli.repro_engine import write_files
+from deepstack_harness.cli.repro_table import show_incident
+from deepstack_harness.cli.steps import row_of
+from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.contract.observation import NOT_FINITE
+from deepstack_harness.contract.rules import Promise
+from deepstack_harness.contract.steps import StepFinding
+from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.errors import ExitCode, UsageError
+from deepstack_harness.text import plural
+
+if TYPE_CHECKING:
+    from deepstack_harness.contract.oracles.promises import JudgedSteps
+
+_NOT_FOR_STEPS = MappingProxyType(
+    {
+        "full": False, "bisect": False, "dtype": "float32", "device": "cpu",
+        **dict.fromkeys(("source", "package", "trace", "workload", "family", "upstream_test")),
+    }
+)  # fmt: skip
+"""Options about a decoder, a source or its releases, and what they are where nobody gave them."""
+
+
+@dataclass(frozen=True)
+class JudgedProgram:
+    """A program under one arm, and the promises that it must break there."""
+
+    name: str
+    arm: str
+    judged: JudgedSteps
+    run: RegionRun
+
+    @property
+    def findings(self) -> list[StepFinding]:
+        """All findings under the arm, and those of the uncompiled code where that was asked."""
+        return [each for each in self.judged.findings if each.arm in (self.arm, ArmSpec().name)]
+
+    @property
+    def broken(self) -> list[StepFinding]:
+        """The broken ones, those of the arm itself first."""
+        broken = [each for each in self.findings if each.verdict is Verdict.FAIL]
+        return sorted(broken, key=lambda each: each.arm != self.arm)
+
+    @property
+    def promises(self) -> frozenset[Promise]:
+        """The promises that are broken."""
+        return frozenset(each.promise for each in self.broken)
+
+    @property
+    def must_break(self) -> frozenset[Promise]:
+        """The promises that the catalogue has as broken."""
+        return frozenset(self.run.broken.get(self.name, ()))
+
+    @property
+    def as_expected(self) -> bool:
+        """Say whether just these are broken, the input is named, and a kept program was put to the test."""
+        if self.judged.unjudged or self.promises != self.must_break:
+            return False
+        if not self.must_break:
+            return any(each.verdict is Verdict.PASS for each in self.findings)
+        return any(self.run.input in each.detail for each in self.broken)
+
+    @property
+    def distance(self) -> str:
+        """How far the answers, or what is left behind, are from the uncompiled code."""
+        values = [each.value for each in self.broken if each.value is not None]
+        if not values:
+            return "other" if self.broken else "0"
+        return "not finite" if max(values) >= NOT_FINITE else f"{max(values):.2g}"
+
+
+def judge_programs(incident: Incident, wanted_arm: str | None = None) -> Iterator[JudgedProgram]:
+    """Run each program of an incident under its arms, or under one alone.
+
+    Raises `UsageError` for an arm that the incident does not have.
+    """
+    from deepstack_harness.play.steps_work import judge_program
+
+    arms = list(dict.fromkeys(arm for run in incident.region for arm in run.arms))
+    if wanted_arm is not None and ArmSpec.parse(wanted_arm).name not in arms:
+        raise UsageError(f"incident {incident.id} has no arm '{wanted_arm}'; it has {', '.join(arms)}")
+    for run in incident.region:
+        for arm in run.arms:
+            if wanted_arm is None or arm == ArmSpec.parse(wanted_arm).name:
+                for name in run.programs or incident.revisions:
+                    yield JudgedProgram(name, arm, judge_program(name, [arm]), run)
+
+
+def reproduce_steps(incident: Incident, args: Namespace, output: Output) -> ExitCode:
+    """Exit 0: every wrong program breaks its promises and no right one does; 1: not so."""
+    if options := options_in_use(args, _NOT_FOR_STEPS):
+        raise UsageError(
+            f"incident {incident.id} is shown by small programs, which play no trace and are in no source: "
+            f"leave {options} out"
+        )
+    if args.script or args.pytest:
+        return write_files(incident, "", args, output)
+    import torch
+
+    torch.set_num_threads(1)
+    show_incident(output, incident)
+    table = _ProgramTable(output, incident)
+    programs = []
+    for program in judge_programs(incident, args.arm):
+        table.add(program)
+        programs.append(program)
+    return ExitCode.HOLDS if table.close(programs) else ExitCode.BROKEN
+
+
+_HEADINGS = ("program", "arm", "to uncompiled", "promises broken")
+
+
+class _ProgramTable:
+    """Table of programs under arms, with the cause of the first fault of each run under its rows."""
+
+    def __init__(self, output: Output, incident: Incident) -> None:
+        self._output, self._incident = output, incident
+        self._run: RegionRun | None = None
+        arms = [arm for run in incident.region for arm in run.arms]
+        self._columns = [
+            Column(max(map(len, (*incident.revisions, _HEADINGS[0])))), Column(max(map(len, arms))),
+            Column(len(_HEADINGS[2]), right=True), Column(0),
+        ]  # fmt: skip
+        self._diagnosed: set[str] = set()
+
+    def add(self, program: JudgedProgram) -> None:
+        """Print a row, under a heading where the run changes, and below it why the promise is broken."""
+        if program.run is not self._run:
+            self._run = program.run
+            self._output.line()
+            if program.run.note:
+                self._output.line(program.run.note)
+            self._output.row(self._columns, _HEADINGS, "dim")
+        style = Verdict.FAIL.style if program.broken else ""
+        words = " ".join(sorted(program.promises)) or "none"
+        words += ", not judged" if program.judged.unjudged else ""
+        self._output.row(self._columns, [program.name, program.arm, program.distance, words], style)
+        for finding in program.findings:
+            region = program.judged.region
+            row = row_of(finding, program.name, "its steps", region.torch)
+            self._output.record({**row, "incident": self._incident.id, "revision": program.name})
+        if program.broken and program.name not in self._diagnosed:
+            self._diagnosed.add(program.name)
+            first = program.broken[0]
+            self._output.line(f"  {first.promise} {first.promise.word}:", "bold")
+            for sentence in first.sentences:
+                for line in wrapped(sentence, indent=4):
+                    self._output.line(f"    {line}")
+
+    def close(self, programs: Sequence[JudgedProgram]) -> bool:
+        """Print whether all is as the catalogue has it, and what is not; return True where it is."""
+        wrong = [program for program in programs if not program.as_expected]
+        self._output.line()
+        for program in wrong:
+            why = "; ".join([*program.judged.unjudged, *(each.detail for each in program.broken)])
+            wanted = " ".join(sorted(program.must_break)) or "nothing"
+            self._output.line(
+                f"not as expected: {program.name} under {program.arm} was to break {wanted}"
+                + (f" and to name {program.run.input}" if program.must_break and program.run.input else "")
+                + f": {why or 'nothing is broken'}"
+            )
+        if wrong:
+            self._output.verdict(f"not as the catalogue expects: {plural(len(wrong), 'case')}", good=False)
+            return False
+        self._output.verdict(f"shown: {_in_words(self._incident, programs)}", good=True)
+        return True
+
+
+def _in_words(incident: Incident, programs: Sequence[JudgedProgram]) -> str:
+    promises = sorted({promise for program in programs for promise in program.promises})
+    faulty = [name for name in incident.faulty if any(each.name == name and each.broken for each in programs)]
+    kept = [name for name in incident.fixed if any(each.name == name for each in programs)]
+    if not faulty:
+        return f"no promise is broken by {', '.join(dict.fromkeys(each.name for each in programs))}"
+    noun = "promise" if len(promises) == 1 else "promises"
+    words = f"{noun} {' and '.join(promises)} broken by {', '.join(faulty)}"
+    return f"{words}, kept by {', '.join(kept)}" if kept else words
