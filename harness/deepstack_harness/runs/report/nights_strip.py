@@ -14,6 +14,7 @@ from itertools import pairwise
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import BROKEN, KEPT, UNEXPECTED, Verdict
 from deepstack_harness.runs.report.run_data import RunData, summarise
+from deepstack_harness.text import clean
 
 MOST_NIGHTS = 30
 FLIPS = 3
@@ -75,6 +76,13 @@ class Strip:
     from_the_start: bool
     flips: int
     last_tested: Night | None
+
+    @property
+    def red_nights(self) -> int:
+        """The number of red nights that end with the last one."""
+        return len(self.states) - max(
+            (number for number, state in enumerate(self.states, 1) if state is not CellState.RED), default=0
+        )
 
     @property
     def flaky(self) -> bool:
@@ -160,7 +168,7 @@ def _states(run: RunData) -> dict[Place, CellState]:
     verdicts: dict[Place, set[Verdict]] = defaultdict(set)
     for row in run.rows:
         verdicts[row.rule, row.family or "-"].add(row.verdict)
-    return {place: _state(seen) for place, seen in verdicts.items()}
+    return {(rule, clean(family)): _state(seen) for (rule, family), seen in verdicts.items()}
 
 
 def _state(verdicts: set[Verdict]) -> CellState:
@@ -176,9 +184,7 @@ def _strip(place: Place, nights: Sequence[Night], by_night: Sequence[dict[Place,
     tested = [state for state in states if state is not CellState.UNTESTED]
     reds = [state is CellState.RED for state in tested]
     flips = sum(one is not other for one, other in pairwise(reds))
-    first = len(states)
-    while first and states[first - 1] is CellState.RED:
-        first -= 1
+    first = max((number for number, state in enumerate(states, 1) if state is not CellState.RED), default=0)
     last = max((number for number, state in enumerate(states) if state is not CellState.UNTESTED), default=0)
     lost = bool(tested) and states[-1] is CellState.UNTESTED
     return Strip(

@@ -42,6 +42,7 @@ from deepstack_harness.runs.report.templating import new_environment, template_t
 MOST_FINDINGS = 300
 MOST_SLOW = 10
 MOST_CHANGES = 100
+MOST_TODAY = 12
 SCRIPT_BUDGET = 600_000
 """Characters of all scripts together: with more of them a page is too large for a phone."""
 
@@ -137,7 +138,7 @@ def _environment() -> jinja2.Environment:
     environment.globals |= {
         "unexpected": UNEXPECTED, "Verdict": Verdict,
         "figure_of": figure_of, "detail_of": detail_of, "most_output": MOST_OUTPUT,
-        "most_changes": MOST_CHANGES, "rerun_command": rerun_command,
+        "most_changes": MOST_CHANGES, "most_today": MOST_TODAY, "rerun_command": rerun_command,
     }  # fmt: skip
     return environment
 

@@ -125,8 +125,15 @@ def _run_data(stored: StoredRun) -> RunData:
 
 
 def _with_stages(stored: StoredRun, history: Path | None) -> RunData:
-    """Return an earlier run with the stages of its night, where they can be read."""
-    run, stages = _run_data(stored), None
+    """Return an earlier run with the stages of its night, where they can be read.
+
+    Its rows and cases are counted and never shown, so that their texts are not cleaned: of thirty nights
+    that took a minute.
+    """
+    texts = clean(replace(stored, rows=(), cases=()))
+    cases = {case.case: case for case in stored.cases}
+    run = RunData(texts.name, texts.abouts, stored.rows, cases, texts.started, mixed=clean(stored.mixed))
+    stages = None
     with suppress(UsageError):
         stages = _stages(history / stored.name / "nightly.json") if history else None
     return replace(run, stages=stages)
@@ -147,7 +154,8 @@ def _stages(path: Path) -> tuple[EndedStage, ...] | None:
 
 
 def _stage_note(stage: EndedStage) -> str:
-    return f"stage {stage.stage} of the night: {stage.outcome}; {shortened(stage.why, 300)}"
+    why = f"; {shortened(stage.why, 300)}" if stage.why else ""
+    return f"stage {stage.stage} of the night: {stage.outcome}{why}"
 
 
 def _earlier(stored: StoredRun, history: Path, notes: list[str]) -> list[StoredRun]:
@@ -233,7 +241,7 @@ class Summary:
 def tested(run: RunData) -> str:
     """Return what was tested, in a sentence: buffers and sources, families, arms, versions, device, when."""
     cases, rows = list(run.cases.values()), (*run.rows, *(run.audit or ()))
-    ours = [case.subject for case in cases if case.buffer.kind is not BufferKind.SOURCE]
+    ours = [case.buffer.name for case in cases if case.buffer.kind is not BufferKind.SOURCE]
     what = [f"the buffers {_some(ours)}"] if ours else []
     if sources := [row.source for row in rows if row.source]:
         what.append(f"classes of {_some(sources)}")
@@ -242,8 +250,9 @@ def tested(run: RunData) -> str:
     arms = plural(len({case.arm for case in cases}), "arm")
     machines = [name for about in run.about for name in about.environment.device or (about.environment.cpu,)]
     versions = " and ".join(dict.fromkeys(", ".join(about.versions) for about in run.about))
+    families = _some(case.family.partition(":")[0] for case in cases)
     return (
-        f"Tested {run.when}: {' and '.join(what)}; {_some(case.family for case in cases)} under {arms} on "
+        f"Tested {run.when}: {' and '.join(what)}; {families} under {arms} on "
         f"{_some(case.device for case in cases)} ({_some(machines)}); with {versions or 'unknown versions'}."
     )
 
