@@ -36,6 +36,11 @@ def _clear_deepstack_input_embeds(self, num_tokens):
     self.deepstack_input_embeds_num_tokens = 0
 """
 FAULTY = ModelFile(get=GET, set=SET, clear=CLEAR)
+ABOVE = """\
+    if num_tokens > self.deepstack_input_embeds[0].size(0):
+        raise ValueError("more than the capacity")
+"""
+REFUSING = replace(FAULTY, get=GET.replace("    rows =", f"{ABOVE}    rows ="))
 FREE = replace(
     FAULTY,
     get=GET.replace("    if not self.deepstack_input_embeds_num_tokens:\n        return None\n", ""),
@@ -70,11 +75,13 @@ print(json.dumps(ended))
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
     """Exit code and output of the programs of a faulty tree, on copies with the fault and without."""
+    # One process runs all of them, 6 s: torch, Dynamo and pytest are imported once.
     folder = tmp_path_factory.mktemp("programs")
     faulty = Vllm(qwen=str(FAULTY), omni="").tree(folder / "faulty")
     free = Vllm(qwen=str(FREE), omni="").tree(folder / "free")
     wheel = Vllm(qwen=str(FAULTY), omni="").wheel(folder)
-    written = {"43602": "show.py", "41485": "raised.py", "S9": "stale.py"}
+    refusing = Vllm(qwen=str(REFUSING), omni="").tree(folder / "refusing")
+    written = {"43602": "show.py", "41485": "raised.py", "S9": "stale.py", "S6": "above.py"}
     for incident, name in written.items():
         words = ["--source", str(faulty), "--script", str(folder / name)]
         assert main(["repro", incident, *words, "--quiet"]) == ExitCode.HOLDS
@@ -82,15 +89,17 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]
     assert main(["repro", "43602", *words]) == ExitCode.HOLDS
     runs = [
         ("faulty tree", "show.py", str(faulty)),
-        ("faulty folder of the package", "show.py", str(faulty / "vllm")),
-        ("faulty file", "show.py", str(faulty / MEMBER)),
-        ("faulty wheel", "show.py", str(wheel)),
+        ("faulty folder of the package", "stale.py", str(faulty / "vllm")),
+        ("faulty file", "stale.py", str(faulty / MEMBER)),
+        ("faulty wheel", "stale.py", str(wheel)),
         ("free tree", "show.py", str(free)),
         ("no such path", "show.py", str(folder / "nowhere")),
         ("another file", "show.py", str(folder / "show.py")),
         ("not installed", "show.py", ""),
         ("nothing raises", "raised.py", str(faulty)),
         ("stale rows", "stale.py", str(faulty)),
+        ("short rows above the capacity", "above.py", str(faulty)),
+        ("refused above the capacity", "above.py", str(refusing)),
         ("test of a faulty tree", "test_show.py", str(faulty)),
         ("test of a free tree", "test_show.py", str(free)),
     ]
@@ -111,15 +120,17 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]
     ("name", "code", "said"),
     [
         ("faulty tree", 1, "profile 16: get answered None\nforward 16: compiled - eager is "),
-        ("faulty folder of the package", 1, "profile 16: get answered None"),
-        ("faulty file", 1, "profile 16: get answered None"),
-        ("faulty wheel", 1, "profile 16: get answered None"),
+        ("faulty folder of the package", 1, "rows of level 0 are not those that were set"),
+        ("faulty file", 1, "rows of level 0 are not those that were set"),
+        ("faulty wheel", 1, "rows of level 0 are not those that were set"),
         # Read when it runs: the same program, another copy.
         ("free tree", 0, "no fault"),
         ("no such path", 2, "nothing was compared"),
         ("another file", 2, "has no class Qwen3VLForConditionalGeneration that can be read"),
         ("nothing raises", 0, "no fault"),
         ("stale rows", 1, "rows of level 0 are not those that were set"),
+        ("short rows above the capacity", 1, "level 0 has 16 rows, not 20"),
+        ("refused above the capacity", 0, "no fault"),
         ("test of a faulty tree", 1, "1 failed"),
         ("test of a free tree", 0, "1 passed"),
     ],
@@ -163,7 +174,7 @@ WITHOUT_SET = ModelFile(set="")
     ("incident", "options", "qwen", "sentence"),
     [
         ("replayed-clear", [], FAULTY, "torch alone does not run 'eager/full' around their methods"),
-        ("50891", [], FAULTY, "torch alone does not run"),
+        ("50891", [], FAULTY, "its trace saves compiled code and loads it"),
         ("16785", [], FAULTY, "torch alone does not run 'eager/stock' around their methods"),
         ("26626", [], FAULTY, "which is in no class of a source: leave --source out"),
         ("40143", [], FAULTY, "show a variant of ours: leave --source out"),

@@ -259,7 +259,9 @@ def _render_source(kind: str, incident: Incident, family: str, source: SourcePro
     judged = f"'repro {incident.id} --source SOURCE' judges the source"
     if not incident.about_sources or "@" in script.subject:
         raise UsageError(f"{cannot}: its fault is in the code around the class")
-    if arm.captured or script.reloads or (arm.compiled and arm.guards is not GuardPolicy.DROP_ALL):
+    if script.reloads:
+        raise UsageError(f"{cannot}: its trace saves compiled code and loads it in another process; {judged}")
+    if arm.captured or (arm.compiled and arm.guards is not GuardPolicy.DROP_ALL):
         raise UsageError(f"{cannot}: torch alone does not run '{script.arm}' around their methods; {judged}")
     shown = {*_OF_ROWS, Rule.R1, *([Rule.R0] if arm.compiled else [])}
     rules = [rule for rule in incident.rules if rule in shown]
