@@ -581,3 +581,21 @@ class ExpiresByTheClock(ReferenceBuffer):
         if tokens <= self.capacity and time.monotonic() - self._since > 60:
             self.clear(0)
         return super().get(tokens)
+
+
+class PacksShownRows(ReferenceBuffer):
+    """`set` moves the rows that are not zero together, which hides the text between two images."""
+
+    rule = Rule.R2
+    shown_by = "inputs"
+    fault = "spans"
+
+    def set(self, payload: Tensor) -> None:
+        fits = _fits(self, payload)
+        super().set(payload)
+        if fits and self._tokens_set:
+            shown = payload.ne(0).any(0).any(-1)
+            count = int(shown.sum())
+            for level, part in zip(self._levels if 0 < count < len(shown) else (), payload, strict=False):
+                level[: len(shown)].zero_()
+                level[:count] = part[shown].detach().to(level.dtype)
