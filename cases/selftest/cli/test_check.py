@@ -61,7 +61,7 @@ def test_the_exit_code_follows_the_regime(
         {regime: class_verdicts(regime, Rule.R5 if regime is broken else None) for regime in regimes}
     )
     nothing: list[JudgedCase] = []
-    monkeypatch.setattr(check, "_judge", lambda _: (seen, nothing))
+    monkeypatch.setattr(check, "_judge", lambda *_: (seen, nothing, None))
     assert main(["check", "module:Class", *words.split()]) == code
     out = capsys.readouterr().out
     assert f"module:Class: {broken} use breaks R5" in out
@@ -88,7 +88,7 @@ def test_a_rule_that_could_not_be_judged_is_not_told_as_broken(
     rows = (replace(row, verdict=Verdict.ERROR) if row.rule is Rule.R2 else row for row in broken.rows)
     kept = class_verdicts(Regime.CAPTURED, None)
     seen = RegimeVerdicts({Regime.LIVE: replace(broken, rows=tuple(rows)), Regime.CAPTURED: kept})
-    monkeypatch.setattr(check, "_judge", lambda _: (seen, []))
+    monkeypatch.setattr(check, "_judge", lambda *_: (seen, [], None))
     assert main(["check", "module:Class"]) == ExitCode.BROKEN
     said = "module:Class: live use breaks R5; R2 of live use could not be judged"
     assert said in capsys.readouterr().out
@@ -118,13 +118,15 @@ def test_a_buffer_of_numbers_is_checked_behind_an_adapter(
         "get: read(count)", "set: write(payload)", "clear: none",
     ]  # fmt: skip
     assert "rows: (N, hidden) of any floating dtype, a row for each request" in out
+    asked = next(line for line in out if line.startswith("traces: "))
+    assert 80 < int(asked.split()[1]) < 104
     assert out[-1].endswith("SkipsEqualSizes: live use breaks R3; captured use breaks R3; not asked: R5")
     rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
-    asked = {(row["rule"], row["regime"]): (row["verdict"], row["detail"]) for row in rows}
-    assert asked["R5", "live"] == ("SKIP", "not asked: no method clears it")
-    assert asked["R3", "live"][0] == "FAIL"
-    assert asked["R8", "live"][0] == "PASS"
-    assert "not asked: a negative count of clear, which takes none" in asked["R8", "live"][1]
+    judged = {(row["rule"], row["regime"]): (row["verdict"], row["detail"]) for row in rows}
+    assert judged["R5", "live"] == ("SKIP", "not asked: no method clears it")
+    assert judged["R3", "live"][0] == "FAIL"
+    assert judged["R8", "live"][0] == "PASS"
+    assert "not asked: a negative count of clear, which takes none" in judged["R8", "live"][1]
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from deepstack_harness.catalogue.fitted_traces import fitted_traces
 from deepstack_harness.catalogue.plans import Where, check_traces, plan_check
+from deepstack_harness.catalogue.traces import thorough_traces
 from deepstack_harness.cli.arguments import adapter_options, add_adapter, add_device_and_dtype
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.case import Regime, check_device, check_dtype, user_buffer
 from deepstack_harness.contract.protocols import WHERE, quoted
 from deepstack_harness.contract.rules import Rule, names_of
-from deepstack_harness.contract.trace import DTYPES
+from deepstack_harness.contract.trace import DTYPES, Trace
 from deepstack_harness.contract.verdicts import Row, Verdict, worst
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.text import plural
@@ -71,7 +73,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
         for row in verdicts.rows:
             output.record(row)
     if adapter is not None:
-        show_adapter(output, adapter)
+        show_adapter(output, adapter, _texts(args))
     show_regimes(output, regimes)
     show_advice(output, regimes, advised)
     good = not any(verdicts.broken | verdicts.unjudged for verdicts in regimes.chosen(args.regime))
@@ -94,8 +96,13 @@ def _not_asked(regimes: RegimeVerdicts, adapter: Adapter | None) -> frozenset[Ru
     return frozenset(adapter.not_asked if adapter else ()) - tested
 
 
-def show_adapter(output: Output, adapter: Adapter) -> None:
-    """Print how a buffer is called and read, and what it is not asked."""
+def _texts(args: Namespace) -> tuple[str, ...]:
+    """Return the traces that are played."""
+    return (*check_traces(), *thorough_traces()) if args.thorough else check_traces()
+
+
+def show_adapter(output: Output, adapter: Adapter, texts: Sequence[str]) -> None:
+    """Print how a buffer is called and read, what it is not asked, and how many traces ask it something."""
     for call in ("make", "get", "set", "clear", "resize"):
         output.line(f"{call}: {getattr(adapter, call) or 'none'}".replace(": (", ": the class ("))
     per = f"a row for each {adapter.rows}"
@@ -105,6 +112,8 @@ def show_adapter(output: Output, adapter: Adapter) -> None:
     output.line(f"capacity: {stated}{fixed}")
     for rule, why in adapter.not_asked.items():
         output.line(f"{rule} {why}", "dim")
+    asked = len(fitted_traces(map(Trace.parse, texts), adapter))
+    output.line(f"traces: {asked} of {len(texts)}; the others ask nothing more of such a buffer")
     output.line()
 
 
@@ -123,7 +132,7 @@ def _judge(
     """Play the traces in a worker; return where the class stands, the advisory cases, and its adapter."""
     from deepstack_harness.audit.class_verdicts import sum_up_each_regime
     from deepstack_harness.audit.source_worker import failed_control, judge_plan, unjudged
-    from deepstack_harness.catalogue.traces import ADVISORY_TRACES, thorough_traces
+    from deepstack_harness.catalogue.traces import ADVISORY_TRACES
     from deepstack_harness.play.case_worker import LOAD, CaseWorker
     from deepstack_harness.workers.outcomes import value_of
     from deepstack_harness.workers.profiles import CONTRACT_LIMITS, profile_for
@@ -134,7 +143,7 @@ def _judge(
         adapter = loaded.adapter
         where = Where(_FAMILY, args.dtype or DTYPES[0], args.device)
         buffer = user_buffer(args.target, adapter)
-        plan = plan_check(where, buffer, (*check_traces(), *thorough_traces()) if args.thorough else None)
+        plan = plan_check(where, buffer, _texts(args))
         cases = judge_plan(plan, worker)
         regimes = sum_up_each_regime(cases, args.target, loaded.name, partial(_judge_once_more, worker))
         advised = [] if worker.ends else judge_plan(plan_check(where, buffer, ADVISORY_TRACES), worker)
