@@ -223,7 +223,7 @@ class _Sorter:
         row = self._row(change, change.kind)
         if row is None or row.verdict not in BROKEN:
             return None
-        return _Node(change.kind, _fault(row), self._records[change.case].subject)
+        return _Node(change.kind, fault_of(row), self._records[change.case].subject)
 
     def _row(self, change: Change, kind: ChangeKind) -> Row | None:
         """Return the row that shows a change: of what became better the row of before."""
@@ -285,7 +285,8 @@ class _Sorter:
         )
 
 
-def _fault(row: Row) -> Fault:
+def fault_of(row: Row) -> Fault:
+    """Return what a row of a broken rule says was observed."""
     call = "" if row.rule in _OF_DECODERS else row.call or ""
     return Fault(row.rule, call, row.shape or "", row.exception or "")
 

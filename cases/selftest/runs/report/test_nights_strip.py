@@ -139,5 +139,8 @@ def test_the_page_tells_it(tmp_path: Path) -> None:
     assert "R1 structure: none in get" in page
     assert "Tested 2026-11-05 02:00 UTC: the buffers reference; qwen3_vl under " in page
     assert "do not apply" not in page
+    today = page.partition('id="today"')[2].partition("</section>")[0]
+    assert today.count("<li>") == 1
+    assert "R1 structure: none in get: " in today
     assert load_run(last).history is None
     assert nights_of(load_run(last)) is None

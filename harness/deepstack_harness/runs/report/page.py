@@ -17,7 +17,8 @@ from markupsafe import Markup
 
 from deepstack_harness import __version__
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Verdict
+from deepstack_harness.contract.verdicts import BROKEN, UNEXPECTED, WORST_FIRST, Row, Verdict
+from deepstack_harness.runs.causes import fault_of
 from deepstack_harness.runs.report.figures import figures_of
 from deepstack_harness.runs.report.nights_strip import nights_of
 from deepstack_harness.runs.report.run_data import RunData, summarise, tested
@@ -71,7 +72,7 @@ def render_page(run: RunData) -> str:
     ]
     summary = summarise(run)
     return _environment().get_template("page.html.jinja").render(
-        run=run, summary=summary, tested=tested(run), nights=nights_of(run),
+        run=run, summary=summary, tested=tested(run), nights=nights_of(run), causes=causes_today(shown),
         version=__version__, rules=list(Rule), matrix=run_matrix(run),
         releases=release_matrix(run), figures=figures_of(run), groups=groups, shown=shown, audited=audited,
         slowest=sorted(run.cases.values(), key=lambda case: -case.seconds)[:MOST_SLOW],
@@ -93,6 +94,44 @@ class _Places:
         """Return keys with spaces between them; empty where no room was left for these findings."""
         keys = (self._keys.get(id(row)) for row in cell.opened)
         return " ".join(dict.fromkeys(key for key in keys if key))
+
+
+@dataclass(frozen=True)
+class CauseToday:
+    """What is unexpected today and was observed alike: its verdict, words, subjects and the shortest case."""
+
+    verdict: Verdict
+    words: str
+    findings: tuple[PageFinding, ...]
+
+    @property
+    def shortest(self) -> PageFinding:
+        """The finding with the shortest trace."""
+        return min(self.findings, key=lambda shown: len(shown.finding.rows[0].trace))
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The buffers, each once."""
+        return tuple(dict.fromkeys(shown.finding.rows[0].revision for shown in self.findings))
+
+
+def causes_today(shown: Iterable[PageFinding]) -> list[CauseToday]:
+    """Return the unexpected findings by what was observed first, the most cases first."""
+    by_words: dict[tuple[Verdict, str], list[PageFinding]] = {}
+    for each in shown:
+        rows = [row for row in each.finding.rows if row.verdict in UNEXPECTED]
+        if rows:
+            by_words.setdefault(min(map(_observed, rows))[1:], []).append(each)
+    causes = [CauseToday(verdict, words, tuple(found)) for (verdict, words), found in by_words.items()]
+    return sorted(causes, key=lambda cause: (WORST_FIRST.index(cause.verdict), -len(cause.findings)))
+
+
+def _observed(row: Row) -> tuple[tuple[bool, int], Verdict, str]:
+    """Return when a row broke, its verdict, and what was observed; a buffer comes before its decoder."""
+    if row.verdict not in BROKEN:
+        return (True, 0), row.verdict, f"{row.rule} {row.rule.word}: {row.verdict.meaning}"
+    fault = fault_of(row)
+    return (fault.is_of_decoder, row.step or 0), row.verdict, fault.words
 
 
 def _page_findings(findings: Iterable[ReportedFinding], letter: str) -> list[PageFinding]:
