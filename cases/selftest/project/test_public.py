@@ -50,11 +50,12 @@ OPTIONS = {
     ),
     "selftest": "mutants",
     "run": (
-        "selection --tier --device --buffer -n --shard --executor --out --resume --case-seconds --memory"
+        "selection --tier --device --buffer -n --shard --executor --out --cheapest-first --resume "
+        "--case-seconds --memory"
     ),
     "compare": "old new --history --all",
     "report": "run --html --markdown --junit --annotations --history",
-    "nightly": "--history --out --device --minutes -n --source --vllm --stage",
+    "nightly": "--history --out --device --minutes --fuzz-minutes -n --source --vllm --stage",
     "steps": "target --arm --warm-up --examples --script",
     "watch": "--fail-on --html --restore program",
     "doctor": "",
