@@ -137,16 +137,18 @@ def test_the_gate_of_an_audit_is_the_one_that_was_named(options: dict[str, objec
 
 
 def test_a_base_is_judged_like_a_source_and_may_lack_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, bool]] = []
+    asked: list[tuple[str, bool, str]] = []
 
-    def judged(text: str, _say: object, *, may_lack_classes: bool = False) -> AuditedSource:
-        asked.append((text, may_lack_classes))
+    def judged(
+        text: str, _say: object, *, may_lack_classes: bool = False, known_as: str = ""
+    ) -> AuditedSource:
+        asked.append((text, may_lack_classes, known_as))
         return FOUND
 
     monkeypatch.setattr(audited_source, "audit_source", judged)
     monkeypatch.setattr(audited_source, "base_of", lambda text, _sources: nullcontext(f"{text} opened"))
     assert audit._base("HEAD", ["TREE"], print) == keys_of([class_verdicts(BROKEN)])
-    assert asked == [("HEAD opened", True)]
+    assert asked == [("HEAD opened", True, "HEAD of TREE")]
 
 
 def test_a_base_that_a_plugin_changes_becomes_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
