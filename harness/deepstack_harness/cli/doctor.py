@@ -94,7 +94,6 @@ _COMPILE = Remote("deepstack_harness.cli.doctor:compile_something", float)
 _COMPILE_SECONDS = 180.0
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _LIBRARIES = {
-    "triton": "'kernels --target h200' is refused",
     "ray": "'run --executor ray' is refused",
     "pandas": "'run SELECTION' and results as frames are refused",
     "datasets": "a run leaves JSON lines and no Parquet",
@@ -179,6 +178,21 @@ def library(name: str, without: str) -> MachineCheck:
         return MachineCheck(name, here=False, found=f"not installed: {without}")
 
 
+def triton() -> MachineCheck:
+    """Check that torch and triton are a pair that generates and interprets code for an H200.
+
+    It asks what `kernels --target h200`, `--execute` and the h200 arm ask; any triton is not enough.
+    """
+    from deepstack_harness.compile.torch_compat.targets import check_interpreter, check_support, why_not
+
+    if problem := why_not(check_support):
+        return MachineCheck("triton", here=False, found=f"'kernels --target h200' is refused: {problem}")
+    version = importlib.metadata.version("triton")
+    if problem := why_not(check_interpreter):
+        return MachineCheck("triton", here=False, found=f"{version}; the arm h200 is refused: {problem}")
+    return MachineCheck("triton", here=True, found=version)
+
+
 def chromium() -> MachineCheck:
     """Check that the HTML report can be tested here; writing and reading it needs no browser."""
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
@@ -253,6 +267,7 @@ CHECKS: tuple[Callable[[], MachineCheck], ...] = (
     torch_version,
     gpu,
     *(partial(installed_engine, engine) for engine in ENGINES),
+    triton,
     *(partial(library, name, without) for name, without in _LIBRARIES.items()),
     sandbox,
     chromium,
