@@ -134,7 +134,11 @@ def _subjects_in_words(incident: Incident, names: Sequence[str]) -> list[str]:
     if incident.system != STEPS:
         return [", ".join(names)]
     entries = [(name, HISTORIES[name]) for name in names]
-    return [f"{name}: {entry.summary[:1].lower()}{entry.summary[1:]}" for name, entry in entries]
+    return [
+        f"{name}: {entry.summary[:1].lower()}{entry.summary[1:].rstrip('.')}"
+        + (f"; fault: {entry.fault}" if entry.fault else "")
+        for name, entry in entries
+    ]
 
 
 def _commands(incident: Incident) -> Iterator[str]:

@@ -72,7 +72,7 @@ def cache_reset_in_place() -> Program:
     ]  # fmt: skip
 
 
-class RecurrentLayer:
+class StatefulLayer:
     """Layer with a recurrent state, which a prompt begins anew."""
 
     def __init__(self) -> None:
@@ -94,17 +94,17 @@ def prompt_shaped_like_a_decode() -> Program:
     hidden = drawn(1, H)
     prompt = {"hidden": hidden, "is_prompt": True}
     step = prompt  # THE FAULT; the fix: step = lambda layer: layer(**prompt)
-    return RecurrentLayer(), [(hidden,), filled(hidden, drawn(1, H, seed=1)), step, (hidden,)]
+    return StatefulLayer(), [(hidden,), filled(hidden, drawn(1, H, seed=1)), step, (hidden,)]
 
 
 def prompts_run_uncompiled() -> Program:
     """Run each prompt uncompiled, however many rows it has, and decodes by the graph."""
     hidden = drawn(1, H)
 
-    def prompt(layer: RecurrentLayer) -> None:
+    def prompt(layer: StatefulLayer) -> None:
         layer(hidden, is_prompt=True)
 
-    return RecurrentLayer(), [(hidden,), filled(hidden, drawn(1, H, seed=1)), prompt, (hidden,)]
+    return StatefulLayer(), [(hidden,), filled(hidden, drawn(1, H, seed=1)), prompt, (hidden,)]
 
 
 class MaskedLayer:
