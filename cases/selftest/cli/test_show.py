@@ -29,6 +29,9 @@ def test_all_of_an_incident_is_told_within_the_width(
         entry.symptom,
         entry.cause,
         *entry.references,
+        *entry.symptoms,
+        *entry.errors,
+        *(each.in_words for each in entry.affected),
         *(run.note for run in entry.run),
     ):
         assert " ".join(text.split()) in output

@@ -9,6 +9,7 @@ from deepstack_harness.catalogue.incidents import STEPS, Incident, RegionRun, Ru
 from deepstack_harness.catalogue.known import (
     KNOWN_FAILURES,
     LIVE_FAULTS,
+    FaultyReleases,
     KnownFailure,
     LiveFault,
     link_of,
@@ -69,10 +70,13 @@ def show_page(
         output.line(line)
     output.line()
     _paragraph(output, "symptom", incident.symptom)
+    _list(output, "users say", incident.symptoms)
+    _list(output, "errors", incident.errors)
     _paragraph(output, "cause", incident.cause)
     _list(output, "rules", [f"{rule} {rule.word}: {rule.promise}" for rule in incident.rules])
     _list(output, "promises", [f"{each} {each.word}: {each.text}" for each in incident.promises])
     _list(output, "reports", [_report_in_words(reference) for reference in incident.references])
+    _list(output, "affected", [_affected_in_words(releases) for releases in incident.affected])
     _list(
         output,
         "releases",
@@ -152,6 +156,11 @@ def _commands(incident: Incident) -> Iterator[str]:
 def _report_in_words(reference: str) -> str:
     link, state = link_of(reference), state_of(reference)
     return (f"{reference}: {link}" if link else reference) + (f" ({state})" if state else "")
+
+
+def _affected_in_words(releases: FaultyReleases) -> str:
+    models = f", {', '.join(releases.models)}" if releases.models else ""
+    return f"{releases.package} {releases.in_words}{models}; reach {releases.reach}; evidence {releases.seen}"
 
 
 def _release_in_words(failure: KnownFailure) -> str:
