@@ -47,6 +47,7 @@ class RegionCut:
     refusals: frozenset[tuple[str, int]] = frozenset()
     initial: ast.expr | None = None
     parts: Mapping[str, "RegionCut"] = field(default_factory=dict)
+    carrier: str = ""
 
     @property
     def class_name(self) -> str:
@@ -103,12 +104,19 @@ def cut_caller(
 
 
 def cut_region(
-    source: Source, member: str, class_name: str, name: str, *, attribute: bool = False, read_by: str = ""
+    source: Source,
+    member: str,
+    class_name: str,
+    name: str,
+    *,
+    attribute: bool = False,
+    field_of_step: bool = False,
+    read_by: str = "",
 ) -> RegionCut:
     """Cut the `forward` of a class, its own or an inherited one, for an argument or an attribute `name`.
 
     `read_by` is the class that reads an attribute: the class itself, a base, or that of a part of it, whose
-    `forward` is cut then.
+    `forward` is cut then.  A `field_of_step` is read of an argument, the object that carries a step.
 
     Raises `UsageError`, with file and line, for a class that cannot be cut without its package, and
     `MachineError` where a file cannot be fetched.
@@ -116,7 +124,10 @@ def cut_region(
     file = source.read(member)
     region = Defined(member, file, class_named(file, class_name))
     cutter = _Cutter(source)
-    return cutter.cut(cutter.reader(region, read_by), name, _DEEPEST, attribute=attribute)
+    depth = 0 if field_of_step else _DEEPEST
+    return cutter.cut(
+        cutter.reader(region, read_by), name, depth, attribute=attribute, field_of_step=field_of_step
+    )
 
 
 class _Cutter:
@@ -125,8 +136,18 @@ class _Cutter:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._names: SourceNames = names_of(source)
+        argument = engine_of(source).argument
+        self._stand_ins = argument.text.stand_ins if argument else frozenset[str]()
 
-    def cut(self, region: Defined, name: str, depth: int, *, attribute: bool = False) -> RegionCut:
+    def cut(
+        self,
+        region: Defined,
+        name: str,
+        depth: int,
+        *,
+        attribute: bool = False,
+        field_of_step: bool = False,
+    ) -> RegionCut:
         lineage = self._names.lineage(region)
         defining = next((each for each in lineage if _method(each, FORWARD)), None)
         if defining is None:
@@ -137,9 +158,10 @@ class _Cutter:
         forward = _method(defining, FORWARD)
         assert forward is not None
         model = ModelClass(defining.member, defining.node.name, "this release")
-        text = cut_forward(self._source, model, name, f"{defining.member}:{forward.lineno}")
+        text = cut_forward(self._source, model, name, f"{defining.member}:{forward.lineno}", self._stand_ins)
         functions = [each for each in (_method(defining, own) for own in text.model.cut.lines) if each]
-        read = f"self.{name}" if attribute else name
+        carrier = next(_carriers(forward, functions, name), "") if field_of_step else ""
+        read = f"self.{name}" if attribute else f"{carrier}.{name}" if carrier else name
         parts = {} if attribute or not depth else dict(self._parts(lineage, functions, name, depth))
         refusals = {(defining.file.filename, line) for line in _refusal_lines(functions)}
         return RegionCut(
@@ -152,6 +174,7 @@ class _Cutter:
             frozenset(refusals.union(*(part.refusals for part in parts.values()))),
             self._initial(lineage, name) if attribute else None,
             parts,
+            carrier,
         )
 
     def reader(self, region: Defined, read_by: str) -> Defined:
@@ -189,7 +212,7 @@ class _Cutter:
             return None
         name = region.text.argument
         model = ModelClass(caller.member, caller.node.name, "this release")
-        text = cut_forward(self._source, model, name, f"{caller.member}:{forward.lineno}")
+        text = cut_forward(self._source, model, name, f"{caller.member}:{forward.lineno}", self._stand_ins)
         lineage = self._names.lineage(caller)
         read = text.attributes
         names = {path[0] for path in (*read.numbers, *read.tested, *read.sequences)}
@@ -257,6 +280,15 @@ class _Cutter:
                     ) if attr == name:
                         return value
         return None
+
+
+def _carriers(forward: Function, functions: Sequence[Function], name: str) -> Iterator[str]:
+    """Yield the parameters of `forward` of which an attribute `name` is read."""
+    parameters = set(arguments_of(forward))
+    for node in (each for function in functions for each in ast.walk(function)):
+        match node:
+            case ast.Attribute(value=ast.Name(id=owner), attr=attr) if attr == name and owner in parameters:
+                yield owner
 
 
 def _calls_of_parts(function: Function) -> Iterator[ast.Call]:

@@ -18,7 +18,7 @@ from deepstack_harness.contract.rules import Promise
 from deepstack_harness.contract.steps import StepFinding, SteppedRegion
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.engines.carriers import FORWARD
-from deepstack_harness.engines.known import open_source
+from deepstack_harness.engines.known import engine_of, open_source
 from deepstack_harness.errors import Reason, UsageError, reason_of
 from deepstack_harness.sources.source import Source, inside_package
 from deepstack_harness.workers.limits import Limits
@@ -46,16 +46,17 @@ class DrivenInput:
     """An input to be driven: the class of its region, the file of the class, and what changes.
 
     The warm-up is without it, or with it where it is `given_first`.  An `attribute` is one of the
-    region's class, or of the class `read_by`, which the region calls. `moves` is True for a tensor that
-    another one replaces, `lost` for an argument that a later pipeline stage is not given, and `captured`
-    for a region that is not compiled, but captured and replayed.  `callers` are the places in a `forward`
-    that give an argument.
+    region's class, or of the class `read_by`, which the region calls; a `field_of_step` is one of the
+    object that carries a step. `moves` is True for a tensor that another one replaces, `lost` for an
+    argument that a later pipeline stage is not given, and `captured` for a region that is not compiled,
+    but captured and replayed.  `callers` are the places in a `forward` that give an argument.
     """
 
     model_class: str
     member: str
     name: str
     attribute: bool = False
+    field_of_step: bool = False
     given_first: bool = False
     moves: bool = False
     lost: bool = False
@@ -65,16 +66,15 @@ class DrivenInput:
     callers: tuple[Place, ...] = ()
 
 
-def to_drive(row: InputStanding, *, captured: bool = False) -> DrivenInput | Reason:
-    """Return what has to be driven of an input at risk, or why it cannot be driven.
+def to_drive(row: InputStanding, *, captured: bool = False) -> DrivenInput:
+    """Return what has to be driven of an input at risk; `captured` for a region that an engine replays.
 
     Where nothing says what the warm-up sees, it is without the input.
     """
-    if row.kind is InputKind.FIELD:
-        return Reason("a field of the object that carries a step is not driven", row.member, row.line)
     return DrivenInput(
         row.model_class, row.member, row.input.removeprefix("self."),
         attribute=row.kind is InputKind.ATTRIBUTE,
+        field_of_step=row.kind is InputKind.FIELD,
         given_first=row.warm_up is InputSeen.GIVEN and row.change is InputChange.PRESENCE,
         moves=row.change is InputChange.STORAGE,
         lost=row.change is InputChange.LOST,
@@ -136,7 +136,7 @@ def cut_with_callers(source: Source, wanted: DrivenInput) -> tuple[RegionCut, li
     """
     region = cut_region(
         source, wanted.member, wanted.model_class, wanted.name,
-        attribute=wanted.attribute, read_by=wanted.read_by,
+        attribute=wanted.attribute, field_of_step=wanted.field_of_step, read_by=wanted.read_by,
     )  # fmt: skip
     callers = []
     for place in wanted.callers:
@@ -159,12 +159,11 @@ def drive_inputs(
     where no worker can be started, and `UsageError` for what is no source.
     """
     source = open_source(text)
+    argument = engine_of(source).argument
+    captured = argument is not None and isinstance(argument.replay, tuple)
     with WarmWorker(limits, preload=MEASURE.module, sandbox=COMPILE) as worker:
         for row in rows:
-            wanted = to_drive(row)
-            if isinstance(wanted, Reason):
-                yield row, _unknown(wanted)
-                continue
+            wanted = to_drive(row, captured=captured)
             try:  # this process reads every file that the worker needs
                 cut_with_callers(source, wanted)
             except UsageError as error:

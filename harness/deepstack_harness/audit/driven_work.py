@@ -31,8 +31,9 @@ from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.steps import SteppedRegion
 from deepstack_harness.engines.bound_class import ForwardClass
 from deepstack_harness.engines.cut_model import define_model, reason_at
+from deepstack_harness.engines.kinds.sglang_stand_ins import STAND_INS as SGLANG_STAND_INS
 from deepstack_harness.engines.known import open_source
-from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, ForwardBuffer, ForwardHost
+from deepstack_harness.engines.stand_ins import FORWARD_STAND_INS, ForwardBuffer, ForwardHost, Unset
 from deepstack_harness.engines.text_decoder import HIDDEN, LAYERS, TextHost, TextPart, furnish, set_part
 from deepstack_harness.engines.text_model import ELEMENT, Path, TextCut
 from deepstack_harness.errors import Reason, UsageError, passes_through, reason_of, text_of
@@ -68,10 +69,16 @@ class _Stage:
     is_last_rank = True
     rank_in_group = 0
     world_size = 1
+    passed: object = None
+    """What the first of two stages has passed on."""
+
+    def __deepcopy__(self, _: object) -> "_Stage":
+        return self
 
 
 _STAGE = _Stage()
-_STAND_INS: Mapping[str, object] = {**FORWARD_STAND_INS, "get_pp_group": lambda: _STAGE}
+_OF_STAGE = frozenset({"is_first_rank", "is_last_rank"})
+_STAND_INS: Mapping[str, object] = {**SGLANG_STAND_INS, **FORWARD_STAND_INS, "get_pp_group": lambda: _STAGE}
 _IDS, _EMBEDS = "input_ids", frozenset({"inputs_embeds", "input_embeds"})
 
 
@@ -226,6 +233,9 @@ class _Driver:
             nn.Module.__init__(instance)
             attributes = cut.text.complete if setting.complete else cut.text.attributes
             furnish(instance, attributes, setting.by_level, adds_residual=setting.adds_residual)
+        for path in (*attributes.tested, *attributes.numbers):
+            if path[-1] in _OF_STAGE and len(path) == 2:  # SGLang's models keep the group
+                _assign(instance, path[0], _STAGE)
         for name, part in cut.parts.items() if setting.own_parts else ():
             _assign(instance, name, self._build(setting, part))
         return instance.eval().requires_grad_(False)
@@ -234,6 +244,9 @@ class _Driver:
         """Return the arguments of a call: those that are required, the input, and ids or embeddings."""
         cut = self._cut
         call = _call_arguments(self._parameters(), cut.required, cut.annotations, embedded=setting.embedded)
+        if self._cut.carrier:
+            call[self._cut.carrier] = _Carrier({self._wanted.name: None if value is ABSENT else value})
+            return call
         if not self._wanted.attribute:
             call.pop(self._wanted.name, None)
         if value is not ABSENT:
@@ -285,10 +298,7 @@ class _Driver:
             return stages, calls
 
         options = StepOptions((), split=lambda _, **inputs: [Call(stage, **inputs) for stage in (1, 2)])
-        try:
-            return measure_steps(program, options, self._wanted.model_class)
-        finally:
-            _STAGE.is_first_rank = _STAGE.is_last_rank = True
+        return measure_steps(program, options, self._wanted.model_class)
 
 
 class _Stages(nn.Module):
@@ -297,26 +307,36 @@ class _Stages(nn.Module):
     def __init__(self, model: nn.Module, first: Sequence[Path], last: Sequence[Path], lost: str) -> None:
         super().__init__()
         self.model, self._first, self._last, self._lost = model, first, last, lost
-        self._passed: object = None
 
     @override
-    def forward(self, stage: int, **inputs: Any) -> object:  # those of the class
-        """Return the answer of the last stage; the first of two answers with no rows."""
-        _STAGE.is_first_rank, _STAGE.is_last_rank = stage < 2, stage != 1
-        begins, ends = ((0, LAYERS), (0, LAYERS // 2), (LAYERS // 2, LAYERS))[stage]
-        for path in self._first:
-            set_part(self.model, path, begins)
-        for path in self._last:
-            set_part(self.model, path, ends)
+    def forward(self, stage: int, **inputs: Any) -> object:
+        """Return the answer of the last stage; the first of two answers with no rows.
+
+        What one stage passes to the next is kept with the stage: it is no state of the region.
+        """
         if stage == 2:
-            inputs["intermediate_tensors"] = self._passed
+            inputs["intermediate_tensors"] = _STAGE.passed
             inputs |= dict.fromkeys(inputs.keys() & {_IDS, *_EMBEDS, self._lost})
-        answer = self.model(**inputs)
+        answer = self._run(stage, inputs)
         if stage != 1:
             return answer
-        self._passed = answer
-        whole = self.forward(0, **inputs)
+        _STAGE.passed = answer
+        whole = self._run(0, inputs)
         return structures.map_leaves(lambda leaf: leaf[:0] if isinstance(leaf, Tensor) else leaf, whole)
+
+    def _run(self, stage: int, inputs: Mapping[str, Any]) -> object:
+        _STAGE.is_first_rank, _STAGE.is_last_rank = stage < 2, stage != 1
+        try:
+            self._set_layers(*((0, LAYERS), (0, LAYERS // 2), (LAYERS // 2, LAYERS))[stage])
+            return self.model(**inputs)
+        finally:
+            _STAGE.is_first_rank = _STAGE.is_last_rank = True
+            self._set_layers(0, LAYERS)
+
+    def _set_layers(self, begins: int, ends: int) -> None:
+        for paths, value in ((self._first, begins), (self._last, ends)):
+            for path in paths:
+                set_part(self.model, path, value)
 
 
 def _definitions(cut: RegionCut) -> Iterator[tuple[int, type[TextHost]]]:
@@ -345,6 +365,21 @@ def _call_arguments(
     if _IDS in parameters:
         call[_IDS] = None if embedded and parameters & _EMBEDS else torch.arange(TOKENS) + 1
     return call | {name: _hidden() if embedded else None for name in parameters & _EMBEDS}
+
+
+class _Carrier:
+    """The object that carries a step: the field that is driven, None where it is not given.
+
+    All else of it is false, empty and zero.
+    """
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        self.__dict__.update(fields)
+
+    def __getattr__(self, name: str) -> Unset:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Unset()
 
 
 class _RegionCalled(Exception):

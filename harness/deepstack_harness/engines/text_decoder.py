@@ -208,9 +208,11 @@ def furnish(
     values: Mapping[Path, object] = {
         **dict.fromkeys(attributes.numbers, 1),
         **{path: HIDDEN for path in attributes.numbers if path[-1] == "hidden_size"},
+        **{path: TextPart(1) for path in attributes.numbers if path[-1].endswith("norm")},
         **dict.fromkeys(attributes.first, 0),
         **dict.fromkeys(attributes.last, LAYERS),
         **dict.fromkeys(attributes.tested),
+        **dict.fromkeys(attributes.searched, ()),
     }
     for path, value in sorted(values.items(), key=lambda each: len(each[0])):
         if ELEMENT not in path:

@@ -36,8 +36,8 @@ class Attributes:
     """The attributes that code reads of its object, by the way in which it uses them.
 
     `called` has the number of values that the call of a part is unpacked into, 0 for an empty list.
-    `first` and `last` bound slices of sequences.  `tested` are flags, and parts that may be missing; all
-    other values are `numbers`.
+    `first` and `last` bound slices of sequences.  `tested` are flags, and parts that may be missing,
+    `searched` are containers that something may be in; all other values are `numbers`.
     """
 
     called: Mapping[Path, int] = field(default_factory=dict)
@@ -45,6 +45,7 @@ class Attributes:
     first: frozenset[Path] = frozenset()
     last: frozenset[Path] = frozenset()
     tested: frozenset[Path] = frozenset()
+    searched: frozenset[Path] = frozenset()
     numbers: frozenset[Path] = frozenset()
 
 
@@ -100,12 +101,15 @@ _ALONE = Way(
 """The `forward` of a class; stand-ins take the place of its parts."""
 
 
-def cut_forward(source: Source, model: ModelClass, argument: str, at: str) -> TextCut:
+def cut_forward(
+    source: Source, model: ModelClass, argument: str, at: str, stand_ins: frozenset[str] = frozenset()
+) -> TextCut:
     """Cut the `forward` of a class that defines one, with the methods of its file that it calls.
 
-    Methods of a base in another file are parts like any other.  Raises what `cut_model` raises.
+    `stand_ins` are further imported names that objects of ours replace.  Methods of a base in another
+    file are parts like any other.  Raises what `cut_model` raises.
     """
-    cut = cut_model(source, model, _ALONE)
+    cut = cut_model(source, model, replace(_ALONE, stand_ins=_ALONE.stand_ins | stand_ins))
     members = members_of(class_named(cut.file, model.class_name), cut.file)
     functions = [
         node
@@ -140,6 +144,7 @@ def attributes_of(functions: Sequence[Function], *, complete: bool = False) -> A
     plain = read - called.keys() - inner - sequences - first - last - {(name,) for name in own}
     return Attributes(
         called, frozenset(sequences), frozenset(first), frozenset(last), frozenset(off),
+        frozenset(path for each in uses for path in each.searched),
         frozenset(path for path in plain - off if path[:1] not in off),
     )  # fmt: skip
 
@@ -155,6 +160,12 @@ class _Uses:
         self.first: set[Path] = set()
         self.last: set[Path] = set()
         self.tested: set[Path] = set()
+        self.searched = {
+            path
+            for node in ast.walk(function)
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
+            if (path := self.path(node.comparators[0]))
+        }
         unpacked = {
             id(node.value): len(target.elts)
             for node in ast.walk(function)
