@@ -34,6 +34,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, output: Output) -> ExitCode:
     """Print one table per kind; `--json` gets one object per item."""
     if args.kind is not None and args.kind not in KINDS:
+        if args.words or " " in args.kind:
+            text = " ".join([args.kind, *args.words])
+            raise UsageError(f"'{args.kind}' is no kind: to search write 'list incidents {text}'")
         raise unknown_name("kind", args.kind, KINDS)
     if args.words:
         _show_fitting(args.kind, " ".join(args.words), output)
