@@ -1,9 +1,14 @@
 """Rows and progress on a terminal of 80 columns, and in a pipe."""
 
+import contextlib
+import functools
+import io
 import os
 import pty
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -12,18 +17,25 @@ from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.plans import Where, plan_incident
 from deepstack_harness.cli import output
 from deepstack_harness.cli import repro_table as case_clock
-from deepstack_harness.cli.output import Output
+from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.cli.repro_table import CaseClock
 
-COMMAND = [sys.executable, "-m", "deepstack_harness", "list", "rules"]
-# rich asks the variables first, and then the terminal.
-PLAIN = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "1"}
+PROGRAM = [sys.executable, "-m", "deepstack_harness"]
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def on_a_terminal() -> list[str]:
-    """Return the lines that COMMAND writes to a pseudo-terminal."""
+def variables(columns: int) -> dict[str, str]:
+    """Return the environment of a terminal; rich asks the variables first, and then the terminal."""
+    return {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "NO_COLOR": "1"}
+
+
+@functools.cache
+def on_a_terminal(columns: int, *words: str) -> list[str]:
+    """Return the lines that a command writes to a pseudo-terminal, without its styles."""
     parent, child = pty.openpty()
-    process = subprocess.Popen(COMMAND, stdout=child, stdin=child, env=PLAIN)
+    process = subprocess.Popen(
+        [*PROGRAM, *words], stdout=child, stdin=child, stderr=subprocess.DEVNULL, env=variables(columns)
+    )
     os.close(child)
     written = b""
     try:
@@ -33,23 +45,113 @@ def on_a_terminal() -> list[str]:
         # Linux reports EIO when the other end is closed.
         pass
     os.close(parent)
-    assert process.wait() == 0
-    return written.decode().replace("\x1b[0m", "").replace("\x1b[1m", "").splitlines()
+    assert process.wait() in {0, 1, 2}
+    return STYLE.sub("", written.decode()).splitlines()
+
+
+QUICK = (
+    (80, "list"),
+    (100, "list"),
+    (200, "list"),
+    (80, "show 43602"),
+    (80, "show answers ignore the image"),
+    (80, "affected vllm==0.22.1 --model Qwen3-VL"),
+)
+LONG = (
+    "repro 43602 --arm eager/drop_all",
+    "audit --source vllm==0.22.1",
+    "audit --inputs --source vllm==0.22.1",
+    "kernels --tokens 17 --capacity 64",
+    "engine --list",
+    "doctor",
+)
+
+
+@pytest.mark.parametrize(("columns", "command"), QUICK)
+def test_no_line_is_wider_than_the_terminal(columns: int, command: str) -> None:
+    lines = on_a_terminal(columns, *command.split())
+    assert lines
+    assert [line for line in lines if len(line) > columns and "deepstack-harness " not in line] == []
+
+
+@pytest.mark.slow  # seconds to a minute each; one of them asks the index
+@pytest.mark.network
+@pytest.mark.parametrize("columns", [80, 100, 200])
+@pytest.mark.parametrize("command", LONG)
+def test_no_line_of_a_long_command_is_wider(columns: int, command: str) -> None:
+    test_no_line_is_wider_than_the_terminal(columns, command)
 
 
 def test_on_a_terminal_the_last_cell_goes_on_below_itself() -> None:
-    lines = on_a_terminal()
-    assert max(map(len, lines)) <= 80
+    lines = on_a_terminal(80, "list")
     rule = next(number for number, line in enumerate(lines) if line.startswith("    R2 "))
     column = lines[rule].index("boundary")
     assert lines[rule + 1].index("min(N, P))") == column
 
 
 def test_in_a_pipe_a_row_is_one_line() -> None:
-    said = subprocess.run(COMMAND, env=PLAIN, capture_output=True, text=True, check=True).stdout
+    command = [*PROGRAM, "list", "rules"]
+    said = subprocess.run(command, env=variables(80), capture_output=True, text=True, check=True).stdout
     rows = [line for line in said.splitlines() if line.startswith("    R")]
     assert len(rows) == 15
     assert all("(figure: " in row and row.endswith(")") for row in rows)
+
+
+# How lines and rows are folded
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Output], None]], list[str]]:
+    """Return a function that gives the lines of what is printed to a terminal of 40 columns."""
+    for name, value in variables(40).items():
+        monkeypatch.setenv(name, value)
+
+    def lines_of(show: Callable[[Output], None]) -> list[str]:
+        with contextlib.redirect_stdout(stream := Terminal()):
+            show(Output(None, quiet=False))
+        return STYLE.sub("", stream.getvalue()).splitlines()
+
+    return lines_of
+
+
+Printed = Callable[[Callable[[Output], None]], list[str]]
+
+
+def test_a_sentence_is_folded_at_blanks_below_its_indent(printed: Printed) -> None:
+    lines = printed(lambda output: output.line("  a sentence that is longer than forty columns can hold"))
+    assert lines == ["  a sentence that is longer than forty", "    columns can hold"]
+
+
+def test_a_command_is_never_folded(printed: Printed) -> None:
+    command = "deepstack-harness repro 43602 --source vllm==0.22.1"
+    assert printed(lambda output: output.line(f"play it: {command}")) == ["play it:", f"  {command}"]
+
+
+def test_cells_without_room_stand_below_each_of_them_whole(printed: Printed) -> None:
+    columns = [Column(16), Column(16), Column(16), Column(0)]
+    cells = ["a" * 16, "b" * 16, "c" * 16, "the last of the cells"]
+    assert printed(lambda output: output.row(columns, cells)) == [
+        f"{'a' * 16}  {'b' * 16}",
+        f"    {'c' * 16}",
+        "      the last of the cells",
+    ]
+
+
+def test_a_long_word_moves_the_last_cell_below_the_others(printed: Printed) -> None:
+    cells = ["first", f"one {'w' * 33} more"]
+    assert printed(lambda output: output.row([Column(6), Column(0)], cells)) == [
+        "first",
+        "      one",
+        f"      {'w' * 33}",
+        "      more",
+    ]
 
 
 Capture = pytest.CaptureFixture[str]

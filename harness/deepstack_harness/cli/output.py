@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -131,8 +132,51 @@ def _prepared(stream: TextIO | None) -> TextIO:
 _EVERY_S = 10.0
 """Seconds between two lines of progress where no terminal is."""
 
-_NARROW = 24
-"""Columns below which a cell is not wrapped: a word a line is harder to read than a broken line."""
+_NARROW = 30
+"""Columns that the last cell of a row needs beside the others; with fewer it stands below them."""
+
+
+_INDENT = 4
+"""Columns by which a line that goes on stands further right, and the indent of a cell that needs a line."""
+_COMMAND = re.compile(r"(?<![\w./-])(?:deepstack-harness|python3? -m) \S.*")
+"""A command in a text, up to the end of its line."""
+
+
+def _folded_line(line: str, width: int) -> list[str]:
+    """Return the lines of one line of prose: broken at blanks, and never inside of a command at its end."""
+    if len(line) <= width:
+        return [line]
+    indent = len(line) - len(line.lstrip())
+    below = " " * (indent + 2)
+    command = _COMMAND.search(line)
+    if command is None:
+        return _filled(line.strip(), width, " " * indent, below)
+    prose = line[: command.start()].strip()
+    lines = _filled(prose, width, " " * indent, below) if prose else []
+    if lines and len(lines[-1]) + 1 + len(command[0]) <= width:
+        return [*lines[:-1], f"{lines[-1]} {command[0]}"]
+    return [*lines, f"{below if lines else ' ' * indent}{command[0]}"]
+
+
+def _filled(text: str, width: int, first: str, below: str) -> list[str]:
+    """Return `text` broken at blanks: the first line begins with `first`, the others with `below`."""
+    room = " " * len(first)
+    lines = textwrap.wrap(
+        text, width, initial_indent=room, subsequent_indent=below,
+        break_long_words=False, break_on_hyphens=False,
+    ) or [""]  # fmt: skip
+    return [(first + lines[0][len(first) :]).rstrip(), *lines[1:]]
+
+
+def _packed(cells: Sequence[str], width: int) -> list[str]:
+    """Return lines of padded cells, as many in each as fit; the second and later lines are indented."""
+    lines: list[str] = []
+    for text in cells:
+        if lines and len(lines[-1]) + 2 + len(text) <= width:
+            lines[-1] += f"  {text}"
+        else:
+            lines.append(" " * _INDENT + text.strip() if lines else text)
+    return lines
 
 
 @dataclass(frozen=True)
@@ -179,8 +223,9 @@ class Output:
         self._live: Live | None = None
 
     def line(self, text: str = "", style: str = "") -> None:
-        """Print one line for people, never wrapped.
+        """Print one line for people; a terminal gets it folded at blanks, below its own indent.
 
+        A command that stands in it is left whole, so that it can be copied. A file or pipe gets one line.
         Raises `OutputLost` where stdout is full or its reader left.  With a JSON file that is put off until
         `close`: the rows in the file are to be complete.
         """
@@ -188,9 +233,10 @@ class Output:
             return
         try:
             with self._without_spinner():
-                self._terminal().print(
-                    printable(text), style=style or None, markup=False, highlight=False, soft_wrap=True
-                )
+                for part in self._folded(printable(text)):
+                    self._terminal().print(
+                        part, style=style or None, markup=False, highlight=False, soft_wrap=True
+                    )
         except OSError as error:
             self._lost, self._silent = OutputLost(error), True
             if self._json is None:
@@ -207,24 +253,37 @@ class Output:
         """
         if self._silent:
             return
-        *front, last = (column.cell(cell(text)) for column, text in zip(columns, cells, strict=True))
-        lead = "".join(f"{each}  " for each in front)
-        for text in self._wrapped(lead, last.rstrip(), sum(column.width + 2 for column in columns[:-1])):
+        texts = [column.cell(cell(text)) for column, text in zip(columns, cells, strict=True)]
+        for text in self._rows(texts, sum(column.width + 2 for column in columns[:-1])):
             self.line(text, style)
 
-    def _wrapped(self, lead: str, text: str, indent: int) -> list[str]:
-        """Return the lines of a row: `lead`, then `text`, which goes on in column `indent` on a terminal."""
+    def _rows(self, texts: list[str], indent: int) -> list[str]:
+        """Return the lines of a row; on a terminal its last cell goes on in column `indent`.
+
+        Cells that do not fit beside each other go on in the next line, each of them whole.
+        """
+        whole = "  ".join(texts).rstrip()
         terminal = self._terminal()
         width = terminal.width
-        if not terminal.is_terminal or len(lead) + len(text) <= width or width - indent < _NARROW:
-            return [(lead + text).rstrip()]
-        begun = [lead.rstrip()] if width - len(lead) < _NARROW else []
-        first = " " * (indent if begun else len(lead))
-        lines = textwrap.wrap(
-            text, width, initial_indent=first, subsequent_indent=" " * indent,
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
-        return [*begun, *lines] if begun else [lead + lines[0][len(lead) :], *lines[1:]]
+        if not terminal.is_terminal or len(whole) <= width:
+            return [whole]
+        *front, last = texts
+        lines = _packed(front, width)
+        needed = max(_NARROW, *map(len, last.split()), 0)
+        lead = f"{lines[-1]}  " if lines else ""
+        if width - max(indent, len(lead)) >= needed:
+            return [*lines[:-1], *_filled(last.strip(), width, lead, " " * indent)]
+        if lead and width - len(lead) >= len(last.strip()):
+            return [*lines[:-1], lead + last.strip()]
+        below = " " * (_INDENT + 2)
+        return [*(line.rstrip() for line in lines), *_filled(last.strip(), width, below, below)]
+
+    def _folded(self, text: str) -> list[str]:
+        """Return the lines that a terminal gets for a text, which may have lines of its own."""
+        terminal = self._terminal()
+        if not terminal.is_terminal:
+            return [text]
+        return [part for line in text.split("\n") for part in _folded_line(line, terminal.width)]
 
     def record(self, row: object) -> None:
         """Write one object for programs."""

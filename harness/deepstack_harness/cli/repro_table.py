@@ -50,7 +50,7 @@ _CASE_HEADINGS = (
     "revision",
     "arm",
     "to eager",
-    "to no-deepstack",
+    "effect",
     "graphs",
     "recompiles",
     "rules broken",
@@ -244,7 +244,8 @@ def _columns(plan: Sequence[PlannedCase]) -> list[Column]:
     shown = [case.buffer.name for case in cases], [case.arm.name for case in cases]
     names = [max(map(len, words)) for words in shown]
     left = [Column(max(width, len(title))) for width, title in zip(names, _CASE_HEADINGS, strict=False)]
-    return [*left, *(Column(len(title), right=True) for title in _CASE_HEADINGS[2:-1]), Column(0)]
+    figures = [Column(width, right=True) for width in (8, 7, 6, 10)]
+    return [*left, *figures, Column(0)]
 
 
 def _number(value: float | None) -> str:
