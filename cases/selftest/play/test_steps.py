@@ -185,3 +185,28 @@ def test_what_cannot_be_copied_is_one_sentence(tmp_path: Path) -> None:
     wrong = pytest.raises(UsageError, match="cannot be copied .TypeError: cannot pickle")
     with (tmp_path / "log").open("w") as module.stream, wrong:  # type: ignore[assignment]
         compile_steps(module, [(rows(2),), (rows(3),)])
+
+
+def test_a_step_is_not_blamed_for_what_an_earlier_one_left() -> None:
+    """The count is lost in every replay by itself, and the answer by the count is right each time."""
+    x = rows(2)
+    judged = compile_steps(programs.Counter(), [Call(x), Call(x), Call(x)], arms=["eager/full"])
+    (lost,) = judged.broken
+    assert (lost.promise, lost.calls) == (Promise.I4, (2, 3))
+    assert "step 2: self.calls is int 1, not int 2" in lost.detail
+
+
+def test_a_state_that_cannot_be_made_equal_ends_the_arm_and_is_told() -> None:
+    class Grows(nn.Module):
+        sizes: tuple[int, ...] = ()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.sizes = (*self.sizes, len(x))
+            return x * 2
+
+    x, module = rows(2), Grows()
+    module.sizes = (1,)
+    judged = compile_steps(module, [Call(x), Call(x), Call(x)], arms=["eager/full"])
+    assert [(finding.promise, finding.calls) for finding in judged.broken] == [(Promise.I4, (2,))]
+    assert "not judged: eager/full: what step 2 left cannot be made equal" in str(judged)
+    assert "later steps were not run" in str(judged)
