@@ -49,9 +49,7 @@ def show_inputs(sources: Sequence[str], output: Output) -> ShownInputs:
         driven.append((text, source.label, _show_source(text, source, audited, output)))
         _show_counts(source, audited, seconds, output)
     if not compiled:
-        raise MachineError(
-            "no class of this source is compiled by a decorator or captured by a runner: no input was read"
-        )
+        raise MachineError("no class of this source is compiled by a decorator, so no input of one was read")
     outcomes = [result.driven for _, _, of_source in driven for _, result in of_source]
     broken, unknown = outcomes.count(Driven.BROKEN), outcomes.count(Driven.UNKNOWN)
     answer = _answer(broken, unknown, len(outcomes))
@@ -120,8 +118,7 @@ def _paragraph(output: Output, first: str, text: str, style: str = "") -> None:
 
 def _show_counts(source: Source, audited: AuditedInputs, seconds: float, output: Output) -> None:
     inputs = _counted(len(audited.standings), "input", count(audited.standings))
-    noun = "captured class" if audited.replayed else "compiled class"
-    classes = _counted(len(audited.regions), noun, audited.regions_of())
+    classes = _counted(len(audited.regions), "compiled class", audited.regions_of())
     _paragraph(output, source.label, inputs)
     _paragraph(output, "", f"{classes}; read in {seconds:.0f} processor seconds")
 

@@ -16,7 +16,6 @@ from deepstack_harness.audit.inputs.conditions import Conditions
 from deepstack_harness.audit.inputs.evaluation import Callers
 from deepstack_harness.audit.inputs.index import ClassIndex
 from deepstack_harness.audit.inputs.phases import Phases
-from deepstack_harness.audit.inputs.replayed import Replays
 from deepstack_harness.audit.inputs.rows import (
     AuditedInputs,
     InputChange,
@@ -56,17 +55,12 @@ def audit_inputs(source: Source) -> AuditedInputs:
     index = ClassIndex(source)
     owners = index.compiled_by(DECORATOR)
     phases = Phases(index)
-    callers, attributes = Callers(Conditions(phases)), ReadAttributes(phases)
-    arguments: Arguments | Replays = Arguments(callers)
-    replayed = not owners
-    if replayed:
-        arguments = Replays(callers)
-        owners = arguments.regions()
+    arguments, attributes = Arguments(Callers(Conditions(phases))), ReadAttributes(phases)
     rows = in_order(
         row for owner in owners for row in (*arguments.of_class(owner), *attributes.of_class(owner))
     )
     regions = (Region(owner.node.name, owner.member, owner.node.lineno) for owner in owners)
-    return AuditedInputs(tuple(regions), tuple(rows), replayed)
+    return AuditedInputs(tuple(regions), tuple(rows))
 
 
 def input_standings(source: Source) -> list[InputStanding]:

@@ -207,6 +207,11 @@ def _given_by(function: Function, name: str) -> Iterator[ast.AST]:
                     yield from (keyword.value for keyword in keywords if keyword.arg == name)
 
 
+def _calls_model(function: Function) -> bool:
+    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    return any(isinstance(func, ast.Attribute) and func.attr == "model" for func in calls)
+
+
 class Callers:
     """What the callers of a source give: classes, their own methods, and the runners as keywords."""
 
@@ -224,6 +229,25 @@ class Callers:
 
     def _read_runner(self, name: str) -> Known | None:
         """Return what steps give, where the warm-up gives it too; else that it varies."""
+        steps, warm_ups = self._given_in(name)
+        if not steps:
+            return None
+        for known, scope, where in steps:
+            if known.presence is Presence.VARIES:
+                why = f"the runner gives it under a condition, in {scope.function.name}: {known.why}"
+                return Known(Presence.VARIES, why, where)
+        for known, scope, where in steps:
+            is_open = known.presence is not Presence.ALWAYS or self._is_warmed(scope)
+            if is_open and not any(self._beside(scope, other) for _, other, _ in warm_ups):
+                why = f"the runner gives it in {scope.function.name}, and its warm-up does not"
+                return Known(Presence.VARIES, why, where, InputSeen.NONE)
+        known, scope, where = steps[0]
+        how = "always" if known.presence is Presence.ALWAYS else "as the configuration says"
+        beside = f" and in {warm_ups[0][1].function.name}" if warm_ups else ""
+        return Known(known.presence, f"the runner gives it {how}, in {scope.function.name}{beside}", where)
+
+    def _given_in(self, name: str) -> tuple[list[tuple[Known, Scope, str]], list[tuple[Known, Scope, str]]]:
+        """Return where runners give an input in steps and in the warm-up, with the conditions."""
         steps: list[tuple[Known, Scope, str]] = []
         warm_ups: list[tuple[Known, Scope, str]] = []
         for member in list(self.index.trees):
@@ -237,26 +261,28 @@ class Callers:
                             steps.append(site)
                         if phase & Phase.WARM_UP:
                             warm_ups.append(site)
-        if not steps:
-            return None
-        for known, scope, where in steps:
-            if known.presence is Presence.VARIES:
-                why = f"the runner gives it under a condition, in {scope.function.name}: {known.why}"
-                return Known(Presence.VARIES, why, where)
-        for _, scope, where in steps:
-            if not any(self._beside(scope, other) for _, other, _ in warm_ups):
-                why = f"the runner gives it in {scope.function.name}, and its warm-up does not"
-                return Known(Presence.VARIES, why, where, InputSeen.NONE)
-        known, scope, where = steps[0]
-        how = "always" if known.presence is Presence.ALWAYS else "as the configuration says"
-        why = f"the runner gives it {how}, in {scope.function.name} and in {warm_ups[0][1].function.name}"
-        return Known(known.presence, why, where)
+        return steps, warm_ups
 
     def _beside(self, step: Scope, warm_up: Scope) -> bool:
         """Say whether a warm-up is that of the runner of a step: of the same file, or of a related class."""
         both = step.owner is not None and warm_up.owner is not None
         related = both and self.index.related(step.owner, warm_up.owner)  # type: ignore[arg-type]
         return step.member == warm_up.member or related
+
+    def _is_warmed(self, scope: Scope) -> bool:
+        """Say whether the runner of a step calls a model in its warm-up; else its first step is one."""
+        owners = self.index.order(scope.owner) if scope.owner is not None else []
+        beside = [
+            Scope(each.member, each, node)
+            for each in owners
+            for node in each.node.body
+            if isinstance(node, ast.FunctionDef)
+        ]
+        return any(
+            self.phases.of(each) & (Phase.WARM_UP | Phase.STEP) == Phase.WARM_UP
+            and _calls_model(each.function)
+            for each in beside or self.phases.scopes_of(scope.member)
+        )
 
     def given(self, owner: Class, function: Function, name: str, stage: str, depth: int) -> Known | None:
         """Return what the callers of a method give for a parameter; None where no caller was found."""

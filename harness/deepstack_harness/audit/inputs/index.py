@@ -164,11 +164,6 @@ class ClassIndex:
         """Say whether a class is another or has it among its bases."""
         return id(base.node) in self._all(owner)
 
-    def kept_in(self, owner: Class) -> frozenset[str]:
-        """Return the attributes in which a class keeps objects of the package."""
-        self.parts(owner, "")
-        return frozenset(name for each in self.order(owner) for name in self._parts[id(each.node)])
-
     def kept_as(self, owner: Class) -> frozenset[str]:
         """Return the attributes in which objects of a class, or of one of its bases, are kept."""
         return frozenset(

@@ -145,10 +145,6 @@ class Phases:
         self._add(member)
         return self._scopes.get(member, [])
 
-    def functions_named(self, name: str) -> list[Scope]:
-        """Return the functions of a name, in the files that were read."""
-        return [scope for scopes in self._scopes.values() for scope in scopes if scope.function.name == name]
-
     def calls_named(self, name: str) -> list[CallSite]:
         """Return the calls of functions and methods of a name."""
         members = self._text_calls.pop(name, [])

@@ -129,13 +129,11 @@ class Region:
 class AuditedInputs:
     """The inputs of every compiled region of a source, what is at risk first.
 
-    `regions` has those without any optional input or written attribute too.  They are captured and `replayed`
-    by runners where the source compiles no class.
+    `regions` has those without any optional input or written attribute too.
     """
 
     regions: tuple[Region, ...]
     standings: tuple[InputStanding, ...]
-    replayed: bool = False
 
     def regions_of(self, kinds: Iterable[InputKind] = tuple(InputKind)) -> Mapping[Standing, int]:
         """Return how many regions have each standing; the worst of its inputs is that of a region."""
