@@ -22,19 +22,19 @@ from deepstack_harness.contract.verdicts import Row, Shape, Verdict
 from deepstack_harness.errors import ExitCode
 from deepstack_harness.models.reference import ReferenceBuffer
 from deepstack_harness.runs.case_result import CaseResult
-from deepstack_harness.runs.causes import Fault, Finding, findings
+from deepstack_harness.runs.causes import ChangeCause, ObservedFault, findings
 from deepstack_harness.runs.compare import ChangeKind, compare
 from deepstack_harness.runs.store import read_stored
 
 Results = tuple[CaseResult, ...]
-Between = Callable[[Results, Results], list[Finding]]
+Between = Callable[[Results, Results], list[ChangeCause]]
 
 
 @pytest.fixture
 def between(tmp_path: Path) -> Between:
     """Findings between two runs; every change is in one of them, once."""
 
-    def judge(before: Results, after: Results) -> list[Finding]:
+    def judge(before: Results, after: Results) -> list[ChangeCause]:
         old = read_stored(stored(tmp_path / "old", *before))
         new = read_stored(stored(tmp_path / "new", *after))
         changes = compare(old, new)
@@ -131,16 +131,32 @@ def test_rows_that_vanish_beside_a_fault_follow_from_it_and_elsewhere_do_not(bet
 @pytest.mark.parametrize(
     ("cause", "effect", "follows"),
     [
-        (Fault(Rule.R1, "get", Shape.NONE, ""), Fault(Rule.R0, "", Shape.OUTPUT, ""), True),
-        (Fault(Rule.R0, "", Shape.OUTPUT, ""), Fault(Rule.R1, "get", Shape.NONE, ""), False),
-        (Fault(Rule.R0, "", Shape.OUTPUT, ""), Fault(Rule.R11, "", Shape.GRAPHS, ""), False),
-        (Fault(Rule.R3, "set", Shape.ARGUMENT_CHANGED, ""), Fault(Rule.R2, "get", Shape.ZEROS, ""), False),
-        (Fault(Rule.R6, "get", Shape.MOVED, ""), Fault(Rule.R3, "get", Shape.REPLACED, ""), True),
-        (Fault(Rule.R2, "get", Shape.ZEROS, ""), Fault(Rule.R5, "get", Shape.CLEARED, ""), False),
-        (Fault(Rule.R11, "get", Shape.STRIDES, ""), Fault(Rule.R6, "get", Shape.ALLOCATED, ""), True),
+        (ObservedFault(Rule.R1, "get", Shape.NONE, ""), ObservedFault(Rule.R0, "", Shape.OUTPUT, ""), True),
+        (ObservedFault(Rule.R0, "", Shape.OUTPUT, ""), ObservedFault(Rule.R1, "get", Shape.NONE, ""), False),
+        (ObservedFault(Rule.R0, "", Shape.OUTPUT, ""), ObservedFault(Rule.R11, "", Shape.GRAPHS, ""), False),
+        (
+            ObservedFault(Rule.R3, "set", Shape.ARGUMENT_CHANGED, ""),
+            ObservedFault(Rule.R2, "get", Shape.ZEROS, ""),
+            False,
+        ),
+        (
+            ObservedFault(Rule.R6, "get", Shape.MOVED, ""),
+            ObservedFault(Rule.R3, "get", Shape.REPLACED, ""),
+            True,
+        ),
+        (
+            ObservedFault(Rule.R2, "get", Shape.ZEROS, ""),
+            ObservedFault(Rule.R5, "get", Shape.CLEARED, ""),
+            False,
+        ),
+        (
+            ObservedFault(Rule.R11, "get", Shape.STRIDES, ""),
+            ObservedFault(Rule.R6, "get", Shape.ALLOCATED, ""),
+            True,
+        ),
     ],
 )
-def test_what_can_follow_from_what(cause: Fault, effect: Fault, *, follows: bool) -> None:
+def test_what_can_follow_from_what(cause: ObservedFault, effect: ObservedFault, *, follows: bool) -> None:
     assert cause.explains(effect) is follows
 
 

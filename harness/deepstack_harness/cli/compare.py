@@ -15,7 +15,7 @@ from deepstack_harness.runs.compare import ChangeKind
 from deepstack_harness.text import one_line, plural, shortened
 
 if TYPE_CHECKING:
-    from deepstack_harness.runs.causes import Finding
+    from deepstack_harness.runs.causes import ChangeCause
     from deepstack_harness.runs.compare import Change
     from deepstack_harness.runs.store import StoredRun
 
@@ -68,7 +68,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 
-def _summary(causes: Sequence[Finding]) -> str:
+def _summary(causes: Sequence[ChangeCause]) -> str:
     """Return the findings by kind, then how many changes in how many cases they are."""
     if not causes:
         return "nothing changed"
@@ -99,7 +99,7 @@ def _show_runs(output: Output, old: StoredRun, new: StoredRun) -> None:
     output.line(f"     {plural(both, 'case')} in both")
 
 
-def _show(output: Output, finding: Finding, *, everything: bool) -> None:
+def _show(output: Output, finding: ChangeCause, *, everything: bool) -> None:
     """Print a cause with its shortest trace, and its consequences as numbers, or each change."""
     from deepstack_harness.runs.report.tables import rerun_command
 
@@ -129,7 +129,7 @@ def _show(output: Output, finding: Finding, *, everything: bool) -> None:
         _show_changes(output, list(finding.marked))
 
 
-def _consequences(finding: Finding) -> Iterator[str]:
+def _consequences(finding: ChangeCause) -> Iterator[str]:
     """Iterate over the consequences by kind: `3 missing (R5 2, R7 1)`."""
     for kind, counts in finding.counted().items():
         metrics = ", ".join(f"{metric} {number}" for metric, number in counts.items())

@@ -3,7 +3,7 @@
 A fault is what a row says was observed: the rule, the call, the shape, the type of an exception.  Rows with
 one fault are one finding, in however many cases, revisions and arms: what changed between two runs is as a
 rule one thing below them (torch, a decoder, a class), and the finding names the revisions.  Two faults are
-two findings, unless the second was never seen without the first and can follow from it (`Fault.explains`).
+two findings, unless the second was never seen without the first and can follow from it (`explains`).
 Of all else (a rule that is no longer put to the test, a distance, a number of graphs) it is asked case by
 case whether a rule broke there: then it is a consequence, else a finding of its own.  Rules that are no
 longer put to the test in the very same cases are one finding.
@@ -43,7 +43,7 @@ _FOLLOW: tuple[tuple[frozenset[Shape], frozenset[Shape]], ...] = (
 _LAST_STEP = 2**31
 
 
-class Fault(NamedTuple):
+class ObservedFault(NamedTuple):
     """What was observed where a rule broke; `call` is empty for rules of the decoder and in old rows."""
 
     rule: Rule
@@ -62,7 +62,7 @@ class Fault(NamedTuple):
         """Say whether it was seen behind the buffer; R11 judges the layout of answers too."""
         return self.rule in _OF_DECODERS and self.shape not in _LAYOUT
 
-    def explains(self, other: "Fault") -> bool:
+    def explains(self, other: "ObservedFault") -> bool:
         """Say whether the other fault can follow from this one."""
         if other.is_of_decoder:
             return not self.is_of_decoder or (self.rule is Rule.R0 and self.shape == Shape.RAISED)
@@ -70,13 +70,13 @@ class Fault(NamedTuple):
             return False
         return any(self.shape in causes and other.shape in effects for causes, effects in _FOLLOW)
 
-    def is_seen_as(self, other: "Fault") -> bool:
+    def is_seen_as(self, other: "ObservedFault") -> bool:
         """Say whether the other fault is the same observation under another rule: which one depends on P."""
         return (self.call, self.shape, self.exception) == (other.call, other.shape, other.exception)
 
 
 @dataclass(frozen=True)
-class Finding:
+class ChangeCause:
     """Changes with one cause, and the changes that follow from them.
 
     `title` names the cause.  `shortest` is the case with the shortest trace, `detail` what was seen there;
@@ -121,7 +121,7 @@ class _Node(NamedTuple):
     """A fault that came (a regression) or went (an improvement), of one subject."""
 
     kind: ChangeKind
-    fault: Fault
+    fault: ObservedFault
     subject: str
 
 
@@ -132,7 +132,7 @@ class _Draft:
     consequences: list[Change] = field(default_factory=list)
 
 
-def findings(changes: Iterable[Change], old: StoredRun, new: StoredRun) -> list[Finding]:
+def findings(changes: Iterable[Change], old: StoredRun, new: StoredRun) -> list[ChangeCause]:
     """Return the causes of the changes from `old` to `new`: regressions first, then the most cases first."""
     sorter = _Sorter(list(changes), old, new)
     drafts: dict[str, _Draft] = {}
@@ -187,14 +187,14 @@ class _Sorter:
                 title = f"{names_of(rules)}: no longer put to the test"
                 yield change, (ChangeKind.MISSING, title, _rule_of(change) is not rules[0])
 
-    def finding(self, title: str, draft: _Draft) -> Finding:
+    def finding(self, title: str, draft: _Draft) -> ChangeCause:
         """Return a finding with its shortest case."""
         own = draft.own or draft.consequences
         records = {change.case: self._records[change.case] for change in own if change.case in self._records}
         shortest = min(records.values(), key=lambda case: (len(case.trace), case.case), default=None)
         change = next((each for each in own if shortest and each.case == shortest.case), None)
         row = self._row(change, draft.kind) if change else None
-        return Finding(
+        return ChangeCause(
             draft.kind, title, tuple(draft.own), tuple(draft.consequences), tuple(records.values()), shortest,
             row.detail if row else "",
         )  # fmt: skip
@@ -285,10 +285,10 @@ class _Sorter:
         )
 
 
-def fault_of(row: Row) -> Fault:
+def fault_of(row: Row) -> ObservedFault:
     """Return what a row of a broken rule says was observed."""
     call = "" if row.rule in _OF_DECODERS else row.call or ""
-    return Fault(row.rule, call, row.shape or "", row.exception or "")
+    return ObservedFault(row.rule, call, row.shape or "", row.exception or "")
 
 
 def _rule_of(change: Change) -> Rule:

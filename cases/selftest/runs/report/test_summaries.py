@@ -30,7 +30,7 @@ from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Effect, Judgement, Verdict
 from deepstack_harness.errors import UsageError
 from deepstack_harness.runs.case_result import lost_result
-from deepstack_harness.runs.causes import Finding
+from deepstack_harness.runs.causes import ChangeCause
 from deepstack_harness.runs.compare import ChangeKind
 from deepstack_harness.runs.records import CaseEnding
 from deepstack_harness.runs.report import figures as graphs
@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
     return load_run(write_run(tmp_path_factory.mktemp("report") / "run", found=planned()[:2]))
 
 
-CAUSE = Finding(ChangeKind.REGRESSION, "R0 output: a | b", (), (), (), None, "")
+CAUSE = ChangeCause(ChangeKind.REGRESSION, "R0 output: a | b", (), (), (), None, "")
 
 
 @pytest.mark.parametrize(

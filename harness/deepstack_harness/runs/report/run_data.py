@@ -19,7 +19,7 @@ from deepstack_harness.contract.case import BufferKind
 from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Row, Verdict
 from deepstack_harness.errors import UsageError
 from deepstack_harness.files import read_regular
-from deepstack_harness.runs.causes import Finding, findings
+from deepstack_harness.runs.causes import ChangeCause, findings
 from deepstack_harness.runs.compare import compare
 from deepstack_harness.runs.nights import EndedStage
 from deepstack_harness.runs.records import About, CaseRecord
@@ -35,7 +35,7 @@ class Changes:
     """Causes of the differences from the run before this one in the history, which is named `since`."""
 
     since: str
-    findings: tuple[Finding, ...]
+    findings: tuple[ChangeCause, ...]
 
 
 @dataclass(frozen=True)
