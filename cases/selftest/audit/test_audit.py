@@ -308,7 +308,7 @@ def test_check_says_what_is_missing(capsys: pytest.CaptureFixture[str], target: 
     seen = capsys.readouterr()
     assert quoted in seen.err
     # What lacks is one sentence; the command that would fit has a line of its own.
-    assert seen.err.count("\n") == (3 if "it lacks" in seen.err else 1)
+    assert seen.err.count("\n") == (3 if "would fit" in seen.err else 1)
 
 
 @pytest.mark.slow  # 6 s; test_extras.py checks such a class every day

@@ -220,7 +220,8 @@ class _Resolution:
         names = shorten_list([name for name in self.members.methods if not name.startswith("_")] or ["none"])
         unlike = f"no names come close: write get=NAME,set=NAME,clear=NAME; its methods are {names}"
         fits = f"by its names this would fit:\n  {command}" if command else unlike
-        return f"{lacks}; {fits}\n{help_text}"
+        end = "\n" if command else "; "
+        return f"{lacks}; {fits}{end}{help_text}"
 
     def _command(self, target: str) -> str:
         """Return `deepstack-harness check ..` with the adapter that the names suggest; empty for none."""
