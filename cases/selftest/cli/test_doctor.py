@@ -43,7 +43,7 @@ def test_a_torch_whose_private_apis_were_not_read_is_said(
 def test_without_torch_the_line_that_installs_it_is_said(monkeypatch: Patch) -> None:
     monkeypatch.setattr("builtins.__import__", fail)
     try:
-        check = [checks.torch_version(), checks.gpu(), checks.inductor()]
+        check = [checks.torch_version(), checks.gpu(), checks.inductor(60)]
     finally:
         monkeypatch.undo()
     assert [each.here for each in check] == [False] * 3
@@ -146,7 +146,10 @@ def test_doctor_ends_with_3_where_something_needed_is_missing(
     monkeypatch: Patch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(checks, "CHECKS", (lambda: MachineCheck("a part", here, "found", needed),))
+    monkeypatch.setattr(
+        checks, "CHECKS", (("a part", lambda: MachineCheck("a part", here, "found", needed)),)
+    )
+    monkeypatch.setattr(checks, "inductor", lambda _: MachineCheck("inductor on cpu", True, "compiles"))
     assert main(["doctor"]) == code
     assert capsys.readouterr().out.splitlines()[-1] == sentence
 
@@ -184,7 +187,7 @@ def test_a_compiler_that_misbehaves_is_a_check_that_failed(
 ) -> None:
     monkeypatch.setattr(checks, "_COMPILE", f"{MISBEHAVING}:{name}")
     monkeypatch.setattr(checks, "_COMPILE_SECONDS", 0.5 if name == "hang_always" else 60.0)
-    check = checks.inductor()
+    check = checks.inductor(60)
     assert not check.here
     assert check.found.startswith(ALWAYS[name])
 
@@ -232,3 +235,25 @@ def write_tool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> No
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_a_compiler_that_is_slow_is_not_called_broken() -> None:
+    check = checks.inductor(1e-9)
+    assert (check.here, check.needed) == (False, True)
+    assert check.found.startswith("not known, the machine may be busy: ")
+    assert "doctor --seconds 60" in check.found
+
+
+def test_a_limit_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--seconds", "0"]) is ExitCode.USAGE
+    assert "--seconds 0 must be above 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_engines_are_looked_for_only_where_they_are_asked_for(
+    asked: bool, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checks, "CHECKS", ())
+    monkeypatch.setattr(checks, "inductor", lambda _: MachineCheck("inductor on cpu", True, "compiles"))
+    main(["doctor", *(["--engines"] if asked else [])])
+    assert ("installed:vllm" in capsys.readouterr().out) is asked

@@ -25,7 +25,7 @@ caller.measure_costs()
     "doctor": """
 from deepstack_harness.cli import doctor as caller
 caller._COMPILE = TREE
-caller.inductor()
+caller.inductor(60)
 """,
     "streams": """
 from cases.real_streams import observe_on_gpu

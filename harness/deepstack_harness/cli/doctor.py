@@ -18,15 +18,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from deepstack_harness import files as data_files
+from deepstack_harness.cli.arguments import finite
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.engines.known import ENGINES
-from deepstack_harness.errors import ExitCode, torch_problem
+from deepstack_harness.errors import ExitCode, UsageError, torch_problem
 from deepstack_harness.workers.limits import Limits
-from deepstack_harness.workers.outcomes import Answered
+from deepstack_harness.workers.outcomes import Answered, TimedOut
 from deepstack_harness.workers.profiles import CONTRACT, is_switched_off
 from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.warm import WarmWorker
@@ -35,13 +37,25 @@ _COLUMNS = (Column(16), Column(3), Column(0))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add nothing beyond the common options."""
+    """Add what is looked for beyond this machine, and the limit of the longest check."""
+    parser.add_argument(
+        "--engines", action="store_true", help="also look for installed engines ('--source installed:NAME')"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=finite,
+        default=8.0,
+        metavar="S",
+        help="longest time that Inductor may take to compile a sum (default 8)",
+    )
 
 
-def run(_args: Namespace, output: Output) -> ExitCode:
+def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when `repro 43602` can run here on the CPU, 3 when something it needs is missing."""
+    if args.seconds <= 0:
+        raise UsageError(f"--seconds {args.seconds:g} must be above 0")
     missing = []
-    for finding in examine():
+    for finding in _examine(args, output):
         here = "yes" if finding.here else "no"
         output.row(_COLUMNS, [finding.what, here, finding.found], "" if finding.here else "yellow")
         output.record(finding)
@@ -91,7 +105,6 @@ def leave(outside: str) -> list[str]:
 OLDEST_TORCH = (2, 10)
 NEWEST_TORCH = (2, 15)
 _COMPILE = Remote("deepstack_harness.cli.doctor:compile_something", float)
-_COMPILE_SECONDS = 180.0
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _LIBRARIES = {
     "ray": "'run --executor ray' is refused",
@@ -115,10 +128,15 @@ class MachineCheck:
     needed: bool = False
 
 
-def examine() -> Iterator[MachineCheck]:
+def _examine(args: Namespace, output: Output) -> Iterator[MachineCheck]:
     """Yield each result as soon as it is known, cheap checks first; the last one compiles in a worker."""
     yield MachineCheck("python", sys.version_info >= (3, 11), sys.version.split()[0], needed=True)
-    yield from (check() for check in CHECKS)
+    checks = [*CHECKS, *(_ENGINE_CHECKS if args.engines else ())]
+    checks.append(("inductor on cpu", partial(inductor, args.seconds)))
+    with output.progress(f"looking for {checks[0][0]}") as say:
+        for name, check in checks:
+            say(f"looking for {name}")
+            yield check()
 
 
 def torch_version() -> MachineCheck:
@@ -160,7 +178,6 @@ def _torch_problem() -> str | None:
 
 def installed_engine(engine: KnownEngine) -> MachineCheck:
     """Look for an installed engine, as `--source installed:NAME` does: nothing else needs one."""
-    from deepstack_harness.errors import UsageError
     from deepstack_harness.sources.tree import installed
 
     name = engine.package.name
@@ -236,17 +253,20 @@ def sandbox() -> MachineCheck:
     return MachineCheck("sandbox", here=whole, found=parts)
 
 
-def inductor() -> MachineCheck:
-    """Check that Inductor's CPU backend works: compile and run a function in a worker."""
+def inductor(seconds: float) -> MachineCheck:
+    """Check that Inductor's CPU backend works: compile and run a function in a worker, within a limit."""
     if _torch_problem():
         return MachineCheck("inductor on cpu", here=False, found="torch is needed to compile", needed=True)
-    with WarmWorker(Limits(call_s=_COMPILE_SECONDS)) as worker:
+    with WarmWorker(Limits(call_s=seconds)) as worker:
         result = worker.call(_COMPILE)
     if isinstance(result, Answered):
         return MachineCheck(
             "inductor on cpu", here=True, found=f"compiles, {os.cpu_count()} cores", needed=True
         )
-    return MachineCheck("inductor on cpu", here=False, found=result.sentence.partition("\n")[0], needed=True)
+    found = result.sentence.partition("\n")[0]
+    if isinstance(result, TimedOut):
+        found = f"not known, the machine may be busy: {found}; 'doctor --seconds 60' waits longer"
+    return MachineCheck("inductor on cpu", here=False, found=found, needed=True)
 
 
 def compile_something() -> float:
@@ -263,15 +283,18 @@ def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
-CHECKS: tuple[Callable[[], MachineCheck], ...] = (
-    torch_version,
-    gpu,
-    *(partial(installed_engine, engine) for engine in ENGINES),
-    triton,
-    *(partial(library, name, without) for name, without in _LIBRARIES.items()),
-    sandbox,
-    chromium,
-    cache_folder,
-    package_index,
-    inductor,
+Check: TypeAlias = tuple[str, Callable[[], MachineCheck]]
+
+CHECKS: tuple[Check, ...] = (
+    ("torch", torch_version),
+    ("a GPU", gpu),
+    ("triton", triton),
+    *((name, partial(library, name, without)) for name, without in _LIBRARIES.items()),
+    ("a sandbox", sandbox),
+    ("chromium", chromium),
+    ("the cache", cache_folder),
+    ("the package index", package_index),
+)
+_ENGINE_CHECKS: tuple[Check, ...] = tuple(
+    (engine.package.name, partial(installed_engine, engine)) for engine in ENGINES
 )
