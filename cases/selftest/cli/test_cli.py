@@ -257,7 +257,7 @@ def test_another_thread_may_call_it() -> None:
     ("typed", "usage"),
     [
         ("/usr/bin/deepstack-harness", "deepstack-harness"),
-        ("/opt/deepstack_harness/__main__.py", "python -m deepstack_harness"),
+        ("site-packages/deepstack_harness/__main__.py", "python -m deepstack_harness"),
     ],
 )
 def test_usage_names_what_was_typed(

@@ -186,10 +186,9 @@ def test_a_compiler_that_misbehaves_is_a_check_that_failed(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "_COMPILE", f"{MISBEHAVING}:{name}")
-    monkeypatch.setattr(checks, "_COMPILE_SECONDS", 0.5 if name == "hang_always" else 60.0)
-    check = checks.inductor(60)
+    check = checks.inductor(0.5 if name == "hang_always" else 60)
     assert not check.here
-    assert check.found.startswith(ALWAYS[name])
+    assert ALWAYS[name] in check.found
 
 
 @pytest.mark.parametrize("name", ALWAYS)

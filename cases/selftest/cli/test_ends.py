@@ -23,16 +23,17 @@ FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the devi
 WORKING = """
 import sys
 from deepstack_harness.cli import main as cli
-from deepstack_harness.cli import list as command
+from deepstack_harness.cli import repro as command
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.worker import Worker
 
 def run(args, output):
     with Worker(Limits(call_s=600)) as worker:
-        worker.call("cases.selftest.workers.misbehaving:start_daemon", {"witness": args.kind, "then": "hang"})
+        worker.call("cases.selftest.workers.misbehaving:start_daemon", {"witness": witness, "then": "hang"})
 
 command.run = run
-sys.argv[1:] = ["list", sys.argv[1], *sys.argv[2:]]
+witness = sys.argv[1]
+sys.argv[1:] = ["repro", "43602", *sys.argv[2:]]
 sys.exit(cli.main())
 """
 

@@ -58,7 +58,7 @@ OPTIONS = {
     "nightly": "--history --out --device --minutes --fuzz-minutes -n --source --vllm --stage",
     "steps": "target --arm --warm-up --examples --script",
     "watch": "--fail-on --html --restore program",
-    "doctor": "",
+    "doctor": "--engines --seconds",
 }
 
 

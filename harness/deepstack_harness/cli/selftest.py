@@ -44,12 +44,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when each mutant is caught by its rule or promise alone, and nothing right is, else 1."""
+    _check_names(args)
     os.environ.update(hypothesis_storage())
     from deepstack_harness.fuzz.regions import prove_regions
     from deepstack_harness.fuzz.selftest import prove
     from deepstack_harness.fuzz.trials import trials_for
 
-    _check_names(args)
     good = True
     mutants = [name for name in args.mutants or ALL_MUTANTS if name in ALL_MUTANTS]
     if mutants:

@@ -356,7 +356,7 @@ class WithoutVisionTower(MadeOnMeta):
         return self._made
 
 
-class CountsTokens(nn.Module):
+class TokenCounter(nn.Module):
     """A decoder that uses the first `tokens_set` rows of the payload, and zeros behind them."""
 
     def __init__(self, decoder: nn.Module) -> None:
@@ -388,7 +388,7 @@ class StateInTrace(Engine):
     @override
     def decoder(self, decoder: nn.Module) -> nn.Module:
         """Return the decoder that counts."""
-        self._counts = CountsTokens(decoder)
+        self._counts = TokenCounter(decoder)
         return self._counts
 
     @override

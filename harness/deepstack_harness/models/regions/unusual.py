@@ -422,7 +422,7 @@ class ModulesInModules(RegionProgram):
 
 
 @dataclass
-class Batch:
+class NestedBatch:
     """A batch in an object of the caller's."""
 
     hidden: Tensor
@@ -443,7 +443,7 @@ class ObjectsAsArguments(RegionProgram):
     right = True
     arms = "eager/drop_all aot_eager/drop_all"
 
-    def forward(self, batch: Batch, window: Window, named: dict[str, Tensor]) -> dict[str, object]:
+    def forward(self, batch: NestedBatch, window: Window, named: dict[str, Tensor]) -> dict[str, object]:
         kept = (batch.hidden > window.above) & (batch.hidden < window.below)
         total = torch.where(kept, batch.hidden, 0.0) * named["scale"] + batch.lengths[0]
         return OrderedDict(total=total, window=Window(window.below, window.above), count=None)
@@ -452,7 +452,7 @@ class ObjectsAsArguments(RegionProgram):
     def steps(cls) -> Steps:
         return [
             {
-                "batch": Batch(rows(3 + n), (torch.tensor(float(n)),)),
+                "batch": NestedBatch(rows(3 + n), (torch.tensor(float(n)),)),
                 "window": Window(torch.tensor(-1.0), torch.tensor(1.0 + n)),
                 "named": OrderedDict(unused=torch.ones(1), scale=torch.tensor(2.0 + n)),
             }
