@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import logging
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -125,6 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if number == signal.SIGINT
             else f"deepstack-harness: ended by {number.name}"
         )
+        for note in getattr(error, "__notes__", ()):
+            say(f"deepstack-harness: {note}")
         if argv is None:
             _ENDED_BY.append(number)
         return 128 + number
@@ -160,6 +163,7 @@ def _guarded(words: Sequence[str]) -> int:
     try:
         args = build_parser(words).parse_args(words)
         _refuse_empty(args)
+        args.typed = shlex.join([*_typed_name().split(), *words])
         from deepstack_harness.workers.profiles import switched_off
 
         output = Output(args.json, quiet=args.quiet, progress=args.progress)

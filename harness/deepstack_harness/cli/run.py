@@ -5,12 +5,14 @@ While it runs, a line for each group that ended; at the end a summary.
 
 from __future__ import annotations
 
+import shlex
+import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,7 +89,13 @@ def run(args: Namespace, output: Output) -> ExitCode:
     execution = Execution(request, folder, resume=args.resume)
     with closing(execution.writer):
         _announce(execution, folder, output, resume=args.resume)
-        _play(execution, output)
+        try:
+            _play(execution, output)
+        except KeyboardInterrupt as error:
+            where = "" if args.out else f" --out {shlex.quote(str(folder))}"
+            again = "" if args.resume else " --resume"
+            error.add_note(f"to play the cases that are left: {args.typed}{where}{again}")
+            raise
         return _close(execution.writer.part, folder, output)
 
 
@@ -163,6 +171,7 @@ class LiveTable:
         self._output = output
         self._say = say
         self._left = {group.name: len(group.cases) for group in groups}
+        self._all, self._began = sum(self._left.values()), time.monotonic()
         self._ended: dict[str, list[CaseResult]] = {group.name: [] for group in groups}
         self._columns = [
             Column(max(map(len, (*self._left, _HEADINGS[0])))), Column(5, right=True), Column(8, right=True),
@@ -176,11 +185,18 @@ class LiveTable:
         name = result.case.group
         self._ended[name].append(result)
         self._left[name] -= 1
-        self._say(f"{plural(sum(self._left.values()), 'case')} left, the last one was {name}")
+        self._say(f"{self._rate()}; the last one was {name}")
         for row in result.rows:
             self._output.record(row)
         if not self._left[name]:
             self._group(name, self._ended.pop(name))
+
+    def _rate(self) -> str:
+        """Return how many cases have ended, how fast, and the time that the others take at this rate."""
+        left = sum(self._left.values())
+        done, seconds = self._all - left, max(time.monotonic() - self._began, 1e-9)
+        rate, remaining = 60 * done / seconds, timedelta(seconds=round(left * seconds / done))
+        return f"{done} of {plural(self._all, 'case')}, {rate:.0f} a minute, about {remaining} left"
 
     def _group(self, name: str, ended: Sequence[CaseResult]) -> None:
         rows = [row for result in ended for row in result.rows]
