@@ -107,6 +107,18 @@ def test_all_names_by_which_dropped_guards_are_asked_are_there() -> None:
     assert missing_names() == ()
 
 
+@fact("RootGuardManager.add_epilogue_lambda_guard", "compile/watched.py")
+def test_a_dropped_guard_that_fails_in_a_later_call_is_found() -> None:
+    from deepstack_harness import watch_guards
+
+    with watch_guards() as watched:
+        run = compiled(options={"guard_filter_fn": drop_all})
+        run(X)
+        run(X, PAYLOAD)
+    (region,) = watched.regions
+    assert any("payload" in guard.source for guard in region.failed.values()), region
+
+
 @fact("torch._dynamo.eval_frame._debug_get_cache_entry_list", "torch_compat/dynamo.py: checked_guards")
 def test_the_guard_tree_of_a_cached_graph_can_be_printed() -> None:
     from torch._dynamo.eval_frame import _debug_get_cache_entry_list

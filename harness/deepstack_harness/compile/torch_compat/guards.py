@@ -350,7 +350,7 @@ def _patched() -> Iterator[None]:
             observer.guard(observer.on_graph(tree, traced)) for observer in _OBSERVERS
         ]
         for guard in guards:
-            self.guard_manager.root.add_epilogue_lambda_guard(guard, [OWN_GUARD], None)
+            _add_guard(self.guard_manager.root, guard)
         self.guard_manager.populate_diff_guard_manager()
 
     def call_and_ask(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
@@ -369,6 +369,12 @@ def _patched() -> Iterator[None]:
         CheckFunctionManager.__init__ = build  # type: ignore[method-assign]
         AOTCompiledFunction.__call__ = call_saved  # type: ignore[method-assign]
         OutputGraph.call_user_compiler = call_backend  # type: ignore[method-assign]
+
+
+def _add_guard(root: Any, guard: Callable[[Locals], bool]) -> None:  # noqa: ANN401
+    """Put `guard` behind the guards of `root`; from torch 2.11 on each guard takes the user's stack too."""
+    stack = () if "arg2" not in type(root).add_epilogue_lambda_guard.__doc__ else (None,)
+    root.add_epilogue_lambda_guard(guard, [OWN_GUARD], *stack)
 
 
 def _locals_of(saved: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Locals:  # noqa: ANN401

@@ -1,9 +1,9 @@
 """Run Triton's interpreter on made-up addresses, with arithmetic that is right where its own is not.
 
-Read in triton 3.5 .. 3.9, run on 3.7.  `triton.runtime.interpreter` runs a kernel's Python on numpy arrays,
-one program after the other.  Replaced are its loads and stores (`device_memory` has them), casts to and from
-bfloat16, which lose a carry (1.9999 becomes 1.0, triton 11585), functions of libdevice, which are stubs there
-(triton 8825), and reductions that would run element by element.
+Read in triton 3.5 .. 3.9, run on 3.7 and 3.9. `triton.runtime.interpreter` runs a kernel's Python on numpy
+arrays, one program after the other. Replaced are its loads and stores (`device_memory` has them), casts to
+and from bfloat16, which lose a carry (1.9999 becomes 1.0, triton 11585), functions of libdevice, which are
+stubs there (triton 8825), and reductions that would run element by element.
 
 `check_names` looks for the private members of triton and of Inductor that this rests on.  They are reached by
 way of an object, where no import fails when they move, and a replaced method that is no longer called would

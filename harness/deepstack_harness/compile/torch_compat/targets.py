@@ -62,7 +62,7 @@ These pairs were run; what is generated rests on private parts of both, so other
 are refused until they were.
 """
 
-INTERPRETED: Mapping[str, str] = {"2.13": "3.7"}
+INTERPRETED: Mapping[str, str] = {"2.13": "3.7", "2.15": "3.9"}
 """The pairs with which generated code was interpreted, too: the interpreter's private parts are others."""
 
 
