@@ -59,7 +59,7 @@ for name, program, copy in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         if program.startswith("test_"):
             os.environ["DEEPSTACK_HARNESS_SOURCE"] = copy
-            alone = ["-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "-q"]
+            alone = ["-c", os.devnull, "--rootdir", ".", "--noconftest", "-p", "no:cacheprovider", "-q"]
             code = int(pytest.main([program, *alone]))
         else:
             sys.argv = [program, copy]

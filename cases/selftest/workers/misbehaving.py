@@ -417,7 +417,9 @@ def start_fork_bomb(witness: str, width: int) -> None:
     hang()
 
 
-def bind_shared_work(buffer: dict[str, Any], source: str | None, family: str) -> dict[str, Any]:
+def bind_shared_work(
+    buffer: dict[str, Any], source: str | None, family: str, options: object = None
+) -> dict[str, Any]:
     """Misbehave in place of `play.worker:bind`, as the buffer's name says; a path is a witness."""
     name = buffer["name"]
     if name in ALWAYS:

@@ -276,7 +276,7 @@ def test_a_daemon_does_not_outlive_a_command_that_ended_well(witness: Witness) -
 def test_a_flood_ends_a_command() -> None:
     end = shell("yes", Limits(output=2**20))
     assert isinstance(end, Flooded)
-    assert end.size < 2**22  # what the pipe held when the limit was passed
+    assert end.size < 2**26  # what was written until the limit was seen
 
 
 def test_memory_and_files_are_limited(tmp_path: Path) -> None:
