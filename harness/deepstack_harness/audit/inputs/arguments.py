@@ -54,8 +54,8 @@ class Arguments:
     ) -> Known:
         """Return what is known of an argument from the calls of a class; `given` are those that give it."""
         if name in BY_RUNNER:
-            why = "the runner decides it for a model and a rank, and the profile run does likewise"
-            return Known(Presence.FIXED, why)
+            why = "the runner decides it for a model and a rank, in the profile run as in steps"
+            return Known(Presence.FIXED, f"{why} (a rule read in vLLM 0.22.1 to 0.33.0, not followed here)")
         if not calls:
             unknown = Known(Presence.UNKNOWN, "no call of the class was found")
             return self._calls.from_runner(name) or unknown
