@@ -35,7 +35,7 @@ def sdpa(q_AND: Tensor, k_KSD: Tensor, v_KSD: Tensor, scale: float) -> Tensor:
     """Attend causally with torch's own function: (A, N, D), (K, S, D), (K, S, D) -> (A, N, D)."""
     # The plain kernel: torch's fused CPU kernel divides by zero (SIGFPE) at N = 0, and a graph that was
     # traced at N > 1 calls it there once its guards are dropped.  torch 2.13 takes the fused kernel for
-    # batched inputs only, torch 2.15 for these shapes too.  A branch on N = 0 would add a guard to the
+    # batched inputs only, torch 2.14 for these shapes too.  A branch on N = 0 would add a guard to the
     # graph that is measured.
     with sdpa_kernel(SDPBackend.MATH):
         return F.scaled_dot_product_attention(
