@@ -47,20 +47,13 @@ def lowered() -> Any:
             x = torch.ones(tokens, 8)
             mark_dynamic(x, 0)
             run(x, x)
-        refused = ""
-        try:
-            run(torch.ones(6, 8), torch.ones(6, 8).double())
-        except Exception as error:  # noqa: BLE001  # what it says is read below
-            refused = str(error)
         counted = metrics.generated_kernel_count + metrics.generated_cpp_vec_kernel_count
-    return {"graphs": seen, "refused": refused, "kernels": counted, "bytes": metrics.num_bytes_accessed}
+    return {"graphs": seen, "kernels": counted, "bytes": metrics.num_bytes_accessed}
 
 
 @fact("GraphLowering.compile_to_module", "torch_compat/inductor.py: watch")
 def test_each_graph_is_generated_once_and_reused_for_another_size(lowered: Any) -> None:
-    by_size = [graph for graph in lowered["graphs"] if graph.scheduler.nodes]
-    assert len(by_size) >= 1
-    assert len(by_size) <= 2  # the second one is the call with float64
+    assert len([graph for graph in lowered["graphs"] if graph.scheduler.nodes]) == 1
 
 
 @fact("BaseSchedulerNode.get_ranges", "torch_compat/inductor.py: points of a kernel")

@@ -62,7 +62,7 @@ LONG = (
     "audit --source vllm==0.22.1",
     "audit --inputs --source vllm==0.22.1",
     "kernels --tokens 17 --capacity 64",
-    "engine --list",
+    "selftest none_when_empty",
     "doctor",
 )
 

@@ -43,7 +43,7 @@ _WIDEST = 100
 def wrapped(text: str, indent: int = 0) -> list[str]:
     """Return the lines of a text that stands `indent` columns into the terminal, broken at blanks alone."""
     width = min(shutil.get_terminal_size().columns, _WIDEST) - indent
-    return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False) or [""]
+    return _filled(text, max(width, 20), "", "")
 
 
 class JsonLines:
