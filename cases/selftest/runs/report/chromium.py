@@ -8,6 +8,7 @@ from pathlib import Path
 
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.wait import WebDriverWait
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -34,6 +35,22 @@ class Browser:
         self.said()
         self.requests()
         self.driver.get(page.as_uri())
+        loaded = (
+            f"document.readyState === 'complete' && location.href.startsWith({json.dumps(page.as_uri())})"
+        )
+        self.wait_for(loaded)
+
+    def wait_for(self, condition: str, seconds: float = 60) -> None:
+        """Until a JavaScript expression is true: on a busy machine `get` may return on the page before.
+
+        Raises selenium's `TimeoutException` when it stays false."""
+        WebDriverWait(self.driver, seconds).until(lambda driver: driver.execute_script(f"return {condition}"))
+
+    def reload(self) -> None:
+        """The same address once more, in a new document."""
+        self.run("window.reloadedFrom = true")
+        self.driver.refresh()
+        self.wait_for("!window.reloadedFrom && document.readyState === 'complete'")
 
     def said(self) -> list[str]:
         """The console since the page was opened, or asked last."""

@@ -179,7 +179,7 @@ def test_the_theme_can_be_switched_and_is_kept(chromium: Browser, page: Path) ->
             chromium.run("document.querySelector('#theme').click()")
         assert chromium.run("return document.querySelector('#theme').textContent") == "Theme: dark"
         assert brightness(light) - brightness(chromium.run(paper)) > 400
-        chromium.driver.refresh()
+        chromium.reload()
         assert chromium.run("return document.documentElement.dataset.theme") == "dark"
     finally:
         chromium.run("localStorage.clear()")
@@ -209,7 +209,7 @@ def test_the_filters_stand_in_the_address(chromium: Browser, page: Path) -> None
     choose(chromium, "[data-name='0']", "granite4_vision")
     choose(chromium, "[data-verdict=FAIL]", "")
     assert chromium.run("return location.hash") == "#?name0=granite4_vision&verdicts=FAIL"
-    chromium.driver.refresh()
+    chromium.reload()
     assert (chromium.run(LINES), chromium.run(FINDINGS)) == (1, 1)
     chromium.run("document.querySelector('#filters button[type=reset]').click()")
     chromium.run("return new Promise((done) => setTimeout(done))")
