@@ -15,6 +15,7 @@ from deepstack_harness.files import data
 
 HARNESS = str(Path(deepstack_harness.__file__).parents[1])
 OF_EXAMPLE = "of block-buffers 1.1"
+QWEN = "Qwen3VLForConditionalGeneration"
 LISTED = """
 import sys
 from deepstack_harness.cli.main import main
@@ -91,6 +92,24 @@ def test_its_oracle_judges_and_its_figure_is_in_the_report(target: Path, tmp_pat
     assert "no block buffer was played" not in page
 
 
+def test_a_tree_of_its_engine_is_audited(target: Path, tmp_path: Path) -> None:
+    tree = data("examples/third_party_buffers/acme_serve")
+    audited = harness(tmp_path, "audit", "--source", str(tree), "--json", "-", beside=target)
+    assert audited.returncode == 1, audited.stderr
+    rows = [json.loads(line) for line in audited.stdout.splitlines()]
+    judged = {row["rule"]: row["verdict"] for row in rows if row.get("regime") == "live"}
+    assert {rule for rule, verdict in judged.items() if verdict == "FAIL"} == {"R5"}
+    assert {rule for rule, verdict in judged.items() if verdict == "PASS"} >= {"R1", "R2", "R3", "R4", "R8"}
+    assert {row["model_class"] for row in rows if row.get("rule") == "R5"} == {QWEN}
+
+
+def test_without_it_the_tree_is_of_no_engine(tmp_path: Path) -> None:
+    tree = data("examples/third_party_buffers/acme_serve")
+    audited = harness(tmp_path, "audit", "--source", str(tree))
+    assert (audited.returncode, audited.stdout) == (2, "")
+    assert "acme_serve" in audited.stderr
+
+
 @pytest.mark.slow  # 20 s on a busy machine
 def test_a_fault_outside_its_incidents_is_found_and_written_out(target: Path, tmp_path: Path) -> None:
     words = ["fuzz", "--revision", "blocks_1_0", "--examples", "12", "--out", "found"]
@@ -111,13 +130,29 @@ def test_a_broken_package_is_listed_and_refused_where_it_is_used(tmp_path: Path)
     packages = tmp_path / "packages"
     packages.mkdir()
     revisions = {"acme_ring": "acme:Ring", "copies_on_get": "acme:Ring"}
-    declare(packages, "acme-one", {"revisions": revisions, "incidents": {"acme": "acme:i.toml"}})
+    engines = {
+        "acme-serve": "acme:SERVE",
+        "vllm": "acme:SERVE",
+        "called-otherwise": "deepstack_harness.files:data",
+    }
+    declare(
+        packages, "acme-one",
+        {"revisions": revisions, "engines": engines, "incidents": {"acme": "acme:i.toml"}},
+    )  # fmt: skip
     listed = harness(tmp_path, "list", "extensions", beside=packages)
     sentence = "revision 'acme_ring' of acme-one 1.0 cannot be loaded: module 'acme' is not installed"
     assert listed.returncode == 0
     assert f"broken: {sentence}" in listed.stdout
     assert "broken: revision 'copies_on_get' is declared by deepstack-harness and by acme" in listed.stdout
     assert "broken: incidents 'acme' of acme-one 1.0 cannot be read: module 'acme' is not" in listed.stdout
+    assert "broken: engine 'vllm' is declared by deepstack-harness and by acme-one 1.0" in listed.stdout
+    for name, why in [
+        ("acme-serve", "cannot be loaded: module 'acme' is not installed"),
+        ("called-otherwise", "is not a deepstack_harness.engines.engine.KnownEngine"),
+    ]:
+        audited = harness(tmp_path, "audit", "--source", f"{name}==1.0", beside=packages)
+        assert (audited.returncode, audited.stdout) == (2, "")
+        assert f"engine '{name}' of acme-one 1.0 {why}" in " ".join(audited.stderr.split())
     fuzzed = harness(tmp_path, "fuzz", "--revision", "acme_ring", beside=packages)
     assert fuzzed.returncode == 2
     assert sentence in fuzzed.stderr

@@ -25,7 +25,7 @@ from deepstack_harness.catalogue.known import KNOWN_FAILURES, Seen
 from deepstack_harness.catalogue.orders import covers
 from deepstack_harness.catalogue.registry import SYSTEMS_OF_SOURCES
 from deepstack_harness.cli.output import Output, wrapped
-from deepstack_harness.engines.known import ENGINES, NOT_DRIVEN, locate_source
+from deepstack_harness.engines.known import NOT_DRIVEN, all_engines, locate_source
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 from deepstack_harness.sources.request import ReleaseRequest, parse_source
 from deepstack_harness.text import plural
@@ -79,7 +79,9 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
 def _release(text: str) -> tuple[str, Version]:
     """Return package and version of what a user names; raises `UsageError` for what is no known release."""
-    known = tuple(dict.fromkeys((*(engine.package.name for engine in ENGINES), *packages(), *NOT_DRIVEN)))
+    known = tuple(
+        dict.fromkeys((*(engine.package.name for engine in all_engines()), *packages(), *NOT_DRIVEN))
+    )
     if canonicalize_name(text) in known and not Path(text).exists():
         raise UsageError(f"'{text}' names no release: write {text}==VERSION or installed:{text}")
     request = parse_source(text)
@@ -174,7 +176,7 @@ def command_of(sighting: Sighting, package: str, version: Version) -> tuple[str,
 
     What is only reported, or read, no command of ours has shown in a release.
     """
-    engine = next((each for each in ENGINES if each.package.name == package and not each.by_path), None)
+    engine = next((each for each in all_engines() if each.package.name == package and not each.by_path), None)
     fault, incident = sighting.fault, sighting.incident
     release = f"{package}=={version}"
     if fault is not None and fault.commands:

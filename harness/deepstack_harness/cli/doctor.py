@@ -25,7 +25,7 @@ from deepstack_harness.cli.arguments import finite
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.kinds.vllm import VLLM
-from deepstack_harness.engines.known import ENGINES
+from deepstack_harness.engines.known import all_engines
 from deepstack_harness.errors import ExitCode, UsageError, torch_problem
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, TimedOut
@@ -131,7 +131,7 @@ class MachineCheck:
 def _examine(args: Namespace, output: Output) -> Iterator[MachineCheck]:
     """Yield each result as soon as it is known, cheap checks first; the last one compiles in a worker."""
     yield MachineCheck("python", sys.version_info >= (3, 11), sys.version.split()[0], needed=True)
-    checks = [*CHECKS, *(_ENGINE_CHECKS if args.engines else ())]
+    checks = [*CHECKS, *(_engine_checks() if args.engines else ())]
     checks.append(("inductor on cpu", partial(inductor, args.seconds)))
     with output.progress(f"looking for {checks[0][0]}") as say:
         for name, check in checks:
@@ -295,6 +295,7 @@ CHECKS: tuple[Check, ...] = (
     ("the cache", cache_folder),
     ("the package index", package_index),
 )
-_ENGINE_CHECKS: tuple[Check, ...] = tuple(
-    (engine.package.name, partial(installed_engine, engine)) for engine in ENGINES
-)
+
+
+def _engine_checks() -> list[Check]:
+    return [(engine.package.name, partial(installed_engine, engine)) for engine in all_engines()]

@@ -182,11 +182,14 @@ def _rules() -> Iterable[Item]:
 
 def _engines() -> Iterable[Item]:
     """Yield every engine that carries deepstack; `driven` says that its sources can be judged."""
-    from deepstack_harness.engines.known import ENGINES, NOT_DRIVEN
+    from deepstack_harness.engines.known import DECLARED, ENGINES, NOT_DRIVEN
 
     for engine in ENGINES:
         name = engine.package.name
         yield {"name": name, "summary": f"{engine.how}; since {engine.since}", "driven": True}
+    for name, entry in DECLARED.items():
+        if entry.distribution:
+            yield {"name": name, "summary": entry.refused or entry.summary, "driven": not entry.refused}
     for name, why in NOT_DRIVEN.items():
         yield {"name": name, "summary": f"not driven: {why}", "driven": False}
 
@@ -212,6 +215,7 @@ def _refused(extension: Extension) -> str:
     from deepstack_harness.catalogue.incidents import clashes, incident_files
     from deepstack_harness.catalogue.registry import CALLERS, EXTRA_FIGURES, FAMILIES
     from deepstack_harness.contract.oracles.judge import EXTRA_ORACLES, misnamed
+    from deepstack_harness.engines.known import DECLARED
 
     if extension.group == "incidents":
         sentences = [file.broken for file in incident_files() if file.declares(extension)]
@@ -222,6 +226,7 @@ def _refused(extension: Extension) -> str:
         "families": FAMILIES,
         "revisions": BUFFERS,
         "callers": CALLERS,
+        "engines": DECLARED,
         "oracles": EXTRA_ORACLES,
         "figures": EXTRA_FIGURES,
     }

@@ -20,7 +20,7 @@ from typing_extensions import TypeIs, override
 
 from deepstack_harness.errors import UsageError, unknown_name
 
-GROUPS = ("families", "revisions", "callers", "incidents", "oracles", "figures")
+GROUPS = ("families", "revisions", "callers", "incidents", "engines", "oracles", "figures")
 """What other packages can declare; the entry point group of `families` is `deepstack_harness.families`."""
 
 OURS = "deepstack-harness"

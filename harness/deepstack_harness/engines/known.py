@@ -1,5 +1,8 @@
 """The list of engines: open a source of one of them, and find its classes again.
 
+`ENGINES` are ours; `all_engines` has those of other installed packages too, which are declared under
+`deepstack_harness.engines`.
+
 `open_source` opens what a user names: a release, a wheel, a tree, or the bare name of an engine's package,
 which becomes its newest release.  A plugin needs a base source as well, whose classes it changes: the one
 that a user names, or the release that the plugin pins.  `cuts_of` finds and cuts the deepstack classes of a
@@ -13,12 +16,15 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from typing_extensions import TypeIs
 
+from deepstack_harness.contract.names import Entry, Names
 from deepstack_harness.engines.cut_model import ModelCut, Patch, cut_known, cut_patch
 from deepstack_harness.engines.discover import (
     DeepstackCut,
@@ -138,16 +144,50 @@ ENGINES: tuple[KnownEngine, ...] = (
     TPU_INFERENCE,
     VLLM_ASCEND,
 )
+"""Our engines."""
+DECLARED = Names(
+    "engine",
+    {engine.package.name: Entry("deepstack_harness.engines.known:ENGINES", engine.how) for engine in ENGINES},
+    "engines",
+)
+"""Names of engines, with those of other installed packages; an entry point has the name of its package."""
 RELEASED: tuple[KnownEngine, ...] = tuple(engine for engine in ENGINES if not engine.by_path)
 """The engines whose releases are on the package index."""
+
+
+@cache
+def all_engines() -> tuple[KnownEngine, ...]:
+    """Return our engines, then those of other installed packages that can be loaded.
+
+    Here alone the packages are imported: a source tree is recognised by what its engine says.
+    """
+    others = map(declared_engine, (name for name in DECLARED if name not in DECLARED.own))
+    return (*ENGINES, *(engine for engine in others if not isinstance(engine, Reason)))
+
+
+def declared_engine(name: str) -> KnownEngine | Reason:
+    """Return the engine that another installed package declares, or the reason why it cannot be used."""
+    try:
+        engine = DECLARED.load(name, _is_engine, "a deepstack_harness.engines.engine.KnownEngine")
+    except UsageError as error:
+        return reason_of(error)
+    if engine.package.name != name:
+        return Reason(
+            f"engine '{name}' is an entry point for package '{engine.package.name}': give it that name"
+        )
+    return engine
+
+
+def _is_engine(loaded: object) -> TypeIs[KnownEngine]:
+    return isinstance(loaded, KnownEngine)
 
 
 def open_source(text: str) -> Source:
     """Return the source that a user names: `vllm==0.22.1`, `installed:vllm`, or a path.
 
     `PLUGIN over BASE` names both sources of a plugin; without a base the plugin's files have to pin one.
-    Raises `UsageError` for what is no source, for a package that is not among `ENGINES`, and for a base of
-    what is no plugin; `MachineError` where a file that may pin a base cannot be fetched.
+    Raises `UsageError` for what is no source, for a package that is not among `all_engines`, and for a
+    base of what is no plugin; `MachineError` where a file that may pin a base cannot be fetched.
     """
     named, base = split_over(text)
     source = locate_source(named)
@@ -162,16 +202,20 @@ def open_source(text: str) -> Source:
 def locate_source(text: str) -> Source:
     """Return the source that `text` names, of a plugin without its base; raise what `open_source` raises."""
     request = parse_source(text)
+    if not isinstance(request, PathRequest) and request.package in DECLARED:
+        engine = None if request.package in DECLARED.own else declared_engine(request.package)
+        if isinstance(engine, Reason):
+            raise UsageError(f"'{text}': {engine}")
     if not isinstance(request, PathRequest) and request.package in NOT_DRIVEN:
         raise UsageError(f"'{text}': {request.package} is not driven: {NOT_DRIVEN[request.package]}")
     if isinstance(request, ReleaseRequest):
         refuse_release(text, request.package)
-    return locate(text, [engine.package for engine in ENGINES])
+    return locate(text, [engine.package for engine in all_engines()])
 
 
 def refuse_release(text: str, package: str) -> None:
     """Raise `UsageError` where the index has no release of a package that is the engine."""
-    for engine in ENGINES:
+    for engine in all_engines():
         if engine.package.name == package and engine.by_path:
             raise UsageError(
                 f"'{text}': {engine.package.title} is judged by path alone, since {engine.by_path}: "
@@ -193,7 +237,7 @@ def open_alone(text: str) -> Source:
 
 def engine_of(source: Source) -> KnownEngine:
     """Return the engine of a source that `open_source` opened."""
-    return next(engine for engine in ENGINES if engine.package.name == source.package)
+    return next(engine for engine in all_engines() if engine.package.name == source.package)
 
 
 def newest_release(package: KnownPackage) -> str:
@@ -215,7 +259,7 @@ def newest_source(package: KnownPackage) -> str:
     Raises `MachineError` where a release cannot be seen.
     """
     text = newest_release(package)
-    overlay = next(engine.overlay for engine in ENGINES if engine.package == package)
+    overlay = next(engine.overlay for engine in all_engines() if engine.package == package)
     if overlay is None:
         return text
     try:
@@ -230,7 +274,7 @@ def named_package(text: str) -> KnownPackage | None:
 
     A checkout of vLLM has a folder `vllm`, so that a path wins over the name.
     """
-    named = [engine.package for engine in ENGINES if engine.package.name == canonicalize_name(text)]
+    named = [engine.package for engine in all_engines() if engine.package.name == canonicalize_name(text)]
     return named[0] if named and not Path(text).exists() else None
 
 
