@@ -92,9 +92,10 @@ class _NoChannel(Channel):
 
 def test_the_program_shows_it_with_torch_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plain_score.py").write_text(
-        "from torch import Tensor\n\n"
+        "from torch import Tensor, nn, tensor\n\n"
+        "TWICE = nn.Parameter(tensor(2.0))  # an answer that requires a gradient\n"
         "def score(x: Tensor, mask: Tensor | None = None) -> Tensor:\n"
-        "    return x * 2 if mask is None else x * 2 + mask\n"
+        "    return x * TWICE if mask is None else x * TWICE + mask\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -105,6 +106,7 @@ def test_the_program_shows_it_with_torch_alone(tmp_path: Path, monkeypatch: pyte
         [sys.executable, "show.py"], capture_output=True, text=True, timeout=300, check=True, cwd=tmp_path,
         env={"PATH": "/usr/bin"},
     )  # fmt: skip
+    assert ran.stderr == ""
     first, second = ran.stdout.splitlines()
     assert "deepstack_harness" not in script
     assert first == "step 1: compiled is 0 from uncompiled"

@@ -211,9 +211,13 @@ def test_results_stand_under_the_file_and_line_of_their_test(
     assert {row["node_id"] for row in stored["rows"]} == {request.node.nodeid}
 
 
+@pytest.mark.parametrize("name", ["graph_budget", "compile_steps", "guard_watch"])
 def test_torchs_debug_records_are_not_captured(
-    graph_budget: GraphBudget, caplog: pytest.LogCaptureFixture
+    name: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
+    request.getfixturevalue(name)
+    torch.compile(torch.neg, backend="eager")(torch.ones(2))  # `guard_watch` wants to see a region
+    caplog.clear()
     caplog.set_level(logging.DEBUG)
     logging.getLogger("torch.__trace").warning("told")
     logging.getLogger("torch.__trace").debug("flood")

@@ -258,7 +258,7 @@ for number, (wanted, answer) in enumerate(zip(answers(False), answers(True)), 1)
         continue
     pairs = zip(tree_leaves(wanted), tree_leaves(answer))
     tensors = [(a, b) for a, b in pairs if isinstance(a, torch.Tensor) and a.shape == b.shape]
-    apart = [float((a - b).abs().max()) for a, b in tensors if a.numel()]
+    apart = [float((a - b).detach().abs().max()) for a, b in tensors if a.numel()]
     print(f"step {{number}}: compiled is {{max(apart, default=0.0):.6g}} from uncompiled")
 '''
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from deepstack_harness.pytest_plugin.options import JUDGED, setting, without_gpu
+from deepstack_harness.pytest_plugin.options import JUDGED, quiet_torch, setting, without_gpu
 
 if TYPE_CHECKING:
     from deepstack_harness.compile.watch_facts import WatchedRegions
@@ -170,7 +170,7 @@ def compile_arms(request: pytest.FixtureRequest) -> CompileArms:
 
 
 @pytest.fixture(name="compile_steps")
-def compile_steps_fixture() -> Callable[..., JudgedSteps]:
+def compile_steps_fixture(request: pytest.FixtureRequest) -> Callable[..., JudgedSteps]:
     """Run any function or module over calls, uncompiled and compiled, and fail where they differ.
 
     `compile_steps(region, steps, *, arms=.., warm_up=1, neutral=None, live=None, split=None)`
@@ -194,6 +194,8 @@ def compile_steps_fixture() -> Callable[..., JudgedSteps]:
     """
     from deepstack_harness.errors import HarnessError
     from deepstack_harness.play.steps import compile_steps
+
+    request.addfinalizer(quiet_torch(request.config))
 
     def run(region: Callable[..., object], steps: Sequence[object], **options: Any) -> JudgedSteps:
         try:
@@ -262,7 +264,7 @@ def kernel_facts(request: pytest.FixtureRequest) -> KernelFactsOf:
 
 
 @pytest.fixture
-def guard_watch() -> Iterator[WatchedRegions]:
+def guard_watch(request: pytest.FixtureRequest) -> Iterator[WatchedRegions]:
     """Fail a test in which a guard that was dropped fails in a later call, and decides the answer.
 
     Drops what was compiled before, watches every region that is compiled in the test, by whoever calls
@@ -276,6 +278,7 @@ def guard_watch() -> Iterator[WatchedRegions]:
 
     from deepstack_harness.compile.watched import watch_guards
 
+    request.addfinalizer(quiet_torch(request.config))
     torch.compiler.reset()  # a graph of another test has no guards that could be asked
     with watch_guards() as watched:
         yield watched
