@@ -170,7 +170,7 @@ def compile_arms(request: pytest.FixtureRequest) -> CompileArms:
 
 
 @pytest.fixture(name="compile_steps")
-def compile_steps_fixture(request: pytest.FixtureRequest) -> Callable[..., JudgedSteps]:
+def compile_steps_fixture(request: pytest.FixtureRequest) -> Iterator[Callable[..., JudgedSteps]]:
     """Run any function or module over calls, uncompiled and compiled, and fail where they differ.
 
     `compile_steps(region, steps, *, arms=.., warm_up=1, neutral=None, live=None, split=None)`
@@ -195,8 +195,6 @@ def compile_steps_fixture(request: pytest.FixtureRequest) -> Callable[..., Judge
     from deepstack_harness.errors import HarnessError
     from deepstack_harness.play.steps import compile_steps
 
-    request.addfinalizer(quiet_torch(request.config))
-
     def run(region: Callable[..., object], steps: Sequence[object], **options: Any) -> JudgedSteps:
         try:
             judged = compile_steps(region, steps, **options)
@@ -208,7 +206,9 @@ def compile_steps_fixture(request: pytest.FixtureRequest) -> Callable[..., Judge
             wrong_call = str(judged)
         raise pytest.fail.Exception(wrong_call, pytrace=False) from None
 
-    return run
+    restore_logging = quiet_torch(request.config)
+    yield run
+    restore_logging()
 
 
 @pytest.fixture
@@ -278,10 +278,11 @@ def guard_watch(request: pytest.FixtureRequest) -> Iterator[WatchedRegions]:
 
     from deepstack_harness.compile.watched import watch_guards
 
-    request.addfinalizer(quiet_torch(request.config))
+    restore_logging = quiet_torch(request.config)
     torch.compiler.reset()  # a graph of another test has no guards that could be asked
     with watch_guards() as watched:
         yield watched
+    restore_logging()
     if watched.decisive or not watched.regions or any(region.problem for region in watched.regions):
         pytest.fail(watched.report(), pytrace=False)
 
