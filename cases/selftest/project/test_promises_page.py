@@ -1,4 +1,4 @@
-"""docs/promises.md: each program of the page runs, and each command shows the lines below it."""
+"""docs/reference/promises.md: each program of the page runs, and each command shows the lines below it."""
 
 import re
 import shlex
@@ -15,7 +15,7 @@ from deepstack_harness.errors import ExitCode
 from deepstack_harness.play.steps_work import run_steps
 from deepstack_harness.workers.child import Channel
 
-PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "promises.md"
 pytestmark = [
     pytest.mark.skipif(not PAGE.exists(), reason="needs a checkout"),
     pytest.mark.xdist_group("eager"),
