@@ -40,6 +40,7 @@ def test_a_guard_policy_that_was_not_applied_is_noticed(qwen: Model) -> None:
     kept.forward(inputs(qwen, 4))
     with pytest.raises(NotMeasured, match="drop_all was not applied"):
         graph_facts(kept, GuardPolicy.DROP_ALL)
+    assert kept.code.dropped == ()
 
 
 def test_a_dropped_guard_that_fails_is_a_fact_of_the_graph(qwen: Model) -> None:
@@ -48,6 +49,10 @@ def test_a_dropped_guard_that_fails_is_a_fact_of_the_graph(qwen: Model) -> None:
     facts = graph_facts(opened, GuardPolicy.DROP_ALL)
     assert facts.guards > facts.kept == 0
     assert facts.failed == ()
+    assert sum(dropped.number for dropped in facts.code.dropped) == facts.guards
+    assert "TENSOR_MATCH" in {dropped.kind for dropped in facts.code.dropped}
+    assert facts.code.kernels is None
+    assert facts.code.seconds
     payload = tuple(torch.ones(4, qwen.family.hidden) for _ in range(qwen.family.levels))
     opened.forward(replace(inputs(qwen, 4), payload=payload))
     (guard,) = graph_facts(opened, GuardPolicy.DROP_ALL).failed

@@ -7,6 +7,8 @@ torch API `guard_filter_fn`, `torch.compiler.skip_all_guards_unsafe`).  Which gu
 The eager session also has the two controls that take the payload away.
 """
 
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
@@ -28,7 +30,7 @@ from deepstack_harness.contract.arm import (
     PayloadPolicy,
     ShapePolicy,
 )
-from deepstack_harness.contract.observation import DroppedGuard
+from deepstack_harness.contract.observation import CompiledCode, DroppedGuard, DroppedKind
 from deepstack_harness.contract.protocols import Decoder, Inputs, Lane, Profile
 from deepstack_harness.errors import StepUnavailable
 
@@ -107,6 +109,8 @@ class GuardRecorder:
         """Start with nothing seen."""
         self._policy = policy
         self.calls = self.seen = self.kept = 0
+        self.dropped: Counter[str] = Counter()
+        """Guards that were dropped, by torch's name of their type."""
 
     def __call__(self, guards: Sequence[Any]) -> list[bool]:
         """Decide for each guard entry (`guard_filter_fn` of torch.compile) whether it stays."""
@@ -114,6 +118,7 @@ class GuardRecorder:
         self.calls += 1
         self.seen += len(keep)
         self.kept += sum(keep)
+        self.dropped.update(guard.guard_type for guard, kept in zip(guards, keep, strict=True) if not kept)
         return keep
 
     def _decide(self, guards: Sequence[Any]) -> list[bool]:
@@ -139,7 +144,13 @@ class CompiledSession(EagerSession):
         self.first: Inputs | None = None
         self._reloaded: ReloadedDecoder | None = None
         self.calls = 0
+        self._compile_seconds = 0.0
         self._cleanup = ExitStack()
+        self._texts: list[str] | None = None
+        if spec.by_inductor:  # a worker that compiles with another backend never imports Inductor
+            from deepstack_harness.compile.torch_compat import inductor
+
+            self._texts = self._cleanup.enter_context(inductor.generated_code())
         self._watched = WatchedRegions()
         if not missing_names():
             # Outputs are compared with eager ones anyway: no effect is measured here.
@@ -161,12 +172,15 @@ class CompiledSession(EagerSession):
         self.first = self.first or inputs
         if self._reloaded is not None:
             return self._reloaded(inputs.hidden, inputs.positions, inputs.payload)
+        graphs, began = dynamo.graphs_built(), time.process_time()
         try:
             with self._stance():
                 out = self._compiled(inputs.hidden, inputs.positions, inputs.payload)
         except Exception as error:
             self.limit_hit |= dynamo.is_recompile_limit(error)
             raise
+        if dynamo.graphs_built() > graphs:
+            self._compile_seconds += time.process_time() - began
         self.calls += 1
         return out  # type: ignore[no-any-return]
 
@@ -174,6 +188,18 @@ class CompiledSession(EagerSession):
     def guards_checked(self) -> int:
         """Guards torch evaluates when the decoder is called, as torch stores them."""
         return dynamo.checked_guards(self._code)
+
+    @property
+    def code(self) -> CompiledCode:
+        """What was compiled since the session was opened, and what that took."""
+        dropped = tuple(DroppedKind(kind, number) for kind, number in sorted(self.guards.dropped.items()))
+        if self._texts is None:
+            return CompiledCode(dropped, seconds=self._compile_seconds)
+        from deepstack_harness.compile.torch_compat import inductor
+
+        kernels = tuple(name for text in self._texts for name in inductor.kernels_in(text))
+        seconds = None if inductor.cache_hits() else self._compile_seconds
+        return CompiledCode(dropped, kernels, sum(len(text.encode()) for text in self._texts), seconds)
 
     def failed_guards(self) -> tuple[DroppedGuard, ...]:
         """Return the dropped guards that decide, and would have refused a call since `forget_failures`."""

@@ -96,6 +96,7 @@ def graph_facts(session: CompiledSession, policy: GuardPolicy) -> GraphFacts:
         kept=guards.kept,
         failed=session.failed_guards(),
         reasons=reasons,
+        code=session.code,
     )
     if facts.graphs < 1:
         raise NotMeasured("no graph was built: the decoder was never compiled")

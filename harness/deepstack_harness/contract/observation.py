@@ -252,6 +252,31 @@ class DroppedGuard:
 
 
 @dataclass(frozen=True)
+class DroppedKind:
+    """The number of guards of one type (torch's `GuardFilterEntry.guard_type`) that the policy dropped."""
+
+    kind: str
+    number: int
+
+
+@dataclass(frozen=True)
+class CompiledCode:
+    """What a compiler made of a trace's graphs: what another torch may make otherwise, and no rule judges.
+
+    `dropped` has the types of the guards that the policy dropped.  `kernels` are the names of the kernels and
+    library calls that Inductor's code runs, graph by graph in its order, without the numbers at their ends,
+    and `code_bytes` the length of that code; None for other backends.  `seconds` is the processor time of
+    this process in calls that built a graph, the C++ compiler not among it; None where a graph came out of a
+    cache.
+    """
+
+    dropped: tuple[DroppedKind, ...] = ()
+    kernels: tuple[str, ...] | None = None
+    code_bytes: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
 class GraphFacts(GraphCounts):
     """The compiler's work over a trace.
 
@@ -264,6 +289,7 @@ class GraphFacts(GraphCounts):
     guards: int
     kept: int
     failed: tuple[DroppedGuard, ...] = field(default=(), kw_only=True)
+    code: CompiledCode = field(default=CompiledCode(), kw_only=True)
 
 
 @dataclass(frozen=True)

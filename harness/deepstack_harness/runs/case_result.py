@@ -126,6 +126,7 @@ def _result(
         graphs=graphs.graphs if graphs else None, recompiles=graphs.recompiles if graphs else None,
         graph_budget=case.graph_budget, steps=tuple(map(_step_record, seen.steps)), diagnosis=diagnosis,
         script=script, note=planned.note, output=output, rows=len(rows),
+        breaks=graphs.breaks if graphs else None, code=graphs.code if graphs else None,
     )  # fmt: skip
     return CaseResult(rows, record)
 

@@ -68,7 +68,8 @@ def _write_table(part: RunPart, name: str, kind: type, records: Sequence[object]
     path = part.files.parquet(name)
     objects = [{RUN: part.about.started, **msgspec.to_builtins(record)} for record in records]
     features = _features(kind)
-    columns = {name: [each[name] for each in objects] for name in features}
+    # A record that an earlier harness wrote, and this one read to go on, lacks the fields that it had not.
+    columns = {name: [each.get(name) for each in objects] for name in features}
     try:
         with replacing(path) as partial:
             datasets.Dataset.from_dict(columns, features=features).to_parquet(str(partial))

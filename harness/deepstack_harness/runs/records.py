@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from deepstack_harness.contract.case import BufferRef
-from deepstack_harness.contract.observation import Distances
+from deepstack_harness.contract.observation import CompiledCode, Distances
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import READABLE_VERSIONS, SCHEMA_VERSION
 from deepstack_harness.errors import UsageError
@@ -56,7 +56,8 @@ class CaseRecord:
 
     `expected` has the rules that the catalogue wants broken.  `distances`: those of the whole case, see
     `deepstack_harness.contract.oracles.outputs.case_distances`.  `output` is the end of what a process
-    printed that did not answer as it should.
+    printed that did not answer as it should.  `code` says what was compiled, None where nothing was, and in
+    records of earlier harnesses.
     """
 
     case: str
@@ -83,6 +84,8 @@ class CaseRecord:
     output: str
     rows: int
     schema_version: int = SCHEMA_VERSION
+    breaks: int | None = None
+    code: CompiledCode | None = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Inductor's scheduler and its lowered graphs are read as `torch_compat.inductor` says, on this torch."""
 
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cases.selftest.compile.toys import HIDDEN, ROWS, TOKENS, Body, cut, inputs, opened, over_positions
+from deepstack_harness.compile.compiled import CompiledSession
 from deepstack_harness.compile.torch_compat import inductor
 from deepstack_harness.compile.torch_compat.inductor import Lowered, NotRun, Watched, cold, watch
 from deepstack_harness.compile.torch_compat.modes import without_storage
@@ -132,3 +134,54 @@ def test_a_constant_of_a_graph_has_its_own_size() -> None:
     )
     found = inductor._access(graph, "c", [dependency])  # type: ignore[arg-type, list-item]
     assert (found.size, found.elements, found.itemsize) == ((3, 4), 5, 4)
+
+
+GENERATED = """
+cpp_fused_add_0 = async_compile.cpp_pybinding(['float*'], 'x')
+triton_poi_fused_mul_1 = async_compile.triton('triton_', 'x')
+
+class Runner:
+    def call(self, args):
+        arg0_1, = args
+        assert_size_stride(arg0_1, (4, ), (1, ))
+        buf0 = empty_strided_cpu((4, ), (1, ), torch.float32)
+        extern_kernels.addmm(arg0_1, reinterpret_tensor(arg0_1, (2, 2), (2, 1), 0), out=buf0)
+        cpp_fused_add_0(arg0_1, buf0)
+        with torch.cuda._DeviceGuard(0):
+            triton_poi_fused_mul_1.run(buf0, 4, stream=0)
+        cpp_fused_add_0(buf0, buf0)
+        buf1 = torch.ops.aten.cumsum.default(buf0)
+        return (buf1, )
+
+def benchmark():
+    cpp_fused_add_0(None, None)
+"""
+
+
+def test_kernels_are_those_that_the_generated_code_calls_in_its_order() -> None:
+    assert list(inductor.kernels_in(GENERATED)) == [
+        "extern_kernels.addmm", "cpp_fused_add", "triton_poi_fused_mul", "cpp_fused_add",
+        "torch.ops.aten.cumsum.default",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow  # the C++ compiler takes 15 s
+@pytest.mark.xdist_group("inductor")
+def test_code_that_comes_out_of_the_cache_counts_like_new_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    made = []
+    for _ in range(2):
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            session = opened(stack, cut)
+            session.forward(inputs(TOKENS))
+            assert isinstance(session, CompiledSession)
+            made.append(session.code)
+    new, kept = made
+    assert new.kernels
+    assert new.code_bytes
+    assert (new.kernels, new.code_bytes, new.dropped) == (kept.kernels, kept.code_bytes, kept.dropped)
+    assert new.seconds is not None
+    assert kept.seconds is None

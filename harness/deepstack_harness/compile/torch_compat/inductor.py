@@ -14,7 +14,9 @@ Read in torch 2.10 .. 2.15, run on 2.11, 2.13 and 2.15.  `SPELLINGS` has the pri
 supported torch has; `cases/selftest/compile/torch_compat/test_names.py` looks for all of `torch_compat`'s.
 """
 
+import ast
 import importlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +35,7 @@ from torch._inductor import config, ir
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.dependencies import Dep, MemoryDep, StarDep, WeakDep
 from torch._inductor.graph import GraphLowering
+from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.scheduler import (
     BaseSchedulerNode,
     ExternKernelSchedulerNode,
@@ -42,6 +45,7 @@ from torch._inductor.scheduler import (
 from torch._inductor.utils import Placeholder, get_fused_kernel_name
 
 from deepstack_harness.errors import MachineError, NotMeasured
+from deepstack_harness.text import parse_python
 
 SPELLINGS: Mapping[str, tuple[str, ...]] = {
     # `torch.cond` in Inductor's IR: a Switch with two branches from torch 2.14 on, a Conditional before.
@@ -228,6 +232,62 @@ Symbols = Mapping[sympy.Symbol, int]
 _HITS = (("inductor", "fxgraph_cache_hit"), ("aot_autograd", "autograd_cache_hit"))
 
 
+def cache_hits() -> int:
+    """Count the graphs that came out of a warm cache since the counters were set to zero."""
+    # The outer cache asks the inner one, so that one graph may count in both.
+    return max(counters[group][name] for group, name in _HITS)
+
+
+@contextmanager
+def generated_code() -> Iterator[list[str]]:
+    """Gather the Python text that Inductor generates for each graph, while open; gives the list.
+
+    A graph out of the cache counts too: `CompiledFxGraph.post_compile` is where torch 2.10 .. 2.15 make every
+    graph ready to be called, whichever way it came.
+    """
+    texts: list[str] = []
+    original = CompiledFxGraph.post_compile
+
+    def post_compile(graph: CompiledFxGraph, *args: Any, **kwargs: Any) -> None:
+        texts.append(graph.source_code)
+        original(graph, *args, **kwargs)
+
+    with patch.object(CompiledFxGraph, "post_compile", post_compile):
+        yield texts
+
+
+_LIBRARIES = ("extern_kernels.", "torch.ops.")
+_NUMBER = re.compile(r"_\d+$")
+
+
+def kernels_in(code: str) -> Iterator[str]:
+    """Yield the kernels and library calls of generated Python code, in the order in which they are called.
+
+    A generated kernel is a name that `async_compile` gave; the number at its end, which tells kernels of one
+    file apart, is left out.
+    """
+    generated: set[str] = set()
+    for node in ast.walk(parse_python(code)):
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(name)], value=ast.Call(ast.Attribute(ast.Name("async_compile")))
+            ):
+                generated.add(name)
+            case ast.FunctionDef(name="call", body=body):
+                for call in _calls_in(body):
+                    function = ast.unparse(call.func).removesuffix(".run")
+                    if function in generated:
+                        yield _NUMBER.sub("", function)
+                    elif function.startswith(_LIBRARIES):
+                        yield function
+
+
+def _calls_in(statements: Sequence[ast.stmt]) -> Iterator[ast.Call]:
+    """Yield the calls in statements in the order of the lines; `ast.walk` goes level by level."""
+    calls = (node for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Call))
+    yield from sorted(calls, key=lambda call: (call.lineno, call.col_offset))
+
+
 class NotRun(Exception):
     """Exception that ends a call of a graph which is generated only: nothing is there to run."""
 
@@ -291,8 +351,7 @@ class Watched:
     @property
     def cache_hits(self) -> int:
         """Graphs that came out of a warm cache, and so were never seen."""
-        # The outer cache asks the inner one, so that one graph may count in both.
-        return max(counters[group][name] for group, name in _HITS)
+        return cache_hits()
 
     def add(self, graph: GraphLowering, functions: Sequence[Function], arguments: Sequence[str]) -> int:
         """Read a graph whose code was generated; answers its index."""
