@@ -15,7 +15,7 @@ from cases.test_kernels import hold_against_baseline
 from deepstack_harness.catalogue.plans import graph_budget
 from deepstack_harness.compile.kernel_rows import ExecutedStep, executed
 from deepstack_harness.compile.kernels import Subject, measure
-from deepstack_harness.compile.torch_compat.targets import check_interpreter, why_not
+from deepstack_harness.compile.torch_compat.targets import why_not
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import Case, PlannedCase, registered
 from deepstack_harness.contract.oracles.compiler import judge_step, payload_rows
@@ -24,7 +24,7 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
 from deepstack_harness.contract.verdicts import Verdict
 
-WHY_NOT = why_not(check_interpreter)
+WHY_NOT = why_not()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.xdist_group("h200")]
 TRACE = "cap 16: profile 16; set 9; forward 16; set 7; forward 9"
 

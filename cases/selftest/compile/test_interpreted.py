@@ -12,7 +12,7 @@ from deepstack_harness.catalogue.buffers import buffer_named
 from deepstack_harness.compile import interpreted
 from deepstack_harness.compile.interpreted import InterpretedSession
 from deepstack_harness.compile.torch_compat import targets as target_support
-from deepstack_harness.compile.torch_compat.targets import ENVIRONMENT, check_interpreter, why_not
+from deepstack_harness.compile.torch_compat.targets import ENVIRONMENT, why_not
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import Case, registered
 from deepstack_harness.contract.facts import AccessFacts
@@ -26,7 +26,7 @@ from deepstack_harness.play.play_case import play_interpreted
 from deepstack_harness.workers.outcomes import value_of
 from deepstack_harness.workers.worker import Worker
 
-WHY_NOT = why_not(check_interpreter)
+WHY_NOT = why_not()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 CHILD = "cases.selftest.compile.interpreted_child"
 TOKENS = 17
@@ -154,14 +154,15 @@ def test_the_configurations_of_generated_kernels_agree(faults: dict[str, dict[st
 @pytest.mark.parametrize(
     ("torch_version", "triton_version", "words"),
     [
-        ("2.13.0", None, "needs the package triton 3.7"),
-        ("2.13.0", "3.6.0", "torch 2.13.0 needs triton 3.7, here is 3.6.0"),
-        ("2.11.0", "3.6.0", "was never interpreted with torch 2.11; known is torch 2.13 with triton 3.7"),
-        ("2.9.0", "3.5.0", "torch 2.9.0 has not been tested"),
+        (None, "3.7.1", "needs torch, which is not installed"),
+        ("2.13.0", None, r"needs the package triton 3.7: .* 'triton==3.7.\*'"),
+        ("3.0.0", None, "needs the package triton: .* 'triton'"),
+        ("2.9.0", "3.5.0", "torch 2.9.0 with triton 3.5.0 is older .* known are torch 2.10 with triton 3.6"),
+        ("2.13.0", "3.5.1", "torch 2.13.0 with triton 3.5.1 is older"),
     ],
 )
 def test_a_torch_or_triton_that_does_not_fit_is_refused_with_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, torch_version: str, triton_version: str | None, words: str
+    monkeypatch: pytest.MonkeyPatch, torch_version: str | None, triton_version: str | None, words: str
 ) -> None:
     monkeypatch.setattr(target_support, "_version", {"torch": torch_version, "triton": triton_version}.get)
     case = Case(
@@ -169,6 +170,33 @@ def test_a_torch_or_triton_that_does_not_fit_is_refused_with_one_sentence(
     )
     with pytest.raises(MachineError, match=words):
         play_interpreted(case)
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "triton_version", "doubtful"),
+    [
+        ("2.13.0+cpu", "3.7.1", False), ("2.15.0", "3.9.0", False), ("2.13.0", "3.6.0", True),
+        ("2.16.0a0+git", "4.0.0", True),
+    ],
+)  # fmt: skip
+def test_a_pair_that_was_never_checked_is_tried_and_said(
+    monkeypatch: pytest.MonkeyPatch, torch_version: str, triton_version: str, doubtful: bool
+) -> None:
+    monkeypatch.setattr(target_support, "_version", {"torch": torch_version, "triton": triton_version}.get)
+    assert why_not() == ""
+    doubt = f"torch {torch_version} with triton {triton_version} was never checked: do not rely on a figure"
+    assert target_support.unchecked().startswith(doubt) is doubtful
+    assert bool(target_support.unchecked("2.13.0", "3.8.0")) is True
+    assert target_support.unchecked("2.14.1", "3.8.0") == ""
+
+
+def test_a_name_that_an_unknown_torch_lacks_is_refused_with_the_pairs_that_have_it() -> None:
+    absent = r"lacks a name .*cannot import name 'gone' .*torch 2.15 with triton 3.9"
+    with pytest.raises(MachineError, match=absent), target_support.naming_what_moved():
+        from torch.fx import gone  # type: ignore[attr-defined]  # noqa: F401
+    moved = r"lacks a name .*has no attribute 'of_old'"
+    with pytest.raises(MachineError, match=moved), target_support.naming_what_moved():
+        torch.of_old  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_a_buffer_of_this_process_and_another_device_are_refused() -> None:
@@ -189,7 +217,7 @@ def test_a_process_that_was_not_started_for_it_is_refused() -> None:
 
 def test_no_other_device_is_interpreted_on_and_nothing_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreted, "interprets_here", lambda: True)
-    monkeypatch.setattr(target_support, "check_interpreter", lambda: None)
+    monkeypatch.setattr(target_support, "check_support", lambda: None)
     profile = Profile(4, 4, 1, torch.float32, torch.device("meta"))
     with pytest.raises(MachineError, match="interprets on the CPU, whatever GPU is here, not on 'meta'"):
         InterpretedSession(DROP_ALL, None, profile)  # type: ignore[arg-type]

@@ -218,7 +218,7 @@ def test_the_caches_of_a_worker_that_interprets_end_with_its_campaign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[bool] = []
-    monkeypatch.setattr(campaign_module, "check_interpreter", lambda: checked.append(True))
+    monkeypatch.setattr(campaign_module, "check_support", lambda: checked.append(True))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with ExitStack() as stack:
         given = campaign_module._environment(FuzzRequest(arm="h200/drop_all"), stack)

@@ -200,13 +200,13 @@ def triton() -> MachineCheck:
 
     It asks what `kernels --target h200`, `--execute` and the h200 arm ask; any triton is not enough.
     """
-    from deepstack_harness.compile.torch_compat.targets import check_interpreter, check_support, why_not
+    from deepstack_harness.compile.torch_compat.targets import check_support, unchecked, why_not
 
     if problem := why_not(check_support):
         return MachineCheck("triton", here=False, found=f"'kernels --target h200' is refused: {problem}")
     version = importlib.metadata.version("triton")
-    if problem := why_not(check_interpreter):
-        return MachineCheck("triton", here=False, found=f"{version}; the arm h200 is refused: {problem}")
+    if doubt := unchecked():
+        return MachineCheck("triton", here=True, found=f"{version}; {doubt}")
     return MachineCheck("triton", here=True, found=version)
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.compile.kernel_rows import ExecutedLaunch, ExecutedStep
 from deepstack_harness.compile.kernels import Costs, Measurement, Pair, Subject, paired
+from deepstack_harness.compile.torch_compat.targets import GPUS, unchecked
 from deepstack_harness.contract.facts import GraphCall, Kernel, KernelAccess, rows_in_words
 from deepstack_harness.contract.verdicts import Judgement
 
@@ -101,7 +102,18 @@ def _print_measured_head(output: Output, measured: Measurement) -> None:
     )
     if "payload_first" in measured.family:
         output.line(_PAYLOAD_FIRST, "dim")
+    _print_doubt(output, measured)
     output.line()
+
+
+def _print_doubt(output: Output, measured: Measurement) -> None:
+    """Say where the torch and triton that generated the code were never checked together."""
+    if (
+        measured.triton
+        and measured.subject.target in GPUS
+        and (doubt := unchecked(measured.torch, measured.triton))
+    ):
+        output.line(doubt, "yellow")
 
 
 def _bound(call: GraphCall) -> str:
@@ -261,6 +273,7 @@ def _print_executed_head(output: Output, step: ExecutedStep) -> None:
         f"triton {measured.triton}"
     )
     output.line(_NOT_INTERPRETED, "dim")
+    _print_doubt(output, measured)
     output.line()
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from deepstack_harness.compile.compiled import CompiledSession
-from deepstack_harness.compile.torch_compat.targets import interprets_here
+from deepstack_harness.compile.torch_compat.targets import check_support, interprets_here, naming_what_moved
 from deepstack_harness.contract.arm import ArmSpec, GuardPolicy, ShapePolicy
 from deepstack_harness.contract.facts import AccessFacts, join_accesses
 from deepstack_harness.contract.protocols import Decoder, Inputs, Profile
@@ -35,8 +35,9 @@ class InterpretedSession(CompiledSession):
         """
         _check(spec, profile)
         _pretend()
-        from deepstack_harness.compile.torch_compat.inductor import cold
-        from deepstack_harness.compile.torch_compat.interpreted_graphs import interpreted_graphs
+        with naming_what_moved():
+            from deepstack_harness.compile.torch_compat.inductor import cold
+            from deepstack_harness.compile.torch_compat.interpreted_graphs import interpreted_graphs
 
         super().__init__(spec, decoder, profile)
         self._cleanup.enter_context(cold(run=False))
@@ -104,16 +105,15 @@ class InterpretedSession(CompiledSession):
 @cache
 def _pretend() -> None:
     """Pretend an H200 for the rest of this process."""
-    from deepstack_harness.compile.torch_compat.fake_gpu import pretend
-    from deepstack_harness.compile.torch_compat.targets import H200
+    with naming_what_moved():
+        from deepstack_harness.compile.torch_compat.fake_gpu import pretend
+        from deepstack_harness.compile.torch_compat.targets import H200
 
     pretend(H200)
 
 
 def _check(spec: ArmSpec, profile: Profile) -> None:
-    from deepstack_harness.compile.torch_compat.targets import check_interpreter
-
-    check_interpreter()
+    check_support()
     if not interprets_here():
         raise MachineError(
             f"arm {spec.name} needs a worker that was started for it: TRITON_INTERPRET=1 is read when triton "

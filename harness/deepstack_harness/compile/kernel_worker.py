@@ -8,7 +8,7 @@ import os
 import tempfile
 
 from deepstack_harness.compile.kernels import Measurement, Subject
-from deepstack_harness.compile.torch_compat.targets import GPUS
+from deepstack_harness.compile.torch_compat.targets import GPUS, naming_what_moved
 
 
 def measure_subjects(subjects: list[Subject]) -> list[Measurement]:
@@ -26,6 +26,7 @@ def _prepare(subject: Subject, folder: str) -> None:
     os.environ["TRITON_CACHE_DIR"] = f"{folder}/triton"
     if subject.target in GPUS and not subject.execute:  # an interpreted session prepares by itself
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        from deepstack_harness.compile.torch_compat.fake_gpu import pretend
+        with naming_what_moved():
+            from deepstack_harness.compile.torch_compat.fake_gpu import pretend
 
         pretend(GPUS[subject.target])

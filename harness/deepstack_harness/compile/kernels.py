@@ -15,7 +15,7 @@ from difflib import SequenceMatcher
 
 from deepstack_harness.catalogue.buffers import BUFFERS, REVISIONS
 from deepstack_harness.catalogue.registry import FAMILIES
-from deepstack_harness.compile.torch_compat.targets import ENVIRONMENT, GPUS, check_interpreter, check_support
+from deepstack_harness.compile.torch_compat.targets import ENVIRONMENT, GPUS, check_support
 from deepstack_harness.contract.facts import AccessFacts, GraphCall, Kernel
 from deepstack_harness.errors import UsageError, unknown_name
 from deepstack_harness.workers.limits import Limits
@@ -150,7 +150,7 @@ def measure(subjects: Sequence[Subject]) -> list[Measurement]:
     (target,) = {subject.target for subject in subjects}
     (executes,) = {subject.execute for subject in subjects}
     if target in GPUS:
-        check_interpreter() if executes else check_support()
+        check_support()
     limits = Limits(call_s=_SUBJECT_TIMEOUT_S * len(subjects))
     environment = ENVIRONMENT if executes else None
     with WarmWorker(limits, preload=_MEASURE.module, environment=environment) as worker:

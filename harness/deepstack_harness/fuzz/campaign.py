@@ -31,7 +31,7 @@ from deepstack_harness.catalogue.buffers import BUFFERS, REVISIONS
 from deepstack_harness.catalogue.orders import UNKNOWN
 from deepstack_harness.catalogue.scripts import ProgramBuffer, render_finding
 from deepstack_harness.catalogue.workload import pad_to_multiple
-from deepstack_harness.compile.torch_compat.targets import check_interpreter, environment_in
+from deepstack_harness.compile.torch_compat.targets import check_support, environment_in
 from deepstack_harness.contract.adapter import AdapterOptions
 from deepstack_harness.contract.arm import EAGER, ArmSpec
 from deepstack_harness.contract.case import BufferKind, BufferRef, parse_subject, registered, user_buffer
@@ -340,7 +340,7 @@ def _environment(request: FuzzRequest, stack: ExitStack) -> dict[str, str] | Non
     """Return the environment of a worker that interprets; its caches are removed when `stack` closes."""
     if not ArmSpec.parse(request.arm).interpreted:
         return None
-    check_interpreter()
+    check_support()
     folder = tempfile.TemporaryDirectory(prefix="deepstack-h200-", ignore_cleanup_errors=True)
     return environment_in(stack.enter_context(folder))
 

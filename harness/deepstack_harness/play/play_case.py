@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 
 from deepstack_harness.compile.torch_compat.modes import fake_world
-from deepstack_harness.compile.torch_compat.targets import check_interpreter, environment_in, interprets_here
+from deepstack_harness.compile.torch_compat.targets import check_support, environment_in, interprets_here
 from deepstack_harness.contract.case import Case, Compare
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.trace import DTYPES
@@ -38,7 +38,7 @@ def play_interpreted(case: Case, bound: Bound = NOTHING_BOUND) -> Observation:
         )
     if case.device != "cpu":
         raise UsageError(f"arm {case.arm.name} interprets on the CPU: leave --device {case.device} out")
-    check_interpreter()
+    check_support()
     return observation_of(case, _interpreting_worker().play(case))
 
 

@@ -136,6 +136,16 @@ def reordered() -> str:
         return _said()
 
 
+def unreplaced() -> str:
+    """The sentence for a new method that gives an address to triton's C++."""
+
+    def create_far_load(self: object, ptr: Any) -> Any:  # noqa: ANN401
+        return interpreter._interpreter.load(ptr.data)
+
+    with patch.object(interpreter.InterpreterBuilder, "create_far_load", create_far_load, create=True):
+        return _said()
+
+
 def _unknown(module: object, table: str, value: object) -> str:
     with patch.object(module, table, value):
         return _said()

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from deepstack_harness.compile.torch_compat.targets import ENVIRONMENT, check_interpreter, why_not
+from deepstack_harness.compile.torch_compat.targets import ENVIRONMENT, why_not
 from deepstack_harness.workers.outcomes import value_of
 from deepstack_harness.workers.worker import Worker
 
-WHY_NOT = why_not(check_interpreter)
+WHY_NOT = why_not()
 # A worker imports torch and Inductor, which takes more than 3 s.
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.slow]
 CHILD = "cases.selftest.compile.torch_compat.interpreter_child"
@@ -79,6 +79,13 @@ def test_a_member_that_moved_is_named_with_what_to_do(worker: Worker) -> None:
 def test_parameters_in_another_order_are_named(worker: Worker) -> None:
     assert "create_masked_load begins with (mask, ptrs, other), not (ptrs, mask, other)" in asked(
         worker, "reordered"
+    )
+
+
+def test_a_new_method_that_reaches_memory_is_named(worker: Worker) -> None:
+    """It would follow a made-up address, and the process would end."""
+    assert "reaches memory in InterpreterBuilder.create_far_load, which nothing replaces" in asked(
+        worker, "unreplaced"
     )
 
 

@@ -9,7 +9,7 @@ nothing is ever launched.
 `compile_candidates` compiles generated Triton kernels for that GPU: registers, spills, shared memory, grid.
 `HostGpu` makes tensors that say `cuda:0` and lie in host memory.
 
-Run on torch 2.11, 2.13 and 2.15 (`HostGpu` on 2.13).  What is most likely to change with another torch are
+Run on torch 2.10 .. 2.15.  What is most likely to change with another torch are
 the registry of device guards and `ConstantFolder.run`.
 """
 

@@ -2,7 +2,7 @@
 
 Inductor knows TRITON_INTERPRET (pytorch 123956): `AsyncCompile.triton` then loads a kernel and compiles
 nothing, and `CachingAutotuner.run` calls its first configuration with the grid that a GPU would get.  The
-generated wrapper runs unchanged on tensors in host memory.  Read in torch 2.11 .. 2.15, run on 2.13.
+generated wrapper runs unchanged on tensors in host memory.  Run on torch 2.10 .. 2.15.
 """
 
 import math

@@ -1,13 +1,13 @@
 """Run Triton's interpreter on made-up addresses, with arithmetic that is right where its own is not.
 
-Read in triton 3.5 .. 3.9, run on 3.7 and 3.9. `triton.runtime.interpreter` runs a kernel's Python on numpy
-arrays, one program after the other. Replaced are its loads and stores (`device_memory` has them), casts to
-and from bfloat16, which lose a carry (1.9999 becomes 1.0, triton 11585), functions of libdevice, which are
-stubs there (triton 8825), and reductions that would run element by element.
+Run on triton 3.6 .. 3.9; `moved.MOVED` has what differs. `triton.runtime.interpreter` runs a kernel's Python
+on numpy arrays, one program after the other. Replaced are its loads and stores (`device_memory` has them),
+casts to and from bfloat16, which lose a carry (1.9999 becomes 1.0, triton 11585), functions of libdevice,
+which are stubs there (triton 8825), and reductions that would run element by element.
 
 `check_names` looks for the private members of triton and of Inductor that this rests on.  They are reached by
 way of an object, where no import fails when they move, and a replaced method that is no longer called would
-do nothing.  They were there in triton 3.7 with torch 2.13, and in 3.9 with torch 2.15.
+do nothing.  They are the same in all pairs of `targets.PAIRS`.
 """
 
 import inspect
@@ -70,7 +70,7 @@ GENERATED = ("empty_strided_cuda", "_cuda_getCurrentRawStream")
 
 def check_names() -> None:
     """Raise `MachineError`, which names what moved and what to do, unless all of this is as it was read."""
-    lost = [*_lost_methods(), *_lost_members(), *_lost_in_wrappers()]
+    lost = [*_lost_methods(), *_lost_members(), *_lost_in_wrappers(), *_new_ways_to_memory()]
     if lost:
         raise MachineError(
             f"triton {triton.__version__} with torch {torch.__version__}: "
@@ -92,6 +92,21 @@ def _lost_methods() -> Iterator[tuple[str, str]]:
                 f"InterpreterBuilder.{name} begins with ({', '.join(names)}), not ({', '.join(wanted)})",
                 _INTERPRETER,
             )
+
+
+_WITHOUT_ADDRESSES = {"fma_fp32", "fma_fp64"}
+"""Functions of triton's C++ interpreter that are given values; all others are given addresses."""
+
+
+def _new_ways_to_memory() -> Iterator[tuple[str, str]]:
+    """Yield methods that hand an address to triton's C++, which would follow a made-up one, and are kept."""
+    for name, method in vars(interpreter.InterpreterBuilder).items():
+        used = set(getattr(getattr(method, "__code__", None), "co_names", ()))
+        native = {
+            function for function in used - _WITHOUT_ADDRESSES if hasattr(interpreter._interpreter, function)
+        }
+        if "_interpreter" in used and native and name not in vars(InterpretedMemoryBuilder):
+            yield f"reaches memory in InterpreterBuilder.{name}, which nothing replaces", _INTERPRETER
 
 
 def _lost_members() -> Iterator[tuple[str, str]]:
@@ -148,6 +163,10 @@ class InterpretedMemoryBuilder(interpreter.InterpreterBuilder):  # type: ignore[
     def create_atomic_cas(self, *_: object) -> Any:  # noqa: ANN401
         """Refuse it: the interpreter would follow the made-up address."""
         raise NotImplementedError("atomic compare and swap")
+
+    def create_atomic_poll(self, *_: object) -> Any:  # noqa: ANN401
+        """Refuse it: the program that it waits for is not run before this one ends."""
+        raise NotImplementedError("waiting for another program")
 
     def cast_impl(self, src: Any, dst_type: Any) -> Any:  # noqa: ANN401
         """Cast as torch does where bfloat16 takes part."""

@@ -15,20 +15,23 @@ Uses `torch.utils._python_dispatch.TorchDispatchMode` and operator tags, `torch.
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from typing_extensions import override
+
+from deepstack_harness.compile.torch_compat.moved import MOVED
 
 
 def tensors_in(tree: object) -> Iterator[Tensor]:
@@ -189,13 +192,39 @@ def spin(cycles: int) -> None:
     torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
 
-def without_storage() -> AbstractContextManager[object]:
+@contextmanager
+def without_storage() -> Iterator[None]:
     """Give every new tensor a shape, a dtype and a device, and no storage, while open.
 
     Small constants that a model was built with may stay real.
     """
-    mode: AbstractContextManager[object] = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    return mode
+    with ExitStack() as stack:
+        if not MOVED["process_inputs"].reached:
+            stack.enter_context(_inputs_of_own_mode())
+        stack.enter_context(FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True))
+        yield
+
+
+def _inputs_of_own_mode() -> AbstractContextManager[object]:
+    """Have Dynamo give fake inputs to a backend that the mode of its compilation has made, while open."""
+    from torch._dynamo.output_graph import OutputGraph  # takes seconds, and other modes need none of it
+
+    original: Callable[[OutputGraph], list[Any]] = OutputGraph.example_inputs
+
+    def example_inputs(graph: OutputGraph) -> list[Any]:
+        mode: Any = graph.tracing_context.fake_mode
+        contexts: Any = graph.tracing_context.tensor_to_context
+
+        def own(given: object) -> object:
+            if mode is None or not isinstance(given, FakeTensor) or given.fake_mode is mode:
+                return given
+            symbolic = contexts.get(given)
+            source = symbolic.tensor_source if symbolic else None
+            return mode.from_tensor(given, symbolic_context=symbolic, source=source)
+
+        return [own(given) for given in original(graph)]
+
+    return patch.object(OutputGraph, "example_inputs", example_inputs)
 
 
 class FakeCopies:
