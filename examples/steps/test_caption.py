@@ -1,6 +1,7 @@
 """A function of one's own over the calls of a server: an image that comes after the warm-up."""
 
 import torch
+
 from deepstack_harness import Call
 
 WEIGHT = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""The composite action and the hooks for other projects: their steps, run as GitHub and pre-commit run them."""
+"""The composite action and the hooks for other projects: their steps, run as there."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from cases.selftest.engines.synthetic_vllm import COUNTED, HELPERS, QWEN, UTILS, Vllm
 from deepstack_harness.cli.main import build_parser
@@ -48,7 +48,8 @@ class Job:
         """Run a step of the action by its script, with the shell that GitHub starts."""
         action = yaml.safe_load(ACTION.read_text())
         step = action["runs"]["steps"][number]
-        values = {name: entry["default"] for name, entry in action["inputs"].items()} | inputs
+        values = {name: entry["default"] for name, entry in action["inputs"].items()}
+        values |= inputs
         assert set(inputs) <= set(action["inputs"])
         github = {
             "GITHUB_ACTION_PATH": str(ROOT),

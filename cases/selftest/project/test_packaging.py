@@ -5,6 +5,7 @@ either of them forgets is missing here.
 """
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -13,6 +14,7 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 import deepstack_harness
 
@@ -81,6 +83,31 @@ def use(target: Path, empty: Path, *arguments: str | Path) -> str:
     )
     assert list(empty.iterdir()) == [], "the working directory was littered"
     return printed
+
+
+def test_the_description_leads_to_addresses(metadata: Distribution) -> None:
+    tokens = MarkdownIt().parse(str(metadata.metadata.json["description"]))
+    children = [child for token in tokens for child in token.children or ()]
+    targets = [
+        str(child.attrs[name]) for child in children for name in ("href", "src") if name in child.attrs
+    ]
+    assert len(targets) > 5
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+    ours = [target for target in targets if target.startswith(("https://github.com", "https://raw"))]
+    assert len(ours) > 3
+    assert all(f"/v{deepstack_harness.__version__}/" in target for target in ours if "/issues" not in target)
+
+
+def test_the_address_of_the_project_is_one(metadata: Distribution) -> None:
+    urls = dict(text.split(", ") for text in metadata.metadata.get_all("Project-URL") or [])
+    assert set(urls) == {"Homepage", "Documentation", "Source", "Issues", "Changelog"}
+    owner = re.compile(r"(?:github\.com/|uses: )([\w-]+/deepstack-harness)\b")
+    files = ["pyproject.toml", "CITATION.cff", "examples/gate/.github/workflows/deepstack.yml"]
+    named = {name for file in files for name in owner.findall((ROOT / file).read_text())}
+    assert named == {urls["Homepage"].removeprefix("https://github.com/")}
+    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert cited
+    assert cited[1] == deepstack_harness.__version__
 
 
 def test_the_installed_package_is_the_one_that_runs(target: Path, empty: Path) -> None:
