@@ -22,18 +22,16 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.engines.live.environment import STAMP, folder_for, python_of
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
+from deepstack_harness.runs import night_stages as stages_module
 from deepstack_harness.runs import nights as night_module
-from deepstack_harness.runs import nights as stages_module
+from deepstack_harness.runs.night_stages import NightRequest, has_unexpected, stages
 from deepstack_harness.runs.nights import (
     EndedStage,
     NightlyRun,
-    NightRequest,
     Stage,
     StageOutcome,
     exit_code,
     gpu_fault,
-    has_unexpected,
-    stages,
     write_summary,
 )
 from deepstack_harness.workers.outcomes import Stopped
@@ -103,8 +101,8 @@ def test_a_gpu_that_vanishes_takes_its_stages_with_it_and_no_other(tmp_path: Pat
     assert outcomes(done) == {
         "gpu": HELD, "a": HELD, "b": BROKEN, "c": NOT_RUN, "d": HELD, "e": HELD, "report": HELD,
     }  # fmt: skip
-    assert done[2].detail == "the GPU is lost: Xid 79: fell off the bus; b said so"
-    assert done[3].detail == "the GPU is lost: Xid 79: fell off the bus"
+    assert done[2].detail == "the GPU is gone: Xid 79: fell off the bus; b said so"
+    assert done[3].detail == "the GPU is gone: Xid 79: fell off the bus"
     assert (tmp_path / "e.log").read_text() == "on the CPU\n"
 
 
@@ -137,7 +135,7 @@ def test_a_stage_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> Non
 INTERRUPTED = """
 import sys
 from deepstack_harness.cli.main import main
-from deepstack_harness.runs import nights as stages
+from deepstack_harness.runs import night_stages as stages
 from deepstack_harness.runs.nights import Stage
 
 stages.stages = lambda *_: [Stage("hangs", ("sh", "-c", sys.argv[2]), 600)]
@@ -223,7 +221,7 @@ def test_a_night_that_lacks_an_extra_is_refused_with_its_name(
             raise PackageNotFoundError(name)
         return present
 
-    monkeypatch.setattr(night_module, "version", installed)
+    monkeypatch.setattr(stages_module, "version", installed)
     words = ["nightly", "--history", str(tmp_path / "nights"), "--stage", "report", "--stage", "newest"]
     assert main(words) == ExitCode.MACHINE
     said = capsys.readouterr().err
@@ -402,7 +400,7 @@ def test_a_night_without_the_tests_of_the_harness_or_without_a_summary_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stages_module, "has_selftests", lambda: False)
-    monkeypatch.setattr(nightly_command, "_plan", lambda _: (tmp_path, []))
+    monkeypatch.setattr(nightly_command, "_plan", lambda *_: (tmp_path, []))
     monkeypatch.setattr(
         nightly_command, "_write_summary", lambda *_: "the summary is lost: No space left on device"
     )

@@ -1,8 +1,12 @@
-"""`nightly`: everything on every device, one stage after the other, and a report whatever happens."""
+"""`nightly`: a tier of stages, one after the other, and a report whatever happens.
+
+The tier `full` is everything on every device; the tier `gpu` is what only a GPU can tell.
+"""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,18 +14,28 @@ from typing import TYPE_CHECKING
 from deepstack_harness.cli.arguments import add_sources, finite
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.case import check_device
-from deepstack_harness.errors import ExitCode, MachineError, UsageError
+from deepstack_harness.errors import ExitCode, MachineError, UsageError, unknown_name
 
 if TYPE_CHECKING:
+    from deepstack_harness.runs.night_stages import NightRequest
     from deepstack_harness.runs.nights import EndedStage, Stage
 
 
 _COLUMNS = (Column(8), Column(9), Column(7, right=True), Column(0))
-_STYLES = {"held": "green", "not run": "yellow"}
+_STYLES = {"held": "green", "not run": "yellow", "rehearsed": "yellow", "left out": "yellow"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add folders, devices, sources and limits."""
+    """Add the tier, folders, devices, sources and limits."""
+    parser.add_argument(
+        "--tier", default="full", metavar="T",
+        help="full (default): everything; gpu: what only a GPU can tell, the most valuable first",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rehearse", action="store_true",
+        help="with --tier gpu on a machine without one: run what has a meaning on the CPU, and look at the "
+        "arguments and files of the rest; nothing of it counts for a GPU",
+    )  # fmt: skip
     parser.add_argument(
         "--history",
         default="reports/nightly",
@@ -32,8 +46,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--out", metavar="DIR", help="this night's folder (default: a new one in the history)"
     )
     parser.add_argument(
-        "--device", action="append", metavar="D", help="cpu (default), cuda or cuda:N; may be repeated"
-    )
+        "--device", action="append", metavar="D",
+        help="cpu (default), cuda (default of --tier gpu) or cuda:N; may be repeated",
+    )  # fmt: skip
     parser.add_argument(
         "--minutes", type=finite, metavar="M",
         help="minutes of the whole night: the most valuable stages come first, and a stage that has no time "
@@ -45,8 +60,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "of --minutes)",
     )  # fmt: skip
     parser.add_argument(
-        "-n", dest="workers", type=int, default=2, metavar="W", help="number of workers (default 2)"
-    )
+        "-n", dest="workers", type=int, metavar="W",
+        help="number of workers (default 2; with --tier gpu the cores of this machine, 16 at most)",
+    )  # fmt: skip
     add_sources(parser, "a source to audit")
     parser.add_argument(
         "--stage", action="append", default=[], metavar="NAME", help="run only this stage; may be repeated"
@@ -54,14 +70,18 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
-    """Exit 0 when all stages held, 1 when one was broken, 3 when the machine could not, 4 when one failed."""
-    from deepstack_harness.runs.nights import NightlyRun, exit_code, gpu_fault, has_selftests
+    """Exit 0 when all stages held, 1 when one was broken, 3 when the machine could not, 4 when one failed.
+
+    Stages that were rehearsed, or left out for a second GPU, change nothing: they are told.
+    """
+    from deepstack_harness.runs.night_stages import has_selftests
+    from deepstack_harness.runs.nights import NightlyRun, exit_code, gpu_fault
 
     if not has_selftests():
         output.line(
             "the tests of the harness itself are in its checkout only: this night runs the product's cases"
         )
-    folder, stages = _plan(args)
+    folder, stages = _plan(args, output)
     ended, lost = [], ""
     seconds = None if args.minutes is None else args.minutes * 60
     for stage in NightlyRun(folder, gpu_fault, seconds=seconds).run(stages):
@@ -75,26 +95,66 @@ def run(args: Namespace, output: Output) -> ExitCode:
     return code
 
 
-def _plan(args: Namespace) -> tuple[Path, list[Stage]]:
-    from deepstack_harness.runs.nights import NightRequest, missing_extras, stages
+def _plan(args: Namespace, output: Output) -> tuple[Path, list[Stage]]:
+    from deepstack_harness.runs.night_stages import NightTier, missing_extras, stages
 
+    request = _request(args)
+    planned = stages(request, args.stage)
+    missing = missing_extras(planned)
+    if missing and request.tier is NightTier.GPU:
+        # A GPU machine may have no index to install from: what can run there runs.
+        output.line(f"{_lacking(planned, missing)}; these stages may fail", "yellow")
+    elif missing:
+        raise MachineError(_lacking(planned, missing))
+    _make_folder(request.folder)
+    return request.folder, planned
+
+
+def _request(args: Namespace) -> NightRequest:
+    """Return what was asked for; raises `UsageError` for what does not go together, `MachineError` as below.
+
+    The tier gpu is refused on a machine without a GPU, before anything is written.
+    """
+    from deepstack_harness.runs.night_stages import NightRequest, NightTier, default_workers
+
+    if args.tier not in set(NightTier):
+        raise unknown_name("--tier", args.tier, list(NightTier))
+    tier = NightTier(args.tier)
     for name, minutes in (("--minutes", args.minutes), ("--fuzz-minutes", args.fuzz_minutes)):
         if minutes is not None and minutes <= 0:
             raise UsageError(f"{name} {minutes:g} must be above 0")
-    if args.workers < 1:
-        raise UsageError(f"-n {args.workers} must be above 0")
-    for device in args.device or ():
+    workers = default_workers(tier) if args.workers is None else args.workers
+    if workers < 1:
+        raise UsageError(f"-n {workers} must be above 0")
+    devices = args.device or (["cuda"] if tier is NightTier.GPU else ["cpu"])
+    for device in devices:
         check_device(device)
+    if tier is NightTier.GPU:
+        _check_gpu_tier(args, devices)
+    elif args.rehearse:
+        raise UsageError("--rehearse is for --tier gpu: every other stage runs on the CPU anyway")
     history = Path(args.history).resolve()
     folder = Path(args.out).resolve() if args.out else history / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
-    wanted = NightRequest(
-        folder, history, args.device or ["cpu"], args.fuzz_minutes, args.workers, args.source, args.minutes
+    return NightRequest(
+        folder, history, devices, args.fuzz_minutes, workers, args.source, args.minutes, tier, args.rehearse
     )
-    planned = stages(wanted, args.stage)
-    if missing := missing_extras(planned):
-        raise MachineError(_lacking(planned, missing))
-    _make_folder(folder)
-    return folder, planned
+
+
+def _check_gpu_tier(args: Namespace, devices: Sequence[str]) -> None:
+    """Refuse other devices and sources, and a machine without a GPU unless it is a rehearsal."""
+    from deepstack_harness.runs.machine import visible_gpus
+
+    if len(devices) > 1 or not devices[0].startswith("cuda"):
+        raise UsageError(f"--tier gpu takes one --device, cuda or cuda:N, not {', '.join(devices)}")
+    if args.source:
+        raise UsageError("--tier gpu audits no source: leave --source out")
+    if args.rehearse:
+        return
+    try:
+        visible_gpus()
+    except MachineError as error:
+        why = str(error).removesuffix("; use --device cpu")
+        raise MachineError(f"{why}; 'nightly --tier gpu --rehearse' tries its stages without one") from None
 
 
 def _lacking(stages: list[Stage], missing: dict[str, list[str]]) -> str:
@@ -139,7 +199,7 @@ def _write_summary(folder: Path, ended: list[EndedStage]) -> str:
 
 
 def _summary(ended: list[EndedStage]) -> str:
-    wrong = [stage.in_short for stage in ended if not stage.held]
-    return f"{len(ended) - len(wrong)} of {len(ended)} stages held" + (
-        f"; {', '.join(wrong)}" if wrong else ""
+    others = [stage.in_short for stage in ended if not stage.held]
+    return f"{len(ended) - len(others)} of {len(ended)} stages held" + (
+        f"; {', '.join(others)}" if others else ""
     )

@@ -481,3 +481,25 @@ class SchedulingCost:
     questions: int
     microseconds: float
     torch_calls: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One figure that was measured on a machine: of what, under which conditions, and against which control.
+
+    `unit` is that of `value` and `control`; `control` is the same without what is measured, None where there
+    is none.  `conditions` are texts and numbers by name, such as the tokens of a step.  `detail` says what no
+    figure can.
+    """
+
+    measure: str
+    value: float
+    unit: str
+    control: float | None = None
+    conditions: Mapping[str, str | int | float] = field(default_factory=dict)
+    detail: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """The value for each unit of the control."""
+        return self.value / self.control if self.control else None

@@ -1,33 +1,23 @@
-"""A night: tests, matrix, kernels, sources, engines, fuzzing, comparison and report, as stages.
+"""The runner of a night: stages, each a command in a process of its own, one after the other.
 
-Each stage is a command in a process of its own, and they run one after the other.  A stage that fails, a GPU
-that is lost or a full disk does not end the night: the report is made last, and names what could not be run.
+A stage that fails, a GPU that is gone or a full disk does not end the night: the report is made last, and
+names what could not be run.  `runs.night_stages` has the stages of each tier.
 """
 
 import shutil
-import sys
 import time
-import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import date
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
-from packaging.requirements import Requirement
 
-from deepstack_harness.contract.verdicts import UNEXPECTED, Verdict
-from deepstack_harness.engines.live.environment import newest_environment
-from deepstack_harness.engines.live.models import MODELS
-from deepstack_harness.engines.live.schedules import SHRINK_S
+from deepstack_harness.contract.facts import Measured
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
-from deepstack_harness.files import data
-from deepstack_harness.runs.records import run_files_in
-from deepstack_harness.runs.store import read_about
+from deepstack_harness.files import read_regular
+from deepstack_harness.runs.machine import visible_gpus
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, Exited, Signalled, TimedOut, WorkerEnd
 from deepstack_harness.workers.remote import Remote
@@ -35,9 +25,6 @@ from deepstack_harness.workers.supervised import Command, run_command
 from deepstack_harness.workers.warm import WarmWorker
 
 _USE_GPU = Remote("deepstack_harness.runs.nights:use_gpu", float)
-_HOUR = 3600.0
-_WHOLE_MATRIX_MINUTES = 120.0
-"""Minutes of a night from which on every case of the matrix is played: on two cores they take an hour."""
 _GPU_SECONDS = 180.0
 _LEAST_FREE = 2**29
 """Bytes that must be free on the disk for a stage to be started."""
@@ -50,9 +37,15 @@ _LONGEST_CELL = 300
 
 
 class StageOutcome(StrEnum):
-    """Outcome of a stage; FAILED: it was to judge and could not; NOT_RUN: it was not started."""
+    """Outcome of a stage; FAILED: it was to judge and could not; NOT_RUN: it was not started.
+
+    REHEARSED: it ended well without the GPU that it is for, which says nothing of a GPU.  LEFT_OUT: this
+    machine lacks what it is for, such as a second GPU, and always will.
+    """
 
     HELD = "held"
+    REHEARSED = "rehearsed"
+    LEFT_OUT = "left out"
     BROKEN = "broken"
     FAILED = "failed"
     TIMED_OUT = "timed out"
@@ -65,7 +58,9 @@ class Stage:
 
     `without_gpu` is the command to run instead where the GPU is lost; without it the stage is not run.
     `has_unexpected` is called where the command exits with "broken", and returns False if all that is broken
-    is known.  A `last` stage runs whatever happened before.  `extras` are those of our package that it needs.
+    is known.  A `last` stage runs whatever happened before.  `extras` are those of our package that it
+    needs.  `least_gpus` is how many GPUs a stage for them needs.  `rehearses` says what a stage shows that
+    runs without the GPU that it is for.  `measured` is the file of `Measured` rows that it writes.
     Where the whole night has a limit, a stage gets a part of what is left by its `share`, and is not started
     with less than `least` seconds.
     """
@@ -81,17 +76,24 @@ class Stage:
     extras: tuple[str, ...] = ()
     share: float = 1.0
     least: float = 10.0
+    least_gpus: int = 1
+    rehearses: str = ""
+    measured: Path | None = None
 
 
 @dataclass(frozen=True)
 class EndedStage:
-    """A stage that is over: `code` is its exit status (negative: a signal), `detail` why it is not HELD."""
+    """A stage that is over: `code` is its exit status (negative: a signal), `detail` why it is not HELD.
+
+    `measured` is what it measured until its end, however it ended.
+    """
 
     stage: str
     outcome: StageOutcome
     code: int | None = None
     seconds: float = 0.0
     detail: str = ""
+    measured: tuple[Measured, ...] = ()
 
     @property
     def in_short(self) -> str:
@@ -102,6 +104,11 @@ class EndedStage:
     def held(self) -> bool:
         """True if there is nothing to tell of it."""
         return self.outcome is StageOutcome.HELD
+
+    @property
+    def wrong(self) -> bool:
+        """True if somebody has to look: what the machine will never have is told, and is not wrong."""
+        return self.outcome not in {StageOutcome.HELD, StageOutcome.LEFT_OUT}
 
     @property
     def why(self) -> str:
@@ -127,6 +134,7 @@ class NightlyRun:
     """Why no stage for the GPU is started any more."""
     seconds: float | None = None
     clock: Callable[[], float] = time.monotonic
+    count_gpus: Callable[[], int] = field(default=lambda: len(visible_gpus()))
 
     def run(self, stages: Sequence[Stage]) -> Iterator[EndedStage]:
         """Yield every stage as it ends; `KeyboardInterrupt` ends the stage that runs, and the night."""
@@ -139,8 +147,7 @@ class NightlyRun:
             if stage.last:
                 (self.folder / "ballast").unlink(missing_ok=True)
             limit = stage.seconds if end is None else _limit(stages[number:], end - self.clock())
-            why = None if stage.last else self._why_not_started(stage, limit)
-            yield EndedStage(stage.name, StageOutcome.NOT_RUN, detail=why) if why else self._run(stage, limit)
+            yield self._not_started(stage, limit) or self._run(stage, limit)
 
     def _check_gpu(self) -> EndedStage:
         started = time.monotonic()
@@ -148,14 +155,32 @@ class NightlyRun:
         outcome = StageOutcome.FAILED if self.lost else StageOutcome.HELD
         return EndedStage("gpu", outcome, seconds=time.monotonic() - started, detail=self.lost or "")
 
+    def _not_started(self, stage: Stage, limit: float) -> EndedStage | None:
+        """Return the end of a stage that cannot be started, None for one that can."""
+        if stage.last:
+            return None
+        if why := self._why_not_started(stage, limit):
+            return EndedStage(stage.name, StageOutcome.NOT_RUN, detail=why)
+        if stage.least_gpus > 1 and (why := self._too_few_gpus(stage.least_gpus)):
+            return EndedStage(stage.name, StageOutcome.LEFT_OUT, detail=why)
+        return None
+
     def _why_not_started(self, stage: Stage, limit: float) -> str | None:
         if limit < min(stage.least, stage.seconds):
             left = f"{max(limit, 0):.0f} s of the night are left for it"
             return f"no time: it needs at least {stage.least:g} s, and {left}"
         if stage.gpu and self.lost and not stage.without_gpu:
-            return f"the GPU is lost: {self.lost}"
+            return f"the GPU is gone: {self.lost}"
         free = self.free(self.folder)
         return f"the disk is full: {free >> 20} MiB are left" if free < _LEAST_FREE else None
+
+    def _too_few_gpus(self, least: int) -> str | None:
+        try:
+            count = self.count_gpus()
+        except MachineError as error:
+            return str(error)
+        have = "one GPU" if count == 1 else f"{count} GPUs"
+        return f"{have}: it needs {least}" if count < least else None
 
     def _run(self, stage: Stage, limit: float) -> EndedStage:
         started = time.monotonic()
@@ -164,7 +189,8 @@ class NightlyRun:
         except (OSError, MachineError) as error:  # no room for its log, no memory for its process
             why = error.strerror if isinstance(error, OSError) else error
             outcome, code, detail = StageOutcome.FAILED, None, f"could not be started: {why}"
-        ended = EndedStage(stage.name, outcome, code, time.monotonic() - started, detail)
+        measured = _measured_in(stage.measured) if stage.measured else ()
+        ended = EndedStage(stage.name, outcome, code, time.monotonic() - started, detail, measured)
         return self._with_gpu_checked(stage, ended)
 
     def _call(self, stage: Stage, limit: float) -> tuple[StageOutcome, int | None, str]:
@@ -177,6 +203,8 @@ class NightlyRun:
             return StageOutcome.TIMED_OUT, None, f"no end within {limit:.0f} s{part}: {printed}"
         code = _exit_status(end)
         outcome = _outcome(stage, code)
+        if outcome is StageOutcome.HELD and stage.rehearses:
+            return StageOutcome.REHEARSED, code, stage.rehearses
         return outcome, code, "" if outcome is StageOutcome.HELD else printed
 
     def _with_gpu_checked(self, stage: Stage, ended: EndedStage) -> EndedStage:
@@ -184,7 +212,7 @@ class NightlyRun:
         if not stage.gpu or self.lost or ended.held:
             return ended
         self.lost = self.gpu_fault()
-        return replace(ended, detail=f"the GPU is lost: {self.lost}; {ended.detail}") if self.lost else ended
+        return replace(ended, detail=f"the GPU is gone: {self.lost}; {ended.detail}") if self.lost else ended
 
 
 def _limit(stages: Sequence[Stage], left: float) -> float:
@@ -201,35 +229,19 @@ def _limit(stages: Sequence[Stage], left: float) -> float:
     return min(stage.seconds, usable, max(part, stage.least))
 
 
-def missing_extras(stages: Sequence[Stage]) -> dict[str, list[str]]:
-    """Return the requirements of extras that stages need and that are not installed, by extra."""
-    declared = tomllib.loads(data("pyproject.toml").read_text())["project"]["optional-dependencies"]
-    extras = sorted({extra for stage in stages for extra in stage.extras})
-    missing = {
-        extra: [str(each) for each in _requirements(declared, extra) if not _is_installed(each)]
-        for extra in extras
-    }
-    return {extra: names for extra, names in missing.items() if names}
-
-
-def _requirements(declared: Mapping[str, Sequence[str]], extra: str) -> Iterator[Requirement]:
-    for requirement in map(Requirement, declared[extra]):
-        if requirement.name == "deepstack-harness":  # an extra that is made of others
-            for inner in sorted(requirement.extras):
-                yield from _requirements(declared, inner)
-        else:
-            yield requirement
-
-
-def _is_installed(requirement: Requirement) -> bool:
-    try:
-        return requirement.specifier.contains(version(requirement.name), prereleases=True)
-    except PackageNotFoundError:
-        return False
+def _measured_in(file: Path) -> tuple[Measured, ...]:
+    """Return the rows of a file, those before a line that a killed stage left torn; none without a file."""
+    rows: list[Measured] = []
+    with suppress(OSError, UsageError, msgspec.MsgspecError):
+        rows.extend(msgspec.json.decode(line, type=Measured) for line in read_regular(file).splitlines())
+    return tuple(rows)
 
 
 def exit_code(ended: Sequence[EndedStage]) -> ExitCode:
-    """Return the exit code of a night: BROKEN before MACHINE, and MACHINE before BUG."""
+    """Return the exit code of a night: BROKEN before MACHINE, and MACHINE before BUG.
+
+    Stages that were rehearsed or left out change nothing.
+    """
     outcomes = {stage.outcome for stage in ended}
     failed = {stage.code for stage in ended if stage.outcome is StageOutcome.FAILED}
     if StageOutcome.BROKEN in outcomes:
@@ -288,175 +300,3 @@ def _markdown_cell(text: str) -> str:
     """Return the text on one line, without characters that mean something in a Markdown table."""
     line = " ".join(text.split())[-_LONGEST_DETAIL:]
     return line.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
-
-
-@dataclass(frozen=True)
-class NightRequest:
-    """Request for a night: the folder to write, that of earlier nights, devices, minutes of fuzzing.
-
-    `minutes` are those of the whole night, None where its stages have their own limits alone.
-    """
-
-    folder: Path
-    history: Path
-    devices: Sequence[str]
-    fuzz_minutes: float
-    workers: int
-    sources: Sequence[str] = ()
-    minutes: float | None = None
-
-    @property
-    def hunting(self) -> float:
-        """The minutes of fuzzing, and of a search for each model: at most a tenth of the night."""
-        return self.fuzz_minutes if self.minutes is None else min(self.fuzz_minutes, self.minutes / 10)
-
-    @property
-    def tier(self) -> str:
-        """The cases of the matrix: a short night has no time for all of them."""
-        return "nightly" if self.minutes is None or self.minutes >= _WHOLE_MATRIX_MINUTES else "ci"
-
-    @property
-    def gpu(self) -> str | None:
-        """The first device that is a GPU."""
-        return next((device for device in self.devices if device.startswith("cuda")), None)
-
-
-def stages(request: NightRequest, only: Sequence[str] = ()) -> list[Stage]:
-    """Return the stages in order, all or those named; raises `UsageError` for an unknown name."""
-    planned = list(_all_stages(request))
-    names = [stage.name for stage in planned]
-    for name in only:
-        if name not in names:
-            raise UsageError(f"unknown stage '{name}'; this night has {', '.join(names)}")
-    return [stage for stage in planned if not only or stage.name in only]
-
-
-def _all_stages(request: NightRequest) -> Iterator[Stage]:
-    """Yield all stages, the most valuable first: what a short night has no time for comes last."""
-    folder, gpu = request.folder, request.gpu is not None
-    run = _run(request, request.devices)
-    yield Stage("run", run, 10 * _HOUR, gpu, _run(request, ["cpu"]), share=4, least=30)
-    if before := _last_finished_run(request):
-        compare = _harness_command("compare", before, folder, "--history", request.history)
-        yield Stage("compare", compare, _HOUR, extras=("reports",), share=0.5)
-    if request.sources:
-        rows = folder / "audit.jsonl"
-        named = [word for source in request.sources for word in ("--source", source)]
-        yield Stage(
-            "audit",
-            _harness_command("audit", *named, "--json", rows),
-            _HOUR,
-            has_unexpected=lambda: has_unexpected(rows),
-            least=30,
-        )
-    newest = (sys.executable, "-m", "deepstack_harness.runs.newest")
-    yield Stage("newest", (*newest, str(folder), str(request.history)), 2 * _HOUR, share=2, least=60)
-    tests = _tests(request, gpu=gpu), _tests(request, gpu=False)
-    yield Stage(
-        "tests",
-        tests[0],
-        8 * _HOUR,
-        gpu,
-        tests[1],
-        where=_cases_folder(),
-        extras=("test",),
-        share=4,
-        least=900,
-    )
-    yield Stage("kernels", _harness_command("kernels", "--json", folder / "kernels.jsonl"), _HOUR, least=30)
-    yield from _engine(request)
-    fuzz = ("--revision", "reference", "--arm", "inductor/drop_all", "--minutes", f"{request.hunting:g}")
-    yield Stage(
-        "fuzz",
-        _harness_command("fuzz", *fuzz, "--out", folder / "fuzz"),
-        request.hunting * 60 + _HOUR,
-        least=request.hunting * 60 + 20,
-    )
-    if has_selftests():
-        bench = (sys.executable, "-m", "tools.bench", "--json", str(folder / "bench.jsonl"))
-        yield Stage(
-            "bench", (*bench, "--history", str(request.history)), _HOUR, where=_cases_folder(), least=120
-        )
-    if has_selftests() and find_spec("coverage"):
-        untested = (sys.executable, "-m", "tools.untested", str(folder / "coverage"))
-        yield Stage("untested", untested, 2 * _HOUR, where=_cases_folder(), extras=("test",), least=900)
-    pages = ("--html", "report.html", "--markdown", "report.md", "--junit", "report.xml")
-    files = [word if word.startswith("--") else folder / word for word in pages]
-    report = _harness_command("report", folder, *files, "--history", request.history)
-    yield Stage("report", report, _HOUR, last=True, extras=("reports",), least=60)
-
-
-def _engine(request: NightRequest) -> Iterator[Stage]:
-    """Yield the real engine, all its schedules and a search for more, where a release was made to run.
-
-    No environment is made at night: it takes minutes and 3.5 GB, and CI has none.
-    """
-    home = newest_environment()
-    if home is None:
-        return
-    words = ("engine", "--source", f"vllm=={home.version}", "--json")
-    yield Stage("engine", _harness_command(*words, request.folder / "engine.jsonl"), 2 * _HOUR, least=300)
-    # Another seed each night: a finding prints its schedule, so that the seed is not needed again.
-    search = ("--search", f"{request.hunting:g}", "--seed", str(date.today().toordinal()))  # noqa: DTZ011
-    longest = len(MODELS) * (request.hunting * 60 + SHRINK_S) + _HOUR
-    yield Stage(
-        "search", _harness_command(*words, request.folder / "search.jsonl", *search), longest, least=300
-    )
-
-
-def _harness_command(*words: str | Path) -> tuple[str, ...]:
-    return (sys.executable, "-m", "deepstack_harness", *map(str, words))
-
-
-def _run(request: NightRequest, devices: Sequence[str]) -> tuple[str, ...]:
-    named = [word for device in devices for word in ("--device", device)]
-    order = ("--cheapest-first",) if request.minutes is not None else ()
-    return _harness_command(
-        "run", "--tier", request.tier, *named, *order, "-n", str(request.workers), "--out", request.folder
-    )
-
-
-def _tests(request: NightRequest, *, gpu: bool) -> tuple[str, ...]:
-    """Return the command that runs every case, also slow ones, those of the network and those of a GPU."""
-    words = ["-q", "-m", "", "-n", str(request.workers), "--dist", "loadgroup", "--timeout", "3600"]
-    words += ["-p", "no:cacheprovider", "--junitxml", str(request.folder / "tests.xml")]
-    words += ["--deepstack-profile", "nightly"]
-    words += ["--deepstack-device", "cuda", "--deepstack-require-gpu"] if gpu else []
-    return (sys.executable, "-m", "pytest", *words)
-
-
-def _cases_folder() -> Path:
-    """Return the folder of pyproject.toml, which has the settings of the cases: checkout or wheel."""
-    return data("pyproject.toml").parent
-
-
-def has_selftests() -> bool:
-    """Return True in a checkout; a wheel carries the product's cases and not the tests of the harness."""
-    return (_cases_folder() / "cases" / "selftest").is_dir()
-
-
-def _last_finished_run(request: NightRequest) -> Path | None:
-    """Return the last run of the history that came to its end, of the same tier: others have other cases."""
-    others = sorted(request.history.iterdir()) if request.history.is_dir() else []
-    for folder in reversed(others):
-        files = list(run_files_in(folder)) if folder.resolve() != request.folder.resolve() else []
-        abouts = [read_about(each) for each in files]
-        if abouts and all(about.finished and about.tier == request.tier for about in abouts):
-            return folder
-    return None
-
-
-def has_unexpected(rows: Path) -> bool:
-    """Return True if a file of `--json` rows has an unexpected row; known broken rules are XFAIL.
-
-    Rows of carriers that were not judged have no rule, and count by their verdict as well.
-    """
-    try:
-        lines = [msgspec.json.decode(line, type=_JudgedLine) for line in rows.read_bytes().splitlines()]
-    except (OSError, msgspec.MsgspecError):
-        return True  # no row says that what broke is known
-    return not lines or any(line.verdict in UNEXPECTED for line in lines)
-
-
-class _JudgedLine(msgspec.Struct):
-    verdict: Verdict

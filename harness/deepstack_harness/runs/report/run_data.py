@@ -270,7 +270,7 @@ def _some(names: Iterable[str]) -> str:
 def summarise(run: RunData) -> Summary:
     """Count the judgements of a run."""
     counts = Counter(row.verdict for row in run.rows)
-    stages = tuple(stage.in_short for stage in run.stages or () if not stage.held)
+    stages = tuple(stage.in_short for stage in run.stages or () if stage.wrong)
     return Summary(
         {verdict: counts[verdict] for verdict in Verdict}, len(run.cases), run.planned, run.finished, stages,
         mixed=bool(run.mixed),

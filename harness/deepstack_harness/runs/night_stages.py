@@ -1,0 +1,347 @@
+"""The stages of a night, by tier: `full` is everything, `gpu` is what a GPU alone can tell.
+
+The most valuable stages come first, because a short night has no time for the last ones.  A stage of the
+tier `gpu` has a rehearsal for machines without one: the same work on the CPU where that says something, else
+a look at its arguments and files.
+"""
+
+import os
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+from packaging.requirements import Requirement
+
+from deepstack_harness.contract.verdicts import UNEXPECTED, Verdict
+from deepstack_harness.engines.live.environment import newest_environment
+from deepstack_harness.engines.live.models import MODELS
+from deepstack_harness.engines.live.schedules import SHRINK_S
+from deepstack_harness.errors import UsageError
+from deepstack_harness.files import data
+from deepstack_harness.runs.nights import Stage
+from deepstack_harness.runs.records import run_files_in
+from deepstack_harness.runs.store import read_about
+
+_HOUR = 3600.0
+_WHOLE_MATRIX_MINUTES = 120.0
+"""Minutes of a night from which on every case of the matrix is played: on two cores they take an hour."""
+_MOST_WORKERS = 16
+
+
+class NightTier(StrEnum):
+    """A list of stages by name."""
+
+    FULL = "full"
+    GPU = "gpu"
+
+
+def default_workers(tier: NightTier) -> int:
+    """Return the number of workers: two, or for a GPU the cores of its machine, 16 at most."""
+    return min(len(os.sched_getaffinity(0)), _MOST_WORKERS) if tier is NightTier.GPU else 2
+
+
+@dataclass(frozen=True)
+class NightRequest:
+    """Request for a night: the folder to write, that of earlier nights, devices, minutes of fuzzing.
+
+    `minutes` are those of the whole night, None where its stages have their own limits alone.  With
+    `rehearse` the stages of the tier `gpu` run without one.
+    """
+
+    folder: Path
+    history: Path
+    devices: Sequence[str]
+    fuzz_minutes: float
+    workers: int
+    sources: Sequence[str] = ()
+    minutes: float | None = None
+    tier: NightTier = NightTier.FULL
+    rehearse: bool = False
+
+    @property
+    def hunting(self) -> float:
+        """The minutes of fuzzing, and of a search for each model: at most a tenth of the night."""
+        return self.fuzz_minutes if self.minutes is None else min(self.fuzz_minutes, self.minutes / 10)
+
+    @property
+    def matrix_tier(self) -> str:
+        """The cases of the matrix: a short night has no time for all of them."""
+        return "nightly" if self.minutes is None or self.minutes >= _WHOLE_MATRIX_MINUTES else "ci"
+
+    @property
+    def gpu(self) -> str | None:
+        """The first device that is a GPU."""
+        return next((device for device in self.devices if device.startswith("cuda")), None)
+
+
+def stages(request: NightRequest, only: Sequence[str] = ()) -> list[Stage]:
+    """Return the stages in order, all or those named; raises `UsageError` for an unknown name."""
+    planned = list(_TIERS[request.tier](request))
+    names = [stage.name for stage in planned]
+    for name in only:
+        if name not in names:
+            raise UsageError(f"unknown stage '{name}'; this night has {', '.join(names)}")
+    return [stage for stage in planned if not only or stage.name in only]
+
+
+def _full(request: NightRequest) -> Iterator[Stage]:
+    """Yield everything: matrix, sources, tests, kernels, engines, fuzzing."""
+    folder, gpu = request.folder, request.gpu is not None
+    run = _run(request, request.devices)
+    yield Stage("run", run, 10 * _HOUR, gpu, _run(request, ["cpu"]), share=4, least=30)
+    if before := _last_finished_run(request):
+        compare = _harness_command("compare", before, folder, "--history", request.history)
+        yield Stage("compare", compare, _HOUR, extras=("reports",), share=0.5)
+    if request.sources:
+        rows = folder / "audit.jsonl"
+        named = [word for source in request.sources for word in ("--source", source)]
+        yield Stage(
+            "audit",
+            _harness_command("audit", *named, "--json", rows),
+            _HOUR,
+            has_unexpected=lambda: has_unexpected(rows),
+            least=30,
+        )
+    newest = (sys.executable, "-m", "deepstack_harness.runs.newest")
+    yield Stage("newest", (*newest, str(folder), str(request.history)), 2 * _HOUR, share=2, least=60)
+    tests = _tests(request, gpu=gpu), _tests(request, gpu=False)
+    yield Stage(
+        "tests",
+        tests[0],
+        8 * _HOUR,
+        gpu,
+        tests[1],
+        where=_cases_folder(),
+        extras=("test",),
+        share=4,
+        least=900,
+    )
+    yield Stage("kernels", _harness_command("kernels", "--json", folder / "kernels.jsonl"), _HOUR, least=30)
+    yield from _engine(request)
+    fuzz = ("--revision", "reference", "--arm", "inductor/drop_all", "--minutes", f"{request.hunting:g}")
+    yield Stage(
+        "fuzz",
+        _harness_command("fuzz", *fuzz, "--out", folder / "fuzz"),
+        request.hunting * 60 + _HOUR,
+        least=request.hunting * 60 + 20,
+    )
+    if has_selftests():
+        bench = (sys.executable, "-m", "tools.bench", "--json", str(folder / "bench.jsonl"))
+        yield Stage(
+            "bench", (*bench, "--history", str(request.history)), _HOUR, where=_cases_folder(), least=120
+        )
+    if has_selftests() and find_spec("coverage"):
+        untested = (sys.executable, "-m", "tools.untested", str(folder / "coverage"))
+        yield Stage("untested", untested, 2 * _HOUR, where=_cases_folder(), extras=("test",), least=900)
+    yield _report(request)
+
+
+def _report(request: NightRequest) -> Stage:
+    pages = ("--html", "report.html", "--markdown", "report.md", "--junit", "report.xml")
+    files = [word if word.startswith("--") else request.folder / word for word in pages]
+    report = _harness_command("report", request.folder, *files, "--history", request.history)
+    return Stage("report", report, _HOUR, last=True, extras=("reports",), least=60)
+
+
+_GRAPHS = "incident in ['43602', 'replayed-clear', 'one-token-chunk']"
+_GPU_CASES = (
+    "cases/selftest/compile/test_captured.py",
+    "cases/selftest/compile/torch_compat/test_modes.py",
+    "cases/selftest/models/test_families.py",
+    "cases/selftest/runs/test_nights.py",
+    "cases/test_placement.py",
+)
+"""Files with cases for a GPU that no other stage of the tier runs."""
+_KERNEL_CASES = ("cases/test_kernels.py", "cases/test_h200_against_gpu.py")
+_ARGUMENTS_ALONE = "its arguments and files alone: without a GPU it has nothing to run"
+
+
+@dataclass(frozen=True)
+class _GpuStages:
+    """The stages of the tier `gpu` for a request: each as it is on a GPU, or as it is rehearsed."""
+
+    request: NightRequest
+
+    def stages(self) -> Iterator[Stage]:
+        """Yield the stages, the most valuable first."""
+        folder = self.request.folder
+        doctor = _harness_command("doctor", "--seconds", "40", "--json", folder / "doctor.jsonl")
+        yield self._stage(Stage("doctor", doctor, 60, least=30), doctor, "this machine, without a GPU")
+        graphs = self._matrix(_GRAPHS, "nightly", self._shared_gpu, folder)
+        yield self._stage(
+            Stage("graphs", graphs, 150, share=3, least=30, extras=("reports",)),
+            self._matrix(_GRAPHS, "ci", "cpu", folder),
+            "recorded graphs on the CPU, and Inductor's code for it",
+        )
+        yield from self._cases("gpu-cases", _GPU_CASES, self.request.workers, seconds=150, share=2)
+        yield from self._cases("kernels", _KERNEL_CASES, min(self.request.workers, 4), seconds=120, share=3)
+        yield from self._cases("streams", ("cases/test_real_streams.py",), 1, seconds=90, share=1.5)
+        selection, out = "arm.str.endswith('/tp2')", folder / "ranks"
+        ranks = self._matrix(selection, "nightly", "cuda", out)
+        yield self._stage(
+            Stage("ranks", ranks, 90, least=20, extras=("reports",), least_gpus=2),
+            self._matrix(selection, "ci", "cpu", out),
+            "two ranks on the CPU, which meet by gloo",
+        )
+        yield replace(_report(self.request), seconds=120, least=45)
+
+    @property
+    def _shared_gpu(self) -> str:
+        """The GPU by its number: with `cuda` one process at a time would have it."""
+        gpu = self.request.gpu or "cuda"
+        return "cuda:0" if gpu == "cuda" else gpu
+
+    def _stage(self, on_gpu: Stage, rehearsal: tuple[str, ...], shows: str) -> Stage:
+        """Return the stage for a GPU, or in its place its rehearsal, with what that `shows`."""
+        if not self.request.rehearse:
+            return replace(on_gpu, gpu=True)
+        return replace(on_gpu, command=rehearsal, least_gpus=1, rehearses=f"rehearsed: {shows}")
+
+    def _matrix(self, selection: str, tier: str, device: str, out: Path) -> tuple[str, ...]:
+        return _harness_command(
+            "run", selection, "--tier", tier, "--device", device, "--cheapest-first", "--case-seconds", "100",
+            "-n", str(self.request.workers), "--out", out,
+        )  # fmt: skip
+
+    def _cases(
+        self, name: str, files: Sequence[str], workers: int, *, seconds: float, share: float
+    ) -> Iterator[Stage]:
+        """Yield a stage of pytest cases for a GPU; every ended case is a line of its log at once.
+
+        A wheel has few of the files; without any there is no stage.
+        """
+        here = [file for file in files if (_cases_folder() / file).exists()]
+        if not here:
+            return
+        words = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", *here)
+        many = ("-n", str(workers), "--dist", "loadgroup") if workers > 1 else ()
+        results = ("--junitxml", str(self.request.folder / f"{name}.xml"))
+        device = ("--deepstack-device", "cuda", "--deepstack-require-gpu")
+        command = (*words, "-v", "-rP", *many, "--timeout", "120", *results, *device)
+        on_gpu = Stage(name, command, seconds, share=share, least=20, where=_cases_folder(), extras=("test",))
+        yield self._stage(on_gpu, (*words, "--collect-only", "-q"), _ARGUMENTS_ALONE)
+
+
+def _gpu(request: NightRequest) -> Iterator[Stage]:
+    return _GpuStages(request).stages()
+
+
+_TIERS = {NightTier.FULL: _full, NightTier.GPU: _gpu}
+
+
+def _engine(request: NightRequest) -> Iterator[Stage]:
+    """Yield the real engine, all its schedules and a search for more, where a release was made to run.
+
+    No environment is made at night: it takes minutes and 3.5 GB, and CI has none.
+    """
+    home = newest_environment()
+    if home is None:
+        return
+    words = ("engine", "--source", f"vllm=={home.version}", "--json")
+    yield Stage("engine", _harness_command(*words, request.folder / "engine.jsonl"), 2 * _HOUR, least=300)
+    # Another seed each night: a finding prints its schedule, so that the seed is not needed again.
+    search = ("--search", f"{request.hunting:g}", "--seed", str(date.today().toordinal()))  # noqa: DTZ011
+    longest = len(MODELS) * (request.hunting * 60 + SHRINK_S) + _HOUR
+    yield Stage(
+        "search", _harness_command(*words, request.folder / "search.jsonl", *search), longest, least=300
+    )
+
+
+def _harness_command(*words: str | Path) -> tuple[str, ...]:
+    return (sys.executable, "-m", "deepstack_harness", *map(str, words))
+
+
+def _run(request: NightRequest, devices: Sequence[str]) -> tuple[str, ...]:
+    named = [word for device in devices for word in ("--device", device)]
+    order = ("--cheapest-first",) if request.minutes is not None else ()
+    return _harness_command(
+        "run",
+        "--tier",
+        request.matrix_tier,
+        *named,
+        *order,
+        "-n",
+        str(request.workers),
+        "--out",
+        request.folder,
+    )
+
+
+def _tests(request: NightRequest, *, gpu: bool) -> tuple[str, ...]:
+    """Return the command that runs every case, also slow ones, those of the network and those of a GPU."""
+    words = ["-q", "-m", "", "-n", str(request.workers), "--dist", "loadgroup", "--timeout", "3600"]
+    words += ["-p", "no:cacheprovider", "--junitxml", str(request.folder / "tests.xml")]
+    words += ["--deepstack-profile", "nightly"]
+    words += ["--deepstack-device", "cuda", "--deepstack-require-gpu"] if gpu else []
+    return (sys.executable, "-m", "pytest", *words)
+
+
+def _cases_folder() -> Path:
+    """Return the folder of pyproject.toml, which has the settings of the cases: checkout or wheel."""
+    return data("pyproject.toml").parent
+
+
+def has_selftests() -> bool:
+    """Return True in a checkout; a wheel carries the product's cases and not the tests of the harness."""
+    return (_cases_folder() / "cases" / "selftest").is_dir()
+
+
+def _last_finished_run(request: NightRequest) -> Path | None:
+    """Return the last run of the history that came to its end, of the same tier: others have other cases."""
+    others = sorted(request.history.iterdir()) if request.history.is_dir() else []
+    for folder in reversed(others):
+        files = list(run_files_in(folder)) if folder.resolve() != request.folder.resolve() else []
+        abouts = [read_about(each) for each in files]
+        if abouts and all(about.finished and about.tier == request.matrix_tier for about in abouts):
+            return folder
+    return None
+
+
+def has_unexpected(rows: Path) -> bool:
+    """Return True if a file of `--json` rows has an unexpected row; known broken rules are XFAIL.
+
+    Rows of carriers that were not judged have no rule, and count by their verdict as well.
+    """
+    try:
+        lines = [msgspec.json.decode(line, type=_JudgedLine) for line in rows.read_bytes().splitlines()]
+    except (OSError, msgspec.MsgspecError):
+        return True  # no row says that what broke is known
+    return not lines or any(line.verdict in UNEXPECTED for line in lines)
+
+
+class _JudgedLine(msgspec.Struct):
+    verdict: Verdict
+
+
+def missing_extras(stages: Sequence[Stage]) -> dict[str, list[str]]:
+    """Return the requirements of extras that stages need and that are not installed, by extra."""
+    declared = tomllib.loads(data("pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = sorted({extra for stage in stages for extra in stage.extras})
+    missing = {
+        extra: [str(each) for each in _requirements(declared, extra) if not _is_installed(each)]
+        for extra in extras
+    }
+    return {extra: names for extra, names in missing.items() if names}
+
+
+def _requirements(declared: Mapping[str, Sequence[str]], extra: str) -> Iterator[Requirement]:
+    for requirement in map(Requirement, declared[extra]):
+        if requirement.name == "deepstack-harness":  # an extra that is made of others
+            for inner in sorted(requirement.extras):
+                yield from _requirements(declared, inner)
+        else:
+            yield requirement
+
+
+def _is_installed(requirement: Requirement) -> bool:
+    try:
+        return requirement.specifier.contains(version(requirement.name), prereleases=True)
+    except PackageNotFoundError:
+        return False
