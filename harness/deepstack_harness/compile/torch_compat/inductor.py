@@ -249,7 +249,9 @@ def generated_code() -> Iterator[list[str]]:
     original = CompiledFxGraph.post_compile
 
     def post_compile(graph: CompiledFxGraph, *args: Any, **kwargs: Any) -> None:
-        texts.append(graph.source_code)
+        # A graph that is generated only (`kernels`) has no file, and torch then sets no such attribute.
+        if hasattr(graph, "source_code"):
+            texts.append(graph.source_code)
         original(graph, *args, **kwargs)
 
     with patch.object(CompiledFxGraph, "post_compile", post_compile):
