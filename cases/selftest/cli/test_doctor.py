@@ -10,9 +10,12 @@ import pytest
 import torch
 
 from cases.selftest.workers.misbehaving import ALWAYS
+from deepstack_harness.catalogue import versions
+from deepstack_harness.catalogue.versions import Suite, SuiteRun, TorchVersion
 from deepstack_harness.cli import doctor as checks
 from deepstack_harness.cli.doctor import WITHOUT_SANDBOX, MachineCheck, leave, sandbox_found
 from deepstack_harness.cli.main import main
+from deepstack_harness.compile.torch_compat import guards
 from deepstack_harness.errors import ExitCode, MachineError
 from deepstack_harness.runs import machine as environment
 from deepstack_harness.runs import machine as gpus
@@ -26,29 +29,77 @@ def fail(*_: object) -> None:
     raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
 
-@pytest.mark.parametrize(
-    ("version", "here"),
-    [("2.9.1", False), ("2.10.0", True), ("2.13.0+cpu", True), ("2.15.0a0+git1", True), ("2.16.0", False)],
+RAN = (
+    TorchVersion(
+        "2.10",
+        "3.6",
+        runs=(
+            SuiteRun(Suite.FACTS, "2.10.0", "3.11.7", 200),
+            SuiteRun(Suite.PRODUCT, "2.10.0", "3.12.1", 500, red=("test_x: torch crashes",)),
+        ),
+    ),
+    TorchVersion("2.13", "3.7", runs=(SuiteRun(Suite.PRODUCT, "2.13.0", "3.11.7", 525),)),
 )
-def test_a_torch_whose_private_apis_were_not_read_is_said(
-    version: str, here: bool, monkeypatch: Patch
+"""Runs that never were."""
+
+
+@pytest.mark.parametrize(
+    ("version", "python", "here", "found"),
+    [
+        ("2.9.1", "3.11.0", False, "never run; 2.10 .. 2.13 were"),
+        ("2.10.0", "3.11.0", True, "facts of torch on Python 3.11: 200 passed"),
+        ("2.10.1", "3.12.9", True, "product cases on Python 3.12: 500 passed, 1 red: test_x: torch crashes"),
+        ("2.13.0+cpu", "3.11.9", True, "product cases on Python 3.11: 525 passed"),
+        ("2.13.0a0+git1", "3.13.0", True, "never run on Python 3.13, but on 3.11"),
+        ("2.14.0", "3.11.0", False, "never run; 2.10 .. 2.13 were"),
+    ],
+)
+def test_what_was_seen_of_a_torch_on_this_python_is_said(
+    version: str, python: str, here: bool, found: str, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.setattr(platform, "python_version", lambda: python)
+    monkeypatch.setitem(vars(versions.VERSIONS), "entries", RAN)
     check = checks.torch_version()
     assert (check.here, check.needed) == (here, True)
-    assert check.found == f"{version}, read in 2.10 .. 2.15"
+    assert check.found == f"{version}, {found}"
+
+
+@pytest.mark.parametrize(
+    ("python", "here", "needed", "found"),
+    [
+        ("3.10.2", False, True, "3.10.2, never run; 3.11 .. 3.12 were"),
+        ("3.11.9", True, False, "3.11.9"),
+        ("3.14.0rc1", False, False, "3.14.0rc1, never run; 3.11 .. 3.12 were"),
+    ],
+)
+def test_a_python_that_was_never_run_is_said(
+    python: str, here: bool, needed: bool, found: str, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(platform, "python_version", lambda: python)
+    monkeypatch.setitem(vars(versions.VERSIONS), "entries", RAN)
+    assert checks.python_version() == MachineCheck("python", here, found, needed)
+
+
+def test_a_torch_without_a_private_name_is_told_with_the_command_that_it_stops(monkeypatch: Patch) -> None:
+    assert checks.dropped_guards().here == (not guards.missing_names())
+    monkeypatch.setattr(guards, "missing_names", lambda: ("torch._dynamo.x",))
+    check = checks.dropped_guards()
+    assert (check.here, check.needed) == (False, False)
+    assert check.found == "torch has no torch._dynamo.x: 'watch' is refused, no dropped guard is named"
 
 
 def test_without_torch_the_line_that_installs_it_is_said(monkeypatch: Patch) -> None:
     monkeypatch.setattr("builtins.__import__", fail)
     try:
-        check = [checks.torch_version(), checks.gpu(), checks.inductor(60)]
+        check = [checks.torch_version(), checks.gpu(), checks.inductor(60), checks.dropped_guards()]
     finally:
         monkeypatch.undo()
-    assert [each.here for each in check] == [False] * 3
+    assert [each.here for each in check] == [False] * 4
     assert "pip install" in check[0].found
     assert check[1].found == "unknown: torch is needed to look for one"
     assert check[2].found == "torch is needed to compile"
+    assert check[3].found == "torch is needed to look for its names"
 
 
 @pytest.mark.parametrize("names", [[], ["NVIDIA H200", "NVIDIA H200"]])

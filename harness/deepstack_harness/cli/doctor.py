@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import platform
 import shutil
 import socket
-import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
@@ -20,7 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from packaging.version import Version
+
 from deepstack_harness import files as data_files
+from deepstack_harness.catalogue.versions import VERSIONS, TorchVersion, minor, pythons, torch_entry
 from deepstack_harness.cli.arguments import finite
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.engines.engine import KnownEngine
@@ -102,8 +105,6 @@ def leave(outside: str) -> list[str]:
     return done
 
 
-OLDEST_TORCH = (2, 10)
-NEWEST_TORCH = (2, 15)
 _COMPILE = Remote("deepstack_harness.cli.doctor:compile_something", float)
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _LIBRARIES = {
@@ -130,7 +131,7 @@ class MachineCheck:
 
 def _examine(args: Namespace, output: Output) -> Iterator[MachineCheck]:
     """Yield each result as soon as it is known, cheap checks first; the last one compiles in a worker."""
-    yield MachineCheck("python", sys.version_info >= (3, 11), sys.version.split()[0], needed=True)
+    yield python_version()
     checks = [*CHECKS, *(_engine_checks() if args.engines else ())]
     checks.append(("inductor on cpu", partial(inductor, args.seconds)))
     with output.progress(f"looking for {checks[0][0]}") as say:
@@ -139,18 +140,51 @@ def _examine(args: Namespace, output: Output) -> Iterator[MachineCheck]:
             yield check()
 
 
+def python_version() -> MachineCheck:
+    """Check that Python is one with which a torch was run; a newer one is said, and hinders nothing."""
+    version, known = platform.python_version(), pythons()
+    if minor(version) in known:
+        return MachineCheck("python", here=True, found=version)
+    needed = Version(version) < Version(known[0])
+    return MachineCheck("python", False, f"{version}, never run; {known[0]} .. {known[-1]} were", needed)
+
+
 def torch_version() -> MachineCheck:
-    """Check that torch is one of the versions whose private APIs were read."""
+    """Check that torch is one that was run, and say what was seen of it on this Python."""
     problem = _torch_problem()
     if problem:
         return MachineCheck("torch", here=False, found=problem, needed=True)
     import torch
 
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    supported = f"read in {_dotted(OLDEST_TORCH)} .. {_dotted(NEWEST_TORCH)}"
-    return MachineCheck(
-        "torch", OLDEST_TORCH <= version <= NEWEST_TORCH, f"{torch.__version__}, {supported}", needed=True
-    )
+    entry = torch_entry(torch.__version__)
+    if entry is None:
+        known = VERSIONS.entries
+        found = f"{torch.__version__}, never run; {known[0].torch} .. {known[-1].torch} were"
+        return MachineCheck("torch", here=False, found=found, needed=True)
+    return MachineCheck("torch", True, f"{torch.__version__}, {_seen(entry)}", needed=True)
+
+
+def _seen(entry: TorchVersion) -> str:
+    """Return what runs of this torch on this Python answered, or on which others it was run."""
+    python = platform.python_version()
+    run = entry.run_on(python)
+    if run is None:
+        others = ", ".join(sorted({each.python_minor for each in entry.runs}, key=Version))
+        return f"never run on Python {minor(python)}{f', but on {others}' if others else ' or another'}"
+    red = f", {len(run.red)} red: {'; '.join(run.red)}" if run.red else ""
+    return f"{run.suite.cases} on Python {run.python_minor}: {run.passed} passed{red}"
+
+
+def dropped_guards() -> MachineCheck:
+    """Check that torch has the private names with which its dropped guards are watched."""
+    if _torch_problem():
+        return MachineCheck("dropped guards", here=False, found="torch is needed to look for its names")
+    from deepstack_harness.compile.torch_compat.guards import missing_names
+
+    if lacks := missing_names():
+        found = f"torch has no {', '.join(lacks)}: 'watch' is refused, no dropped guard is named"
+        return MachineCheck("dropped guards", here=False, found=found)
+    return MachineCheck("dropped guards", here=True, found="torch has the private names of a watch")
 
 
 def gpu() -> MachineCheck:
@@ -279,16 +313,13 @@ def compile_something() -> float:
     return float(torch.compile(total)(torch.ones(8)))
 
 
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
-
-
 Check: TypeAlias = tuple[str, Callable[[], MachineCheck]]
 
 CHECKS: tuple[Check, ...] = (
     ("torch", torch_version),
     ("a GPU", gpu),
     ("triton", triton),
+    ("dropped guards", dropped_guards),
     *((name, partial(library, name, without)) for name, without in _LIBRARIES.items()),
     ("a sandbox", sandbox),
     ("chromium", chromium),

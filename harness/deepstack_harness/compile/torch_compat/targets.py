@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
+from deepstack_harness.catalogue.versions import VERSIONS, minor
 from deepstack_harness.errors import MachineError
 
 
@@ -58,9 +59,7 @@ H200 = GpuProperties(
 GPUS: Mapping[str, GpuProperties] = {"h200": H200}
 
 
-PAIRS: Mapping[str, str] = {
-    "2.10": "3.6", "2.11": "3.6", "2.12": "3.7", "2.13": "3.7", "2.14": "3.8", "2.15": "3.9",
-}  # fmt: skip
+PAIRS: Mapping[str, str] = {each.torch: each.triton for each in VERSIONS.entries}
 """torch minor version -> the triton minor version it is released with.
 
 Code was generated for an H200 and interpreted with each of these pairs.  What that rests on is private to
@@ -73,7 +72,7 @@ def check_support() -> None:
     torch, triton = _version("torch"), _version("triton")
     if torch is None:
         raise MachineError("code for a GPU that is not here needs torch, which is not installed")
-    wanted = PAIRS.get(_minor(torch))
+    wanted = PAIRS.get(minor(torch))
     if triton is None:
         raise MachineError(
             f"code for a GPU that is not here needs the package triton{f' {wanted}' if wanted else ''}: "
@@ -90,7 +89,7 @@ def check_support() -> None:
 def unchecked(torch: str | None = None, triton: str | None = None) -> str:
     """Return a sentence where two versions, or else the installed ones, are no pair of `PAIRS`; else ""."""
     torch, triton = torch or _version("torch") or "", triton or _version("triton") or ""
-    if PAIRS.get(_minor(torch)) == _minor(triton):
+    if PAIRS.get(minor(torch)) == minor(triton):
         return ""
     return (
         f"torch {torch} with triton {triton} was never checked: do not rely on a figure before "
@@ -128,10 +127,6 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])
 
 
 ENVIRONMENT = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}

@@ -1,0 +1,71 @@
+"""The versions that were run: what an entry says of a torch and a Python, and files that are refused."""
+
+from pathlib import Path
+
+import pytest
+
+from deepstack_harness.catalogue.versions import (
+    VERSIONS,
+    Suite,
+    SuiteRun,
+    TorchVersion,
+    minor,
+    pythons,
+    torch_entry,
+)
+from deepstack_harness.errors import UsageError
+
+FACTS = SuiteRun(Suite.FACTS, "2.14.1", "3.11.7", 200)
+PRODUCT = SuiteRun(Suite.PRODUCT, "2.14.1", "3.11.9", 500, red=("test_x: torch crashes",))
+ENTRY = TorchVersion("2.14", "3.8", runs=(FACTS, PRODUCT))
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("2.13.0+cpu", "2.13"), ("2.15.0a0+git1", "2.15"), ("2.10", "2.10"), ("3.13.0rc2", "3.13")],
+)
+def test_the_minor_version_has_two_numbers(version: str, expected: str) -> None:
+    assert minor(version) == expected
+
+
+def test_the_run_of_the_largest_suite_on_a_python_is_the_one_that_is_told() -> None:
+    assert ENTRY.run_on("3.11.0") is PRODUCT
+    assert ENTRY.run_on("3.1.11") is None
+
+
+def test_a_torch_is_known_by_its_minor_version() -> None:
+    assert torch_entry("2.14.9+cpu", [ENTRY]) is ENTRY
+    assert torch_entry("2.1.4", [ENTRY]) is None
+    assert torch_entry("3.14", [ENTRY]) is None
+
+
+def test_entries_are_in_order_of_their_release() -> None:
+    numbers = [int(each.torch.removeprefix("2.")) for each in VERSIONS.entries]
+    assert numbers == sorted(set(numbers))
+    assert pythons()[0] == "3.11"
+
+
+RUN = '{suite = "facts", torch = "2.14.1", python = "3.11.7", passed = 3}'
+FILE = f'schema_version = 1\n[[torch]]\ntorch = "2.14"\ntriton = "3.8"\nruns = [{RUN}]\n'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("passed = 3", "passed = 0", "a run without a case that passed or is red"),
+        ('torch = "2.14.1"', 'torch = "2.15.0"', "a run with torch 2.15.0 under torch 2.14"),
+        (RUN, f"{RUN}, {RUN}", "two runs of facts on Python 3.11"),
+        ('"facts"', '"all"', "Invalid enum value 'all'"),
+        ("passed = 3", "passed = 3, took = 1", "unknown field `took`"),
+        ("triton", "tritn", "unknown field `tritn`"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_entry(tmp_path: Path, old: str, new: str, said: str) -> None:
+    path = tmp_path / "versions.toml"
+    path.write_text(FILE)
+    assert VERSIONS.read(path)[0].runs[0].passed == 3
+    assert old in FILE
+    path.write_text(FILE.replace(old, new))
+    with pytest.raises(UsageError, match=r"versions\.toml is not a file of versions that were run") as error:
+        VERSIONS.read(path)
+    assert said in str(error.value)

@@ -1,0 +1,106 @@
+"""Which torch, triton and Python this harness was run with, and what was seen: `fixtures/versions.toml`.
+
+What is supported follows from it: the minor versions of torch that have an entry, and the minor versions of
+Python with which one of them was run.  `doctor` and the checks of a GPU that is not here ask it.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+from packaging.version import Version
+
+from deepstack_harness.files import DataFile
+
+
+class Suite(StrEnum):
+    """Cases that were run together, from the whole contract down to the facts of torch alone."""
+
+    PRODUCT = "product"
+    """`pytest cases --ignore cases/selftest`, without the cases marked `slow` and `gpu`."""
+    PYTHON = "python"
+    """The harness's own tests that depend on Python: workers, sources, engines, cli, pytest_plugin."""
+    FACTS = "facts"
+    """`pytest cases/torch_facts`."""
+
+    @property
+    def cases(self) -> str:
+        """The suite in words, such as `product cases`."""
+        return _CASES[self]
+
+
+_CASES = {
+    Suite.PRODUCT: "product cases",
+    Suite.PYTHON: "tests that depend on Python",
+    Suite.FACTS: "facts of torch",
+}
+
+
+class SuiteRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one suite answered with one torch on one Python.
+
+    `torch` and `python` are whole versions, as `torch.__version__` and `platform.python_version` give them.
+    `expected` is the number of cases that failed as they should (xfail).  `red` has the reason of each
+    case that fails; empty where none does.  `processor_s` is processor time in seconds, of all processes.
+    """
+
+    suite: Suite
+    torch: str
+    python: str
+    passed: int
+    skipped: int = 0
+    expected: int = 0
+    red: tuple[str, ...] = ()
+    processor_s: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a run in which nothing passed or failed: it measured nothing."""
+        if self.passed + len(self.red) <= 0:
+            raise ValueError("a run without a case that passed or is red")
+
+    @property
+    def python_minor(self) -> str:
+        """`3.11` for Python 3.11.7."""
+        return minor(self.python)
+
+
+class TorchVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A minor version of torch, the minor version of triton that it is released with, and its runs."""
+
+    torch: str
+    triton: str
+    runs: tuple[SuiteRun, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse the run of another torch, and two answers to one question."""
+        for run in self.runs:
+            if minor(run.torch) != self.torch:
+                raise ValueError(f"a run with torch {run.torch} under torch {self.torch}")
+        asked = [(run.suite, run.python_minor) for run in self.runs]
+        if twice := next((each for each in asked if asked.count(each) > 1), None):
+            raise ValueError(f"two runs of {twice[0]} on Python {twice[1]}")
+
+    def run_on(self, python: str) -> SuiteRun | None:
+        """Return the run of the largest suite on a version of Python; None where it was not run."""
+        order = list(Suite)
+        runs = (run for run in self.runs if run.python_minor == minor(python))
+        return min(runs, key=lambda run: order.index(run.suite), default=None)
+
+
+VERSIONS = DataFile("fixtures/versions.toml", "a file of versions that were run", "torch", TorchVersion)
+
+
+def minor(version: str) -> str:
+    """Return `2.13` of `2.13.0+cpu`."""
+    return ".".join(version.split(".")[:2])
+
+
+def torch_entry(version: str, entries: Sequence[TorchVersion] | None = None) -> TorchVersion | None:
+    """Return the entry of a version of torch; None for a torch that was never run."""
+    known = VERSIONS.entries if entries is None else entries
+    return next((each for each in known if each.torch == minor(version)), None)
+
+
+def pythons() -> list[str]:
+    """Return the minor versions of Python with which a torch was run, oldest first."""
+    return sorted({run.python_minor for each in VERSIONS.entries for run in each.runs}, key=Version)
