@@ -1,22 +1,27 @@
-"""Facts of kernels as measured before: in `fixtures/baselines/`, a file for each target and torch minor.
+"""Facts of kernels as measured before: `fixtures/baselines/` has a file for each target.
 
-Counts, sizes and bytes, never generated text: absolute counts differ between torch
-versions, so each minor version has a file of its own (29 and 32 kernels on 2.12
-where 2.13 has 21 and 24).  That of a real GPU is named by its device.  No torch.
+Counts, sizes and bytes, never generated text.  A line of a file is one fact of one subject with a column for
+each torch, so that what a torch changed is seen at a glance.  A real GPU has columns of its own beside the
+prediction for it.
+The page docs/reference/baselines.md shows what moved (`tools/baselines_page.py`).  No torch.
 """
 
+import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from packaging.version import Version
 
 from deepstack_harness.compile.kernels import CUDA, Measurement, Pair, Subject, paired
+from deepstack_harness.compile.torch_compat.targets import GPUS
 from deepstack_harness.contract.facts import AccessFacts, GraphCall
 from deepstack_harness.contract.oracles.compiler import payload_rows
-from deepstack_harness.files import load_file, write_atomically
+from deepstack_harness.files import data, load_file, write_atomically
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,8 @@ def _agree(pair: Pair) -> bool:
     return same and (not possible or other.grid is None or other.grid in possible)
 
 
-SCHEMA_VERSION = 1
-_FACTS = (
+SCHEMA_VERSION = 2
+FACTS = (
     "graphs", "kernels", "points", "largest", "bytes", "agreement", "launches", "touched_rows",
     "touched_bytes", "outside_bytes",
 )  # fmt: skip
@@ -129,11 +134,55 @@ def name_of(asked: Subject | BaselineEntry) -> str:
     return f"{asked.family}{layers}, {asked.revision}, {asked.arm}, {asked.dtype}, {sizes}"
 
 
+_SUBJECT = tuple(name for name in BaselineEntry.__struct_fields__ if name not in FACTS)
+
+
+class BaselineRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One subject, and each of its facts in every column that has it."""
+
+    subject: dict[str, str | int | None]
+    facts: dict[str, dict[str, int | float | str]]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no entry in some column; msgspec says where."""
+        for column in self.columns:
+            msgspec.convert(self._fields(column), BaselineEntry)
+
+    @property
+    def columns(self) -> set[str]:
+        """The columns that have a fact of this subject."""
+        return {column for by_column in self.facts.values() for column in by_column}
+
+    def entry(self, column: str) -> BaselineEntry:
+        """Return the entry of one of its columns."""
+        return BaselineEntry(**self._fields(column))
+
+    def _fields(self, column: str) -> dict[str, Any]:
+        facts = {fact: values[column] for fact, values in self.facts.items() if column in values}
+        return {**self.subject, **facts}
+
+
+def _torch_of(column: str) -> Version:
+    return Version(column.partition(" ")[0])
+
+
 class Baselines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole file."""
+    """A whole file: `columns` has what each was measured with, `rows` are in the order of their subjects."""
 
     schema_version: int
-    entry: tuple[BaselineEntry, ...]
+    columns: dict[str, str]
+    rows: tuple[BaselineRow, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a row whose column is not among the columns, and columns that are no torch."""
+        for column in self.columns:
+            _torch_of(column)
+        if unknown := {column for row in self.rows for column in row.columns} - self.columns.keys():
+            raise ValueError(f"rows have columns that `columns` lacks: {', '.join(sorted(unknown))}")
+
+    def entries(self, column: str) -> tuple[BaselineEntry, ...]:
+        """Return what a column has."""
+        return tuple(row.entry(column) for row in self.rows if column in row.columns)
 
 
 class State(StrEnum):
@@ -158,16 +207,27 @@ class Difference:
         return f"{self.state}: {self.name}" + (f" ({self.detail})" if self.detail else "")
 
 
-def file_name(target: str, device: str, torch: str) -> str:
-    """Return `kernels-h200-torch2.13.json`, or for a real GPU `kernels-cuda-nvidia-h200-torch2.13.json`."""
-    where = f"{target}-{re.sub(r'[^a-z0-9]+', '-', device.lower())}" if target == CUDA else target
-    minor = ".".join(torch.split(".")[:2])
-    return f"kernels-{where}-torch{minor}.json"
+def path_of(target: str, device: str) -> Path:
+    """Return the file of a target; a real GPU of a name that is predicted stands beside its prediction."""
+    predicted = [name for name, gpu in GPUS.items() if target == CUDA and gpu.name in device]
+    return data("fixtures/baselines") / f"kernels-{predicted[0] if predicted else target}.json"
 
 
-def load(path: Path) -> tuple[BaselineEntry, ...]:
-    """Read the entries; raise `UsageError` for a file that is none, or of another schema version."""
-    return load_file(path, Baselines, "a file of baselines", SCHEMA_VERSION).entry
+def column_of(measured: Measurement) -> str:
+    """Return the name of the column of a measurement: `2.13`, or on a real GPU `2.13 on NVIDIA H200`."""
+    minor = ".".join(measured.torch.split(".")[:2])
+    return f"{minor} on {measured.device}" if measured.subject.target == CUDA else minor
+
+
+def made_with(measured: Measurement) -> str:
+    """Return the versions of torch and triton, without their builds."""
+    torch, triton = Version(measured.torch).public, measured.triton
+    return f"torch {torch}" + (f", triton {triton}" if triton else "")
+
+
+def load(path: Path) -> Baselines:
+    """Read a file; raise `UsageError` for a file that is none, or of another schema version."""
+    return load_file(path, Baselines, "a file of baselines", SCHEMA_VERSION)
 
 
 def differences(
@@ -183,24 +243,55 @@ def differences(
     return unused + [one for one in compared if one is not None]
 
 
-def update(path: Path, measured: Iterable[BaselineEntry], names: Collection[str], *, only_new: bool) -> None:
-    """Write what was measured; entries of other `names` stay, and with `only_new` all that are there.
+def update(
+    path: Path,
+    column: str,
+    versions: str,
+    measured: Iterable[BaselineEntry],
+    names: Collection[str],
+    *,
+    only_new: bool,
+) -> None:
+    """Write a column; entries of other `names` stay, and with `only_new` all that are there.
 
-    The file is whole at any time.
+    Other columns stay as they are, and the file is whole at any time.
     Raises `UsageError` where a file is there that cannot be read.
     """
-    before = {entry.name: entry for entry in (load(path) if path.exists() else ())}
+    known = load(path) if path.exists() else Baselines(SCHEMA_VERSION, {}, ())
+    before = {entry.name: entry for entry in known.entries(column)}
     now = {entry.name: entry for entry in measured}
     kept = before if only_new else {name: entry for name, entry in before.items() if name in names}
-    entries = {**kept, **now, **(before if only_new else {})}
-    whole = Baselines(SCHEMA_VERSION, tuple(entries[name] for name in sorted(entries)))
-    write_atomically(path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
+    entries = {other: known.entries(other) for other in known.columns if other != column}
+    entries[column] = tuple({**kept, **now, **(before if only_new else {})}.values())
+    columns = {name: known.columns[name] for name in entries if name in known.columns}
+    write_atomically(path, _text({**columns, column: versions}, entries))
+
+
+def _text(columns: Mapping[str, str], entries: Mapping[str, Iterable[BaselineEntry]]) -> bytes:
+    """Return a file with a line for each fact; columns are ordered by torch, real GPUs last."""
+    order = sorted(columns, key=lambda name: (" on " in name, _torch_of(name), name))
+    rows: dict[str, Any] = {}
+    for column in order:
+        for entry in entries[column]:
+            subject = {name: getattr(entry, name) for name in _SUBJECT}
+            row = rows.setdefault(entry.name, {"subject": subject, "facts": {}})
+            for fact in FACTS:
+                if (value := getattr(entry, fact)) is not None:
+                    row["facts"].setdefault(fact, {})[column] = value
+    whole = {
+        "schema_version": SCHEMA_VERSION,
+        "columns": {column: columns[column] for column in order},
+        "rows": [rows[name] for name in sorted(rows)],
+    }
+    on_lines = json.dumps(whole, indent=1)
+    innermost = re.compile(r"\{[^{}]*\}")
+    return innermost.sub(lambda found: " ".join(found[0].split()), on_lines).encode() + b"\n"
 
 
 def _difference(before: BaselineEntry | None, now: BaselineEntry) -> Difference | None:
     if before is None:
         return Difference(State.MISSING, now.name)
-    differing = [fact for fact in _FACTS if getattr(before, fact) != getattr(now, fact)]
+    differing = [fact for fact in FACTS if getattr(before, fact) != getattr(now, fact)]
     if not differing:
         return None
     numbers = [fact for fact in differing if fact != "largest"]

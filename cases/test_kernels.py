@@ -10,7 +10,16 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from cases.baselines import BaselineEntry, agreement, differences, file_name, load, update
+from cases.baselines import (
+    BaselineEntry,
+    agreement,
+    column_of,
+    differences,
+    load,
+    made_with,
+    path_of,
+    update,
+)
 from deepstack_harness.audit import systems as kernel_incidents
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.compile.kernels import CPU, CUDA, Measurement, Subject, measure
@@ -18,7 +27,6 @@ from deepstack_harness.compile.torch_compat.targets import why_not
 from deepstack_harness.contract.facts import GraphCall
 from deepstack_harness.contract.oracles.compiler import judge_kernels as judge
 from deepstack_harness.contract.verdicts import Verdict
-from deepstack_harness.files import data
 
 TOKENS, CAPACITY = 77, 8192
 WHY_NOT = why_not()
@@ -191,22 +199,24 @@ def hold_against_baseline(
     *,
     all_of_it: bool = True,
 ) -> None:
-    """Whatever differs fails, improvements included; without `all_of_it` other entries of the file stay.
+    """Whatever differs fails, improvements included; without `all_of_it` other entries of the column stay.
 
-    Another torch minor than those with a file is no failure: skipped, with the command that makes the file.
+    A torch without a column is compared with nothing: skipped, with the command that writes the column.
     """
-    path = data("fixtures/baselines") / file_name(target, made_by.device, made_by.torch)
+    path, column = path_of(target, made_by.device), column_of(made_by)
     node = request.node.nodeid.partition("@")[0]  # pytest-xdist puts the group behind it
-    command = f"python -m pytest '{node}' --deepstack-update-baselines"
+    command = f"python -m pytest -m '' '{node}' --deepstack-update-baselines=all"
+    known = load(path) if path.exists() else None
     names = {entry.name for entry in entries}
-    if not all_of_it and path.exists():
-        names |= {entry.name for entry in load(path)}
+    if not all_of_it and known:
+        names |= {entry.name for entry in known.entries(column)}
     wanted = request.config.getoption("--deepstack-update-baselines")
     if wanted:
-        update(path, entries, names, only_new=wanted == "new")
-    elif not path.exists():
-        pytest.skip(f"no baseline {path.name} yet; this makes it: {command}")
-    found = differences(load(path), entries, names)
+        update(path, column, made_with(made_by), entries, names, only_new=wanted == "new")
+        known = load(path)
+    elif known is None or column not in known.columns:
+        pytest.skip(f"not compared: no baseline for torch {column}; write it with {command}")
+    found = differences(known.entries(column), entries, names)
     assert not found, "\n".join([*map(str, found), f"where this is right: {command}"])
 
 

@@ -1,17 +1,28 @@
 """Baselines of kernel facts: what differs is named, files are rewritten whole, wrong ones are refused."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from cases.baselines import BaselineEntry, Difference, State, differences, file_name, load, name_of, update
+from cases.baselines import (
+    BaselineEntry,
+    Difference,
+    State,
+    column_of,
+    differences,
+    load,
+    made_with,
+    name_of,
+    path_of,
+    update,
+)
 from deepstack_harness.compile.kernels import Measurement, Subject
 from deepstack_harness.contract.facts import AccessFacts, GraphCall, Kernel, KernelAccess
 from deepstack_harness.errors import UsageError
-from deepstack_harness.files import data
 
 SUBJECT = Subject("qwen3_vl", "pr43617", tokens=77, capacity=8192, profile_tokens=8192, layers=3)
 KERNEL = Kernel(
@@ -24,9 +35,8 @@ CALL = GraphCall(
     symbols={"n": 77},
     kernels=(KERNEL, replace(KERNEL, points=19712, symbolic_points="256*n")),
 )
-ENTRY = BaselineEntry.of(
-    Measurement(SUBJECT, "qwen3_vl:opaque", (CALL,), 1, "2.13.0+cpu", None, "cpu", 1.0, 1.0, 1)
-)
+MEASURED = Measurement(SUBJECT, "qwen3_vl:opaque", (CALL,), 1, "2.13.0+cpu", None, "cpu", 1.0, 1.0, 1)
+ENTRY = BaselineEntry.of(MEASURED)
 OTHER = structs.replace(ENTRY, family="granite4_vision", revision="granite_sliced")
 NAMES = {ENTRY.name, OTHER.name}
 
@@ -71,77 +81,130 @@ def test_what_a_run_leaves_out_is_not_unused() -> None:
     assert differences([ENTRY, OTHER], [ENTRY], NAMES) == []
 
 
+def write(
+    path: Path, entries: Iterable[BaselineEntry], *, column: str = "2.13", only_new: bool = False
+) -> None:
+    update(path, column, f"torch {column}.0", entries, NAMES, only_new=only_new)
+
+
+def column(path: Path, name: str = "2.13") -> set[BaselineEntry]:
+    return set(load(path).entries(name))
+
+
 def test_an_update_writes_what_was_measured_and_drops_what_nothing_measures(tmp_path: Path) -> None:
     path, changed = tmp_path / "kernels.json", structs.replace(ENTRY, bytes=1)
-    update(path, [ENTRY, structs.replace(ENTRY, tokens=5)], {*NAMES, "x"}, only_new=False)
-    update(path, [changed], NAMES, only_new=False)
-    assert load(path) == (changed,)
-    update(path, [OTHER], NAMES, only_new=False)
-    assert set(load(path)) == {changed, OTHER}
+    write(path, [ENTRY, structs.replace(ENTRY, tokens=5)])
+    write(path, [changed])
+    assert column(path) == {changed}
+    write(path, [OTHER])
+    assert column(path) == {changed, OTHER}
     assert [found.name for found in tmp_path.iterdir()] == ["kernels.json"]
 
 
 def test_an_update_of_what_is_new_leaves_the_rest(tmp_path: Path) -> None:
     path, gone = tmp_path / "kernels.json", structs.replace(ENTRY, tokens=5)
-    update(path, [ENTRY, gone], {ENTRY.name, gone.name}, only_new=True)
-    update(path, [structs.replace(ENTRY, bytes=1), OTHER], NAMES, only_new=True)
-    assert set(load(path)) == {ENTRY, gone, OTHER}
+    write(path, [ENTRY, gone], only_new=True)
+    write(path, [structs.replace(ENTRY, bytes=1), OTHER], only_new=True)
+    assert column(path) == {ENTRY, gone, OTHER}
+
+
+def test_columns_are_written_one_by_one_and_ordered_by_torch_with_real_gpus_last(tmp_path: Path) -> None:
+    path, gpu = tmp_path / "kernels.json", "2.9 on NVIDIA H200"
+    smaller, real = structs.replace(ENTRY, bytes=1), structs.replace(ENTRY, agreement=0.5)
+    for name, entries in {gpu: [real], "2.13": [ENTRY, OTHER], "2.9": [smaller]}.items():
+        write(path, entries, column=name)
+    assert list(load(path).columns) == ["2.9", "2.13", gpu]
+    assert load(path).columns["2.13"] == "torch 2.13.0"
+    assert (column(path, "2.9"), column(path, gpu)) == ({smaller}, {real})
+    assert column(path) == {ENTRY, OTHER}
+    assert '"bytes": { "2.9": 1, "2.13": 79360, "2.9 on NVIDIA H200": 79360 }' in path.read_text()
+    assert '"agreement": { "2.9 on NVIDIA H200": 0.5 }' in path.read_text()
+    write(path, [structs.replace(ENTRY, bytes=2)], column="2.9")
+    assert (len(column(path)), column(path, gpu)) == (2, {real})
+
+
+def test_a_change_of_one_torch_is_a_change_of_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    for torch in ("2.13", "2.14"):
+        write(path, [ENTRY, OTHER], column=torch)
+    before = path.read_text().splitlines()
+    write(path, [structs.replace(ENTRY, kernels=1)], column="2.14")
+    changed = [line for line in path.read_text().splitlines() if line not in before]
+    assert [line.strip() for line in changed] == ['"kernels": { "2.13": 2, "2.14": 1 },']
 
 
 def test_who_reads_meanwhile_reads_a_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "kernels.json"
-    update(path, [ENTRY], NAMES, only_new=False)
+    write(path, [ENTRY])
     before = path.read_text()
     with path.open() as reading:
-        update(path, [OTHER], NAMES, only_new=False)
+        write(path, [OTHER])
         assert reading.read() == before
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "kernels.json"
-    update(path, [ENTRY], NAMES, only_new=False)
+    write(path, [ENTRY])
 
     def full(_: int) -> None:
         raise OSError("No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
-        update(path, [OTHER], NAMES, only_new=False)
-    assert load(path) == (ENTRY,)
+        write(path, [OTHER])
+    assert column(path) == {ENTRY}
     assert [found.name for found in tmp_path.iterdir()] == ["kernels.json"]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"schema_version": 1', '"schema_version": 2', "has schema_version 2, this harness reads 1"),
+        ('"schema_version": 2', '"schema_version": 1', "has schema_version 1, this harness reads 2"),
         ("]\n}\n", "", "is not a file of baselines: Input data was truncated"),
-        ('"bytes": ', '"octets": ', "unknown field `octets` - at `$.entry[0]`"),
+        ('"bytes": ', '"octets": ', "unknown field `octets`"),
+        ('"bytes": { "2.13": 79360 }', '"bytes": { "2.13": "many" }', "Expected `int`, got `str`"),
+        ('"kernels": { "2.13"', '"kernels": { "2.14"', "missing required field"),
+        ('"torch 2.13.0"', '"torch 2.13.0", "newest": ""', "Invalid version: 'newest'"),
+        ('{ "2.13": "torch 2.13.0" }', "{}", "rows have columns that `columns` lacks: 2.13"),
     ],
 )
 def test_a_wrong_file_is_refused_by_name(tmp_path: Path, old: str, new: str, said: str) -> None:
     path = tmp_path / "kernels.json"
-    update(path, [ENTRY], NAMES, only_new=False)
-    path.write_text(path.read_text().replace(old, new))
+    write(path, [ENTRY])
+    text = path.read_text()
+    path.write_text(text.replace(old, new))
+    assert path.read_text() != text
     with pytest.raises(UsageError, match=f"{re.escape(str(path))} .*{re.escape(said)}"):
         load(path)
     with pytest.raises(UsageError, match=re.escape(said)):
-        update(path, [OTHER], NAMES, only_new=True)
+        write(path, [OTHER], only_new=True)
 
 
-def test_files_are_named_by_target_and_torch_minor_and_a_gpus_by_device() -> None:
-    assert file_name("h200", "NVIDIA H200", "2.13.0+cpu") == "kernels-h200-torch2.13.json"
-    assert file_name("cuda", "NVIDIA H200", "2.13.0") == "kernels-cuda-nvidia-h200-torch2.13.json"
+def test_a_real_gpu_has_a_column_beside_the_prediction_for_it() -> None:
+    real = replace(MEASURED, subject=replace(SUBJECT, target="cuda"), device="NVIDIA H200", triton="3.7.1")
+    assert column_of(MEASURED) == "2.13"
+    assert column_of(real) == "2.13 on NVIDIA H200"
+    assert (made_with(MEASURED), made_with(real)) == ("torch 2.13.0", "torch 2.13.0, triton 3.7.1")
+    names = [
+        path_of(*of).name for of in (("cpu", "cpu"), ("cuda", "NVIDIA H200"), ("cuda", "NVIDIA H100 80GB"))
+    ]
+    assert names == ["kernels-cpu.json", "kernels-h200.json", "kernels-cuda.json"]
 
 
 PINS = Path(__file__).parents[3] / "constraints.txt"
 
 
 @pytest.mark.skipif(not PINS.exists(), reason="needs a checkout")
-def test_the_torch_of_ci_has_its_baselines() -> None:
-    (torch,) = re.findall(r"^torch==(.*)$", PINS.read_text(), re.MULTILINE)
-    for target in ("cpu", "h200"):
-        assert load(data("fixtures/baselines") / file_name(target, "", torch))
+@pytest.mark.parametrize("target", ["cpu", "h200", "h200-executed"])
+def test_the_torch_of_ci_has_its_baselines(target: str) -> None:
+    """A torch without a column is compared with nothing, and its cases are skipped."""
+    pinned = re.findall(r"^torch==(.*)$", PINS.read_text(), re.MULTILINE)
+    minors = {".".join(version.split(".")[:2]) for version in pinned}
+    known = load(path_of(target, ""))
+    assert minors <= known.columns.keys()
+    subjects = {row.entry("2.13").name for row in known.rows}
+    for minor in known.columns:  # a real GPU measures some of them
+        assert " on " in minor or {entry.name for entry in known.entries(minor)} == subjects, minor
 
 
 def test_an_interpreted_step_has_the_sums_of_what_its_launches_touched() -> None:
