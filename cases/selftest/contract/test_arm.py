@@ -1,7 +1,6 @@
 """Names of arms: each reads back, and what does not go together is refused with a sentence."""
 
 import itertools
-import json
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,6 @@ from deepstack_harness.contract.arm import (
     GuardPolicy,
     InductorOption,
     ShapePolicy,
-    engine_flags,
     every_arm,
 )
 from deepstack_harness.errors import UsageError
@@ -83,22 +81,3 @@ def test_what_is_no_arm_is_refused(name: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         ArmSpec.parse(name)
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("inductor/drop_all", {"mode": 3, "backend": "inductor"}),
-        ("eager/stock", {"mode": 1, "backend": "eager"}),
-        ("eager/full", {"mode": 0, "cudagraph_mode": "FULL"}),
-        ("eager/drop_all/piecewise", {"mode": 3, "backend": "eager", "cudagraph_mode": "PIECEWISE"}),
-    ],
-)
-def test_the_flags_of_the_engine(name: str, wanted: dict[str, object]) -> None:
-    flags = engine_flags(ArmSpec.parse(name))
-    assert json.loads(flags.split("'")[1]) == wanted
-
-
-@pytest.mark.parametrize("name", ["no-deepstack", "eager/keep_tensor", "eager/stock/static"])
-def test_the_engine_has_no_flags_for_what_it_does_not_do(name: str) -> None:
-    assert engine_flags(ArmSpec.parse(name)) == ""

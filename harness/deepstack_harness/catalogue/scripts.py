@@ -30,8 +30,9 @@ import jinja2
 from deepstack_harness.catalogue.buffers import BUFFERS, buffer_named
 from deepstack_harness.catalogue.incidents import DEEPSTACK, STEPS, Incident, Script, catalogue
 from deepstack_harness.catalogue.registry import CALLERS, HISTORIES, VARIANTS
-from deepstack_harness.contract.arm import ArmSpec, GuardPolicy, engine_flags
+from deepstack_harness.contract.arm import ArmSpec, GuardPolicy
 from deepstack_harness.contract.case import ENGINE, parse_subject
+from deepstack_harness.contract.engine_axes import engine_flags
 from deepstack_harness.contract.protocols import Family, payload_width
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import RUNS_DECODER, Op, Step, Trace

@@ -149,12 +149,28 @@ def _callers() -> Iterable[Item]:
 
 
 def _arms() -> Iterable[Item]:
-    from deepstack_harness.contract.arm import engine_flags, every_arm
+    from deepstack_harness.contract.arm import every_arm
+    from deepstack_harness.contract.engine_axes import engine_flags
 
     for arm in every_arm():
         flags = engine_flags(arm)
         shown = f"; vLLM: {flags}" if flags else ""
         yield {"name": arm.name, "summary": arm.summary + shown, "engine_flags": flags}
+
+
+def _axes() -> Iterable[Item]:
+    """Yield the settings of engines that decide how a decoder runs, with their arms or why there are none."""
+    from deepstack_harness.contract.engine_axes import AXES
+
+    for axis in AXES:
+        settings = [f"vLLM: {axis.vllm}"] + ([f"sglang: {axis.sglang}"] if axis.sglang else [])
+        played = [", ".join(axis.arms)] if axis.arms else []
+        missing = [f"not covered: {axis.missing}"] if axis.missing else []
+        summary = "; ".join([*played, *missing, *settings])
+        yield {
+            "name": axis.name, "summary": summary, "arms": list(axis.arms), "vllm": axis.vllm,
+            "sglang": axis.sglang, "missing": axis.missing,
+        }  # fmt: skip
 
 
 def _variants() -> Iterable[Item]:
@@ -244,6 +260,7 @@ KINDS: Mapping[str, Callable[[], Iterable[Item]]] = MappingProxyType(
         "variants": _variants,
         "callers": _callers,
         "arms": _arms,
+        "axes": _axes,
         "rules": _rules,
         "engines": _engines,
         "extensions": _extensions,

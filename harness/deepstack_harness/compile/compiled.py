@@ -7,6 +7,7 @@ torch API `guard_filter_fn`, `torch.compiler.skip_all_guards_unsafe`).  Which gu
 The eager session also has the two controls that take the payload away.
 """
 
+import inspect
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -95,7 +96,11 @@ def _token_rows(inputs: Inputs) -> list[Tensor]:
     ]
 
 
-_MARKS = {ShapePolicy.MARK_DYNAMIC: dynamo.mark_dynamic, ShapePolicy.MARK_UNBACKED: dynamo.mark_unbacked}
+_MARKS = {
+    ShapePolicy.MARK_DYNAMIC: dynamo.mark_dynamic,
+    ShapePolicy.MARK_UNBACKED: dynamo.mark_unbacked,
+    ShapePolicy.BACKED_SIZE_OBLIVIOUS: dynamo.mark_dynamic,
+}
 _OPTIONS = {
     InductorOption.NO_SIZE_ASSERTS: {"size_asserts": False},
     InductorOption.EMULATE_CASTS: {"emulate_precision_casts": True},
@@ -157,6 +162,8 @@ class CompiledSession(EagerSession):
             self._watched = self._cleanup.enter_context(watch_guards(measure=False))
         # Dynamo's own answer to too many recompiles is to run eager, and eager equals eager.
         self._cleanup.enter_context(dynamo.refuse_silent_fallback())
+        if spec.shapes is ShapePolicy.BACKED_SIZE_OBLIVIOUS:
+            self._cleanup.enter_context(dynamo.size_oblivious())
         self._code = decoder.forward.__code__  # type: ignore[attr-defined]
         self._compiled = torch.compile(
             decoder.forward,  # type: ignore[attr-defined]
@@ -178,6 +185,8 @@ class CompiledSession(EagerSession):
                 out = self._compiled(inputs.hidden, inputs.positions, inputs.payload)
         except Exception as error:
             self.limit_hit |= dynamo.is_recompile_limit(error)
+            if self._refuses and dynamo.is_refusal(error):
+                raise RuntimeError(f"{self._failed_guard(inputs)}; {error}") from error
             raise
         if dynamo.graphs_built() > graphs:
             self._compile_seconds += time.process_time() - began
@@ -259,7 +268,20 @@ class CompiledSession(EagerSession):
         torch.compiler.reset()
 
     def _stance(self) -> AbstractContextManager[object]:
-        # The engine's debugging mode refuses recompiles, but only once warm: the
-        # stance raises on the first compile as well.
-        refuse = self._spec.guards is GuardPolicy.SHAPE_ENV_ONLY and self.calls > 0
-        return torch.compiler.set_stance("fail_on_recompile") if refuse else nullcontext()
+        return torch.compiler.set_stance("fail_on_recompile") if self._refuses else nullcontext()
+
+    @property
+    def _refuses(self) -> bool:
+        """True where recompiles are refused, as in vLLM's mode `evaluate_guards`.
+
+        Only once warm: the stance raises on the first compile as well.
+        """
+        return self._spec.guards is GuardPolicy.SHAPE_ENV_ONLY and self.calls > 0
+
+    def _failed_guard(self, inputs: Inputs) -> str:
+        """Return the guard that was evaluated and refused these inputs; torch's refusal names none."""
+        bound = inspect.signature(self._decoder.forward).bind(  # type: ignore[attr-defined]
+            inputs.hidden, inputs.positions, inputs.payload
+        )
+        failed = dynamo.failing_guards(self._code, {"self": self._decoder, **bound.arguments})
+        return f"guard evaluated and failed: {' and '.join(failed) or 'not known'}"

@@ -6,12 +6,11 @@ Behind these stands what is unusual, in this order: a shape policy, options of I
 how graphs are captured, and how many ranks share a step:
 `eager/full`, `inductor/drop_all/no_size_asserts`, `aot_eager/drop_all/tp2`.
 
-`engine_flags` has the settings of vLLM that correspond to an arm, so that a finding can be tried there.
+The settings of engines that correspond to an arm are in `deepstack_harness.contract.engine_axes`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,13 +34,16 @@ class ShapePolicy(StrEnum):
 
     STATIC marks nothing: every size is compiled for itself.  MARK_UNBACKED never
     specialises, 0 and 1 included, and cannot branch on a size: it needs a family
-    whose attention does not (`qwen3_vl:written_out`).
+    whose attention does not (`qwen3_vl:written_out`).  BACKED_SIZE_OBLIVIOUS does not specialise 0 and 1
+    either, but may branch: a plain branch follows the first size, `guard_or_false` and `guard_or_true` take
+    their default (`torch.fx.experimental._config.backed_size_oblivious`).
     """
 
     NONE = "none"
     MARK_DYNAMIC = "mark_dynamic"
     STATIC = "static"
     MARK_UNBACKED = "mark_unbacked"
+    BACKED_SIZE_OBLIVIOUS = "backed_size_oblivious"
 
 
 class Backend(StrEnum):
@@ -113,6 +115,7 @@ _RANKS = re.compile(r"tp([1-9]\d*)")
 _SHAPES = {
     ShapePolicy.STATIC: "sizes compiled for themselves",
     ShapePolicy.MARK_UNBACKED: "sizes unbacked",
+    ShapePolicy.BACKED_SIZE_OBLIVIOUS: "0 and 1 not specialised, defaults of guard_or taken",
 }
 _OPTIONS = {
     InductorOption.NO_SIZE_ASSERTS: "input sizes not asserted",
@@ -282,6 +285,7 @@ def every_arm() -> Sequence[ArmSpec]:
 _UNUSUAL = (
     "eager/stock/static", "eager/stock/static/breaks",
     "eager/drop_all/mark_unbacked", "inductor/drop_all/mark_unbacked",
+    "eager/drop_all/backed_size_oblivious", "inductor/drop_all/backed_size_oblivious",
     "inductor/drop_all/no_size_asserts", "inductor/drop_all/emulate_casts",
     "h200/drop_all", "h200/drop_all/no_size_asserts", "h200/drop_all/mark_unbacked", "h200/stock",
     "h200/shape_env_only",
@@ -293,61 +297,3 @@ _UNUSUAL = (
 
 
 EAGER = ArmSpec()
-
-
-# Modes of vLLM's CompilationConfig (vllm/config/compilation.py, 0.33.0): 0 not compiled, 1 stock
-# torch.compile, 2 one Dynamo trace with any backend, 3 vLLM's own.  Modes 2 and 3 drop guards.
-_NOT_COMPILED, _STOCK, _TRACE_ONCE, _ENGINE = 0, 1, 2, 3
-_CUDAGRAPH_MODES = {Capture.FULL: "FULL", Capture.PIECEWISE: "PIECEWISE", Capture.BREAKABLE: "PIECEWISE"}
-
-
-def engine_flags(arm: ArmSpec) -> str:
-    """Return the flags and the environment of `vllm serve` for an arm; empty if the engine has none."""
-    if arm.payload is not PayloadPolicy.BUFFER or not _engine_has(arm):
-        return ""
-    if not arm.compiled and not arm.captured and arm.ranks == 1:
-        return "--enforce-eager"
-    ranks = f"--tensor-parallel-size {arm.ranks} " if arm.ranks > 1 else ""
-    return f"{ranks}--compilation-config '{json.dumps(_config(arm))}'{_environment(arm)}"
-
-
-def _engine_has(arm: ArmSpec) -> bool:
-    unknown = (
-        arm.guards is GuardPolicy.KEEP_TENSOR,
-        arm.shapes is ShapePolicy.STATIC,
-        arm.capture is Capture.REDUCE_OVERHEAD,
-        arm.breaks,
-    )
-    return not any(unknown)
-
-
-def _config(arm: ArmSpec) -> dict[str, object]:
-    config: dict[str, object] = {"mode": _mode(arm)}
-    if arm.compiled:
-        config["backend"] = arm.backend.compiler
-    if arm.guards is GuardPolicy.SHAPE_ENV_ONLY:
-        # A debugging mode, whose docstring asks for the two variables of `_environment`.
-        config["dynamic_shapes_config"] = {"evaluate_guards": True}
-    if arm.shapes is ShapePolicy.MARK_UNBACKED:
-        config["dynamic_shapes_config"] = {"type": "unbacked"}
-    if arm.captured:
-        config["cudagraph_mode"] = _CUDAGRAPH_MODES[arm.capture]
-    if arm.ranks > 1:
-        config["pass_config"] = {"enable_sp": True}
-    return config
-
-
-def _environment(arm: ArmSpec) -> str:
-    if arm.guards is GuardPolicy.SHAPE_ENV_ONLY:
-        return " with VLLM_USE_BYTECODE_HOOK=0 VLLM_USE_AOT_COMPILE=0"
-    if arm.ranks > 1:
-        return " (up to 0.31: later releases have no enable_sp)"
-    return " with VLLM_USE_BREAKABLE_CUDAGRAPH=1" if arm.capture is Capture.BREAKABLE else ""
-
-
-def _mode(arm: ArmSpec) -> int:
-    if not arm.compiled:
-        return _NOT_COMPILED
-    if arm.guards is GuardPolicy.STOCK:
-        return _STOCK
-    return _TRACE_ONCE if arm.backend is Backend.AOT_EAGER else _ENGINE

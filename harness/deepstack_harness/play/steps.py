@@ -7,7 +7,7 @@ uncompiled runs are compared first, which shows whether the copies hold all of t
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -20,7 +20,7 @@ from deepstack_harness.compile.compiled import GuardRecorder
 from deepstack_harness.compile.torch_compat import dynamo, structures
 from deepstack_harness.compile.watch_facts import FailedGuard, WatchedRegions
 from deepstack_harness.compile.watched import watch_guards
-from deepstack_harness.contract.arm import ArmSpec, Backend, Capture, ShapePolicy
+from deepstack_harness.contract.arm import ArmSpec, Backend, Capture, GuardPolicy, ShapePolicy
 from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.steps import (
@@ -176,6 +176,8 @@ class _Arm:
         expected = iter(self._wanted)
         with ExitStack() as opened:
             opened.enter_context(dynamo.refuse_silent_fallback())
+            if self._spec.shapes is ShapePolicy.BACKED_SIZE_OBLIVIOUS:
+                opened.enter_context(dynamo.size_oblivious())
             if self._spec.compiled:
                 self._watched = opened.enter_context(watch_guards())
             runs = _Runs(region, self._compiled(region, steps), self._captured)
@@ -203,7 +205,7 @@ class _Arm:
             backend=self._spec.backend.compiler,
             options=options,
         )
-        return compiled
+        return _refusing(compiled) if self._spec.guards is GuardPolicy.SHAPE_ENV_ONLY else compiled
 
     def measure_call(self, runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
         """Run a call, and compare what it left with what the uncompiled code left."""
@@ -348,6 +350,20 @@ def _as_function(region: Region) -> Region:
     return method if inspect.ismethod(method) else lambda *args, **kwargs: region(*args, **kwargs)  # noqa: PLW0108  # has code
 
 
+def _refusing(compiled: Region) -> Region:
+    """Return what refuses to recompile once it has run, as an engine does whose `evaluate_guards` is set."""
+    warm = False
+
+    def run(*args: object, **kwargs: object) -> object:
+        nonlocal warm
+        with torch.compiler.set_stance("fail_on_recompile") if warm else nullcontext():
+            answer = compiled(*args, **kwargs)
+        warm = True
+        return answer
+
+    return run
+
+
 def _from_here(where: str) -> str:
     """Return FILE:LINE as seen from the current folder; as it is where the file lies elsewhere."""
     path, colon, line = where.rpartition(":")
@@ -398,11 +414,12 @@ def _mark_sizes(region: Region, calls: Sequence[Call], policy: ShapePolicy) -> N
         for name, tensor in tensors.items():
             sizes.setdefault(name, []).append(tuple(tensor.shape))
     mark = dynamo.mark_unbacked if policy is ShapePolicy.MARK_UNBACKED else dynamo.mark_dynamic
+    oblivious = policy is ShapePolicy.BACKED_SIZE_OBLIVIOUS  # 1 too is compiled as a symbol
     for tensors in by_call:
         for name, tensor in tensors.items():
             shapes = [shape for shape in sizes[name] if len(shape) == tensor.dim()]
             for dim in range(tensor.dim()):
-                if len({shape[dim] for shape in shapes}) > 1 and tensor.shape[dim] > 1:
+                if len({shape[dim] for shape in shapes}) > 1 and (tensor.shape[dim] > 1 or oblivious):
                     mark(tensor, dim)
 
 

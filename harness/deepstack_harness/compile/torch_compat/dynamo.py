@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -110,6 +110,19 @@ def mark_unbacked(tensor: torch.Tensor, dim: int) -> None:
     decorators.mark_unbacked(tensor, dim)
 
 
+def size_oblivious() -> AbstractContextManager[None]:
+    """While open, compile with symbols that are not specialised for 0 and 1: vLLM's `backed_size_oblivious`.
+
+    Sizes that are marked dynamic keep their value as a hint, which a plain branch follows; `guard_or_false`
+    and its kin take their default.  Run on torch 2.10 .. 2.15:
+    `torch.fx.experimental._config.backed_size_oblivious`.
+    """
+    from torch.fx.experimental import _config
+
+    opened: AbstractContextManager[None] = _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+    return opened
+
+
 def graphs_built() -> int:
     """Count the graphs handed to the backend since `start_counting`."""
     from torch._dynamo.utils import counters
@@ -152,6 +165,38 @@ def checked_guards(code: CodeType) -> int:
 def _leaves(tree: str) -> int:
     nodes = [line.lstrip("| ") for line in tree.splitlines() if "+- " in line]
     return sum("GuardManager" not in node and OWN_GUARD not in node for node in nodes)
+
+
+def failing_guards(code: CodeType, values: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the first guard of each graph of `code` that refuses a call with these arguments, as Python.
+
+    `values` are the arguments by name, `self` included.  A graph that would take the call adds none.
+    Run on torch 2.10, 2.13 and 2.15: `GuardManager.check_verbose`, whose `verbose_code_parts` are all guards
+    on sizes where one of them fails, as `torch._dynamo.guards.get_guard_fail_reason` reads them.
+    """
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    failing = []
+    for manager in (entry.guard_manager for entry in _debug_get_cache_entry_list(code)):
+        result = manager.check_verbose(dict(values))
+        parts = [str(part).split("#")[0].strip() for part in result.verbose_code_parts]
+        if not result.result and parts:
+            scope = {"L": dict(values), **(manager.closure_vars or {})}
+            fails = (
+                part
+                for part in parts
+                if len(parts) == 1 or not _holds(part, manager.global_scope or {}, scope)
+            )
+            failing.append(_ADDRESS.sub(r"\1", next(fails, parts[0])))
+    return tuple(failing)
+
+
+def _holds(guard: str, outer: Mapping[str, object], scope: Mapping[str, object]) -> bool:
+    """Evaluate a guard that Dynamo wrote; one that cannot be evaluated alone counts as kept."""
+    try:
+        return bool(eval(guard, dict(outer), dict(scope)))  # text of torch's own
+    except Exception:  # noqa: BLE001  # a name that only the C++ guard knows
+        return True
 
 
 def refuse_silent_fallback() -> AbstractContextManager[None]:

@@ -1,0 +1,150 @@
+"""Settings of engines that change how a decoder is compiled, captured or scheduled: each with its arms.
+
+`AXES` is the one table, which `list axes` prints: an axis has the arms that play it, or the reason why none
+does.  `engine_flags` has the settings of vLLM for an arm, so that a finding can be tried there.
+
+Names and meanings are those of vLLM 0.33.0 (vllm/config/compilation.py, vllm/compilation/decorators.py and
+wrapper.py, vllm/config/scheduler.py) and sglang 0.5.23 (sglang/srt/model_executor/cuda_graph_config.py,
+sglang/srt/compilation/torch_compile_decoration.py).
+"""
+
+import json
+from dataclasses import dataclass
+
+from deepstack_harness.contract.arm import (
+    ArmSpec,
+    Backend,
+    Capture,
+    GuardPolicy,
+    PayloadPolicy,
+    ShapePolicy,
+)
+
+# Modes of vLLM's CompilationConfig: 0 not compiled, 1 stock torch.compile, 2 one Dynamo trace with any
+# backend, 3 vLLM's own.  Modes 2 and 3 drop guards.
+_NOT_COMPILED, _STOCK, _TRACE_ONCE, _ENGINE = 0, 1, 2, 3
+_CUDAGRAPH_MODES = {Capture.FULL: "FULL", Capture.PIECEWISE: "PIECEWISE", Capture.BREAKABLE: "PIECEWISE"}
+_SHAPE_TYPES = {
+    ShapePolicy.MARK_UNBACKED: "unbacked",
+    ShapePolicy.BACKED_SIZE_OBLIVIOUS: "backed_size_oblivious",
+}
+
+
+def engine_flags(arm: ArmSpec) -> str:
+    """Return the flags and the environment of `vllm serve` for an arm; empty if the engine has none."""
+    if arm.payload is not PayloadPolicy.BUFFER or not _engine_has(arm):
+        return ""
+    if not arm.compiled and not arm.captured and arm.ranks == 1:
+        return "--enforce-eager"
+    ranks = f"--tensor-parallel-size {arm.ranks} " if arm.ranks > 1 else ""
+    return f"{ranks}--compilation-config '{json.dumps(_config(arm))}'{_environment(arm)}"
+
+
+def _engine_has(arm: ArmSpec) -> bool:
+    unknown = (
+        arm.guards is GuardPolicy.KEEP_TENSOR,
+        arm.shapes is ShapePolicy.STATIC,
+        arm.capture is Capture.REDUCE_OVERHEAD,
+        arm.breaks,
+        # vLLM asserts that unbacked sizes are not asked to keep guards: they have none.
+        arm.guards is GuardPolicy.SHAPE_ENV_ONLY and arm.shapes is ShapePolicy.MARK_UNBACKED,
+    )
+    return not any(unknown)
+
+
+def _config(arm: ArmSpec) -> dict[str, object]:
+    config: dict[str, object] = {"mode": _mode(arm)}
+    if arm.compiled:
+        config["backend"] = arm.backend.compiler
+    if shapes := _dynamic_shapes(arm):
+        config["dynamic_shapes_config"] = shapes
+    if arm.captured:
+        config["cudagraph_mode"] = _CUDAGRAPH_MODES[arm.capture]
+    if arm.ranks > 1:
+        config["pass_config"] = {"enable_sp": True}
+    return config
+
+
+def _dynamic_shapes(arm: ArmSpec) -> dict[str, object]:
+    config: dict[str, object] = {"type": _SHAPE_TYPES[arm.shapes]} if arm.shapes in _SHAPE_TYPES else {}
+    if arm.guards is GuardPolicy.SHAPE_ENV_ONLY:
+        # A debugging mode, whose docstring asks for the two variables of `_environment`.
+        config["evaluate_guards"] = True
+    return config
+
+
+def _environment(arm: ArmSpec) -> str:
+    if arm.guards is GuardPolicy.SHAPE_ENV_ONLY:
+        return " with VLLM_USE_BYTECODE_HOOK=0 VLLM_USE_AOT_COMPILE=0"
+    if arm.ranks > 1:
+        return " (up to 0.31: later releases have no enable_sp)"
+    return " with VLLM_USE_BREAKABLE_CUDAGRAPH=1" if arm.capture is Capture.BREAKABLE else ""
+
+
+def _mode(arm: ArmSpec) -> int:
+    if not arm.compiled:
+        return _NOT_COMPILED
+    if arm.guards is GuardPolicy.STOCK:
+        return _STOCK
+    return _TRACE_ONCE if arm.backend is Backend.AOT_EAGER else _ENGINE
+
+
+@dataclass(frozen=True)
+class EngineAxis:
+    """One setting of engines, with the arms that play it.
+
+    `vllm` and `sglang` are the setting as the engine writes it, "" where it has none.  `missing` says what no
+    arm plays of it, and why; an axis without arms has nothing but that.
+    """
+
+    name: str
+    vllm: str
+    sglang: str = ""
+    arms: tuple[str, ...] = ()
+    missing: str = ""
+
+
+_NO_TRACE = "no trace of a buffer has draft tokens"
+AXES = (
+    EngineAxis(
+        "guards dropped", "mode 2 or 3 (default 3)", "",
+        ("eager/drop_all", "aot_eager/drop_all", "inductor/drop_all", "h200/drop_all"),
+    ),
+    EngineAxis(
+        "guards kept", "mode 1", "--enable-torch-compile, each size for itself",
+        ("eager/stock", "inductor/stock", "eager/stock/static"),
+    ),
+    EngineAxis(
+        "evaluate_guards", "dynamic_shapes_config.evaluate_guards", "",
+        ("eager/shape_env_only", "aot_eager/shape_env_only", "inductor/shape_env_only"),
+        "guards on None, types and values stay dropped there too, as in the engine",
+    ),
+    EngineAxis(
+        "unbacked sizes", "dynamic_shapes_config.type unbacked", "",
+        ("eager/drop_all/mark_unbacked", "inductor/drop_all/mark_unbacked", "h200/drop_all/mark_unbacked"),
+    ),
+    EngineAxis(
+        "backed_size_oblivious", "dynamic_shapes_config.type backed_size_oblivious", "",
+        ("eager/drop_all/backed_size_oblivious", "inductor/drop_all/backed_size_oblivious"),
+    ),
+    EngineAxis(
+        "full graphs", "cudagraph_mode FULL", "--cuda-graph-backend-decode full",
+        ("eager/full", "eager/drop_all/full", "inductor/drop_all/full"),
+    ),
+    EngineAxis(
+        "piecewise graphs", "cudagraph_mode PIECEWISE", "",
+        ("eager/piecewise", "eager/drop_all/piecewise", "inductor/drop_all/piecewise"),
+    ),
+    EngineAxis(
+        "breakable graphs", "VLLM_USE_BREAKABLE_CUDAGRAPH", "--cuda-graph-backend-prefill breakable",
+        ("eager/breakable", "eager/drop_all/breakable", "inductor/drop_all/breakable"),
+    ),
+    EngineAxis(
+        "sequence parallelism", "pass_config.enable_sp, up to 0.31", "",
+        ("eager/tp2", "aot_eager/drop_all/tp2"),
+    ),
+    EngineAxis(
+        "speculative decoding", "--speculative-config", "--speculative-algorithm", (), _NO_TRACE,
+    ),
+)  # fmt: skip
+"""Every axis, in the order of `list axes`; each arm is one of `deepstack_harness.contract.arm.every_arm`."""

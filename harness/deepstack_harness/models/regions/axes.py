@@ -1,0 +1,136 @@
+"""Regions whose fault shows under one axis of engines, such as `backed_size_oblivious`, and right ones.
+
+Under the arms `elsewhere` the wrong ones keep every promise.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
+
+from deepstack_harness.models.regions.program import H, RegionProgram, Steps, rows
+
+
+class _Sized(RegionProgram):
+    """A layer that looks at the number of rows."""
+
+    elsewhere: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(H, H)
+        self.scale = nn.Parameter(rows(1, 9)[0])
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.layer(hidden)
+
+    @classmethod
+    def steps(cls) -> Steps:
+        return [{"hidden": rows(count, seed)} for seed, count in enumerate((4, 3, 6))]
+
+
+class ScalesManyRows(_Sized):
+    """Scales two rows or more, and tells a symbolic size that it may leave that out."""
+
+    promise = "I1"
+    arms = "eager/drop_all/backed_size_oblivious eager/drop_all/mark_unbacked"
+    elsewhere = "eager/drop_all eager/shape_env_only"
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if guard_or_false(hidden.size(0) >= 2):
+            return self.layer(hidden) * self.scale
+        return self.layer(hidden)
+
+
+class CutsLongInputs(_Sized):
+    """Keeps the last two rows of more than eight, and takes a symbolic size for more."""
+
+    promise = "I1"
+    arms = "eager/drop_all/backed_size_oblivious"
+    elsewhere = "eager/drop_all eager/shape_env_only"
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if guard_or_true(hidden.size(0) > 8):
+            hidden = hidden * (hidden.new_ones(hidden.size(0)).cumsum(0) > hidden.size(0) - 2).unsqueeze(1)
+        return self.layer(hidden)
+
+
+class AddsToLoneRow(_Sized):
+    """Treats one row apart, by a shortcut that a symbolic size does not take, in the warm-up too."""
+
+    promise = "I1"
+    arms = "eager/drop_all/backed_size_oblivious"
+    elsewhere = "eager/stock"
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if guard_or_false(hidden.size(0) == 1):
+            return self.layer(hidden) + self.scale
+        return self.layer(hidden)
+
+    @classmethod
+    def steps(cls) -> Steps:
+        return [{"hidden": rows(count, seed)} for seed, count in enumerate((1, 1, 4))]
+
+
+class BranchesOnRows(_Sized):
+    """Branches on the number of rows; where the guard is evaluated, another number is refused."""
+
+    promise = "I1"
+    arms = "eager/drop_all eager/drop_all/backed_size_oblivious"
+    elsewhere = "eager/shape_env_only aot_eager/shape_env_only eager/stock"
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.layer(hidden) * self.scale if hidden.size(0) > 5 else self.layer(hidden)
+
+
+class IgnoresLateBias(_Sized):
+    """Has no bias in the warm-up; that guard is about no size, and is dropped where those are evaluated."""
+
+    promise = "I1"
+    arms = "eager/shape_env_only aot_eager/shape_env_only"
+    elsewhere = "eager/stock"
+
+    def forward(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
+        return self.layer(hidden) if bias is None else self.layer(hidden) + bias
+
+    @classmethod
+    def steps(cls) -> Steps:
+        return [{"hidden": rows(4)}, {"hidden": rows(4, 1), "bias": rows(4, 2)}]
+
+
+class EitherBranch(_Sized):
+    """Takes a shortcut for one row that computes the same as the way for many."""
+
+    right = True
+    arms = "eager/drop_all/backed_size_oblivious eager/drop_all eager/shape_env_only"
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if guard_or_false(hidden.size(0) == 1):
+            return (self.layer.weight @ hidden[0] + self.layer.bias).unsqueeze(0)
+        return self.layer(hidden)
+
+
+class WarmsUpWithOneRow(_Sized):
+    """Is compiled with one row, which a size that is not specialised stands for any number of."""
+
+    right = True
+    arms = "eager/drop_all/backed_size_oblivious"
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.layer(hidden) * self.scale + hidden.mean(0)
+
+    @classmethod
+    def steps(cls) -> Steps:
+        return [{"hidden": rows(count, seed)} for seed, count in enumerate((1, 5, 1, 0, 2)) if count]
+
+
+class ShapesByReshape(_Sized):
+    """Flattens and restores its rows by sizes that are computed from the symbol."""
+
+    right = True
+    arms = "eager/drop_all/backed_size_oblivious eager/drop_all eager/shape_env_only"
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        count = hidden.shape[0]
+        flat = self.layer(hidden).reshape(count * H)
+        return flat.view(count, -1) + hidden.new_zeros(count, H)
