@@ -43,6 +43,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     from deepstack_harness.runs.causes import findings
     from deepstack_harness.runs.compare import RED, compare
     from deepstack_harness.runs.store import read_stored
+    from deepstack_harness.runs.torch_changes import version_of, version_table
 
     old, new = read_stored(args.old), read_stored(args.new)
     for folder, stored in ((args.old, old), (args.new, new)):
@@ -59,6 +60,11 @@ def run(args: Namespace, output: Output) -> ExitCode:
     if causes:
         output.line(summary, "bold")
     _show_runs(output, old, new)
+    if version_of(old) != version_of(new):
+        from deepstack_harness.cli.torches import show_versions
+
+        output.line()
+        show_versions(output, version_table([old, new]))
     for finding in causes:
         _show(output, finding, everything=args.all)
     output.line()
@@ -94,7 +100,10 @@ def _show_runs(output: Output, old: StoredRun, new: StoredRun) -> None:
         versions = "the same versions" if same else "; ".join(stored.versions) or "no versions are stored"
         _paragraph(output, f"{name}  ", f"{stored.name}: {versions}")
         if stored.unfinished:
-            rest = "cases that have not run are not compared"
+            others = {case.case for case in (new if stored is old else old).cases}
+            missing = len(others - {case.case for case in stored.cases})
+            which = "old" if stored is old else "new"
+            rest = f"the {which} run did not get to {plural(missing, 'case')}, which are not compared"
             _paragraph(output, "     ", f"unfinished: {stored.unfinished}; {rest}", "yellow")
     output.line(f"     {plural(both, 'case')} in both")
 
@@ -123,7 +132,7 @@ def _show(output: Output, finding: ChangeCause, *, everything: bool) -> None:
     if with_it := "; ".join(_consequences(finding)):
         _paragraph(output, "  with it   ", with_it + ("" if everything else "; --all lists them"))
     command = rerun_command(finding.shortest) if finding.shortest else ""
-    if command and finding.kind is not ChangeKind.NEW:
+    if command and finding.kind not in (ChangeKind.NEW, ChangeKind.BEHAVIOUR):
         output.line(f"  play it   {one_line(command)}")
     if everything:
         _show_changes(output, list(finding.marked))

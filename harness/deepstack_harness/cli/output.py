@@ -222,6 +222,11 @@ class Output:
         self._lost: OutputLost | None = None
         self._live: Live | None = None
 
+    @property
+    def silent(self) -> bool:
+        """True where nothing for people is printed."""
+        return self._silent
+
     def line(self, text: str = "", style: str = "") -> None:
         """Print one line for people; a terminal gets it folded at blanks, below its own indent.
 

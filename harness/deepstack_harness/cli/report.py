@@ -40,6 +40,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--annotations", action="store_true", help="print GitHub annotations")
     parser.add_argument(
+        "--against", action="append", default=[], metavar="RUN",
+        help="also tell what changed since this run under another torch; may be repeated, the oldest first",
+    )  # fmt: skip
+    parser.add_argument(
         "--history", metavar="DIR", help="folder of earlier runs, which become trend lines in the page"
     )
 
@@ -53,7 +57,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     if not folder.is_dir():
         raise UsageError(f"'{args.run}' is not a folder; give one that 'run --out DIR' wrote")
     with output.progress(f"reading {args.run}"):
-        run_data = load_run(folder, Path(args.history) if args.history else None)
+        run_data = load_run(folder, Path(args.history) if args.history else None, [*map(Path, args.against)])
     for row in run_data.rows:
         if row.verdict in UNEXPECTED:
             output.record(row)
@@ -104,6 +108,11 @@ def show_run(output: Output, run: RunData) -> None:
         output.line(
             f"and {len(expected) - MOST_EXPECTED} more cases broken as expected; --html FILE shows them"
         )
+    if run.versions is not None:
+        from deepstack_harness.cli.torches import show_versions
+
+        show_versions(output, run.versions)
+        output.line()
     for note in run.notes:
         output.line(f"note: {note}", "yellow")
     output.line(f"{summary.progress}: {summary.expected}")

@@ -61,6 +61,17 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--executor", default="local", metavar="E", help="local (default) or ray")
     parser.add_argument("--out", metavar="DIR", help="the folder to write (default reports/<UTC time>)")
     parser.add_argument(
+        "--torch", action="append", default=[], metavar="V",
+        help="play it under this torch, and tell what changes: a release (2.15), a range (2.10..2.15) or an "
+        "interpreter that has one; may be repeated. Environments are made from the configured index, up to "
+        "6 GB each",
+    )  # fmt: skip
+    parser.add_argument(
+        "--keep", type=whole, metavar="N",
+        help="with --torch, keep the N environments that were used last, and remove the others (default: "
+        "keep all)",
+    )  # fmt: skip
+    parser.add_argument(
         "--cheapest-first", action="store_true",
         help="play cases that compile nothing first: a run that is ended early has judged the most",
     )  # fmt: skip
@@ -86,6 +97,10 @@ def run(args: Namespace, output: Output) -> ExitCode:
     if args.resume and not args.out:
         raise UsageError("--resume continues the run in a folder: name it with --out DIR")
     folder = Path(args.out or Path("reports") / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ"))
+    if args.torch:
+        from deepstack_harness.cli.torches import run_torches
+
+        return run_torches(args, folder, output)
     execution = Execution(request, folder, resume=args.resume)
     with closing(execution.writer):
         _announce(execution, folder, output, resume=args.resume)
@@ -106,6 +121,10 @@ def _request(args: Namespace) -> RunRequest:
 
     _check_known("--tier", args.tier, list(Tier))
     _check_known("--executor", args.executor, EXECUTORS)
+    if args.keep is not None and not args.torch:
+        raise UsageError("--keep is about the environments of --torch: give --torch, such as 2.15")
+    if args.keep is not None and args.keep < 0:
+        raise UsageError(f"--keep takes 0 or more, not {args.keep}")
     for name, value, least in (("-n", args.workers, 1), ("--memory", args.memory, 0)):
         if value < least:
             raise UsageError(f"{name} takes {least} or more, not {value:g}")

@@ -6,7 +6,8 @@ rule one thing below them (torch, a decoder, a class), and the finding names the
 two findings, unless the second was never seen without the first and can follow from it (`explains`).
 Of all else (a rule that is no longer put to the test, a distance, a number of graphs) it is asked case by
 case whether a rule broke there: then it is a consequence, else a finding of its own.  Rules that are no
-longer put to the test in the very same cases are one finding.
+longer put to the test in the very same cases are one finding.  Other guards and kernels follow from a
+fault or another number of graphs in the case; where there is neither, the same difference is one finding.
 """
 
 from collections import Counter, defaultdict
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from deepstack_harness.contract.rules import Rule, names_of
 from deepstack_harness.contract.verdicts import BROKEN, KEPT, Row, Shape
-from deepstack_harness.runs.compare import Change, ChangeKind, RuleState
+from deepstack_harness.runs.compare import GUARDS, KERNELS, Change, ChangeKind, RuleState
 from deepstack_harness.runs.records import CaseRecord
 from deepstack_harness.runs.store import StoredRun
 
@@ -172,7 +173,18 @@ class _Sorter:
             worse = self._first(case, group, ChangeKind.REGRESSION)
             better = self._first(case, group, ChangeKind.IMPROVEMENT)
             lost = self._lost(case, group)
+            graphs = next((change for change in group if change.metric == "graphs"), None)
+            behind = None
+            if fault := worse or better:
+                behind = fault.kind, _title(fault)
+            elif graphs is not None:
+                behind = self._place(graphs, worse, better, lost)[:2]
+            guards = _title_of_guards(group)
             for change in group:
+                if change.kind is ChangeKind.BEHAVIOUR:
+                    title = guards if change.metric.startswith(f"{GUARDS} ") else _title_of_kernels(change)
+                    yield change, (*behind, True) if behind else (change.kind, title, False)
+                    continue
                 kind, title, consequence = self._place(change, worse, better, lost)
                 if not consequence and change.kind is ChangeKind.MISSING and change.metric != "case":
                     unexplained[change.metric].append(change)
@@ -305,6 +317,37 @@ def _title(node: _Node) -> str:
     if node.kind is ChangeKind.IMPROVEMENT:
         return f"kept now, {node.fault.words} before"
     return node.fault.words
+
+
+_LONGEST_KERNEL = 48
+_MOST_KERNELS = 3
+
+
+def _title_of_guards(group: Iterable[Change]) -> str:
+    """Return of which types a case has more and fewer dropped guards; all of them are one difference."""
+    more: list[str] = []
+    fewer: list[str] = []
+    for change in group:
+        name, _, kind = change.metric.partition(" ")
+        if name == GUARDS:
+            (more if int(change.after) > int(change.before) else fewer).append(kind)
+    parts = [f"{word} {', '.join(kinds)}" for word, kinds in (("more", more), ("fewer", fewer)) if kinds]
+    return f"dropped guards: {'; '.join(parts)}"
+
+
+def _title_of_kernels(change: Change) -> str:
+    went, came = (_some_kernels(names) for names in (change.before, change.after))
+    return f"{KERNELS}: {went} became {came}"
+
+
+def _some_kernels(names: str) -> str:
+    each = names.split(", ")
+    shown = [
+        name if len(name) <= _LONGEST_KERNEL else f"{name[: _LONGEST_KERNEL - 2]}.."
+        for name in each[:_MOST_KERNELS]
+    ]
+    more = f" and {len(each) - _MOST_KERNELS} more" if len(each) > _MOST_KERNELS else ""
+    return ", ".join(shown) + more
 
 
 def _title_of_measure(change: Change) -> str:

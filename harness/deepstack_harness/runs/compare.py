@@ -1,4 +1,4 @@
-"""Changes between runs: verdicts, distances, graphs and recompiles, case by case."""
+"""Changes between runs, case by case: verdicts, distances, graphs, recompiles, and what was compiled."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -7,6 +7,7 @@ from enum import StrEnum
 from statistics import median
 from typing import TypeVar
 
+from deepstack_harness.contract.observation import CompiledCode
 from deepstack_harness.contract.rules import Promise, Rule
 from deepstack_harness.contract.verdicts import BROKEN, KEPT, Verdict
 from deepstack_harness.runs.records import CaseRecord
@@ -24,6 +25,8 @@ class ChangeKind(StrEnum):
     IMPROVEMENT = "improvement"
     MISSING = "missing"
     NEW = "new"
+    BEHAVIOUR = "new behaviour"
+    """Other code or other guards than before: neither better nor worse by any rule."""
 
 
 RED = frozenset({ChangeKind.REGRESSION, ChangeKind.IMPROVEMENT, ChangeKind.MISSING})
@@ -36,7 +39,10 @@ _FACTOR = 4.0
 
 @dataclass(frozen=True)
 class Change:
-    """One change; `metric` is `verdict RULE`, `distance`, `graphs`, `recompiles` or `case`.
+    """One change; `metric` is `verdict RULE`, `distance`, `graphs`, `recompiles`, `breaks` or `case`.
+
+    It is `kernels` where Inductor's code runs other kernels (`before` and `after` have those that only one
+    run has), and `guards TYPE` where another number of guards of a type was dropped.
 
     `since` is what NEW was compared with: `OLD`, or `the last N runs`.  `promise` is that of the rule,
     None for other metrics and for rules of their own.  `cause` is the title of the finding that the change
@@ -78,7 +84,8 @@ class Measure:
 class ComparableRun:
     """A run, or the middle of several: `states` by (case, rule), `measures` by (case, metric).
 
-    `shapes` say how rules are broken, with the type of an exception; the middle of several runs has none.
+    `shapes` say how rules are broken, with the type of an exception; the middle of several runs has none, and
+    no `compiled`, which has the kernels and the dropped guards of each case by metric.
     Of a run that is not `whole`, cases that are not there have not been played yet.
     """
 
@@ -86,6 +93,7 @@ class ComparableRun:
     states: Mapping[tuple[str, Rule], RuleState]
     measures: Mapping[tuple[str, str], Measure]
     shapes: Mapping[tuple[str, Rule], str] = field(default_factory=dict)
+    compiled: Mapping[str, Mapping[str, Counter[str]]] = field(default_factory=dict)
     whole: bool = True
 
 
@@ -120,6 +128,7 @@ def comparable(run: StoredRun) -> ComparableRun:
             for row in run.rows
             if row.verdict in BROKEN and row.shape
         },
+        {case.case: _compiled(case.code) for case in run.cases if case.code is not None},
         whole=not run.unfinished,
     )
 
@@ -146,9 +155,39 @@ def _state(verdict: Verdict) -> RuleState:
 def _measures(case: CaseRecord) -> Iterator[tuple[str, Measure]]:
     if case.distances is not None:
         yield "distance", Measure(case.distances.eager, case.distances.rounding)
-    for name, count in (("graphs", case.graphs), ("recompiles", case.recompiles)):
+    counts = {"graphs": case.graphs, "recompiles": case.recompiles, "breaks": case.breaks}
+    for name, count in counts.items():
         if count is not None:
             yield name, Measure(float(count))
+
+
+GUARDS, KERNELS = "guards", "kernels"
+
+
+def _compiled(code: CompiledCode) -> dict[str, Counter[str]]:
+    """Return how often a case runs each kernel, and dropped each type of guard; no entry where not known."""
+    counts = {GUARDS: Counter({dropped.kind: dropped.number for dropped in code.dropped})}
+    return counts if code.kernels is None else {**counts, KERNELS: Counter(code.kernels)}
+
+
+def _behaviour(before: ComparableRun, after: ComparableRun, since: str) -> Iterator[Change]:
+    """Yield what was compiled otherwise, of the cases of which both runs tell it."""
+    for case in [case for case in before.compiled if case in after.compiled]:
+        was, now, where = before.compiled[case], after.compiled[case], after.cases[case]
+        for kind in sorted(was[GUARDS].keys() | now[GUARDS].keys()):
+            if was[GUARDS][kind] != now[GUARDS][kind]:
+                counts = str(was[GUARDS][kind]), str(now[GUARDS][kind])
+                yield Change(ChangeKind.BEHAVIOUR, f"{GUARDS} {kind}", case, where, *counts, since)
+        if KERNELS in was and KERNELS in now and was[KERNELS] != now[KERNELS]:
+            went, came = was[KERNELS] - now[KERNELS], now[KERNELS] - was[KERNELS]
+            names = listed_kernels(went), listed_kernels(came)
+            yield Change(ChangeKind.BEHAVIOUR, KERNELS, case, where, *names, since)
+
+
+def listed_kernels(counts: Mapping[str, int]) -> str:
+    """Return `extern_kernels.bmm x2, cpp_fused_add`, in the order of the names; `none` for none."""
+    each = (name + (f" x{number}" if number > 1 else "") for name, number in sorted(counts.items()))
+    return ", ".join(each) or "none"
 
 
 def _typical_run(runs: Sequence[ComparableRun]) -> ComparableRun:
@@ -205,6 +244,7 @@ def _changes(before: ComparableRun, after: ComparableRun, since: str) -> Iterato
         if kind := _MEASURES[place[1]](old, new):
             figures = f"{old.value:.4g}", f"{new.value:.4g}"
             yield Change(kind, place[1], place[0], after.cases[place[0]], *figures, since)
+    yield from _behaviour(before, after, since)
 
 
 def _verdict_change(old: RuleState, new: RuleState) -> ChangeKind | None:
@@ -233,4 +273,5 @@ _MEASURES: Mapping[str, Callable[[Measure, Measure], ChangeKind | None]] = {
     "distance": _distance_change,
     "graphs": _count_change,
     "recompiles": _count_change,
+    "breaks": _count_change,
 }

@@ -252,13 +252,15 @@ class Command:
     """A command line, where and with which environment it runs, and what becomes of its output.
 
     `environment` is added to ours, where None removes a variable.  `log` is a file for everything that it
-    prints; without it the end of the output is kept.  `stderr` False drops what it prints there.
+    prints, `output` an open one, such as our own stdout; without them the end of the output is kept.
+    `stderr` False drops what it prints there.
     """
 
     words: Sequence[str]
     folder: Path | None = None
     environment: Mapping[str, str | None] | None = None
     log: Path | None = None
+    output: IO[bytes] | None = None
     stderr: bool = True
 
 
@@ -269,7 +271,7 @@ def run_command(command: Command, limits: Limits) -> WorkerEnd:
     """
     options = StartOptions(
         {"command": list(command.words)}, environment=command.environment, folder=command.folder,
-        stderr=subprocess.STDOUT if command.stderr else subprocess.DEVNULL,
+        output=command.output, stderr=subprocess.STDOUT if command.stderr else subprocess.DEVNULL,
     )  # fmt: skip
     if command.log is None:
         return _run(Supervised(options, limits), limits)

@@ -282,7 +282,7 @@ def make_environment(version: Version, say: Say) -> EngineHome:
     if home is not None:
         return home
     plan = plan_environment(version)
-    with _locked(plan.folder, say):
+    with locked(plan.folder, say):
         home = made_environment(version)  # the process that held the lock has made it
         return home or _Making(plan, find_installer(), say).run()
 
@@ -297,7 +297,7 @@ class _Making:
     def run(self) -> EngineHome:
         """Make it in its place: the scripts of an environment name the folder that it was made in."""
         plan, installer = self._plan, self._installer
-        _check_room(plan.folder)
+        check_room(plan.folder, _NEEDED, "an engine's environment")
         self._say(f"making the environment of {plan.unchecked[0]} with {installer.name}")
         for line in plan.lines():
             self._say(line)
@@ -328,7 +328,7 @@ class _Making:
         end = self._run(words)
         if end != Exited(status=0, output=end.output):
             raise MachineError(
-                f"{doing} of {self._plan.unchecked[0]} failed: {end.reason}{_last_error(end.output)}; "
+                f"{doing} of {self._plan.unchecked[0]} failed: {end.reason}{last_error(end.output)}; "
                 f"all of it: {self._log}"
             )
 
@@ -351,17 +351,18 @@ def shimmed(text: str) -> str:
     return _SHIM + text.partition(_SHIM_END)[2] if _SHIM_END in text else _SHIM + text
 
 
-def _check_room(folder: Path) -> None:
+def check_room(folder: Path, needed: int, what: str) -> None:
+    """Raise `MachineError` where the disk of `folder` has fewer than `needed` bytes free for `what`."""
     free = shutil.disk_usage(folder.parent).free  # the lock lies there already
-    if free < _NEEDED:
+    if free < needed:
         raise MachineError(
-            f"'{folder.parent}' has {free / 1e9:.1f} GB free, an engine's environment needs "
-            f"{_NEEDED / 1e9:.1f} GB; DEEPSTACK_HARNESS_CACHE names another folder"
+            f"'{folder.parent}' has {free / 1e9:.1f} GB free, {what} needs "
+            f"{needed / 1e9:.1f} GB; DEEPSTACK_HARNESS_CACHE names another folder"
         )
 
 
 @contextmanager
-def _locked(folder: Path, say: Say) -> Iterator[None]:
+def locked(folder: Path, say: Say) -> Iterator[None]:
     """Hold the lock of an environment; wait, and say so, where another process makes it."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -377,7 +378,7 @@ def _locked(folder: Path, say: Say) -> Iterator[None]:
         yield
 
 
-def _last_error(output: str) -> str:
+def last_error(output: str) -> str:
     """Return what an installer says is wrong: from its first error on, the last lines where it names none."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [number for number, line in enumerate(lines) if "error" in line.lower()]

@@ -24,6 +24,7 @@ from deepstack_harness.runs.compare import compare
 from deepstack_harness.runs.nights import EndedStage
 from deepstack_harness.runs.records import About, CaseRecord
 from deepstack_harness.runs.store import StoredRun, read_nights, read_rows, read_stored
+from deepstack_harness.runs.torch_changes import VersionTable, version_table
 from deepstack_harness.text import clean, plural, shortened
 
 MOST_FILES = 10_000
@@ -58,6 +59,8 @@ class RunData:
     notes: tuple[str, ...] = ()
     history: tuple["RunData", ...] | None = None
     changes: "Changes | None" = None
+    versions: VersionTable | None = None
+    """What changed from the run that it is held against to this one, as a table."""
     mixed: str = ""
     """Why the rows are not of one environment (`StoredRun.mixed`); empty where they are."""
 
@@ -81,8 +84,10 @@ class RunData:
         return began.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def load_run(folder: Path, history: Path | None = None) -> RunData:
+def load_run(folder: Path, history: Path | None = None, against: Sequence[Path] = ()) -> RunData:
     """Load the run in `folder`, finished or killed, beside the runs in the folders of `history`.
+
+    The runs of `against` are of other versions, as a rule of torch, the oldest first.
 
     Raises `UsageError` for a folder without a run, and for a file that does not read.
     """
@@ -101,6 +106,7 @@ def load_run(folder: Path, history: Path | None = None) -> RunData:
         notes=clean(tuple(notes)),
         history=None if earlier is None else tuple(_with_stages(each, history) for each in earlier),
         changes=_changes(before[-1], stored) if before else None,
+        versions=clean(version_table([*map(read_stored, against), stored])) if against else None,
     )
 
 

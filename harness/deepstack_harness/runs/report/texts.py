@@ -31,6 +31,7 @@ from deepstack_harness.runs.report.tables import (
     rerun_command,
     run_matrix,
 )
+from deepstack_harness.runs.torch_changes import VersionTable
 from deepstack_harness.text import one_line, plural, shortened
 
 MOST_FINDINGS = 60
@@ -61,6 +62,8 @@ def _blocks(run: RunData) -> Iterator[str]:
     for note in run.notes:
         yield f"> {plain(note)}\n"
     yield from _changes(run)
+    if run.versions is not None:
+        yield "\n".join(_versions(run.versions))
     groups = incident_groups(run)
     yield "\n".join(_incidents(groups))
     if summary.good:
@@ -75,6 +78,18 @@ def _blocks(run: RunData) -> Iterator[str]:
     if releases := release_matrix(run):
         yield "\n### Releases against rules\n"
         yield "\n".join(_matrix(releases))
+
+
+def _versions(table: VersionTable) -> Iterator[str]:
+    """Iterate over the lines of what another torch changes, as a Markdown table."""
+    yield "\n### What does this torch change?\n"
+    for note in table.notes:
+        yield f"> {plain(note)}\n"
+    yield f"| | torch | {' | '.join(map(plain, table.versions))} |"
+    yield f"|---|---|{'---:|' * len(table.versions)}"
+    for line in table.lines:
+        yield f"| {plain(line.section)} | {plain(line.name.strip())} | {' | '.join(map(plain, line.cells))} |"
+    yield ""
 
 
 def _changes(run: RunData) -> Iterator[str]:

@@ -1,0 +1,200 @@
+"""`run --torch V --torch W`: the same matrix under several torches, and what changed from one to the next.
+
+Each torch has an environment of its own (`deepstack_harness.runs.environments`) and a run of its own, in a
+folder below `--out`, which a process under that interpreter plays; so one is resumed without the others.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import textwrap
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from io import UnsupportedOperation
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from deepstack_harness.cli.output import Column, Output
+from deepstack_harness.errors import ExitCode, MachineError
+from deepstack_harness.runs.environments import (
+    TORCH,
+    TorchHome,
+    chosen_releases,
+    is_interpreter,
+    keep_newest,
+    make_home,
+    named_home,
+)
+from deepstack_harness.text import one_line, plural
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import Exited
+from deepstack_harness.workers.supervised import Command, run_command
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+
+    from deepstack_harness.runs.torch_changes import VersionLine, VersionTable
+
+_WIDTH = 80
+_NAME = 40
+"""Columns of a name in the table; a longer one goes on below."""
+_NO_LIMITS = Limits(call_s=None, output=None)
+"""Each case of a run has its own limits."""
+
+
+def run_torches(args: Namespace, folder: Path, output: Output) -> ExitCode:
+    """Play the matrix under each torch of `args.torch`, and show what changed from one to the next.
+
+    Exit 1 where a version has something unexpected, or a regression to the one before it; 3 where one could
+    not be played.  Raises `UsageError` for what names no torch.
+    """
+    runs: list[Path] = []
+    failed: list[str] = []
+    for target in _targets(args.torch):
+        try:
+            home = target if isinstance(target, TorchHome) else make_home(target, output.step)
+        except MachineError as error:
+            failed.append(f"torch {target}: {error}")
+            output.line(failed[-1], "red")
+            continue
+        of_version = folder / _name(home, runs)
+        output.line()
+        output.line(f"torch {home.torch} ({home.python}) into {of_version}", "bold")
+        why = _play(args, home, of_version, output)
+        if why:
+            failed.append(f"torch {home.torch}: {why}")
+            output.line(failed[-1], "red")
+        runs.append(of_version)
+    good = _show(runs, output)
+    if args.keep is not None:
+        for gone in keep_newest(args.keep):
+            output.line(f"removed {gone}")
+    output.line()
+    for sentence in failed:
+        output.line(f"not played: {sentence}", "red")
+    output.verdict(f"{plural(len(runs), 'version')} in {folder}", good=good and not failed)
+    if failed:
+        return ExitCode.MACHINE
+    return ExitCode.HOLDS if good else ExitCode.BROKEN
+
+
+def _targets(texts: Sequence[str]) -> Iterator[TorchHome | Version]:
+    """Return an interpreter or a release for each text; the index is asked once, and not for paths alone."""
+    releases: list[Version] = []
+    if not all(map(is_interpreter, texts)):
+        from deepstack_harness.sources.index import Index
+
+        index = Index(TORCH)
+        yanked = index.yanked()
+        releases = [each for each in index.versions() if each not in yanked]
+    # All of them, before anything is made: a mistake in the last one must not cost the first ones.
+    homes: list[TorchHome | Version] = []
+    for text in texts:
+        homes += [named_home(text)] if is_interpreter(text) else chosen_releases([text], releases)
+    return iter(list(dict.fromkeys(homes)))
+
+
+def _name(home: TorchHome, runs: Sequence[Path]) -> str:
+    """Return the name of a run's folder: two interpreters with one torch are told apart by a number."""
+    same = sum(run.name == home.name or run.name.startswith(f"{home.name}-") for run in runs)
+    return f"{home.name}-{same + 1}" if same else home.name
+
+
+def _play(args: Namespace, home: TorchHome, folder: Path, output: Output) -> str:
+    """Play the matrix in a process under another interpreter; return why it did not come to its end."""
+    from deepstack_harness.runs.store import read_stored
+
+    stream = None if output.silent else _stdout()
+    words = [str(home.python), "-m", "deepstack_harness", *_words(args, folder)]
+    words += [] if stream else ["--quiet"]
+    try:
+        end = run_command(Command(words, environment=home.environment, output=stream), _NO_LIMITS)
+    except KeyboardInterrupt as error:
+        again = "" if args.resume else " --resume"
+        where = "" if args.out else f" --out {shlex.quote(str(folder.parent))}"
+        error.add_note(f"to play the cases that are left: {args.typed}{where}{again}")
+        raise
+    if not (isinstance(end, Exited) and end.status in (ExitCode.HOLDS, ExitCode.BROKEN)):
+        return f"{end.reason}{': ' if end.output else ''}{one_line(end.output)[-500:]}"
+    for row in read_stored(folder).rows:
+        output.record(row)
+    return ""
+
+
+def _stdout() -> IO[bytes] | None:
+    """Return our stdout for another process; None where it is no file, as in a test."""
+    sys.stdout.flush()
+    try:
+        sys.stdout.fileno()
+    except (UnsupportedOperation, ValueError):
+        return None
+    return sys.stdout.buffer
+
+
+def _words(args: Namespace, folder: Path) -> list[str]:
+    """Return the words of `run` for one version: those that were typed, less the versions."""
+    words = ["run", *([args.selection] if args.selection is not None else [])]
+    words += ["--tier", args.tier, "-n", str(args.workers), "--executor", args.executor, "--out", str(folder)]
+    words += ["--case-seconds", f"{args.case_seconds:g}", "--memory", f"{args.memory:g}"]
+    for option, values in (("--device", args.device or []), ("--buffer", args.buffer)):
+        words += [word for value in values for word in (option, value)]
+    words += ["--shard", args.shard] if args.shard else []
+    flags = {
+        "--cheapest-first": args.cheapest_first,
+        "--resume": args.resume,
+        "--no-sandbox": args.no_sandbox,
+    }
+    return words + [option for option, is_set in flags.items() if is_set]
+
+
+def _show(folders: Sequence[Path], output: Output) -> bool:
+    """Show the table over runs that are there; return whether nothing is unexpected, worse or missing."""
+    from deepstack_harness.contract.verdicts import UNEXPECTED
+    from deepstack_harness.runs.compare import RED
+    from deepstack_harness.runs.store import read_stored
+    from deepstack_harness.runs.torch_changes import version_table
+
+    runs = [read_stored(folder) for folder in folders if (folder / "run.json").exists()]
+    good = bool(runs) and not any(row.verdict in UNEXPECTED for run in runs for row in run.rows)
+    if len(runs) < 2:
+        return good
+    table = version_table(runs)
+    output.line()
+    show_versions(output, table)
+    for line in table.lines:
+        cells = dict(zip(table.versions, line.cells, strict=True))
+        output.record({"system": "versions", "section": line.section, "name": line.name.strip(), **cells})
+    return good and not any(cause.kind in RED for causes in table.causes for cause in causes)
+
+
+def show_versions(output: Output, table: VersionTable) -> None:
+    """Print the table of versions, at most 80 columns wide with up to four of them."""
+    output.line("What does this torch change? Each version against the one before it.", "bold")
+    for note in table.notes:
+        for text in textwrap.wrap(note, _WIDTH, subsequent_indent="  "):
+            output.line(text, "yellow")
+    width = max(9, *map(len, table.versions))
+    columns = [Column(_NAME), *(Column(width, right=True) for _ in table.versions)]
+    output.line()
+    output.row(columns, ["torch", *table.versions], "dim")
+    section = ""
+    for line in table.lines:
+        if line.section != section:
+            section = line.section
+            output.line(section, "bold")
+        _show_line(output, columns, line)
+    if not table.causes or not any(table.causes):
+        output.line("nothing changed")
+
+
+def _show_line(output: Output, columns: Sequence[Column], line: VersionLine) -> None:
+    style = {"regression": "red", "missing": "red", "improvement": "yellow"}.get(line.kind or "", "")
+    indent = "  " + " " * (len(line.name) - len(line.name.lstrip()))
+    first, *rest = textwrap.wrap(
+        line.name.strip(), _NAME, initial_indent=indent, subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+    )  # fmt: skip
+    output.row(columns, [first, *line.cells], style)
+    for text in rest:
+        output.line(text, style)

@@ -1,0 +1,360 @@
+"""Environments to judge a torch in: made for a release from the configured index, or an interpreter named.
+
+A made environment has one release of torch and what the harness requires, lies in the cache, and is used
+again.  Its stamp is written last, so that half an environment is never taken for one.  The harness is no
+package of it: every environment is led to the very code that runs here (`harness_path`), so that torch is all
+that differs.  An interpreter of the user, with a nightly torch or one that was built here, is asked what it
+has.
+"""
+
+import hashlib
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+from packaging.requirements import Requirement
+from packaging.version import InvalidVersion, Version
+
+from deepstack_harness import files as data_files
+from deepstack_harness.engines.live.environment import (
+    STAMP,
+    Installer,
+    beside,
+    check_room,
+    clean_environment,
+    find_installer,
+    last_error,
+    locked,
+    python_of,
+)
+from deepstack_harness.errors import MachineError, UsageError
+from deepstack_harness.files import data, write_atomically
+from deepstack_harness.sources.source import KnownPackage
+from deepstack_harness.workers.limits import Limits
+from deepstack_harness.workers.outcomes import Exited
+from deepstack_harness.workers.supervised import Command, run_command
+
+TORCH = KnownPackage("torch", "PyTorch", mark="torch/_inductor", version_file="torch/version.py")
+SIZE_GB = 6.0
+"""Size of an environment with a torch for CUDA (2.10: 7.5, 2.12: 5.3, 2.15: 5.9)."""
+_NEEDED = int((SIZE_GB + 4) * 1e9)
+"""Bytes on the disk: the environment, and what the installer unpacks beside it."""
+_EXTRAS = ("reports", "kernels")
+_LIMITS = Limits(call_s=3600.0)
+_ASK_S = 300.0
+"""The first import of torch from a cold disk takes a minute."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class TorchHome:
+    """An interpreter with a torch; `folder` is the environment that was made for it, None for another."""
+
+    python: Path
+    torch: str
+    folder: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its run's folder: `torch-2.15.0`, and `torch-2.16.0.dev20261120+cpu` for a nightly."""
+        return f"torch-{self.torch}"
+
+    @property
+    def environment(self) -> dict[str, str | None]:
+        """The variables by which a process under this interpreter finds the harness that runs here."""
+        return {**clean_environment(), "PYTHONPATH": str(harness_path())}
+
+
+def harness_path() -> Path:
+    """Return a folder for PYTHONPATH that holds this harness and nothing else.
+
+    The folder of an installed package holds our torch too, so a link to the package stands alone in one.
+    Raises `MachineError` where the cache cannot be written.
+    """
+    package = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256(str(package).encode()).hexdigest()[:12]
+    folder = _folder() / f"harness-{digest}"
+    link = folder / package.name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):  # the name has the digest of where it leads to
+            link.symlink_to(package, target_is_directory=True)
+    except OSError as error:
+        raise MachineError(f"cannot write '{folder}': {error.strerror}") from None
+    return folder
+
+
+def _folder() -> Path:
+    return data_files.cache() / "torch"
+
+
+def requirements() -> list[str]:
+    """Return what the harness requires beside torch, with what `run` can use; from `pyproject.toml`."""
+    project = tomllib.loads(data("pyproject.toml").read_text("utf-8"))["project"]
+    optional = project["optional-dependencies"]
+    lines = [*project["dependencies"], *(line for extra in _EXTRAS for line in optional[extra])]
+    return [line for line in lines if Requirement(line).name != TORCH.name]
+
+
+def chosen_releases(texts: Sequence[str], releases: Sequence[Version]) -> list[Version]:
+    """Return the releases that the texts name, in their order, each once.
+
+    `2.15.0` is that release, `2.15` the newest 2.15.x, and `2.10..2.15` the newest of each 2.x in between.
+    Raises `UsageError` for what is no version, and for a release that is not there, with the nearest ones.
+    """
+    chosen: list[Version] = []
+    for text in texts:
+        first, dots, last = text.partition("..")
+        if dots:
+            low, high = _version(first, text), _version(last, text)
+            chosen += _newest_of_each_minor(releases, low, high) or _refuse(text, low, releases)
+        else:
+            chosen.append(_release(text, releases))
+    return list(dict.fromkeys(chosen))
+
+
+def _release(text: str, releases: Sequence[Version]) -> Version:
+    wanted = _version(text, text)
+    parts = len(wanted.release)
+    if wanted in releases and (parts > 2 or wanted.is_prerelease):
+        return wanted
+    matching = [each for each in releases if parts < 3 and each.release[:parts] == wanted.release]
+    final = [each for each in matching if not each.is_prerelease]
+    return max(final or matching) if matching else _refuse(text, wanted, releases)[0]
+
+
+def _newest_of_each_minor(releases: Sequence[Version], low: Version, high: Version) -> list[Version]:
+    final = [each for each in releases if not each.is_prerelease and each.release[:2] >= low.release[:2]]
+    minors: dict[tuple[int, ...], Version] = {}
+    for each in sorted(each for each in final if each.release[:2] <= high.release[:2]):
+        minors[each.release[:2]] = each
+    return list(minors.values())
+
+
+def _version(text: str, whole: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        raise UsageError(
+            f"--torch '{whole}' is neither a version, such as 2.15 or 2.10..2.15, nor an interpreter: "
+            "give the path of its python"
+        ) from None
+
+
+def _refuse(text: str, wanted: Version, releases: Sequence[Version]) -> list[Version]:
+    final = sorted({each for each in releases if not each.is_prerelease})
+    below = sum(each < wanted for each in final)
+    near = ", ".join(map(str, final[max(0, below - 2) : below + 2]))
+    raise UsageError(
+        f"--torch '{text}': the index has no such torch; near it are {near}, the newest is {final[-1]}"
+    )
+
+
+def is_interpreter(text: str) -> bool:
+    """Say whether a text names a path, and not a version."""
+    return "/" in text or text.startswith("~") or not re.match(r"[0-9v]", text)
+
+
+class _Asked(msgspec.Struct):
+    torch: str | None
+    missing: list[str]
+    error: str = ""
+
+
+_PROBE = """
+import importlib.metadata as metadata, json, sys
+missing = []
+for name in sys.argv[1:]:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        missing.append(name)
+torch = error = None
+try:
+    import torch
+    torch = metadata.version("torch")
+except ModuleNotFoundError:
+    pass
+except Exception as raised:
+    error = f"{type(raised).__name__}: {raised}".partition(chr(10))[0]
+print(json.dumps({"torch": torch, "missing": missing, "error": error or ""}))
+"""
+
+
+def named_home(text: str) -> TorchHome:
+    """Return an interpreter that the user names, or the one of an environment's folder.
+
+    Raises `UsageError` for what is none, `MachineError` for one that lacks torch or what the harness needs.
+    """
+    path = Path(text).expanduser()
+    python = next((each for each in (python_of(path), path) if each.is_file()), None)
+    if python is None:
+        raise UsageError(f"--torch '{text}' is no interpreter, and no folder with bin/python")
+    python = python.absolute()  # not resolved: a link to another interpreter is what makes an environment
+    asked = _ask(python)
+    if asked.error:
+        raise MachineError(f"torch cannot be imported by '{python}': {asked.error}")
+    if asked.torch is None:
+        raise MachineError(f"'{python}' has no torch")
+    if asked.missing:
+        raise MachineError(
+            f"'{python}' lacks what the harness needs: {python} -m pip install {' '.join(asked.missing)}"
+        )
+    return TorchHome(python, asked.torch)
+
+
+def _ask(python: Path) -> _Asked:
+    names = [Requirement(line).name for line in requirements()]
+    command = [str(python), "-c", _PROBE, *names]
+    try:
+        end = run_command(
+            Command(command, environment=clean_environment(), stderr=False), Limits(call_s=_ASK_S)
+        )
+    except OSError as error:
+        raise MachineError(f"cannot run '{python}': {error.strerror}") from None
+    try:
+        return msgspec.json.decode(end.output.strip().rpartition("\n")[2].encode(), type=_Asked)
+    except msgspec.MsgspecError:
+        raise MachineError(f"'{python}' is no Python that answers: {end.reason}") from None
+
+
+class _Stamp(msgspec.Struct):
+    torch: str
+    requirements: list[str]
+
+
+def folder_for(release: Version) -> Path:
+    """Return the folder of a release's environment for this Python, which may not exist yet."""
+    return _folder() / f"torch-{release}-python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def made_home(release: Version) -> TorchHome | None:
+    """Return the whole environment of a release; None where there is none, or one of other requirements."""
+    folder = folder_for(release)
+    stamp = _stamp_of(folder)
+    if stamp is None or stamp.requirements != requirements() or not python_of(folder).exists():
+        return None
+    return TorchHome(python_of(folder), stamp.torch, folder)
+
+
+def _stamp_of(folder: Path) -> _Stamp | None:
+    try:
+        return msgspec.json.decode((folder / STAMP).read_bytes(), type=_Stamp)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def made_homes() -> list[TorchHome]:
+    """Return the whole environments for any Python, the one that was used last first."""
+    homes = []
+    for folder in _folder().glob("torch-*-python*"):
+        stamp = _stamp_of(folder)
+        if stamp is not None:
+            homes.append((_used(folder), TorchHome(python_of(folder), stamp.torch, folder)))
+    return [home for _, home in sorted(homes, key=lambda each: (-each[0], str(each[1].folder)))]
+
+
+def _used(folder: Path) -> float:
+    with suppress(OSError):
+        return (folder / STAMP).stat().st_mtime
+    return 0.0
+
+
+def note_use(home: TorchHome) -> None:
+    """Remember that an environment is used now; `keep_newest` goes by that."""
+    if home.folder is not None:
+        with suppress(OSError):
+            (home.folder / STAMP).touch()
+
+
+def keep_newest(number: int) -> list[Path]:
+    """Remove all made environments but the `number` that were used last; return the folders that are gone.
+
+    One that another process is making is left alone.
+    """
+    gone = []
+    for home in made_homes()[number:]:
+        folder = home.folder
+        assert folder is not None
+        with locked(folder, lambda _: None):
+            (folder / STAMP).unlink(missing_ok=True)  # first: half of it must not be believed
+            shutil.rmtree(folder, ignore_errors=True)
+        for kind in ("log", "lock"):
+            beside(folder, kind).unlink(missing_ok=True)
+        gone.append(folder)
+    return gone
+
+
+def make_home(release: Version, say: Say, installer: Installer | None = None) -> TorchHome:
+    """Return the environment of a release, made where it is not there; `say` is told before it starts.
+
+    Raises `MachineError` where the disk has no room, or an installer fails, with the end of its output.
+    """
+    home = made_home(release)
+    if home is None:
+        folder = folder_for(release)
+        with locked(folder, say):
+            home = made_home(release)  # the process that held the lock has made it
+            home = home or _Making(release, folder, installer or find_installer(), say).run()
+    note_use(home)
+    return home
+
+
+@dataclass(frozen=True)
+class _Making:
+    """One environment that is being made, in its place: its scripts name the folder that it was made in."""
+
+    release: Version
+    folder: Path
+    installer: Installer
+    say: Say
+
+    def run(self) -> TorchHome:
+        check_room(self.folder, _NEEDED, f"an environment with torch {self.release}")
+        self.say(
+            f"making an environment for torch {self.release} with {self.installer.name}, "
+            f"Python {platform.python_version()}: up to {SIZE_GB:g} GB on the disk and 3 GB to fetch, 1 to "
+            f"10 minutes; it stays in {self.folder}, --keep 0 removes it"
+        )
+        shutil.rmtree(self.folder, ignore_errors=True)
+        wanted = requirements()
+        self._do("making the environment", self.installer.make(self.folder))
+        words = [f"{TORCH.name}=={self.release}", *wanted, *_constraints()]
+        self._do("the installation", self.installer.install(self.folder, words))
+        (site,) = self.folder.glob("lib/python3*/site-packages")
+        # For whoever starts this interpreter by hand; our processes get PYTHONPATH.
+        (site / "deepstack_harness.pth").write_text(f"{harness_path()}\n", "utf-8")
+        home = replace(named_home(str(python_of(self.folder))), folder=self.folder)
+        stamp = {"torch": home.torch, "requirements": wanted}
+        write_atomically(self.folder / STAMP, json.dumps(stamp, indent=1).encode())
+        return home
+
+    def _do(self, doing: str, words: Sequence[str]) -> None:
+        log = beside(self.folder, "log")
+        try:
+            end = run_command(Command(words, environment=self.installer.environment(), log=log), _LIMITS)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise MachineError(f"cannot run '{words[0]}': {error}") from None
+        if end != Exited(status=0, output=end.output):
+            raise MachineError(
+                f"{doing} for torch {self.release} failed: {end.reason}{last_error(end.output)}; "
+                f"all of it: {log}"
+            )
+
+
+def _constraints() -> list[str]:
+    """Return the option that pins what the harness was tried with; a wheel has no such file."""
+    try:
+        return ["-c", str(data("constraints-any-torch.txt"))]
+    except UsageError:
+        return []
