@@ -76,6 +76,14 @@ class Played:
         self.names: dict[str, Any] = {"__name__": "page"}
         self.code, self.printed = 0, ""
         self.steps = 0
+        self._before = set(sys.modules)
+
+    def forget_modules(self) -> None:
+        """Drop what was imported from the folder: a page may write a file again."""
+        for name in set(sys.modules) - self._before:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(self.folder)):
+                del sys.modules[name]
+        importlib.invalidate_caches()
 
     def play(self, block: Block) -> None:
         """Run one block; fails with its place."""
@@ -83,6 +91,7 @@ class Played:
             path = self.folder / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text)
+            self.forget_modules()
         if block.language == "python" and block.file is None:
             padded = "\n" * (block.line - 1) + block.text
             with contextlib.redirect_stdout(io.StringIO()) as stdout:
@@ -162,12 +171,9 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setenv("COLUMNS", "80")
-    before = set(sys.modules)
-    yield Played(tmp_path)
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
-    importlib.invalidate_caches()
+    played = Played(tmp_path)
+    yield played
+    played.forget_modules()
 
 
 def play(played: Played, page: Path, states: set[State]) -> int:

@@ -36,7 +36,7 @@ def commands(page: Path) -> list[list[str]]:
 
 def test_the_readme_is_short() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
-    assert len(lines) <= 200
+    assert len(lines) <= 120
     assert [line for line in lines if len(line) > 120 and not line.startswith(("|", "!"))] == []
 
 
@@ -56,6 +56,8 @@ def test_commands_are_found() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_to_a_file_or_a_heading(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith("https://"):
+            continue
         name, _, heading = target.partition("#")
         file = page.parent / name if name else page
         assert file.exists(), target
