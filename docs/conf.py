@@ -13,16 +13,32 @@ author = "the authors of deepstack-harness"
 project_copyright = "the authors of deepstack-harness, Apache-2.0"
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx_copybutton", "command_options"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx_copybutton",
+    "command_options",
+    "gallery",
+    "package_facts",
+]
 exclude_patterns = ["extensions"]
 
 # Links between pages, and to headings in them, are checked; those to other hosts are not fetched.
 nitpicky = True
+# Types in signatures: those of other projects, and of our rooms, which are private.
+nitpick_ignore_regex = [
+    ("py:.*", r"(?:_pytest|collections|hypothesis|pathlib|torch|typing_extensions)\..*|Tensor"),
+    ("py:.*", r"deepstack_harness\.[a-z_]+\..*"),
+]
+default_role = "code"  # `name` in docstrings
+autodoc_class_signature = "mixed"
+autodoc_typehints_format = "short"
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "fieldlist"]
 
 # The page asks no other host for anything: furo brings its own scripts and uses the fonts of the system.
 html_theme = "furo"
+smartquotes = False  # `--option` outside of code keeps both of its hyphens
 html_title = "deepstack-harness"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

@@ -1,0 +1,118 @@
+"""The site: it builds without a warning, has a page for each thing it is made from, and loads nothing."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+
+import deepstack_harness
+from deepstack_harness.catalogue.incidents import readable_incidents
+from deepstack_harness.cli.main import COMMANDS
+from deepstack_harness.contract.rules import Rule
+from deepstack_harness.engines.known import all_engines
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+
+pytest.importorskip("sphinx", reason="the group `docs` is not installed")
+pytestmark = [
+    pytest.mark.skipif(not DOCS.exists(), reason="needs a checkout"),
+    pytest.mark.xdist_group("site"),  # one worker, so that the site is built once
+]
+
+
+def build(source: Path, target: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Build as `tox -e docs` does."""
+    words = ["-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-E", "-b", "html", "-c", str(DOCS), *options]
+    return subprocess.run(
+        [sys.executable, *words, source, target],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site: 28 s of processor time, most of them pages of the catalogue and of public names."""
+    target = tmp_path_factory.mktemp("site")
+    ended = build(DOCS, target)
+    assert (ended.returncode, ended.stdout.strip()) == (0, "")
+    return target
+
+
+def text_of(page: Path) -> str:
+    return re.sub(r"<[^>]+>", "", page.read_text())
+
+
+def test_each_incident_and_each_engine_has_a_page(site: Path) -> None:
+    for incident in readable_incidents():
+        page = site / "gallery" / f"{incident.id}.html"
+        assert "What users see" in text_of(page), incident.id
+        assert ("exits with 1" in text_of(page)) == (incident.script is not None), incident.id
+    for engine in all_engines():
+        assert "Release by release" in text_of(site / "engines" / f"{engine.package.name}.html")
+        assert engine.package.name == canonicalize_name(engine.package.name)
+    qwen = text_of(site / "gallery" / "43602.html")
+    for words in ("Answers ignore the image", "0.20.0 .. before 0.23.0", "R1 structure", "MOSS-Audio"):
+        assert words in qwen
+
+
+def test_the_search_finds_incidents_by_error_texts(site: Path) -> None:
+    index = (site / "searchindex.js").read_text()
+    assert '"gallery/43602"' in index
+    assert "deepstack_input_embed" in index
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_a_page_with_its_options(site: Path, command: str) -> None:
+    text = text_of(site / "reference" / "commands" / f"{command}.html")
+    assert f"deepstack-harness {command} [-h]" in text
+    assert "--json" in text
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_each_rule_has_a_wrong_and_a_right_example(site: Path, rule: Rule) -> None:
+    text = text_of(site / "reference" / "rules" / f"{rule}.html")
+    assert "Wrong" in text
+    assert "Right" in text
+    assert rule.word in text
+
+
+def test_no_page_asks_another_host(site: Path) -> None:
+    pages = [*site.rglob("*.html"), *site.rglob("*.css")]
+    assert len(pages) > 100
+    asking = re.compile(r"""(?:src=|<link[^>]*href=|@import |url\()\s*["']?(?:https?:)?//[^"')\s]+""")
+    assert [(page.name, found[0]) for page in pages if (found := asking.search(page.read_text()))] == []
+
+
+def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "index.md").write_text("# Page\n\n[there](missing.md) and [here](#no-heading)\n")
+    ended = build(source, tmp_path / "site", "-D", "extensions=myst_parser", "-D", "html_static_path=")
+    assert ended.returncode != 0
+    assert "missing.md" in ended.stdout
+    assert "no-heading" in ended.stdout
+
+
+def test_every_public_name_is_on_the_page_of_public_names() -> None:
+    named = re.findall(
+        r"auto(?:class|function):: deepstack_harness\.(\w+)", (REFERENCE / "public-api.md").read_text()
+    )
+    assert sorted(named) == sorted(deepstack_harness.__all__)
+
+
+def test_every_environment_variable_of_ours_is_on_its_page() -> None:
+    sources = (ROOT / "harness").rglob("*.py")
+    read = {
+        name for path in sources for name in re.findall(r"DEEPSTACK_HARNESS_[A-Z_]*[A-Z]", path.read_text())
+    }
+    told = set(re.findall(r"DEEPSTACK_HARNESS_[A-Z_]*[A-Z]", (REFERENCE / "environment.md").read_text()))
+    assert len(read) > 15
+    assert told == read
