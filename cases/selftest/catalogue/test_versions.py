@@ -39,6 +39,19 @@ def test_a_torch_is_known_by_its_minor_version() -> None:
     assert torch_entry("3.14", [ENTRY]) is None
 
 
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (FACTS, "200 passed"),
+        (PRODUCT, "500 passed, 1 red"),
+        (SuiteRun(Suite.FACTS, "2.14.1", "3.11.7", 3, skipped=9, unfinished=7), "3 passed, 7 not finished"),
+        (SuiteRun(Suite.FACTS, "2.14.1", "3.11.7", 0, red=("a: b", "c: d")), "2 red"),
+    ],
+)
+def test_what_is_red_or_did_not_finish_is_told_beside_what_passed(run: SuiteRun, expected: str) -> None:
+    assert run.answer == expected
+
+
 def test_entries_are_in_order_of_their_release() -> None:
     numbers = [int(each.torch.removeprefix("2.")) for each in VERSIONS.entries]
     assert numbers == sorted(set(numbers))

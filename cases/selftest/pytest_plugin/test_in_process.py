@@ -1,6 +1,7 @@
 """Parts of the plugin, called directly: what it stores, refuses and leaves alone."""
 
 import logging
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +68,14 @@ def test_a_full_disk_ends_the_session_with_the_code_of_the_machine(
     with pytest.raises(pytest.exit.Exception, match="--deepstack-report: cannot write") as ended:
         report.pytest_runtest_logreport(told("a"))
     assert ended.value.returncode == ExitCode.MACHINE
+
+
+def test_what_torch_says_of_the_machine_is_no_error_where_warnings_are() -> None:
+    said = "Guards may run slower on Python 3.13.0. Consider upgrading to Python 3.13.1+."
+    warnings.warn(said, RuntimeWarning, stacklevel=1)
+    for other, kind in ((said, UserWarning), ("Guards may run slower", RuntimeWarning)):
+        with pytest.raises(kind, match="slower"):
+            warnings.warn(other, kind, stacklevel=1)
 
 
 def test_a_decoder_whose_output_lies_elsewhere_is_refused_with_what_to_do() -> None:

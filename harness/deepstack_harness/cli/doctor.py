@@ -171,8 +171,8 @@ def _seen(entry: TorchVersion) -> str:
     if run is None:
         others = ", ".join(sorted({each.python_minor for each in entry.runs}, key=Version))
         return f"never run on Python {minor(python)}{f', but on {others}' if others else ' or another'}"
-    red = f", {len(run.red)} red: {'; '.join(run.red)}" if run.red else ""
-    return f"{run.suite.cases} on Python {run.python_minor}: {run.passed} passed{red}"
+    reasons = f": {'; '.join(run.red)}" if run.red else ""
+    return f"{run.suite.cases} on Python {run.python_minor}: {run.answer}{reasons}"
 
 
 def dropped_guards() -> MachineCheck:

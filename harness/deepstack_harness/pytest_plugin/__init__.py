@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from deepstack_harness.pytest_plugin.options import JUDGED, quiet_torch, setting, without_gpu
+from deepstack_harness.pytest_plugin.options import JUDGED, NOTICES, quiet_torch, setting, without_gpu
 
 if TYPE_CHECKING:
     from deepstack_harness.compile.watch_facts import WatchedRegions
@@ -63,6 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "gpu: needs a CUDA device; skipped, with the reason, where there is none"
     )
+    for notice in NOTICES:
+        config.addinivalue_line("filterwarnings", notice)
     _take_gpu(
         setting(config, "device")
     )  # where a conftest names the plugin, no hook before this one is called

@@ -15,6 +15,13 @@ import pytest
 JUDGED: pytest.StashKey[list[dict[str, Any]]] = pytest.StashKey()
 """Results of the fixtures in one test: cases with their rows, as plain data."""
 
+NOTICES = (r"ignore:Guards may run slower on Python 3\.13\.0:RuntimeWarning",)
+"""Filters for what torch says of the machine while it compiles, and not of the code that it compiles.
+
+Where a project makes warnings errors, such a notice would end each compilation.  The sentence is that of
+torch/_dynamo/guards.py, read in torch 2.15 (`_get_generic_dict_manager_example_value`).
+"""
+
 
 def setting(config: pytest.Config, name: str) -> str:
     """Return an option, else the ini key of its name; empty where neither is given."""
