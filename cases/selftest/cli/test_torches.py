@@ -1,6 +1,7 @@
 """`run --torch`: a folder and a process for each torch, what is refused, and how a run goes on."""
 
 import importlib.metadata
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -8,9 +9,11 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from deepstack_harness.cli import torches
+from cases.selftest.runs.written_results import case, write
+from deepstack_harness.cli import repro_bisect, torches
 from deepstack_harness.cli.main import main
 from deepstack_harness.errors import ExitCode, MachineError
+from deepstack_harness.runs import environments
 from deepstack_harness.runs.environments import TorchHome
 from deepstack_harness.runs.store import read_stored
 from deepstack_harness.sources.index import Index
@@ -83,3 +86,76 @@ def test_an_interrupted_run_prints_the_command_that_continues_it(
     assert words[-1] == "--resume"
     assert words[-2].startswith("reports/")
     assert words[words.index("--torch") + 1] == sys.executable
+
+
+# The search over releases: what is played is written by hand, what is asked and told is real.
+
+ASKED = [Version(text) for text in ("2.9.0", "2.10.0", "2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0")]
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words of each process that the search starts; graphs change in 2.13, and 2.12 cannot be made."""
+    started: list[str] = []
+
+    def make(release: Version, _: object) -> TorchHome:
+        if release == Version("2.12.0"):
+            raise MachineError("the installation failed")
+        return TorchHome(Path(sys.executable), str(release))
+
+    def play(home: TorchHome, words: list[str]) -> str:
+        started.append(f"{home.torch} {words[1]}")
+        changed = Version(home.torch) >= Version("2.13") and "inductor" in words[1]
+        rows = {"a": ("PASS", "PASS"), "b": ("PASS", "XFAIL")}
+        write(Path(words[-1]), rows, {"a": case("a", graphs=2 if changed else 1)})
+        return ""
+
+    monkeypatch.setattr(repro_bisect, "listed_releases", lambda _: (ASKED, {Version("2.15.0")}))
+    monkeypatch.setattr(environments, "make_home", make)
+    monkeypatch.setattr(torches, "run_under", play)
+    return started
+
+
+def test_the_search_finds_the_torch_that_changes_a_case_cheap_arms_first(
+    searched: list[str], capsys: Capture, tmp_path: Path
+) -> None:
+    words = ["repro", "43602", "--bisect", "--package", "torch", "--json", str(tmp_path / "rows")]
+    assert main(words) == ExitCode.BROKEN
+    said = " ".join(capsys.readouterr().out.split())
+    assert "5 releases of torch" in said  # 2.9 is too old, 2.15.0 was yanked
+    assert "without Inductor: verdicts, graphs, recompiles and graph breaks are alike" in said
+    assert "with Inductor: torch 2.13.0 is the first that plays it otherwise than 2.11.0:" in said
+    assert "graphs 1 -> graphs 2" in said
+    assert "between them not judged: 2.12.0: the installation failed" in said
+    assert ["inductor" in text for text in searched] == sorted("inductor" in text for text in searched)
+    assert [text.partition(" ")[0] for text in searched[:2]] == ["2.10.0", "2.14.0"]
+    answers = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    last = [each for each in answers if each["system"] == "bisect"][-1]
+    assert (last["before"], last["after"]) == ("2.11.0", "2.13.0")
+    assert last["not_judged"] == {"2.12.0": "the installation failed"}
+
+
+def test_no_change_is_told_and_holds(searched: list[str], capsys: Capture) -> None:
+    words = ["repro", "43602", "--bisect", "--package", "torch", "--until", "2.11", "--arm", "eager/drop_all"]
+    assert main(words) == ExitCode.HOLDS
+    assert "no torch that was asked changes incident 43602" in capsys.readouterr().out
+    assert all("arm == 'eager/drop_all'" in text for text in searched)
+    assert len(searched) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--package", "torch"], ExitCode.USAGE, "add --bisect"),
+        (["--package", "vllm", "--bisect", "--keep", "1"], ExitCode.BISECT_SKIP, "--keep N is for"),
+        (["--package", "torch", "--bisect", "--since", "2.13", "--until", "2.13"], ExitCode.BISECT_SKIP,
+         "fewer than two releases from 2.13 to 2.13"),
+        (["--package", "torch", "--bisect", "--arm", "eager"], ExitCode.BISECT_SKIP, "no compiled case"),
+    ],
+)  # fmt: skip
+def test_a_wrong_search_is_refused(
+    searched: list[str], capsys: Capture, words: list[str], code: ExitCode, said: str
+) -> None:
+    assert main(["repro", "43602", *words]) == code
+    assert said in capsys.readouterr().err
+    assert searched == []

@@ -25,7 +25,7 @@ from deepstack_harness.catalogue.search import find_or_search
 from deepstack_harness.cli.arguments import add_device_and_dtype, add_source
 from deepstack_harness.cli.matches import best_command, show_matches
 from deepstack_harness.cli.output import Output
-from deepstack_harness.cli.repro_bisect import bisect_releases
+from deepstack_harness.cli.repro_bisect import bisect_releases, bisect_torches
 from deepstack_harness.cli.repro_engine import (
     judge_system,
     refuse_system_options,
@@ -127,7 +127,12 @@ def run(args: Namespace, output: Output) -> ExitCode:
 def _reproduce(incident: Incident, args: Namespace, output: Output) -> ExitCode:
     refuse_release_mixtures(args)
     if args.package is not None and args.bisect:
-        return bisect_releases(incident, args, output, partial(_judge_release, incident, args, output))
+        judge = partial(_judge_release, incident, args, output)
+        return (
+            bisect_torches(incident, args, output)
+            if args.package == "torch"
+            else bisect_releases(incident, args, output, judge)
+        )
     if args.package is not None:
         return search_releases(incident, args, output)
     if incident.system != DEEPSTACK:

@@ -1,5 +1,7 @@
 """`repro INCIDENT --package P --bisect`: the release with which an incident came in, or went.
 
+With P torch it is the release with which the incident's own cases are played otherwise (`bisect_torches`).
+
 A binary search over the releases of a range, which asks of each what `repro --source P==V --bisect` asks of
 one.  It follows one class, that of the incident's families: another class may have the same fault at other
 times (vLLM's Qwen3-VL has 43602 until 0.22.1, and MossAudioModel from 0.24.0 on), so that of all classes
@@ -9,18 +11,20 @@ neighbours are asked in its place.
 
 from __future__ import annotations
 
+import tempfile
 import textwrap
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from deepstack_harness.cli.repro_releases import SourceVerdict, choose_releases, listed_releases
 from deepstack_harness.contract.rules import names_of
-from deepstack_harness.contract.verdicts import SCHEMA_VERSION
+from deepstack_harness.contract.verdicts import BROKEN, SCHEMA_VERSION, Verdict
 from deepstack_harness.engines.known import named_package
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
 from deepstack_harness.text import cell, plural
@@ -214,3 +218,153 @@ def _print(output: Output, text: str) -> None:
 
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+_CHEAP = (
+    ("backend in ['eager', 'aot_eager']", "without Inductor"),
+    ("backend == 'inductor'", "with Inductor"),
+)
+"""The compiled cases, those that take seconds first; in eager mode there is nothing that torch compiles."""
+Outcome = dict[str, tuple[str, ...]]
+"""Of each case what is looked for: the broken rules, the graphs, the recompiles and the graph breaks."""
+
+
+def bisect_torches(incident: Incident, args: Namespace, output: Output) -> ExitCode:
+    """Search the releases of torch for the first that plays an incident otherwise than the first of them.
+
+    Each that is asked gets an environment, which plays the incident's compiled cases, those with Inductor
+    only where the others are alike.  Exit 1 where some case changed.  Raises `UsageError` for no range and no
+    case, `MachineError` where releases cannot be listed or none can be judged.
+    """
+    from deepstack_harness.runs.environments import TORCH, oldest_supported
+
+    listed, yanked = listed_releases(TORCH)
+    since = args.since or oldest_supported()
+    versions = [each for each in choose_releases(listed, since, args.until) if each not in yanked]
+    if len(versions) < 2:
+        raise UsageError(f"torch has fewer than two releases from {since} to {args.until or 'the newest'}")
+    phases = [(text, name) for text, name in _CHEAP if _has_cases(_selection(incident, args, text))]
+    if not phases:
+        raise UsageError(
+            f"incident {incident.id} has no compiled case of this choice: 'list arms' has the arms"
+        )
+    amount = f"{plural(len(versions), 'release')} of torch, about {plural(most_steps(len(versions)), 'step')}"
+    output.line(f"incident {incident.id} ({incident.name}): {amount}", "bold")
+    for text, name in phases:
+        search = _TorchSearch(versions, partial(_outcome_of, _selection(incident, args, text), args, output))
+        change = search_change(len(versions), partial(search.ask, output))
+        if not search.outcomes:
+            raise MachineError(f"nothing was judged: {'; '.join(search.refused.values())}")
+        output.record(search.row(incident, change))
+        if change is not None:
+            search.tell(output, name, change)
+            output.verdict(f"torch {versions[change.after]} changes incident {incident.id}", good=False)
+            return ExitCode.BROKEN
+        judged = " and ".join(map(str, sorted(search.outcomes)))
+        _print(output, f"{name}: verdicts, graphs, recompiles and graph breaks are alike in torch {judged}")
+    output.verdict(f"no torch that was asked changes incident {incident.id}", good=True)
+    return ExitCode.HOLDS
+
+
+def _selection(incident: Incident, args: Namespace, backends: str) -> str:
+    """Return the expression for `run` that chooses the incident's cases of some backends."""
+    chosen = {"family": args.family, "arm": args.arm, "trace": args.trace}
+    terms = [f"{name} == {value!r}" for name, value in chosen.items() if value]
+    return " and ".join([f"incident == {incident.id!r}", backends, *terms])
+
+
+def _has_cases(selection: str) -> bool:
+    from deepstack_harness.runs.execution import Tier, matrix, select
+
+    try:
+        return bool(select(matrix(Tier.CI, ["cpu"]), selection))
+    except UsageError:  # it matches no case
+        return False
+
+
+def _outcome_of(selection: str, args: Namespace, output: Output, version: Version) -> Outcome:
+    """Play the cases under a release of torch; raises `MachineError` where that cannot be done."""
+    from deepstack_harness.cli.torches import run_under
+    from deepstack_harness.runs.environments import keep_newest, make_home
+    from deepstack_harness.runs.store import read_stored
+
+    home = make_home(version, output.step)
+    with tempfile.TemporaryDirectory(prefix="deepstack-bisect-") as folder:
+        if why := run_under(home, ["run", selection, "--cheapest-first", "--out", folder]):
+            raise MachineError(cell(why))
+        run = read_stored(folder)
+    if args.keep is not None:
+        keep_newest(args.keep)
+    broken: dict[str, list[str]] = {case.case: [] for case in run.cases}
+    for row in run.rows:
+        output.record(row)
+        if row.verdict in BROKEN or row.verdict is Verdict.ERROR:
+            broken[row.case].append(f"{row.rule} {'broken' if row.verdict in BROKEN else 'not judged'}")
+    return {
+        f"case {case.case}, {case.family} {case.subject} {case.arm} '{case.trace}'": (
+            *sorted(broken[case.case]), f"graphs {case.graphs}", f"recompiles {case.recompiles}",
+            f"graph breaks {case.breaks}",
+        )
+        for case in run.cases
+    }  # fmt: skip
+
+
+@dataclass
+class _TorchSearch:
+    """A search over releases of torch: what the cases came to in each, and why others were not judged."""
+
+    versions: Sequence[Version]
+    play: Callable[[Version], Outcome]
+    outcomes: dict[Version, Outcome] = field(default_factory=dict)
+    refused: dict[Version, str] = field(default_factory=dict)
+
+    def ask(self, output: Output, number: int) -> bool | None:
+        """Say whether a release plays the cases otherwise than the first that was judged."""
+        version = self.versions[number]
+        try:
+            with output.progress(f"torch {version}"):
+                self.outcomes[version] = self.play(version)
+        except MachineError as error:
+            self.refused[version] = str(error)
+            _print(output, f"torch {version}: not judged: {error}")
+            return None
+        first = next(iter(self.outcomes))
+        cases = plural(len(self.outcomes[version]), "case")
+        other = self.outcomes[version] != self.outcomes[first]
+        word = "played" if version == first else f"otherwise than in {first}" if other else f"as in {first}"
+        output.step(f"torch {version}: {cases}, {word}")
+        return other
+
+    def tell(self, output: Output, name: str, change: VerdictChange) -> None:
+        """Print the two releases between which something changed, and each case that did."""
+        before, after = self.versions[change.before], self.versions[change.after]
+        _print(output, f"{name}: torch {after} is the first that plays it otherwise than {before}:")
+        for line in self.differences(before, after):
+            _print(output, f"  {line}")
+        for at in change.unjudged_between:
+            _print(output, f"between them not judged: {self.versions[at]}: {self.refused[self.versions[at]]}")
+
+    def differences(self, before: Version, after: Version) -> list[str]:
+        """Return a line for each case that changed between two releases: what is no more, and what came."""
+        was, now = self.outcomes[before], self.outcomes[after]
+        lines = []
+        for case in dict.fromkeys([*was, *now]):
+            old, new = was.get(case, ("not there",)), now.get(case, ("not there",))
+            if old != new:
+                gone, came = (
+                    ", ".join(fact for fact in facts if fact not in others) or "none of it"
+                    for facts, others in ((old, new), (new, old))
+                )
+                lines.append(f"{case}: {gone} -> {came}")
+        return lines
+
+    def row(self, incident: Incident, change: VerdictChange | None) -> dict[str, object]:
+        """Return the answer for programs; `before` and `after` are None where nothing changed."""
+        ends = (self.versions[change.before], self.versions[change.after]) if change else None
+        return {
+            "schema_version": SCHEMA_VERSION, "system": "bisect", "incident": incident.id, "engine": "torch",
+            "before": str(ends[0]) if ends else None, "after": str(ends[1]) if ends else None,
+            "changed": self.differences(*ends) if ends else [],
+            "judged": list(map(str, sorted(self.outcomes))),
+            "not_judged": {str(version): why for version, why in self.refused.items()},
+        }  # fmt: skip

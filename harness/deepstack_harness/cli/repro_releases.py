@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from deepstack_harness.cli.arguments import options_in_use
+from deepstack_harness.cli.arguments import options_in_use, whole
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.engines.known import named_package
@@ -34,14 +34,24 @@ def add_release_arguments(parser: ArgumentParser) -> None:
         "--package",
         metavar="P",
         help="look for the fault in every release of a package, such as vllm: since when, until when, and in "
-        "which class; with --bisect only the incident's class, in the releases that a binary search asks",
+        "which class; with --bisect only the incident's class, in the releases that a binary search asks. "
+        "--package torch --bisect looks for the torch with which the incident's cases change",
     )
     parser.add_argument("--since", metavar="V", help="with --package, the first release, such as 0.20")
     parser.add_argument("--until", metavar="V", help="with --package, the last release, such as 0.33")
+    parser.add_argument(
+        "--keep", type=whole, metavar="N",
+        help="with --package torch --bisect, keep the N environments that were used last (default: "
+        "all), up to 6 GB each",
+    )  # fmt: skip
 
 
 def refuse_release_mixtures(args: Namespace) -> None:
     """Raise `UsageError` for options that exclude `--package`, or that are for it alone."""
+    if args.keep is not None and (args.package != "torch" or args.keep < 0):
+        raise UsageError("--keep N is for --package torch --bisect, and takes 0 or more environments")
+    if args.package == "torch" and not args.bisect:
+        raise UsageError("--package torch is searched for the release that changes a case: add --bisect")
     if args.package is None:
         if args.since is not None or args.until is not None:
             raise UsageError("--since and --until choose releases of a package: give --package, such as vllm")

@@ -102,24 +102,33 @@ def _name(home: TorchHome, runs: Sequence[Path]) -> str:
 
 
 def _play(args: Namespace, home: TorchHome, folder: Path, output: Output) -> str:
-    """Play the matrix in a process under another interpreter; return why it did not come to its end."""
+    """Play the matrix under another interpreter; return why it did not come to its end, or nothing."""
     from deepstack_harness.runs.store import read_stored
 
-    stream = None if output.silent else _stdout()
-    words = [str(home.python), "-m", "deepstack_harness", *_words(args, folder)]
-    words += [] if stream else ["--quiet"]
     try:
-        end = run_command(Command(words, environment=home.environment, output=stream), _NO_LIMITS)
+        why = run_under(home, _words(args, folder), None if output.silent else _stdout())
     except KeyboardInterrupt as error:
         again = "" if args.resume else " --resume"
         where = "" if args.out else f" --out {shlex.quote(str(folder.parent))}"
         error.add_note(f"to play the cases that are left: {args.typed}{where}{again}")
         raise
-    if not (isinstance(end, Exited) and end.status in (ExitCode.HOLDS, ExitCode.BROKEN)):
-        return f"{end.reason}{': ' if end.output else ''}{one_line(end.output)[-500:]}"
-    for row in read_stored(folder).rows:
-        output.record(row)
-    return ""
+    if not why:
+        for row in read_stored(folder).rows:
+            output.record(row)
+    return why
+
+
+def run_under(home: TorchHome, words: Sequence[str], stream: IO[bytes] | None = None) -> str:
+    """Run a command of this harness in a process under another interpreter; return why it failed, or nothing.
+
+    It prints to `stream`, and nothing without one; a command that judges may say that all is not as it should
+    be.
+    """
+    command = [str(home.python), "-m", "deepstack_harness", *words, *([] if stream else ["--quiet"])]
+    end = run_command(Command(command, environment=home.environment, output=stream), _NO_LIMITS)
+    if isinstance(end, Exited) and end.status in (ExitCode.HOLDS, ExitCode.BROKEN):
+        return ""
+    return f"{end.reason}{': ' if end.output else ''}{one_line(end.output)[-500:]}"
 
 
 def _stdout() -> IO[bytes] | None:

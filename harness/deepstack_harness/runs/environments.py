@@ -106,6 +106,13 @@ def requirements() -> list[str]:
     return [line for line in lines if Requirement(line).name != TORCH.name]
 
 
+def oldest_supported() -> str:
+    """Return the oldest torch that the harness takes, from `pyproject.toml`."""
+    project = tomllib.loads(data("pyproject.toml").read_text("utf-8"))["project"]
+    wanted = next(each for each in map(Requirement, project["dependencies"]) if each.name == TORCH.name)
+    return str(min(Version(each.version) for each in wanted.specifier))
+
+
 def chosen_releases(texts: Sequence[str], releases: Sequence[Version]) -> list[Version]:
     """Return the releases that the texts name, in their order, each once.
 
