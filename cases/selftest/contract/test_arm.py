@@ -39,6 +39,13 @@ BREAKING = st.builds(
     ranks=st.integers(1, 4),
     breaks=st.just(True),
 )
+RELOADED = st.builds(
+    ArmSpec,
+    st.sampled_from(sorted(set(GuardPolicy) - {GuardPolicy.NONE})),
+    st.sampled_from(sorted(set(ShapePolicy) - {ShapePolicy.NONE})),
+    st.sampled_from([Backend.EAGER, Backend.INDUCTOR]),
+    reloaded=st.just(True),
+)
 INTERPRETED = st.builds(
     ArmSpec,
     st.sampled_from(sorted(set(GuardPolicy) - {GuardPolicy.NONE})),
@@ -48,7 +55,7 @@ INTERPRETED = st.builds(
 )
 
 
-@given(UNCOMPILED | COMPILED | BREAKING | INTERPRETED)
+@given(UNCOMPILED | COMPILED | BREAKING | RELOADED | INTERPRETED)
 def test_a_name_reads_back(arm: ArmSpec) -> None:
     assert ArmSpec.parse(arm.name) == arm
 
@@ -74,6 +81,9 @@ def test_the_usual_arms_are_distinct_and_described() -> None:
         ("eager/drop_all/breaks/full", "breaks are those of graphs of torch.compile alone"),
         ("h200/drop_all/full", "has no graphs to capture, and no ranks"),
         ("h200/stock/breaks", "breaks are those of graphs of torch.compile alone"),
+        ("eager/reloaded", "reloaded is a saved graph of torch.compile"),
+        ("eager/drop_all/reloaded/full", "without captured graphs, ranks or breaks"),
+        ("h200/drop_all/reloaded", "without captured graphs, ranks or breaks"),
         ("h200/drop_all/tp2", "has no graphs to capture, and no ranks"),
     ],
 )

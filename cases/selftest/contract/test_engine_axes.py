@@ -19,6 +19,8 @@ REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "arms.md"
         ("eager/stock", {"mode": 1, "backend": "eager"}),
         ("eager/full", {"mode": 0, "cudagraph_mode": "FULL"}),
         ("eager/drop_all/piecewise", {"mode": 3, "backend": "eager", "cudagraph_mode": "PIECEWISE"}),
+        ("eager/full_decode_only", {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}),
+        ("inductor/drop_all/reloaded", {"mode": 3, "backend": "inductor"}),
         (
             "inductor/drop_all/mark_unbacked",
             {"mode": 3, "backend": "inductor", "dynamic_shapes_config": {"type": "unbacked"}},
@@ -40,7 +42,14 @@ def test_the_flags_of_the_engine(name: str, wanted: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["no-deepstack", "eager/keep_tensor", "eager/stock/static", "inductor/shape_env_only/mark_unbacked"],
+    [
+        "no-deepstack",
+        "eager/keep_tensor",
+        "eager/stock/static",
+        "inductor/shape_env_only/mark_unbacked",
+        "eager/drop_all/reloaded",
+        "inductor/stock/reloaded",
+    ],
 )
 def test_the_engine_has_no_flags_for_what_it_does_not_do(name: str) -> None:
     assert engine_flags(ArmSpec.parse(name)) == ""

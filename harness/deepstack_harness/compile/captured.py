@@ -61,7 +61,7 @@ def capturing(spec: ArmSpec, inner: EagerSession, profile: Profile) -> "Captured
     """Return a session over `inner`, which it closes with itself; nothing is captured yet."""
     if profile.device.type != "cuda":
         return CapturedSession(spec, inner, CpuGraphs())
-    broken = spec.capture is not Capture.FULL
+    broken = spec.capture not in {Capture.FULL, Capture.FULL_DECODE_ONLY}
     return CapturedSession(spec, inner, CudaGraphs(profile.device, broken_at_attention=broken))
 
 
@@ -92,6 +92,8 @@ class CapturedSession:
         self._spec = spec
         self._graphs = graphs
         self._captured: dict[int, Captured] = {}
+        self._of_mixed: dict[int, Captured] = {}
+        """Piecewise graphs of sizes that have a full graph too."""
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Run without a graph; return (n, hidden)."""
@@ -105,13 +107,19 @@ class CapturedSession:
         slots = Inputs(inputs.hidden.clone(), inputs.positions.clone(), None)
         with self._graphs.warming_up():
             out = _outer(slots, lane)
-        captured = Captured(self._graphs.graph(), slots, torch.empty_like(out))
+        both = self._spec.capture is Capture.FULL_AND_PIECEWISE
+        captured = Captured(self._graphs.graph(whole=both), slots, torch.empty_like(out))
         if self._spec.capture is Capture.PIECEWISE:
             _record_decoder(captured, lane)
         else:
             _record_all(captured, lane)
         lane.allocated += captured.graph.allocated
         self._captured[_tokens(inputs)] = captured
+        if both:
+            mixed = Captured(self._graphs.graph(), slots, torch.empty_like(out))
+            _record_decoder(mixed, lane)
+            lane.allocated += mixed.graph.allocated
+            self._of_mixed[_tokens(inputs)] = mixed
 
     def replay(self, inputs: Inputs, lane: Lane) -> Tensor:
         """Replay the graph; answers (P, h).  Raises `StepUnavailable` for a size that was not captured."""
@@ -121,9 +129,10 @@ class CapturedSession:
             raise StepUnavailable(
                 f"arm {self._spec.name} has no graph for {tokens} tokens; captured are {known}"
             )
-        captured = self._captured[tokens]
+        mixed = self._of_mixed.get(tokens) if lane.mixed else None
+        captured = mixed or self._captured[tokens]
         captured.fill(inputs)
-        if self._spec.capture is Capture.PIECEWISE:
+        if mixed is not None or self._spec.capture is Capture.PIECEWISE:
             with _decoding(captured.graph, lane.get(tokens)):
                 captured.graph.replay()
             lane.clear(tokens)
@@ -135,10 +144,12 @@ class CapturedSession:
         """Reload `inner`; graphs do not outlive their process."""
         self.inner.reload()
         self._captured.clear()
+        self._of_mixed.clear()
 
     def close(self) -> None:
         """Drop the graphs and what was compiled."""
         self._captured.clear()
+        self._of_mixed.clear()
         self.inner.close()
 
 
@@ -256,8 +267,8 @@ class Graphs(Protocol):
         """Open while the work is done once, before it is captured."""
         ...
 
-    def graph(self) -> Graph:
-        """Return a new graph, in which nothing is recorded yet."""
+    def graph(self, *, whole: bool = False) -> Graph:
+        """Return a new graph, in which nothing is recorded yet; a `whole` one never breaks at attention."""
         ...
 
 
@@ -307,7 +318,7 @@ class CpuGraphs:
         """Do nothing: a CPU needs no warm-up."""
         return nullcontext()
 
-    def graph(self) -> CpuGraph:
+    def graph(self, *, whole: bool = False) -> CpuGraph:
         """Return a new graph."""
         return CpuGraph()
 
@@ -334,10 +345,11 @@ class CudaGraphs:
             yield
         current.wait_stream(self._stream)
 
-    def graph(self) -> "CudaGraph":
+    def graph(self, *, whole: bool = False) -> "CudaGraph":
         """Return a new graph."""
         capture = {"pool": self._pool, "stream": self._stream}
-        return CudaGraph(self._device, capture, broken_at_attention=self._broken_at_attention)
+        broken = self._broken_at_attention and not whole
+        return CudaGraph(self._device, capture, broken_at_attention=broken)
 
 
 class CudaGraph(Graph):

@@ -70,13 +70,17 @@ class Capture(StrEnum):
 
     FULL: get, decode and clear in one graph.  PIECEWISE: the decoder between its
     attention calls; get and clear stay Python.  BREAKABLE: as FULL, but attention is
-    run again between the pieces.  REDUCE_OVERHEAD: torch's own, CUDA only.
+    run again between the pieces.  FULL_DECODE_ONLY: FULL for batches that only decode; a mixed batch, to
+    which a visual payload was set, runs without a graph.  FULL_AND_PIECEWISE: both graphs of each size, the
+    PIECEWISE one for mixed batches.  REDUCE_OVERHEAD: torch's own, CUDA only.
     """
 
     NONE = "none"
     FULL = "full"
     PIECEWISE = "piecewise"
     BREAKABLE = "breakable"
+    FULL_DECODE_ONLY = "full_decode_only"
+    FULL_AND_PIECEWISE = "full_and_piecewise"
     REDUCE_OVERHEAD = "reduce_overhead"
 
 
@@ -128,17 +132,20 @@ _CAPTURES = {
     Capture.FULL: "graph of get, decode and clear",
     Capture.PIECEWISE: "graphs of the pieces between attention calls",
     Capture.BREAKABLE: "graph of get, decode and clear, broken at attention",
+    Capture.FULL_DECODE_ONLY: "graph of get, decode and clear for batches that only decode",
+    Capture.FULL_AND_PIECEWISE: "graph of it all for batches that only decode, piecewise for mixed ones",
     Capture.REDUCE_OVERHEAD: "CUDA graphs by torch's own mode reduce-overhead",
 }
-_BREAKS = "breaks"
-_GRAMMAR = "BACKEND/GUARDS[/SHAPES][/OPTION][/breaks][/CAPTURE][/tpN]"
+_BREAKS, _RELOADED = "breaks", "reloaded"
+_GRAMMAR = "BACKEND/GUARDS[/SHAPES][/OPTION][/breaks][/reloaded][/CAPTURE][/tpN]"
 
 
 @dataclass(frozen=True)
 class ArmSpec:
     """One way to run: guards, shapes, backend, capture mode, payload, ranks that share a step.
 
-    `breaks`: fullgraph, with which engines compile, is left out.
+    `breaks`: fullgraph, with which engines compile, is left out.  `reloaded`: what the first step compiled is
+    saved, and a fresh process loads it and serves all later steps, as an engine does from a warm cache.
     """
 
     guards: GuardPolicy = GuardPolicy.NONE
@@ -149,6 +156,7 @@ class ArmSpec:
     options: tuple[InductorOption, ...] = ()
     ranks: int = 1
     breaks: bool = False
+    reloaded: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what does not go together."""
@@ -158,6 +166,12 @@ class ArmSpec:
             raise UsageError(f"arm '{self.name}': reduce_overhead is a mode of backend inductor")
         if self.breaks and (not self.compiled or self.captured or self.interpreted):
             raise UsageError(f"arm '{self.name}': breaks are those of graphs of torch.compile alone")
+        alone = self.captured or self.interpreted or self.breaks or self.ranks > 1
+        if self.reloaded and (not self.compiled or alone):
+            raise UsageError(
+                f"arm '{self.name}': reloaded is a saved graph of torch.compile in another process, "
+                "without captured graphs, ranks or breaks"
+            )
         if self.interpreted:
             self._check_interpreted()
 
@@ -175,6 +189,7 @@ class ArmSpec:
         parts += [str(self.shapes)] if self.shapes in _SHAPES else []
         parts += map(str, self.options)
         parts += [_BREAKS] if self.breaks else []
+        parts += [_RELOADED] if self.reloaded else []
         parts += [str(self.capture)] if self.captured else []
         parts += [f"tp{self.ranks}"] if self.ranks > 1 else []
         return "/".join(parts)
@@ -215,6 +230,7 @@ class ArmSpec:
         )
         parts = [how, _SHAPES.get(self.shapes), *map(_OPTIONS.get, self.options), _CAPTURES.get(self.capture)]
         parts += ["graph breaks allowed"] if self.breaks else []
+        parts += ["saved after the first step and loaded by a fresh process"] if self.reloaded else []
         parts += [f"{self.ranks} ranks share a step"] if self.ranks > 1 else []
         return ", ".join(part for part in parts if part)
 
@@ -243,7 +259,7 @@ def _meanings(part: str) -> Iterator[_Part]:
             yield kind(part)
     if ranks := _RANKS.fullmatch(part):
         yield int(ranks[1])
-    if part == _BREAKS:
+    if part in (_BREAKS, _RELOADED):
         yield part
 
 
@@ -262,6 +278,7 @@ def _compose(first: str, parts: Sequence[_Part]) -> ArmSpec | None:
         options=tuple(part for part in parts if isinstance(part, InductorOption)),
         ranks=next((part for part in parts if isinstance(part, int)), 1),
         breaks=_BREAKS in parts,
+        reloaded=_RELOADED in parts,
     )
 
 
@@ -287,10 +304,13 @@ _UNUSUAL = (
     "eager/drop_all/mark_unbacked", "inductor/drop_all/mark_unbacked",
     "eager/drop_all/backed_size_oblivious", "inductor/drop_all/backed_size_oblivious",
     "inductor/drop_all/no_size_asserts", "inductor/drop_all/emulate_casts",
+    "eager/drop_all/reloaded", "eager/stock/reloaded", "inductor/drop_all/reloaded",
     "h200/drop_all", "h200/drop_all/no_size_asserts", "h200/drop_all/mark_unbacked", "h200/stock",
     "h200/shape_env_only",
     "eager/full", "eager/piecewise", "eager/breakable",
+    "eager/full_decode_only", "eager/full_and_piecewise",
     "eager/drop_all/full", "eager/drop_all/piecewise", "eager/drop_all/breakable",
+    "eager/drop_all/full_decode_only", "eager/drop_all/full_and_piecewise",
     "inductor/drop_all/full", "inductor/drop_all/piecewise", "inductor/drop_all/breakable",
     "inductor/drop_all/reduce_overhead", "eager/tp2", "aot_eager/drop_all/tp2",
 )  # fmt: skip

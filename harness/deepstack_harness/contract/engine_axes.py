@@ -23,7 +23,13 @@ from deepstack_harness.contract.arm import (
 # Modes of vLLM's CompilationConfig: 0 not compiled, 1 stock torch.compile, 2 one Dynamo trace with any
 # backend, 3 vLLM's own.  Modes 2 and 3 drop guards.
 _NOT_COMPILED, _STOCK, _TRACE_ONCE, _ENGINE = 0, 1, 2, 3
-_CUDAGRAPH_MODES = {Capture.FULL: "FULL", Capture.PIECEWISE: "PIECEWISE", Capture.BREAKABLE: "PIECEWISE"}
+_CUDAGRAPH_MODES = {
+    Capture.FULL: "FULL",
+    Capture.PIECEWISE: "PIECEWISE",
+    Capture.BREAKABLE: "PIECEWISE",
+    Capture.FULL_DECODE_ONLY: "FULL_DECODE_ONLY",
+    Capture.FULL_AND_PIECEWISE: "FULL_AND_PIECEWISE",
+}
 _SHAPE_TYPES = {
     ShapePolicy.MARK_UNBACKED: "unbacked",
     ShapePolicy.BACKED_SIZE_OBLIVIOUS: "backed_size_oblivious",
@@ -46,6 +52,8 @@ def _engine_has(arm: ArmSpec) -> bool:
         arm.shapes is ShapePolicy.STATIC,
         arm.capture is Capture.REDUCE_OVERHEAD,
         arm.breaks,
+        # vLLM saves what Inductor compiled in mode 3, and switches that off for backend eager.
+        arm.reloaded and (arm.by_inductor, arm.guards) != (True, GuardPolicy.DROP_ALL),
         # vLLM asserts that unbacked sizes are not asked to keep guards: they have none.
         arm.guards is GuardPolicy.SHAPE_ENV_ONLY and arm.shapes is ShapePolicy.MARK_UNBACKED,
     )
@@ -76,6 +84,8 @@ def _dynamic_shapes(arm: ArmSpec) -> dict[str, object]:
 def _environment(arm: ArmSpec) -> str:
     if arm.guards is GuardPolicy.SHAPE_ENV_ONLY:
         return " with VLLM_USE_BYTECODE_HOOK=0 VLLM_USE_AOT_COMPILE=0"
+    if arm.reloaded:
+        return " with VLLM_USE_AOT_COMPILE=1, started twice"
     if arm.ranks > 1:
         return " (up to 0.31: later releases have no enable_sp)"
     return " with VLLM_USE_BREAKABLE_CUDAGRAPH=1" if arm.capture is Capture.BREAKABLE else ""
@@ -128,6 +138,16 @@ AXES = (
         ("eager/drop_all/backed_size_oblivious", "inductor/drop_all/backed_size_oblivious"),
     ),
     EngineAxis(
+        "saved artifacts", "VLLM_USE_AOT_COMPILE (default 1 from torch 2.10 on), second start", "",
+        ("eager/drop_all/reloaded", "eager/stock/reloaded", "inductor/drop_all/reloaded"),
+        "the cache key of the engine; `torch.compiler.save_cache_artifacts`, which saves compiled code "
+        "without guards or the structure of arguments",
+    ),
+    EngineAxis(
+        "graph partition", "use_inductor_graph_partition", "", (),
+        "on a CPU Inductor makes no partition: each node there counts as one that no CUDA graph may hold",
+    ),
+    EngineAxis(
         "full graphs", "cudagraph_mode FULL", "--cuda-graph-backend-decode full",
         ("eager/full", "eager/drop_all/full", "inductor/drop_all/full"),
     ),
@@ -138,6 +158,21 @@ AXES = (
     EngineAxis(
         "breakable graphs", "VLLM_USE_BREAKABLE_CUDAGRAPH", "--cuda-graph-backend-prefill breakable",
         ("eager/breakable", "eager/drop_all/breakable", "inductor/drop_all/breakable"),
+    ),
+    EngineAxis(
+        "full graphs to decode", "cudagraph_mode FULL_DECODE_ONLY",
+        "--cuda-graph-backend-decode full --cuda-graph-backend-prefill disabled",
+        ("eager/full_decode_only", "eager/drop_all/full_decode_only"),
+    ),
+    EngineAxis(
+        "full and piecewise graphs", "cudagraph_mode FULL_AND_PIECEWISE (default)", "",
+        ("eager/full_and_piecewise", "eager/drop_all/full_and_piecewise"),
+    ),
+    EngineAxis(
+        "async scheduling", "--async-scheduling (default)", "on unless --disable-overlap-schedule", (),
+        "a stream keeps the set of the next step behind the reads of this one; what overtakes is host memory "
+        "that a copy still reads, which a CPU does not show. That set copies is judged under every arm, on a "
+        "caller's tensor that is overwritten behind it",
     ),
     EngineAxis(
         "sequence parallelism", "pass_config.enable_sp, up to 0.31", "",

@@ -261,6 +261,8 @@ class Lane(Protocol):
 
     allocated: int
     """Tensors that get and clear allocated while they were captured; the session counts them."""
+    mixed: bool
+    """True for a batch with a prompt in it: a visual payload was set that no step has read yet."""
 
     def get(self, tokens: int, /) -> tuple[Tensor, ...] | None:
         """Return the buffer's answer for P tokens, (P, h) per level or None, and record it."""

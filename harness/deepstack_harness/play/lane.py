@@ -48,6 +48,8 @@ class PlayedLane:
         self._kept: list[tuple[Tensor, ...] | None] = []
         self._held: list[_HeldAnswer] = []
         self._types = TypeNames()
+        self.mixed = False
+        """True while a visual payload is set that no step has read: the next batch has a prompt in it."""
         self.real_rows: int | None = None
         """N of a payload that has rows for every token; None where padding is not measured."""
         self.begin()

@@ -71,7 +71,15 @@ def play(
         steps, unmeasured = played_steps(case, player, tell=tell)
         graphs, error = _graph_facts(innermost(session), case.arm.guards)
         tampering = player.records.tampering or instruments.replaced()
+        error = error or _unserved(case, player)
     return replace(beginning, steps=steps, graphs=graphs, error=unmeasured or error, tampering=tampering)
+
+
+def _unserved(case: Case, player: CasePlayer) -> str | None:
+    """Return that nothing came from a saved graph, where the arm is about nothing else."""
+    if not case.arm.reloaded or player.served_reloaded:
+        return None
+    return "no step was served by the reloaded artifact: a trace needs two steps that run the decoder"
 
 
 def without_buffer(
@@ -198,6 +206,8 @@ class SharedSession:
             else shared_model(case.family, case.dtype, case.device, case.seed)
         )
         caller = caller_of(case)
+        if case.arm.reloaded:  # an artifact is made from the first step of a case, not of the case before
+            self.close()
         with mode_of(case):
             inner = self._open(case, caller.decoder(decoder_of(case, model)), model.sizes(case.trace))
             session = _capturing(case, inner, model)
@@ -210,6 +220,7 @@ class SharedSession:
             steps, unmeasured = played_steps(case, player, announce=announce)
             tampering = player.records.tampering
         graphs, error = self._graph_facts(case, inner)
+        error = error or _unserved(case, player)
         if isinstance(inner, CompiledSession) and inner.limit_hit:
             self.close()
         beginning = without_steps(case, model, player)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from deepstack_harness.compile.torch_compat import dynamo
 from deepstack_harness.compile.torch_compat.modes import FailingAllocation
+from deepstack_harness.contract.arm import Capture
 from deepstack_harness.contract.case import Case, Compare
 from deepstack_harness.contract.observation import (
     CallName,
@@ -72,6 +73,8 @@ class CasePlayer:
         self._caller = caller
         self._correct = Engine()
         every_token = payload_kind(model.family) is PayloadKind.EVERY_TOKEN
+        # Batches that only decode have such a payload too.
+        self._decodes_with_payload = every_token
         # A second run would add to what an interpreted kernel touched.
         self._every_token = every_token and not case.arm.interpreted
         self._sizes = sizes = model.sizes(case.trace)
@@ -97,6 +100,9 @@ class CasePlayer:
         self.records.add(self, self._tensors, *self._lanes.values())
         self._watch = StorageWatch()
         self._captured_in: dict[int, int | None] = {}
+        self._loaded = False
+        self.served_reloaded = 0
+        """Steps that a loaded artifact served, where the arm reloads."""
         self._failing: FailingAllocation | None = None
         self.first_capacity = self._stated_capacity().value
         """Token rows that the buffer stated before the first step; None where it raised."""
@@ -125,13 +131,24 @@ class CasePlayer:
             self._lane.let_go()
         if step.op in CALLS_BUFFER:
             return self._call_buffer(step)
-        if step.op in {Op.FORWARD, Op.PROFILE}:
-            return self._forward(index, step)
         if step.op is Op.CAPTURE:
             return self._capture(step)
-        if step.op is Op.REPLAY:
-            return self._replay(index, step)
-        return self._facts(step, attempt("reload", self._reload))
+        if step.op is Op.RELOAD:
+            return self._facts(step, attempt("reload", self._reload))
+        facts = self._replay(index, step) if step.op is Op.REPLAY else self._forward(index, step)
+        self._lane.mixed = False
+        return self._reloaded(facts)
+
+    def _reloaded(self, facts: StepFacts) -> StepFacts:
+        """Save what the first step compiled and go on in a process that loaded it, where the arm says so."""
+        if not self._case.arm.reloaded:
+            return facts
+        self.served_reloaded += self._loaded
+        if self._loaded or facts.raised or facts.unavailable:
+            return facts
+        done = attempt("reload", self._reload)
+        self._loaded = done.returned
+        return replace(facts, raised=done.raised, unavailable=done.unavailable)
 
     def _call_buffer(self, step: Step) -> StepFacts:
         """Do a step that is one call of a method."""
@@ -155,6 +172,7 @@ class CasePlayer:
         attempts = [self._give(step, lane, payload) for lane in range(len(self._buffers()))]
         self._tensors.reused(payload)
         done, changed = attempts[0]
+        self._lane.mixed = done.returned and not self._decodes_with_payload
         if done.returned and self._every_token:
             self._lane.real_rows = step.tokens
         return replace(self._facts(step, done), content=content, caller_changed=changed)
@@ -278,6 +296,8 @@ class CasePlayer:
     def _replay(self, index: int, step: Step) -> StepFacts:
         if self._captured_in.get(step.tokens, self._generation) != self._generation:
             return self._ungraphed(index, step)
+        if self._lane.mixed and self._case.arm.capture is Capture.FULL_DECODE_ONLY:
+            return self._forward(index, step)
         inputs = self._inputs(index, step)
         ran = attempt("replay", lambda: self._replayed(inputs))
         if ran.unavailable:

@@ -114,7 +114,7 @@ def _checked_arm(name: str) -> ArmSpec:
     spec = ArmSpec.parse(name)
     uncaptured = spec.compiled and not spec.captured and not spec.interpreted
     replayed = not spec.compiled and spec.capture is Capture.FULL
-    if spec.ranks > 1 or not (uncaptured or replayed):
+    if spec.ranks > 1 or spec.reloaded or not (uncaptured or replayed):
         raise UsageError(
             f"arm '{name}' cannot run steps: take BACKEND/GUARDS, such as eager/drop_all or "
             f"inductor/drop_all, or "

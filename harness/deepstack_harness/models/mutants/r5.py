@@ -192,3 +192,34 @@ class ClearsByAProduct(ReferenceBuffer):
         super().clear(tokens)
         for level, rows in zip(self._levels, kept, strict=True):
             level[: len(rows)] = rows
+
+
+class LeavesRowsToTheNextGet(ReferenceBuffer):
+    """`clear` of a payload leaves its rows to the next `get`, which a replay of a full graph does not call.
+
+    With nothing set it zeroes at once, so that a graph that holds get and clear is right: the fault needs a
+    prompt without a graph, or in a piecewise one, before a full graph that only decodes.
+    """
+
+    rule = Rule.R5
+    arm = "eager/full_decode_only"
+    _left = 0
+
+    def get(self, tokens: int) -> tuple[Tensor, ...] | None:
+        self._zero_from(0)
+        return super().get(tokens)
+
+    def set(self, payload: Tensor) -> None:
+        super().set(payload)
+        self._zero_from(self._tokens_set)
+
+    def clear(self, tokens: int) -> None:
+        if not self._tokens_set or tokens < 0:
+            super().clear(tokens)
+        else:
+            self._left, self._tokens_set = max(tokens, self._tokens_set), 0
+
+    def _zero_from(self, first: int) -> None:
+        for level in self._levels:
+            level[first : max(first, self._left)].zero_()
+        self._left = 0
