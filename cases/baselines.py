@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from deepstack_harness.compile.kernels import CUDA, Measurement, Pair, Subject, paired
 from deepstack_harness.compile.torch_compat.targets import GPUS
-from deepstack_harness.contract.facts import AccessFacts, GraphCall
+from deepstack_harness.contract.facts import AccessFacts, GraphCall, Measured
 from deepstack_harness.contract.oracles.compiler import payload_rows
 from deepstack_harness.files import data, load_file, write_atomically
 
@@ -59,6 +59,20 @@ def _agree(pair: Pair) -> bool:
     )
     possible = {candidate.grid for candidate in one.candidates}
     return same and (not possible or other.grid is None or other.grid in possible)
+
+
+def figure_of(real: Measurement, agreeing: Agreement) -> Measured:
+    """Return how many kernels of a decoder were predicted, and which were not."""
+    moved = [
+        f"{pair.one.kernel if pair.one else 'nothing'} -> {pair.other.kernel if pair.other else 'nothing'}"
+        for pair in agreeing.differing
+    ]
+    conditions: dict[str, str | int | float] = {
+        "family": real.family, "revision": real.subject.revision, "predicted for": "h200",
+        "device": real.device, "torch": real.torch,
+    }  # fmt: skip
+    told = f"moved: {'; '.join(moved)}" if moved else "nothing moved"
+    return Measured("kernels as predicted", agreeing.agreeing, "kernels", agreeing.kernels, conditions, told)
 
 
 SCHEMA_VERSION = 2

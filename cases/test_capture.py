@@ -3,11 +3,14 @@
 Which rules each revision breaks there stands in incidents.toml and contract.toml.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from cases.played import observed
-from deepstack_harness.catalogue.plans import graph_budget
-from deepstack_harness.contract.arm import ArmSpec
+from deepstack_harness.catalogue.incidents import find
+from deepstack_harness.catalogue.plans import Where, graph_budget, plan_incident
+from deepstack_harness.contract.arm import ArmSpec, Capture
 from deepstack_harness.contract.case import Case, PlannedCase, registered
 from deepstack_harness.contract.oracles.judge import JudgedCase, judge_case
 from deepstack_harness.contract.rules import Rule
@@ -47,3 +50,36 @@ def test_growth_costs_a_step_without_a_graph_and_no_compile(buffer: str) -> None
     assert steps[-1].graphs == 1
     detached = [facts.graph_use.detached for facts in steps if facts.graph_use]
     assert detached == [False] * 4 + [buffer == "pr43617"]
+
+
+def of_a_gpu() -> list[PlannedCase]:
+    """Return the cases of 43602 that are played on a GPU alone."""
+    on_gpu, on_cpu = (
+        plan_incident(find("43602"), Where("qwen3_vl", device=each)) for each in ("cuda", "cpu")
+    )
+    elsewhere = {replace(planned.case, device="cuda") for planned in on_cpu}
+    return [planned for planned in on_gpu if planned.case not in elsewhere]
+
+
+def test_43602_is_played_under_each_mode_of_cuda_graphs() -> None:
+    planned = of_a_gpu()
+    assert {each.case.arm.capture for each in planned} == set(Capture) - {Capture.NONE}
+    assert {each.case.device for each in planned} == {"cuda"}
+
+
+@pytest.mark.xdist_group("eager")
+@pytest.mark.parametrize(
+    "mode",
+    [
+        Capture.FULL,  # each takes 4 s, and they differ in the order of the same calls
+        *(pytest.param(mode, marks=pytest.mark.slow) for mode in (Capture.PIECEWISE, Capture.BREAKABLE)),
+    ],
+)
+def test_43602_on_a_gpu_is_rehearsed_with_recorded_graphs(mode: Capture) -> None:
+    """Dynamo's graphs alone: Inductor's are compiled at night, on the GPU."""
+    cases = [each for each in of_a_gpu() if each.case.arm.name == f"eager/drop_all/{mode}"]
+    assert {each.case.subject for each in cases} == {"pr40145", "pr40932", "pr43617", "reference"}
+    for planned in cases:
+        case = replace(planned.case, device="cpu")
+        judged = judge_case(PlannedCase(case, None), observed(case, few_layers=True))
+        assert frozenset(judged.broken) == planned.must_break, case.subject

@@ -4,6 +4,7 @@ With a GPU: `python -m pytest cases/test_h200_against_gpu.py -m gpu -rP`, which 
 Without a GPU the same cases run nightly against Inductor's code for the CPU.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -13,6 +14,7 @@ from cases.test_h200 import TRACE, WHY_NOT
 from deepstack_harness.catalogue.plans import graph_budget
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.case import Case, PlannedCase, registered
+from deepstack_harness.contract.facts import Measured
 from deepstack_harness.contract.oracles.judge import judge_case
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
@@ -60,14 +62,19 @@ def broken(planted: Planted, backend: str, device: str) -> set[Rule]:
 )
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda one: one.name.replace(" ", "-"))
 def test_what_kernels_show_when_they_run_is_seen_when_they_are_interpreted(
-    planted: Planted, device: str
+    planted: Planted, device: str, keep_figure: Callable[[Measured], None]
 ) -> None:
     interpreted, real = broken(planted, "h200", "cpu"), broken(planted, "inductor", device)
     seen = {
         "both": interpreted & real, "interpreted": interpreted - real, device: real - interpreted,
     }  # fmt: skip
     broken_by = {by: ", ".join(sorted(rules)) for by, rules in seen.items() if rules}
-    print(f"{planted.name}: seen by {broken_by or 'neither'}")  # the comparison is what is asked for
+    told = f"{planted.name}: seen by {broken_by or 'neither'}"
+    print(told)  # the comparison is what is asked for
+    conditions: dict[str, str | int | float] = {"planted": planted.name, "device": device}
+    keep_figure(
+        Measured("rules that real kernels break", len(real), "rules", len(interpreted), conditions, told)
+    )
     assert planted.interpreted <= interpreted
     assert bool(interpreted) == bool(planted.interpreted)
     if Rule.R14 not in interpreted:  # a read outside may do anything where it really happens

@@ -20,7 +20,7 @@ from deepstack_harness.audit.streams.device import Lanes, Project
 from deepstack_harness.audit.streams.projections import dual_stream_named
 from deepstack_harness.audit.streams.subgraphs import one_stream
 from deepstack_harness.audit.system_work import observe_ordering
-from deepstack_harness.contract.facts import OnDevice, System, SystemSubject
+from deepstack_harness.contract.facts import Measured, OnDevice, System, SystemSubject
 from deepstack_harness.contract.oracles.neighbours import judge_ordering
 from deepstack_harness.contract.verdicts import Verdict
 from deepstack_harness.errors import NotMeasured, UsageError
@@ -31,8 +31,15 @@ RACES = ("start_forgotten", "done_forgotten", "done_recorded_outside")
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["dual", "dual_of_copy", "sequential"])
-def test_real_streams_give_the_sequential_bits(name: str) -> None:
+def test_real_streams_give_the_sequential_bits(name: str, keep_figure: Callable[[Measured], None]) -> None:
     on_gpu = real_streams.observe_on_gpu(name)
+    keep_figure(
+        Measured(
+            "dual streams at the sizes of Qwen3-Next", on_gpu.microseconds, "us",
+            on_gpu.sequential_microseconds, {"variant": name, "device": on_gpu.device},
+            f"{on_gpu.different} of {on_gpu.repetitions} repetitions with random delays differ in their bits",
+        )
+    )  # fmt: skip
     assert (on_gpu.different, on_gpu.ended, on_gpu.repetitions) == (0, "", real_streams.REPETITIONS)
     assert min(on_gpu.microseconds, on_gpu.sequential_microseconds) > 0
     subject = SystemSubject(System.DUAL_STREAM, name)
@@ -42,8 +49,18 @@ def test_real_streams_give_the_sequential_bits(name: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", RACES)
-def test_delays_bring_races_of_real_streams_to_light(name: str) -> None:
-    assert real_streams.observe_on_gpu(name).different > 0
+def test_delays_bring_races_of_real_streams_to_light(
+    name: str, keep_figure: Callable[[Measured], None]
+) -> None:
+    on_gpu = real_streams.observe_on_gpu(name)
+    conditions: dict[str, str | int | float] = {"variant": name, "device": on_gpu.device}
+    repetitions = float(on_gpu.repetitions)
+    keep_figure(
+        Measured(
+            "repetitions of a race that differ", on_gpu.different, "repetitions", repetitions, conditions
+        )
+    )
+    assert on_gpu.different > 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")

@@ -12,8 +12,10 @@ from cases.baselines import (
     BaselineEntry,
     Difference,
     State,
+    agreement,
     column_of,
     differences,
+    figure_of,
     load,
     made_with,
     name_of,
@@ -220,3 +222,13 @@ def test_an_interpreted_step_has_the_sums_of_what_its_launches_touched() -> None
     found = BaselineEntry.of(measured)
     assert (found.launches, found.touched_rows, found.touched_bytes, found.outside_bytes) == (2, 4, 64, 8)
     assert (ENTRY.launches, ENTRY.touched_rows) == (None, None)
+
+
+def test_a_figure_names_the_kernels_that_were_not_predicted() -> None:
+    figure = figure_of(MEASURED, agreement(CALL, CALL))
+    assert (figure.value, figure.control, figure.detail) == (2, 2, "nothing moved")
+    assert figure.conditions["predicted for"] == "h200"
+    figure = figure_of(MEASURED, agreement(replace(CALL, kernels=CALL.kernels[1:]), CALL))
+    assert (figure.value, figure.control, figure.detail) == (1, 2, "moved: nothing -> fused_mean")
+    more = figure_of(MEASURED, agreement(CALL, replace(CALL, kernels=CALL.kernels[:1])))
+    assert more.detail == "moved: fused_mean -> nothing"

@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,10 +14,18 @@ from cases.selftest.compile.recorded_graphs import Wrapper, use_recorded_graphs
 from deepstack_harness.compile.watch_captured import Reading, around, watch_captured
 from deepstack_harness.compile.watch_facts import WatchedRegion, WatchedRegions
 
+ON_BOTH = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+"""With graphs that a CPU records, and with those of a GPU."""
+
 
 @pytest.fixture(autouse=True)
-def graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_recorded_graphs(monkeypatch)
+def graphs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if request.node.get_closest_marker("gpu"):
+        with torch.device("cuda"):
+            yield
+    else:
+        use_recorded_graphs(monkeypatch)
+        yield
 
 
 class Run:
@@ -43,8 +51,9 @@ def name_of(program: Callable[[Start], None]) -> str:
     return program.__name__
 
 
+@ON_BOTH
 @pytest.mark.parametrize("program", WRONG, ids=name_of)
-def test_what_differs_from_the_capture_is_named(program: Callable[[Start], None]) -> None:
+def test_what_differs_from_the_capture_is_named(program: Callable[[Start], None], device: str) -> None:
     watched, run = WatchedRegions(), Run()
     with watch_captured(watched):
         program(run.start)
@@ -56,8 +65,9 @@ def test_what_differs_from_the_capture_is_named(program: Callable[[Start], None]
     assert all(name.startswith(named) for name, _ in found), watched.report()
 
 
+@ON_BOTH
 @pytest.mark.parametrize("program", RIGHT, ids=name_of)
-def test_nothing_is_named_in_a_right_program(program: Callable[[Start], None]) -> None:
+def test_nothing_is_named_in_a_right_program(program: Callable[[Start], None], device: str) -> None:
     watched, run = WatchedRegions(), Run()
     with watch_captured(watched):
         program(run.start)
@@ -119,7 +129,8 @@ def graphed(watched: WatchedRegions, code: Any, *calls: tuple[Tensor, ...]) -> l
         return [run(*call).clone() for call in calls]
 
 
-def test_graphed_callables_copy_their_inputs() -> None:
+@ON_BOTH
+def test_graphed_callables_copy_their_inputs(device: str) -> None:
     watched, net = WatchedRegions(), Net()
     first, second = graphed(watched, net, (x(),), (torch.full((3, 4), 2.0).t().contiguous().t(),))
     assert (set(first.flatten().tolist()), set(second.flatten().tolist())) == ({2.0}, {4.0})
@@ -154,14 +165,15 @@ class Runner:
             self.model(self.slot, None)
 
     def model(self, x: Tensor, payload: Tensor | None) -> Tensor:
-        return x if payload is None else x + payload
+        return x * 2 if payload is None else x + payload  # torch warns of a graph without a kernel
 
     def execute(self, x: Tensor, payload: Tensor | None = None, *, session: int = 0) -> None:
         self.slot[: len(x)] = x
         self.graph.replay()
 
 
-def test_a_callable_that_captures_and_another_one_that_replays() -> None:
+@ON_BOTH
+def test_a_callable_that_captures_and_another_one_that_replays(device: str) -> None:
     watched, runner = WatchedRegions(), Runner()
     pads = Reading(copies=True, pads=True)
     runner.model = around(runner.model, name="runner", reading=pads)  # type: ignore[method-assign]
@@ -176,7 +188,8 @@ def test_a_callable_that_captures_and_another_one_that_replays() -> None:
     assert [region.unseen for region in watched.regions] == [0]
 
 
-def test_a_broken_graph_is_one_replay() -> None:
+@ON_BOTH
+def test_a_broken_graph_is_one_replay(device: str) -> None:
     watched, given = WatchedRegions(), x()
     pieces: list[Any] = []
 

@@ -43,7 +43,7 @@ OPTIONS = {
     ),
     "kernels": (
         "--family --revision --compare --dtype --layers --hidden --tokens --capacity "
-        "--profile-tokens --target --cubin --execute --configurations --cost"
+        "--profile-tokens --target --cubin --execute --configurations --cost --payload-cost"
     ),
     "engine": (
         "--source --vllm --family --schedule --mode --methods --regime --search --seed --record --dry-run"
@@ -55,7 +55,9 @@ OPTIONS = {
     ),
     "compare": "old new --history --all",
     "report": "run --html --markdown --junit --annotations --history",
-    "nightly": "--history --out --device --minutes --fuzz-minutes -n --source --vllm --stage",
+    "nightly": (
+        "--tier --rehearse --history --out --device --minutes --fuzz-minutes -n --source --vllm --stage"
+    ),
     "steps": "target --arm --warm-up --examples --script",
     "watch": "--fail-on --html --restore program",
     "doctor": "--engines --seconds",

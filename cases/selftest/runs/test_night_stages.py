@@ -32,9 +32,9 @@ from deepstack_harness.runs.report.run_data import RunData, summarise
 ROOT = data("pyproject.toml").parent
 
 
-def gpu_night(folder: Path, device: str = "cuda", *, rehearse: bool = False) -> list[Stage]:
+def gpu_night(folder: Path, *, rehearse: bool = False) -> list[Stage]:
     return stages(
-        NightRequest(folder / "new", folder, [device], 5, 3, minutes=8, tier=NightTier.GPU, rehearse=rehearse)
+        NightRequest(folder / "new", folder, ["cuda"], 5, 3, minutes=8, tier=NightTier.GPU, rehearse=rehearse)
     )
 
 
@@ -74,17 +74,16 @@ def test_every_case_for_a_gpu_is_in_one_stage(tmp_path: Path) -> None:
     assert sorted(in_stages) == sorted(path.relative_to(ROOT).as_posix() for path in files)
 
 
-def test_the_matrix_shares_the_first_gpu_and_takes_the_one_that_is_named(tmp_path: Path) -> None:
-    for device, shared in (("cuda", "cuda:0"), ("cuda:1", "cuda:1")):
-        graphs = next(each for each in gpu_night(tmp_path, device) if each.name == "graphs")
-        assert graphs.command[graphs.command.index("--device") + 1] == shared
+def test_the_matrix_shares_the_gpu(tmp_path: Path) -> None:
+    graphs = next(each for each in gpu_night(tmp_path) if each.name == "graphs")
+    assert graphs.command[graphs.command.index("--device") + 1] == "cuda:0"
 
 
 def test_a_rehearsal_needs_no_gpu(tmp_path: Path) -> None:
     for rehearsed in gpu_night(tmp_path, rehearse=True):
         assert not rehearsed.gpu
         assert bool(rehearsed.rehearses) != rehearsed.last
-        assert "cuda" not in " ".join(rehearsed.command).replace("gpu-cases", "")
+        assert "cuda" not in " ".join(rehearsed.command).replace("gpu-", "")
 
 
 def test_a_wheel_has_no_stage_for_cases_that_it_lacks(
@@ -108,7 +107,7 @@ def played(folder: Path, planned: list[Stage], *faults: str | None, gpus: int = 
 
 def test_a_gpu_that_vanishes_half_way_is_told_by_every_stage_after_it(tmp_path: Path) -> None:
     planned = gpu_night(tmp_path)
-    vanishes = [each.name for each in planned].index("kernels")
+    vanishes = [each.name for each in planned].index("gpu-kernels")
     commands = [printing(each, 3 if number == vanishes else 0) for number, each in enumerate(planned)]
     ended = played(tmp_path, commands, None, "Xid 79: the GPU has fallen off the bus")
     before, after = ended[1 : 1 + vanishes], ended[2 + vanishes : -1]
@@ -183,7 +182,7 @@ def test_what_a_stage_measured_is_kept_however_it_ended(tmp_path: Path, text: st
     [
         (["--tier", "gpus"], "unknown --tier 'gpus'; did you mean 'gpu'? known are full, gpu"),
         (["--rehearse"], "--rehearse is for --tier gpu"),
-        (["--tier", "gpu", "--device", "cpu"], "--tier gpu takes one --device, cuda or cuda:N, not cpu"),
+        (["--tier", "gpu", "--device", "cpu"], "--tier gpu takes --device cuda, not cpu; CUDA_VISIBLE_"),
         (["--tier", "gpu", "--device", "cuda", "--device", "cuda:1"], "not cuda, cuda:1"),
         (["--tier", "gpu", "--source", "vllm==0.22.1"], "--tier gpu audits no source: leave --source out"),
         (["--tier", "gpu", "--rehearse", "-n", "0"], "-n 0 must be above 0"),
@@ -231,3 +230,18 @@ def test_a_gpu_night_has_a_worker_for_each_core(monkeypatch: pytest.MonkeyPatch)
     for cores, workers in ((1, 1), (6, 6), (64, 16)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         assert (default_workers(NightTier.GPU), default_workers(NightTier.FULL)) == (workers, 2)
+
+
+def test_cases_append_what_they_measure_to_the_file_of_their_stage(tmp_path: Path) -> None:
+    """The fixture of the checkout's conftest, in a run of pytest of its own."""
+    case = tmp_path / "test_measures.py"
+    case.write_text(
+        "from deepstack_harness.contract.facts import Measured\n"
+        "def test_it(keep_figure):\n    keep_figure(Measured('races', 3, 'times', 4.0, {'device': 'cpu'}))\n"
+    )
+    file = tmp_path / "rows.jsonl"
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "conftest", str(case)]
+    for options in (["--measured", str(file)], ["--measured", str(file)], []):
+        subprocess.run([*words, *options], cwd=ROOT, check=True, capture_output=True, timeout=200)
+    rows = [msgspec.json.decode(line, type=Measured) for line in file.read_bytes().splitlines()]
+    assert rows == [Measured("races", 3, "times", 4.0, {"device": "cpu"})] * 2

@@ -39,7 +39,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A trace, the arms to play it under, and which rules each revision must break in it.
 
     `revisions` and `families` narrow the run to some of the incident's; empty means all.
-    `dtype` is played instead of float32, where the fault is one of rounding.
+    `dtype` is played instead of float32, where the fault is one of rounding.  `gpu`: played on a CUDA device
+    alone, because a CPU has no such graphs, or can tell no more than another run does.
     """
 
     trace: str
@@ -49,6 +50,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     revisions: tuple[str, ...] = ()
     families: tuple[str, ...] = ()
     dtype: str = ""
+    gpu: bool = False
 
     @property
     def about_sources(self) -> bool:

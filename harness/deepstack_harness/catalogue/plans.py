@@ -109,8 +109,13 @@ def graph_budget(trace: Trace, arm: ArmSpec) -> int:
 
 def plan_incident(incident: Incident, where: Where) -> list[PlannedCase]:
     """Plan the runs of an incident over its revisions, controls added, cheap backends first."""
-    cases = plan_runs(incident.runs_of(where.family), incident.revisions, where, incident.id)
+    cases = plan_runs(_runs(incident, where), incident.revisions, where, incident.id)
     return sorted([*_controls(incident, where), *cases], key=_cost)
+
+
+def _runs(incident: Incident, where: Where) -> list[Run]:
+    """Return the runs of an incident in a place: a CPU has not all of them."""
+    return [run for run in incident.runs_of(where.family) if where.device != "cpu" or not run.gpu]
 
 
 def plan_runs(
@@ -155,7 +160,7 @@ def plan_source(incident: Incident, where: Where, buffer: BufferRef) -> list[Pla
         PlannedCase(
             _case(where, buffer, Trace.parse(run.trace), arm), None, _note(run, incident), incident.id
         )
-        for run in incident.runs_of(where.family)
+        for run in _runs(incident, where)
         if run.about_sources
         for arm in map(ArmSpec.parse, run.arms)
     ]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.compile.kernel_rows import ExecutedLaunch, ExecutedStep
 from deepstack_harness.compile.kernels import Costs, Measurement, Pair, Subject, paired
+from deepstack_harness.compile.payload_costs import LAYERS, PAYLOAD, TimedPayload, extra_of_model
 from deepstack_harness.compile.torch_compat.targets import GPUS, unchecked
 from deepstack_harness.contract.facts import GraphCall, Kernel, KernelAccess, rows_in_words
 from deepstack_harness.contract.verdicts import Judgement
@@ -90,6 +91,38 @@ def show_costs(output: Output, costs: Costs) -> None:
         full, sliced, skipped = times
         cells = [str(step.capacity), str(step.tokens), full, sliced, f"{step.extra_rows:.1f}x", skipped]
         output.row(columns, [*cells, f"{step.zeros:.2f}x"])
+
+
+_PAYLOAD_COLUMNS = (Column(6, right=True), Column(28), Column(5), *(Column(9, right=True),) * 5)
+
+
+def show_payload_costs(output: Output, timed: TimedPayload) -> None:
+    """Print the steps of one model in microseconds, with ratios to its step without a payload."""
+    model = timed.work.model
+    if timed.problem:
+        output.line(f"{timed.work.name}: not timed: {timed.problem}", "red")
+        return
+    first = timed.rows[0].conditions
+    layers = f"{first['layers']} layers" + (f" of {LAYERS[model]}" if model in LAYERS else "")
+    output.line(f"{timed.work.name}: hidden {first['hidden']}, {first['levels']} levels, {layers}")
+    output.line(
+        f"{first['dtype']}, {first['device']}, torch {first['torch']}; microseconds a step by "
+        f"{first['clock']}, the median of {first['samples']}"
+    )
+    headings = ("tokens", "arm", "step", "without", "list", "", "tensor", "")
+    output.row(_PAYLOAD_COLUMNS, headings, "dim")
+    payloads = [row for row in timed.rows if row.measure == PAYLOAD]
+    for as_list, one in zip(payloads[::2], payloads[1::2], strict=True):
+        names = [str(as_list.conditions[name]) for name in ("tokens", "arm", "step")]
+        figures = [f"{as_list.control:.1f}"]
+        for row in (as_list, one):
+            figures += [f"{row.value:.1f}", f"{row.ratio:.3f}x"]
+        output.row(_PAYLOAD_COLUMNS, [*names, *figures])
+    shares = [share for row in payloads if (share := extra_of_model(row)) is not None]
+    if shares:
+        part = f"{min(shares):+.2%} to {max(shares):+.2%}"
+        output.line(f"of a step of the whole model, estimated from these layers: {part}")
+    output.line()
 
 
 def _print_measured_head(output: Output, measured: Measurement) -> None:

@@ -35,6 +35,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="instead, time decode steps with whole buffers, with slices and without a payload, as ratios",
     )
+    parser.add_argument(
+        "--payload-cost",
+        action="store_true",
+        help="instead, time what a payload costs a step under each capture mode, as a list and as one "
+        "tensor; with --target cuda at the sizes of Qwen3-VL 4B, 8B and 32B",
+    )
     defaults = parser.parse_args([])
     parser.set_defaults(of_sizes={name: getattr(defaults, name) for name in _OF_SIZES})
 
@@ -100,8 +106,12 @@ def _add_target(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when the kernels were measured, whatever the verdict on rule R10."""
+    if args.cost and args.payload_cost:
+        raise UsageError("--cost and --payload-cost time other steps: leave one of them out")
     if args.cost:
         return _cost(args, output)
+    if args.payload_cost:
+        return _payload_cost(args, output)
     from deepstack_harness.cli.kernel_tables import show_comparison, show_judgement, show_measurement
     from deepstack_harness.compile.kernel_rows import kernel_rows
     from deepstack_harness.compile.kernels import measure
@@ -169,3 +179,22 @@ def _cost(args: Namespace, output: Output) -> ExitCode:
         output.record(row)
     show_costs(output, costs)
     return ExitCode.HOLDS
+
+
+def _payload_cost(args: Namespace, output: Output) -> ExitCode:
+    """Exit 0 when every model was timed, 3 when one could not be; its sentence is printed."""
+    from deepstack_harness.cli.kernel_tables import show_payload_costs
+    from deepstack_harness.compile.payload_costs import measure_payload_costs, payload_row, payload_work
+
+    others = {name: default for name, default in args.of_sizes.items() if name != "target"}
+    if options := options_in_use(args, others):
+        raise UsageError(f"--payload-cost brings its own decoders and sizes: leave {options} out")
+    work, problems = payload_work(args.target), 0
+    with output.progress("timing steps") as say:
+        say(f"timing steps of {work[0].name}")
+        for timed in measure_payload_costs(work):
+            for row in timed.rows:
+                output.record(payload_row(row))
+            show_payload_costs(output, timed)
+            problems += bool(timed.problem)
+    return ExitCode.MACHINE if problems else ExitCode.HOLDS

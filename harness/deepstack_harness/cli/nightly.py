@@ -144,8 +144,10 @@ def _check_gpu_tier(args: Namespace, devices: Sequence[str]) -> None:
     """Refuse other devices and sources, and a machine without a GPU unless it is a rehearsal."""
     from deepstack_harness.runs.machine import visible_gpus
 
-    if len(devices) > 1 or not devices[0].startswith("cuda"):
-        raise UsageError(f"--tier gpu takes one --device, cuda or cuda:N, not {', '.join(devices)}")
+    if list(devices) != ["cuda"]:
+        raise UsageError(
+            f"--tier gpu takes --device cuda, not {', '.join(devices)}; CUDA_VISIBLE_DEVICES chooses a GPU"
+        )
     if args.source:
         raise UsageError("--tier gpu audits no source: leave --source out")
     if args.rehearse:

@@ -253,6 +253,10 @@ class Graph(ABC):
         if done != 1:
             raise NotMeasured(f"a replay did the recorded operations {done} times, not once")
 
+    def again(self) -> None:
+        """Do again what was recorded, without waiting to see that it was done: for clocks."""
+        self._replay()
+
     @abstractmethod
     def _recording(self) -> AbstractContextManager[object]: ...
 

@@ -60,6 +60,27 @@ VARIANTS: Mapping[str, Mapping[str, Variant]] = MappingProxyType(
                     "sections": (24, 20, 20),
                 },
             ),
+            "4b": Variant(
+                "the sizes of Qwen3-VL-4B, 4 layers of 36",
+                {
+                    "hidden": 2560, "mlp": 9728, "heads": 32, "kv_heads": 8, "head_dim": 128,
+                    "sections": (24, 20, 20),
+                },
+            ),
+            "8b": Variant(
+                "the sizes of Qwen3-VL-8B, 4 layers of 36",
+                {
+                    "hidden": 4096, "mlp": 12288, "heads": 32, "kv_heads": 8, "head_dim": 128,
+                    "sections": (24, 20, 20),
+                },
+            ),
+            "32b": Variant(
+                "the sizes of Qwen3-VL-32B, 4 layers of 64",
+                {
+                    "hidden": 5120, "mlp": 25600, "heads": 64, "kv_heads": 8, "head_dim": 128,
+                    "sections": (24, 20, 20),
+                },
+            ),
         },
         "qwen3_omni_moe_thinker": {
             **_ATTENTION,

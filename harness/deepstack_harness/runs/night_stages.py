@@ -160,6 +160,9 @@ _GPU_CASES = (
 )
 """Files with cases for a GPU that no other stage of the tier runs."""
 _KERNEL_CASES = ("cases/test_kernels.py", "cases/test_h200_against_gpu.py")
+_WATCH_CASES = "cases/selftest/compile/test_watch_captured.py"
+_SHARED_GPU = "cuda:0"
+"""The GPU by its number: with `cuda` one process at a time would have it."""
 _ARGUMENTS_ALONE = "its arguments and files alone: without a GPU it has nothing to run"
 
 
@@ -174,15 +177,19 @@ class _GpuStages:
         folder = self.request.folder
         doctor = _harness_command("doctor", "--seconds", "40", "--json", folder / "doctor.jsonl")
         yield self._stage(Stage("doctor", doctor, 60, least=30), doctor, "this machine, without a GPU")
-        graphs = self._matrix(_GRAPHS, "nightly", self._shared_gpu, folder)
+        graphs = self._matrix(_GRAPHS, "nightly", _SHARED_GPU, folder)
         yield self._stage(
             Stage("graphs", graphs, 150, share=3, least=30, extras=("reports",)),
             self._matrix(_GRAPHS, "ci", "cpu", folder),
             "recorded graphs on the CPU, and Inductor's code for it",
         )
         yield from self._cases("gpu-cases", _GPU_CASES, self.request.workers, seconds=150, share=2)
-        yield from self._cases("kernels", _KERNEL_CASES, min(self.request.workers, 4), seconds=120, share=3)
+        yield from self._cases(
+            "gpu-kernels", _KERNEL_CASES, min(self.request.workers, 4), seconds=120, share=3
+        )
+        yield from self._cases("watch", (_WATCH_CASES,), 1, seconds=60, share=1)
         yield from self._cases("streams", ("cases/test_real_streams.py",), 1, seconds=90, share=1.5)
+        yield self._payload()
         selection, out = "arm.str.endswith('/tp2')", folder / "ranks"
         ranks = self._matrix(selection, "nightly", "cuda", out)
         yield self._stage(
@@ -192,11 +199,11 @@ class _GpuStages:
         )
         yield replace(_report(self.request), seconds=120, least=45)
 
-    @property
-    def _shared_gpu(self) -> str:
-        """The GPU by its number: with `cuda` one process at a time would have it."""
-        gpu = self.request.gpu or "cuda"
-        return "cuda:0" if gpu == "cuda" else gpu
+    def _payload(self) -> Stage:
+        file = self.request.folder / "payload.jsonl"
+        timed = _harness_command("kernels", "--payload-cost", "--json", file, "--target")
+        on_gpu = Stage("payload", (*timed, "cuda"), 180, share=3, least=30, measured=file)
+        return self._stage(on_gpu, (*timed, "cpu"), "the CPU's clock, on a tiny decoder")
 
     def _stage(self, on_gpu: Stage, rehearsal: tuple[str, ...], shows: str) -> Stage:
         """Return the stage for a GPU, or in its place its rehearsal, with what that `shows`."""
@@ -222,10 +229,15 @@ class _GpuStages:
             return
         words = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", *here)
         many = ("-n", str(workers), "--dist", "loadgroup") if workers > 1 else ()
-        results = ("--junitxml", str(self.request.folder / f"{name}.xml"))
+        folder, measured = self.request.folder, self.request.folder / f"{name}.jsonl"
+        results = ["--junitxml", folder / f"{name}.xml", "--measured", measured]
+        results += ["--baselines-out", folder / "baselines"] if _KERNEL_CASES[0] in here else []
         device = ("--deepstack-device", "cuda", "--deepstack-require-gpu")
-        command = (*words, "-v", "-rP", *many, "--timeout", "120", *results, *device)
-        on_gpu = Stage(name, command, seconds, share=share, least=20, where=_cases_folder(), extras=("test",))
+        command = (*words, "-v", "-rP", *many, "--timeout", "120", *map(str, results), *device)
+        on_gpu = Stage(
+            name, command, seconds, share=share, least=20, where=_cases_folder(), extras=("test",),
+            measured=measured,
+        )  # fmt: skip
         yield self._stage(on_gpu, (*words, "--collect-only", "-q"), _ARGUMENTS_ALONE)
 
 

@@ -20,8 +20,10 @@ from cases.selftest.runs.report.written_runs import (
     write_run,
 )  # fmt: skip
 from deepstack_harness.cli.main import main
+from deepstack_harness.contract.facts import Measured
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Verdict, worst
+from deepstack_harness.runs.nights import EndedStage, StageOutcome, write_summary
 from deepstack_harness.runs.records import CaseRecord
 from deepstack_harness.runs.report.figures import figures_of
 from deepstack_harness.runs.report.page import duration, render_page
@@ -189,8 +191,27 @@ def test_figures_without_data_say_what_is_missing(tmp_path: Path) -> None:
     case, _ = planned()[0]
     run_data = load_run(write_run(tmp_path / "run", found=[(replace(case, family="none"), {})]))
     missing = {figure.key: figure.absent for figure in figures_of(run_data) if figure.table is None}
-    assert set(missing) == {"distances", "kernels", "graphs", "history", "fuzz"}
+    assert set(missing) == {"distances", "kernels", "graphs", "measured", "history", "fuzz"}
     assert all(missing.values())
+
+
+def test_what_a_night_measured_is_on_its_page(tmp_path: Path) -> None:
+    case, _ = planned()[0]
+    folder = write_run(tmp_path / "run", found=[(case, {})])
+    figure = Measured("payload", 409.0, "us", 400.0, {"model": "8b", "arm": "eager/full"}, "<spread>")
+    alone = Measured("repetitions", 3.0, "times")
+    measured = EndedStage("payload", StageOutcome.TIMED_OUT, measured=(figure, alone))
+    write_summary(folder, [EndedStage("graphs", StageOutcome.HELD), measured])
+    run_data = load_run(folder)
+    (shown,) = [each for each in figures_of(run_data) if each.key == "measured"]
+    assert shown.table is not None
+    assert shown.table.rows == [
+        ("payload", "payload", 409.0, 400.0, "us", 1.022, "model 8b, arm eager/full", "<spread>"),
+        ("payload", "repetitions", 3.0, None, "times", None, "", ""),
+    ]
+    page = render_page(run_data)
+    assert "Measured on this machine" in page
+    assert "&lt;spread&gt;" in page
 
 
 def test_sections_without_content_are_left_out(tmp_path: Path) -> None:

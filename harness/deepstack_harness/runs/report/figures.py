@@ -4,6 +4,7 @@
 - work: rows processed against rows asked for
 - kernels: bytes that generated kernels move, against those that must move
 - graphs: graphs built over the steps of a trace, against the budget
+- measured: figures of the stages of a night, such as what a payload costs on a GPU
 - history: this run and the runs before it
 - fuzz: the findings beside a run
 
@@ -453,6 +454,30 @@ def _plot_work(points: Sequence[StepWork]) -> str:
     return drawing.svg
 
 
+_MEASURED_COLUMNS = (
+    "stage", "measure", "value", "against", "unit", "ratio", "conditions", "detail",
+)  # fmt: skip
+
+
+def figure_measured(run: RunData) -> Figure:
+    """Return every figure that the stages of the night measured, in their order."""
+    key, title = "measured", "Measured on this machine"
+    rows = [
+        (
+            stage.stage, each.measure, round(each.value, 1),
+            None if each.control is None else round(each.control, 1), each.unit,
+            None if each.ratio is None else round(each.ratio, 3),
+            ", ".join(f"{name} {value}" for name, value in each.conditions.items()), each.detail,
+        )
+        for stage in run.stages or ()
+        for each in stage.measured
+    ]  # fmt: skip
+    if not rows:
+        return Figure(key, title, "", absent="no stage measured a figure; 'nightly --tier gpu' has some")
+    says = "Each figure against its control: the same step without what is measured, or the prediction."
+    return Figure(key, title, says, Table(_MEASURED_COLUMNS, rows))
+
+
 MakeFigure = Callable[[RunData], Figure]
 
 FIGURES: Sequence[MakeFigure] = (
@@ -460,6 +485,7 @@ FIGURES: Sequence[MakeFigure] = (
     figure_work,
     figure_kernels,
     figure_graphs,
+    figure_measured,
     figure_history,
     figure_fuzzing,
 )
