@@ -195,6 +195,12 @@ def test_the_control_is_hunted_under_every_arm_that_a_mutant_needs_at_least_as_l
         assert of_arm[0].examples >= max(trial.examples for trial in of_arm)
 
 
+def test_a_mutant_whose_arm_has_no_effort_is_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "EFFORTS", {"eager": EFFORTS["eager"]})
+    with pytest.raises(ValueError, match="no effort is stated for arm eager/full, which a mutant needs"):
+        trials_for(["moves_unannounced"], seed=0)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_every_mutant_is_caught_with_no_hint(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ class Effort:
 EFFORTS: Mapping[str, Effort] = MappingProxyType(
     {
         "eager/stock": Effort(12, 0, 0),
+        "eager/full_decode_only": Effort(100, 10, 25),
         _CAPTURED_ARM: Effort(100, 10, 25),
         _LIVE_ARM: Effort(1200, 15, 200),
     }
@@ -91,10 +92,13 @@ class Proof:
 def trials_for(mutants: Iterable[str], seed: int, *, right: bool = True) -> list[Trial]:
     """Return a trial for each mutant, and one of the control for each arm that these take.
 
-    With `right` also one for each right buffer, under each arm in which it is right.
+    With `right` also one for each right buffer, under each arm in which it is right.  Raises `ValueError` for
+    a mutant whose arm `EFFORTS` lacks.
     """
     wanted = [*mutants]
     arms = {ALL_MUTANTS[name].arm for name in wanted}
+    if unknown := arms - EFFORTS.keys():  # else its mutants would be left out, and all others caught
+        raise ValueError(f"no effort is stated for arm {min(unknown)}, which a mutant needs")
     return [
         trial
         for arm, effort in EFFORTS.items()
