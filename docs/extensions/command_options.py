@@ -31,7 +31,8 @@ def parser_of(command: str) -> argparse.ArgumentParser:
 def lines_of(command: str) -> Iterator[str]:
     """Yield the Markdown of a command: its summary, its usage, and each group of options."""
     parser = parser_of(command)
-    yield from (f"{COMMANDS[command].capitalize()}.", "", "```text")
+    summary = COMMANDS[command]
+    yield from (f"{summary[:1].upper()}{summary[1:]}.", "", "```text")
     yield re.sub(r"\n\s+", "\n    ", parser.format_usage().removeprefix("usage: ").strip())
     yield from ("```", "", f":::{{program}} {PROGRAM} {command}", ":::", "")
     for group in parser._action_groups:  # noqa: SLF001  # the groups of --help

@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from sphinx.application import Sphinx
 
+from deepstack_harness.audit.class_verdicts import RULES
 from deepstack_harness.catalogue.affected import Sighting, every_sighting, looked_at, sightings_of
 from deepstack_harness.catalogue.incidents import Incident, readable_incidents
 from deepstack_harness.catalogue.known import (
@@ -126,7 +127,9 @@ def incident_page(incident: Incident) -> Lines:
     yield from ("## Who has it", "")
     rows = list(releases_rows(sightings_of(incident)))
     yield from table(("engine", "releases", "fixed in", "models", "reach", "evidence"), rows)
-    if not rows:
+    if failures and not rows:
+        yield from ("Its releases are known class by class: see below.", "")
+    elif not rows:
         yield from ("Nobody wrote down which releases have it.", "")
     if faults:
         yield from ("## Alive in the newest releases", "", *live_lines(faults), "")
@@ -150,8 +153,12 @@ def see_it(incident: Incident) -> Lines:
     yield f"repro {incident.id}"
     if incident.script is not None:
         yield f"repro {incident.id} --script show.py"
-    if incident.about_sources:
-        yield f"repro {incident.id} --source vllm==0.33.0"
+    for package in packages_of(incident) if incident.about_sources else ():
+        known = next((each for each in all_engines() if each.package.name == package), None)
+        _, newest = looked_at(canonicalize_name(package))
+        if known and newest and not (known.by_path or known.overlay):
+            yield f"repro {incident.id} --source {package}=={newest}"
+            return
 
 
 def live_lines(faults: Iterable[LiveFault]) -> Lines:
@@ -298,7 +305,7 @@ def engine_page(engine: KnownEngine) -> Lines:
     yield from table(("fault", "releases", "fixed in", "models", "reach", "evidence"), rows)
     if not rows:
         yield from ("None is known.", "")
-    yield from ("## Release by release", "", *matrix_lines(failures))
+    yield from ("## Release by release", "", *matrix_lines(engine, failures))
     if failures:
         yield from ("## Classes that break a rule", "", *failure_lines(failures))
     faults = [each for each in LIVE_FAULTS.entries if canonicalize_name(each.package) == name]
@@ -321,12 +328,15 @@ def engine_page(engine: KnownEngine) -> Lines:
         yield from ("Everything that carries a payload is judged.", "")
 
 
-def matrix_lines(failures: Sequence[KnownFailure]) -> Lines:
+def matrix_lines(engine: KnownEngine, failures: Sequence[KnownFailure]) -> Lines:
     """Yield the rules that some class breaks, for each span of releases between two changes."""
     edges = sorted({Version(each.version) for failure in failures for each in SpecifierSet(failure.releases)})
-    rules = sorted({rule for failure in failures for rule in failure.rules}, key=list(Rule).index)
+    rules = [rule for rule in Rule if any(rule in failure.rules for failure in failures)]
+    unbroken = [rule for rule in RULES if rule not in rules and rule not in engine.cannot_ask]
+    was_looked_at = looked_at(canonicalize_name(engine.package.name))[0] is not None
+    if unbroken and was_looked_at and not engine.split:
+        yield from (f"No class of a release that was looked at is known to break {named(unbroken)}.", "")
     if not rules:
-        yield from ("No class of a release that was looked at is known to break a rule.", "")
         return
     rows: list[list[str]] = []
     for edge in edges:

@@ -76,7 +76,7 @@ def setting_lines() -> Iterator[str]:
         (name,) = option.names()
         key = name.removeprefix("--").replace("-", "_")
         attributes = option.attrs()
-        value = f" {attributes['metavar']}" if "metavar" in attributes else ""
+        value = f" {attributes['metavar']}" if attributes.get("metavar") else ""
         ini = f"`{key}`" if key in parser._inidict else "none"  # noqa: SLF001  # pytest has no public list
         rows.append([f"`{name}{value}`", ini, prose(attributes["help"])])
     yield from table(("option", "ini key", "what it does"), rows)
