@@ -188,3 +188,10 @@ def test_runs_of_one_torch_have_no_such_table(tmp_path: Path, capsys: Capture) -
     old, new = (versions(tmp_path / name, "2.13.0") for name in ("old", "new"))
     assert main(["compare", str(old), str(new)]) == ExitCode.HOLDS
     assert "What does this torch change?" not in capsys.readouterr().out
+
+
+def test_arms_in_which_nothing_differs_are_one_line(tmp_path: Path) -> None:
+    uncompiled = [replace(case(name), arm="eager", graphs=None, recompiles=None) for name in "ab"]
+    runs = [versions(tmp_path, torch, VERDICTS, uncompiled) for torch in ("2.13.0", "2.15.0")]
+    made = lines(version_table([*map(read_stored, runs)]))
+    assert made == {("alike in all versions", "eager (2 cases)"): ("", "")}

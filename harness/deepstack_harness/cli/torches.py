@@ -201,7 +201,8 @@ def _show_line(output: Output, columns: Sequence[Column], line: VersionLine) -> 
     style = {"regression": "red", "missing": "red", "improvement": "yellow"}.get(line.kind or "", "")
     indent = "  " + " " * (len(line.name) - len(line.name.lstrip()))
     first, *rest = textwrap.wrap(
-        line.name.strip(), _NAME, initial_indent=indent, subsequent_indent=f"{indent}  ",
+        line.name.strip(), _NAME if any(line.cells) else _WIDTH, initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
         break_on_hyphens=False,
     )  # fmt: skip
     output.row(columns, [first, *line.cells], style)

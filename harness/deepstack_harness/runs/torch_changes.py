@@ -112,10 +112,14 @@ def _arm_lines(runs: Sequence[StoredRun], common: set[str]) -> Iterator[VersionL
         if case.case in common:
             by_arm[case.arm].append(case.case)
     measured = [_Measured(run) for run in runs]
+    alike = []
     for arm, cases in sorted(by_arm.items()):
         section = f"{arm}, {plural(len(cases), 'case')}"
         lines = list(_lines_of(section, [each.of(cases) for each in measured], measured, cases))
-        yield from lines or [VersionLine(section, "the same in all", ("",) * len(runs))]
+        alike += [] if lines else [f"{arm} ({plural(len(cases), 'case')})"]
+        yield from lines
+    if alike:
+        yield VersionLine("alike in all versions", ", ".join(alike), ("",) * len(runs))
 
 
 def _lines_of(
