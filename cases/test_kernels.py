@@ -25,6 +25,7 @@ from cases.baselines import (
 from deepstack_harness.audit import systems as kernel_incidents
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.compile.kernels import CPU, CUDA, Measurement, Subject, measure
+from deepstack_harness.compile.torch_compat.moved import MOVED
 from deepstack_harness.compile.torch_compat.targets import why_not
 from deepstack_harness.contract.facts import GraphCall, Measured
 from deepstack_harness.contract.oracles.compiler import judge_kernels as judge
@@ -48,7 +49,8 @@ SUBJECTS: Mapping[str, dict[str, Any]] = {
     "qwen3_vl": {"family": "qwen3_vl", "revision": "pr43617", "layers": 3},
     "qwen3_omni_moe_thinker": {"family": "qwen3_omni_moe_thinker", "revision": "pr43617", "layers": 3},
 }
-FAULTY = {"full", "rows", "rows, static"}
+# Before torch 2.12 the symbol of both sizes is bound to the step's rows, whichever is read first.
+FAULTY = {"rows", "rows, static"} | ({"full"} if MOVED["graph_inputs"].reached else set())
 OF_FAMILIES = ("sliced", "qwen3_vl", "qwen3_omni_moe_thinker")
 Calls: TypeAlias = Mapping[str, GraphCall]
 
@@ -90,13 +92,16 @@ def test_the_incident_has_the_kernels_of_its_baseline(target: str, request: pyte
     asked = [subject(target, **SUBJECTS[name]) for name in names]
     found = measure(asked)
     verdicts = {name: judge(one.calls, TOKENS).verdict for name, one in zip(names, found, strict=True)}
-    assert verdicts == {"sliced": Verdict.PASS, "full": Verdict.FAIL, "rows": Verdict.FAIL}
+    assert {name for name, verdict in verdicts.items() if verdict is not Verdict.PASS} == FAULTY & {*names}
     entries = [*map(BaselineEntry.of, found)]
     hold_against_baseline(request, target, found[0], entries, all_of_it=False)
 
 
 def test_a_full_buffer_runs_its_capacity_where_its_size_is_read_first(calls: Calls) -> None:
     full, sliced = calls["full"], calls["sliced"]
+    if "full" not in FAULTY:
+        assert (full.rows, full.bytes) == (TOKENS, sliced.bytes)
+        return
     assert (full.rows, sliced.rows) == (CAPACITY, TOKENS)
     assert (full.symbols["n"], sliced.symbols["n"]) == (CAPACITY, TOKENS)
     assert full.bytes > 50 * sliced.bytes
@@ -178,12 +183,12 @@ def test_the_incident_is_judged_as_the_catalogue_has_it(
     incident = find("granite-rows")
     judged = {one.subject: one for one in kernel_incidents.Kernels().ours(incident)}
     assert all(one.as_expected for one in judged.values()), judged
-    for name in incident.faulty:
+    for name in (name for name in incident.faulty if judged[name].must_break):
         (row,) = judged[name].rows
         assert (row.system, row.incident, row.rule) == ("kernels", "granite-rows", "R10")
         assert (row.value, row.limit, row.arm) == (CAPACITY, TOKENS, "inductor/drop_all/no_size_asserts")
     assert "1,048,576 points (128*s" in judged["granite_rows"].figures
-    assert f"n = {CAPACITY}" in judged["granite_full"].figures
+    assert f"n = {CAPACITY if 'full' in FAULTY else TOKENS}" in judged["granite_full"].figures
 
 
 def test_facts_are_those_of_the_baseline(

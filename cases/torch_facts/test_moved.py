@@ -73,9 +73,29 @@ def _fake_inputs_of_another_mode_are_compiled() -> bool:
     return True
 
 
+def _inputs_come_in_the_order_of_their_use() -> bool:
+    order: list[str] = []
+
+    def note(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        order.extend(node.name for node in graph.graph.nodes if node.op == "placeholder")
+        return graph
+
+    def sizes(argument: torch.Tensor, used_first: torch.Tensor) -> tuple[int, int]:
+        return used_first.size(0), argument.size(0)
+
+    def run(argument: torch.Tensor, used_first: torch.Tensor) -> torch.Tensor:
+        first, second = sizes(argument, used_first)
+        return argument[:first] + used_first[:second]
+
+    torch.compiler.reset()
+    torch.compile(run, backend=note, dynamic=True)(torch.ones(4, 3), torch.ones(4, 3))
+    return order.index("l_used_first_") < order.index("l_argument_")
+
+
 BEHAVIOUR: Mapping[str, Callable[[], bool]] = {
     "create_minnumf": _smaller_of_nan_and_a_number_is_the_number,
     "create_ashr": _shifted_operand_stays_unsigned,
+    "graph_inputs": _inputs_come_in_the_order_of_their_use,
     "process_inputs": _fake_inputs_of_another_mode_are_compiled,
 }
 

@@ -23,6 +23,7 @@ from cases.baselines import (
     update,
 )
 from deepstack_harness.compile.kernels import Measurement, Subject
+from deepstack_harness.compile.torch_compat.targets import PAIRS
 from deepstack_harness.contract.facts import AccessFacts, GraphCall, Kernel, KernelAccess
 from deepstack_harness.errors import UsageError
 
@@ -198,10 +199,11 @@ PINS = Path(__file__).parents[3] / "constraints.txt"
 
 @pytest.mark.skipif(not PINS.exists(), reason="needs a checkout")
 @pytest.mark.parametrize("target", ["cpu", "h200", "h200-executed"])
-def test_the_torch_of_ci_has_its_baselines(target: str) -> None:
+def test_every_torch_of_ci_has_its_baselines(target: str) -> None:
     """A torch without a column is compared with nothing, and its cases are skipped."""
     pinned = re.findall(r"^torch==(.*)$", PINS.read_text(), re.MULTILINE)
-    minors = {".".join(version.split(".")[:2]) for version in pinned}
+    factors = re.findall(r"torch==(2\.\d+)", (PINS.parent / "tox.ini").read_text())
+    minors = {".".join(version.split(".")[:2]) for version in [*pinned, *factors, *PAIRS]}
     known = load(path_of(target, ""))
     assert minors <= known.columns.keys()
     subjects = {row.entry("2.13").name for row in known.rows}
