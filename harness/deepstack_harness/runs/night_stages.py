@@ -176,7 +176,9 @@ class _GpuStages:
         """Yield the stages, the most valuable first."""
         folder = self.request.folder
         doctor = _harness_command("doctor", "--seconds", "40", "--json", folder / "doctor.jsonl")
-        yield self._stage(Stage("doctor", doctor, 60, least=30), doctor, "this machine, without a GPU")
+        yield self._stage(
+            Stage("doctor", doctor, 90, least=30, share=1.5), doctor, "this machine, without a GPU"
+        )
         graphs = self._matrix(_GRAPHS, "nightly", _SHARED_GPU, folder)
         yield self._stage(
             Stage("graphs", graphs, 150, share=3, least=30, extras=("reports",)),
