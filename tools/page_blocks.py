@@ -1,4 +1,4 @@
-"""Code blocks of docs/: list them, and say which of them no test runs and why.
+"""Code blocks of README and docs/: list them, and say which of them no test runs and why.
 
     python -m tools.page_blocks
 
@@ -75,12 +75,13 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Return every page of the site that somebody wrote."""
-    return [
+    """Return README and every page of the site that somebody wrote."""
+    written = [
         path
         for path in sorted((ROOT / "docs").glob("**/*.md"))
         if path.relative_to(ROOT / "docs").parts[0] not in GENERATED
     ]
+    return [ROOT / "README.md", *written]
 
 
 def blocks(page: Path) -> list[Block]:

@@ -1,4 +1,4 @@
-"""docs/: every code block runs, in the order of its page, and commands print what the page shows.
+"""README and docs/: every code block runs, in the order of its page, and commands print what the page shows.
 
 A page is played in an empty folder.  Commands of ours run in this process, others in a shell.  What cannot
 run here is marked with a reason (`tools.page_blocks`).
@@ -135,12 +135,13 @@ class Played:
             with (
                 pytest.MonkeyPatch.context() as patched,
                 contextlib.redirect_stdout(io.StringIO()) as stdout,
-                contextlib.redirect_stderr(stdout),
+                contextlib.redirect_stderr(io.StringIO()) as stderr,
             ):
                 if alone:
                     patched.setattr(steps, "_run", run_here)
                 self.code = main(words[1:])
-            self.printed = stdout.getvalue()
+            # Behind it: lines of progress stand anywhere between those of a table.
+            self.printed = stdout.getvalue() + stderr.getvalue()
             return
         shim = f'deepstack-harness() {{ "{sys.executable}" -m deepstack_harness "$@"; }}\n'
         ended = subprocess.run(
@@ -201,6 +202,14 @@ def test_every_block_of_a_page_runs(played: Played, page: Path) -> None:
 @pytest.mark.parametrize("page", pages_with(State.SLOW), ids=name_of)
 def test_every_block_that_takes_long_runs_at_night(played: Played, page: Path) -> None:
     assert play(played, page, {State.RUN, State.SLOW})
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_repro_prints(played: Played) -> None:
+    (command,) = [b for b in blocks(ROOT / "README.md") if "-e repro -- 43602" in b.text]
+    (shown,) = [b for b in blocks(ROOT / "README.md") if b.language == "text"]
+    words = command.text.partition("-e repro -- ")[2].strip()
+    played.play(Block(shown.page, shown.line, "console", f"$ deepstack-harness repro {words}\n{shown.text}"))
 
 
 def test_what_does_not_run_has_a_reason() -> None:
