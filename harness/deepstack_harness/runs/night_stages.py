@@ -161,6 +161,8 @@ _GPU_CASES = (
 """Files with cases for a GPU that no other stage of the tier runs."""
 _KERNEL_CASES = ("cases/test_kernels.py", "cases/test_h200_against_gpu.py")
 _WATCH_CASES = "cases/selftest/compile/test_watch_captured.py"
+_REHEARSAL = 4.0
+"""Times as long as on a GPU's machine, which has many cores, a stage may take in a rehearsal."""
 _SHARED_GPU = "cuda:0"
 """The GPU by its number: with `cuda` one process at a time would have it."""
 _ARGUMENTS_ALONE = "its arguments and files alone: without a GPU it has nothing to run"
@@ -211,7 +213,10 @@ class _GpuStages:
         """Return the stage for a GPU, or in its place its rehearsal, with what that `shows`."""
         if not self.request.rehearse:
             return replace(on_gpu, gpu=True)
-        return replace(on_gpu, command=rehearsal, least_gpus=1, rehearses=f"rehearsed: {shows}")
+        seconds = _REHEARSAL * on_gpu.seconds
+        return replace(
+            on_gpu, command=rehearsal, seconds=seconds, least_gpus=1, rehearses=f"rehearsed: {shows}"
+        )
 
     def _matrix(self, selection: str, tier: str, device: str, out: Path) -> tuple[str, ...]:
         return _harness_command(
