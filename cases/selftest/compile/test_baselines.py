@@ -22,6 +22,7 @@ from cases.baselines import (
     path_of,
     update,
 )
+from cases.test_kernels import hold_against_baseline
 from deepstack_harness.compile.kernels import Measurement, Subject
 from deepstack_harness.compile.torch_compat.targets import PAIRS
 from deepstack_harness.contract.facts import AccessFacts, GraphCall, Kernel, KernelAccess
@@ -234,3 +235,16 @@ def test_a_figure_names_the_kernels_that_were_not_predicted() -> None:
     assert (figure.value, figure.control, figure.detail) == (1, 2, "moved: nothing -> fused_mean")
     more = figure_of(MEASURED, agreement(CALL, replace(CALL, kernels=CALL.kernels[:1])))
     assert more.detail == "moved: fused_mean -> nothing"
+
+
+def test_a_torch_without_a_column_is_told_as_not_compared(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request.config.option, "deepstack_update_baselines", None)
+    said = r"not compared: no baseline for torch 9.9; write it with python -m pytest -m '' .*-baselines=all"
+    with pytest.raises(pytest.skip.Exception, match=said):
+        hold_against_baseline(request, "cpu", replace(MEASURED, torch="9.9.0"), [ENTRY])
+    with pytest.raises(
+        AssertionError, match=r"missing: qwen3_vl, 3 layers(.|\n)*where this is right: python -m"
+    ):
+        hold_against_baseline(request, "cpu", MEASURED, [structs.replace(ENTRY, tokens=5)])

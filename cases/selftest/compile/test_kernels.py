@@ -196,6 +196,21 @@ def test_the_table_shows_equal_kernels_once_and_what_each_candidate_takes(
     assert lines[-1] == "took 2.5 s (1.5 s of processor time), 1.0 GiB at most"
 
 
+@pytest.mark.parametrize(
+    ("target", "torch", "doubted"),
+    [("h200", "2.13.0+cpu", False), ("h200", "2.16.0", True), ("cuda", "2.16.0", False)],
+)
+def test_code_of_a_pair_that_was_never_checked_is_shown_with_that_doubt(
+    target: str, torch: str, doubted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = GraphCall(0, symbolic=True, symbols={"n": 77}, kernels=(kernel(9856),))
+    subject = replace(QWEN, target=target)
+    measured = Measurement(subject, "qwen3_vl", (call,), 1, torch, "3.7.1", target, 2.5, 1.5, 2**30)
+    show_measurement(Output(None, quiet=False), measured)
+    said = " ".join(capsys.readouterr().out.split())
+    assert (f"torch {torch} with triton 3.7.1 was never checked" in said) is doubted
+
+
 @pytest.mark.parametrize(("words", "shown"), [([], ["R10 of pr43617"]), (["--execute"], ["interpreted"])])
 def test_one_revision_is_shown_by_itself_and_interpreted_where_asked(
     words: list[str], shown: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
