@@ -83,7 +83,7 @@ def test_a_verdict(tmp_path: Path) -> None:
         ({"distances": case("a", distance=0.5).distances}, "regression", "distance grew", "largest distance",
          ("0", "0.5")),
         ({"code": replace(CODE, kernels=(*KERNELS[:2], "cpp_fused_mul", "cpp_fused_mul"))},
-         "new behaviour", "kernels: cpp_fused_add became cpp_fused_mul x2", "kernels", ("6", "7")),
+         "new behaviour", "kernels: cpp .. with mul without add", "kernels", ("6", "7")),
         ({"code": replace(CODE, code_bytes=1500)}, "", "", "bytes of generated code", ("2,000", "2,500")),
     ],
 )  # fmt: skip
@@ -195,3 +195,27 @@ def test_arms_in_which_nothing_differs_are_one_line(tmp_path: Path) -> None:
     runs = [versions(tmp_path, torch, VERDICTS, uncompiled) for torch in ("2.13.0", "2.15.0")]
     made = lines(version_table([*map(read_stored, runs)]))
     assert made == {("alike in all versions", "eager (2 cases)"): ("", "")}
+
+
+@pytest.mark.parametrize(
+    ("kernels", "title"),
+    [
+        ((*KERNELS, "torch.ops.aten.cumsum.default"), "kernels: torch.ops.aten.cumsum.default new"),
+        (KERNELS[1:], "kernels: extern_kernels.mm gone"),
+        ((KERNELS[0], "cpp_fused_add_view"), "kernels: cpp .. with view"),
+    ],
+)
+def test_kernels_are_told_by_what_differs(tmp_path: Path, kernels: tuple[str, ...], title: str) -> None:
+    made = table(tmp_path, code=replace(CODE, kernels=kernels))
+    assert ("new behaviour", title) in lines(made)
+
+
+def test_the_same_other_kernels_in_twice_the_layers_are_one_finding(tmp_path: Path) -> None:
+    old = versions(
+        tmp_path, "2.13.0", cases=[compiled("a"), compiled("b", replace(CODE, kernels=KERNELS * 2))]
+    )
+    other = (KERNELS[0], "cpp_fused_add_view", "cpp_fused_add_view")
+    cases = [compiled(name, replace(CODE, kernels=other * number)) for name, number in (("a", 1), ("b", 2))]
+    new = versions(tmp_path, "2.15.0", cases=cases)
+    made = lines(version_table([read_stored(old), read_stored(new)]))
+    assert made == {("new behaviour", "kernels: cpp .. with view"): ("", "2 cases"), **SAME}

@@ -13,6 +13,7 @@ fault or another number of graphs in the case; where there is neither, the same 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from deepstack_harness.contract.rules import Rule, names_of
@@ -319,8 +320,8 @@ def _title(node: _Node) -> str:
     return node.fault.words
 
 
-_LONGEST_KERNEL = 48
-_MOST_KERNELS = 3
+_ALIKE = 0.6
+"""Share of two kernels' names from which on one is the other in another shape (`difflib`)."""
 
 
 def _title_of_guards(group: Iterable[Change]) -> str:
@@ -336,18 +337,33 @@ def _title_of_guards(group: Iterable[Change]) -> str:
 
 
 def _title_of_kernels(change: Change) -> str:
-    went, came = (_some_kernels(names) for names in (change.before, change.after))
-    return f"{KERNELS}: {went} became {came}"
+    """Return which kernels went and came; of one that has another name, what its name gained and lost.
+
+    A generated kernel is named for the operations in it.  How often each runs is left out, so that the same
+    difference in a graph with twice the layers is the same finding.
+    """
+    went, came = (
+        [name.partition(" x")[0] for name in text.split(", ")] for text in (change.before, change.after)
+    )
+    parts = []
+    for name in went:
+        others = get_close_matches(name, came, n=1, cutoff=_ALIKE)
+        parts.append(_renamed(name, others[0]) if others else f"{name} gone")
+        came = [other for other in came if other not in others]
+    parts += [f"{name} new" for name in came]
+    parts = [part for part in dict.fromkeys(parts) if not part.startswith("none ")]
+    return f"{KERNELS}: {'; '.join(parts)}"
 
 
-def _some_kernels(names: str) -> str:
-    each = names.split(", ")
-    shown = [
-        name if len(name) <= _LONGEST_KERNEL else f"{name[: _LONGEST_KERNEL - 2]}.."
-        for name in each[:_MOST_KERNELS]
+def _renamed(before: str, after: str) -> str:
+    """Return `cpp .. with view without reciprocal` of two names of a kernel."""
+    was, now = before.split("_"), after.split("_")
+    words = [
+        f"{word} {' '.join(dict.fromkeys(each for each in names if each not in others))}"
+        for word, names, others in (("with", now, was), ("without", was, now))
+        if any(each not in others for each in names)
     ]
-    more = f" and {len(each) - _MOST_KERNELS} more" if len(each) > _MOST_KERNELS else ""
-    return ", ".join(shown) + more
+    return f"{before.partition('_')[0]} .. {' '.join(words)}" if words else f"{before} in another order"
 
 
 def _title_of_measure(change: Change) -> str:
