@@ -44,7 +44,7 @@ def test_a_torch_is_known_by_its_minor_version() -> None:
     [
         (FACTS, "200 passed"),
         (PRODUCT, "500 passed, 1 red"),
-        (SuiteRun(Suite.FACTS, "2.14.1", "3.11.7", 3, skipped=9, unfinished=7), "3 passed, 7 not finished"),
+        (SuiteRun(Suite.FACTS, "2.14.1", "3.11.7", 3, skipped=9, finished=False), "3 passed, not finished"),
         (SuiteRun(Suite.FACTS, "2.14.1", "3.11.7", 0, red=("a: b", "c: d")), "2 red"),
     ],
 )

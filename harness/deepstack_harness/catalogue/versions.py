@@ -40,9 +40,9 @@ class SuiteRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one suite answered with one torch on one Python.
 
     `torch` and `python` are whole versions, as `torch.__version__` and `platform.python_version` give them.
-    `expected` is the number of cases that failed as they should (xfail), `unfinished` that of cases which
-    did not run to their end, for want of time.  `red` has the reason of each case that fails; empty where
-    none does.  `processor_s` is processor time in seconds, of all processes.
+    `expected` is the number of cases that failed as they should (xfail).  `finished` is false where some
+    cases did not run to their end, or were not reached, for want of time.  `red` has the reason of each
+    case that fails; empty where none does.  `processor_s` is processor time in seconds, of all processes.
     """
 
     suite: Suite
@@ -51,7 +51,7 @@ class SuiteRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     passed: int
     skipped: int = 0
     expected: int = 0
-    unfinished: int = 0
+    finished: bool = True
     red: tuple[str, ...] = ()
     processor_s: int | None = None
 
@@ -63,8 +63,9 @@ class SuiteRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def answer(self) -> str:
         """What was seen in words, such as `500 passed, 1 red`."""
-        counts = {"passed": self.passed, "red": len(self.red), "not finished": self.unfinished}
-        return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+        counts = {"passed": self.passed, "red": len(self.red)}
+        words = [f"{count} {word}" for word, count in counts.items() if count]
+        return ", ".join(words if self.finished else [*words, "not finished"])
 
     @property
     def python_minor(self) -> str:
