@@ -32,7 +32,7 @@ OPTIONS = {
     "show": "incident",
     "affected": "release --model",
     "repro": (
-        "incident --source --vllm --package --since --until --full --trace --arm --device --dtype "
+        "incident --source --vllm --package --since --until --keep --full --trace --arm --device --dtype "
         "--workload --script --pytest --upstream-test --family"
     ),
     "audit": "--source --vllm --fail-on --all --base --inputs --sarif --annotations --markdown",

@@ -145,7 +145,8 @@ AXES = (
     ),
     EngineAxis(
         "graph partition", "use_inductor_graph_partition", "", (),
-        "on a CPU Inductor makes no partition: each node there counts as one that no CUDA graph may hold",
+        "on a CPU Inductor hands no partition to a graph (run on torch 2.13), as no node there may be in a "
+        "CUDA graph; with interpreted code for a GPU it was not tried",
     ),
     EngineAxis(
         "full graphs", "cudagraph_mode FULL", "--cuda-graph-backend-decode full",
