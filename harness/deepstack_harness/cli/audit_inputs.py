@@ -1,4 +1,4 @@
-"""`audit --inputs`: the inputs of what a source compiles, those at risk driven; table, rows and exit code."""
+"""`audit --inputs`: inputs of what a source compiles or captures, those at risk driven; table, exit code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def show_inputs(sources: Sequence[str], output: Output) -> ShownInputs:
     """Print the inputs of compiled classes, what is at risk first, with what driving it showed.
 
     The code is 1 where an input breaks a promise, or is at risk and could not be driven.  Raises
-    `MachineError` where no source compiles a class.
+    `MachineError` where no source compiles or captures a class.
     """
     driven = []
     compiled = 0
@@ -49,7 +49,10 @@ def show_inputs(sources: Sequence[str], output: Output) -> ShownInputs:
         driven.append((text, source.label, _show_source(text, source, audited, output)))
         _show_counts(source, audited, seconds, output)
     if not compiled:
-        raise MachineError("no class of this source is compiled by a decorator, so no input of one was read")
+        raise MachineError(
+            "no class of this source is compiled by a decorator, and no graph runner that captures a model "
+            "was found, so no input was read"
+        )
     outcomes = [result.driven for _, _, of_source in driven for _, result in of_source]
     broken, unknown = outcomes.count(Driven.BROKEN), outcomes.count(Driven.UNKNOWN)
     answer = _answer(broken, unknown, len(outcomes))
@@ -118,7 +121,8 @@ def _paragraph(output: Output, first: str, text: str, style: str = "") -> None:
 
 def _show_counts(source: Source, audited: AuditedInputs, seconds: float, output: Output) -> None:
     inputs = _counted(len(audited.standings), "input", count(audited.standings))
-    classes = _counted(len(audited.regions), "compiled class", audited.regions_of())
+    noun = "captured class" if audited.captured else "compiled class"
+    classes = _counted(len(audited.regions), noun, audited.regions_of())
     _paragraph(output, source.label, inputs)
     _paragraph(output, "", f"{classes}; read in {seconds:.0f} processor seconds")
 

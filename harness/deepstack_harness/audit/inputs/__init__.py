@@ -1,9 +1,11 @@
-"""Inputs of every compiled class of a source: whether a warm-up sees them as later steps do.
+"""Inputs of every compiled or captured class of a source: whether a warm-up sees them as later steps do.
 
 A class that an engine compiles by a decorator (`support_torch_compile` of vLLM) is compiled in the profile
 run, with the presence that its optional arguments have there, and the guards on it are dropped.  For each of
 these arguments the calls of the class are followed back, through the methods that make them, to what decides
 whether it is None.  Nothing of the source runs, and no name of a model or of an argument is known here.
+
+Where no class is compiled, as in SGLang, these are the models that graph runners capture and replay.
 
 Read in vLLM 0.22.1 to 0.33.0: the profile run calls `forward` without `embed_input_ids` (`_dummy_run` of
 v1/worker/gpu_model_runner.py); which of `input_ids` and `inputs_embeds` is given depends on the model and the
@@ -12,10 +14,12 @@ pipeline rank alone, and `intermediate_tensors` are given on all ranks but the f
 
 from deepstack_harness.audit.inputs.arguments import Arguments
 from deepstack_harness.audit.inputs.attributes import ReadAttributes
+from deepstack_harness.audit.inputs.captures import Captures
 from deepstack_harness.audit.inputs.conditions import Conditions
 from deepstack_harness.audit.inputs.evaluation import Callers
 from deepstack_harness.audit.inputs.index import ClassIndex
 from deepstack_harness.audit.inputs.phases import Phases
+from deepstack_harness.audit.inputs.replays import Regions
 from deepstack_harness.audit.inputs.rows import (
     AuditedInputs,
     InputChange,
@@ -48,19 +52,22 @@ DECORATOR = "support_torch_compile"
 
 
 def audit_inputs(source: Source) -> AuditedInputs:
-    """Return every compiled class of a source, and what is known of each optional input of it.
+    """Return every compiled or captured class of a source, and what is known of each input of it.
 
     Raises what `Source.python_files` raises.
     """
     index = ClassIndex(source)
     owners = index.compiled_by(DECORATOR)
     phases = Phases(index)
-    arguments, attributes = Arguments(Callers(Conditions(phases))), ReadAttributes(phases)
-    rows = in_order(
-        row for owner in owners for row in (*arguments.of_class(owner), *attributes.of_class(owner))
-    )
-    regions = (Region(owner.node.name, owner.member, owner.node.lineno) for owner in owners)
-    return AuditedInputs(tuple(regions), tuple(rows))
+    if owners:
+        arguments, attributes = Arguments(Callers(Conditions(phases))), ReadAttributes(phases)
+        rows = [row for owner in owners for row in (*arguments.of_class(owner), *attributes.of_class(owner))]
+    else:
+        captures = Captures(Regions(phases))
+        rows = [row for owner in captures.regions() for row in captures.of_class(owner)]
+    captured = [] if owners else captures.regions()
+    regions = (Region(owner.node.name, owner.member, owner.node.lineno) for owner in owners or captured)
+    return AuditedInputs(tuple(regions), tuple(in_order(rows)), captured=bool(captured))
 
 
 def input_standings(source: Source) -> list[InputStanding]:

@@ -8,13 +8,22 @@ vLLM 0.22.1 to 0.33.0 and SGLang 0.5.14 to 0.5.23; nothing here names a model.
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Flag, auto
 from typing import NamedTuple
 
 from deepstack_harness.audit.inputs.index import RUNNER_FOLDERS, Class, ClassIndex
-from deepstack_harness.audit.inputs.writes import How, Path, Written, local_paths, path_of, writes_of
+from deepstack_harness.audit.inputs.writes import (
+    How,
+    Path,
+    Written,
+    assigned,
+    local_paths,
+    path_of,
+    writes_of,
+)
 from deepstack_harness.engines.syntax import Function
 
 
@@ -215,13 +224,20 @@ class Phases:
                             case ast.Attribute(value=ast.Name(id="self"), attr=read) if read == name:
                                 yield Scope(each.member, each, node)
 
+    def writes_named(self, attribute: str) -> list[tuple[Scope, Written]]:
+        """Return the writes to attributes of a name, of whatever object."""
+        self._read_writers(attribute)
+        return self._written.get(attribute, [])
+
+    def _read_writers(self, attribute: str) -> None:
+        for member in self._text_stores.pop(attribute, ()):
+            self._add(member)
+
     def writes_to(self, owner: Class, attribute: str) -> list[Write]:
         """Return the writes to an attribute of objects of a class, those of unknown objects included."""
-        for member in (
-            *self._text_stores.pop(attribute, ()),
-            *(each.member for each in self.index.order(owner)),
-        ):
-            self._add(member)
+        self._read_writers(attribute)
+        for each in self.index.order(owner):
+            self._add(each.member)
         writes = []
         for scope, written in self._written.get(attribute, ()):
             holders = self.holders(scope, written.path)
@@ -245,6 +261,98 @@ class Phases:
         if any(part in f"/{scope.member}" for part in RUNNER_FOLDERS) and name == "model" and len(path) <= 3:
             return True if not kept else None
         return False if {name, f"{name}s"} & kept else None
+
+
+class Modes:
+    """The modes of the steps of an engine: an enum whose methods say for which of them they hold.
+
+    `field` is the member of the object with the inputs of a step that has the mode.
+    """
+
+    def __init__(self, owner: Class, field: str) -> None:
+        self.owner, self.field = owner, field
+        self.members = frozenset(
+            target.id
+            for node in owner.node.body
+            for target, _ in assigned(node)
+            if isinstance(target, ast.Name)
+        )  # fmt: skip
+
+    def named(self, node: ast.AST) -> frozenset[str]:
+        """Return the modes that an expression names."""
+        return frozenset(
+            each.attr for each in ast.walk(node)
+            if isinstance(each, ast.Attribute) and path_of(each, {})[-2:-1] == (self.owner.node.name,)
+        ) & self.members  # fmt: skip
+
+    def decide(self, test: ast.expr, function: Function, modes: Iterable[str]) -> bool | None:
+        """Return the result of a test where it is the same in steps of each of the modes."""
+        results = {self._truth(test, mode, function, {}) for mode in modes}
+        return results.pop() if len(results) == 1 else None
+
+    def _truth(
+        self, test: ast.expr, mode: str, function: Function, names: Mapping[str, object]
+    ) -> bool | None:
+        """Return the result of a test in a step of one mode; None where it depends on more than the mode."""
+        follow = functools.partial(self._truth, mode=mode, function=function, names=names)
+        value = functools.partial(self._value, mode=mode, function=function, names=names)
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=inner):
+                result = follow(inner)
+                return None if result is None else not result
+            case ast.BoolOp(op=op, values=values):
+                results = [follow(each) for each in values]
+                short = isinstance(op, ast.Or)
+                return short if short in results else None if None in results else not short
+            case ast.IfExp(test=inner, body=body, orelse=orelse):
+                result = follow(inner)
+                return None if result is None else follow(body if result else orelse)
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                first, second = value(left), value(right)
+                if first is None or second is None or not isinstance(op, _COMPARED):
+                    return None
+                same = first in second if isinstance(second, frozenset) else first == second
+                return same is isinstance(op, ast.Eq | ast.Is | ast.In)
+            case ast.Call(func=ast.Attribute(value=inner, attr=name)) if value(inner) == mode:
+                return self._method(name, mode, test)
+            case ast.Attribute(value=inner, attr=name) if value(inner) == mode:
+                return self._method(name, mode, None)
+        known = value(test)
+        return known if isinstance(known, bool) else None
+
+    def _value(self, node: ast.expr, mode: str, function: Function, names: Mapping[str, object]) -> object:
+        """Return a mode, a set of them or a truth; None for other values."""
+        match node:
+            case ast.Constant(value=bool() as constant):
+                return constant
+            case ast.Name(id=name) if name in names:
+                return names[name]
+            case ast.Tuple(elts=members) | ast.List(elts=members) | ast.Set(elts=members):
+                values = [self._value(each, mode, function, names) for each in members]
+                return None if None in values else frozenset(values)
+        path = path_of(node, local_paths(function))
+        if path[-2:-1] == (self.owner.node.name,) and path[-1] in self.members:
+            return path[-1]
+        return mode if len(path) > 1 and path[-1] == self.field else None
+
+    def _method(self, name: str, mode: str, call: ast.Call | None) -> bool | None:
+        method = self.owner.method(name)
+        returns = [each for each in method.body if isinstance(each, ast.Return)] if method else []
+        if method is None or len(returns) != 1 or returns[0].value is None:
+            return None
+        parameters = [each.arg for each in [*method.args.args, *method.args.kwonlyargs]]
+        defaults = [*method.args.defaults, *method.args.kw_defaults]
+        given = dict(zip(parameters[::-1], defaults[::-1], strict=False))
+        if call is not None:
+            given |= dict(zip(parameters[1:], call.args, strict=False))
+            given |= {each.arg: each.value for each in call.keywords if each.arg}
+        names: dict[str, object] = {
+            key: value.value for key, value in given.items() if isinstance(value, ast.Constant)
+        }
+        return self._truth(returns[0].value, mode, method, names | {"self": mode})
+
+
+_COMPARED = ast.Eq | ast.NotEq | ast.Is | ast.IsNot | ast.In | ast.NotIn
 
 
 def _scopes(member: str, tree: ast.Module) -> Iterator[Scope]:

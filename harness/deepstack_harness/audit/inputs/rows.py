@@ -129,11 +129,13 @@ class Region:
 class AuditedInputs:
     """The inputs of every compiled region of a source, what is at risk first.
 
-    `regions` has those without any optional input or written attribute too.
+    `regions` has those without any optional input or written attribute too.  They are `captured` where the
+    engine compiles no class, but captures and replays its models.
     """
 
     regions: tuple[Region, ...]
     standings: tuple[InputStanding, ...]
+    captured: bool = False
 
     def regions_of(self, kinds: Iterable[InputKind] = tuple(InputKind)) -> Mapping[Standing, int]:
         """Return how many regions have each standing; the worst of its inputs is that of a region."""

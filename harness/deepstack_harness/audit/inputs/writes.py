@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -228,3 +228,53 @@ def _called(node: ast.Call, local: Mapping[str, Path]) -> Iterator[Written]:
             yield Written(
                 path_of(inner, local), How.IN_PLACE, node.args[0] if node.args else None, node.lineno
             )
+
+
+Decide = Callable[[ast.expr], bool | None]
+"""Returns the result of a test where it is known."""
+
+
+def reached(node: ast.AST, decide: Decide) -> Iterator[ast.AST]:
+    """Yield a node and those inside it that run where `decide` knows the results of tests."""
+    yield node
+    match node:
+        case ast.If(test=test, body=body, orelse=orelse) | ast.IfExp(test=test, body=body, orelse=orelse):
+            yield from reached(test, decide)
+            result = decide(test)
+            for side, leads_there in ((body, result is not False), (orelse, result is not True)):
+                if leads_there:
+                    yield from _block(side, decide) if isinstance(side, list) else reached(side, decide)
+        case ast.BoolOp(op=op, values=values):
+            for value in values:
+                yield from reached(value, decide)
+                if decide(value) is isinstance(op, ast.Or):
+                    return
+        case _:
+            for _, each in ast.iter_fields(node):
+                if isinstance(each, list) and each and isinstance(each[0], ast.stmt):
+                    yield from _block(each, decide)
+                else:
+                    for child in each if isinstance(each, list) else [each]:
+                        if isinstance(child, ast.AST):
+                            yield from reached(child, decide)
+
+
+def _block(statements: Iterable[ast.stmt], decide: Decide) -> Iterator[ast.AST]:
+    """Yield the nodes of statements up to the one behind which nothing runs."""
+    for statement in statements:
+        yield from reached(statement, decide)
+        if _leaves(statement, decide):
+            return
+
+
+def _leaves(statement: ast.stmt, decide: Decide) -> bool:
+    match statement:
+        case ast.Return() | ast.Raise() | ast.Continue() | ast.Break():
+            return True
+        case ast.If(test=test, body=body, orelse=orelse):
+            result = decide(test)
+            sides = [body] if result else [orelse] if result is False else [body, orelse]
+            return all(any(_leaves(each, decide) for each in side) for side in sides)
+        case ast.With(body=body):
+            return any(_leaves(each, decide) for each in body)
+    return False

@@ -1,0 +1,42 @@
+"""Runs a model: eager, or by one of the graph runners."""
+
+from served.execution.graph_runner import GraphRunner
+from served.execution.stack_graph_runner import StackGraphRunner
+from served.execution.step import StepBatch
+
+
+class ModelRunner:
+    def __init__(self, config):
+        self.config, self.stages = config, config.stages
+        self.model = load_model(config)
+        self.graph_runner = GraphRunner(self)
+        self.stack_runner = StackGraphRunner(self)
+
+    def forward_decode(self, batch: StepBatch, staged=None):
+        kwargs = {}
+        if self.stages > 1:
+            kwargs["staged"] = staged
+        if batch.late is not None:
+            kwargs["extra"] = batch.late
+        return self.model.forward(batch.tokens, batch.positions, batch, **kwargs)
+
+    def forward_extend(self, batch: StepBatch, staged=None):
+        kwargs = {}
+        if self.stages > 1:
+            kwargs["staged"] = staged
+        if batch.embeds is not None:
+            kwargs["input_embeds"] = batch.embeds
+        if self.stack_runner.can_run(batch):
+            return self.stack_runner.replay(batch, **kwargs)
+        return self.model.forward(batch.tokens, batch.positions, batch, **kwargs)
+
+    def execute_model(self, requests, staged=None):
+        batch = StepBatch.from_requests(requests, self)
+        batch.late = requests.late
+        if hasattr(self.model, "prepare"):
+            self.model.prepare(batch)
+        if batch.mode.is_replayed() and self.graph_runner.can_run(batch):
+            return self.graph_runner.replay(batch, staged)
+        if batch.mode.is_decode():
+            return self.forward_decode(batch, staged)
+        return self.forward_extend(batch, staged)

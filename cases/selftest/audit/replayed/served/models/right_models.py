@@ -1,0 +1,166 @@
+"""Models whose replayed region reads what every replay brings, or what no replay can meet."""
+
+from typing import Optional
+
+import torch
+from served.execution.step import Mode, StepBatch
+from served.layers.blocks import PlainLayer
+from torch import nn
+
+
+class Copied(nn.Module):
+    def forward(self, tokens, positions, batch: StepBatch):
+        return tokens + batch.scales + batch.slots
+
+
+class CopiedByName(nn.Module):
+    def forward(self, tokens, positions, batch: StepBatch):
+        return tokens + getattr(batch, "looped")  # noqa: B009
+
+
+class Refused(nn.Module):
+    def forward(self, tokens, positions, batch: StepBatch):
+        return tokens if batch.refused is None else tokens + batch.refused
+
+
+class OnlyPrefill(nn.Module):
+    def forward(self, tokens, positions, batch: StepBatch):
+        if batch.mode.is_extend():
+            tokens = tokens + batch.kinds
+        return tokens
+
+
+class PrefillByALocal(nn.Module):
+    def forward(self, tokens, positions, batch: StepBatch):
+        mode = batch.mode
+        if mode.is_extend() and batch.kinds is not None:
+            return tokens * 2
+        return tokens
+
+
+class LeavesEarly(nn.Module):
+    def forward(self, tokens, positions, batch: StepBatch):
+        if batch.mode.is_replayed():
+            return tokens
+        return tokens + batch.kinds
+
+
+class PrefillByComparison(nn.Module):
+    def forward(self, tokens, positions, batch: StepBatch):
+        return tokens if batch.mode != Mode.EXTEND else tokens + batch.kinds
+
+
+class NobodySets(nn.Module):
+    def forward(self, tokens, positions, batch: StepBatch):
+        return tokens if batch.unset is None else tokens + batch.unset
+
+
+class SetInPrefillAlone(nn.Module):
+    def forward(self, tokens, positions, batch: StepBatch):
+        return tokens if batch.extend_lens is None else tokens[batch.extend_lens]
+
+
+class OwnScratch(nn.Module):
+    def forward(self, tokens, positions, batch: StepBatch):
+        batch.scratch = tokens * 2
+        return self.read(batch)
+
+    def read(self, batch):
+        return batch.scratch
+
+
+class SizeOfTheGraph(nn.Module):
+    def forward(self, tokens, positions, batch: StepBatch):
+        return tokens.view(batch.size, -1)
+
+
+class AsConfigured(nn.Module):
+    def forward(self, tokens, positions, batch: StepBatch):
+        if batch.wide and not batch.hidden:
+            return tokens * 2
+        return tokens
+
+
+class StageTensors(nn.Module):
+    def forward(self, tokens, positions, batch: StepBatch, staged: dict | None = None):
+        return tokens if staged is None else staged["hidden"]
+
+
+class EmbedsInPrefill(nn.Module):
+    def forward(self, tokens, positions, batch: StepBatch, input_embeds: torch.Tensor | None = None):
+        return tokens if input_embeds is None else input_embeds
+
+
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [PlainLayer()]
+
+    def forward(self, tokens, positions, batch: StepBatch, embeds=None, cache=None, mask=None):
+        hidden = embeds
+        for layer in self.layers:
+            hidden = layer(hidden, batch)
+        return hidden if mask is None else hidden * mask
+
+
+class FilledEmbeds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = Stack()
+
+    def forward(self, tokens, positions, batch: StepBatch):
+        return self.model(tokens, positions, batch, tokens * 2, None)
+
+
+class MaskInDecodeAlone(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = Stack()
+
+    def forward(self, tokens, positions, batch: StepBatch):
+        mask = tokens if batch.mode.is_decode() else None
+        return self.model(tokens, positions, batch, embeds=tokens, mask=mask)
+
+
+class InPlace(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = torch.zeros(4)
+
+    def prepare(self, batch):
+        self.rows.copy_(batch.tokens)
+
+    def forward(self, tokens, positions, batch: StepBatch):
+        return tokens + self.rows
+
+
+class WritesWhatItReads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = None
+
+    def forward(self, tokens, positions, batch: StepBatch):
+        self.last = tokens * 2
+        return self.last
+
+
+EntryClass = [
+    Copied,
+    CopiedByName,
+    Refused,
+    OnlyPrefill,
+    PrefillByALocal,
+    LeavesEarly,
+    PrefillByComparison,
+    NobodySets,
+    SetInPrefillAlone,
+    OwnScratch,
+    SizeOfTheGraph,
+    AsConfigured,
+    StageTensors,
+    EmbedsInPrefill,
+    FilledEmbeds,
+    MaskInDecodeAlone,
+    InPlace,
+    WritesWhatItReads,
+]
