@@ -60,6 +60,12 @@ def _shifted_operand_stays_unsigned() -> bool:
     return bool(shifted.data.dtype == np.uint32)
 
 
+def _loops_end_at_tensors_of_one_element() -> bool:
+    from triton.runtime import interpreter
+
+    return ".squeeze()" in inspect.getsource(interpreter._patch_lang_tensor)
+
+
 def _fake_inputs_of_another_mode_are_compiled() -> bool:
     with FakeTensorMode():
         rows = torch.ones(4)
@@ -94,6 +100,7 @@ def _inputs_come_in_the_order_of_their_use() -> bool:
 
 BEHAVIOUR: Mapping[str, Callable[[], bool]] = {
     "create_minnumf": _smaller_of_nan_and_a_number_is_the_number,
+    "__index__": _loops_end_at_tensors_of_one_element,
     "create_ashr": _shifted_operand_stays_unsigned,
     "graph_inputs": _inputs_come_in_the_order_of_their_use,
     "process_inputs": _fake_inputs_of_another_mode_are_compiled,

@@ -263,6 +263,16 @@ def _convert(original: Callable[[Any], Any], builder: Any) -> Callable[[Any], An
     return convert
 
 
+def _index_scalars(original: Callable[..., None]) -> Callable[..., None]:
+    """Let a tensor of one element end a loop; triton 3.6 does it in a way that numpy 2.4 refuses."""
+
+    def patch_lang_tensor(tensor: Any, scope: Any) -> None:  # noqa: ANN401
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
+
+    return patch_lang_tensor
+
+
 def _count_programs(original: Callable[..., None], builder: Any) -> Callable[..., None]:  # noqa: ANN401
     def set_grid_dim(x: int, y: int, z: int) -> None:
         builder.memory.programs += math.prod((x, y, z))
@@ -297,6 +307,8 @@ def interpreting() -> Iterator[Callable[[DeviceMemory], None]]:
         stack.enter_context(patch.object(builder, "set_grid_dim", counted))
         converted = _convert(interpreter._implicit_cvt, builder)
         stack.enter_context(patch.object(interpreter, "_implicit_cvt", converted))
+        indexed = _index_scalars(interpreter._patch_lang_tensor)
+        stack.enter_context(patch.object(interpreter, "_patch_lang_tensor", indexed))
         reduces = _reduce(interpreter.ReduceOps.apply_impl)
         stack.enter_context(patch.object(interpreter.ReduceOps, "apply_impl", reduces))
         for name in [name for name, stub in vars(libdevice).items() if callable(stub) and name[0] != "_"]:

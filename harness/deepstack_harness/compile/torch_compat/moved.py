@@ -104,6 +104,11 @@ MOVED: Mapping[str, Moved] = {
         "triton", "3.9", f"{_BUILDER}.get_bf16", None, ("value",),
         "constants of bfloat16 are new", "none: they are cast by the replaced cast_impl",
     ),
+    "__index__": Moved(
+        "triton", "3.7", "triton.runtime.interpreter:_patch_lang_tensor", None, None,
+        "a tensor of one element is made an integer as numpy 2.4 allows; a looped reduction ended before",
+        "interpreter._index_scalars does the same on every triton",
+    ),
     "process_inputs": Moved(
         "torch", "2.11", "torch._functorch._aot_autograd.frontend_utils:process_inputs", None, None,
         "inputs without storage that another mode made are made anew; 2.10 asserts that there is one mode",
