@@ -45,9 +45,11 @@ def at_risk(audited: AuditedInputs, module: str) -> dict[str, set[str]]:
 WRONG = {
     "served": {
         "KeywordOfTheRunner": {"extra"}, "Stack": {"deep"}, "InnerStack": {"weights"},
-        "MaskedStack": {"mask"},
+        "MaskedStack": {"mask"}, "FactoredStack": {"factors", "patches"},
+        "FactorsThatNoGateRefuses": {"factors"},
+        "RowsOfTwoKindsOfSteps": {"rows"},
     },
-    "hosted": {"StagedInSteps": {"staged"}, "Body": {"picture"}},
+    "hosted": {"StagedInSteps": {"staged"}, "Body": {"picture"}, "TextBody": {"picture"}},
 }  # fmt: skip
 
 
@@ -65,7 +67,7 @@ def test_no_input_of_a_right_model_is_at_risk(audited: dict[str, AuditedInputs],
 
 def test_every_entry_and_every_captured_body_is_a_region(audited: dict[str, AuditedInputs]) -> None:
     counts = {engine: len(each.regions) for engine, each in audited.items()}
-    assert counts == {"served": 17 + 4 + 18 + 1, "hosted": 5 + 2 + 8 + 1}
+    assert counts == {"served": 19 + 5 + 21 + 3, "hosted": 6 + 3 + 9 + 2}
 
 
 @pytest.mark.parametrize(
@@ -105,6 +107,28 @@ def test_what_makes_an_argument_the_same_is_named(
 ) -> None:
     row = row_of(audited[engine], model_class, name)
     assert (row.standing, words in row.why) == (Standing.SAME, True), row
+
+
+@pytest.mark.parametrize(
+    ("engine", "model_class", "name", "words", "line"),
+    [
+        ("served", "PatchedStack", "patches", "refuses such a step", "if patches is not None or rows"),
+        ("served", "InnerTower", "mask", "captures another object", "self.stack = language_model.model"),
+        ("hosted", "PictureBody", "picture", "has no `body`", 'if not hasattr(self.model, "body")'),
+    ],
+)
+def test_what_no_graph_runs_is_guarded_with_the_line_that_says_so(
+    audited: dict[str, AuditedInputs], engine: str, model_class: str, name: str, words: str, line: str
+) -> None:
+    row = row_of(audited[engine], model_class, name)
+    assert (row.standing, words in row.why) == (Standing.GUARDED, True), row
+    member, _, number = row.where.rpartition(":")
+    assert line in (ROOT / member).read_text().splitlines()[int(number) - 1]
+
+
+def test_a_function_that_another_chooses_is_followed(audited: dict[str, AuditedInputs]) -> None:
+    rows = [row for row in audited["served"].standings if row.standing is Standing.NOT_FOLLOWED]
+    assert rows == []
 
 
 def row_of(audited: AuditedInputs, model_class: str, name: str) -> InputStanding:

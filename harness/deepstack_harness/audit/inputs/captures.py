@@ -14,6 +14,7 @@ from deepstack_harness.audit.inputs.calls import optional
 from deepstack_harness.audit.inputs.handed import Handed
 from deepstack_harness.audit.inputs.index import Class, functions, is_none
 from deepstack_harness.audit.inputs.phases import Phase, Scope
+from deepstack_harness.audit.inputs.refusals import Refusal, Refusals
 from deepstack_harness.audit.inputs.replays import Regions, Visit
 from deepstack_harness.audit.inputs.rows import (
     InputChange,
@@ -34,7 +35,7 @@ class Captures:
     def __init__(self, regions: Regions) -> None:
         """Find the runners that capture a model of `regions`."""
         self._regions, self._phases, self._index = regions, regions.phases, regions.index
-        self._handed = Handed(regions)
+        self._handed, self._refusals = Handed(regions), Refusals(regions)
         self.captures = Runners(regions).captures
         self._given: dict[tuple[str, frozenset[str]], list[Place]] = {}
         self._outside = {
@@ -76,9 +77,12 @@ class Captures:
         return list(found.values())
 
     @functools.cache  # noqa: B019  # lives as long as the audit of one source
-    def _given_to_entries(self, modes: frozenset[str]) -> dict[str, tuple[Visit, ast.expr]]:
-        """Return the arguments that steps of these modes give to a model, outside of captures."""
-        given: dict[str, tuple[Visit, ast.expr]] = {}
+    def _given_to_entries(self, modes: frozenset[str]) -> dict[str, list[tuple[Visit, ast.expr]]]:
+        """Return the arguments that steps of these modes give to a model, outside of captures.
+
+        The last value is what the last call gives; the others are put in its place in some steps.
+        """
+        given: dict[str, list[tuple[Visit, ast.expr]]] = {}
         for call in self._phases.calls_named("forward"):
             function = call.scope.function
             if call.path[-2:] != ("model", "forward") or len(call.node.args) < 2:
@@ -88,7 +92,11 @@ class Captures:
             if self._phases.of(call.scope) in {Phase.BEFORE, Phase.WARM_UP} or id(function) in self._outside:
                 continue
             if any(node is call.node for node in self._regions.nodes(function, modes)):
-                given |= self._handed.keywords(call.node, Visit(call.scope, frozenset()), modes)
+                self._handed.values.clear()
+                for name, last in self._handed.keywords(
+                    call.node, Visit(call.scope, frozenset()), modes
+                ).items():
+                    given.setdefault(name, []).extend([*self._handed.values.get(name, []), last])
         return given
 
     def _runs_in(self, scope: Scope, modes: frozenset[str], depth: int = 3) -> bool:
@@ -110,17 +118,9 @@ class Captures:
         visit = Visit(capture.scope, frozenset())
         captured = self._handed.keywords(capture.call, visit, capture.modes, forward)
         for name in optional(forward):
-            if capture.is_body:
-                writers = [
-                    _place(caller.scope, value)
-                    for _, caller, call in self.bodies[id(owner.node)]
-                    for by, value in [
-                        self._handed.keywords(call, caller, capture.modes, forward).get(name, (caller, None))
-                    ]
-                    if value is not None and self._handed.gives(value, by, capture.modes)
-                ]  # fmt: skip
-            else:
-                writers = list(self._runner_gives(name, capture))
+            givers = list(self._givers(owner, name, capture, forward))
+            replayed = [place for place, refusal in givers if refusal is None]
+            writers = replayed or [place for place, _ in givers]
             given = name in captured and not is_none(captured[name][1])
             change = InputChange.STORAGE if given else InputChange.PRESENCE
             place = str(writers[0]) if writers else f"{definer.member}:{forward.lineno}"
@@ -133,11 +133,14 @@ class Captures:
                     Standing.SAME,
                     f"{capture.runner.node.name} captures it, and fills it in a replay",
                 )
+            elif not replayed and (refusal := givers[0][1]) is not None:
+                giver = writers[0].model_class or writers[0].function
+                standing, why, place = Standing.GUARDED, f"{giver} gives it, but {refusal.why}", refusal.where
             else:
                 standing = Standing.AT_RISK
                 lacks = "fills it in no replay" if given else "captures a call without it"
                 giver = writers[0].model_class or writers[0].function
-                why = f"{giver} gives it, and {capture.runner.node.name} {lacks} ({capture.where})"
+                why = f"{capture.runner.node.name} {lacks} ({capture.where}), and in a step {giver} gives it"
             yield InputStanding(
                 owner.node.name, name, standing, why, place, member=owner.member, line=forward.lineno,
                 warm_up=InputSeen.GIVEN if given else InputSeen.NONE,
@@ -146,16 +149,52 @@ class Captures:
                 writers=tuple(writers),
             )  # fmt: skip
 
-    def _runner_gives(self, name: str, capture: Capture) -> Iterator[Place]:
-        """Yield where steps give an argument to a whole model that is captured in these modes."""
-        given = self._given_to_entries(capture.modes).get(name)
-        if given is not None and not is_none(given[1]):
-            visit, value = given
-            paths = [path_of(node, {}) for node in ast.walk(value) if isinstance(node, ast.Attribute)]
-            members = [path[1] for path in paths if len(path) > 1 and path[0] in self._regions.names]
-            if members and not any(self._steps(each, capture.modes) for each in members):
-                return
-            yield _place(visit.scope, value)
+    def _givers(
+        self, owner: Class, name: str, capture: Capture, forward: Function
+    ) -> Iterator[tuple[Place, Refusal | None]]:
+        """Yield where steps of these modes give an argument, and why no graph runs such a step."""
+        if not capture.is_body:
+            for visit, value in self._given_to_entries(capture.modes).get(name, [])[-1:]:
+                if not is_none(value) and self._is_of(value, capture):
+                    yield _place(visit.scope, value), self._refused(name, capture)
+            return
+        refused = {each: self._refused(each, capture) for each in self._handed.given_to_entries}
+        for _, caller, call in self.bodies[id(owner.node)]:
+            handed = self._handed.keywords(call, caller, capture.modes, forward)
+            by, value = handed.get(name, (caller, ast.Constant(None)))
+            if not self._handed.gives(value, by, capture.modes):
+                continue
+            refusal = self._refusals.of_model(_entry(caller), owner, capture)
+            accepted = frozenset(each for each, why in refused.items() if why is None)
+            if refusal is None and not self._handed.gives(value, by, capture.modes, given=accepted):
+                reasons = {each: why for each, why in refused.items() if why is not None}
+                alone = [
+                    why for each, why in reasons.items()
+                    if not self._handed.gives(value, by, capture.modes, given=frozenset(refused) - {each})
+                ]  # fmt: skip
+                refusal = next(iter(alone or reasons.values()))
+            yield _place(caller.scope, value), refusal
+
+    def _is_of(self, value: ast.expr, capture: Capture) -> bool:
+        """Say whether steps of the captured modes have one of the members that a value reads, if any."""
+        paths = [path_of(node, {}) for node in ast.walk(value) if isinstance(node, ast.Attribute)]
+        members = [path[1] for path in paths if len(path) > 1 and path[0] in self._regions.names]
+        return not members or any(self._steps(each, capture.modes) for each in members)
+
+    def _refused(self, name: str, capture: Capture) -> Refusal | None:
+        """Return why a runner replays no step that gives an argument to a model; None where it may."""
+        refused, where = self._refusals.of_steps(capture.runner), ""
+        for _, value in self._given_to_entries(capture.modes).get(name, []):
+            source = value
+            while isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute):
+                source = source.func.value
+            path = path_of(source, {})
+            if is_none(value):
+                continue
+            if len(path) != 2 or path[0] not in self._regions.names or path[1] not in refused:
+                return None
+            where = where or refused[path[1]]
+        return Refusal(f"{capture.runner.node.name} refuses such a step", where) if where else None
 
     def _not_followed(self, owner: Class, capture: Capture) -> Iterator[InputStanding]:
         """Yield a row where a model hands a step to an attribute of which no class was found."""
@@ -274,6 +313,14 @@ def _is_batch(node: ast.Attribute, scope: Scope) -> bool:
         written.path[:1] == (node.value.id,) and written.path[1:] == (node.attr,)
         for written in writes_of(scope.function)
     )
+
+
+def _entry(visit: Visit) -> Class:
+    """Return the model from whose `forward` a call was followed."""
+    while visit.caller is not None:
+        visit = visit.caller
+    assert visit.scope.owner is not None
+    return visit.scope.owner
 
 
 def _place(scope: Scope, node: ast.expr) -> Place:

@@ -26,9 +26,17 @@ class Handed:
         self._regions = regions
         self.given_to_entries: frozenset[str] = frozenset()
         """The optional arguments that the steps of runners give to a model."""
+        self.values: dict[str, list[tuple[Visit, ast.expr]]] = {}
+        """All that was put into a dictionary under a name, also what another value replaced later."""
 
-    def gives(self, value: ast.expr, visit: Visit, modes: frozenset[str], depth: int = 8) -> bool:
-        """Say whether a value may be other than None in steps of these modes."""
+    def gives(
+        self, value: ast.expr, visit: Visit, modes: frozenset[str], depth: int = 8, *,
+        given: frozenset[str] | None = None,
+    ) -> bool:  # fmt: skip
+        """Say whether a value may be other than None in steps of these modes.
+
+        `given` are the optional arguments that runners give to a model, where these are fewer than all.
+        """
         if not depth or is_none(value):
             return not is_none(value)
         function = visit.scope.function
@@ -36,7 +44,7 @@ class Handed:
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 result = self._regions.decide(function, modes)(test)
                 sides = [body] if result else [orelse] if result is False else [body, orelse]
-                return any(self.gives(each, visit, modes, depth - 1) for each in sides)
+                return any(self.gives(each, visit, modes, depth - 1, given=given) for each in sides)
             case ast.Name(id=name):
                 values = [
                     each
@@ -44,14 +52,15 @@ class Handed:
                     for target, each in assigned(node)
                     if isinstance(target, ast.Name) and target.id == name and each is not None
                 ]
-                if any(self.gives(each, visit, modes, depth - 1) for each in values):
+                if any(self.gives(each, visit, modes, depth - 1, given=given) for each in values):
                     return True
                 if name not in _parameters(function):
                     return not values
                 if visit.caller is None or visit.call is None:
-                    return name in self.given_to_entries or name not in optional(function)
+                    entries = self.given_to_entries if given is None else given
+                    return name in entries or name not in optional(function)
                 handed = self.keywords(visit.call, visit.caller, modes, function, bound=visit.bound).get(name)
-                return handed is not None and self.gives(handed[1], handed[0], modes, depth - 1)
+                return handed is not None and self.gives(handed[1], handed[0], modes, depth - 1, given=given)
         return True
 
     def keywords(
@@ -100,7 +109,7 @@ class Handed:
                 items |= self._filled(name, visit, modes, depth)
         return items
 
-    def _filled(  # noqa: C901  # one case for each way to put something into a dictionary
+    def _filled(  # noqa: C901, PLR0912  # one case for each way to put something into a dictionary
         self, name: str, visit: Visit, modes: frozenset[str], depth: int
     ) -> dict[str, tuple[Visit, ast.expr]]:
         """Return the members that a function puts into a dictionary of its own or of its caller."""
@@ -126,7 +135,11 @@ class Handed:
                     case ast.Subscript(value=ast.Name(id=bound), slice=key) if bound == name and value:
                         keys = [key.value] if isinstance(key, ast.Constant) else []
                         keys = loops.get(key.id, []) if isinstance(key, ast.Name) else keys
-                        items |= {str(each): (visit, value) for each in keys}
+                        for word in map(str, keys):
+                            self.values.setdefault(word, []).append((visit, value))
+                            # What is None in some steps alone may still be given in others.
+                            if word not in items or not is_none(value):
+                                items[word] = (visit, value)
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=bound), attr="update"), args=args):
                     if bound == name:

@@ -232,8 +232,26 @@ class Regions:
             found = list(self._method(holder, path[-1], bound=named is None))
             yield from found
             if not found:
-                for part in self._parts(holder, path[-1]):
+                for part in self.parts(holder, path[-1]):
                     yield from self._method(part, "forward")
+                yield from self._chosen(holder, path[-1])
+
+    def _chosen(self, holder: Class, name: str) -> Iterator[tuple[Scope, bool]]:
+        """Yield the static methods that the function of a class may return for an attribute to keep."""
+        for each in self.index.order(holder):
+            for node in ast.walk(each.node):
+                for target, value in assigned(node):
+                    match value:
+                        case ast.Call(func=ast.Attribute(value=ast.Name(id=chooser), attr=choose)) if (
+                            is_own(target) and getattr(target, "attr", "") == name
+                        ):
+                            owner = self.index.resolve(each.member, chooser)
+                            method = self.index.method(owner, choose) if owner else None
+                            for inner in ast.walk(method[1]) if method else ():
+                                match inner:
+                                    case ast.Return(value=ast.Attribute(value=ast.Name(id=root), attr=kept)):
+                                        kind = self.index.resolve(method[0].member, root) if method else None
+                                        yield from self._method(kind, kept, bound=False) if kind else ()
 
     def _method(self, holder: Class, name: str, *, bound: bool = True) -> Iterator[tuple[Scope, bool]]:
         method = self.index.method(holder, name)
@@ -249,11 +267,11 @@ class Regions:
         holders = [visit.scope.owner] if path[0] == "self" and visit.scope.owner else []
         holders = list(visit.objects.get(path[0], ())) or holders
         for name in path[1:]:
-            holders = [part for each in holders for part in self._parts(each, name)]
+            holders = [part for each in holders for part in self.parts(each, name)]
         yield from holders
 
     @functools.cache  # noqa: B019  # lives as long as the audit of one source
-    def _parts(self, holder: Class, name: str) -> Sequence[Class]:
+    def parts(self, holder: Class, name: str) -> Sequence[Class]:
         """Return the classes of what an attribute holds, those that a method of the object returns too."""
         found = self.index.parts(holder, name)
         makers = {

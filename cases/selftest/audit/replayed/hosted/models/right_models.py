@@ -56,6 +56,33 @@ class GivesEmbeds(nn.Module):
         return inputs.hidden
 
 
+class PictureBody(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList()
+
+    def forward(self, ids, inputs: Inputs, embeds=None, picture=None):
+        return embeds if picture is None else embeds + picture
+
+
+class Text(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = PictureBody()
+
+    def forward(self, ids, inputs: Inputs, picture=None):
+        return self.body(ids, inputs, embeds=ids * 2, picture=picture)
+
+
+class HasNoBodyOfItsOwn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.text = Text()
+
+    def forward(self, ids, inputs: Inputs, picture=None):
+        return self.text(ids, inputs, picture=picture)
+
+
 class EntryByName(nn.Module):
     def forward(self, ids, inputs: Inputs):
         kind = inputs.kind
@@ -70,5 +97,6 @@ EntryClass = [
     OfAPrompt,
     LimitOfTheEngine,
     GivesEmbeds,
+    HasNoBodyOfItsOwn,
     EntryByName,
 ]

@@ -8,7 +8,13 @@ from hosted.runner.token_graphs import TokenGraphs
 class Engine:
     def __init__(self, model, rows, limit):
         self.model, self.rows, self.limit = model, rows, limit
-        self.tokens, self.prompts = TokenGraphs(self), PromptGraphs(self)
+        self.tokens, self.prompts = TokenGraphs(self), None
+        self.init_prompts()
+
+    def init_prompts(self):
+        if not hasattr(self.model, "body"):
+            return
+        self.prompts = PromptGraphs(self)
 
     def _stage_arguments(self, staged):
         return {"staged": staged} if self.stages else {}
@@ -23,7 +29,7 @@ class Engine:
         inputs = Inputs.of(requests, self)
         if inputs.kind.runs_graph() and self.tokens.can_run_graph(inputs):
             return self.tokens.execute(inputs)
-        if inputs.kind.fills and self.prompts.can_run_graph(inputs):
+        if inputs.kind.fills and self.prompts and self.prompts.can_run_graph(inputs):
             return self.prompts.execute(inputs, **self._prompt_arguments(inputs, staged))
         return self._execute_eager(inputs, staged)
 

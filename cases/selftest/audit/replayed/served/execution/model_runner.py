@@ -26,6 +26,15 @@ class ModelRunner:
             kwargs["staged"] = staged
         if batch.embeds is not None:
             kwargs["input_embeds"] = batch.embeds
+        if batch.refused is not None:
+            kwargs["patches"] = batch.refused.float()
+            kwargs["rows"] = batch.refused
+        if batch.needed is not None and "rows" not in kwargs:
+            kwargs["rows"] = batch.needed * 2
+            if batch.refused is not None:
+                kwargs["rows"] = batch.refused
+        if batch.scales is not None:
+            kwargs["factors"] = batch.scales
         if self.stack_runner.can_run(batch):
             return self.stack_runner.replay(batch, **kwargs)
         return self.model.forward(batch.tokens, batch.positions, batch, **kwargs)

@@ -24,7 +24,19 @@ class StackGraphRunner:
         self.capture()
 
     def can_run(self, batch: StepBatch):
-        return len(batch.tokens) <= self.rows and batch.refused is None
+        if not self.accepts(rows=len(batch.tokens), patches=batch.refused):
+            return False
+        return batch.size > 0
+
+    def accepts(self, *, rows, patches):
+        if patches is not None or rows > self.rows:
+            return False
+        return self.is_plain is not None
+
+    def pads(self, batch: StepBatch):
+        if batch.scales is not None:
+            return False
+        return len(batch.tokens) < self.rows
 
     def dummy(self, n):
         return StepBatch(
@@ -43,6 +55,9 @@ class StackGraphRunner:
 
     def run_stack(self, batch):
         kwargs = arguments_of(self.stack, batch, None)
+        if self.model_runner.stages > 1:
+            for name in ("embeds",):
+                kwargs[name] = None
         return self.stack.forward(batch.tokens, batch.positions, batch, **kwargs)
 
     def load_batch(self, batch: StepBatch):

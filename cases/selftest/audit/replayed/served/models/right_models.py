@@ -122,6 +122,76 @@ class MaskInDecodeAlone(nn.Module):
         return self.model(tokens, positions, batch, embeds=tokens, mask=mask)
 
 
+class PatchedStack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [PlainLayer()]
+
+    def forward(self, tokens, positions, batch: StepBatch, embeds=None, *, patches=None):
+        return embeds if patches is None else embeds + patches
+
+
+class PatchesOfARefusedStep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = PatchedStack()
+
+    def forward(self, tokens, positions, batch: StepBatch, patches=None):
+        return self.model(tokens, positions, batch, tokens * 2, patches=patches)
+
+
+class InnerTower(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [PlainLayer()]
+
+    def forward(self, tokens, positions, batch: StepBatch, embeds=None, mask=None):
+        return embeds if mask is None else embeds * mask
+
+
+class Shell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tower = InnerTower()
+
+    def forward(self, tokens, positions, batch: StepBatch, embeds=None):
+        return self.tower(tokens, positions, batch, embeds=embeds, mask=tokens)
+
+
+class LayersBehindAnotherName(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = Shell()
+
+    def forward(self, tokens, positions, batch: StepBatch):
+        return self.model(tokens, positions, batch, tokens * 2)
+
+
+class ChosenFunction:
+    @staticmethod
+    def choose(width):
+        if width > 1:
+            return ChosenFunction._twice
+        return ChosenFunction._same
+
+    @staticmethod
+    def _twice(hidden, batch):
+        return hidden * batch.slots
+
+    @staticmethod
+    def _same(hidden, batch):
+        return hidden + batch.slots
+
+
+class CallsAChosenFunction(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.combine = ChosenFunction.choose(2)
+
+    def forward(self, tokens, positions, batch: StepBatch):
+        return self.combine(tokens, batch)
+
+
 class InPlace(nn.Module):
     def __init__(self):
         super().__init__()
@@ -161,6 +231,9 @@ EntryClass = [
     EmbedsInPrefill,
     FilledEmbeds,
     MaskInDecodeAlone,
+    PatchesOfARefusedStep,
+    LayersBehindAnotherName,
+    CallsAChosenFunction,
     InPlace,
     WritesWhatItReads,
 ]

@@ -165,14 +165,14 @@ class WritesIntoTheStack(nn.Module):
 class MadeByAMethod(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stack_of_layers = self._make_stack(4)
+        self.model = self._make_stack(4)
 
     def _make_stack(self, width):
         return MaskedStack(width)
 
     def forward(self, tokens, positions, batch: StepBatch):
         mask = tokens if batch.extend_lens is not None else None
-        return self.stack_of_layers(tokens, positions, batch, embeds=tokens, mask=mask)
+        return self.model(tokens, positions, batch, embeds=tokens, mask=mask)
 
 
 class MaskedStack(nn.Module):
@@ -182,6 +182,31 @@ class MaskedStack(nn.Module):
 
     def forward(self, tokens, positions, batch: StepBatch, embeds=None, mask=None):
         return embeds if mask is None else embeds * mask
+
+
+class FactoredStack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [PlainLayer()]
+
+    def forward(self, tokens, positions, batch: StepBatch, embeds=None, factors=None, patches=None):
+        hidden = embeds if factors is None else embeds * factors
+        return hidden if patches is None else hidden + patches
+
+
+class FactorsThatNoGateRefuses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = FactoredStack()
+
+    def forward(self, tokens, positions, batch: StepBatch, factors=None, patches=None):
+        patches = tokens if patches is None else patches
+        return self.model(tokens, positions, batch, tokens * 2, factors, patches)
+
+
+class RowsOfTwoKindsOfSteps(nn.Module):
+    def forward(self, tokens, positions, batch: StepBatch, rows=None):
+        return tokens if rows is None else tokens + rows
 
 
 class Prepared(nn.Module):
@@ -213,5 +238,7 @@ EntryClass = [
     GivesWeights,
     WritesIntoTheStack,
     MadeByAMethod,
+    FactorsThatNoGateRefuses,
+    RowsOfTwoKindsOfSteps,
     Prepared,
 ]

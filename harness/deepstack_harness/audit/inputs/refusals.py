@@ -1,0 +1,255 @@
+"""What graph runners do not capture, and which steps they do not replay, with the line that says so.
+
+A model is left out where the code that makes a runner returns before for a model without some attribute, or
+where the runner finds the body that it captures under other names than the model keeps it.  A step is refused
+where the method that is asked before a replay returns False.  Read in SGLang 0.5.14 and 0.5.23.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from deepstack_harness.audit.inputs.calls import argument
+from deepstack_harness.audit.inputs.index import Class, functions, is_none, is_own
+from deepstack_harness.audit.inputs.phases import Scope
+from deepstack_harness.audit.inputs.replays import Regions
+from deepstack_harness.audit.inputs.runners import Capture
+from deepstack_harness.audit.inputs.writes import Path, assigned, local_paths, path_of
+from deepstack_harness.engines.syntax import Function
+
+_LOOKS = {"getattr", "hasattr"}
+_DEPTH = 4
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why no graph runs a model or a step, and FILE:LINE of what says so."""
+
+    why: str
+    where: str
+
+
+@dataclass
+class _Looked:
+    """The names of attributes under which a runner looks for what it captures, and the first such line."""
+
+    names: set[str] = field(default_factory=set)
+    where: str = ""
+
+
+class Refusals:
+    """What the runners of the models of `regions` refuse."""
+
+    def __init__(self, regions: Regions) -> None:
+        self._regions, self._index, self._phases = regions, regions.index, regions.phases
+
+    def of_model(self, entry: Class, body: Class, capture: Capture) -> Refusal | None:
+        """Return why a runner captures no body of this class in a model; None where it may."""
+        for name, where in self._needed(capture):
+            if not self._may_have(entry, name):
+                made = f"no {capture.runner.node.name} is made for {entry.node.name}"
+                return Refusal(f"{made}, which has no `{name}`", where)
+        looked = self._looked(capture)
+        if not looked.names or self._may_reach(entry, body, frozenset(looked.names)):
+            return None
+        return Refusal(
+            f"{capture.runner.node.name} captures another object of {entry.node.name}", looked.where
+        )
+
+    @functools.cache  # noqa: B019  # lives as long as the audit of one source
+    def of_steps(self, runner: Class) -> Mapping[str, str]:
+        """Return the members of a step with which a runner does not replay, and what lines refuse them."""
+        refused: dict[str, str] = {}
+        for name in sorted(self._gates(runner)):
+            method = self._index.method(runner, name)
+            if method is not None:
+                scope = Scope(method[0].member, runner, method[1])
+                parameters = [each.arg for each in [*method[1].args.args, *method[1].args.kwonlyargs]]
+                steps = {each: (each,) for each in parameters if each in self._regions.names}
+                refused |= dict(self._refused(scope, steps, _DEPTH))
+        return refused
+
+    def _gates(self, runner: Class) -> set[str]:
+        """Return the methods of a runner that are asked in an `if`, before another method of it is called."""
+        methods = {
+            node.name
+            for each in self._index.order(runner)
+            for node in each.node.body
+            if isinstance(node, ast.FunctionDef)
+        }
+        gates: set[str] = set()
+        for name in methods:
+            for call in self._phases.calls_named(name):
+                function, holder = call.scope.function, call.path[:-1]
+                for node in ast.walk(function):
+                    if not isinstance(node, ast.If) or not holder or holder == ("self",):
+                        continue
+                    tested = [node.test, *_values_of_names(node.test, function)]
+                    if any(each is call.node for test in tested for each in ast.walk(test)):
+                        local = local_paths(function)
+                        paths = [
+                            path_of(each.func, local)
+                            for statement in node.body
+                            for each in ast.walk(statement)
+                            if isinstance(each, ast.Call)
+                        ]
+                        if any(path[:-1] == holder and path[-1] in methods for path in paths if path):
+                            gates.add(name)
+        return gates
+
+    def _refused(self, scope: Scope, steps: Mapping[str, Path], depth: int) -> Iterator[tuple[str, str]]:
+        """Yield the members of a step for which a method returns False where they are given.
+
+        `steps` are the names in the method: the path of a step, or of a member of it.
+        """
+
+        def member(node: ast.expr) -> str:
+            path = path_of(node, {})
+            whole = (*steps[path[0]], *path[1:]) if path and path[0] in steps else ()
+            return whole[1] if len(whole) == 2 else ""
+
+        for statement in scope.function.body:
+            tests: list[ast.expr] = []
+            if isinstance(statement, ast.If) and _is_false(statement.body):
+                tests = _sides(statement.test, ast.Or)
+            elif isinstance(statement, ast.Return) and statement.value is not None:
+                tests = [ast.UnaryOp(ast.Not(), each) for each in _sides(statement.value, ast.And)]
+            for test in tests:
+                match test:
+                    case (
+                        ast.Compare(left=left, ops=[ast.IsNot()], comparators=[right])
+                        | ast.UnaryOp(
+                            op=ast.Not(), operand=ast.Compare(left=left, ops=[ast.Is()], comparators=[right])
+                        )
+                    ) if is_none(right) and member(left):
+                        yield member(left), f"{scope.member}:{left.lineno}"
+                    case ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=func) as call) if depth:
+                        path, owner = path_of(func, {}), scope.owner
+                        asked = (
+                            self._index.method(owner, path[1]) if owner and path[:1] == ("self",) else None
+                        )
+                        if asked is None or owner is None or len(path) != 2:
+                            continue
+                        names = [each.arg for each in [*asked[1].args.args, *asked[1].args.kwonlyargs]]
+                        handed: dict[str, Path] = {}
+                        for name in names:
+                            path = path_of(argument(call, asked[1], name) or ast.Constant(None), {})
+                            if path and path[0] in steps:
+                                handed[name] = (*steps[path[0]], *path[1:])
+                        yield from self._refused(Scope(asked[0].member, owner, asked[1]), handed, depth - 1)
+            # What follows a return of something else is not reached in each step.
+            if not tests and any(
+                isinstance(node, ast.Return) and not _is_false([node]) for node in ast.walk(statement)
+            ):
+                return
+
+    @functools.cache  # noqa: B019  # lives as long as the audit of one source
+    def _needed(self, capture: Capture) -> list[tuple[str, str]]:
+        """Return the attributes of a model without which code returns before it makes a runner."""
+        self._index.tree(capture.runner.member)
+        needed: list[tuple[str, str]] = []
+        calls = self._phases.calls_named(capture.runner.node.name)
+        for call in calls:
+            for node in call.scope.function.body:
+                match node:
+                    case ast.If(
+                        test=ast.UnaryOp(
+                            op=ast.Not(),
+                            operand=ast.Call(
+                                func=ast.Name(id="hasattr"), args=[model, ast.Constant(value=str(name))]
+                            ),
+                        ),
+                        body=[*_, ast.Return()],
+                    ) if node.lineno < call.node.lineno and path_of(model, {})[-1:] == ("model",):
+                        needed.append((name, f"{call.scope.member}:{node.lineno}"))
+        return needed if len(calls) == 1 else []
+
+    def _may_have(self, owner: Class, name: str) -> bool:
+        """Say whether objects of a class may have an attribute."""
+        return any(
+            (is_own(target) and getattr(target, "attr", "") == name)
+            or (isinstance(target, ast.Name) and target.id == name and node in each.node.body)
+            for each in self._index.order(owner)
+            for node in ast.walk(each.node)
+            for target, _ in assigned(node)
+        ) or self._index.method(owner, name) is not None  # fmt: skip
+
+    @functools.cache  # noqa: B019  # lives as long as the audit of one source
+    def _looked(self, capture: Capture) -> _Looked:
+        """Return the names under which a runner looks for the object whose `forward` it captures."""
+        looked = _Looked()
+        func = capture.call.func
+        path = path_of(func.value, {}) if isinstance(func, ast.Attribute) else ()
+        if len(path) != 2 or path[0] != "self":
+            return looked
+        for each in self._index.order(capture.runner):
+            for function in functions(each.node):
+                for node in ast.walk(function):
+                    for target, value in assigned(node):
+                        if is_own(target) and getattr(target, "attr", "") == path[1] and not is_none(value):
+                            looked.where = looked.where or f"{each.member}:{target.lineno}"
+                            self._look(value, Scope(each.member, each, function), looked.names, _DEPTH)
+        return looked
+
+    def _look(self, value: ast.AST | None, scope: Scope, names: set[str], depth: int) -> None:
+        """Add the names of attributes that an expression reads, and those behind its variables and calls."""
+        for node in ast.walk(value) if value is not None and depth else ():
+            match node:
+                case ast.Attribute(attr=name):
+                    names.add(name)
+                case ast.Call(func=ast.Name(id=called), args=[_, ast.Constant(value=str(name)), *_]) if (
+                    called in _LOOKS
+                ):
+                    names.add(name)
+                case ast.Call(func=ast.Name(id=called)):
+                    defined = self._index.module_function(scope.member, called)
+                    if defined is not None:
+                        for statement in defined[1].body:
+                            inner = Scope(defined[0], None, defined[1])
+                            self._look(statement, inner, names, depth - 1)
+        if isinstance(value, ast.expr) and depth:
+            for behind in _values_of_names(value, scope.function):
+                self._look(behind, scope, names, depth - 1)
+
+    def _may_reach(self, entry: Class, body: Class, names: frozenset[str]) -> bool:
+        """Say whether a body is kept in a model under some of these names, or in what cannot be followed."""
+        todo, seen = [entry], set[int]()
+        while todo:
+            owner = todo.pop()
+            if owner.node is body.node:
+                return True
+            if id(owner.node) in seen:
+                continue
+            seen.add(id(owner.node))
+            for name in names:
+                parts = self._regions.parts(owner, name)
+                if not parts and self._may_have(owner, name):
+                    return True
+                todo += parts
+        return False
+
+
+def _is_false(body: list[ast.stmt]) -> bool:
+    last = body[-1]
+    return isinstance(last, ast.Return) and isinstance(last.value, ast.Constant) and last.value.value is False
+
+
+def _sides(test: ast.expr, operator: type[ast.boolop]) -> list[ast.expr]:
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, operator) else [test]
+
+
+def _values_of_names(expression: ast.AST, function: Function) -> list[ast.expr]:
+    """Return what a function assigns to the names in an expression."""
+    names = {each.id for each in ast.walk(expression) if isinstance(each, ast.Name)}
+    return [
+        value
+        for node in ast.walk(function)
+        for target, value in assigned(node)
+        if isinstance(target, ast.Name)
+        and target.id in names
+        and value is not None
+        and value is not expression
+    ]
