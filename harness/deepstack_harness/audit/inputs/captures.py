@@ -133,9 +133,12 @@ class Captures:
                     Standing.SAME,
                     f"{capture.runner.node.name} captures it, and fills it in a replay",
                 )
-            elif not replayed and (refusal := givers[0][1]) is not None:
+            elif not replayed:
+                reasons = list(dict.fromkeys(refusal for _, refusal in givers if refusal is not None))
+                others = [f", and {each.why} ({each.where})" for each in reasons[1:]]
                 giver = writers[0].model_class or writers[0].function
-                standing, why, place = Standing.GUARDED, f"{giver} gives it, but {refusal.why}", refusal.where
+                standing, place = Standing.GUARDED, reasons[0].where
+                why = f"{giver} gives it, but {reasons[0].why}{''.join(others)}"
             else:
                 standing = Standing.AT_RISK
                 lacks = "fills it in no replay" if given else "captures a call without it"
@@ -183,18 +186,15 @@ class Captures:
 
     def _refused(self, name: str, capture: Capture) -> Refusal | None:
         """Return why a runner replays no step that gives an argument to a model; None where it may."""
-        refused, where = self._refusals.of_steps(capture.runner), ""
-        for _, value in self._given_to_entries(capture.modes).get(name, []):
-            source = value
-            while isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute):
-                source = source.func.value
-            path = path_of(source, {})
-            if is_none(value):
-                continue
-            if len(path) != 2 or path[0] not in self._regions.names or path[1] not in refused:
-                return None
-            where = where or refused[path[1]]
-        return Refusal(f"{capture.runner.node.name} refuses such a step", where) if where else None
+        values = self._given_to_entries(capture.modes).get(name, [])
+        lines = [
+            self._refusals.of_value(value, visit.scope, capture.runner)
+            for visit, value in values
+            if not is_none(value)
+        ]
+        if not lines or not all(lines):
+            return None
+        return Refusal(f"{capture.runner.node.name} refuses such a step", lines[0])
 
     def _not_followed(self, owner: Class, capture: Capture) -> Iterator[InputStanding]:
         """Yield a row where a model hands a step to an attribute of which no class was found."""

@@ -63,7 +63,7 @@ class Refusals:
     def of_steps(self, runner: Class) -> Mapping[str, str]:
         """Return the members of a step with which a runner does not replay, and what lines refuse them."""
         refused: dict[str, str] = {}
-        for name in sorted(self._gates(runner)):
+        for name in sorted({gate for gate, _, _ in self._gates(runner)}):
             method = self._index.method(runner, name)
             if method is not None:
                 scope = Scope(method[0].member, runner, method[1])
@@ -72,15 +72,80 @@ class Refusals:
                 refused |= dict(self._refused(scope, steps, _DEPTH))
         return refused
 
-    def _gates(self, runner: Class) -> set[str]:
-        """Return the methods of a runner that are asked in an `if`, before another method of it is called."""
+    def of_value(self, value: ast.expr, scope: Scope, runner: Class) -> str:
+        """Return the line that refuses each step in which a function has a value; "" where none does.
+
+        That is a line that refuses the member of a step which the value is, or which has to be given for it,
+        or one that asks that something be None which has to be given for it.
+        """
+        refused, absent, lines = self.of_steps(runner), self._absent(runner), list[str]()
+
+        def member(node: ast.expr) -> str:
+            path = path_of(node, {})
+            return refused.get(path[1], "") if len(path) == 2 and path[0] in self._regions.names else ""
+
+        source = value
+        while isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute):
+            source = source.func.value
+        lines.append(member(source))
+        for node in ast.walk(scope.function):
+            is_around = isinstance(node, ast.If) and any(
+                each is value for statement in node.body for each in ast.walk(statement)
+            )
+            for test in _sides(node.test, ast.And) if is_around else ():  # type: ignore[attr-defined]
+                match test:
+                    case ast.Compare(left=left, ops=[ast.IsNot()], comparators=[right]) if is_none(right):
+                        lines.append(member(left))
+                    case ast.Name() | ast.Call():
+                        values = (
+                            [test] if isinstance(test, ast.Call) else _values_of_names(test, scope.function)
+                        )
+                        needed = [self._given_in(each, scope) for each in values]
+                        lines += [absent[each] for each in set[str]().union(*needed[:1]) if each in absent
+                                  and len(values) == 1]  # fmt: skip
+        return next((line for line in lines if line), "")
+
+    def _given_in(self, call: ast.expr, scope: Scope) -> set[str]:
+        """Return the calls without whose result a function returns False."""
+        name = call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
+        defined = self._index.module_function(scope.member, name) if name else None
+        given: set[str] = set()
+        for statement in defined[1].body if defined else ():
+            match statement:
+                case ast.If(test=ast.Compare(left=left, ops=[ast.Is()], comparators=[right]), body=body) if (
+                    is_none(right) and _is_false(body) and defined
+                ):
+                    values = [left, *_values_of_names(left, defined[1])]
+                    given |= {ast.unparse(each) for each in values if isinstance(each, ast.Call)}
+                case _ if any(
+                    isinstance(each, ast.Return) and not _is_false([each]) for each in ast.walk(statement)
+                ):
+                    break
+        return given
+
+    def _absent(self, runner: Class) -> Mapping[str, str]:
+        """Return the calls whose result has to be None where a runner replays, and the lines that say so."""
+        return {
+            ast.unparse(test.left): f"{member}:{test.lineno}"
+            for _, member, node in self._gates(runner) if member
+            for test in _sides(node.test, ast.And)
+            if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is)
+            and is_none(test.comparators[0]) and isinstance(test.left, ast.Call)
+        }  # fmt: skip
+
+    @functools.cache  # noqa: B019  # lives as long as the audit of one source
+    def _gates(self, runner: Class) -> list[tuple[str, str, ast.If]]:
+        """Return the methods of a runner that are asked in an `if`, before another method of it is called.
+
+        With each stand the file, "" where the class of what is asked is not known, and the `if`.
+        """
         methods = {
             node.name
             for each in self._index.order(runner)
             for node in each.node.body
             if isinstance(node, ast.FunctionDef)
         }
-        gates: set[str] = set()
+        gates: list[tuple[str, str, ast.If]] = []
         for name in methods:
             for call in self._phases.calls_named(name):
                 function, holder = call.scope.function, call.path[:-1]
@@ -96,8 +161,11 @@ class Refusals:
                             for each in ast.walk(statement)
                             if isinstance(each, ast.Call)
                         ]
+                        kept = self._index.holders(call.scope.owner, call.scope.member, function, call.path)
+                        if kept and not any(self._index.related(each, runner) for each in kept):
+                            continue
                         if any(path[:-1] == holder and path[-1] in methods for path in paths if path):
-                            gates.add(name)
+                            gates.append((name, call.scope.member if kept else "", node))
         return gates
 
     def _refused(self, scope: Scope, steps: Mapping[str, Path], depth: int) -> Iterator[tuple[str, str]]:

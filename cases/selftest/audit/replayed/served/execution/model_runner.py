@@ -5,6 +5,30 @@ from served.execution.stack_graph_runner import StackGraphRunner
 from served.execution.step import StepBatch
 
 
+def plan_of_shards():
+    return PLANS.get("shards")
+
+
+def plan_of_stages():
+    return PLANS.get("stages")
+
+
+def is_sharded(batch):
+    if not batch.mode.is_extend():
+        return False
+    plan = plan_of_shards()
+    if plan is None:
+        return False
+    return batch.size > 1
+
+
+def is_staged(batch):
+    plan = plan_of_stages()
+    if plan is None:
+        return False
+    return batch.size > 1
+
+
 class ModelRunner:
     def __init__(self, config):
         self.config, self.stages = config, config.stages
@@ -35,7 +59,12 @@ class ModelRunner:
                 kwargs["rows"] = batch.refused
         if batch.scales is not None:
             kwargs["factors"] = batch.scales
-        if self.stack_runner.can_run(batch):
+        is_split = is_sharded(batch)
+        if batch.mode.is_extend() and is_split:
+            kwargs["shards"] = split(batch.tokens)
+        if is_staged(batch):
+            kwargs["parts"] = split(batch.tokens)
+        if self.stack_runner.can_run(batch) and plan_of_shards() is None:
             return self.stack_runner.replay(batch, **kwargs)
         return self.model.forward(batch.tokens, batch.positions, batch, **kwargs)
 

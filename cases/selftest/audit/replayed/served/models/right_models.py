@@ -140,6 +140,24 @@ class PatchesOfARefusedStep(nn.Module):
         return self.model(tokens, positions, batch, tokens * 2, patches=patches)
 
 
+class ShardsStack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [PlainLayer()]
+
+    def forward(self, tokens, positions, batch: StepBatch, embeds=None, shards=None):
+        return embeds if shards is None else shards
+
+
+class ShardsWhereNoGraphIsReplayed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = ShardsStack()
+
+    def forward(self, tokens, positions, batch: StepBatch, shards=None):
+        return self.model(tokens, positions, batch, tokens * 2, shards)
+
+
 class InnerTower(nn.Module):
     def __init__(self):
         super().__init__()
@@ -232,6 +250,7 @@ EntryClass = [
     FilledEmbeds,
     MaskInDecodeAlone,
     PatchesOfARefusedStep,
+    ShardsWhereNoGraphIsReplayed,
     LayersBehindAnotherName,
     CallsAChosenFunction,
     InPlace,

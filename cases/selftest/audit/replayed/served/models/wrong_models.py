@@ -209,6 +209,24 @@ class RowsOfTwoKindsOfSteps(nn.Module):
         return tokens if rows is None else tokens + rows
 
 
+class PartsStack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [PlainLayer()]
+
+    def forward(self, tokens, positions, batch: StepBatch, embeds=None, parts=None):
+        return embeds if parts is None else parts
+
+
+class PartsUnderAnotherPlan(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = PartsStack()
+
+    def forward(self, tokens, positions, batch: StepBatch, parts=None):
+        return self.model(tokens, positions, batch, tokens * 2, parts)
+
+
 class Prepared(nn.Module):
     def __init__(self):
         super().__init__()
@@ -240,5 +258,6 @@ EntryClass = [
     MadeByAMethod,
     FactorsThatNoGateRefuses,
     RowsOfTwoKindsOfSteps,
+    PartsUnderAnotherPlan,
     Prepared,
 ]
