@@ -67,7 +67,7 @@ def test_no_input_of_a_right_model_is_at_risk(audited: dict[str, AuditedInputs],
 
 def test_every_entry_and_every_captured_body_is_a_region(audited: dict[str, AuditedInputs]) -> None:
     counts = {engine: len(each.regions) for engine, each in audited.items()}
-    assert counts == {"served": 20 + 6 + 22 + 4, "hosted": 6 + 3 + 9 + 2}
+    assert counts == {"served": 20 + 6 + 23 + 5, "hosted": 6 + 3 + 9 + 2}
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,7 @@ def test_what_makes_an_argument_the_same_is_named(
         ("served", "PatchedStack", "patches", "refuses such a step", "if patches is not None or rows"),
         ("served", "ShardsStack", "shards", "refuses such a step", "plan_of_shards() is None"),
         ("served", "InnerTower", "mask", "captures another object", "self.stack = language_model.model"),
+        ("served", "DirectStack", "mask", "captures another object", "self.stack = language_model.model"),
         ("hosted", "PictureBody", "picture", "has no `body`", 'if not hasattr(self.model, "body")'),
     ],
 )

@@ -37,6 +37,7 @@ class _Looked:
     """The names of attributes under which a runner looks for what it captures, and the first such line."""
 
     names: set[str] = field(default_factory=set)
+    values: list[tuple[ast.expr, Scope]] = field(default_factory=list)
     where: str = ""
 
 
@@ -53,7 +54,13 @@ class Refusals:
                 made = f"no {capture.runner.node.name} is made for {entry.node.name}"
                 return Refusal(f"{made}, which has no `{name}`", where)
         looked = self._looked(capture)
-        if not looked.names or self._may_reach(entry, body, frozenset(looked.names)):
+        at = [self._classes_at(value, scope, entry, _DEPTH) for value, scope in looked.values]
+        if not looked.names or any(
+            self._may_reach(entry, body, frozenset(looked.names))
+            if classes is None
+            else any(each.node is body.node for each in classes)
+            for classes in at
+        ):
             return None
         return Refusal(
             f"{capture.runner.node.name} captures another object of {entry.node.name}", looked.where
@@ -259,7 +266,9 @@ class Refusals:
                     for target, value in assigned(node):
                         if is_own(target) and getattr(target, "attr", "") == path[1] and not is_none(value):
                             looked.where = looked.where or f"{each.member}:{target.lineno}"
-                            self._look(value, Scope(each.member, each, function), looked.names, _DEPTH)
+                            scope = Scope(each.member, each, function)
+                            looked.values += [(value, scope)] if value is not None else []
+                            self._look(value, scope, looked.names, _DEPTH)
         return looked
 
     def _look(self, value: ast.AST | None, scope: Scope, names: set[str], depth: int) -> None:
@@ -281,6 +290,29 @@ class Refusals:
         if isinstance(value, ast.expr) and depth:
             for behind in _values_of_names(value, scope.function):
                 self._look(behind, scope, names, depth - 1)
+
+    def _classes_at(self, value: ast.expr, scope: Scope, entry: Class, depth: int) -> list[Class] | None:
+        """Return the classes of what an expression of a runner finds in a model; None if not known."""
+        if path_of(value, {})[-1:] == ("model",) and "runner" in "".join(path_of(value, {})[-2:-1]):
+            return [entry]
+        match value:
+            case ast.Name() if depth:
+                behind = _values_of_names(value, scope.function)
+                return self._classes_at(behind[0], scope, entry, depth - 1) if len(behind) == 1 else None
+            case (
+                ast.Attribute(value=holder, attr=name)
+                | ast.Call(func=ast.Name(id="getattr"), args=[holder, ast.Constant(value=str(name)), _])
+            ) if depth:
+                holders = self._classes_at(holder, scope, entry, depth - 1)
+                if not holders:
+                    return holders
+                if len(holders) > 1:
+                    return None
+                if not self._may_have(holders[0], name):
+                    default = value.args[2] if isinstance(value, ast.Call) else None
+                    return [] if default is None else self._classes_at(default, scope, entry, depth - 1)
+                return list(self._regions.parts(holders[0], name)) or None
+        return None
 
     def _may_reach(self, entry: Class, body: Class, names: frozenset[str]) -> bool:
         """Say whether a body is kept in a model under some of these names, or in what cannot be followed."""

@@ -185,6 +185,28 @@ class LayersBehindAnotherName(nn.Module):
         return self.model(tokens, positions, batch, tokens * 2)
 
 
+class DirectStack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [PlainLayer()]
+
+    def forward(self, tokens, positions, batch: StepBatch, embeds=None, mask=None):
+        return embeds if mask is None else embeds * mask
+
+
+class LayersOneLevelTooHigh(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.language_model = DirectStack()
+
+    @property
+    def model(self):
+        return self.language_model
+
+    def forward(self, tokens, positions, batch: StepBatch):
+        return self.language_model(tokens, positions, batch, tokens * 2, mask=tokens)
+
+
 class ChosenFunction:
     @staticmethod
     def choose(width):
@@ -252,6 +274,7 @@ EntryClass = [
     PatchesOfARefusedStep,
     ShardsWhereNoGraphIsReplayed,
     LayersBehindAnotherName,
+    LayersOneLevelTooHigh,
     CallsAChosenFunction,
     InPlace,
     WritesWhatItReads,
