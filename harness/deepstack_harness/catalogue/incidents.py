@@ -17,6 +17,7 @@ from itertools import combinations, groupby
 from pathlib import Path
 
 import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from deepstack_harness.catalogue.known import UPSTREAM, FaultyReleases
 from deepstack_harness.contract.arm import ArmSpec, Backend
@@ -40,7 +41,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `revisions` and `families` narrow the run to some of the incident's; empty means all.
     `dtype` is played instead of float32, where the fault is one of rounding.  `gpu`: played on a CUDA device
-    alone, because a CPU has no such graphs, or can tell no more than another run does.
+    alone, because a CPU has no such graphs, or can tell no more than another run does.  `torch` is a
+    specifier of releases, such as `>=2.12`, where others do not answer so; empty means all.
     """
 
     trace: str
@@ -51,6 +53,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     families: tuple[str, ...] = ()
     dtype: str = ""
     gpu: bool = False
+    torch: str = ""
 
     @property
     def about_sources(self) -> bool:
@@ -63,8 +66,13 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             Trace.parse(self.trace)
             for arm in self.arms:
                 ArmSpec.parse(arm)
-        except UsageError as error:
+            SpecifierSet(self.torch)
+        except (UsageError, InvalidSpecifier) as error:
             raise ValueError(str(error)) from None
+
+    def is_of(self, torch: str) -> bool:
+        """Return True for a version of torch, such as `2.13.0+cpu`, that answers as this run says."""
+        return SpecifierSet(self.torch).contains(torch, prereleases=True)
 
 
 class EngineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.metadata import version
 
 from deepstack_harness.catalogue.fitted_traces import fitted_traces
 from deepstack_harness.catalogue.incidents import Incident, Run
@@ -114,8 +115,9 @@ def plan_incident(incident: Incident, where: Where) -> list[PlannedCase]:
 
 
 def _runs(incident: Incident, where: Where) -> list[Run]:
-    """Return the runs of an incident in a place: a CPU has not all of them."""
-    return [run for run in incident.runs_of(where.family) if where.device != "cpu" or not run.gpu]
+    """Return the runs of an incident in a place: neither a CPU nor every torch has all of them."""
+    runs = (run for run in incident.runs_of(where.family) if where.device != "cpu" or not run.gpu)
+    return [run for run in runs if not run.torch or run.is_of(version("torch"))]
 
 
 def plan_runs(

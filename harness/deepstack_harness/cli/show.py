@@ -119,6 +119,8 @@ def _run_in_words(run: Run) -> Iterator[tuple[str, str]]:
         yield "families", ", ".join(run.families)
     if run.dtype:
         yield "dtype", run.dtype
+    if run.torch:
+        yield "torch", run.torch
     yield "breaks", "; ".join(f"{name} {' '.join(rules)}" for name, rules in run.broken.items()) or "nothing"
 
 
