@@ -6,47 +6,17 @@ Nothing here imports torch; a case that does not need it pays nothing for it.
 import gc
 import os
 import tempfile
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from deepstack_harness.contract.facts import Measured
-
 # Options, markers, the skip of `gpu` cases.  Installed, the harness brings it by this very name.
-pytest_plugins = ["deepstack_harness.pytest_plugin"]
+# Options of the checkout are in a plugin, which is loaded once even where `-p conftest` names this file too.
+pytest_plugins = ["deepstack_harness.pytest_plugin", "cases.measuring"]
 
 # Read when torch and datasets are imported, so set before any case is. An eager
 # step takes 0.7 ms with one thread, and up to 41 ms unpinned on a busy machine.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the files that a night keeps of what its cases measured."""
-    group = parser.getgroup("what cases measure")
-    group.addoption(
-        "--measured", metavar="FILE", help="append the figures of cases that measure, as JSON lines"
-    )
-    group.addoption(
-        "--baselines-out", metavar="DIR", help="also write the kernels of a GPU as baselines here"
-    )
-
-
-@pytest.fixture(scope="session")
-def keep_figure(pytestconfig: pytest.Config) -> Callable[["Measured"], None]:
-    """A function that keeps one figure (`contract.facts.Measured`) where `--measured` says, else nowhere."""
-    from deepstack_harness.text import json_line
-
-    path = pytestconfig.getoption("--measured")
-
-    def keep(figure: "Measured") -> None:
-        if path:
-            with open(path, "ab") as stream:  # noqa: PTH123  # one write: workers of xdist share the file
-                stream.write(json_line(figure))
-
-    return keep
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -88,14 +88,12 @@ def test_heads_and_feed_forward_widen_with_the_hidden_size() -> None:
     [
         (
             {"torch": "2.9.1", "triton": "3.5.1"},
-            "torch 2.9.1 has not been tested for a GPU that is not here",
+            "torch 2.9.1 with triton 3.5.1 is older than what generates code for a GPU that is not here",
         ),
         (
             {"torch": "2.13.0+cpu"},
             "needs the package triton 3.7: python -m pip install --no-deps 'triton==3.7.*'",
         ),
-        ({"torch": "2.13.0+cpu", "triton": "3.6.0"}, "torch 2.13.0+cpu needs triton 3.7, here is 3.6.0"),
-        ({"torch": "2.11.0", "triton": "3.7.1"}, "torch 2.11.0 needs triton 3.6, here is 3.7.1"),
     ],
 )
 def test_an_unsupported_torch_or_triton_is_the_machines_fault(

@@ -50,11 +50,11 @@ OPTIONS = {
     ),
     "selftest": "mutants",
     "run": (
-        "selection --tier --device --buffer -n --shard --executor --out --cheapest-first --resume "
-        "--case-seconds --memory"
+        "selection --tier --device --buffer -n --shard --executor --out --torch --keep --cheapest-first "
+        "--resume --case-seconds --memory"
     ),
     "compare": "old new --history --all",
-    "report": "run --html --markdown --junit --annotations --history",
+    "report": "run --html --markdown --junit --annotations --against --history",
     "nightly": (
         "--tier --rehearse --history --out --device --minutes --fuzz-minutes -n --source --vllm --stage"
     ),

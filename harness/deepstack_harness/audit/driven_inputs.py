@@ -87,7 +87,7 @@ def to_drive(row: InputStanding, *, captured: bool = False) -> DrivenInput:
 
 
 @dataclass(frozen=True)
-class InputFacts:
+class DrivenFacts:
     """The facts of one input.
 
     `region` is what was measured under the arms, `mended` the same with the input given to the later
@@ -114,7 +114,7 @@ class DriveResult:
     """The verdict on one input; `where` is FILE:LINE of what blocks or decides it, or of the dropped guard.
 
     `distance` is the largest absolute difference from the uncompiled code, above `limit`, in the second of
-    the `steps`; `guard` is the dropped guard that fails.  `effect` is that of `InputFacts`.
+    the `steps`; `guard` is the dropped guard that fails.  `effect` is that of `DrivenFacts`.
     """
 
     driven: Driven
@@ -146,7 +146,7 @@ def cut_with_callers(source: Source, wanted: DrivenInput) -> tuple[RegionCut, li
     return region, known if len(known) == len(wanted.callers) else []
 
 
-MEASURE = Remote("deepstack_harness.audit.driven_work:measure_input", InputFacts)
+MEASURE = Remote("deepstack_harness.audit.driven_work:measure_input", DrivenFacts)
 _WORK_LIMITS = replace(COMPILE_LIMITS, step_s=120.0)
 
 
@@ -193,7 +193,7 @@ def _in_package(region: SteppedRegion, wanted: DrivenInput, read_at: str) -> Ste
     return replace(region, arms=tuple(arms))
 
 
-def judge_input(wanted: DrivenInput, measured: InputFacts) -> DriveResult:
+def judge_input(wanted: DrivenInput, measured: DrivenFacts) -> DriveResult:
     """Return the verdict on what was measured of one input."""
     folder = wanted.member.partition("/")[0]
     if measured.blocked is not None:
@@ -218,7 +218,7 @@ _CONTROL = "eager/stock"
 """The arm that keeps torch's own guards: what breaks there is no matter of a dropped guard."""
 
 
-def _judge_arms(wanted: DrivenInput, measured: InputFacts, judged: JudgedSteps) -> DriveResult:
+def _judge_arms(wanted: DrivenInput, measured: DrivenFacts, judged: JudgedSteps) -> DriveResult:
     if judged.unjudged:
         return _unknown(Reason(judged.unjudged[0]))
     wrong = [finding for finding in judged.broken if finding.arm == _CONTROL]
@@ -245,7 +245,7 @@ def _judge_arms(wanted: DrivenInput, measured: InputFacts, judged: JudgedSteps) 
     )
 
 
-def _broken(finding: StepFinding, wanted: DrivenInput, measured: InputFacts) -> DriveResult:
+def _broken(finding: StepFinding, wanted: DrivenInput, measured: DrivenFacts) -> DriveResult:
     guard = next((each for each in finding.call.guards if each.decides), None) if finding.call else None
     detail = finding.detail
     if measured.without_by:
@@ -260,7 +260,7 @@ def _broken(finding: StepFinding, wanted: DrivenInput, measured: InputFacts) -> 
     )  # fmt: skip
 
 
-def _judge_stages(wanted: DrivenInput, measured: InputFacts, judged: JudgedSteps) -> DriveResult:
+def _judge_stages(wanted: DrivenInput, measured: DrivenFacts, judged: JudgedSteps) -> DriveResult:
     """Judge two pipeline stages against one; the control gives the input to both."""
     if judged.unjudged:
         return _unknown(Reason(judged.unjudged[0]))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from deepstack_harness.audit.driven_forward import CallerCut, RegionCut
-from deepstack_harness.audit.driven_inputs import DrivenInput, InputFacts, cut_with_callers
+from deepstack_harness.audit.driven_inputs import DrivenFacts, DrivenInput, cut_with_callers
 from deepstack_harness.audit.driven_values import (
     ABSENT,
     TOKENS,
@@ -45,14 +45,14 @@ from deepstack_harness.sources.source import Source
 from deepstack_harness.workers.child import Channel
 
 
-def measure_input(channel: Channel, text: str, wanted: DrivenInput) -> InputFacts:
+def measure_input(channel: Channel, text: str, wanted: DrivenInput) -> DrivenFacts:
     """Drive one input of the source that `text` names."""
     torch.set_num_threads(1)
     channel.phase(f"the definition of {wanted.model_class}")
     try:
         driver = _Driver(*cut_with_callers(_source(text), wanted), wanted)
     except UsageError as error:
-        return InputFacts(blocked=reason_of(error))
+        return DrivenFacts(blocked=reason_of(error))
     channel.phase(f"{wanted.model_class}.forward")
     return driver.measure()
 
@@ -121,14 +121,14 @@ class _Driver:
         self._given_first: object = ABSENT
         self._classes = dict(_definitions(cut))
 
-    def measure(self) -> InputFacts:
+    def measure(self) -> DrivenFacts:
         """Find a value that matters, and measure the region with it."""
         if not self._cut.uses and self._wanted.attribute:
             place, _, line = self._cut.text.at.rpartition(":")
             text = f"{self._cut.class_name}.forward, and what it calls in its file, does not read it"
-            return InputFacts(blocked=Reason(text, place, int(line)))
+            return DrivenFacts(blocked=Reason(text, place, int(line)))
         if not self._cut.uses:
-            return InputFacts(unread=True)
+            return DrivenFacts(unread=True)
         given = [_given_in_profile_run(caller) for caller in self._callers]
         if given and all(value is not None and value is not ABSENT for value in given):
             self._given_first = given[0]
@@ -136,7 +136,7 @@ class _Driver:
             caller.where for caller, value in zip(self._callers, given, strict=True) if value is ABSENT
         ]
         choice = self._choose()
-        if isinstance(choice, InputFacts):
+        if isinstance(choice, DrivenFacts):
             return choice
         value = described(choice.pair.warm_up() if self._wanted.given_first else choice.pair.step())
         if self._wanted.lost:
@@ -148,7 +148,7 @@ class _Driver:
         region = measure_steps(partial(self._program, choice), options, self._wanted.model_class)
         given_by = "" if self._given_first is ABSENT else self._callers[0].where
         stood_in = () if choice.setting.own_parts else tuple(self._cut.parts)
-        return InputFacts(
+        return DrivenFacts(
             region, value=value, given_by=given_by, without_by=without[0] if without else "",
             read_at=self._cut.uses[0], stood_in=stood_in, effect=choice.effect,
         )  # fmt: skip
@@ -167,7 +167,7 @@ class _Driver:
             Call(**self._arguments(choice.setting)),
         ]
 
-    def _choose(self) -> _Choice | InputFacts:
+    def _choose(self) -> _Choice | DrivenFacts:
         """Return the first setting and values that change the uncompiled answer, or why there are none."""
         reason = None
         runs = False
@@ -186,10 +186,10 @@ class _Driver:
                     if effect and effect < NOT_FINITE:
                         return _Choice(setting, pair, effect)
             if refusal is not None:
-                return InputFacts(refusal=refusal)
+                return DrivenFacts(refusal=refusal)
         place, _, line = self._cut.uses[-1].rpartition(":")
         idle = f"no value that was tried for `{self._wanted.name}` changes the answer over stand-ins"
-        return InputFacts(blocked=reason if reason and not runs else Reason(idle, place, int(line)))
+        return DrivenFacts(blocked=reason if reason and not runs else Reason(idle, place, int(line)))
 
     def _run_both(self, setting: _Setting, pair: SeenValues) -> tuple[_Outcome, _Outcome]:
         """Return the outcomes without the input and with it."""
@@ -271,12 +271,12 @@ class _Driver:
             reason = reason_at(error, self._cut.filename, f"forward ends with {ended}")
             return _Outcome(reason=reason, at=_innermost(error))
 
-    def _measure_stages(self, choice: _Choice, value: str) -> InputFacts:
+    def _measure_stages(self, choice: _Choice, value: str) -> DrivenFacts:
         """Measure two pipeline stages against one, the later stage without the input and then with it."""
         attributes = self._cut.text.attributes
         if not (attributes.first and attributes.last):
             place, _, number = self._cut.text.at.rpartition(":")
-            return InputFacts(
+            return DrivenFacts(
                 blocked=Reason("its forward runs no layers from a first one to a last", place, int(number))
             )
         for adds_residual in (False, True):
@@ -284,7 +284,7 @@ class _Driver:
             without, given = (self._stages(tried, hands_on=each) for each in (False, True))
             if all(call.split == 0 for arm in given.arms for call in arm.calls):
                 break  # two stages that are both given the input are one: the stand-ins fit
-        return InputFacts(without, given, value=value, read_at=self._cut.uses[0], effect=choice.effect)
+        return DrivenFacts(without, given, value=value, read_at=self._cut.uses[0], effect=choice.effect)
 
     def _stages(self, choice: _Choice, *, hands_on: bool) -> SteppedRegion:
         attributes = self._cut.text.attributes

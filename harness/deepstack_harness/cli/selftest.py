@@ -159,8 +159,10 @@ class SelftestTable:
 
 _REGION_COLUMNS = (Column(26), Column(5), Column(0))
 _KINDS = tuple(dict.fromkeys(region.kind for region in REGIONS.values()))
-_KIND_HEADINGS = tuple(kind.removesuffix("_attention") for kind in _KINDS)
-_PROMISE_COLUMNS = (Column(17), *(Column(max(7, len(heading)), right=True) for heading in _KIND_HEADINGS))
+_SHORT = {"cross_attention": "cross", "per_layer": "layers", "recurrent": "states"}
+"""Kinds of modules whose names are too long for the head of a column."""
+_KIND_HEADINGS = tuple(_SHORT.get(kind, kind) for kind in _KINDS)
+_PROMISE_COLUMNS = (Column(17), *(Column(max(6, len(heading)), right=True) for heading in _KIND_HEADINGS))
 
 
 class RegionTable:

@@ -41,6 +41,7 @@ TRACES = {
         "cap 16: capture 16; replay 16; resize 20; get 16; resize 24; get 16; replay 16",
         "cap 16: capture 16; capture 8; get 16; set 9; get 16; replay 16; get 16; get 20; get 16; replay 8",
     ),
+    "eager/full_decode_only": (*CAPTURE_TRACES, "cap 16: capture 16; capture 4; set 9; replay 16; replay 4"),
     "eager/stock": ("cap 16: profile 16; set 16; forward 16; resize 20; forward 16",),
 }
 

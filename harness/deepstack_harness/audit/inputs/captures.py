@@ -24,7 +24,7 @@ from deepstack_harness.audit.inputs.rows import (
     Place,
     Standing,
 )
-from deepstack_harness.audit.inputs.runners import DRAFTERS, Capture, Runners
+from deepstack_harness.audit.inputs.runners import DRAFTERS, GraphCapture, Runners
 from deepstack_harness.audit.inputs.writes import How, assigned, local_paths, path_of, writes_of
 from deepstack_harness.engines.syntax import Function
 
@@ -110,7 +110,7 @@ class Captures:
             for caller, node in calls
         )
 
-    def _arguments(self, owner: Class, capture: Capture) -> Iterator[InputStanding]:
+    def _arguments(self, owner: Class, capture: GraphCapture) -> Iterator[InputStanding]:
         method = self._index.method(owner, "forward")
         if method is None:
             return
@@ -153,7 +153,7 @@ class Captures:
             )  # fmt: skip
 
     def _givers(
-        self, owner: Class, name: str, capture: Capture, forward: Function
+        self, owner: Class, name: str, capture: GraphCapture, forward: Function
     ) -> Iterator[tuple[Place, Refusal | None]]:
         """Yield where steps of these modes give an argument, and why no graph runs such a step."""
         if not capture.is_body:
@@ -178,13 +178,13 @@ class Captures:
                 refusal = next(iter(alone or reasons.values()))
             yield _place(caller.scope, value), refusal
 
-    def _is_of(self, value: ast.expr, capture: Capture) -> bool:
+    def _is_of(self, value: ast.expr, capture: GraphCapture) -> bool:
         """Say whether steps of the captured modes have one of the members that a value reads, if any."""
         paths = [path_of(node, {}) for node in ast.walk(value) if isinstance(node, ast.Attribute)]
         members = [path[1] for path in paths if len(path) > 1 and path[0] in self._regions.names]
         return not members or any(self._steps(each, capture.modes) for each in members)
 
-    def _refused(self, name: str, capture: Capture) -> Refusal | None:
+    def _refused(self, name: str, capture: GraphCapture) -> Refusal | None:
         """Return why a runner replays no step that gives an argument to a model; None where it may."""
         values = self._given_to_entries(capture.modes).get(name, [])
         lines = [
@@ -196,7 +196,7 @@ class Captures:
             return None
         return Refusal(f"{capture.runner.node.name} refuses such a step", lines[0])
 
-    def _not_followed(self, owner: Class, capture: Capture) -> Iterator[InputStanding]:
+    def _not_followed(self, owner: Class, capture: GraphCapture) -> Iterator[InputStanding]:
         """Yield a row where a model hands a step to an attribute of which no class was found."""
         for name, member, line in self._regions.of(owner, capture.modes, to_bodies=True).unknown[:1]:
             yield InputStanding(

@@ -16,7 +16,7 @@ from deepstack_harness.audit.inputs.calls import argument
 from deepstack_harness.audit.inputs.index import Class, functions, is_none, is_own
 from deepstack_harness.audit.inputs.phases import Scope
 from deepstack_harness.audit.inputs.replays import Regions
-from deepstack_harness.audit.inputs.runners import Capture
+from deepstack_harness.audit.inputs.runners import GraphCapture
 from deepstack_harness.audit.inputs.writes import Path, assigned, local_paths, path_of
 from deepstack_harness.engines.syntax import Function
 
@@ -47,7 +47,7 @@ class Refusals:
     def __init__(self, regions: Regions) -> None:
         self._regions, self._index, self._phases = regions, regions.index, regions.phases
 
-    def of_model(self, entry: Class, body: Class, capture: Capture) -> Refusal | None:
+    def of_model(self, entry: Class, body: Class, capture: GraphCapture) -> Refusal | None:
         """Return why a runner captures no body of this class in a model; None where it may."""
         for name, where in self._needed(capture):
             if not self._may_have(entry, name):
@@ -222,7 +222,7 @@ class Refusals:
                 return
 
     @functools.cache  # noqa: B019  # lives as long as the audit of one source
-    def _needed(self, capture: Capture) -> list[tuple[str, str]]:
+    def _needed(self, capture: GraphCapture) -> list[tuple[str, str]]:
         """Return the attributes of a model without which code returns before it makes a runner."""
         self._index.tree(capture.runner.member)
         needed: list[tuple[str, str]] = []
@@ -253,7 +253,7 @@ class Refusals:
         ) or self._index.method(owner, name) is not None  # fmt: skip
 
     @functools.cache  # noqa: B019  # lives as long as the audit of one source
-    def _looked(self, capture: Capture) -> _Looked:
+    def _looked(self, capture: GraphCapture) -> _Looked:
         """Return the names under which a runner looks for the object whose `forward` it captures."""
         looked = _Looked()
         func = capture.call.func

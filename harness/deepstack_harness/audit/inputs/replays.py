@@ -44,7 +44,7 @@ class Visit:
 
 
 @dataclass
-class Region:
+class ReplayedCode:
     """What runs when `forward` of a class is captured.
 
     `bodies` are the calls of objects that keep the layers, which were not followed where they were asked for.
@@ -68,9 +68,9 @@ class Regions:
         self._visited: dict[tuple[object, ...], tuple[list[Visit], list[tuple[str, str, int]]]] = {}
         self._bodies: dict[int, bool] = {}
 
-    def of(self, owner: Class, modes: frozenset[str], *, to_bodies: bool = False) -> Region:
+    def of(self, owner: Class, modes: frozenset[str], *, to_bodies: bool = False) -> ReplayedCode:
         """Return what a captured `forward` of a class runs; `to_bodies` ends at the calls of bodies."""
-        region, method = Region(), self.index.method(owner, "forward")
+        region, method = ReplayedCode(), self.index.method(owner, "forward")
         if method is None:
             return region
         definer, forward = method

@@ -26,7 +26,7 @@ _MOST_FUNCTIONS = 400
 
 
 @dataclass(frozen=True)
-class Capture:
+class GraphCapture:
     """A call of `forward` that a runner records, of a whole model or of its body, in steps of some modes.
 
     `words` are the names and strings in the methods that replay, and in what these hand a step to.
@@ -52,7 +52,7 @@ class Runners:
         self._regions, self._phases, self._index = regions, regions.phases, regions.index
         self.captures = list(self._found()) if regions.batch else []
 
-    def _found(self) -> Iterator[Capture]:
+    def _found(self) -> Iterator[GraphCapture]:
         batch = self._regions.batch
         assert batch is not None
         for member, content in self._index.text.items():
@@ -68,7 +68,7 @@ class Runners:
             for owner in owners.values():
                 yield from self._of_runner(owner)
 
-    def _of_runner(self, runner: Class) -> Iterator[Capture]:
+    def _of_runner(self, runner: Class) -> Iterator[GraphCapture]:
         """Yield the captures of a class: the calls of a forward in the methods that capture."""
         methods = {
             node.name: Scope(each.member, runner, node)
@@ -97,7 +97,7 @@ class Runners:
         fields = {keyword.arg: keyword.value for _, node in made for keyword in node.keywords if keyword.arg}
         modes, words = self._modes(runner, fields), self._words(replaying)
         for scope, call in inner or calls:
-            yield Capture(runner, scope, call, bool(inner), modes, words)
+            yield GraphCapture(runner, scope, call, bool(inner), modes, words)
 
     def _compiles_inner(self, runner: Class) -> bool:
         """Say whether a runner compiles an object inside the model: torch's guards are kept there."""
