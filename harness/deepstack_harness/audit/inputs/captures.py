@@ -176,7 +176,7 @@ class Captures:
                     if not self._handed.gives(value, by, capture.modes, given=frozenset(refused) - {each})
                 ]  # fmt: skip
                 refusal = next(iter(alone or reasons.values()))
-            yield _place(caller.scope, value), refusal
+            yield _place(by.scope, value), refusal
 
     def _is_of(self, value: ast.expr, capture: GraphCapture) -> bool:
         """Say whether steps of the captured modes have one of the members that a value reads, if any."""

@@ -18,3 +18,7 @@ def route(hidden, *, info):
     if info.has_kinds():
         return hidden * 2
     return hidden
+
+
+def run_body(body, tokens, batch, **kwargs):
+    return body(tokens, tokens, batch, tokens * 2, **kwargs)

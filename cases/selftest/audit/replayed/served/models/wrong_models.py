@@ -4,7 +4,7 @@ from typing import Optional
 
 import torch
 from served.execution.step import StepBatch
-from served.layers.blocks import PlainLayer, TypedLayer, route
+from served.layers.blocks import PlainLayer, TypedLayer, route, run_body
 from torch import nn
 
 
@@ -227,6 +227,24 @@ class PartsUnderAnotherPlan(nn.Module):
         return self.model(tokens, positions, batch, tokens * 2, parts)
 
 
+class TintedStack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [PlainLayer()]
+
+    def forward(self, tokens, positions, batch: StepBatch, embeds=None, tint=None):
+        return embeds if tint is None else embeds + tint
+
+
+class GivesThroughARoutine(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = TintedStack()
+
+    def forward(self, tokens, positions, batch: StepBatch):
+        return run_body(self.model, tokens, batch, tint=tokens)
+
+
 class Prepared(nn.Module):
     def __init__(self):
         super().__init__()
@@ -259,5 +277,6 @@ EntryClass = [
     FactorsThatNoGateRefuses,
     RowsOfTwoKindsOfSteps,
     PartsUnderAnotherPlan,
+    GivesThroughARoutine,
     Prepared,
 ]
