@@ -28,7 +28,7 @@ OF_A_GPU_BUILD = re.compile(r"(nvidia|cuda)-.*|triton")
 # Ours, and the types that type checkers bring themselves.
 NOT_INSTALLED = {"", "_typeshed", "cases", "deepstack_harness"}
 PLACES = re.compile(
-    rb"pypi\.org|pythonhosted\.org|registry\.npmjs|deb\.debian\.org"
+    rb"pypi\.org|pythonhosted\.org|registry\.npmjs|download\.pytorch\.org|deb\.debian\.org"
     rb"|(?<![\w.~-])/(?:root|home|Users|work|opt|mnt)/\w|(?<![\w.])/tmp/\w"
 )
 
