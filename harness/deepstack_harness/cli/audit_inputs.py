@@ -135,8 +135,9 @@ def _counted(number: int, noun: str, counts: Mapping[Standing, int]) -> str:
 def _answer(broken: int, unknown: int, driven: int) -> str:
     if not driven:
         return "none at risk"
+    breaking = "breaks" if broken == 1 else "break"
     parts = [
-        *([f"{plural(broken, 'input')} of {driven} at risk break a promise"] if broken else []),
+        *([f"{broken} of {plural(driven, 'input')} at risk {breaking} a promise"] if broken else []),
         *([f"{plural(unknown, 'input')} at risk could not be driven"] if unknown else []),
     ]
     return "; ".join(parts) or f"{plural(driven, 'input')} at risk, driven: no promise is broken"
