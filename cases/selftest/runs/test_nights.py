@@ -365,7 +365,7 @@ def test_the_command_writes_what_happened(tmp_path: Path, capsys: pytest.Capture
     out = tmp_path / "night"
     words = ["nightly", "--history", str(tmp_path), "--out", str(out), "--stage", "report"]
     assert main(words) == ExitCode.BUG  # there is no run in the folder
-    assert "report    failed" in capsys.readouterr().out
+    assert "report       failed" in capsys.readouterr().out
     assert "| report | failed |" in (out / "nightly.md").read_text()
     assert main(words) == ExitCode.USAGE
     assert "is not empty: choose another --out folder" in capsys.readouterr().err

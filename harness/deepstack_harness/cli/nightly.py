@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deepstack_harness.runs.nights import EndedStage, Stage
 
 
-_COLUMNS = (Column(8), Column(9), Column(7, right=True), Column(0))
+_COLUMNS = (Column(11), Column(9), Column(7, right=True), Column(0))
 _STYLES = {"held": "green", "not run": "yellow", "rehearsed": "yellow", "left out": "yellow"}
 
 
