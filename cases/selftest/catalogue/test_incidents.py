@@ -8,6 +8,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from deepstack_harness.catalogue import plans
 from deepstack_harness.catalogue.incidents import (
     CONTRACT_RUNS,
     DEEPSTACK,
@@ -250,3 +251,23 @@ def test_releases_that_break_a_rule_of_an_incident_are_among_its_affected(failur
     ends = [Version(each.version) for each in SpecifierSet(failure.releases) if each.operator != "<"]
     assert incidents
     assert all(any(covers(entry.versions, end) for entry in ranges) for end in ends)
+
+
+@pytest.mark.parametrize(
+    ("torch", "broken"),
+    [("2.11.0", {Rule.R2}), ("2.12.0+cpu", {Rule.R2, Rule.R10}), ("2.16.0.dev1", {Rule.R2, Rule.R10})],
+)
+def test_a_run_is_planned_for_the_torch_that_answers_so(
+    monkeypatch: pytest.MonkeyPatch, torch: str, broken: set[Rule]
+) -> None:
+    monkeypatch.setattr(plans, "version", lambda _: torch)
+    where = Where("granite4_vision:payload_first+opaque", "float32", "cpu")
+    arm = ArmSpec.parse("inductor/drop_all/no_size_asserts")
+    cases = [case for case in plan_incident(find("40917"), where) if case.case.arm == arm]
+    faulty = [case for case in cases if case.case.buffer.name == "granite_full"]
+    assert [set(case.must_break or ()) for case in faulty] == [broken]
+
+
+def test_a_run_of_no_torch_is_refused() -> None:
+    with pytest.raises(ValueError, match="about 2"):
+        Run(trace="cap 16: get 16", arms=("eager",), broken={}, torch="about 2")
