@@ -41,6 +41,18 @@ _ATTENTION = {
     ),
 }
 
+
+def _sizes_of(model: str, layers: int, *, hidden: int, mlp: int, heads: int) -> Variant:
+    """Return the sizes of a released Qwen3-VL, cut to 4 of its layers."""
+    return Variant(
+        f"the sizes of Qwen3-VL-{model}, 4 layers of {layers}",
+        {
+            "hidden": hidden, "mlp": mlp, "heads": heads, "kv_heads": 8, "head_dim": 128,
+            "sections": (24, 20, 20),
+        },
+    )  # fmt: skip
+
+
 VARIANTS: Mapping[str, Mapping[str, Variant]] = MappingProxyType(
     {
         "qwen3_vl": {
@@ -52,35 +64,10 @@ VARIANTS: Mapping[str, Mapping[str, Variant]] = MappingProxyType(
             "payload_into_residual": Variant(
                 "payload added before the feed-forward's answer", {"order": "into_residual"}
             ),
-            # The released model has 28 layers.
-            "2b": Variant(
-                "the sizes of Qwen3-VL-2B, 4 layers of 28",
-                {
-                    "hidden": 2048, "mlp": 6144, "heads": 16, "kv_heads": 8, "head_dim": 128,
-                    "sections": (24, 20, 20),
-                },
-            ),
-            "4b": Variant(
-                "the sizes of Qwen3-VL-4B, 4 layers of 36",
-                {
-                    "hidden": 2560, "mlp": 9728, "heads": 32, "kv_heads": 8, "head_dim": 128,
-                    "sections": (24, 20, 20),
-                },
-            ),
-            "8b": Variant(
-                "the sizes of Qwen3-VL-8B, 4 layers of 36",
-                {
-                    "hidden": 4096, "mlp": 12288, "heads": 32, "kv_heads": 8, "head_dim": 128,
-                    "sections": (24, 20, 20),
-                },
-            ),
-            "32b": Variant(
-                "the sizes of Qwen3-VL-32B, 4 layers of 64",
-                {
-                    "hidden": 5120, "mlp": 25600, "heads": 64, "kv_heads": 8, "head_dim": 128,
-                    "sections": (24, 20, 20),
-                },
-            ),
+            "2b": _sizes_of("2B", 28, hidden=2048, mlp=6144, heads=16),
+            "4b": _sizes_of("4B", 36, hidden=2560, mlp=9728, heads=32),
+            "8b": _sizes_of("8B", 36, hidden=4096, mlp=12288, heads=32),
+            "32b": _sizes_of("32B", 64, hidden=5120, mlp=25600, heads=64),
         },
         "qwen3_omni_moe_thinker": {
             **_ATTENTION,

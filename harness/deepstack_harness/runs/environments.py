@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from packaging.requirements import Requirement
@@ -98,9 +99,14 @@ def _folder() -> Path:
     return data_files.cache() / "torch"
 
 
+def _project() -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads(data("pyproject.toml").read_text("utf-8"))["project"]
+    return project
+
+
 def requirements() -> list[str]:
     """Return what the harness requires beside torch, with what `run` can use; from `pyproject.toml`."""
-    project = tomllib.loads(data("pyproject.toml").read_text("utf-8"))["project"]
+    project = _project()
     optional = project["optional-dependencies"]
     lines = [*project["dependencies"], *(line for extra in _EXTRAS for line in optional[extra])]
     return [line for line in lines if Requirement(line).name != TORCH.name]
@@ -108,8 +114,7 @@ def requirements() -> list[str]:
 
 def oldest_supported() -> str:
     """Return the oldest torch that the harness takes, from `pyproject.toml`."""
-    project = tomllib.loads(data("pyproject.toml").read_text("utf-8"))["project"]
-    wanted = next(each for each in map(Requirement, project["dependencies"]) if each.name == TORCH.name)
+    wanted = next(each for each in map(Requirement, _project()["dependencies"]) if each.name == TORCH.name)
     return str(min(Version(each.version) for each in wanted.specifier))
 
 
