@@ -24,6 +24,7 @@ from deepstack_harness.catalogue.incidents import (
 from deepstack_harness.catalogue.known import KNOWN_FAILURES, LIVE_FAULTS, KnownFailure
 from deepstack_harness.catalogue.orders import covers
 from deepstack_harness.catalogue.plans import Where, plan_incident, plan_source
+from deepstack_harness.compile.torch_compat.moved import MOVED
 from deepstack_harness.contract.arm import ArmSpec, Backend
 from deepstack_harness.contract.case import PlannedCase, source_buffer
 from deepstack_harness.contract.rules import Rule
@@ -266,6 +267,11 @@ def test_a_run_is_planned_for_the_torch_that_answers_so(
     cases = [case for case in plan_incident(find("40917"), where) if case.case.arm == arm]
     faulty = [case for case in cases if case.case.buffer.name == "granite_full"]
     assert [set(case.must_break or ()) for case in faulty] == [broken]
+
+
+def test_a_run_that_moved_names_the_release_of_the_table() -> None:
+    since = MOVED["graph_inputs"].since
+    assert [run.torch for run in find("40917").run if run.torch] == [f">={since}", f"<{since}"]
 
 
 def test_a_run_of_no_torch_is_refused() -> None:
