@@ -84,6 +84,16 @@ def test_each_rule_has_a_wrong_and_a_right_example(site: Path, rule: Rule) -> No
     assert rule.word in text
 
 
+def test_the_glossary_is_short_sorted_and_found_by_the_search(site: Path) -> None:
+    page = (site / "glossary.html").read_text()
+    assert 30 <= len(re.findall(r'<dt id="term-', page)) <= 40
+    first = re.findall(r'(?:</dd>|<dl[^>]*>)\s*<dt id="term-([^"]+)"', page)
+    assert len(first) > 30
+    assert first == sorted(first, key=str.lower)
+    assert "term-guard" in (site / "searchindex.js").read_text()
+    assert 'href="../glossary.html#term-guard"' in (site / "explanation" / "side-inputs.html").read_text()
+
+
 def test_no_page_asks_another_host(site: Path) -> None:
     pages = [*site.rglob("*.html"), *site.rglob("*.css")]
     assert len(pages) > 100
