@@ -5,12 +5,15 @@ from functools import cache
 from typing import NamedTuple
 
 import pytest
+from packaging.version import Version
 
 from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.audit.classes import judge_class
 from deepstack_harness.audit.source_worker import AuditedClass, SourceWorker
+from deepstack_harness.catalogue.known import KNOWN_FAILURES
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.verdicts import Verdict
 
 pytestmark = pytest.mark.network
 
@@ -84,6 +87,27 @@ def test_rules_broken_per_release(release: str) -> None:
 def test_nothing_is_broken_that_was_not_known_and_nothing_known_is_mended(release: str) -> None:
     for one in verdicts_of(release):
         assert one.unexpected == frozenset(), one.model_class
+
+
+@pytest.mark.parametrize("release", each(UNCHANGED))
+def test_a_known_failure_has_the_effects_that_are_measured(release: str) -> None:
+    version, package = Version(release), "vllm"
+    broken = [
+        row for verdicts in verdicts_of(release) for row in verdicts.rows if row.verdict is Verdict.XFAIL
+    ]
+    rows = [row for row in broken if row.effect is not None]
+    assert rows
+    for row in rows:
+        entries = [
+            each for each in KNOWN_FAILURES.entries if each.is_about(package, version, str(row.model_class))
+        ]
+        known = {
+            effect
+            for entry in entries
+            if row.regime in (entry.regimes or (row.regime,)) and row.shape in (entry.shapes or (row.shape,))
+            for effect in entry.effects.get(row.rule, ())
+        }
+        assert row.effect in known, (row.model_class, row.rule, row.regime, row.shape)
 
 
 def test_no_class_of_the_newest_release_is_skipped_without_a_sentence() -> None:

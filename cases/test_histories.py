@@ -24,6 +24,11 @@ def test_wrong_programs_are_caught_and_right_ones_kept(incident: Incident) -> No
     broken = {each.name for each in programs if each.broken}
     assert broken == set(incident.faulty)
     assert {promise for each in programs for promise in each.promises} == set(incident.promises)
+    script = incident.script
+    assert script is not None
+    of_script = [each for each in programs if (each.name, each.arm) == (script.subject, script.arm)]
+    effects = {finding.effect for each in of_script for finding in each.broken}
+    assert effects - {None} == set(incident.effects)
 
 
 def test_every_program_belongs_to_an_incident_and_says_whether_it_is_wrong() -> None:

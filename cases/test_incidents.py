@@ -13,6 +13,7 @@ import pytest
 from cases.played import observed
 from deepstack_harness.catalogue.incidents import Incident, catalogue, decisive
 from deepstack_harness.catalogue.plans import Where, plan_incident
+from deepstack_harness.contract.arm import ArmSpec, Backend
 from deepstack_harness.contract.case import Case, PlannedCase
 from deepstack_harness.contract.observation import Observation
 from deepstack_harness.contract.oracles.judge import judge_case
@@ -45,6 +46,38 @@ def test_breaks_what_it_is_known_to_break(planned: PlannedCase, *, few_layers: b
     assert judged.as_expected, [
         said for said in judged.judgements if said.rule in judged.broken | judged.unjudged
     ]
+
+
+def programs() -> Iterator[object]:
+    """Yield each incident of the buffer with the cases of its program: its subject under its arm."""
+    for incident in catalogue():
+        if incident.script is None or not incident.families:
+            continue
+        subject, arm = incident.script.subject, ArmSpec.parse(incident.script.arm)
+        plan = plan_incident(incident, Where(incident.families[0]))
+        of_program = [each for each in plan if (each.case.subject, each.case.arm) == (subject, arm)]
+        marks = [pytest.mark.xdist_group("ranks" if arm.ranks > 1 else str(arm.backend))]
+        marks += [pytest.mark.slow] if arm.backend is Backend.INDUCTOR or incident.nightly else []
+        yield pytest.param(incident, of_program, id=incident.id, marks=marks)
+
+
+@pytest.mark.parametrize(("incident", "cases"), list(programs()))
+def test_the_program_of_an_incident_has_its_effects(incident: Incident, cases: list[PlannedCase]) -> None:
+    few = not incident.nightly
+    judged = [
+        judge_case(
+            each, observed(each.case, few_layers=few and each.case.arm.compiled and each.case.arm.ranks == 1)
+        )
+        for each in cases
+    ]
+    effects = {
+        judgement.effect
+        for case in judged
+        for judgement in case.judgements
+        if judgement.rule in incident.rules
+    }
+    assert judged
+    assert effects - {None} == set(incident.effects)
 
 
 DROPPED_GUARDS = {

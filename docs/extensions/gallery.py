@@ -30,6 +30,7 @@ from deepstack_harness.catalogue.orders import covers
 from deepstack_harness.catalogue.registry import HISTORIES
 from deepstack_harness.catalogue.scripts import render_script
 from deepstack_harness.contract.rules import Promise, Rule
+from deepstack_harness.contract.verdicts import Effect
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.known import NOT_DRIVEN, all_engines
 
@@ -76,15 +77,25 @@ def named(rules: Iterable[Rule | Promise]) -> str:
     return ", ".join(rule_link(rule) for rule in rules)
 
 
+_OF_RELEASES = ("releases", "fixed in", "models", "reach", "evidence", "effect")
+"""Heads of the cells of `releases_rows`, after the first."""
+
+
 def releases_rows(sightings: Iterable[Sighting], *, with_title: bool = False) -> Iterator[list[str]]:
-    """Yield the cells of releases with a fault: engine or fault, releases, fix, models, reach, evidence."""
+    """Yield the cells of releases with a fault: the engine or the fault, then those of `_OF_RELEASES`."""
     for sighting in sightings:
         its = sighting.releases
         first = fault_cell(sighting) if with_title else engine_link(its.package)
         fixed = sighting.fixed_in or ("not known" if its.versions else "")
         yield [
             first, prose(its.in_words), fixed, ", ".join(its.models) or "all", reach_cell(its), str(its.seen),
+            effects_cell(sighting.effects),
         ]  # fmt: skip
+
+
+def effects_cell(effects: Iterable[Effect]) -> str:
+    """Return what users notice as code, in a row."""
+    return ", ".join(f"`{effect}`" for effect in effects) or "not measured"
 
 
 def reach_cell(its: FaultyReleases) -> str:
@@ -126,7 +137,7 @@ def incident_page(incident: Incident) -> Lines:
     yield from ("## Cause", "", sentence(incident.cause), "")
     yield from ("## Who has it", "")
     rows = list(releases_rows(sightings_of(incident)))
-    yield from table(("engine", "releases", "fixed in", "models", "reach", "evidence"), rows)
+    yield from table(("engine", *_OF_RELEASES), rows)
     if failures and not rows:
         yield from ("Its releases are known class by class: see below.", "")
     elif not rows:
@@ -134,6 +145,10 @@ def incident_page(incident: Incident) -> Lines:
     if faults:
         yield from ("## Alive in the newest releases", "", *live_lines(faults), "")
     yield from ("## What shows it", "", f"It breaks {named(incident.promised)}.", "")
+    yield from (
+        f"Its [effect](../engines/index.md), where its program shows it: {effects_cell(incident.effects)}.",
+        "",
+    )
     yield from runs_lines(incident)
     if failures:
         yield from ("In released classes:", "", *failure_lines(failures))
@@ -217,10 +232,17 @@ def failure_lines(failures: Iterable[KnownFailure]) -> Lines:
     """Yield what released classes are known to break."""
     rows = [
         [engine_link(each.package), prose(each.releases), ", ".join(f"`{name}`" for name in each.classes),
-         " ".join(each.rules), ", ".join(each.shapes) or "any"]
+         " ".join(each.rules), ", ".join(each.shapes) or "any", effects_by_rule(each)]
         for each in failures
     ]  # fmt: skip
-    yield from table(("engine", "releases", "classes", "rules", "what is wrong"), rows)
+    yield from table(("engine", "releases", "classes", "rules", "what is wrong", "effect"), rows)
+
+
+def effects_by_rule(failure: KnownFailure) -> str:
+    """Return what users notice of each rule, rules with the same effects together."""
+    effects = {rule: effects_cell(failure.effects.get(rule, ())) for rule in failure.rules}
+    rules = {cell: [rule for rule in effects if effects[rule] == cell] for cell in effects.values()}
+    return "<br>".join(f"{' '.join(of)}: {cell}" for cell, of in rules.items())
 
 
 def program_lines(incident: Incident) -> Lines:
@@ -300,9 +322,14 @@ def engine_page(engine: KnownEngine) -> Lines:
     if first is not None:
         yield from (f"Releases from {first} to {last} were looked at.", "")
         yield from commands(f"affected {package}=={last}", f"audit --source {package}=={last}")
-    yield from ("## Known faults", "")
+    yield from (
+        "## Known faults",
+        "",
+        "[Reach, evidence and effect](index.md) are explained beside the list of engines.",
+        "",
+    )
     rows = list(releases_rows(sightings, with_title=True))
-    yield from table(("fault", "releases", "fixed in", "models", "reach", "evidence"), rows)
+    yield from table(("fault", *_OF_RELEASES), rows)
     if not rows:
         yield from ("None is known.", "")
     yield from ("## Release by release", "", *matrix_lines(engine, failures))
@@ -345,15 +372,16 @@ def matrix_lines(engine: KnownEngine, failures: Sequence[KnownFailure]) -> Lines
         if not rows or rows[-1][1:] != cells:
             rows.append([str(edge), *cells])
     yield from (
-        "How many classes break a rule from a release on, until the next line. An empty cell is a rule that",
-        "no class is known to break there. A rule without a column is broken nowhere, or cannot be asked.",
+        "How many classes break a rule from a release on, until the next line, and the effects that audits",
+        "measured. An empty cell is a rule that no class is known to break there. A rule without a column",
+        "is broken nowhere, or cannot be asked.",
         "",
     )  # fmt: skip
     yield from table(("from", *(rule_link(rule) for rule in rules)), rows)
 
 
 def breaking(rule: Rule, failures: Iterable[KnownFailure]) -> str:
-    """Return how many classes break a rule, and in which regime where it is one alone."""
+    """Return how many classes break a rule, in which regime where it is one alone, and the effects."""
     about = [failure for failure in failures if rule in failure.rules]
     classes = sorted({name for failure in about for name in failure.classes})
     regimes = (
@@ -362,7 +390,11 @@ def breaking(rule: Rule, failures: Iterable[KnownFailure]) -> str:
         else set()
     )
     words = "all classes" if "*" in classes else f"{len(classes)} class{'es' if len(classes) > 1 else ''}"
-    return f"{words}{', ' + next(iter(regimes)) if len(regimes) == 1 else ''}" if classes else ""
+    if not classes:
+        return ""
+    effects = {effect for failure in about for effect in failure.effects.get(rule, ())}
+    in_order = [effect for effect in Effect if effect in effects]
+    return f"{words}{', ' + next(iter(regimes)) if len(regimes) == 1 else ''}: {effects_cell(in_order)}"
 
 
 def engines_index() -> Lines:
@@ -373,7 +405,10 @@ def engines_index() -> Lines:
         "What each engine keeps and breaks, release by release. *Reach* says how an engine comes to a fault:",
         "`default` by its own call order, `flag` with a setting, `latent` by no order that it makes today.",
         "*Evidence* says what that rests on: seen in a running `engine`, `emulated`, its functions `run`,",
-        "its source `read`, or `reported` by users.", "",
+        "its source `read`, or `reported` by users.",
+        "*Effect* is [what a user notices](../how-to/judge-an-engine.md#1-its-classes-by-the-contract):",
+        "`output`, `padding`, `crash` or `cost`. That of a fault was measured on the decoder of its program,",
+        "and that of a class by audits of its releases; `not measured`: no fact tells it.", "",
     )  # fmt: skip
     faults = {
         engine.package.name: sum(

@@ -27,7 +27,7 @@ from deepstack_harness.cli.main import build_parser
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.trace import Trace
-from deepstack_harness.contract.verdicts import Shape
+from deepstack_harness.contract.verdicts import Effect, Shape
 from deepstack_harness.errors import UsageError
 
 KNOWN = KnownFailure("vllm", ">=0.20,<0.23", ("*",), (Rule.R1,), "vllm 43602")
@@ -86,9 +86,11 @@ def test_a_trace_counts_for_an_unknown_version_alone() -> None:
     assert not known_rules_of("vllm", None, "AnyModel", [KNOWN]).covers(Rule.R1, Regime.LIVE, Shape.NONE)
 
 
-def test_traces_of_another_rule_are_refused() -> None:
+def test_traces_and_effects_of_another_rule_are_refused() -> None:
     with pytest.raises(ValueError, match="traces of R2, which is none of its rules"):
         KnownFailure("vllm", "<1", ("*",), (Rule.R1,), "vllm 1", traces={Rule.R2: ("cap 4: get 4",)})
+    with pytest.raises(ValueError, match="effects of R2, which is none of its rules"):
+        KnownFailure("vllm", "<1", ("*",), (Rule.R1,), "vllm 1", effects={Rule.R2: (Effect.OUTPUT,)})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,36 @@ def test_each_incident_and_each_engine_has_a_page(site: Path) -> None:
     qwen = text_of(site / "gallery" / "43602.html")
     for words in ("Answers ignore the image", "0.20.0 .. before 0.23.0", "R1 structure", "MOSS-Audio"):
         assert words in qwen
+
+
+def cells_of(page: Path, *words: str) -> list[str]:
+    """Return the cells of the one row of a table that has all of these words."""
+    rows = [row.split("</td>")[:-1] for row in re.findall(r"<tr.*?>(.*?)</tr>", page.read_text(), re.DOTALL)]
+    texts = [[unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in row] for row in rows]
+    (row,) = [cells for cells in texts if all(word in "|".join(cells) for word in words)]
+    return row
+
+
+def test_the_page_of_an_engine_has_reach_evidence_and_effect(site: Path) -> None:
+    vllm = site / "engines" / "vllm.html"
+    *_, reach, evidence, effect = cells_of(vllm, "None in the profile run, and the compiled text model")
+    assert (reach, evidence, effect) == ("default", "run", "output")
+    *_, reach, evidence, effect = cells_of(vllm, "a padded token count is checked")
+    assert (reach, evidence, effect) == ("default", "run", "crash")
+    # A fault that no program shows, and a rule whose effect no fact tells.
+    assert cells_of(vllm, "answer garbage or NaN under torch.compile")[-1] == "not measured"
+    assert cells_of(vllm, "storage moved")[-1] == "R6: not measured"
+    assert cells_of(vllm, "PlaceholderRange")[-1] == "R12: not measured"
+    of_classes = cells_of(vllm, ">=0.20.2,<=0.33.0", "replaced payload")[-1]
+    assert of_classes == "R3: paddingR4 R5: output, padding"
+    assert cells_of(vllm, "6 classes: padding, crash")[0] == "0.20.0"
+
+
+def test_the_page_of_an_incident_has_its_effect(site: Path) -> None:
+    gallery = site / "gallery"
+    assert cells_of(gallery / "40917.html", "Granite 4 Vision")[-1] == "padding, cost"
+    assert "where its program shows it: output." in text_of(gallery / "43602.html")
+    assert "where its program shows it: not measured." in text_of(gallery / "37639.html")
 
 
 def test_the_search_finds_incidents_by_error_texts(site: Path) -> None:

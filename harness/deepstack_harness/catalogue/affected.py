@@ -23,6 +23,7 @@ from deepstack_harness.catalogue.known import (
     Seen,
 )
 from deepstack_harness.catalogue.orders import LATENT, covers
+from deepstack_harness.contract.verdicts import Effect
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class Sighting:
             return self.fault.title
         assert self.incident is not None
         return self.incident.title
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        """What users notice, as the program of the incident shows it; empty where nothing measured it."""
+        return self.incident.effects if self.incident else ()
 
     @property
     def fixed_in(self) -> str:

@@ -26,6 +26,7 @@ from deepstack_harness.contract.facts import System
 from deepstack_harness.contract.names import OURS, Extension, declared
 from deepstack_harness.contract.rules import Promise, Rule
 from deepstack_harness.contract.trace import Trace
+from deepstack_harness.contract.verdicts import Effect
 from deepstack_harness.errors import UsageError, is_close, nearest
 from deepstack_harness.files import DataFile
 from deepstack_harness.text import shortened
@@ -137,10 +138,12 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     of a compiled region; `faulty` and `fixed` are revisions or mutants, with `@CALLER` after the name where
     the fault, or its absence, is the caller's.
     `symptoms` are what users say, `errors` the texts that they see, `affected` the releases that have the
-    fault beside those of `known.LIVE_FAULTS`.  Incidents of another `system`
-    (`deepstack_harness.catalogue.registry.SYSTEMS`) name variants of that system, and have neither
-    families nor runs; those of `STEPS` name programs of `registry.HISTORIES`, and have a `region` run.  Of a
-    `nightly` one CI plays daily what is not compiled, and runs the program alone.
+    fault beside those of `known.LIVE_FAULTS`.  `effects` are what users notice of its broken rules or
+    promises, measured where the program comes from: the subject of `script` under its arm; empty where no
+    fact tells it.  Incidents of another `system` (`deepstack_harness.catalogue.registry.SYSTEMS`) name
+    variants of that system, and have neither families nor runs; those of `STEPS` name programs of
+    `registry.HISTORIES`, and have a `region` run.  Of a `nightly` one CI plays daily what is not compiled,
+    and runs the program alone.
     """
 
     id: str
@@ -155,6 +158,7 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     promises: tuple[Promise, ...] = ()
     symptoms: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
+    effects: tuple[Effect, ...] = ()
     affected: tuple[FaultyReleases, ...] = ()
     families: tuple[str, ...] = ()
     run: tuple[Run, ...] = ()

@@ -19,7 +19,7 @@ from packaging.version import Version
 from deepstack_harness.catalogue.orders import DEFAULT, FLAG, LATENT, UNKNOWN, covers
 from deepstack_harness.contract.case import Regime
 from deepstack_harness.contract.rules import Rule
-from deepstack_harness.contract.verdicts import Shape
+from deepstack_harness.contract.verdicts import Effect, Shape
 from deepstack_harness.files import DataFile
 
 
@@ -29,6 +29,7 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `regimes` are those in which they are broken, and `shapes` say what goes wrong.  Any other fault of the
     same rule is new.  Empty stands for all shapes, and for either regime or both.  `traces` are the shortest
     ones that show each rule on releases: a fault of a source without a version is known by them alone.
+    `effects` are those that audits of the releases measured; a rule without any has none that was measured.
     """
 
     package: str
@@ -39,6 +40,7 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     regimes: tuple[Regime, ...] = ()
     shapes: tuple[Shape, ...] = ()
     traces: Mapping[Rule, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    effects: Mapping[Rule, tuple[Effect, ...]] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse a range that cannot be parsed; msgspec adds where it stands in the file."""
@@ -46,8 +48,9 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             SpecifierSet(self.releases)
         except InvalidSpecifier as error:
             raise ValueError(str(error)) from None
-        if others := set(self.traces) - set(self.rules):
-            raise ValueError(f"traces of {', '.join(sorted(others))}, which is none of its rules")
+        for field, by_rule in (("traces", self.traces), ("effects", self.effects)):
+            if others := set(by_rule) - set(self.rules):
+                raise ValueError(f"{field} of {', '.join(sorted(others))}, which is none of its rules")
 
     def is_about(self, package: str, version: Version | None, model_class: str) -> bool:
         """Tell whether this entry speaks of that class of that version; see `releases.covers`.

@@ -10,7 +10,7 @@ from typing import Literal
 
 from deepstack_harness.contract.observation import DroppedGuard
 from deepstack_harness.contract.rules import Promise
-from deepstack_harness.contract.verdicts import Verdict
+from deepstack_harness.contract.verdicts import Effect, Verdict
 
 STEP_ARMS = ("eager/stock", "eager/drop_all", "aot_eager/drop_all")
 """Arms by default: torch's own guards, and the two cheapest that drop them."""
@@ -151,6 +151,16 @@ class StepFinding:
     def detail(self) -> str:
         """What was wrong first, and why, in one line."""
         return "; ".join(self.sentences)
+
+    @property
+    def effect(self) -> Effect | None:
+        """The effect of a broken promise, by its first call; None where only what is left behind is wrong."""
+        if self.verdict is not Verdict.FAIL or self.call is None:
+            return None
+        if self.call.split_raised or (self.call.raised and not self.call.wanted):
+            return Effect.CRASH
+        by_answer = self.difference is not None and self.difference.is_answer
+        return Effect.OUTPUT if by_answer or self.promise in (Promise.I3, Promise.I5) else None
 
 
 def broken(findings: Iterable[StepFinding]) -> list[StepFinding]:

@@ -64,6 +64,24 @@ def test_the_worst_effect_follows_from_the_facts(
     assert effect_of(Judgement(rule, Verdict.XFAIL), deviations) is effect
 
 
+@pytest.mark.parametrize(
+    ("rule", "shape", "effect"),
+    [
+        (Rule.R11, Shape.GRAPHS, Effect.COST),
+        (Rule.R11, Shape.BREAKS, Effect.COST),
+        (Rule.R11, Shape.RECOMPILE_LIMIT, Effect.COST),
+        (Rule.R11, Shape.STRIDES, None),  # an answer that nobody compiled: what it costs was not counted
+        (Rule.R13, Shape.SUBGRAPHS, Effect.COST),
+        (Rule.R13, Shape.RAISED, Effect.CRASH),
+        (Rule.R13, Shape.UNORDERED, None),
+    ],
+)
+def test_an_effect_follows_from_the_shape_of_what_has_no_rows(
+    rule: Rule, shape: Shape, effect: Effect | None
+) -> None:
+    assert effect_of(Judgement(rule, Verdict.FAIL, shape=shape)) is effect
+
+
 @pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.SKIP, Verdict.ERROR])
 def test_a_rule_that_is_not_broken_has_no_effect(verdict: Verdict) -> None:
     for rule in Rule:

@@ -28,6 +28,7 @@ from deepstack_harness.contract.verdicts import (
     Judgement,
     Row,
     RuleVerdicts,
+    Shape,
     Verdict,
     beside_expectation,
     row_of_case,
@@ -45,15 +46,17 @@ def effect_of(judgement: Judgement, deviations: Sequence[Deviation] = ()) -> Eff
     """
     if judgement.verdict not in BROKEN:
         return None
-    if any(deviation.exception for deviation in deviations):
+    if judgement.shape is Shape.RAISED or any(deviation.exception for deviation in deviations):
         return Effect.CRASH
     if judgement.rule is Rule.R0 or any(deviation.is_real for deviation in deviations):
         return Effect.OUTPUT
     if any(deviation.first_row is not None for deviation in deviations):
         return Effect.PADDING
-    return Effect.COST if judgement.rule is Rule.R10 else None
+    return Effect.COST if judgement.rule is Rule.R10 or judgement.shape in _WASTED else None
 
 
+_WASTED = frozenset({Shape.GRAPHS, Shape.BREAKS, Shape.RECOMPILE_LIMIT, Shape.SUBGRAPHS})
+"""Shapes of R11 and R13 that cost compile time, or compiled code: answers stay right."""
 _WITHOUT_BUFFER = frozenset({Rule.R12, Rule.R13, Rule.R14})
 _SEVERITY = {Verdict.ERROR: 1, Verdict.FAIL: 2}
 """Judgements of another package that count, the weaker first; all others are 0."""
