@@ -14,8 +14,14 @@ from packaging.version import Version
 from sphinx.application import Sphinx
 
 from deepstack_harness.audit.class_verdicts import RULES
-from deepstack_harness.catalogue.affected import Sighting, every_sighting, looked_at, sightings_of
-from deepstack_harness.catalogue.incidents import Incident, readable_incidents
+from deepstack_harness.catalogue.affected import (
+    Sighting,
+    audit_command,
+    every_sighting,
+    looked_at,
+    sightings_of,
+)
+from deepstack_harness.catalogue.incidents import Incident, RegionRun, Run, readable_incidents
 from deepstack_harness.catalogue.known import (
     KNOWN_CARRIERS,
     KNOWN_FAILURES,
@@ -30,7 +36,7 @@ from deepstack_harness.catalogue.orders import covers
 from deepstack_harness.catalogue.registry import HISTORIES
 from deepstack_harness.catalogue.scripts import render_script
 from deepstack_harness.contract.rules import Promise, Rule
-from deepstack_harness.contract.verdicts import Effect
+from deepstack_harness.contract.verdicts import Effect, Shape
 from deepstack_harness.engines.engine import KnownEngine
 from deepstack_harness.engines.known import NOT_DRIVEN, all_engines
 
@@ -77,20 +83,31 @@ def named(rules: Iterable[Rule | Promise]) -> str:
     return ", ".join(rule_link(rule) for rule in rules)
 
 
-_OF_RELEASES = ("releases", "fixed in", "models", "reach", "evidence", "effect")
-"""Heads of the cells of `releases_rows`, after the first."""
+def releases_rows(sightings: Iterable[Sighting], *, of_engine: bool = False) -> Iterator[list[str]]:
+    """Yield the cells of releases with a fault.
 
-
-def releases_rows(sightings: Iterable[Sighting], *, with_title: bool = False) -> Iterator[list[str]]:
-    """Yield the cells of releases with a fault: the engine or the fault, then those of `_OF_RELEASES`."""
+    These are the engine and the models (on the page of an engine one cell with the fault and the models),
+    then the releases, reach, evidence and effect.
+    """
     for sighting in sightings:
         its = sighting.releases
-        first = fault_cell(sighting) if with_title else engine_link(its.package)
-        fixed = sighting.fixed_in or ("not known" if its.versions else "")
+        models = ", ".join(its.models) or "all"
+        first = [f"{fault_cell(sighting)}<br>{models}"] if of_engine else [engine_link(its.package), models]
         yield [
-            first, prose(its.in_words), fixed, ", ".join(its.models) or "all", reach_cell(its), str(its.seen),
+            *first,
+            releases_cell(sighting),
+            reach_cell(its),
+            str(its.seen),
             effects_cell(sighting.effects),
-        ]  # fmt: skip
+        ]
+
+
+def releases_cell(sighting: Sighting) -> str:
+    """Return the releases, and the first one without the fault."""
+    words = prose(sighting.releases.in_words)
+    if sighting.fixed_in:
+        return f"{words}<br>fixed in {sighting.fixed_in}"
+    return f"{words}<br>no fix known" if sighting.releases.versions else words
 
 
 def effects_cell(effects: Iterable[Effect]) -> str:
@@ -100,8 +117,21 @@ def effects_cell(effects: Iterable[Effect]) -> str:
 
 def reach_cell(its: FaultyReleases) -> str:
     """Return how an engine comes there, the kind in bold."""
-    kind, _, rest = its.reach.partition(":")
-    return f"**{kind}**" + (f": {prose(rest.strip())}" if rest else "")
+    rest = its.reach.removeprefix(its.reach_kind)
+    return f"**{its.reach_kind}**{with_settings(rest)}"
+
+
+_SETTING = re.compile(r"--[a-z][\w.-]*(?:=\w+)?|\b[A-Z]+(?:_[A-Z0-9]+)+(?:=\w+)?|\b\w+_\w+(?:=\w+)?")
+"""An option, an environment variable, a name of Python; the last two with a value or without."""
+
+
+def with_settings(text: str) -> str:
+    """Return text as Markdown with its settings as code."""
+    parts, end = [], 0
+    for found in _SETTING.finditer(text):
+        parts += [prose(text[end : found.start()]), f"`{found.group()}`"]
+        end = found.end()
+    return "".join([*parts, prose(text[end:])])
 
 
 def fault_cell(sighting: Sighting) -> str:
@@ -122,6 +152,7 @@ def incident_page(incident: Incident) -> Lines:
     failures = [each for each in KNOWN_FAILURES.entries if each.reference in incident.references]
     faults = [each for each in LIVE_FAULTS.entries if each.incident == incident.id]
     yield from (f"# {incident.id}: {prose(incident.title)}", "", f"*Also called `{incident.name}`.*", "")
+    yield from (" · ".join(links_of(incident)), "")
     yield from ("## What users see", "", sentence(incident.symptom), "")
     yield from (f"- {sentence(each)}" for each in incident.symptoms)
     yield ""
@@ -137,7 +168,7 @@ def incident_page(incident: Incident) -> Lines:
     yield from ("## Cause", "", sentence(incident.cause), "")
     yield from ("## Who has it", "")
     rows = list(releases_rows(sightings_of(incident)))
-    yield from table(("engine", *_OF_RELEASES), rows)
+    yield from table(("engine", "models", "releases", "reach", "evidence", "effect"), rows)
     if failures and not rows:
         yield from ("Its releases are known class by class: see below.", "")
     elif not rows:
@@ -146,12 +177,12 @@ def incident_page(incident: Incident) -> Lines:
         yield from ("## Alive in the newest releases", "", *live_lines(faults), "")
     yield from ("## What shows it", "", f"It breaks {named(incident.promised)}.", "")
     yield from (
-        f"Its [effect](../engines/index.md), where its program shows it: {effects_cell(incident.effects)}.",
+        f"Its {{term}}`effect`, where its program shows it: {effects_cell(incident.effects)}.",
         "",
     )
     yield from runs_lines(incident)
     if failures:
-        yield from ("In released classes:", "", *failure_lines(failures))
+        yield from ("In released classes:", "", *failure_lines(failures, with_engine=True))
     yield from ("## See it here", "", *commands(*see_it(incident)))
     yield from program_lines(incident)
     yield from ("## Reports", "")
@@ -161,6 +192,16 @@ def incident_page(incident: Incident) -> Lines:
     if all(reference.startswith("sequence ") for reference in incident.references):
         yield from ("", "No user reported it: it is a sequence of calls that was found here.")
     yield ""
+
+
+def links_of(incident: Incident) -> Iterator[str]:
+    """Yield where a reader goes on: the reports, the program, and the guides about releases."""
+    upstream = [linked(reference) for reference in incident.references if link_of(reference)]
+    if upstream:
+        yield f"Reported as {', '.join(upstream)}"
+    if incident.script is not None:
+        yield "[the program](#the-program)"
+    yield "[is my release affected?](../how-to/is-my-release-affected.md)"
 
 
 def see_it(incident: Incident) -> Lines:
@@ -181,7 +222,7 @@ def live_lines(faults: Iterable[LiveFault]) -> Lines:
     for fault in faults:
         releases = f"{engine_link(fault.package)} {prose(fault.in_words)}"
         yield f"**{prose(fault.title)}**: {releases}, {fault.state}."
-        yield f"Reach: {prose(fault.reach)}. Evidence: {fault.seen}."
+        yield f"Reach: {with_settings(fault.reach)}. Evidence: {fault.seen}."
         if fault.upstream:
             yield f"There is [a draft of a report](../{fault.upstream.removeprefix('docs/')})."
         yield ""
@@ -203,22 +244,20 @@ def broken_cell(broken: Mapping[str, Sequence[Rule | Promise]]) -> str:
 
 def runs_lines(incident: Incident) -> Lines:
     """Yield the recorded runs of an incident: the trace, the arms, and what each revision breaks there."""
+    rows = [[played_cell(f"`{run.trace}`", run), broken_cell(run.broken)] for run in incident.run]
+    if rows:
+        yield "A {term}`trace` is a list of operations, and an {term}`arm` a way to run it. The names on the"
+        yield "right are buffers of ours; `@CALLER` is the code that calls one."
+        yield ""
+    yield from table(("trace, and the arms under which it is run", "who breaks what"), rows)
     rows = [
-        [
-            f"`{run.trace}`",
-            ", ".join(f"`{arm}`" for arm in run.arms),
-            broken_cell(run.broken),
-            prose(run.note),
-        ]
-        for run in incident.run
-    ]
-    yield from table(("trace", "arms", "broken", "note"), rows)
-    rows = [
-        [arms_cell(run.arms), broken_cell(run.broken), f"`{run.input}`" if run.input else "", prose(run.note)]
+        [played_cell(f"the input `{run.input}`" if run.input else "", run), broken_cell(run.broken)]
         for run in incident.region
-    ]  # fmt: skip
-    yield from table(("arms", "broken", "input that is named", "note"), rows)
-    for title, subjects in (("Faulty", incident.faulty), ("Right", incident.fixed)):
+    ]
+    if rows:
+        yield from ("An {term}`arm` is a way to run a program.", "")
+    yield from table(("input that is named, and the arms", "who breaks what"), rows)
+    for title, subjects in (("With the fault", incident.faulty), ("Without it", incident.fixed)):
         if incident.region:
             yield f"{title}:"
             yield ""
@@ -228,14 +267,26 @@ def runs_lines(incident: Incident) -> Lines:
             yield from (f"{title}: {', '.join(f'`{name}`' for name in subjects)}.", "")
 
 
-def failure_lines(failures: Iterable[KnownFailure]) -> Lines:
+def played_cell(what: str, run: Run | RegionRun) -> str:
+    """Return what is run, the arms, and what the run shows, each on a line of its own."""
+    note = f"*{prose(run.note)}*" if run.note else ""
+    return "<br>".join(filter(None, (what, f"under {arms_cell(run.arms)}", note)))
+
+
+def failure_lines(failures: Iterable[KnownFailure], *, with_engine: bool) -> Lines:
     """Yield what released classes are known to break."""
     rows = [
-        [engine_link(each.package), prose(each.releases), ", ".join(f"`{name}`" for name in each.classes),
-         " ".join(each.rules), ", ".join(each.shapes) or "any", effects_by_rule(each)]
+        [*([engine_link(each.package)] if with_engine else []), each.releases.replace(",", ", ").join("``"),
+         ", ".join(f"`{name}`" for name in each.classes), shapes_cell(each), effects_by_rule(each)]
         for each in failures
     ]  # fmt: skip
-    yield from table(("engine", "releases", "classes", "rules", "what is wrong", "effect"), rows)
+    heads = ("releases", "classes", "what is wrong", "rules, each with its effect")
+    yield from table(("engine", *heads) if with_engine else heads, rows)
+
+
+def shapes_cell(failure: KnownFailure) -> str:
+    """Return what is wrong: the shapes of the fault, of which "none" is an answer."""
+    return ", ".join("the answer is None" if each is Shape.NONE else each for each in failure.shapes) or "any"
 
 
 def effects_by_rule(failure: KnownFailure) -> str:
@@ -305,7 +356,8 @@ def packages_of(incident: Incident) -> list[str]:
     """Return the engines that have an incident, or where it was reported."""
     having = [sighting.releases.package for sighting in sightings_of(incident)]
     reported = [reference.partition(" ")[0] for reference in incident.references]
-    return list(dict.fromkeys(name for name in (*having, *reported) if name != "sequence"))
+    names = (name for name in (*having, *reported) if name != "sequence")
+    return list({canonicalize_name(name): name for name in names}.values())  # spelled as in the report
 
 
 def engine_page(engine: KnownEngine) -> Lines:
@@ -321,20 +373,26 @@ def engine_page(engine: KnownEngine) -> Lines:
         yield from (sentence(engine.by_path), "")
     if first is not None:
         yield from (f"Releases from {first} to {last} were looked at.", "")
-        yield from commands(f"affected {package}=={last}", f"audit --source {package}=={last}")
+        yield from commands(f"affected {package}=={last}", audit_command(name, str(last)))
+    yield from (
+        "How to [find out whether your release is affected](../how-to/is-my-release-affected.md), and how to",
+        "[judge an engine](../how-to/judge-an-engine.md).",
+        "",
+    )
     yield from (
         "## Known faults",
         "",
-        "[Reach, evidence and effect](index.md) are explained beside the list of engines.",
+        "The glossary explains {term}`reach`, {term}`evidence` and {term}`effect`,",
+        "and [the list of engines](index.md) their values.",
         "",
     )
-    rows = list(releases_rows(sightings, with_title=True))
-    yield from table(("fault", *_OF_RELEASES), rows)
+    rows = list(releases_rows(sightings, of_engine=True))
+    yield from table(("fault, and models", "releases", "reach", "evidence", "effect"), rows)
     if not rows:
         yield from ("None is known.", "")
     yield from ("## Release by release", "", *matrix_lines(engine, failures))
     if failures:
-        yield from ("## Classes that break a rule", "", *failure_lines(failures))
+        yield from ("## Classes that break a rule", "", *failure_lines(failures, with_engine=False))
     faults = [each for each in LIVE_FAULTS.entries if canonicalize_name(each.package) == name]
     if faults:
         yield from ("## Read or seen in the newest releases", "", *live_lines(faults))
@@ -344,7 +402,8 @@ def engine_page(engine: KnownEngine) -> Lines:
         yield from table(("rule", "why it cannot be asked"), rows)
     rows = [
         [
-            ", ".join(f"`{each}`" for each in carrier.carriers),
+            ", ".join(f"`{each}`" for each in carrier.carriers if each != "*")
+            or f"all of {', '.join(f'`{file}`' for file in carrier.files)}",
             prose(carrier.releases),
             sentence(carrier.reason),
         ]

@@ -5,6 +5,7 @@ from packaging.version import Version
 
 from deepstack_harness.catalogue.affected import (
     ReleaseAnswer,
+    audit_command,
     every_sighting,
     known_of,
     looked_at,
@@ -118,3 +119,15 @@ def test_every_live_fault_is_a_sighting() -> None:
 )
 def test_a_model_is_named_whatever_separates_its_parts(text: str, model: str, named: bool) -> None:
     assert names_model(text, model) == named
+
+
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [
+        ("vllm", "audit --source vllm==1.0"),
+        ("transformers", "audit --source transformers==1.0"),
+        ("tpu-inference", "audit --source tpu-inference==1.0 --base vllm==0.32.0"),
+    ],
+)
+def test_an_audit_of_a_plugin_names_its_base(package: str, words: str) -> None:
+    assert audit_command(package, "1.0") == words

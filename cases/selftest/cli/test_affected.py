@@ -71,6 +71,7 @@ def test_a_program_gets_a_row_for_each_fault_and_the_answer(tmp_path: Path) -> N
     *faults, answer = rows(path)
     first = faults[0]
     assert (first["incident"], first["reach"], first["evidence"]) == ("43602", "default", "engine")
+    assert first["effects"] == ["output"]
     assert (first["fixed_in"], first["newest_looked_at"]) == ("0.23.0", None)
     assert first["command"] == "repro 43602 --source vllm==0.22.1"
     assert first["judges_this_release"] is True

@@ -1,5 +1,6 @@
 """The site: it builds without a warning, has a page for each thing it is made from, and loads nothing."""
 
+import json
 import re
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def test_the_page_of_an_engine_has_reach_evidence_and_effect(site: Path) -> None
     assert cells_of(vllm, "answer garbage or NaN under torch.compile")[-1] == "not measured"
     assert cells_of(vllm, "storage moved")[-1] == "R6: not measured"
     assert cells_of(vllm, "PlaceholderRange")[-1] == "R12: not measured"
-    of_classes = cells_of(vllm, ">=0.20.2,<=0.33.0", "replaced payload")[-1]
+    of_classes = cells_of(vllm, ">=0.20.2, <=0.33.0", "replaced payload")[-1]
     assert of_classes == "R3: paddingR4 R5: output, padding"
     assert cells_of(vllm, "6 classes: padding, crash")[0] == "0.20.0"
 
@@ -94,10 +95,22 @@ def test_the_page_of_an_incident_has_its_effect(site: Path) -> None:
     assert "where its program shows it: not measured." in text_of(gallery / "37639.html")
 
 
-def test_the_search_finds_incidents_by_error_texts(site: Path) -> None:
-    index = (site / "searchindex.js").read_text()
-    assert '"gallery/43602"' in index
-    assert "deepstack_input_embed" in index
+@pytest.mark.parametrize("words", [["deepstack_input_emb"], ["imag", "ignor"], ["accuraci", "drop"]])
+def test_the_search_finds_an_incident_by_what_users_see(site: Path, words: list[str]) -> None:
+    """The words are stems, as the index of the site has them."""
+    text = (site / "searchindex.js").read_text()
+    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+    incident = index["docnames"].index("gallery/43602")
+    for word in words:
+        pages = index["terms"][word]
+        assert incident in (pages if isinstance(pages, list) else [pages])
+
+
+def test_a_page_says_a_name_once_and_only_commands_that_run(site: Path) -> None:
+    index, plugin = site / "gallery" / "index.html", site / "engines" / "tpu-inference.html"
+    assert cells_of(index, "A request without images gets values")[-1] == "TensorRT-LLM"
+    assert "audit --source tpu-inference==0.32.0 --base vllm==0.32.0" in text_of(plugin).replace("$ ", "")
+    assert re.search(r"audit --source tpu-inference==\S+\n", text_of(plugin)) is None
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -79,6 +79,22 @@ def every_sighting() -> tuple[Sighting, ...]:
     return (*known, *(Sighting(fault) for fault in LIVE_FAULTS.entries if not fault.incident))
 
 
+def audit_command(package: str, release: str) -> str:
+    """Return the words of an `audit` of a release; `package` is a normalised name.
+
+    A plugin of another engine gets the base with which one of its faults was reproduced.
+    """
+    commands = [
+        command
+        for fault in LIVE_FAULTS.entries
+        for command in fault.commands
+        if canonicalize_name(fault.package) == package and command.startswith("audit ")
+    ]
+    bases = (command.partition(" --base ")[2] for command in commands)
+    base = next(filter(None, bases), "")
+    return f"audit --source {package}=={release}" + (f" --base {base}" if base else "")
+
+
 def models_of(sightings: Iterable[Sighting]) -> tuple[str, ...]:
     """Return the models that sightings are about, each once."""
     return tuple(dict.fromkeys(model for sighting in sightings for model in sighting.releases.models))

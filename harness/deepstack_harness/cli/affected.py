@@ -14,6 +14,7 @@ from packaging.version import Version
 from deepstack_harness.catalogue.affected import (
     ReleaseAnswer,
     Sighting,
+    audit_command,
     every_sighting,
     known_of,
     models_named,
@@ -138,6 +139,7 @@ def _show_group(
                 "commits": releases.commits,
                 "reach": releases.reach,
                 "evidence": releases.seen,
+                "effects": sighting.effects,
                 "fixed_in": sighting.fixed_in or None,
                 "newest_looked_at": sighting.newest_looked_at or None,
                 "command": command or None,
@@ -163,7 +165,8 @@ def _facts(sighting: Sighting) -> Iterator[str]:
     releases = sighting.releases
     if releases.models:
         yield f"models: {', '.join(releases.models)}"
-    yield f"reach: {releases.reach}; evidence: {releases.seen}"
+    effects = ", ".join(sighting.effects) or "not measured"
+    yield f"reach: {releases.reach}; evidence: {releases.seen}; effect: {effects}"
     fixed = f"; fixed in {sighting.fixed_in}" if sighting.fixed_in else ""
     known = releases.versions or releases.commits
     yield f"releases: {releases.in_words}{fixed}" if known else "releases: not known"
@@ -191,7 +194,7 @@ def command_of(sighting: Sighting, package: str, version: Version) -> tuple[str,
             return f"repro {incident.id} --source {release}", True
         by_forward = incident.about_sources and bool(families & set(engine.by_forward))
         if engine.overlay is not None or by_forward or incident.system in SYSTEMS_OF_SOURCES:
-            return f"audit --source {release}", True
+            return audit_command(package, str(version)), True
     return f"repro {incident.id}", False
 
 
@@ -202,7 +205,7 @@ def _show_rules(output: Output, package: str, version: Version) -> None:
     if broken:
         rules = " ".join(sorted(broken, key=lambda rule: int(rule[1:])))
         _paragraph(output, "", f"its classes, driven by every call of the contract, break {rules}:")
-        output.line(f"  deepstack-harness audit --source {package}=={version}")
+        output.line(f"  deepstack-harness {audit_command(package, str(version))}")
         output.line()
 
 

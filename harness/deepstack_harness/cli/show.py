@@ -75,6 +75,7 @@ def show_page(
     _paragraph(output, "cause", incident.cause)
     _list(output, "rules", [f"{rule} {rule.word}: {rule.promise}" for rule in incident.rules])
     _list(output, "promises", [f"{each} {each.word}: {each.text}" for each in incident.promises])
+    _paragraph(output, "effect", ", ".join(incident.effects) or "not measured")
     _list(output, "reports", [_report_in_words(reference) for reference in incident.references])
     _list(output, "affected", [_affected_in_words(releases) for releases in incident.affected])
     _list(
