@@ -72,6 +72,22 @@ def test_the_reference_behind_an_adapter_keeps_every_rule(regime: Regime) -> Non
     assert broken_in(make, regime, DAILY) == {}
 
 
+class HandsOn:
+    """Has the members of another buffer by `__getattr__`, which `dir` does not list."""
+
+    def __init__(
+        self, capacity: int, hidden: int, levels: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._inner = ReferenceBuffer(capacity, hidden, levels, dtype=dtype, device=device)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+
+def test_members_that_are_handed_on_are_there() -> None:
+    check_interface(HandsOn, "HandsOn")  # type: ignore[arg-type]  # what it has, no type says
+
+
 def shown_command(error: UsageError) -> list[str]:
     (line,) = [line for line in str(error).splitlines() if line.startswith("  deepstack-harness check ")]
     return shlex.split(line)[2:]

@@ -425,7 +425,8 @@ def innermost(session: Session) -> Session:
     return inner
 
 
-_CALLS = ("get", "set", "clear", "resize", "capacity")
+CALLS = ("get", "set", "clear", "resize", "capacity")
+"""The members of a buffer by name."""
 _ABOUT: dict[Rule, tuple[str, ...]] = {
     Rule.R1: ("get",),
     Rule.R2: ("get", "set"),
@@ -448,7 +449,7 @@ def contract_text() -> str:
     """Return the whole contract of a buffer and its decoder."""
     classes = (Buffer, BufferFactory, AnnouncesMoves, ReleasesStorage, Decoder)
     texts = {each.__name__: inspect.getdoc(each) or "" for each in classes}
-    calls = {f"Buffer.{call}": text_of_call(call) for call in _CALLS}
+    calls = {f"Buffer.{call}": text_of_call(call) for call in CALLS}
     parts = {"Buffer": texts.pop("Buffer"), **calls, **texts}
     return "\n\n".join(f"{name}\n{_indented(text)}" for name, text in parts.items())
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from deepstack_harness.contract.adapter import Adapter, AdapterOptions, ArgRole, Argument, MethodCall
 from deepstack_harness.contract.adapter_names import Members, Parameter, making, refusal, resolved
-from deepstack_harness.contract.protocols import WHERE, Buffer, BufferFactory
+from deepstack_harness.contract.protocols import CALLS, WHERE, Buffer, BufferFactory
 from deepstack_harness.errors import StepUnavailable, UsageError, passes_through, text_of
 from deepstack_harness.models.family import parse_buffer_dtype
 
@@ -283,7 +283,9 @@ _SPECIAL = ("__len__", "__getitem__", "__setitem__", "__call__")
 def _members_of(made: object, make: tuple[Parameter, ...], *, of_class: bool = False) -> Members:
     """Return the methods of an object that are no part of every object, and its attributes that are ints."""
     methods, numbers, misfits = dict[str, tuple[Parameter, ...]](), [], dict[str, str]()
-    for name in [*_SPECIAL, *(name for name in dir(made) if not name.startswith("_"))]:
+    handed_on = () if of_class else CALLS  # by `__getattr__`, which `dir` does not list
+    listed = (name for name in dir(made) if not name.startswith("_"))
+    for name in dict.fromkeys([*_SPECIAL, *listed, *handed_on]):
         with _any_error():
             value = inspect.getattr_static(made, name) if of_class else getattr(made, name, None)
             if callable(value) and not isinstance(value, Tensor):
