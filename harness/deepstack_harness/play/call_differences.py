@@ -15,7 +15,7 @@ from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.steps import Aspect, Difference
 from deepstack_harness.play.region_calls import Left, facts_of
 from deepstack_harness.play.region_state import values_in
-from deepstack_harness.play.state import apart
+from deepstack_harness.play.state import apart, largest
 
 _MARGIN = 32
 """The tolerance in units of the noise that rounding the inputs makes, and of the dtype's last place."""
@@ -32,10 +32,8 @@ def limits_of(left: Left, noisy: Left | None = None) -> dict[str, float]:
         if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
             continue
         other = noisy.values.get(name) if noisy is not None else None
-        finite = value[value.isfinite()].abs() if value.numel() else value
-        scale = float(finite.max()) if finite.numel() else 0.0
         noise = apart(value, other) if isinstance(other, Tensor) else 0.0
-        eps = torch.finfo(value.dtype).eps
+        scale, eps = largest(value), torch.finfo(value.dtype).eps
         limits[name] = min(max(_MARGIN * eps * scale, _MARGIN * noise), scale * eps**0.5)
     return limits
 

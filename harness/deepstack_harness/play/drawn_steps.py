@@ -8,6 +8,7 @@ hypothesis draw longer histories.  A call that the uncompiled code refuses is no
 
 import enum
 import inspect
+import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -88,8 +89,11 @@ def settings_of(region: Region, call: Call) -> list[DrawnSetting]:
     built_in = tuple(
         f"self.{name}." for name, each in _modules(region) if type(each).__module__.startswith("torch.")
     )
+    of_function = isinstance(region, types.FunctionType)
     for name, value in state_of(region).items():
         if name.startswith(built_in) or "training" in name or "(" in name:
+            continue
+        if not (of_function or name.startswith("self.")):  # a constant that methods read
             continue
         if isinstance(value, bool | int | float):
             other = not value if isinstance(value, bool) else value + 1

@@ -5,7 +5,7 @@ state of the region (`region_state`).
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -16,7 +16,16 @@ from deepstack_harness.compile.torch_compat import dynamo, structures
 from deepstack_harness.compile.watch_facts import InputFacts, input_facts
 from deepstack_harness.contract.steps import STEP_ARMS
 from deepstack_harness.errors import UsageError, passes_through
-from deepstack_harness.play.region_state import Copier, Region, frozen, state_of, values_in
+from deepstack_harness.play.region_state import (
+    Copier,
+    Region,
+    Routine,
+    SharedState,
+    code_of,
+    frozen,
+    state_of,
+    values_in,
+)
 
 T = TypeVar("T")
 
@@ -113,20 +122,43 @@ def as_call(written: object) -> Call:
 
 def copying(region: Region, steps: Sequence[Step]) -> Program:
     """Return a program whose regions and steps are copies; what they share is shared in each copy."""
+    return lambda: copied(region, steps)
+
+
+def copied(region: Region, steps: Sequence[Step]) -> tuple[Region, Sequence[Step]]:
+    """Return copies of a region and its steps; of a region that is compiled already, of what it is made of.
+
+    Raises `UsageError` for what cannot be copied.
+    """
+    region = dynamo.uncompiled(region)
+    copier = Copier(code_of([region, *_held_by(steps)]))
+    try:
+        return copier.copy(region), [_copy_step(copier, step) for step in steps]
+    except (TypeError, RuntimeError, NotImplementedError) as error:
+        raise UsageError(
+            f"the region or its steps cannot be copied ({type(error).__name__}: {error}), and every arm "
+            "starts from a copy: have it made outside of them"
+        ) from None
+
+
+def restoring(program: Program) -> tuple[Program, SharedState]:
+    """Return a program that puts back, before it makes a region anew, what all its copies share."""
+    region, steps = program()
+    called = getattr(region, "forward", region)
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+        raise UsageError(f"'{called.__qualname__}' is a coroutine, which torch.compile does not trace")
+    shared = SharedState(code_of([region, *_held_by(steps)]))
 
     def fresh() -> tuple[Region, Sequence[Step]]:
-        copier = Copier()
-        try:
-            copied = copier.copy(region)
-            return copied, [_copy_step(copier, step) for step in steps]
-        except (TypeError, RuntimeError, NotImplementedError) as error:
-            raise UsageError(
-                f"the region or its steps cannot be copied ({type(error).__name__}: {error}): name a "
-                f"function that "
-                "returns (callable, steps), which is called for each run"
-            ) from None
+        shared.put_back()
+        return program()
 
-    return fresh
+    return fresh, shared
+
+
+def _held_by(steps: Sequence[Step]) -> Iterator[object]:
+    for step in steps:
+        yield [step.args, step.kwargs] if isinstance(step, Call) else step
 
 
 def _copy_step(copier: Copier, step: Step) -> Step:
@@ -156,7 +188,7 @@ def run_call(region: Region, call: Call, seed: int, run: Region | None = None) -
     except BaseException as error:
         if passes_through(error):
             raise
-        raised, refused = _error_text(error), dynamo.is_refusal(error)
+        raised, refused = error_text(error), dynamo.is_refusal(error)
     return Left(detached(answer), raised, values_left(region, call, answer), refused)
 
 
@@ -173,12 +205,14 @@ def live_part(options: StepOptions, answer: object, call: Call) -> object:
     return detached(chosen)
 
 
-def _error_text(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
+    """Return an exception in one line: its first, and where it is of the compiler its explanation too."""
     try:
-        text = str(error)
+        lines = [line.strip() for line in str(error).strip().splitlines()]
     except Exception:  # noqa: BLE001  # the code under test writes its own
-        text = "(its text cannot be had)"
-    return f"{type(error).__name__}: {text.strip().partition(chr(10))[0]}"
+        lines = ["(its text cannot be had)"]
+    why = [line.partition(":")[2] for line in lines if line.startswith("Explanation:")]
+    return f"{type(error).__name__}: {''.join(lines[:1])}{':'.join(['', *why[:1]])}"
 
 
 def values_left(region: Region, call: Call, answer: object) -> dict[str, object]:
@@ -226,5 +260,7 @@ def input_facts_of(region: Region, call: Call) -> dict[str, InputFacts]:
 
 
 def facts_of(value: object) -> InputFacts:
-    """Return the facts of a value of `values_in`, where a list is that of the keys of a dict."""
+    """Return the facts of a value of `values_in`, where a list is that of keys or names."""
+    if isinstance(value, Routine):
+        return InputFacts("code", f"{value.name} (line {value.line})" if value.line else value.name)
     return InputFacts("keys", ", ".join(map(repr, value))) if isinstance(value, list) else input_facts(value)

@@ -1,23 +1,30 @@
 """The state of a compiled region: copied, so that every arm starts from an equal one, and compared.
 
 A region is a module, a function, a bound method, a `functools.partial` or any callable object.  Its state is
-what a call may read or write beside the arguments: attributes of objects, parameters and buffers, variables
-of enclosing functions, globals that hold data.  Copies keep what is shared: two names of one tensor, views of
-one storage, a variable of two functions.
+what a call may read or write beside the arguments: attributes of objects and of their classes, parameters
+and buffers, variables of enclosing functions, and globals with data that a function or a method of such a
+class names.  Copies keep what is shared: two names of one tensor, views of one storage, a variable of two
+functions.  Classes and globals have no copies, because methods would not see them: `SharedState` puts them
+back.
 """
 
 import copy
+import enum
 import functools
+import io
 import re
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from deepstack_harness.compile.torch_compat import structures
+from deepstack_harness.errors import NotMeasured
+from deepstack_harness.play.state import Snapshot, is_of_library, state_behind
 
 T = TypeVar("T")
 Region = Callable[..., object]
@@ -34,15 +41,20 @@ _DEEPEST = 6
 class Copier:
     """Copies regions and arguments together; what two of them share is shared by their copies."""
 
-    def __init__(self) -> None:
-        """Begin with nothing copied."""
+    def __init__(self, code: Iterable["Code"] = ()) -> None:
+        """Begin with nothing copied.  The globals that `code` names stay what they are, wherever met."""
         self._memo: dict[int, Any] = {}
-        self._scopes: dict[int, dict[str, Any]] = {}
+        for function in code:
+            if isinstance(function, types.FunctionType):
+                for value in _globals_of(function).values():
+                    self._share(value)
 
     def copy(self, thing: T) -> T:
         """Return an equal thing in other memory; functions keep their code, with variables of their own.
 
-        Raises what `copy.deepcopy` raises, a `TypeError` as a rule, for what cannot be copied.
+        What Python cannot copy because it is no data, a lock or a file, is shared.  Raises what
+        `copy.deepcopy` raises for anything else, a `TypeError` as a rule: an iterator that runs, a class
+        that refuses.
         """
         held = state_of(thing) if callable(thing) else values_in("thing", thing)
         for value in held.values():
@@ -52,53 +64,84 @@ class Copier:
         if isinstance(thing, functools.partial):
             keywords = {name: self.copy(value) for name, value in thing.keywords.items()}
             return functools.partial(self.copy(thing.func), *map(self.copy, thing.args), **keywords)  # type: ignore[return-value]
-        return copy.deepcopy(thing, self._memo)
+        while True:
+            known = set(self._memo)
+            try:
+                return copy.deepcopy(thing, self._memo)
+            except Exception as error:
+                for key in self._memo.keys() - known:  # copies that were not finished
+                    del self._memo[key]
+                refused = _refused(error)
+                if isinstance(refused, Tensor):  # of a class of its own
+                    self._memo[id(refused)] = refused.detach().clone().requires_grad_(refused.requires_grad)
+                elif refused is None or id(refused) in known or not _is_no_data(refused):
+                    raise
+                else:
+                    self._share(refused)
+
+    def _share(self, value: object) -> None:
+        self._memo[id(value)] = value
+        self._memo.setdefault(id(self._memo), []).append(value)  # keeps it alive, as deepcopy does
 
     def _add_leaf(self, leaf: object) -> None:
         """Copy tensors that autograd made, which deepcopy refuses; a copy is a leaf."""
         if isinstance(leaf, Tensor) and not leaf.is_leaf and id(leaf) not in self._memo:
             copied = copy.deepcopy(leaf.detach(), self._memo).requires_grad_(leaf.requires_grad)
             self._memo[id(leaf)] = copied
-            self._memo.setdefault(id(self._memo), []).append(leaf)  # keeps it alive, as deepcopy does
+            self._memo.setdefault(id(self._memo), []).append(leaf)
 
     def _function(self, function: types.FunctionType) -> types.FunctionType:
         if id(function) in self._memo:
             return self._memo[id(function)]  # type: ignore[no-any-return]
         cells = tuple(self._cell(cell) for cell in function.__closure__ or ())
-        scope = self._scope(function)
-        copied = types.FunctionType(function.__code__, scope, function.__name__, None, cells or None)
+        copied = types.FunctionType(
+            function.__code__, function.__globals__, function.__name__, None, cells or None
+        )
         self._memo[id(function)] = copied
         copied.__defaults__ = self.copy(function.__defaults__)
         copied.__kwdefaults__ = self.copy(function.__kwdefaults__)
         copied.__dict__.update(function.__dict__)
         copied.__annotations__ = function.__annotations__
         copied.__module__, copied.__qualname__ = function.__module__, function.__qualname__
-        for name in _names(function.__code__):
-            if name in scope and scope[name] is function.__globals__.get(name):
-                scope[name] = self._shared(scope[name])
         for cell, original in zip(cells, function.__closure__ or (), strict=True):
             if _is_filled(original) and not _is_filled(cell):
-                cell.cell_contents = self._shared(original.cell_contents)
+                cell.cell_contents = self._variable(original.cell_contents)
         return copied
 
     def _cell(self, cell: types.CellType) -> types.CellType:
         return self._memo.setdefault(id(cell), types.CellType())  # type: ignore[no-any-return]
 
-    def _scope(self, function: types.FunctionType) -> dict[str, Any]:
-        """Return the globals of a copy: those of the module, one dict for all functions of it."""
-        return self._scopes.setdefault(id(function.__globals__), dict(function.__globals__))
-
-    def _shared(self, value: object) -> object:
-        """Copy a value that a function reads by its name, unless it is code."""
+    def _variable(self, value: object) -> object:
+        """Copy a variable of an enclosing function, unless it is code."""
         if isinstance(value, types.FunctionType):
-            module = value.__module__ or ""
-            return value if module.partition(".")[0] == "torch" else self._function(value)
+            of_torch = (value.__module__ or "").partition(".")[0] == "torch"
+            return value if of_torch or hasattr(value, _COMPILED) else self._function(value)
         if isinstance(value, _CODE):
             return value
         try:
             return self.copy(value)
-        except Exception:  # noqa: BLE001  # a lock, a file, a logger: shared, and compared run with run
+        except Exception:  # noqa: BLE001  # shared, and compared run with run
             return value
+
+
+_COMPILED = "_torchdynamo_orig_callable"
+"""What a function that torch.compile made has: the function that it was made of (torch 2.10 .. 2.15)."""
+
+
+def _refused(error: BaseException) -> object:
+    """Return the object that `copy.deepcopy` could not copy, None where the error is not about one."""
+    refused, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is copy.deepcopy.__code__:
+            refused = trace.tb_frame.f_locals.get("x")
+        trace = trace.tb_next
+    return refused
+
+
+def _is_no_data(value: object) -> bool:
+    """Say whether all copies may share an object: it is no state, or state that lies outside of Python."""
+    runs = isinstance(value, Iterator | Awaitable) and not isinstance(value, io.IOBase)
+    return not runs and not any("__deepcopy__" in vars(cls) for cls in type(value).__mro__)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -124,12 +167,72 @@ class Value(NamedTuple):
     value: object
 
 
+Code = types.FunctionType | type
+
+
+class _Seen(set[int]):
+    """The objects that were read, by id; beside them the code, and where the variables of functions stand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.code: list[Code] = []
+        self.variables: dict[str, types.CellType | dict[str, Any]] = {}
+
+
+@dataclass(frozen=True)
+class Routine:
+    """A function, method or class that an attribute or argument names, and its line; copies are equal."""
+
+    name: str
+    line: int
+    routine: Callable[..., object] = field(compare=False)
+
+
+def _line_of(routine: Callable[..., object]) -> int:
+    code = getattr(routine, "__code__", None)
+    return code.co_firstlineno if code else 0
+
+
 def state_of(region: Region) -> dict[str, object]:
     """Return the values that a call may read or write beside its arguments, by name.
 
     Tensors are not copied.
     """
-    return dict(_state_of(region, set()))
+    return dict(_state_of(region, _Seen()))
+
+
+def code_of(things: Iterable[object]) -> list[Code]:
+    """Return the functions and the classes of regions, of functions that change them, and of arguments."""
+    seen = _Seen()
+    for thing in things:
+        for _ in _state_of(thing, seen) if callable(thing) else _values("", thing, seen, 0):
+            pass
+    return seen.code
+
+
+class SharedState:
+    """What copies share: globals, variables and classes behind some code, and the modes of torch.
+
+    Where it cannot be put back, such as an iterator that runs, nothing is: two runs then differ.
+    """
+
+    def __init__(self, code: Sequence[Code]) -> None:
+        """Keep it as it is now."""
+        self._kept = Snapshot()
+        with suppress(NotMeasured):
+            self._kept = state_behind(code)
+
+    def put_back(self) -> None:
+        """Make it what it was."""
+        self._kept.restore()
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Put it back when the block ends."""
+        try:
+            yield
+        finally:
+            self.put_back()
 
 
 def frozen(values: Mapping[str, object]) -> dict[str, object]:
@@ -139,10 +242,11 @@ def frozen(values: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _state_of(region: object, seen: set[int]) -> Iterator[Value]:
+def _state_of(region: object, seen: _Seen) -> Iterator[Value]:
     if isinstance(region, functools.partial):
         yield from _state_of(region.func, seen)
         for name, value in region.keywords.items():
+            seen.variables[name] = region.keywords
             yield from _values(name, value, seen, 0)
     elif isinstance(region, types.MethodType):
         yield from _attributes("self", region.__self__, seen, 0)
@@ -152,26 +256,30 @@ def _state_of(region: object, seen: set[int]) -> Iterator[Value]:
         yield from _attributes("self", region, seen, 0)
 
 
-def _variables(function: types.FunctionType, seen: set[int]) -> Iterator[Value]:
+def _variables(function: types.FunctionType, seen: _Seen) -> Iterator[Value]:
     if id(function) in seen:
         return
     seen.add(id(function))
-    read = {
-        name: cell.cell_contents
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        if _is_filled(cell)
-    }
-    read |= {
-        name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__
-    }
-    for name, value in read.items():
+    seen.code.append(function)
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    filled = {name: cell for name, cell in cells if _is_filled(cell)}
+    for name, value in (
+        {name: cell.cell_contents for name, cell in filled.items()} | _globals_of(function)
+    ).items():
         if isinstance(value, types.FunctionType) and value.__module__ == function.__module__:
             yield from _variables(value, seen)
         elif not isinstance(value, (types.FunctionType, *_CODE)):
+            seen.variables[name] = filled.get(name, function.__globals__)
             yield from _values(name, value, seen, 0)
 
 
-def _attributes(name: str, owner: object, seen: set[int], depth: int) -> Iterator[Value]:
+def _globals_of(function: types.FunctionType) -> dict[str, object]:
+    """Return the globals that a function names."""
+    names = (name for name in _names(function.__code__) if name in function.__globals__)
+    return {name: function.__globals__[name] for name in names}
+
+
+def _attributes(name: str, owner: object, seen: _Seen, depth: int) -> Iterator[Value]:
     if id(owner) in seen or depth > _DEEPEST:
         return
     seen.add(id(owner))
@@ -182,19 +290,49 @@ def _attributes(name: str, owner: object, seen: set[int], depth: int) -> Iterato
             if not slot.startswith("__") and hasattr(owner, slot):
                 held[slot] = getattr(owner, slot)
     if isinstance(owner, nn.Module):
-        held |= held["_parameters"] | held["_buffers"] | held["_modules"]
+        for part in ("_parameters", "_buffers", "_modules"):
+            held |= dict(getattr(owner, part).items())
+        hooks = {each: value for each, value in held.items() if each.endswith("_hooks") and value}
         held = {each: value for each, value in held.items() if each not in _OF_TORCH}
+        for each, value in hooks.items():
+            yield Value(
+                f"{name}.{each}", [getattr(hook, "__qualname__", str(hook)) for hook in value.values()]
+            )
     for attribute, value in held.items():
         yield from _values(f"{name}.{attribute}", value, seen, depth + 1)
+    shadowed = set(held)
+    for cls in type(owner).__mro__:
+        if not is_of_library(cls.__module__) and not issubclass(cls, enum.Enum):
+            yield from _of_class(name, cls, shadowed, seen, depth)
+            shadowed |= set(vars(cls))
 
 
-def _values(name: str, value: object, seen: set[int], depth: int) -> Iterator[Value]:
+def _of_class(name: str, cls: type, shadowed: set[str], seen: _Seen, depth: int) -> Iterator[Value]:
+    """Yield the data of a class, as an attribute of its object, and the variables that its methods read."""
+    if id(cls) not in seen:
+        seen.add(id(cls))
+        seen.code.append(cls)
+    for attribute, value in list(vars(cls).items()):
+        function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+        if isinstance(function, types.FunctionType):
+            if attribute not in _MAKES:
+                yield from _variables(function, seen)
+        elif isinstance(value, _DATA) and attribute not in shadowed and not attribute.startswith("__"):
+            yield from _values(f"{name}.{attribute}", value, seen, depth + 1)
+
+
+_MAKES = ("__init__", "__new__", "__post_init__", "__setstate__")
+"""Methods that run before the region is called."""
+_DATA = (bool, int, float, complex, str, bytes, Tensor, list, tuple, dict, set, frozenset, type(None))
+
+
+def _values(name: str, value: object, seen: _Seen, depth: int) -> Iterator[Value]:
     for place, leaf in structures.leaves(value):
         path = name + place
         if leaf is None or isinstance(leaf, Tensor | bool | int | float | complex | str | bytes):
             yield Value(path, leaf)
         elif isinstance(leaf, types.FunctionType | types.MethodType | types.BuiltinFunctionType | type):
-            continue
+            yield Value(path, Routine(leaf.__name__, _line_of(leaf), leaf))
         elif isinstance(leaf, set | frozenset):
             yield Value(path, sorted(map(repr, leaf)))
         elif type(leaf).__module__.partition(".")[0] in ("torch", "builtins") and not isinstance(
@@ -210,39 +348,47 @@ def _values(name: str, value: object, seen: set[int], depth: int) -> Iterator[Va
 
 def values_in(name: str, value: object) -> dict[str, object]:
     """Return what an argument or an answer holds, by name: `cache['k'][0]`, `batch.ids`, lengths and keys."""
-    return dict(_values(name, value, set(), 0))
+    return dict(_values(name, value, _Seen(), 0))
 
 
 def set_value(region: Region, name: str, value: object) -> None:
     """Give a value of `state_of` another content.  Raises where the place is none that can be written."""
     root, rest = _ROOT.match(name).groups()  # type: ignore[union-attr]
-    function = _function_of(region)
-    if root != "self" and function is not None and not rest:
-        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-        if root in cells:
-            cells[root].cell_contents = value
-            return
-    _assign(_scope_of(region, root), f"{root}{rest}", value)
+    if isinstance(value, Routine):
+        value = value.routine
+        if isinstance(value, types.MethodType):
+            raise TypeError(f"{name}: a method of an object that is no copy")
+    holder = _holder_of(region, root)
+    if isinstance(holder, types.CellType) and not rest:
+        holder.cell_contents = value
+    else:
+        _assign(_scope_of(region, root), f"{root}{rest}", value)
 
 
 _ROOT = re.compile(r"(\w+)(.*)", re.DOTALL)
 
 
-def _function_of(region: Region) -> types.FunctionType | None:
-    while isinstance(region, functools.partial):
-        region = region.func
-    return region if isinstance(region, types.FunctionType) else None
+def _holder_of(region: Region, root: str) -> types.CellType | dict[str, Any] | None:
+    """Return where a variable of a function or method of a region stands; None for `self`.
+
+    Raises `LookupError` for a name that none of them has.
+    """
+    seen = _Seen()
+    for _ in _state_of(region, seen):
+        pass
+    if root == "self" and root not in seen.variables:
+        return None
+    return seen.variables[root]
 
 
 def _scope_of(region: Region, root: str) -> Mapping[str, object]:
     """Return where a root of names of `state_of` stands: `self`, a variable of a function, or a global."""
-    function = _function_of(region)
-    while isinstance(region, functools.partial):
+    holder = _holder_of(region, root)
+    if isinstance(holder, types.CellType):
+        return {root: holder.cell_contents}
+    while holder is None and isinstance(region, functools.partial):
         region = region.func
-    if root == "self" or function is None:
-        return {"self": getattr(region, "__self__", region)}
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    return {root: cells[root].cell_contents} if root in cells else function.__globals__
+    return {"self": getattr(region, "__self__", region)} if holder is None else holder
 
 
 def _assign(scope: Mapping[str, object], path: str, value: object) -> None:

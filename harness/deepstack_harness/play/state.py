@@ -170,11 +170,24 @@ def apart(one: Tensor, other: Tensor) -> float:
         return NOT_FINITE
     if not one.numel():
         return 0.0
-    wide = torch.complex128 if one.is_complex() else torch.float64
-    first, second = one.detach().to(wide), other.detach().to(wide)
+    first, second = _wide(one), _wide(other)
     same = (first == second) | (first.isnan() & second.isnan())
-    largest = (first - second).abs().masked_fill(same, 0.0).max().item()
-    return largest if math.isfinite(largest) else NOT_FINITE
+    distance = (first - second).abs().masked_fill(same, 0.0).max().item()
+    return distance if math.isfinite(distance) else NOT_FINITE
+
+
+def largest(tensor: Tensor) -> float:
+    """Return the largest finite absolute value of a tensor, 0 where it has none."""
+    wide = _wide(tensor)
+    finite = wide[wide.isfinite()]
+    return finite.abs().max().item() if finite.numel() else 0.0
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Return the values of a tensor of any layout and dtype, in fp64."""
+    dense = tensor.detach()
+    dense = dense if dense.layout is torch.strided else dense.to_dense()
+    return dense.to(torch.complex128 if dense.is_complex() else torch.float64)
 
 
 def _apart(one: object, other: object) -> float:
@@ -193,7 +206,7 @@ def _scale(value: object) -> float:
     if isinstance(value, float):
         return abs(value)
     if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
-        return value.double().nan_to_num(0.0, 0.0, 0.0).abs().max().item()
+        return largest(value)
     return 1.0
 
 
@@ -242,11 +255,30 @@ def _set_again(read: Callable[[], Any], write: Callable[[Any], object], value: o
         write(value)
 
 
-class _Walk:
-    """One walk over all objects that a root leads to, each visited once."""
+def state_behind(code: Iterable[FunctionType | type]) -> Snapshot:
+    """Return what functions and classes lead to: variables, globals and attributes; and torch's modes.
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    What runs, such as an iterator, is not put back.  Raises `NotMeasured` where it is too much.
+    """
+    snapshot = Snapshot()
+    for _, read, write in _settings():
+        value = read()
+        snapshot.saved.append(_Saved(value, partial(_set_again, read, write)))
+    walk = _Walk(snapshot, runs=False)
+    for each in code:
+        walk.follow(each)
+    return snapshot
+
+
+class _Walk:
+    """One walk over all objects that a root leads to, each visited once.
+
+    An iterator raises `NotMeasured`, unless `runs` is False: then it is passed over.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, runs: bool = True) -> None:
         self._snapshot = snapshot
+        self._runs = runs
         self._seen: dict[int, tuple[str, object]] = {}
         self._left: deque[tuple[str, object]] = deque()
 
@@ -348,6 +380,8 @@ class _Walk:
         kind = type(value)
         of_python = kind.__module__ == "builtins" or kind.__module__ in sys.stdlib_module_names
         if of_python and hasattr(kind, "__next__") and not isinstance(value, io.IOBase):
+            if not self._runs:
+                return
             raise NotMeasured(
                 f"the decoder keeps a {kind.__name__} at {place}, which cannot be put back before each "
                 "of the compared runs: keep a number, a list or a tensor in its place"
@@ -372,7 +406,7 @@ class _Walk:
                 self._dict(f"{place}.{part}", entries, lambda key: f"{place}.{key}")
 
     def _class(self, place: str, value: type) -> None:
-        if _of_library(value.__module__):
+        if is_of_library(value.__module__):
             return
         for name, each in list(vars(value).items()):
             if isinstance(each, (FunctionType, staticmethod, classmethod, property)):
@@ -383,7 +417,7 @@ class _Walk:
         self._left += [(base.__name__, base) for base in value.__bases__]
 
     def _function(self, place: str, value: FunctionType) -> None:
-        if _of_library(value.__module__ or ""):
+        if is_of_library(value.__module__ or ""):
             return
         names = value.__code__.co_freevars
         for name, cell in zip(names, value.__closure__ or (), strict=True):
@@ -394,7 +428,7 @@ class _Walk:
         self._globals(value.__globals__, named)
         for name in named:
             module = value.__globals__.get(name)
-            if isinstance(module, ModuleType) and not _of_library(module.__name__):
+            if isinstance(module, ModuleType) and not is_of_library(module.__name__):
                 self._globals(vars(module), named)
 
     def _cell(self, name: str, cell: CellType) -> None:
@@ -436,14 +470,15 @@ def _is_plain(value: object) -> bool:
 
 
 def _slots_of(base: type) -> Iterable[str]:
-    if _of_library(base.__module__):
+    if is_of_library(base.__module__):
         return ()
     slots = vars(base).get("__slots__", ())
     names = (slots,) if isinstance(slots, str) else tuple(slots)
     return (name for name in names if name not in ("__dict__", "__weakref__"))
 
 
-def _of_library(module: str) -> bool:
+def is_of_library(module: str) -> bool:
+    """Say whether a module, by name, is Python's own or of a library whose state is none of a user's code."""
     top = module.partition(".")[0]
     return top in _LIBRARIES or top in sys.stdlib_module_names or top == "builtins"
 

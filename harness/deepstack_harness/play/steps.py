@@ -45,7 +45,9 @@ from deepstack_harness.play.region_calls import (
     copying,
     described,
     detached,
+    error_text,
     live_part,
+    restoring,
     run_call,
     side_inputs,
     values_left,
@@ -101,12 +103,15 @@ def measure_steps(program: Program, options: StepOptions, name: str) -> SteppedR
     Raises `UsageError` for an arm that cannot run steps, and what `program` raises.
     """
     specs = [_checked_arm(arm) for arm in options.arms]
-    wanted = list(UncompiledRun(program, options).run())
-    unequal = restless(program, options, wanted)
-    parts: dict[int, object] = {}
-    if not unequal and (options.neutral or options.split):
-        specs.insert(0, ArmSpec())
-    arms = [] if unequal else [_Arm(program, options, spec, wanted, parts).run() for spec in specs]
+    program, shared = restoring(program)
+    with shared.kept():
+        with torch.compiler.set_stance("force_eager"):  # for what the region itself compiles
+            wanted = list(UncompiledRun(program, options).run())
+            unequal = restless(program, options, wanted)
+        parts: dict[int, object] = {}
+        if not unequal and (options.neutral or options.split):
+            specs.insert(0, ArmSpec())
+        arms = [] if unequal else [_Arm(program, options, spec, wanted, parts).run() for spec in specs]
     return SteppedRegion(name, str(torch.__version__), tuple(arms), unequal)
 
 
@@ -198,13 +203,16 @@ class _Arm:
         if self._spec.backend is Backend.INDUCTOR:
             options["fallback_random"] = True  # eager's own numbers
         called = region if isinstance(region, torch.nn.Module) else _as_function(region)
-        compiled: Region = torch.compile(
-            called,
-            fullgraph=not self._spec.breaks,
-            dynamic=False,
-            backend=self._spec.backend.compiler,
-            options=options,
-        )
+        try:
+            compiled: Region = torch.compile(
+                called,
+                fullgraph=not self._spec.breaks,
+                dynamic=False,
+                backend=self._spec.backend.compiler,
+                options=options,
+            )
+        except Exception as error:  # noqa: BLE001  # such as a module of TorchScript
+            raise _NotCompiled(error_text(error)) from None
         return _refusing(compiled) if self._spec.guards is GuardPolicy.SHAPE_ENV_ONLY else compiled
 
     def measure_call(self, runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:

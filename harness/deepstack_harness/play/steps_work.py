@@ -1,7 +1,7 @@
 """Run a user's region over steps in a worker, and write a program that shows a finding."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,16 @@ from deepstack_harness.errors import UsageError
 from deepstack_harness.models.regions.program import RegionProgram
 from deepstack_harness.play.case_worker import load_named
 from deepstack_harness.play.drawn_steps import DrawnHistory, example_call, judge_pairs, search
-from deepstack_harness.play.region_calls import Call, Program, Step, StepOptions, check_steps, copying
+from deepstack_harness.play.region_calls import (
+    Call,
+    Program,
+    Step,
+    StepOptions,
+    check_steps,
+    copied,
+    copying,
+    described,
+)
 from deepstack_harness.play.region_state import Region
 from deepstack_harness.play.steps import measure_steps
 from deepstack_harness.workers.child import Channel
@@ -144,13 +153,16 @@ def _made(thing: Callable[..., object]) -> MadeProgram | None:
     except TypeError:  # it has parameters: it is the region
         return None
     match made:
-        case (region, list() | tuple() as steps) if callable(region):
-            return MadeProgram(region, steps)
-        case (region, list() | tuple() as steps, dict() as asked) if callable(region):
-            if unknown := sorted(map(str, asked.keys() - _ASKED)):
-                raise UsageError(f"'{unknown[0]}' is no question: give {', '.join(_ASKED)}, or some of them")
-            return MadeProgram(region, steps, asked)
-    return None
+        case (region, steps, *rest) if callable(region) and len(rest) <= 1:
+            asked = rest[0] if rest else {}
+        case _:
+            return None
+    if not isinstance(steps, Iterable) or isinstance(steps, Mapping | Tensor | str):
+        raise UsageError(f"the calls are {described(steps)}: return (callable, calls), with a list of calls")
+    if not isinstance(asked, Mapping) or (unknown := sorted(map(str, asked.keys() - _ASKED))):
+        wrong = described(asked) if not isinstance(asked, Mapping) else f"'{unknown[0]}'"
+        raise UsageError(f"{wrong} is no question: give {', '.join(_ASKED)}, or some of them")
+    return MadeProgram(region, list(steps), asked)
 
 
 _ASKED = ("neutral", "live", "split")
@@ -163,7 +175,7 @@ def fresh_program(thing: Callable[..., object], warm_up: int = 1) -> Program:
     def fresh() -> tuple[Region, Sequence[Step]]:
         made = _made(thing)
         assert made is not None  # it was, a moment ago
-        return made.region, check_steps(made.steps, warm_up)
+        return copied(made.region, check_steps(made.steps, warm_up))  # what is made once is not made anew
 
     return fresh
 

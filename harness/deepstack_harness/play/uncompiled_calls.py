@@ -4,7 +4,7 @@ For each call behind the warm-up it is measured which inputs differ from the war
 changes: the call runs again from an equal state with the warm-up's value in its place.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -33,7 +33,16 @@ from deepstack_harness.play.region_calls import (
     side_inputs,
     values_left,
 )
-from deepstack_harness.play.region_state import Copier, Region, frozen, set_value, state_of
+from deepstack_harness.play.region_state import (
+    Code,
+    Copier,
+    Region,
+    SharedState,
+    code_of,
+    frozen,
+    set_value,
+    state_of,
+)
 
 _MOST_CHANGED = 16
 """Inputs of one call whose influence is measured: each is a run of the uncompiled code."""
@@ -62,6 +71,8 @@ class UncompiledRun:
     def __init__(self, program: Program, options: StepOptions) -> None:
         self._options = options
         self._region, self._steps = program()
+        changes = (step for step in self._steps if not isinstance(step, Call))
+        self._code = code_of([self._region, *changes])
         self._warm: list[dict[str, InputFacts]] = []
         self._warm_data: dict[str, object] = {}
         self._last_warm: tuple[Call, dict[str, object]] | None = None
@@ -79,7 +90,7 @@ class UncompiledRun:
     def _call(self, number: int, call: Call) -> WantedCall:
         seed = self._options.seed + number
         before, facts = values_left(self._region, call, None), input_facts_of(self._region, call)
-        trial = _Trial(self._region, call, seed)
+        trial = _Trial(self._region, call, seed, self._code)
         noisy = trial.run(_rounded)
         held = side_inputs(self._region, call)
         changed = [] if number <= self._options.warm_up else list(self._changed(facts, held))
@@ -141,18 +152,24 @@ class UncompiledRun:
 class _Trial:
     """The region and a call as they are before it, to be run several times without a trace."""
 
-    def __init__(self, region: Region, call: Call, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, region: Region, call: Call, seed: int, code: Sequence[Code]) -> None:
+        self._seed, self._code = seed, code
+        self._shared = SharedState(code)
         self._kept = self._copy(region, call)
 
-    @staticmethod
-    def _copy(region: Region, call: Call) -> tuple[Region, Call]:
-        copier = Copier()
+    def _copy(self, region: Region, call: Call) -> tuple[Region, Call]:
+        copier = Copier(self._code)
         return copier.copy(region), Call(*copier.copy(call.args), **copier.copy(call.kwargs))
 
     def run(self, change: Callable[[Tensor], None]) -> Left:
         """Run a copy with each floating-point tensor of the arguments changed in place."""
         region, call = self._copy(*self._kept)
+        with self._shared.kept():
+            self._change(call, change)
+            return run_call(region, call, self._seed)
+
+    @staticmethod
+    def _change(call: Call, change: Callable[[Tensor], None]) -> None:
         with torch.no_grad():
             for _, leaf in structures.leaves((call.args, call.kwargs)):
                 if (
@@ -163,7 +180,6 @@ class _Trial:
                     change(leaf)
                 elif isinstance(leaf, Tensor) and leaf.is_floating_point():
                     change(leaf.data)
-        return run_call(region, call, self._seed)
 
     def run_with(self, name: str, warm: Call, state: Mapping[str, object]) -> Left:
         """Run a copy with one input as it was in the warm-up; raises what the call raises."""
@@ -172,11 +188,12 @@ class _Trial:
         parameter = _parameter_of(name, arguments)
         if parameter is not None and parameter in then:
             call = Call(**(arguments | {parameter: Copier().copy(then[parameter])}))
-        elif name in state:
-            set_value(region, name, state[name])
-        else:
+        elif name not in state:
             raise LookupError(name)
-        left = run_call(region, call, self._seed)
+        with self._shared.kept():
+            if parameter not in then:
+                set_value(region, name, state[name])
+            left = run_call(region, call, self._seed)
         if left.raised:
             raise RuntimeError(left.raised)
         return left
@@ -190,14 +207,24 @@ def _parameter_of(name: str, arguments: Mapping[str, object]) -> str | None:
 
 
 def _rounded(tensor: Tensor) -> None:
-    """Change each value by about one unit in the last place of its dtype, up and down by turns."""
+    """Change each value by about one unit in the last place of its dtype, up and down by turns.
+
+    Dtypes of 8 bits have too few places, and torch does not calculate in them.
+    """
+    if tensor.layout is not torch.strided or tensor.dtype.itemsize < torch.half.itemsize:
+        return
     if tensor.numel() and all(tensor.stride()):
         steps = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape) % 2
         tensor.mul_(1 + (2 * steps - 1) * torch.finfo(tensor.dtype).eps)
 
 
 def restless(program: Program, options: StepOptions, wanted: Sequence[WantedCall]) -> str:
-    """Run uncompiled once more, and say where the two runs differ."""
+    """Run uncompiled once more, and say where the two runs differ, or what of an answer has no value yet."""
+    for want in wanted:
+        for place, leaf in structures.leaves(want.left.answer):
+            if isinstance(leaf, Iterator | Awaitable):
+                words = f"answer{place} of step {want.step} is a {type(leaf).__name__}"
+                return f"{words}: what it would give is not compared"
     region, steps = program()
     expected = iter(wanted)
     for step in steps:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from pathlib import Path
-from types import CodeType
+from types import CodeType, MethodType
 from typing import Any
 
 import torch
@@ -203,6 +203,19 @@ def refuse_silent_fallback() -> AbstractContextManager[None]:
     """Raise at the recompile limit while open, instead of running eager from then on."""
     patched: AbstractContextManager[None] = torch.compiler.config.patch(fail_on_recompile_limit_hit=True)  # type: ignore[attr-defined]
     return patched
+
+
+def uncompiled(region: Callable[..., object]) -> Callable[..., object]:
+    """Return what a function, a bound method or a module that torch.compile made was made of.
+
+    Anything else is returned as it is.  Both names are private, and the same in torch 2.10 .. 2.15.
+    """
+    if isinstance(region, MethodType):
+        function = uncompiled(region.__func__)
+        return region if function is region.__func__ else MethodType(function, region.__self__)
+    name = "_orig_mod" if isinstance(region, torch.nn.Module) else "_torchdynamo_orig_callable"
+    made_of: Callable[..., object] = getattr(region, name, region)
+    return made_of
 
 
 def is_recompile_limit(error: BaseException) -> bool:
