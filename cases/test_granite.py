@@ -15,7 +15,7 @@ from cases.selftest.engines.bound_forward import forward_of
 from cases.selftest.models.sequences import SEQUENCES
 from deepstack_harness.catalogue.buffers import buffer_named
 from deepstack_harness.catalogue.registry import family_named
-from deepstack_harness.compile.torch_compat.moved import MOVED
+from deepstack_harness.catalogue.versions import TORCH_CHANGES
 from deepstack_harness.contract.arm import EAGER
 from deepstack_harness.contract.case import Case, Compare, registered
 from deepstack_harness.contract.observation import Answer
@@ -51,7 +51,9 @@ def played(model: Model, subject: str, arm: str, trace: str) -> Played:
 
 
 PAYLOAD_FIRST = (
-    ([1024, 1024, 1024], {R.R2, R.R10}) if MOVED["graph_inputs"].reached else ([1024, 9, 1], {R.R2})
+    ([1024, 1024, 1024], {R.R2, R.R10})
+    if TORCH_CHANGES["graph_inputs"].is_in(torch.__version__)
+    else ([1024, 9, 1], {R.R2})
 )
 """Rows of attention and broken rules where the payload's size is read first."""
 

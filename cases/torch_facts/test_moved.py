@@ -12,6 +12,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from cases.torch_facts.test_inductor_facts import needs_triton
+from deepstack_harness.catalogue.versions import TORCH_CHANGES
 from deepstack_harness.compile.torch_compat.moved import MOVED, Moved, Parameters
 
 SIGNATURES = {name: moved for name, moved in MOVED.items() if (moved.before, moved.after) != (None, None)}
@@ -102,7 +103,6 @@ BEHAVIOUR: Mapping[str, Callable[[], bool]] = {
     "create_minnumf": _smaller_of_nan_and_a_number_is_the_number,
     "__index__": _loops_end_at_tensors_of_one_element,
     "create_ashr": _shifted_operand_stays_unsigned,
-    "graph_inputs": _inputs_come_in_the_order_of_their_use,
     "process_inputs": _fake_inputs_of_another_mode_are_compiled,
 }
 
@@ -112,6 +112,16 @@ BEHAVIOUR: Mapping[str, Callable[[], bool]] = {
 def test_a_call_behaves_as_the_table_says(name: str) -> None:
     moved = MOVED[name]
     assert BEHAVIOUR[name]() is moved.reached, f"moved.MOVED has since {moved.since}: {moved.reason}"
+
+
+CHANGES: Mapping[str, Callable[[], bool]] = {"graph_inputs": _inputs_come_in_the_order_of_their_use}
+
+
+@pytest.mark.parametrize("name", TORCH_CHANGES)
+def test_a_change_of_torch_is_seen_from_its_release_on(name: str) -> None:
+    change = TORCH_CHANGES[name]
+    said = f"versions.TORCH_CHANGES has since {change.since}: {change.reason}"
+    assert CHANGES[name]() is change.is_in(torch.__version__), said
 
 
 @pytest.mark.parametrize(

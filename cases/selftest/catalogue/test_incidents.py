@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -24,7 +25,6 @@ from deepstack_harness.catalogue.incidents import (
 from deepstack_harness.catalogue.known import KNOWN_FAILURES, LIVE_FAULTS, KnownFailure
 from deepstack_harness.catalogue.orders import covers
 from deepstack_harness.catalogue.plans import Where, plan_incident, plan_source
-from deepstack_harness.compile.torch_compat.moved import MOVED
 from deepstack_harness.contract.arm import ArmSpec, Backend
 from deepstack_harness.contract.case import PlannedCase, source_buffer
 from deepstack_harness.contract.rules import Rule
@@ -269,11 +269,32 @@ def test_a_run_is_planned_for_the_torch_that_answers_so(
     assert [set(case.must_break or ()) for case in faulty] == [broken]
 
 
-def test_a_run_that_moved_names_the_release_of_the_table() -> None:
-    since = MOVED["graph_inputs"].since
-    assert [run.torch for run in find("40917").run if run.torch] == [f">={since}", f"<{since}"]
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("about 2", "about 2"),
+        ("since graph_outputs", "unknown change of torch 'graph_outputs'; known are graph_inputs"),
+        ("before ", "unknown change of torch ''"),
+    ],
+)
+def test_a_run_of_no_torch_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Run(trace="cap 16: get 16", arms=("eager",), broken={}, torch=text)
 
 
-def test_a_run_of_no_torch_is_refused() -> None:
-    with pytest.raises(ValueError, match="about 2"):
-        Run(trace="cap 16: get 16", arms=("eager",), broken={}, torch="about 2")
+@pytest.mark.parametrize(
+    ("torch", "faulty"), [("2.11.0", False), ("2.12.0+cpu", True), ("2.12.0.dev1", True)]
+)
+def test_a_variant_is_faulty_since_a_change_of_torch(torch: str, faulty: bool) -> None:
+    incident = find("granite-rows")
+    assert incident.is_faulty("granite_full", torch) is faulty
+    assert incident.is_faulty("granite_rows", torch)
+    assert not incident.is_faulty("granite_sliced", torch)
+
+
+def test_who_is_faulty_since_a_change_is_among_the_faulty() -> None:
+    incident = find("granite-rows")
+    with pytest.raises(ValueError, match="'granite_sliced' of 'faulty_since' is none of its faulty ones"):
+        msgspec.structs.replace(incident, faulty_since={"granite_sliced": "graph_inputs"})
+    with pytest.raises(ValueError, match="unknown change of torch 'anything'"):
+        msgspec.structs.replace(incident, faulty_since={"granite_full": "anything"})

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from deepstack_harness.catalogue.versions import (
+    TORCH_CHANGES,
     VERSIONS,
     Suite,
     SuiteRun,
+    TorchReleases,
     TorchVersion,
     minor,
     pythons,
@@ -82,3 +84,28 @@ def test_a_wrong_file_is_refused_with_the_entry(tmp_path: Path, old: str, new: s
     with pytest.raises(UsageError, match=r"versions\.toml is not a file of versions that were run") as error:
         VERSIONS.read(path)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "torch", "among", "words"),
+    [
+        ("since graph_inputs", "2.12.0+cpu", True, "2.12 and later"),
+        ("since graph_inputs", "2.11.2", False, "2.12 and later"),
+        ("before graph_inputs", "2.11.2", True, "before 2.12"),
+        # A nightly build towards the release has the change.
+        ("before graph_inputs", "2.12.0.dev20260101", False, "before 2.12"),
+        ("since graph_inputs", "2.12.0a0+git1", True, "2.12 and later"),
+        (">=2.13", "2.13.0+cpu", True, ">=2.13"),
+        (">=2.13", "2.12.1", False, ">=2.13"),
+        ("", "2.12.1", True, ""),
+    ],
+)
+def test_releases_of_torch_are_those_of_a_change_or_a_specifier(
+    text: str, torch: str, among: bool, words: str
+) -> None:
+    releases = TorchReleases(text)
+    assert (releases.has(torch), str(releases)) == (among, words)
+
+
+def test_a_change_of_torch_is_of_a_release_that_was_run() -> None:
+    assert {change.since for change in TORCH_CHANGES.values()} <= {entry.torch for entry in VERSIONS.entries}

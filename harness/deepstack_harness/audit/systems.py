@@ -8,6 +8,7 @@ and what imports torch is imported for them alone: those of a source run in its 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from typing import Protocol
 
 import msgspec
@@ -20,7 +21,6 @@ from deepstack_harness.catalogue.incidents import Incident, catalogue
 from deepstack_harness.catalogue.known import known_rules_of
 from deepstack_harness.catalogue.registry import SYSTEMS, SYSTEMS_OF_SOURCES
 from deepstack_harness.compile.kernels import Measurement, Subject, measure
-from deepstack_harness.compile.torch_compat.moved import MOVED
 from deepstack_harness.contract.arm import ArmSpec
 from deepstack_harness.contract.facts import (
     OrderingObservation,
@@ -107,8 +107,8 @@ def _makes_auditors(named: object) -> TypeIs[Callable[[], SystemAuditor]]:
 
 
 def must_break(incident: Incident, variant: str) -> frozenset[Rule]:
-    """Return the rules that a variant must break: all of the incident's for a faulty one, none for others."""
-    return frozenset(incident.rules) if variant in incident.faulty else frozenset()
+    """Return the rules that a variant must break on this torch: all of the incident's, or none."""
+    return frozenset(incident.rules) if incident.is_faulty(variant, version("torch")) else frozenset()
 
 
 @dataclass(frozen=True)
@@ -298,10 +298,6 @@ VARIANTS: Mapping[str, Subject] = {
 """Revisions in the run that shows them; traced below the capacity, `granite_full` is cut in the graph."""
 
 
-_FAULTY_SINCE = {"granite_full": "graph_inputs"}
-"""Variants that a difference of torch makes faulty: before it, they run the rows of the step."""
-
-
 class Kernels:
     """R10, of code generated for the CPU; nothing of it is run."""
 
@@ -312,9 +308,7 @@ class Kernels:
             incident.revisions, subjects, _judge_kernel_variants(subjects), strict=True
         ):
             row = _kernel_row(incident, name, subject, judgement, seen)
-            known = name not in _FAULTY_SINCE or MOVED[_FAULTY_SINCE[name]].reached
-            rules = must_break(incident, name) if known else frozenset[Rule]()
-            yield JudgedSubject(name, rules, (row,), _figures(seen) if seen else "")
+            yield JudgedSubject(name, must_break(incident, name), (row,), _figures(seen) if seen else "")
 
     def theirs(self, incident: Incident, worker: SourceWorker) -> Iterator[JudgedSubject]:
         """Raise `UsageError`: no class of a source is compiled here."""

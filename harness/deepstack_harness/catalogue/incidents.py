@@ -17,9 +17,9 @@ from itertools import combinations, groupby
 from pathlib import Path
 
 import msgspec
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from deepstack_harness.catalogue.known import UPSTREAM, FaultyReleases
+from deepstack_harness.catalogue.versions import TorchReleases, torch_change
 from deepstack_harness.contract.arm import ArmSpec, Backend
 from deepstack_harness.contract.case import PlannedCase
 from deepstack_harness.contract.facts import System
@@ -42,8 +42,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `revisions` and `families` narrow the run to some of the incident's; empty means all.
     `dtype` is played instead of float32, where the fault is one of rounding.  `gpu`: played on a CUDA device
-    alone, because a CPU has no such graphs, or can tell no more than another run does.  `torch` is a
-    specifier of releases, such as `>=2.12`, where others do not answer so; empty means all.
+    alone, because a CPU has no such graphs, or can tell no more than another run does.  `torch` are the
+    releases that answer so, as `versions.TorchReleases` reads them; empty means all.
     """
 
     trace: str
@@ -67,13 +67,13 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             Trace.parse(self.trace)
             for arm in self.arms:
                 ArmSpec.parse(arm)
-            SpecifierSet(self.torch)
-        except (UsageError, InvalidSpecifier) as error:
+            TorchReleases(self.torch)
+        except UsageError as error:
             raise ValueError(str(error)) from None
 
     def is_of(self, torch: str) -> bool:
         """Return True for a version of torch, such as `2.13.0+cpu`, that answers as this run says."""
-        return SpecifierSet(self.torch).contains(torch, prereleases=True)
+        return TorchReleases(self.torch).has(torch)
 
 
 class EngineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,12 +138,13 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     of a compiled region; `faulty` and `fixed` are revisions or mutants, with `@CALLER` after the name where
     the fault, or its absence, is the caller's.
     `symptoms` are what users say, `errors` the texts that they see, `affected` the releases that have the
-    fault beside those of `known.LIVE_FAULTS`.  `effects` are what users notice of its broken rules or
-    promises, measured where the program comes from: the subject of `script` under its arm; empty where no
-    fact tells it.  Incidents of another `system` (`deepstack_harness.catalogue.registry.SYSTEMS`) name
-    variants of that system, and have neither families nor runs; those of `STEPS` name programs of
-    `registry.HISTORIES`, and have a `region` run.  Of a `nightly` one CI plays daily what is not compiled,
-    and runs the program alone.
+    fault beside those of `known.LIVE_FAULTS`.  `faulty_since` has the change of torch
+    (`versions.TORCH_CHANGES`) without which a variant is right.  `effects` are what users notice of its
+    broken rules or promises, measured where the program comes from: the subject of `script` under its arm;
+    empty where no fact tells it.  Incidents of another `system`
+    (`deepstack_harness.catalogue.registry.SYSTEMS`) name variants of that system, and have neither families
+    nor runs; those of `STEPS` name programs of `registry.HISTORIES`, and have a `region` run.  Of a `nightly`
+    one CI plays daily what is not compiled, and runs the program alone.
     """
 
     id: str
@@ -158,6 +159,7 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     promises: tuple[Promise, ...] = ()
     symptoms: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
+    faulty_since: Mapping[str, str] = {}
     effects: tuple[Effect, ...] = ()
     affected: tuple[FaultyReleases, ...] = ()
     families: tuple[str, ...] = ()
@@ -180,6 +182,10 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"incident {self.id} of system '{self.system}': '{STEPS}' has promises and region runs, "
                 "and any other has rules"
             )
+        for name, change in self.faulty_since.items():
+            torch_change(change)
+            if name not in self.faulty:
+                raise ValueError(f"incident {self.id}: '{name}' of 'faulty_since' is none of its faulty ones")
         if self.script is not None:
             self._check_script(self.script)
 
@@ -217,6 +223,11 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def promised(self) -> tuple[Rule, ...] | tuple[Promise, ...]:
         """The rules, or of a compiled region the promises."""
         return self.rules or self.promises
+
+    def is_faulty(self, name: str, torch: str) -> bool:
+        """Return True for a variant or revision that has the fault on a version of torch."""
+        change = self.faulty_since.get(name)
+        return name in self.faulty and (change is None or torch_change(change).is_in(torch))
 
     @property
     def revisions(self) -> tuple[str, ...]:

@@ -2,12 +2,17 @@
 
 What is supported follows from it: the minor versions of torch that have an entry, and the minor versions of
 Python with which one of them was run.  `doctor` and the checks of a GPU that is not here ask it.
+
+`TORCH_CHANGES` has changes of torch with which other revisions break a rule: incidents name them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from deepstack_harness.files import DataFile
@@ -113,3 +118,64 @@ def torch_entry(version: str, entries: Sequence[TorchVersion] | None = None) -> 
 def pythons() -> list[str]:
     """Return the minor versions of Python with which a torch was run, oldest first."""
     return sorted({run.python_minor for each in VERSIONS.entries for run in each.runs}, key=Version)
+
+
+@dataclass(frozen=True)
+class TorchChange:
+    """A change of torch: `since` is the first minor version that has it, `reason` says what it changed."""
+
+    since: str
+    reason: str
+
+    def is_in(self, torch: str) -> bool:
+        """Return True for a version with it, such as `2.13.0+cpu`; a pre-release counts as its release."""
+        return Version(Version(torch).base_version) >= Version(self.since)
+
+
+TORCH_CHANGES: Mapping[str, TorchChange] = MappingProxyType(
+    {
+        "graph_inputs": TorchChange(
+            "2.12",
+            "inputs of a graph come in the order in which they are first used; before, in that of the "
+            "arguments.  A size that two inputs share is read from the first: a buffer that is used first "
+            "runs all its rows",
+        ),
+    }
+)
+"""Name -> change.  `cases/torch_facts/test_moved.py` shows each by a call of the installed torch."""
+
+
+def torch_change(name: str) -> TorchChange:
+    """Return a change by name; raises `ValueError` for an unknown one."""
+    if name not in TORCH_CHANGES:
+        raise ValueError(f"unknown change of torch '{name}'; known are {', '.join(TORCH_CHANGES)}")
+    return TORCH_CHANGES[name]
+
+
+@dataclass(frozen=True)
+class TorchReleases:
+    """Releases of torch: `since NAME` or `before NAME` of a change, else a specifier such as `>=2.12`."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for an unknown change and for a specifier that cannot be parsed."""
+        try:
+            self.has("2.0")
+        except InvalidSpecifier as error:
+            raise ValueError(str(error)) from None
+
+    def has(self, torch: str) -> bool:
+        """Return True for a version among them, such as `2.13.0+cpu`."""
+        word, _, name = self.text.partition(" ")
+        if word in _SIDES:
+            return torch_change(name).is_in(torch) is (word == "since")
+        return SpecifierSet(self.text).contains(torch, prereleases=True)
+
+    def __str__(self) -> str:
+        """Return the releases for people: `2.12 and later`, `before 2.12`, or the specifier."""
+        word, _, name = self.text.partition(" ")
+        return _SIDES[word].format(torch_change(name).since) if word in _SIDES else self.text
+
+
+_SIDES = {"since": "{} and later", "before": "before {}"}

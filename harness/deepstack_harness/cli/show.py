@@ -17,6 +17,7 @@ from deepstack_harness.catalogue.known import (
 )
 from deepstack_harness.catalogue.registry import HISTORIES
 from deepstack_harness.catalogue.search import find_or_search
+from deepstack_harness.catalogue.versions import TorchReleases
 from deepstack_harness.cli.matches import show_matches
 from deepstack_harness.cli.output import Output, wrapped
 from deepstack_harness.errors import ExitCode
@@ -121,7 +122,7 @@ def _run_in_words(run: Run) -> Iterator[tuple[str, str]]:
     if run.dtype:
         yield "dtype", run.dtype
     if run.torch:
-        yield "torch", run.torch
+        yield "torch", str(TorchReleases(run.torch))
     yield "breaks", "; ".join(f"{name} {' '.join(rules)}" for name, rules in run.broken.items()) or "nothing"
 
 

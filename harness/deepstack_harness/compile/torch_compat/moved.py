@@ -114,11 +114,5 @@ MOVED: Mapping[str, Moved] = {
         "inputs without storage that another mode made are made anew; 2.10 asserts that there is one mode",
         "modes.without_storage makes them anew where torch does not",
     ),
-    "graph_inputs": Moved(
-        "torch", "2.12", "torch._dynamo.output_graph:OutputGraph", None, None,
-        "inputs of a graph come in the order in which they are first used; before, in that of the arguments",
-        "expected: a size that two inputs share is read from the first, so that granite_full, which is used "
-        "first, runs its whole buffer from here on",
-    ),
 }  # fmt: skip
 """Name -> what moved.  Other names are the same in triton 3.6 .. 3.9 and torch 2.10 .. 2.15."""
