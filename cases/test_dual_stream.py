@@ -4,8 +4,10 @@ import pytest
 
 from deepstack_harness.audit.streams.projections import dual_stream_named, dual_streams_of
 from deepstack_harness.audit.system_work import observe_ordering
+from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.registry import DUAL_STREAM
 from deepstack_harness.contract.facts import System, SystemSubject
+from deepstack_harness.contract.oracles.judge import effect_of
 from deepstack_harness.contract.oracles.neighbours import judge_ordering as judge
 from deepstack_harness.contract.oracles.neighbours import unordered
 from deepstack_harness.contract.verdicts import Verdict
@@ -20,6 +22,9 @@ def test_each_fault_is_caught_and_each_correct_way_passes(name: str) -> None:
     seen = observe_ordering(SystemSubject(System.DUAL_STREAM, name), way)
     found = judge(seen)
     assert found.verdict is (Verdict.FAIL if DUAL_STREAM[name].fault else Verdict.PASS), found
+    incident = find("36795")
+    if incident.script is not None and name == incident.script.subject:
+        assert (effect_of(found),) == incident.effects
     raced = sum(len(unordered(recording)) for recording in seen.recordings)
     assert bool(raced) == any(recording.different for recording in seen.recordings)
     compiled = [(counted.layers, counted.distinct, counted.compiled) for counted in seen.subgraphs]

@@ -188,6 +188,7 @@ def test_the_incident_is_judged_as_the_catalogue_has_it(
         (row,) = judged[name].rows
         assert (row.system, row.incident, row.rule) == ("kernels", "granite-rows", "R10")
         assert (row.value, row.limit, row.arm) == (CAPACITY, TOKENS, "inductor/drop_all/no_size_asserts")
+        assert (row.effect,) == incident.effects
     assert "1,048,576 points (128*s" in judged["granite_rows"].figures
     assert f"n = {CAPACITY if 'full' in FAULTY else TOKENS}" in judged["granite_full"].figures
 

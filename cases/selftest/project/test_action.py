@@ -21,6 +21,9 @@ ACTION = ROOT / "action.yml"
 HOOKS = ROOT / ".pre-commit-hooks.yaml"
 WORKFLOW = data("examples/gate/.github/workflows/deepstack.yml")
 SLOTS = data("examples/adapter/slots.py")
+SPLIT, INSTALL, JUDGE = "Split words as a shell does", "Install", "Judge"
+"""Steps of the action, by name."""
+OURS = "deepstack-harness/"
 
 pytestmark = pytest.mark.skipif(not ACTION.exists(), reason="needs a checkout")
 
@@ -44,10 +47,15 @@ class Job:
         lines = (self.folder / "output").read_text().splitlines()
         return dict(line.split("=", 1) for line in lines)
 
-    def run(self, number: int, inputs: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        """Run a step of the action by its script, with the shell that GitHub starts."""
+    def run(self, name: str, inputs: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """Run a step of the action after the one that splits words; return that one where it fails."""
+        split = self._run(SPLIT, inputs)
+        return split if split.returncode or name == SPLIT else self._run(name, inputs)
+
+    def _run(self, name: str, inputs: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """Run a step by its script, with the shell that GitHub starts."""
         action = yaml.safe_load(ACTION.read_text())
-        step = action["runs"]["steps"][number]
+        (step,) = (each for each in action["runs"]["steps"] if each["name"] == name)
         values = {name: entry["default"] for name, entry in action["inputs"].items()}
         values |= inputs
         assert set(inputs) <= set(action["inputs"])
@@ -98,7 +106,7 @@ def test_audit_counts_what_a_pull_request_adds(job: Job) -> None:
     (source / UTILS).write_text(HELPERS)
     base = committed(source, "before")
     (source / QWEN).write_text(LEFT)
-    done = job.run(1, {"base": base})
+    done = job.run(JUDGE, {"base": base})
     assert done.returncode == 1, done.stdout + done.stderr
     assert job.outputs["exit-code"] == "1"
     assert Path(job.outputs["sarif"]).stat().st_size > 1000
@@ -112,7 +120,7 @@ def test_check_takes_words_that_are_quoted(job: Job) -> None:
     (job.checkout / "slots.py").write_text(SLOTS.read_text())
     workflow = yaml.safe_load(WORKFLOW.read_text())
     stated = workflow["jobs"]["buffer"]["steps"][-1]["with"]
-    done = job.run(1, stated)
+    done = job.run(JUDGE, stated)
     assert done.returncode == 0, done.stdout + done.stderr
     assert job.outputs == {"exit-code": "0"}
     assert "rows: (N,) of int64" in job.summary
@@ -125,7 +133,7 @@ def test_steps_that_break_a_promise_are_an_annotation(job: Job) -> None:
         "def late():\n    x = torch.ones(2, 2)\n    return add, [(x,), (x, x)]\n"
     )
     words = {"command": "steps", "target": "mine.py:late", "arguments": "--arm eager/drop_all"}
-    done = job.run(1, words)
+    done = job.run(JUDGE, words)
     assert (done.returncode, job.outputs["exit-code"]) == (1, "1"), done.stdout + done.stderr
     assert "::error title=deepstack-harness steps::" in done.stdout
     assert "`y` was None in the warm-up" in job.summary
@@ -139,24 +147,44 @@ def test_steps_that_break_a_promise_are_an_annotation(job: Job) -> None:
     ],
 )
 def test_a_wrong_call_is_an_annotation(job: Job, inputs: dict[str, str], sentence: str) -> None:
-    done = job.run(1, inputs)
+    done = job.run(JUDGE, inputs)
     assert (done.returncode, done.stdout) == (2, f"::error title=deepstack-harness::{sentence}\n")
+
+
+@pytest.mark.parametrize("name", ["arguments", "pip-arguments"])
+def test_words_that_cannot_be_split_are_an_annotation(job: Job, name: str) -> None:
+    done = job.run(SPLIT, {name: "--shape '(N,"})
+    sentence = f"the input {name} cannot be split into words: --shape '(N,"
+    assert (done.returncode, done.stdout) == (2, f"::error title=deepstack-harness::{sentence}\n")
+
+
+def test_words_are_split_in_one_step() -> None:
+    steps = yaml.safe_load(ACTION.read_text())["runs"]["steps"]
+    assert [step["name"] for step in steps if "xargs" in step.get("run", "")] == [SPLIT]
 
 
 def test_the_action_installs_itself(job: Job) -> None:
     target = job.folder / "with a space"
     words = f"--no-deps --no-build-isolation --no-compile --quiet --target '{target}'"
-    done = job.run(0, {"pip-arguments": words})
+    done = job.run(INSTALL, {"pip-arguments": words})
     assert done.returncode == 0, done.stderr
     assert (target / "deepstack_harness" / "_data" / "fixtures" / "incidents.toml").exists()
 
 
 def test_actions_of_others_are_pinned_to_a_commit() -> None:
-    texts = [path.read_text() for path in (ACTION, WORKFLOW, *ROOT.glob(".github/workflows/*.yml"))]
-    named = [line for text in texts for line in re.findall(r"uses: (\S+)", text)]
-    others = [name for name in named if not name.startswith("deepstack-harness/")]
-    assert len(others) > 5
+    """Those of the documentation too: what is copied from there is as safe as ours, and of the same age."""
+    workflows = (ACTION, WORKFLOW, *ROOT.glob(".github/workflows/*.yml"))
+    pages = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md"]
+    named = {
+        path: [name for name in re.findall(r"uses: (\S+@\S+)", path.read_text()) if not name.startswith(OURS)]
+        for path in (*workflows, *pages)
+    }
+    others = {name for names in named.values() for name in names}
+    assert len(others) > 3
+    assert {str(path.name) for path in pages if named[path]} > {"gate-a-pull-request.md"}
     assert [name for name in others if not re.search(r"@[0-9a-f]{40}$", name)] == []
+    # One commit of each.
+    assert len({name.partition("@")[0] for name in others}) == len(others)
 
 
 def test_the_example_workflow_names_inputs_that_there_are() -> None:
