@@ -48,3 +48,4 @@ html_theme_options = {"navigation_with_keys": True}
 
 # The prompt is shown and not copied, and the lines that a command prints are not copied either.
 copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
