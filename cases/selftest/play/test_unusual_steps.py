@@ -187,3 +187,32 @@ def test_calls_may_be_generated_and_nothing_else_is_taken_for_calls() -> None:
         fresh_program(lambda: (torch.sin, x))()
     with pytest.raises(UsageError, match="'neutrals' is no question"):
         fresh_program(lambda: (torch.sin, [(x,), (x,)], {"neutrals": None}))()
+
+
+def picks(ids: Tensor, mask: Tensor, live: Tensor) -> Tensor:
+    return torch.where(mask, TABLE[ids], 0.0).sum() + 0 * live
+
+
+def picks_live_rows(ids: Tensor, mask: Tensor, live: Tensor) -> Tensor:
+    return torch.where(mask & (torch.arange(len(ids)) < live), TABLE[ids] * ids, 0.0).sum()
+
+
+def padding(ids: Tensor, mask: Tensor, live: Tensor) -> list[Tensor]:
+    return [ids[int(live) :], mask[int(live) :]]
+
+
+@pytest.mark.parametrize(("region", "good"), [(picks, False), (picks_live_rows, True)])
+def test_neutral_rows_may_be_integers_and_are_named(region: Callable[..., object], good: bool) -> None:
+    steps = [
+        (torch.arange(8).flip(0), torch.ones(8, dtype=torch.bool), torch.tensor(live)) for live in (6, 3)
+    ]
+    judged = compile_steps(region, steps, arms=DROPPED, neutral=padding)
+    (found,) = (each for each in judged.findings if each.promise == "I3" and each.arm == DROPPED[0])
+    assert found.chances == 2
+    assert judged.good == good, judged
+    assert good or "neutral rows of `ids`, `mask` with other values change" in str(judged)
+
+
+def test_neutral_rows_are_tensors() -> None:
+    with pytest.raises(UsageError, match="neutral rows are int 3: give views of tensors"):
+        compile_steps(torch.sin, [(rows(3),), (rows(3, 1),)], arms=DROPPED, neutral=lambda _: [3])  # type: ignore[list-item]

@@ -128,7 +128,7 @@ def row_of(finding: StepFinding, case: str, words: str, torch: str) -> dict[str,
         "rule": None, "promise": finding.promise, "arm": finding.arm, "verdict": finding.verdict,
         "value": finding.value, "limit": finding.limit, "effect": finding.effect,
         "chances": finding.chances, "steps": finding.calls,
-        "inputs": [each.name for each in call.changed] if call else [],
+        "inputs": [*call.neutral, *(each.name for each in call.changed)] if call else [],
         "guards": [guard.rule for guard in call.guards] if call else [],
         "detail": finding.detail, "torch": torch,
     }  # fmt: skip

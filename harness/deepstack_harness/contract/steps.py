@@ -66,9 +66,10 @@ class SteppedCall:
 
     `step` counts calls from 1.  `raised` and `wanted` are the exceptions, "" for none, that the region and
     the uncompiled code ended with; `refused` is True where the compiler raised instead of using a graph.
-    `poisoned` is the largest difference of the live answer that other neutral rows made, and `split` that of
-    the parts from the whole; None where that was not asked.  `split_raised` is the exception of a part, ""
-    for none.  `effects` counts the arguments and values that the uncompiled code changed.
+    `poisoned` is the largest difference of the live answer that other neutral rows made, those of the inputs
+    `neutral`, and `split` that of the parts from the whole; None where that was not asked.  `split_raised` is
+    the exception of a part, "" for none.  `effects` counts the arguments and values that the uncompiled code
+    changed.
     """
 
     step: int
@@ -81,6 +82,7 @@ class SteppedCall:
     guards: tuple[DroppedGuard, ...] = ()
     effects: int = 0
     poisoned: float | None = None
+    neutral: tuple[str, ...] = ()
     split: float | None = None
     split_raised: str = ""
     limit: float = 0.0

@@ -6,7 +6,7 @@ uncompiled runs are compared first, which shows whether the copies hold all of t
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -155,8 +155,11 @@ class _Arm:
         finally:
             torch.compiler.reset()
         if self._options.neutral is not None:
-            poisoned = [call.poisoned for call in self._steps(self._with_poison)]
-            calls = [replace(call, poisoned=value) for call, value in zip(calls, poisoned, strict=False)]
+            poisoned = list(self._steps(self._with_poison))
+            calls = [
+                replace(call, poisoned=other.poisoned, neutral=other.neutral)
+                for call, other in zip(calls, poisoned, strict=False)
+            ]
         if self._options.split is not None and not self._spec.captured:  # parts have sizes of their own
             parts = list(self._steps(self._in_parts))
             calls = [
@@ -253,24 +256,26 @@ class _Arm:
 
     def _with_poison(self, arm: "_Arm", runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
         views = list(_of_caller(self._options.neutral, runs.region, call))
+        for view in views:
+            if not isinstance(view, Tensor):
+                raise UsageError(f"neutral rows are {described(view)}: give views of tensors")
         generator = torch.Generator().manual_seed(self._options.seed + wanted.step)
-        with torch.no_grad():
-            for view in views:
-                if not view.is_floating_point():
-                    raise UsageError(
-                        f"neutral rows are {described(view)}: give views of floating-point tensors, "
-                        "which are written over"
-                    )
-                view.copy_(torch.randn(view.shape, generator=generator) * _POISON)
+        tensors = {
+            name: value
+            for name, value in side_inputs(runs.region, call).items()
+            if isinstance(value, Tensor) and any(_share_memory(value, view) for view in views)
+        }
+        changed = [_fill(view, tensors.values(), generator) for view in views]
         run = runs.run
         if self._spec.captured:
             run, _, _ = runs.captured(call, warm_up=wanted.step <= self._options.warm_up)
         left = run_call(runs.region, call, self._options.seed + wanted.step, run)
         value = None
-        if sum(view.numel() for view in views) and not left.raised and wanted.step in self._answers:
+        if any(changed) and not left.raised and wanted.step in self._answers:
             value = self._excess(wanted, live_part(self._options, left.answer, call))
         self._make_equal(runs.region, call, wanted, left)
-        return SteppedCall(wanted.step, wanted.step <= self._options.warm_up, poisoned=value)
+        warm_up = wanted.step <= self._options.warm_up
+        return SteppedCall(wanted.step, warm_up, poisoned=value, neutral=tuple(tensors))
 
     def _in_parts(self, arm: "_Arm", runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
         asked = _of_caller(self._options.split, runs.region, call)
@@ -379,6 +384,32 @@ def _from_here(where: str) -> str:
         return f"{Path(path).relative_to(Path.cwd())}{colon}{line}"
     except ValueError:
         return where
+
+
+def _share_memory(one: Tensor, other: Tensor) -> bool:
+    strided = one.layout is torch.strided is other.layout
+    return strided and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() != 0
+
+
+@torch.no_grad()
+def _fill(view: Tensor, tensors: Iterable[Tensor], generator: torch.Generator) -> bool:
+    """Write other values over neutral rows; say whether one changed.
+
+    Those of integers are values that the tensor itself has, so that an index stays one.
+    """
+    if not view.numel():
+        return False
+    if view.is_floating_point() or view.is_complex():
+        drawn = torch.promote_types(view.dtype, torch.float32)
+        view.copy_(torch.randn(view.shape, generator=generator, dtype=drawn) * _POISON)
+        return True
+    if view.dtype is torch.bool:
+        view.logical_not_()
+        return True
+    values = torch.unique(next((tensor for tensor in tensors if _share_memory(tensor, view)), view))
+    by = torch.randint(1, max(len(values), 2), view.shape, generator=generator).to(view.device)
+    view.copy_(values[(torch.searchsorted(values, view.contiguous()) + by) % len(values)])
+    return len(values) > 1
 
 
 def _of_caller(function: Callable[..., Any] | None, region: Region, call: Call) -> Any:  # noqa: ANN401  # as it answers

@@ -185,7 +185,8 @@ def _sentences(
     limit: float | None,
 ) -> Iterator[str]:
     if promise is Promise.I3:
-        yield f"step {call.step}: neutral rows with other values change the answer by {_figure(value)}"
+        of = f" of {', '.join(f'`{name}`' for name in call.neutral)}" if call.neutral else ""
+        yield f"step {call.step}: neutral rows{of} with other values change the answer by {_figure(value)}"
         return
     if promise is Promise.I5:
         if call.split_raised:
