@@ -481,6 +481,38 @@ class SkipsEqualSums(Plain):
         self.total = total
 
 
+@breaks("R3")
+class ForgetsWhatIsAboveTheFirstCapacity(Growing):
+    """Zeroes the rows behind a payload up to the capacity that it was made with."""
+
+    def forget(self) -> None:
+        self.made_with = getattr(self, "made_with", self.capacity)
+        for rows in self.rows:
+            rows[: self.made_with].zero_()
+        self.count = 0
+
+
+@breaks("R2")
+class RefusesNothingAtFirst(Plain):
+    """Takes an empty payload only behind another one."""
+
+    def write(self, payload: Tensor) -> None:
+        self.written = getattr(self, "written", False) or payload.size(1) > 0
+        if not self.written:
+            raise ValueError("an empty payload")
+        super().write(payload)
+
+
+@breaks("R4")
+class ForgetsAtItsOwnSize(Plain):
+    """Makes itself anew where it is resized to the capacity that it has."""
+
+    def resize(self, tokens: int) -> None:
+        if tokens != self.capacity:
+            raise ValueError(tokens)
+        self.clear(tokens)
+
+
 @breaks("R4")
 class RoundsGrowthDown(Growing):
     """Grows to whole blocks of 16 rows, rounded down, but at least one more."""

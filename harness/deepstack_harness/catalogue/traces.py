@@ -58,10 +58,16 @@ HISTORY_TRACES = (
     "cap 16: set 8; get 4; clear 4; get 4; clear 4; get 8; forward 8",
     "cap 16: set 9; get 16; get 4; get 9; get 16 times=60; set 3; get 16",
     "cap 2 levels 1: set 2; get 2 calls=5000; get 1 after=90; get 2 after=100000; clear 2 calls=300; get 2",
-    "cap 16: get 0; get 1; get 16; set 9; get 16; get 1; get 0; clear 16; get 1; get 0",
+    "cap 16: set 0; get 0; get 1; get 16; set 9; get 16; get 1; get 0; clear 16; get 1; get 0",
     "cap 16: set 9; clear 30; get 16; set 9; get 9; clear 16; get 16",
-    "cap 16: set 16; get 60; get 16; set 3; get 40; clear 60; get 16; set 40; get 40; resize 10; get 40",
-    "cap 16: set 5; resize 3; get 5; resize 50; get 16; get 50; resize 5; get 5; resize 64; get 5",
+    (
+        "cap 16: set 16; get 60; get 16; set 3; get 40; clear 60; get 16; set 40; get 40; set 20; get 40; "
+        "resize 10; get 40"
+    ),
+    (
+        "cap 16: set 5; resize 16; get 5; resize 3; get 5; resize 0; get 5; resize 50; get 16; resize 50; "
+        "get 50; resize 5; get 5; resize 64; get 5"
+    ),
     "cap 4: set 3; resize 9; get 9; get 20; set 40; get 40; resize 90; get 90; set 130; get 300; get 130",
     "cap 2 levels 1 hidden 2: " + "set 1; get 2; clear 1; get 1; " * 260 + "get 2",
     "cap 16: set 9; get 16; set 9; get 16; set 9 layout=slice; get 16; set 9 layout=slice; get 16",
