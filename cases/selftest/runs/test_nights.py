@@ -210,6 +210,16 @@ def test_a_short_night_is_not_compared_with_a_long_one(tmp_path: Path) -> None:
     assert "compare" not in [each.name for each in stages(replace(wanted(tmp_path, "cpu"), minutes=5.0))]
 
 
+def test_a_night_is_not_compared_with_one_of_a_few_incidents(tmp_path: Path) -> None:
+    """The tier gpu keeps its nights in the same folder by default, and finishes last."""
+    selection = "\"incident in ['43602']\""
+    for name, text in (("1", ABOUT), ("2", ABOUT.replace('"selection": null', f'"selection": {selection}'))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(text.replace("FINISHED", '"t"'))
+    planned = {each.name: each for each in stages(wanted(tmp_path, "cpu"))}
+    assert planned["compare"].command[4:6] == (str(tmp_path / "1"), str(tmp_path / "new"))
+
+
 @pytest.mark.parametrize("present", ["0", None], ids=["too old", "not there"])
 def test_a_night_that_lacks_an_extra_is_refused_with_its_name(
     present: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

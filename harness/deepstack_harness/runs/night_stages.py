@@ -313,12 +313,18 @@ def has_selftests() -> bool:
 
 
 def _last_finished_run(request: NightRequest) -> Path | None:
-    """Return the last run of the history that came to its end, of the same tier: others have other cases."""
+    """Return the last run of the history that came to its end, over all cases of the same tier.
+
+    A night of the tier `gpu` plays three incidents alone: beside it every other case would be new.
+    """
     others = sorted(request.history.iterdir()) if request.history.is_dir() else []
     for folder in reversed(others):
         files = list(run_files_in(folder)) if folder.resolve() != request.folder.resolve() else []
         abouts = [read_about(each) for each in files]
-        if abouts and all(about.finished and about.tier == request.matrix_tier for about in abouts):
+        if abouts and all(
+            about.finished and about.selection is None and about.tier == request.matrix_tier
+            for about in abouts
+        ):
             return folder
     return None
 
