@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from deepstack_harness.runs import machine as environment
 from deepstack_harness.runs import machine as gpus
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.profiles import NO_SANDBOX
+from deepstack_harness.workers.warm import WarmWorker
 
 Patch = pytest.MonkeyPatch
 
@@ -183,12 +185,14 @@ def test_an_index_that_does_not_answer_is_said(monkeypatch: Patch) -> None:
     ("here", "needed", "code", "sentence"),
     [
         (False, True, ExitCode.MACHINE, "cannot run 'repro 43602': a part missing"),
+        (None, True, ExitCode.MACHINE, "not known whether 'repro 43602' can run: no answer from a part"),
+        (None, False, ExitCode.HOLDS, "can run 'repro 43602' on the CPU"),
         (False, False, ExitCode.HOLDS, "can run 'repro 43602' on the CPU"),
         (True, True, ExitCode.HOLDS, "can run 'repro 43602' on the CPU"),
     ],
 )
-def test_doctor_ends_with_3_where_something_needed_is_missing(
-    here: bool,
+def test_doctor_ends_with_3_where_something_needed_is_missing_or_not_known(
+    here: bool | None,
     needed: bool,
     code: ExitCode,
     sentence: str,
@@ -287,9 +291,36 @@ def write_tool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_compiler_that_is_slow_is_not_called_broken() -> None:
     check = checks.inductor(1e-9)
-    assert (check.here, check.needed) == (False, True)
+    assert (check.here, check.needed) == (None, True)
     assert check.found.startswith("not known, the machine may be busy: ")
     assert "doctor --seconds 60" in check.found
+
+
+def test_a_check_that_had_no_time_is_not_called_missing(
+    monkeypatch: Patch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The real worker, a real compiler, and no time for either: nothing is known to be missing."""
+    monkeypatch.setattr(checks, "CHECKS", ())
+    assert main(["doctor", "--seconds", "1e-9", "--json", str(tmp_path / "rows")]) is ExitCode.MACHINE
+    said = capsys.readouterr().out
+    assert "missing" not in said
+    assert "inductor on cpu   ?    not known, the machine may be busy: " in said
+    *_, again, last = said.splitlines()
+    assert again == "ask again: deepstack-harness doctor --seconds 60"
+    assert last == "not known whether 'repro 43602' can run: no answer from inductor on cpu"
+    assert '"what":"inductor on cpu","here":null' in (tmp_path / "rows").read_text()
+
+
+def test_who_waited_long_is_told_to_wait_longer() -> None:
+    assert [checks._longer(seconds) for seconds in (8, 15, 40)] == [60, 60, 160]
+
+
+def test_a_sandbox_that_gives_no_answer_is_not_called_broken(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(checks, "_ATTEMPTS", f"{MISBEHAVING}:hang_always")
+    monkeypatch.setattr(checks, "WarmWorker", partial(WarmWorker, Limits(call_s=0.5)))
+    whole, parts = sandbox_found()
+    assert whole is None
+    assert ALWAYS["hang_always"] in parts
 
 
 def test_a_limit_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

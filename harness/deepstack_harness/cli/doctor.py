@@ -37,6 +37,7 @@ from deepstack_harness.workers.remote import Remote
 from deepstack_harness.workers.warm import WarmWorker
 
 _COLUMNS = (Column(16), Column(3), Column(0))
+_HERE = {True: "yes", False: "no", None: "?"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -54,18 +55,26 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
-    """Exit 0 when `repro 43602` can run here on the CPU, 3 when something it needs is missing."""
+    """Exit 0 when `repro 43602` can run here on the CPU, 3 when what it needs is missing, or is not known."""
     if args.seconds <= 0:
         raise UsageError(f"--seconds {args.seconds:g} must be above 0")
-    missing = []
+    missing, not_known = [], []
     for finding in _examine(args, output):
-        here = "yes" if finding.here else "no"
-        output.row(_COLUMNS, [finding.what, here, finding.found], "" if finding.here else "yellow")
+        output.row(
+            _COLUMNS, [finding.what, _HERE[finding.here], finding.found], "" if finding.here else "yellow"
+        )
         output.record(finding)
-        if finding.needed and not finding.here:
+        if finding.needed and finding.here is False:
             missing.append(finding.what)
+        elif finding.needed and finding.here is None:
+            not_known.append(finding.what)
     if missing:
         output.verdict(f"cannot run 'repro 43602': {', '.join(missing)} missing", good=False)
+        return ExitCode.MACHINE
+    if not_known:
+        output.line(f"ask again: deepstack-harness doctor --seconds {_longer(args.seconds):g}")
+        names = ", ".join(not_known)
+        output.verdict(f"not known whether 'repro 43602' can run: no answer from {names}", good=False)
         return ExitCode.MACHINE
     output.verdict("can run 'repro 43602' on the CPU", good=True)
     return ExitCode.HOLDS
@@ -75,15 +84,15 @@ _ATTEMPTS = Remote(f"{__name__}:leave", list[str])
 WITHOUT_SANDBOX = "code of a source can write files and use the network"
 
 
-def sandbox_found() -> tuple[bool, str]:
-    """Return True where a sandbox is whole, and the parts that are in force or missing."""
+def sandbox_found() -> tuple[bool | None, str]:
+    """Return True where a sandbox is whole, None where that is not known, and what it has or lacks."""
     if is_switched_off():
         return False, f"turned off: {WITHOUT_SANDBOX}"
     with tempfile.TemporaryDirectory() as outside, WarmWorker(sandbox=CONTRACT) as worker:
         left = worker.call(_ATTEMPTS, {"outside": outside})
         enforced = worker.in_force
     if not isinstance(left, Answered):
-        return False, left.sentence
+        return None if isinstance(left, TimedOut) else False, left.sentence
     parts = ", ".join(enforced.in_force) or "none"
     if enforced.missing or left.value:
         lacking = "; ".join([*enforced.missing, *(f"it could {attempt}" for attempt in left.value)])
@@ -121,10 +130,13 @@ _LIBRARIES = {
 
 @dataclass(frozen=True)
 class MachineCheck:
-    """Result of one check: whether the thing is here, what was found, and whether everything needs it."""
+    """Result of one check: whether the thing is here, what was found, and whether everything needs it.
+
+    `here` is None where the check gave no answer in time: nothing is known to be missing then.
+    """
 
     what: str
-    here: bool
+    here: bool | None
     found: str
     needed: bool = False
 
@@ -299,8 +311,15 @@ def inductor(seconds: float) -> MachineCheck:
         )
     found = result.sentence.partition("\n")[0]
     if isinstance(result, TimedOut):
-        found = f"not known, the machine may be busy: {found}; 'doctor --seconds 60' waits longer"
+        again = f"'doctor --seconds {_longer(seconds):g}' waits longer"
+        found = f"not known, the machine may be busy: {found}; {again}"
+        return MachineCheck("inductor on cpu", here=None, found=found, needed=True)
     return MachineCheck("inductor on cpu", here=False, found=found, needed=True)
+
+
+def _longer(seconds: float) -> float:
+    """Return the seconds to ask with again, after a check that took more than `seconds`."""
+    return max(60.0, 4 * seconds)
 
 
 def compile_something() -> float:
