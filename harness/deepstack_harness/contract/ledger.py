@@ -106,8 +106,8 @@ class Ledger:
     @property
     def live(self) -> Payload | None:
         """The payload that rows [0, N) hold now."""
-        last = [payload for payload in self.payloads.values() if payload.fate is Fate.LIVE]
-        return last[0] if last else None
+        newest_first = reversed(self.payloads.values())
+        return next((payload for payload in newest_first if payload.fate is Fate.LIVE), None)
 
     @property
     def tokens(self) -> int:

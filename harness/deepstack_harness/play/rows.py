@@ -10,9 +10,9 @@ It watches the reference lane's buffer, which goes through the same steps: nothi
 storage which the buffer lets go of is really freed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain
 from typing import cast
 
 import torch
@@ -77,8 +77,9 @@ def _differs(first: Tensor) -> Callable[[Tensor], bool]:
     return lambda other: (other.shape, other.dtype, other.device) != kind
 
 
-def _named(rows: Iterable[bytes], known: Mapping[int, RowRange]) -> tuple[RowRange, ...]:
-    return merge(_ZERO if _is_zero(row) else known.get(hash(row), _UNKNOWN) for row in rows)
+def _named(rows: Sequence[bytes], known: Mapping[int, RowRange]) -> tuple[RowRange, ...]:
+    zeros = bytes(len(rows[0])) if rows else b""
+    return merge(_ZERO if row == zeros else known.get(hash(row), _UNKNOWN) for row in rows)
 
 
 def _learn(known: dict[int, RowRange], products: set[int], number: int, payload: Tensor) -> None:
@@ -86,41 +87,39 @@ def _learn(known: dict[int, RowRange], products: set[int], number: int, payload:
 
     `products` are the keys of the latter: the last payload with this content names it.
     """
-    for key, origin in _rows_of(number, payload):
+    tokens = payload.size(1)
+    for position, row in enumerate(_row_bytes(payload.flatten(0, 1))):
+        key = hash(row)
         if key not in known or key in products:
-            known[key] = origin  # the first row with this content names it
+            known[key] = _first_row(number, position, tokens)  # the first row with this content names it
             products.discard(key)
     if payload.is_floating_point() and not payload.isfinite().all():
-        for row, (key, origin) in zip(payload.flatten(0, 1), _rows_of(number, payload * 0), strict=True):
-            if not row.isfinite().all() and (key not in known or key in products):
-                known[key] = origin
+        finite = payload.flatten(0, 1).isfinite().all(1).tolist()
+        for position, row in enumerate(_row_bytes((payload * 0).flatten(0, 1))):
+            key = hash(row)
+            if not finite[position] and (key not in known or key in products):
+                known[key] = _first_row(number, position, tokens)
                 products.add(key)
 
 
-def _rows_of(number: int, payload: Tensor) -> Iterator[tuple[int, RowRange]]:
-    for position, row in enumerate(_row_bytes(payload.flatten(0, 1))):
-        level, index = divmod(position, payload.size(1))
-        yield hash(row), RowRange(number, level, index, 1) if number > 0 else RowRange(number, 0, 0, 1)
-
-
-def _is_zero(row: bytes) -> bool:
-    return row.count(0) == len(row)
+def _first_row(number: int, position: int, tokens: int) -> RowRange:
+    """Return the name of a row at this position of a payload's levels, one after the other."""
+    level, index = divmod(position, tokens)
+    return RowRange(number, level, index, 1) if number > 0 else RowRange(number, 0, 0, 1)
 
 
 def merge(cells: Iterable[RowRange]) -> tuple[RowRange, ...]:
     """Join neighbouring single rows of one origin: row indices of a payload must count up."""
-    numbered = enumerate(cells)
-    groups = groupby(numbered, key=lambda item: _origin(item[1], item[0]))
-    return tuple(_join([cell for _, cell in group]) for _, group in groups)
-
-
-def _origin(cell: RowRange, position: int) -> tuple[int | None, int, int]:
-    counts_up = cell.payload is not None and cell.payload > 0
-    return (cell.payload, cell.level, cell.row - position if counts_up else 0)
-
-
-def _join(cells: list[RowRange]) -> RowRange:
-    return cells[0]._replace(rows=len(cells))
+    runs: list[tuple[RowRange, int]] = []
+    following: tuple[int | None, int, int] | None = None
+    for cell in cells:
+        payload, level, row, _ = cell
+        if (payload, level, row) == following:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((cell, 1))
+        following = (payload, level, row + 1 if payload is not None and payload > 0 else row)
+    return tuple(first._replace(rows=count) for first, count in runs)
 
 
 def _row_bytes(rows: Tensor) -> list[bytes]:
@@ -130,7 +129,11 @@ def _row_bytes(rows: Tensor) -> list[bytes]:
         plain = plain + 0.0
         # A cast may keep or drop the payload bits of a NaN; fill_ writes one pattern.
         plain = plain.masked_fill(plain.isnan(), torch.nan)
-    return [bytes(row) for row in bytes_of(plain).numpy()] if plain.numel() else [b""] * len(plain)
+    if not plain.numel():
+        return [b""] * len(plain)
+    together = bytes_of(plain).numpy().tobytes()
+    size = len(together) // len(plain)
+    return [together[start : start + size] for start in range(0, len(together), size)]
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
@@ -167,9 +170,8 @@ def _chained(parts: Iterable[tuple[RowRange, ...]]) -> tuple[RowRange, ...]:
 
 def _goes_on(last: RowRange, run: RowRange) -> bool:
     counts_up = last.payload is not None and last.payload > 0
-    return _origin(last, 0)[:2] == _origin(run, 0)[:2] and run.row == last.row + (
-        last.rows if counts_up else 0
-    )
+    next_row = last.row + last.rows if counts_up else last.row
+    return (run.payload, run.level, run.row) == (last.payload, last.level, next_row)
 
 
 class TypeNames:

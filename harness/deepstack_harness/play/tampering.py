@@ -13,7 +13,7 @@ import builtins
 import json
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 
@@ -66,7 +66,11 @@ class Records:
         finally:
             _CALLS[:] = []
             after = _contents(self._holders)
-            changed = ", ".join(name for name in before if after.get(name) != before[name])
+            changed = ", ".join(
+                f"{type(self._holders[number]).__name__}.{name}"
+                for (number, name), value in before.items()
+                if after.get((number, name)) != value
+            )
             if changed:
                 self.tampering = f"{call} changed {changed} of the harness, where it notes what it sees"
             elif events:
@@ -75,20 +79,18 @@ class Records:
                 raise NotMeasured(self.tampering)
 
 
-def _contents(holders: tuple[object, ...]) -> Mapping[str, tuple[int, int]]:
-    """Return identity and size of what each record holds, and of what lies in it."""
+def _contents(holders: tuple[object, ...]) -> Mapping[tuple[int, str], tuple[int, int]]:
+    """Return identity and size of what each record holds, and of what lies in it, by holder and attribute."""
     return {
-        f"{type(holder).__name__}.{name}": (id(value), _size(value))
-        for holder in holders
+        (number, name): (id(value), _size(value) if isinstance(value, _CONTAINERS) else 0)
+        for number, holder in enumerate(holders)
         for name, value in vars(holder).items()
     }
 
 
-def _size(value: object) -> int:
-    if not isinstance(value, _CONTAINERS):
-        return 0
+def _size(value: Collection[object]) -> int:
     inner = value.values() if isinstance(value, dict) else value
-    return len(value) + sum(len(each) for each in inner if isinstance(each, _CONTAINERS))
+    return len(value) + sum([len(each) for each in inner if isinstance(each, _CONTAINERS)])
 
 
 class Instruments:
@@ -96,33 +98,44 @@ class Instruments:
 
     def __init__(self) -> None:
         """Take them."""
-        self._before = _functions()
+        self._before = _namespaces()
 
     def replaced(self) -> str:
         """Return a sentence that names functions which are others now, or empty."""
-        now = _functions()
-        names = [name for name, function in self._before.items() if now.get(name, function) is not function]
-        gone = [name for name in self._before if name not in now]
-        changed = ", ".join([*names, *gone][:5])
-        return f"{changed} was replaced while the case was played" if changed else ""
+        now = _namespaces()
+        changed = [
+            f"{owner}.{name}"
+            for owner, before in self._before.items()
+            if not _same(before, after := now.get(owner, {}))
+            for name, value in before.items()
+            if callable(value) and after.get(name) is not value
+        ]
+        return f"{', '.join(changed[:5])} was replaced while the case was played" if changed else ""
 
 
-def _functions() -> dict[str, object]:
-    """Return the functions and classes of the modules that measure, with their methods, by name."""
-    found: dict[str, object] = {}
+def _same(before: Mapping[str, object], after: Mapping[str, object]) -> bool:
+    """Return whether two namespaces hold the same objects, without a call of their own `==`."""
+    return before.keys() == after.keys() and [*map(id, before.values())] == [*map(id, after.values())]
+
+
+def _namespaces() -> dict[str, Mapping[str, object]]:
+    """Return the names of the modules that measure, and of each of their classes, by its name.
+
+    Twice for each case, so they are copied whole, and looked into only where they differ.
+    """
+    copies: dict[str, Mapping[str, object]] = {}
     for module in [name for name in list(sys.modules) if name.startswith(_INSTRUMENTS)]:
         loaded = sys.modules.get(module)
-        for name, value in list(vars(loaded).items()) if loaded is not None else ():
-            if callable(value):
-                found[f"{module}.{name}"] = value
-                if isinstance(value, type) and value.__module__ == module:
-                    found |= {
-                        f"{module}.{name}.{key}": each for key, each in vars(value).items() if callable(each)
-                    }
+        if loaded is None:
+            continue
+        copies[module] = dict(vars(loaded))
+        for name, value in copies[module].items():
+            if isinstance(value, type) and value.__module__ == module:
+                copies[f"{module}.{name}"] = dict(vars(value))
     for owner in (torch, torch.Tensor, builtins, json):
-        label = getattr(owner, "__name__", "")
-        found |= {f"{label}.{name}": vars(owner).get(name) for name in _USED if name in vars(owner)}
-    return found
+        names = vars(owner)
+        copies[owner.__name__] = {name: names[name] for name in _USED if name in names}
+    return copies
 
 
 _USED = (
