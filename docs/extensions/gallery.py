@@ -432,8 +432,9 @@ def matrix_lines(engine: KnownEngine, failures: Sequence[KnownFailure]) -> Lines
             rows.append([str(edge), *cells])
     yield from (
         "How many classes break a rule from a release on, until the next line, and the effects that audits",
-        "measured. An empty cell is a rule that no class is known to break there. A rule without a column",
-        "is broken nowhere, or cannot be asked.",
+        "measured; beside a number alone none was measured. `live` or `captured` stands where a rule is",
+        "broken in that {term}`regime` alone. An empty cell is a rule that no class is known to break there.",
+        "A rule without a column is broken nowhere, or cannot be asked.",
         "",
     )  # fmt: skip
     yield from table(("from", *(rule_link(rule) for rule in rules)), rows)
@@ -448,12 +449,13 @@ def breaking(rule: Rule, failures: Iterable[KnownFailure]) -> str:
         if all(f.regimes for f in about)
         else set()
     )
-    words = "all classes" if "*" in classes else f"{len(classes)} class{'es' if len(classes) > 1 else ''}"
     if not classes:
         return ""
+    count = "all" if "*" in classes else str(len(classes))
+    words = f"{count} {next(iter(regimes))}" if len(regimes) == 1 else count
     effects = {effect for failure in about for effect in failure.effects.get(rule, ())}
     in_order = [effect for effect in Effect if effect in effects]
-    return f"{words}{', ' + next(iter(regimes)) if len(regimes) == 1 else ''}: {effects_cell(in_order)}"
+    return f"{words}: {effects_cell(in_order)}" if effects else words
 
 
 def engines_index() -> Lines:
