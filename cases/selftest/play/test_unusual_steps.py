@@ -3,19 +3,25 @@
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from cases.selftest.play.step_programs import rows
 from deepstack_harness import Call, UsageError, compile_steps
+from deepstack_harness.contract.oracles.promises import judge_steps
+from deepstack_harness.play.region_calls import StepOptions
+from deepstack_harness.play.steps import measure_steps
 from deepstack_harness.play.steps_work import fresh_program
 
 DROPPED = ("eager/drop_all",)
 SETTINGS = {"scale": 1.0}
 TABLE = torch.ones(8)
+NUMBERS = np.ones(8, np.float32)
 factor = 1.0
 
 
@@ -79,7 +85,29 @@ class Changed(NamedTuple):
     words: str
 
 
+def doubles(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def calls_a_helper(x: Tensor) -> Tensor:
+    return doubles(x) + 1
+
+
+def by_another_helper(_region: object) -> None:
+    global doubles  # noqa: PLW0603  # what is tested
+    doubles = torch.sin  # type: ignore[assignment]
+
+
+def adds_numpy(x: Tensor) -> Tensor:
+    return x + torch.from_numpy(NUMBERS)
+
+
+def in_an_array(_region: object) -> None:
+    NUMBERS[:] = 2
+
+
 CHANGED = (
+    Changed(calls_a_helper, by_another_helper, "`doubles` was code doubles (line"),
     Changed(Reads(), in_a_member, "`SETTINGS['scale']` was float 1.0 in the warm-up and is float 4.0 now"),
     Changed(Reads(), by_another_number, "`factor` was float 1.0"),
     Changed(Reads(), by_another_function, "`self.act` was code relu in the warm-up and is code tanh now"),
@@ -87,6 +115,7 @@ CHANGED = (
     Changed(Reads(), by_a_hook, "`self.linear._forward_hooks` was absent"),
     Changed(by_default, of_a_default, "`table['w']` was float 1.0"),
     Changed(Reads(), in_place, ""),
+    Changed(adds_numpy, in_an_array, ""),
 )
 
 
@@ -125,11 +154,21 @@ def made_of_eight_bits(x: Tensor) -> Tensor:
     return x.float() * 2
 
 
+def of_a_local_class() -> tuple[Callable[..., object], list[object]]:
+    """Return a region that answers a class of its own, which is another one each time."""
+
+    class Out(NamedTuple):
+        rows: Tensor
+
+    return (lambda x: Out(x * 2)), [(rows(3),), (rows(3, 1),)]
+
+
 RIGHT: dict[str, tuple[Callable[..., object], Callable[[int], Tensor]]] = {
     "a lock": (HoldsALock(), lambda seed: rows(3, seed)),
     "compiled function": (torch.compile(by_default, backend="eager"), lambda seed: rows(3, seed)),
     "compiled module": (torch.compile(nn.Linear(8, 8), backend="eager"), lambda seed: rows(3, seed)),
     "tensor of another class": (torch.sin, lambda seed: rows(3, seed).as_subclass(Rows)),
+    "weight norm": (weight_norm(nn.Linear(8, 8)), lambda seed: rows(3, seed)),
     "8 bits": (made_of_eight_bits, lambda seed: rows(3, seed).to(torch.float8_e4m3fn)),
 }
 
@@ -216,3 +255,45 @@ def test_neutral_rows_may_be_integers_and_are_named(region: Callable[..., object
 def test_neutral_rows_are_tensors() -> None:
     with pytest.raises(UsageError, match="neutral rows are int 3: give views of tensors"):
         compile_steps(torch.sin, [(rows(3),), (rows(3, 1),)], arms=DROPPED, neutral=lambda _: [3])  # type: ignore[list-item]
+
+
+def test_a_class_that_is_made_anew_for_each_run_is_one_class() -> None:
+    judged = judge_steps(measure_steps(fresh_program(of_a_local_class), StepOptions(DROPPED), "local"))
+    assert judged.good, judged
+
+
+def test_a_branch_on_requires_grad_is_one_on_the_layout() -> None:
+    def asks(x: Tensor) -> Tensor:
+        return x * 2 if x.requires_grad else x * 3
+
+    judged = compile_steps(asks, [(rows(3),), (rows(3).requires_grad_(),)], arms=DROPPED)
+    assert [finding.promise for finding in judged.broken] == ["I2"]
+    assert "and is float32 tensor [3, 8] on cpu with requires_grad now" in str(judged)
+
+
+def fails(*_: object) -> NoReturn:
+    raise LookupError("not there")
+
+
+def fails_without_arguments() -> None:
+    fails()
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (lambda x: compile_steps(torch.sin, [x, fails, x]), "a step ends with LookupError: not there"),
+        (lambda x: compile_steps(torch.sin, [x, x], neutral=fails), "'fails' ends with LookupError"),
+        (lambda x: compile_steps(torch.sin, [x, x], live=fails), "`live` ends with LookupError: not there"),
+        (lambda x: compile_steps(torch.sin, [x, x], split=lambda x: [x]), r"a part of step 1 is float32"),
+        (lambda _: fresh_program(fails_without_arguments)(), "ends with LookupError: not there"),
+    ],
+)
+def test_what_the_user_wrote_beside_the_region_is_blamed(run: Callable[..., object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run((rows(3),))
+
+
+def test_what_has_no_values_is_not_judged() -> None:
+    judged = compile_steps(torch.sin, [(torch.ones(3, device="meta"),)] * 2, arms=DROPPED)
+    assert judged.unjudged == ["a tensor on the device 'meta' has no values to compare"]

@@ -73,6 +73,8 @@ class InputFacts:
             return str(self)
         if self.stride != other.stride:
             return f"{self} with strides {list(self.stride)}"
+        if self.requires_grad != other.requires_grad:
+            return f"{self} {'with' if self.requires_grad else 'without'} requires_grad"
         return f"{self} at 0x{self.address:x}" if self.address != other.address else str(self)
 
     def differing(self, now: "InputFacts") -> tuple[str, ...]:

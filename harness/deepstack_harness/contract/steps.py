@@ -16,11 +16,21 @@ STEP_ARMS = ("eager/stock", "eager/drop_all", "aot_eager/drop_all")
 """Arms by default: torch's own guards, and the two cheapest that drop them."""
 
 Aspect = Literal[
-    "presence", "type", "value", "members", "size", "data", "dtype", "device", "strides", "address"
+    "presence",
+    "type",
+    "value",
+    "members",
+    "size",
+    "data",
+    "dtype",
+    "device",
+    "strides",
+    "requires_grad",
+    "address",
 ]
-"""In what an input differs from the warm-up; the last four are its layout (I2).  `data` are other numbers in
+"""In what an input differs from the warm-up; the last five are its layout (I2).  `data` are other numbers in
 a tensor: no guard is about them, and a region that reads them shows it."""
-LAYOUT: frozenset[Aspect] = frozenset({"dtype", "device", "strides", "address"})
+LAYOUT: frozenset[Aspect] = frozenset({"dtype", "device", "strides", "requires_grad", "address"})
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def aspect_of(then: InputFacts, now: InputFacts) -> Aspect | None:
     pairs: tuple[tuple[Aspect, object, object], ...] = (
         ("dtype", then.dtype, now.dtype), ("device", then.device, now.device),
         ("size", len(then.shape), len(now.shape)), ("strides", _order(then), _order(now)),
-        ("size", then.shape, now.shape),
+        ("size", then.shape, now.shape), ("requires_grad", then.requires_grad, now.requires_grad),
     )  # fmt: skip
     return next((aspect for aspect, before, after in pairs if before != after), None)
 
@@ -91,7 +91,7 @@ def differences_of(
     place: str, wanted: object, actual: object, limits: Mapping[str, float]
 ) -> list[Difference]:
     """Return where two values differ by more than the limit of their place (0 where it has none)."""
-    if type(wanted) is not type(actual) and not (isinstance(wanted, Tensor) and isinstance(actual, Tensor)):
+    if not _alike(wanted, actual) and not (isinstance(wanted, Tensor) and isinstance(actual, Tensor)):
         return [Difference(place, f"{input_facts(actual)}, not {input_facts(wanted)}")]
     expected, got = values_in(place, wanted), values_in(place, actual)
     differences = []
@@ -105,7 +105,7 @@ def differences_of(
 
 def _differ_leaf(name: str, wanted: object, actual: object, limit: float) -> Iterator[Difference]:
     if not isinstance(wanted, Tensor) or not isinstance(actual, Tensor):
-        if type(wanted) is not type(actual) or (wanted != actual and not _is_nan(wanted)):
+        if not _alike(wanted, actual) or (wanted != actual and not _is_nan(wanted)):
             yield Difference(name, f"{facts_of(actual)}, not {facts_of(wanted)}")
         return
     if (wanted.shape, wanted.dtype, wanted.device) != (actual.shape, actual.dtype, actual.device):
@@ -126,6 +126,14 @@ def differences_in_place(wanted: Left, actual: Left, limits: Mapping[str, float]
         else:
             differences += _differ_leaf(name, wanted.values[name], actual.values[name], limits.get(name, 0.0))
     return differences
+
+
+def _alike(one: object, other: object) -> bool:
+    """Say whether two values have one type; a class that is made anew for each run is the same by name."""
+    return (type(one).__module__, type(one).__qualname__) == (
+        type(other).__module__,
+        type(other).__qualname__,
+    )
 
 
 def _is_nan(value: object) -> bool:

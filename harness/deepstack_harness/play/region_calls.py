@@ -192,6 +192,21 @@ def run_call(region: Region, call: Call, seed: int, run: Region | None = None) -
     return Left(detached(answer), raised, values_left(region, call, answer), refused)
 
 
+def of_user(words: str, function: Callable[..., T], *args: object, **kwargs: object) -> T:
+    """Call a function of the user that is no region; raises `UsageError` for whatever it raises.
+
+    `words` say which one it is.
+    """
+    try:
+        return function(*args, **kwargs)
+    except UsageError:
+        raise
+    except BaseException as error:
+        if passes_through(error):
+            raise
+        raise UsageError(f"{words} ends with {error_text(error)}") from error
+
+
 def detached(answer: T) -> T:
     """Return an answer with a copy of each tensor, which later calls do not change."""
     return structures.map_leaves(
@@ -201,7 +216,9 @@ def detached(answer: T) -> T:
 
 def live_part(options: StepOptions, answer: object, call: Call) -> object:
     """Return a copy of the part of an answer that counts: the whole, where the caller says nothing."""
-    chosen = answer if options.live is None else options.live(answer, *call.args, **call.kwargs)
+    chosen = answer
+    if options.live is not None:
+        chosen = of_user("`live`", options.live, answer, *call.args, **call.kwargs)
     return detached(chosen)
 
 

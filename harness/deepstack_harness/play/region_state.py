@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -266,9 +267,12 @@ def _variables(function: types.FunctionType, seen: _Seen) -> Iterator[Value]:
     for name, value in (
         {name: cell.cell_contents for name, cell in filled.items()} | _globals_of(function)
     ).items():
-        if isinstance(value, types.FunctionType) and value.__module__ == function.__module__:
-            yield from _variables(value, seen)
-        elif not isinstance(value, (types.FunctionType, *_CODE)):
+        if isinstance(value, types.FunctionType):
+            seen.variables[name] = filled.get(name, function.__globals__)
+            yield from _values(name, value, seen, 0)
+            if value.__module__ == function.__module__:
+                yield from _variables(value, seen)
+        elif not isinstance(value, _CODE):
             seen.variables[name] = filled.get(name, function.__globals__)
             yield from _values(name, value, seen, 0)
 
@@ -296,7 +300,8 @@ def _attributes(name: str, owner: object, seen: _Seen, depth: int) -> Iterator[V
         held = {each: value for each, value in held.items() if each not in _OF_TORCH}
         for each, value in hooks.items():
             yield Value(
-                f"{name}.{each}", [getattr(hook, "__qualname__", str(hook)) for hook in value.values()]
+                f"{name}.{each}",
+                [getattr(hook, "__qualname__", type(hook).__qualname__) for hook in value.values()],
             )
     for attribute, value in held.items():
         yield from _values(f"{name}.{attribute}", value, seen, depth + 1)
@@ -333,6 +338,10 @@ def _values(name: str, value: object, seen: _Seen, depth: int) -> Iterator[Value
             yield Value(path, leaf)
         elif isinstance(leaf, types.FunctionType | types.MethodType | types.BuiltinFunctionType | type):
             yield Value(path, Routine(leaf.__name__, _line_of(leaf), leaf))
+        elif isinstance(leaf, np.generic):
+            yield Value(path, leaf.item())
+        elif isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc":
+            yield Value(path, torch.from_numpy(leaf))
         elif isinstance(leaf, set | frozenset):
             yield Value(path, sorted(map(repr, leaf)))
         elif type(leaf).__module__.partition(".")[0] in ("torch", "builtins") and not isinstance(
@@ -420,7 +429,7 @@ def make_equal(
             raise TypeError(f"the members of {path}, which have no names")
         elif isinstance(value := wanted[place], Tensor) and _fits(value, actual.get(place)):
             with torch.no_grad():
-                eval(path, {"__builtins__": {}}, dict(scope)).copy_(value)
+                torch.as_tensor(eval(path, {"__builtins__": {}}, dict(scope))).copy_(value)
         elif of_argument:
             _assign(scope, path, value.clone() if isinstance(value, Tensor) else value)
         else:

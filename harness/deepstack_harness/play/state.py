@@ -184,10 +184,17 @@ def largest(tensor: Tensor) -> float:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """Return the values of a tensor of any layout and dtype, in fp64."""
+    """Return the values of a tensor of any layout and dtype, in fp64; raises `NotMeasured` without such."""
     dense = tensor.detach()
-    dense = dense if dense.layout is torch.strided else dense.to_dense()
-    return dense.to(torch.complex128 if dense.is_complex() else torch.float64)
+    try:
+        dense = dense.dequantize() if dense.is_quantized else dense
+        dense = dense if dense.layout is torch.strided else dense.to_dense()
+        wide = dense.to(torch.complex128 if dense.is_complex() else torch.float64)
+    except RuntimeError as error:
+        raise NotMeasured(f"the values of a tensor cannot be compared: {error}") from None
+    if wide.is_meta:
+        raise NotMeasured("a tensor on the device 'meta' has no values to compare")
+    return wide
 
 
 def _apart(one: object, other: object) -> float:

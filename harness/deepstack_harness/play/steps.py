@@ -31,7 +31,7 @@ from deepstack_harness.contract.steps import (
     SteppedCall,
     SteppedRegion,
 )
-from deepstack_harness.errors import UsageError
+from deepstack_harness.errors import NotMeasured, UsageError
 from deepstack_harness.play.call_differences import differences_in_place, differences_of, distance_or_none
 from deepstack_harness.play.region_calls import (
     Call,
@@ -47,6 +47,7 @@ from deepstack_harness.play.region_calls import (
     detached,
     error_text,
     live_part,
+    of_user,
     restoring,
     run_call,
     side_inputs,
@@ -106,8 +107,11 @@ def measure_steps(program: Program, options: StepOptions, name: str) -> SteppedR
     program, shared = restoring(program)
     with shared.kept():
         with torch.compiler.set_stance("force_eager"):  # for what the region itself compiles
-            wanted = list(UncompiledRun(program, options).run())
-            unequal = restless(program, options, wanted)
+            try:
+                wanted = list(UncompiledRun(program, options).run())
+                unequal = restless(program, options, wanted)
+            except NotMeasured as error:
+                return SteppedRegion(name, str(torch.__version__), restless=str(error))
         parts: dict[int, object] = {}
         if not unequal and (options.neutral or options.split):
             specs.insert(0, ArmSpec())
@@ -173,7 +177,10 @@ class _Arm:
             ]
         torch.compiler.reset()
         if self._spec.compiled and graphs < 1:
-            return SteppedArm(name, tuple(calls), graphs, "no graph was built: nothing was compiled")
+            why = "no graph was built: nothing was compiled"
+            if wrong := self._wanted[0].left.raised:
+                why = f"{why}, because the uncompiled code ends with {wrong}"
+            return SteppedArm(name, tuple(calls), graphs, why)
         return SteppedArm(name, tuple(calls), graphs, stopped=self._stopped)
 
     def _steps(self, measure: "_Measure") -> Iterator[SteppedCall]:
@@ -195,7 +202,7 @@ class _Arm:
                     if self._stopped:
                         return
                 else:
-                    step(region)
+                    of_user("a step", step, region)
 
     def _compiled(self, region: Region, steps: Sequence[Step]) -> Region:
         if not self._spec.compiled:
@@ -279,7 +286,11 @@ class _Arm:
 
     def _in_parts(self, arm: "_Arm", runs: "_Runs", call: Call, wanted: WantedCall) -> SteppedCall:
         asked = _of_caller(self._options.split, runs.region, call)
-        parts, value, raised, differences = [as_call(part) for part in asked], None, "", []
+        try:
+            parts = [as_call(part) for part in asked]
+        except UsageError as error:
+            raise UsageError(f"a part of step {wanted.step} is {error}") from None
+        value, raised, differences = None, "", []
         if self._spec.compiled and self._spec.shapes is not ShapePolicy.STATIC:
             _mark_sizes(runs.region, [call, *parts], self._spec.shapes)
         if _is_split(call, parts) and wanted.step in self._answers:
@@ -416,7 +427,8 @@ def _of_caller(function: Callable[..., Any] | None, region: Region, call: Call) 
     """Call a function of `StepOptions` with the arguments of a call, and with the region if it takes one."""
     assert function is not None
     takes = "region" in inspect.signature(function).parameters and "region" not in call.kwargs
-    return function(*call.args, **call.kwargs, **({"region": region} if takes else {}))
+    words = f"'{getattr(function, '__qualname__', function)}'"
+    return of_user(words, function, *call.args, **call.kwargs, **({"region": region} if takes else {}))
 
 
 def _is_split(call: Call, parts: Sequence[Call]) -> bool:

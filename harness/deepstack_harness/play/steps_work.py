@@ -1,7 +1,9 @@
 """Run a user's region over steps in a worker, and write a program that shows a finding."""
 
+import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +30,7 @@ from deepstack_harness.play.region_calls import (
     copied,
     copying,
     described,
+    of_user,
 )
 from deepstack_harness.play.region_state import Region
 from deepstack_harness.play.steps import measure_steps
@@ -145,13 +148,16 @@ class MadeProgram(NamedTuple):
 def _made(thing: Callable[..., object]) -> MadeProgram | None:
     """Call `thing`; return None where it is the region itself.
 
-    Raises `UsageError` for keywords that `compile_steps` does not have.
+    Raises `UsageError` for keywords that `compile_steps` does not have, and for what it raises.
     """
     torch.manual_seed(0)
     try:
-        made = thing()
-    except TypeError:  # it has parameters: it is the region
-        return None
+        made = of_user(f"'{getattr(thing, '__qualname__', thing)}'", thing)
+    except UsageError:
+        with suppress(TypeError, ValueError):  # of what has no signature
+            if not inspect.signature(thing).parameters:
+                raise
+        return None  # it has parameters: it is the region
     match made:
         case (region, steps, *rest) if callable(region) and len(rest) <= 1:
             asked = rest[0] if rest else {}
@@ -292,6 +298,8 @@ def _value(value: object) -> str:
     Floating-point tensors are drawn anew, with their sizes and strides.
     """
     match value:
+        case Tensor() if value.layout is not torch.strided or value.is_quantized:
+            pass
         case Tensor() if value.is_floating_point():
             shape, dtype = tuple(value.shape), str(value.dtype)
             if value.dim() > 1 and not value.is_contiguous():

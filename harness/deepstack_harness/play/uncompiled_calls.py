@@ -29,6 +29,7 @@ from deepstack_harness.play.region_calls import (
     StepOptions,
     arguments_of,
     input_facts_of,
+    of_user,
     run_call,
     side_inputs,
     values_left,
@@ -82,7 +83,7 @@ class UncompiledRun:
         number = 0
         for step in self._steps:
             if not isinstance(step, Call):
-                step(self._region)
+                of_user("a step", step, self._region)
                 continue
             number += 1
             yield self._call(number, step)
@@ -229,7 +230,7 @@ def restless(program: Program, options: StepOptions, wanted: Sequence[WantedCall
     expected = iter(wanted)
     for step in steps:
         if not isinstance(step, Call):
-            step(region)
+            of_user("a step", step, region)
             continue
         want = next(expected)
         left = run_call(region, step, options.seed + want.step)
