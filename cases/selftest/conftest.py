@@ -12,6 +12,18 @@ from cases.selftest.workers.processes import Witness
 from deepstack_harness.play.model import Model
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a module's fixture on one worker of pytest-xdist, or each worker makes it again."""
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
+            fixtures = (known[-1] for known in item._fixtureinfo.name2fixturedefs.values())
+            if any(
+                fixture.scope == "module" and item.nodeid.startswith(fixture.baseid) for fixture in fixtures
+            ):
+                item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
 @pytest.fixture(scope="session")
 def qwen() -> Model:
     """The tiny Qwen3-VL decoder, drawn once."""
