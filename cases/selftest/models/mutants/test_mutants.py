@@ -15,11 +15,12 @@ from deepstack_harness.catalogue.buffers import (
     buffer_named,
     read_mutants,
 )
-from deepstack_harness.catalogue.plans import CAPTURE_TRACES, CONTRACT_TRACES
+from deepstack_harness.catalogue.plans import CAPTURE_TRACES, CONTRACT_TRACES, check_traces
 from deepstack_harness.contract.arm import EAGER, ArmSpec
 from deepstack_harness.contract.case import Compare, Regime
 from deepstack_harness.contract.names import imported
 from deepstack_harness.contract.rules import Rule
+from deepstack_harness.contract.trace import Trace
 from deepstack_harness.models.reference import ReferenceBuffer
 from deepstack_harness.play.model import Model
 
@@ -128,9 +129,27 @@ ALSO_ON_PLAIN_TRACES = {
 """Those that the older traces catch too, now that widths, earlier answers and strides are compared."""
 
 
+def is_long(text: str) -> bool:
+    """Two traces, of a thousand steps and of 33,000 rows, take as long as the ninety others."""
+    trace = Trace.parse(text)
+    return len(trace.steps) > 1000 or trace.capacity > 10_000
+
+
+LONG = [text for text in check_traces() if is_long(text)]
+SHORT = [text for text in check_traces() if not is_long(text)]
+
+
 @pytest.mark.parametrize("name", INPUT_MUTANTS)
 def test_a_mutant_of_inputs_is_caught_by_its_rule_and_by_no_other(name: str) -> None:
-    assert set(broken_in(buffer_named(name), Regime.LIVE)) == {INPUT_MUTANTS[name].rule}
+    make = buffer_named(name)
+    caught = broken_in(make, Regime.LIVE, SHORT) or broken_in(make, Regime.LIVE, LONG)
+    assert set(caught) == {INPUT_MUTANTS[name].rule}
+
+
+@pytest.mark.slow  # that the long traces see no other fault costs a day's run a minute
+@pytest.mark.parametrize("name", INPUT_MUTANTS)
+def test_the_long_traces_see_no_other_fault_of_a_mutant_of_inputs(name: str) -> None:
+    assert set(broken_in(buffer_named(name), Regime.LIVE, LONG)) <= {INPUT_MUTANTS[name].rule}
 
 
 @pytest.mark.parametrize("name", sorted(INPUT_MUTANTS.keys() - ALSO_ON_PLAIN_TRACES))
