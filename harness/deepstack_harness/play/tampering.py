@@ -90,6 +90,8 @@ def _contents(holders: tuple[object, ...]) -> Mapping[tuple[int, str], tuple[int
 
 def _size(value: Collection[object]) -> int:
     inner = value.values() if isinstance(value, dict) else value
+    if not any(issubclass(kind, _CONTAINERS) for kind in set(map(type, inner))):
+        return len(value)  # most records of a long trace: nothing to look into, for each of a thousand steps
     return len(value) + sum([len(each) for each in inner if isinstance(each, _CONTAINERS)])
 
 
