@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -38,9 +39,15 @@ def run(*words: str) -> int:
     return main(["selftest", *words])
 
 
-def test_each_mutant_and_the_control_have_a_row(short: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("none_when_empty", "growth_loses_payload", "--json", "-") == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def test_each_mutant_and_the_control_have_a_row_and_the_tables_fit_into_80_columns(
+    short: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One run for both: `replaces_nan` may be missed by so few examples, the others are not."""
+    rows_file = tmp_path / "rows.jsonl"
+    mutants = ("none_when_empty", "growth_loses_payload", "replaces_nan")
+    code = run(*mutants, "--json", str(rows_file))
+    *rows, last = [json.loads(line) for line in rows_file.read_text().splitlines()]
+    assert code == (0 if last["holds"] else 1)
     assert [(row["buffer"], row["rule"], row["holds"], row["found"]) for row in rows] == [
         ("reference", None, True, []),
         ("none_when_empty", "R1", True, ["R1"]),
@@ -54,12 +61,6 @@ def test_each_mutant_and_the_control_have_a_row(short: None, capsys: pytest.Capt
         ("capacity", ["check", "fuzz"], ["R4"]),
     ]
     assert rows[0]["checked"] > rows[2]["checked"] > rows[1]["checked"] == 1
-
-
-def test_the_tables_fit_into_80_columns_and_tell_the_classes_of_faults(
-    short: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("none_when_empty", "growth_loses_payload", "replaces_nan") in {0, 1}
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert "none_when_empty                  R1    structure             1      1" in lines[3]
