@@ -4,7 +4,7 @@ from importlib.resources import files
 
 import jinja2
 
-from deepstack_harness.text import shortened
+from deepstack_harness.text import plural, shortened
 
 _PACKAGE = "deepstack_harness.runs.report"
 
@@ -18,7 +18,7 @@ def new_environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shortened": shortened}
+    environment.filters |= {"plural": plural, "shortened": shortened}
     return environment
 
 
