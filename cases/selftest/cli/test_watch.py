@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import deepstack_harness
+from deepstack_harness.cli import watch
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
 from deepstack_harness.cli.watch import WatchedRun, _code, _report, _watched_run
@@ -182,10 +183,8 @@ def test_a_forked_child_that_goes_on_with_a_graph_counts_for_itself(
 
 
 WITHOUT_EFFECT = PROGRAM.replace("torch.full((3,), 5.0)", "torch.ones(3)")
-NOT_MEASURED = (
-    PROGRAM.replace("return x * 2", "return x * 2")
-    .replace("else x + extra", "else (self.kept.add_(1), x + extra)[1]")
-    .replace("class Net(torch.nn.Module):", "class Net(torch.nn.Module):\n    kept = torch.zeros(1)")
+NOT_MEASURED = PROGRAM.replace("else x + extra", "else (self.kept.add_(1), x + extra)[1]").replace(
+    "class Net(torch.nn.Module):", "class Net(torch.nn.Module):\n    kept = torch.zeros(1)"
 )
 
 
@@ -269,8 +268,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, WatchedRun]:
         ("not measured", "effect", ExitCode.MACHINE),
     ],
 )
-def test_which_failures_fail(runs: dict[str, WatchedRun], program: str, fail_on: str, status: int) -> None:
-    assert _code(runs[program], fail_on) == status
+def test_which_failures_fail(
+    runs: dict[str, WatchedRun],
+    program: str,
+    fail_on: str,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "_watched_run", lambda *_: runs[program])
+    assert main(["watch", "--fail-on", fail_on, "--", "program.py"]) == status
 
 
 @pytest.mark.parametrize(
