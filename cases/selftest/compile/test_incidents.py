@@ -106,4 +106,4 @@ def test_a_variant_that_nobody_knows_is_refused() -> None:
     with pytest.raises(
         UsageError, match="unknown variant 'granite_no' of system kernels; known are granite_rows, "
     ):
-        list(Kernels().ours(msgspec.structs.replace(INCIDENT, faulty=("granite_no",))))
+        list(Kernels().ours(msgspec.structs.replace(INCIDENT, faulty=("granite_no",), faulty_since={})))
