@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, chdir
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -267,11 +268,18 @@ def test_it_works_for_an_unprivileged_user() -> None:
             folder.chmod(0o777)
         user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
         python = [*user, str(Path(sys.executable).resolve()), "-c"]
-        options = {"cwd": own, "capture_output": True, "text": True, "env": {"PYTHONUNBUFFERED": "1"}}
-        started = subprocess.run([*python, "pass"], **options, check=False)
+        run = partial(
+            subprocess.run,
+            cwd=own,
+            capture_output=True,
+            text=True,
+            env={"PYTHONUNBUFFERED": "1"},
+            check=False,
+        )
+        started = run([*python, "pass"])
         if started.returncode:
             pytest.skip(f"this interpreter is closed to other users: {started.stderr.strip()}")
-        ran = subprocess.run([*python, UNPRIVILEGED], **options, check=False)
+        ran = run([*python, UNPRIVILEGED])
         assert (ran.stdout, ran.stderr) == ("loopback []\nnone []\n", "")
         assert (own / "made").exists()
         assert not Path(top, "made").exists()
