@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 COMMANDS = (
     ("list", "incidents"),
     ("repro", "43602", "--arm", "eager/drop_all"),
-    ("doctor",),
+    ("doctor", "--seconds", "120"),
 )
 
 

@@ -48,9 +48,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         type=finite,
-        default=8.0,
+        default=20.0,
         metavar="S",
-        help="longest time that Inductor may take to compile a sum (default 8)",
+        help="longest time that Inductor may take to compile a sum (default 20)",
     )
 
 
