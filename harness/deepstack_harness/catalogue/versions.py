@@ -19,8 +19,10 @@ from deepstack_harness.files import DataFile
 
 
 class Suite(StrEnum):
-    """Cases that were run together, from the whole contract down to the facts of torch alone."""
+    """Cases that were run together, from all of them down to the facts of torch alone."""
 
+    ALL = "all"
+    """`pytest`, without what is marked `slow`: what the environments `tests` of tox run."""
     PRODUCT = "product"
     """`pytest cases --ignore cases/selftest`, without the cases marked `slow` and `gpu`."""
     PYTHON = "python"
@@ -35,6 +37,7 @@ class Suite(StrEnum):
 
 
 _CASES = {
+    Suite.ALL: "all tests",
     Suite.PRODUCT: "product cases",
     Suite.PYTHON: "tests that depend on Python",
     Suite.FACTS: "facts of torch",
