@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.compile.torch_compat import structures
+from deepstack_harness.compile.torch_compat import dynamo, structures
 from deepstack_harness.errors import NotMeasured
 from deepstack_harness.play.state import Snapshot, is_of_library, state_behind
 
@@ -116,17 +116,14 @@ class Copier:
         """Copy a variable of an enclosing function, unless it is code."""
         if isinstance(value, types.FunctionType):
             of_torch = (value.__module__ or "").partition(".")[0] == "torch"
-            return value if of_torch or hasattr(value, _COMPILED) else self._function(value)
+            is_compiled = dynamo.uncompiled(value) is not value
+            return value if of_torch or is_compiled else self._function(value)
         if isinstance(value, _CODE):
             return value
         try:
             return self.copy(value)
         except Exception:  # noqa: BLE001  # shared, and compared run with run
             return value
-
-
-_COMPILED = "_torchdynamo_orig_callable"
-"""What a function that torch.compile made has: the function that it was made of (torch 2.10 .. 2.15)."""
 
 
 def _refused(error: BaseException) -> object:
