@@ -21,7 +21,7 @@ from deepstack_harness.audit.inputs.rows import (
     Place,
     Standing,
 )
-from deepstack_harness.audit.inputs.writes import How, Path, assigned, local_paths, path_of
+from deepstack_harness.audit.inputs.writes import How, Path, assigned, local_paths, path_of, values_of_names
 from deepstack_harness.engines.syntax import Function
 
 
@@ -295,13 +295,9 @@ def _is_scalar(value: ast.expr | None, values: Sequence[ast.expr | None]) -> boo
 def _is_fresh(value: ast.expr | None, function: Function) -> bool:
     """Say whether a value is a tensor that is made where it is assigned."""
     match value:
-        case ast.Name(id=name):
-            return any(
-                _is_fresh(each, function)
-                for node in ast.walk(function)
-                for target, each in assigned(node)
-                if isinstance(target, ast.Name) and target.id == name and not isinstance(each, ast.Name)
-            )
+        case ast.Name():
+            values = values_of_names(value, function)
+            return any(_is_fresh(each, function) for each in values if not isinstance(each, ast.Name))
         case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"))):
             return True
         case ast.Call(func=ast.Attribute(attr=method)):

@@ -16,7 +16,7 @@ from deepstack_harness.audit.inputs.calls import argument
 from deepstack_harness.audit.inputs.index import Class
 from deepstack_harness.audit.inputs.phases import Phase, Phases, Scope, Write
 from deepstack_harness.audit.inputs.rows import InputChange, InputSeen
-from deepstack_harness.audit.inputs.writes import How, assigned, local_paths, path_of
+from deepstack_harness.audit.inputs.writes import How, assigned, local_paths, path_of, values_of_names
 from deepstack_harness.engines.syntax import Function
 
 
@@ -351,13 +351,8 @@ def _truth(value: ast.expr | None, function: Function) -> bool | None:
             return truth if truth is _truth(orelse, function) else None
         case ast.Name(id=name) if f"{name}.append(" in ast.unparse(function):
             return True
-        case ast.Name(id=name):
-            values = {
-                _truth(each, function)
-                for node in ast.walk(function)
-                for target, each in assigned(node)
-                if isinstance(target, ast.Name) and target.id == name and each is not value
-            }
+        case ast.Name():
+            values = {_truth(each, function) for each in values_of_names(value, function)}
             return values.pop() if len(values) == 1 else None
     return None
 

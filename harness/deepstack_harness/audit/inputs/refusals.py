@@ -17,8 +17,7 @@ from deepstack_harness.audit.inputs.index import Class, functions, is_none, is_o
 from deepstack_harness.audit.inputs.phases import Scope
 from deepstack_harness.audit.inputs.replays import Regions
 from deepstack_harness.audit.inputs.runners import GraphCapture
-from deepstack_harness.audit.inputs.writes import Path, assigned, local_paths, path_of
-from deepstack_harness.engines.syntax import Function
+from deepstack_harness.audit.inputs.writes import Path, assigned, local_paths, path_of, values_of_names
 
 _LOOKS = {"getattr", "hasattr"}
 _DEPTH = 4
@@ -105,7 +104,7 @@ class Refusals:
                         lines.append(member(left))
                     case ast.Name() | ast.Call():
                         values = (
-                            [test] if isinstance(test, ast.Call) else _values_of_names(test, scope.function)
+                            [test] if isinstance(test, ast.Call) else values_of_names(test, scope.function)
                         )
                         needed = [self._given_in(each, scope) for each in values]
                         lines += [absent[each] for each in set[str]().union(*needed[:1]) if each in absent
@@ -122,7 +121,7 @@ class Refusals:
                 case ast.If(test=ast.Compare(left=left, ops=[ast.Is()], comparators=[right]), body=body) if (
                     is_none(right) and _is_false(body) and defined
                 ):
-                    values = [left, *_values_of_names(left, defined[1])]
+                    values = [left, *values_of_names(left, defined[1])]
                     given |= {ast.unparse(each) for each in values if isinstance(each, ast.Call)}
                 case _ if any(
                     isinstance(each, ast.Return) and not _is_false([each]) for each in ast.walk(statement)
@@ -159,7 +158,7 @@ class Refusals:
                 for node in ast.walk(function):
                     if not isinstance(node, ast.If) or not holder or holder == ("self",):
                         continue
-                    tested = [node.test, *_values_of_names(node.test, function)]
+                    tested = [node.test, *values_of_names(node.test, function)]
                     if any(each is call.node for test in tested for each in ast.walk(test)):
                         local = local_paths(function)
                         paths = [
@@ -288,7 +287,7 @@ class Refusals:
                             inner = Scope(defined[0], None, defined[1])
                             self._look(statement, inner, names, depth - 1)
         if isinstance(value, ast.expr) and depth:
-            for behind in _values_of_names(value, scope.function):
+            for behind in values_of_names(value, scope.function):
                 self._look(behind, scope, names, depth - 1)
 
     def _classes_at(self, value: ast.expr, scope: Scope, entry: Class, depth: int) -> list[Class] | None:
@@ -297,7 +296,7 @@ class Refusals:
             return [entry]
         match value:
             case ast.Name() if depth:
-                behind = _values_of_names(value, scope.function)
+                behind = values_of_names(value, scope.function)
                 return self._classes_at(behind[0], scope, entry, depth - 1) if len(behind) == 1 else None
             case (
                 ast.Attribute(value=holder, attr=name)
@@ -339,17 +338,3 @@ def _is_false(body: list[ast.stmt]) -> bool:
 
 def _sides(test: ast.expr, operator: type[ast.boolop]) -> list[ast.expr]:
     return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, operator) else [test]
-
-
-def _values_of_names(expression: ast.AST, function: Function) -> list[ast.expr]:
-    """Return what a function assigns to the names in an expression."""
-    names = {each.id for each in ast.walk(expression) if isinstance(each, ast.Name)}
-    return [
-        value
-        for node in ast.walk(function)
-        for target, value in assigned(node)
-        if isinstance(target, ast.Name)
-        and target.id in names
-        and value is not None
-        and value is not expression
-    ]

@@ -83,6 +83,20 @@ def _taken_apart(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, 
         yield from _taken_apart(inner.value if isinstance(inner, ast.Starred) else inner, each)
 
 
+def values_of_names(expression: ast.AST, function: Function) -> list[ast.expr]:
+    """Return what a function assigns to the names in an expression, but for the expression itself."""
+    names = {each.id for each in ast.walk(expression) if isinstance(each, ast.Name)}
+    return [
+        value
+        for node in ast.walk(function)
+        for target, value in assigned(node)
+        if isinstance(target, ast.Name)
+        and target.id in names
+        and value is not None
+        and value is not expression
+    ]
+
+
 def path_of(node: ast.expr, local: Mapping[str, Path]) -> Path:
     """Return the path of an expression; () where it has none, as what a call answers."""
     match node:
