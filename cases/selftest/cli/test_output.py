@@ -15,8 +15,7 @@ import pytest
 
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.catalogue.plans import Where, plan_incident
-from deepstack_harness.cli import output
-from deepstack_harness.cli import repro_table as case_clock
+from deepstack_harness.cli import output, repro_table
 from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.cli.repro_table import CaseClock
 
@@ -168,7 +167,7 @@ class Clock(SimpleNamespace):
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(output, "time", clock)
-    monkeypatch.setattr(case_clock, "time", clock)
+    monkeypatch.setattr(repro_table, "time", clock)
     return clock
 
 

@@ -24,7 +24,7 @@ from cases.selftest.engines.synthetic_plugins import (
     vllm_files,
 )
 from cases.selftest.engines.synthetic_vllm import MODELS, write
-from deepstack_harness.audit import classes as split_ranks
+from deepstack_harness.audit import classes
 from deepstack_harness.audit.audited_source import located
 from deepstack_harness.audit.class_verdicts import ClassVerdicts
 from deepstack_harness.audit.classes import judge_class, judge_split
@@ -277,7 +277,7 @@ def test_an_unequal_split_that_pads_breaks_unpadded_steps_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argued: bool, reach: str
 ) -> None:
     if not argued:
-        monkeypatch.setattr(split_ranks, "latent_argument", lambda *_: None)
+        monkeypatch.setattr(classes, "latent_argument", lambda *_: None)
     row = _shared(over(tmp_path, ascend_files(PADS), vllm_files(VL)))
     assert row.reach == reach
     assert row.evidence == (Evidence.READ if argued else None)
