@@ -248,7 +248,7 @@ class Output:
                 raise self._lost from None
 
     def paragraph(self, lead: str, text: str, style: str = "") -> None:
-        """Print text after `lead`, in lines that begin below each other and fit the terminal (at most 100)."""
+        """Print text after `lead`, in lines that begin below each other and fit the terminal."""
         first, *others = wrapped(text, len(lead))
         for line in (lead + first, *(" " * len(lead) + other for other in others)):
             self.line(line, style)

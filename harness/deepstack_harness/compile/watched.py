@@ -321,11 +321,3 @@ def _fits(wanted: tuple[int | None, ...] | None, found: tuple[int, ...]) -> bool
     return len(wanted) == len(found) and all(
         want is None or want == have for want, have in zip(wanted, found, strict=True)
     )
-
-
-def _plain(source: str) -> str:
-    """Return a source as a user writes it: `L['self'].factor` is `self.factor`."""
-    for prefix in ("L['", "G['"):
-        if source.startswith(prefix):
-            return source.removeprefix(prefix).replace("']", "", 1)
-    return source
