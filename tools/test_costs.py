@@ -1,4 +1,4 @@
-"""Processor seconds of each test: `pytest -p tools.test_costs --costs FILE`, then `python -m tools.test_costs FILE`.
+"""Processor seconds of each test: `pytest -p tools.test_costs --costs=FILE`, then `python -m tools.test_costs FILE`.
 
 The command prints the most expensive test files, `--tests` the most expensive tests, `--against EARLIER` also
 what an earlier record has for the same ones. A record is JSON lines, appended by each worker of pytest-xdist.
