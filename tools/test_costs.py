@@ -1,12 +1,12 @@
-"""Processor seconds of each test: `pytest -p tools.test_costs --costs=FILE`, then `python -m tools.test_costs FILE`.
+"""Processor seconds of each test: `pytest -p tools.test_costs --costs=FILE` appends them to a record.
 
-The command prints the most expensive test files, `--tests` the most expensive tests, `--against EARLIER` also
-what an earlier record has for the same ones. A record is JSON lines, appended by each worker of pytest-xdist.
+`python -m tools.test_costs FILE` prints the most expensive test files, with `--tests` the most expensive
+tests, with `--against EARLIER` also what an earlier record has for the same names. A record has JSON lines.
 
 Seconds are user and system time of the process that runs the tests and of all its descendants, those that are
-still running included, because a fork server ends with the session. Missing are a process that ended after
-its parent, and the last milliseconds of one that nobody waited for. `starts` counts programs, and forks
-requested from a fork server, by that process itself.
+still running included, because a fork server ends with the session. Missing are the controller of
+pytest-xdist, and a process that ended after its parent. `starts` counts programs, and forks requested from a
+fork server, by that process itself.
 """
 
 import argparse
@@ -48,10 +48,12 @@ class Costs:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
+        """Record what the start and the collection have cost."""
         self.record(OTHERS[0])
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Record what a test has cost, with the fixtures that it was the first to need."""
         result = yield
         self.record(item.nodeid)
         return result
@@ -69,9 +71,9 @@ def children_of(pid: int) -> list[int]:
 
 
 def seconds_of(pid: int) -> float:
-    """Return the seconds of a process, of the children that it waited for, and of its descendants that run."""
+    """Return the seconds of a process, of children that it waited for, and of descendants that still run."""
     try:
-        # Behind the name, which may contain anything, the state is field 3 of proc(5); times are 14 to 17.
+        # After the name, which may contain anything, the state is field 3 of proc(5); times are 14 to 17.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
