@@ -82,7 +82,7 @@ class WatchedRun:
         for pid, command in self.unreached.items():
             yield f"process {pid} loaded torch and was not reached: {command}"
         for process in self.processes:
-            yield from process.problems
+            yield from (f"process {process.pid}: {problem}" for problem in process.problems)
         for region in self.regions:
             if region["unseen"]:
                 yield (
@@ -181,8 +181,8 @@ def _report(watched: WatchedRun, output: Output) -> None:
             output.line(f"process {process.pid} is {text}")
         if process.compiles and not process.ended:
             output.line(
-                f"process {process.pid} did not come to its end: its last counts are missing, its findings "
-                "are here"
+                f"process {process.pid} did not come to its end: its counts and findings are here, the last "
+                "inputs are missing"
             )
     for text in watched.unwatched:
         say(f"deepstack-harness: {text}")

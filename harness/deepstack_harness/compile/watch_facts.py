@@ -379,3 +379,4 @@ def _guard_facts(guard: FailedGuard) -> dict[str, Any]:
 
 
 OnChange = Callable[[WatchedRegion, FailedGuard | None], None]
+OnCall = Callable[[WatchedRegion], None]
