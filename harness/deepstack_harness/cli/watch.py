@@ -73,8 +73,11 @@ class WatchedRun:
         return list(self._unwatched())
 
     def _unwatched(self) -> Iterator[str]:
+        for region in self.regions:
+            if region["uncompiled"] and region["problem"]:
+                yield f"{region['problem']}; {_calls_as_written(region)}"
         compiling = [process for process in self.processes if process.compiles]
-        if not self.regions:
+        if all(region["uncompiled"] for region in self.regions):
             yield (
                 f"nothing watched: {plural(len(compiling), 'process')} loaded torch.compile, and no region "
                 f"was compiled (the program ended with {self.status})"
@@ -84,6 +87,8 @@ class WatchedRun:
         for process in self.processes:
             yield from (f"process {process.pid}: {problem}" for problem in process.problems)
         for region in self.regions:
+            if region["uncompiled"]:
+                continue
             if region["unseen"]:
                 yield (
                     f"{region['name']} ({region['where']}): inputs not visible in {region['unseen']} of "
@@ -177,6 +182,9 @@ def _report(watched: WatchedRun, output: Output) -> None:
             f"failed and decide: {len(watched.decisive) or 'none'}"
         )
     for process in watched.processes:
+        for region in process.regions.values():
+            if region["uncompiled"] and not region["problem"]:
+                output.line(f"{_calls_as_written(region)}: {region['uncompiled']} (process {process.pid})")
         for text in process.engines.values():
             output.line(f"process {process.pid} is {text}")
         if process.compiles and not process.ended:
@@ -186,6 +194,10 @@ def _report(watched: WatchedRun, output: Output) -> None:
             )
     for text in watched.unwatched:
         say(f"deepstack-harness: {text}")
+
+
+def _calls_as_written(region: dict[str, Any]) -> str:
+    return f"{region['name']} ({region['where']}) ran uncompiled in {plural(region['calls'], 'call')}"
 
 
 def sentence(process: WatchedProcess, region: dict[str, Any], guard: dict[str, Any]) -> str:

@@ -31,7 +31,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from deepstack_harness.compile.watch_facts import WatchedRegion
+    from deepstack_harness.compile.watch_facts import OnCall, OnChange, WatchedRegion
 
 FOLDER, RESTORED = "DEEPSTACK_HARNESS_WATCH", "DEEPSTACK_HARNESS_WATCH_RESTORED"
 """Names of variables: the folder that findings go to; a JSON list of the guards that are put back."""
@@ -176,7 +176,32 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         return spec
 
 
-_OPEN: list[object] = []
+@dataclass(frozen=True)
+class _Watch:
+    """The watch of this process; a context that nobody holds is closed."""
+
+    context: object
+    regions: list["WatchedRegion"]
+    on_change: "OnChange"
+    on_call: "OnCall"
+
+
+_OPEN: list[_Watch] = []
+
+
+def report_region(region: "WatchedRegion") -> None:
+    """Report a region that torch compiles nothing of, or what changed in it; for a plugin of an engine."""
+    for watch in _OPEN:
+        if not any(region is each for each in watch.regions):
+            watch.regions.append(region)
+        watch.on_change(region, None)
+
+
+def count_call(region: "WatchedRegion") -> None:
+    """Count a call of such a region, so that it survives SIGKILL."""
+    region.calls += 1
+    for watch in _OPEN:
+        watch.on_call(region)
 
 
 def _start() -> None:
@@ -227,7 +252,7 @@ def _start() -> None:
     except MachineError as error:  # this torch lacks what a watch needs
         report_problem(str(error))
         return
-    _OPEN.append(watching)  # a context that nobody holds is closed
+    _OPEN.append(_Watch(watching, watched.regions, on_change, on_call))
     atexit.register(finish)
     os.register_at_fork(after_in_child=begin_in_child)
     from multiprocessing import util
