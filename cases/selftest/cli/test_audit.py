@@ -22,7 +22,6 @@ from deepstack_harness.audit.audited_source import (
     located,
 )
 from deepstack_harness.cli import audit, audit_table
-from deepstack_harness.cli import audit as audit_base
 from deepstack_harness.cli.audit_findings import audit_findings, sarif_text
 from deepstack_harness.cli.main import main
 from deepstack_harness.cli.output import Output
@@ -152,14 +151,14 @@ def test_a_base_is_judged_like_a_source_and_may_lack_classes(monkeypatch: pytest
 
 
 def test_a_base_that_a_plugin_changes_becomes_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_base, "open_source", lambda _: None)
-    monkeypatch.setattr(audit_base, "_package", lambda text: text.partition("==")[0])
-    monkeypatch.setattr(audit_base, "_changed_by", lambda text: "vllm" if text.startswith("tpu") else None)
+    monkeypatch.setattr(audit, "open_source", lambda _: None)
+    monkeypatch.setattr(audit, "_package", lambda text: text.partition("==")[0])
+    monkeypatch.setattr(audit, "_changed_by", lambda text: "vllm" if text.startswith("tpu") else None)
     sources = ["tpu-inference==0.22", "sglang==0.5.4"]
-    assert audit_base.with_base(sources, "vllm==0.22.1") == (
+    assert audit.with_base(sources, "vllm==0.22.1") == (
         ["tpu-inference==0.22 over vllm==0.22.1", "sglang==0.5.4"], None,
     )  # fmt: skip
-    assert audit_base.with_base(sources[1:], "sglang==0.5.3") == (sources[1:], "sglang==0.5.3")
+    assert audit.with_base(sources[1:], "sglang==0.5.3") == (sources[1:], "sglang==0.5.3")
 
 
 KNOWN_ROW = row(Rule.R1, Verdict.XFAIL, "default")

@@ -177,7 +177,7 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"incident {self.id} of system '{self.system}': only '{DEEPSTACK}' has runs and families"
             )
         of_steps = self.system == STEPS
-        if (of_steps, not of_steps) != (bool(self.promises and self.region), bool(self.rules)):
+        if of_steps != bool(self.promises and self.region) or of_steps == bool(self.rules):
             raise ValueError(
                 f"incident {self.id} of system '{self.system}': '{STEPS}' has promises and region runs, "
                 "and any other has rules"

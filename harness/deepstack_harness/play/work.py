@@ -35,6 +35,7 @@ from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
 from deepstack_harness.engines.known import cuts_of, open_source
 from deepstack_harness.errors import HarnessError, passes_through, text_of
 from deepstack_harness.models.family import parse_device, parse_dtype
+from deepstack_harness.play import observe
 from deepstack_harness.play.attempt import announcing
 from deepstack_harness.play.case_worker import (
     BoundBuffer,
@@ -48,7 +49,6 @@ from deepstack_harness.play.case_worker import (
 )
 from deepstack_harness.play.model import NOTHING_BOUND, Bound, Model, NumericsProbe, factory_of
 from deepstack_harness.play.observe import SharedSession
-from deepstack_harness.play.observe import play as observe
 from deepstack_harness.play.play_case import play_case
 from deepstack_harness.play.rows import RowOwners, answer_facts
 from deepstack_harness.play.tensors import values_of
@@ -133,7 +133,7 @@ def play(channel: Channel, case: Case, source: SourceClass | None = None) -> Pla
 
     with announcing(channel.phase):
         if source is not None and source.way == "compiled":
-            seen = observe(case, _text_model(source), bound[case.buffer], on_progress=send)
+            seen = observe.play(case, _text_model(source), bound[case.buffer], on_progress=send)
         else:
             seen = play_case(case, bound, send)
     channel.phase("the end")

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from deepstack_harness import files as data_files
+from deepstack_harness import files
 from deepstack_harness.engines.kinds.vllm import VLLM
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.files import write_atomically
@@ -174,7 +174,7 @@ def planned_versions() -> list[Version]:
 
 def _folder(version: str) -> Path:
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return data_files.cache() / "engines" / f"vllm-{version}-cpu-{python}"
+    return files.cache() / "engines" / f"vllm-{version}-cpu-{python}"
 
 
 def plan_environment(version: Version) -> EnvironmentPlan:
