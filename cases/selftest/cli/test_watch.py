@@ -300,7 +300,7 @@ def test_which_failures_fail(
     status: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watch, "_watched_run", lambda *_: runs[program])
+    monkeypatch.setattr(watch, "_watched_run", lambda *_, **__: runs[program])
     assert main(["watch", "--fail-on", fail_on, "--", "program.py"]) == status
 
 

@@ -1,6 +1,8 @@
 """A region run again on copies: the measured effect of a dropped guard, and what is refused or left alone."""
 
+import threading
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -92,6 +94,56 @@ def test_what_could_change_the_program_is_not_run_again(
     assert str(guard.effect).startswith(f"effect not measured: {reason}")
     assert torch.equal(layer.cache, torch.zeros(4))
     assert guard.counts
+
+
+def write_triple(out: Tensor, x: Tensor) -> None:
+    out.copy_(x * 3)
+
+
+ENGINE = torch.library.Library("_C", "FRAGMENT")  # the namespace of vLLM's extension
+for name in ("silu_and_mul", "unread"):
+    ENGINE.define(f"{name}(Tensor! out, Tensor input) -> ()")
+    ENGINE.impl(name, write_triple, "CPU")
+
+
+@pytest.mark.parametrize(("name", "runs"), [("silu_and_mul", True), ("unread", False)])
+def test_an_operator_of_an_engine_is_run_again_where_it_was_read(name: str, runs: bool) -> None:
+    def computes(_: Branch, x: Tensor, __: int) -> Tensor:
+        out = torch.empty_like(x)
+        getattr(torch.ops._C, name)(out, x)
+        return out
+
+    effect = watched_call(Branch(computes)).effect
+    assert (effect.calls, effect.distance) == ((1, 21) if runs else (0, 0)), effect.reason
+    assert runs or effect.reason.startswith("it runs _C.unread.default, which is not torch's own")
+
+
+def test_an_operator_of_an_engine_does_not_write_into_what_is_no_copy() -> None:
+    def writes(layer: Branch, x: Tensor, _: int) -> Tensor:
+        torch.ops._C.silu_and_mul(layer.cache, x[0])
+        return x + layer.cache
+
+    layer = Branch(writes)
+    effect = watched_call(layer).effect
+    assert effect.reason == "it writes into a tensor that is no argument (_C.silu_and_mul.default)"
+
+
+@torch.library.custom_op("watched_rerun::triples", mutates_args=(), tags=(torch.Tag.pointwise,))
+def triples(x: Tensor) -> Tensor:
+    return x * 3
+
+
+def test_an_operator_with_the_tag_pointwise_is_run_again() -> None:
+    effect = watched_call(Branch(lambda _, x, __: triples(x))).effect
+    assert (effect.calls, effect.distance) == (1, 21)
+
+
+def test_a_module_that_holds_its_compiled_function_is_copied_without_it() -> None:
+    layer = Branch(lambda _, x, __: x * 3)
+    root = import_module("torch._C._dynamo.guards").RootGuardManager()
+    vars(layer)["compiled"] = [compile_without_guards(lambda x: x), root, threading.Lock()]
+    effect = watched_call(layer).effect
+    assert (effect.calls, effect.distance) == (1, 21)
 
 
 def test_batch_norm_in_training_writes_what_its_schema_does_not_say() -> None:
