@@ -254,6 +254,9 @@ class WatchedRegion:
     """Calls in which the layout of all inputs was looked at."""
     captured: bool = False
     unseen: int = 0
+    uncompiled: str = ""
+    """Why an engine ran it as it is written: `calls` are such calls then. It is a `problem` as well where
+    nothing of the engine's model is compiled."""
 
     @property
     def decisive(self) -> list[FailedGuard]:
@@ -379,3 +382,4 @@ def _guard_facts(guard: FailedGuard) -> dict[str, Any]:
 
 
 OnChange = Callable[[WatchedRegion, FailedGuard | None], None]
+OnCall = Callable[[WatchedRegion], None]

@@ -46,6 +46,7 @@ from deepstack_harness.compile.watch_facts import (
     GuardClass,
     GuardEffect,
     InputFacts,
+    OnCall,
     OnChange,
     WatchedInput,
     WatchedRegion,
@@ -65,14 +66,15 @@ _MOST_REFUSALS = 2
 
 @contextmanager
 def watch_guards(
-    on_change: OnChange | None = None, *, restored: Collection[str] = (), measure: bool = True
-) -> Iterator[WatchedRegions]:
+    on_change: OnChange | None = None, *, on_call: OnCall | None = None, restored: Collection[str] = (),
+    measure: bool = True,
+) -> Iterator[WatchedRegions]:  # fmt: skip
     """Watch every region that is compiled inside; gives the facts, which grow while the program runs.
 
     `on_change` is called with each new region, with each dropped guard that fails for the first time, and
-    where an effect was measured. `restored` names guards by `FailedGuard.restored_by` that are kept although
-    the program drops them: torch then compiles again where one fails. Without `measure` no region is run
-    again, and no effect is known.
+    where an effect was measured; `on_call` after each call of a region. `restored` names guards by
+    `FailedGuard.restored_by` that are kept although the program drops them: torch then compiles again where
+    one fails. Without `measure` no region is run again, and no effect is known.
     """
     watched = WatchedRegions()
 
@@ -85,10 +87,18 @@ def watch_guards(
         watched.regions.append(region)
         if on_change is not None:
             on_change(region, None)
-        return _Watch(region, tree, then, on_change or (lambda *_: None), measure=measure).on_call
+        watch = _Watch(region, tree, then, on_change or (lambda *_: None), measure=measure)
+        if on_call is None:
+            return watch.on_call
+
+        def count(values: Locals) -> None:
+            watch.on_call(values)
+            on_call(region)
+
+        return count
 
     graphs = observe_graphs(on_graph, restored=frozenset(restored))
-    with graphs, watch_captured(watched, on_change):
+    with graphs, watch_captured(watched, on_change, on_call):
         yield watched
 
 

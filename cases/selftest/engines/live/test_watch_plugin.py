@@ -4,6 +4,7 @@ The engine is `synthetic/compiling`: a package `vllm` with the names that the pl
 """
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -155,7 +156,19 @@ def test_a_plugin_that_was_not_loaded_is_told(
     monkeypatch.setenv("VLLM_PLUGINS", plugins)
     code, told = watch("serve.py")
     assert code == ExitCode.MACHINE
-    assert "vllm did not load the plugin 'deepstack_harness'" in told
+    assert re.search("process [0-9]+: vllm did not load the plugin 'deepstack_harness'", told)
+
+
+def test_a_client_that_only_imports_the_plugins_is_none_that_is_not_watched(
+    watch: Watch, engine: Path
+) -> None:
+    """It starts the engine, and may use torch.compile's modules itself; the engine did load the plugin."""
+    (engine / "client.py").write_text(
+        "import subprocess, sys\nimport torch._dynamo, vllm.plugins\n"
+        "subprocess.run([sys.executable, 'serve.py'], check=True)\n"
+    )
+    code, told = watch("client.py")
+    assert code == ExitCode.HOLDS, told
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Watch a vLLM: the entry point `deepstack_harness` of its group `vllm.general_plugins`.
 
 vLLM calls `watch_vllm` in each of its processes before it loads a model. Without the variable of a watch it
-returns at once, and nothing is imported. Otherwise this process is watched from here on, and three things of
+returns at once, and nothing is imported. Otherwise this process is watched from here on, and four things of
 vLLM are seen that a watch of torch alone does not see (read in 0.22.1 .. 0.33.0):
 
 - replays of CUDA graphs, by the wrappers that capture them (`compilation/cuda_graph.py` and
@@ -9,6 +9,7 @@ vLLM are seen that a watch of torch alone does not see (read in 0.22.1 .. 0.33.0
   Inductor, which they wrap too;
 - calls of a graph whose bytecode was put in place of the model's own (`VLLM_USE_BYTECODE_HOOK`), in which
   Dynamo asks no guard;
+- calls of a model that is not compiled at all, or not in this call (`watch_uncompiled`);
 - compiled graphs in vLLM's cache, which have no guards: that cache is not used in a process that is watched,
   unless `VLLM_DISABLE_COMPILE_CACHE` says something else. `VLLM_USE_AOT_COMPILE` would follow it, and stays
   what it would have been.
@@ -16,7 +17,6 @@ vLLM are seen that a watch of torch alone does not see (read in 0.22.1 .. 0.33.0
 What cannot be watched is told, and ends nothing.
 """
 
-import functools
 import inspect
 import os
 from collections.abc import Callable, MutableMapping
@@ -25,11 +25,11 @@ from importlib.util import find_spec
 from typing import Any
 
 from deepstack_harness.compile import watch_process
+from deepstack_harness.engines.live.watch_uncompiled import patch_once, watch_uncompiled
 
 CACHE, AOT = "VLLM_DISABLE_COMPILE_CACHE", "VLLM_USE_AOT_COMPILE"
 """Variables of vLLM (vllm/envs.py): no cache of compiled graphs; graphs are compiled ahead of time."""
 _WRAPPERS = (("cuda_graph", "CUDAGraphWrapper"), ("breakable_cudagraph", "BreakableCUDAGraphWrapper"))
-_MARK = "_deepstack_harness_watched"
 
 
 def watch_vllm() -> None:
@@ -41,10 +41,11 @@ def _prepare() -> str:
     """Mark what captures and replays; return what the report says of this engine."""
     cache = without_cache(os.environ, _compiles_ahead)
     compilation = "vllm.compilation"
-    _patch(import_module(f"{compilation}.wrapper").TorchCompileWithNoGuardsWrapper, _asking)
+    patch_once(import_module(f"{compilation}.wrapper").TorchCompileWithNoGuardsWrapper, "__call__", _asking)
     for name, wrapper in _WRAPPERS:
         if find_spec(f"{compilation}.{name}") is not None:
-            _patch(getattr(import_module(f"{compilation}.{name}"), wrapper), _marked)
+            patch_once(getattr(import_module(f"{compilation}.{name}"), wrapper), "__call__", _marked)
+    watch_uncompiled()
     return f"vllm {import_module('vllm').__version__}: {cache}"
 
 
@@ -65,15 +66,6 @@ def without_cache(environment: MutableMapping[str, str], compiles_ahead: Callabl
 
 def _compiles_ahead() -> bool:
     return bool(import_module("vllm.envs").VLLM_USE_AOT_COMPILE)
-
-
-def _patch(owner: type, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace the `__call__` of a class, once."""
-    call = vars(owner)["__call__"]
-    if not hasattr(call, _MARK):
-        patched = functools.wraps(call)(around(call))
-        setattr(patched, _MARK, True)
-        setattr(owner, "__call__", patched)  # noqa: B010  # mypy knows no assignment to a method
 
 
 def _asking(call: Callable[..., Any]) -> Callable[..., Any]:
