@@ -42,7 +42,7 @@ from deepstack_harness.runs.nights import (
 )
 from deepstack_harness.workers.outcomes import Stopped
 
-ROOT = data_files.data("pyproject.toml").parent
+ROOT = files.data("pyproject.toml").parent
 HELD, BROKEN, FAILED, NOT_RUN = (
     StageOutcome.HELD,
     StageOutcome.BROKEN,
