@@ -126,7 +126,19 @@ def test_a_process_that_is_killed_has_told_what_it_saw(
     assert main(["watch", "--", sys.executable, "dies.py", "wrong"]) == 128 + signal.SIGKILL
     out = capfd.readouterr().out
     assert "Net.forward: `extra` was None when compiled" in out
-    assert "did not come to its end: its last counts are missing, its findings are here" in out
+    assert "did not come to its end: its counts and findings are here, the last inputs are missing" in out
+
+
+def test_the_counts_of_a_process_that_is_killed_are_whole(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "dies.py").write_text(
+        PROGRAM + "import os\nfor step in range(20):\n"
+        "    run(torch.ones(3), torch.full((3,), 5.0) if step % 2 else None)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    assert main(["watch", "--", sys.executable, "dies.py"]) == 128 + signal.SIGKILL
+    assert "float32 tensor [3] on cpu in 10 of 25 calls" in capfd.readouterr().out
 
 
 def test_a_child_that_is_killed_takes_nothing_along(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -351,20 +363,55 @@ def test_the_rank_is_that_of_the_process_group(tmp_path: Path, monkeypatch: pyte
         assert watch_process.rank() == "3"
 
 
-def test_a_copy_of_a_watched_process_before_its_exec_is_no_program(tmp_path: Path) -> None:
-    code = "import os, sys; child = os.fork(); print(child or '', flush=True); sys.stdin.read()"
+FORKED = "import os, sys; child = os.fork(); print(child or '', flush=True); sys.stdin.read()"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says which processes have executed a program")
+def test_only_a_process_that_has_executed_nothing_yet_is_a_copy(tmp_path: Path) -> None:
+    """Also where both have one command line, as a program has that starts itself again."""
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", FORKED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as running:
         assert running.stdout is not None
         child = next(int(line) for line in running.stdout if line.strip())
         unreached = Unreached(tmp_path)
-        assert not unreached._is_before_exec(child)  # nobody is watched
+        assert not unreached._is_copy(child)  # its parent has no torch: it would have loaded its own
         (tmp_path / f"process-{running.pid}.jsonl").touch()
-        assert unreached._is_before_exec(child)
+        assert unreached._is_copy(child)
         (tmp_path / f"process-{os.getpid()}.jsonl").touch()
-        assert not unreached._is_before_exec(running.pid)  # another program than this one
+        assert not unreached._is_copy(running.pid)  # a program of its own
         running.communicate("")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says which processes have loaded torch")
+def test_a_child_that_executes_a_program_while_its_memory_is_read_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then its maps are its parent's; a loop of `subprocess.run(["echo"])` meets that by chance."""
+    program = FORKED.replace("sys.stdin.read()", "child or (sys.stdin.readline(), os.execlp('cat', 'cat'))")
+    with subprocess.Popen(
+        [sys.executable, "-c", program + "; os.wait()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        assert running.stdin is not None
+        child = next(int(line) for line in running.stdout if line.strip())
+
+        def read_memory(pid: int) -> bool:
+            if pid == child:
+                running.stdin.write("\n")
+                running.stdin.flush()
+                while watch_process._command_line(child) != "cat":
+                    pass
+            return True
+
+        monkeypatch.setattr(watch_process, "_has_torch", read_memory)
+        unreached = Unreached(tmp_path)
+        unreached._look_at(child)
+        assert unreached.found == {}
+        unreached._look_at(running.pid)
+        assert [*unreached.found] == [running.pid]
+        running.communicate("\n")
 
 
 def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:

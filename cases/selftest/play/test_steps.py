@@ -106,7 +106,7 @@ def test_state_that_no_copy_holds_is_not_judged() -> None:
             return x + next(draws)
 
     judged = compile_steps(Restless(), [Call(rows(2)), Call(rows(3))])
-    assert judged.region.restless == "answer of step 1 differs by 4 between two uncompiled runs"
+    assert judged.region.restless == "answer of step 1 differs by 6 between two uncompiled runs"
     assert not judged.good
     assert not judged.findings
     assert "not judged: answer of step 1 differs" in str(judged)

@@ -22,6 +22,9 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Effect, Shape
 from deepstack_harness.files import DataFile
 
+UNREPORTED = "unreported"
+"""The reference of a known failure that has no report upstream."""
+
 
 class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rules that classes (`*`: all) of some releases break, and the upstream issue that they wait for.

@@ -73,8 +73,11 @@ class WatchedRun:
         return list(self._unwatched())
 
     def _unwatched(self) -> Iterator[str]:
+        for region in self.regions:
+            if region["uncompiled"] and region["problem"]:
+                yield f"{region['problem']}; {_calls_as_written(region)}"
         compiling = [process for process in self.processes if process.compiles]
-        if not self.regions:
+        if all(region["uncompiled"] for region in self.regions):
             yield (
                 f"nothing watched: {plural(len(compiling), 'process')} loaded torch.compile, and no region "
                 f"was compiled (the program ended with {self.status})"
@@ -82,8 +85,10 @@ class WatchedRun:
         for pid, command in self.unreached.items():
             yield f"process {pid} loaded torch and was not reached: {command}"
         for process in self.processes:
-            yield from process.problems
+            yield from (f"process {process.pid}: {problem}" for problem in process.problems)
         for region in self.regions:
+            if region["uncompiled"]:
+                continue
             if region["unseen"]:
                 yield (
                     f"{region['name']} ({region['where']}): inputs not visible in {region['unseen']} of "
@@ -177,15 +182,22 @@ def _report(watched: WatchedRun, output: Output) -> None:
             f"failed and decide: {len(watched.decisive) or 'none'}"
         )
     for process in watched.processes:
+        for region in process.regions.values():
+            if region["uncompiled"] and not region["problem"]:
+                output.line(f"{_calls_as_written(region)}: {region['uncompiled']} (process {process.pid})")
         for text in process.engines.values():
             output.line(f"process {process.pid} is {text}")
         if process.compiles and not process.ended:
             output.line(
-                f"process {process.pid} did not come to its end: its last counts are missing, its findings "
-                "are here"
+                f"process {process.pid} did not come to its end: its counts and findings are here, the last "
+                "inputs are missing"
             )
     for text in watched.unwatched:
         say(f"deepstack-harness: {text}")
+
+
+def _calls_as_written(region: dict[str, Any]) -> str:
+    return f"{region['name']} ({region['where']}) ran uncompiled in {plural(region['calls'], 'call')}"
 
 
 def sentence(process: WatchedProcess, region: dict[str, Any], guard: dict[str, Any]) -> str:
@@ -223,7 +235,7 @@ def _restore(command: Sequence[str], watched: WatchedRun, output: Output) -> lis
 
 def _after_restoring(source: str, status: int, left: Sequence[str]) -> str:
     if status:
-        return f"the program ended with {status}"
+        return f"the program ended with {status}, and with 0 without it: nothing is known of its answers"
     if source in left:
         return "it still fails, so this guard was not what torch asks"
     changes = "torch compiles again where it fails, and the answers are right"

@@ -4,7 +4,6 @@ Facts are types, values and layouts; never tensors.
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -14,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepstack_harness.compile.torch_compat.guards import SHAPE
+from deepstack_harness.compile.torch_compat.guard_sources import SizeRelation, readable
+from deepstack_harness.compile.torch_compat.guards import ALIAS, DUPLICATE, SHAPE
+from deepstack_harness.compile.torch_compat.process_settings import SETTING_KINDS
 from deepstack_harness.contract.observation import DroppedGuard
 from deepstack_harness.text import plural
 
@@ -22,9 +23,6 @@ _LONGEST = 60
 """Characters of a value's text."""
 MOST_LISTED = 200
 """Different failing guards of one region that are kept."""
-
-
-_SIZED = re.compile(r"[LG]\[[^\s()]*?(?=\.(?:size|stride|storage_offset)\()")
 
 
 class GuardClass(StrEnum):
@@ -84,6 +82,7 @@ class InputFacts:
         return tuple(name for name in _COMPARED if getattr(self, name) != getattr(now, name))
 
 
+_SETTING_KINDS = {*SETTING_KINDS.values(), "FUNCTORCH_STACK_MATCH", "AUTOGRAD_SAVED_TENSORS_HOOKS"}
 _COMPARED = ("value", "subclass", "dtype", "device", "stride", "requires_grad", "address")
 """Facts of an input that are compared, where its kind is the same."""
 
@@ -131,13 +130,15 @@ class GuardEffect:
 
     `calls` counts the calls that were run again, `distance` is the largest absolute difference between the
     uncompiled and the traced code that rounding does not explain, `scale` the largest value of that output.
-    `reason` says why nothing was measured.
+    `reason` is the reason why nothing was measured, or why the distance is infinite.
     """
 
     calls: int = 0
     distance: float = 0.0
     scale: float = 0.0
     reason: str = "not tried"
+    together: str = ""
+    """Inputs that changed in the same calls and cannot be put back, so that the effect may be theirs."""
 
     @property
     def is_none(self) -> bool:
@@ -151,8 +152,10 @@ class GuardEffect:
         if not self.distance:
             return f"no effect in {plural(self.calls, 'call')} run again"
         if not math.isfinite(self.distance):
-            return "the traced graph raises, or its answers have another shape"
-        return f"answers differ by {self.distance:.3g} (largest value {self.scale:.3g})"
+            text = self.reason or "answers are not finite, or not in the same places"
+        else:
+            text = f"answers differ by {self.distance:.3g} (largest value {self.scale:.3g})"
+        return f"{text}, together with {self.together}" if self.together else text
 
 
 @dataclass
@@ -162,6 +165,7 @@ class FailedGuard:
     `source` is torch's expression of what it reads, `kind` torch's class of the guard, `rule` its text,
     `where` FILE:LINE of the code that needed it. `then` and `now` are the facts when traced and in the first
     call that failed. `first_call` counts from 1, the call that compiled; `calls` is in how many it failed.
+    `relation` is that of a failed relation of sizes.
     """
 
     source: str
@@ -174,6 +178,7 @@ class FailedGuard:
     first_call: int
     calls: int = 1
     effect: GuardEffect = field(default_factory=GuardEffect)
+    relation: SizeRelation | None = None
 
     def dropped(self, where: str) -> DroppedGuard:
         """Return it as plain facts, with the place of the code that needed it as readers are to see it."""
@@ -184,19 +189,26 @@ class FailedGuard:
 
     @property
     def name(self) -> str:
-        """The source as a user writes it: `payload`, `self.factor`."""
-        return _plain(self.subject)
+        """The source as a user writes it: `payload`, `self.factor`, `x.shape[0]`, `x and memory`."""
+        name = readable(self.subject)
+        return name.replace(" is ", " and ") if self.kind in {ALIAS, DUPLICATE} else name
 
     @property
     def subject(self) -> str:
-        """The source of the input; of a relation such as `2 <= L['x'].size()[0]` its first tensor."""
-        sized = _SIZED.search(self.source) if self.kind == SHAPE else None
-        return sized[0] if sized else self.source
+        """The source of the input; of a relation such as `2 <= L['x'].size()[0]` what it compares."""
+        return self.relation.subject if self.relation else self.source
 
     @property
     def restored_by(self) -> str:
-        """The name that puts this guard back: its source, or SHAPE_ENV for all relations of sizes."""
-        return SHAPE if self.kind == SHAPE else self.source
+        """The name that puts this guard back: its source, or its kind where it has none."""
+        if self.kind == ALIAS:
+            return "TENSOR_MATCH"  # torch adds it to the guards on the tensors
+        return self.kind if self.kind in {SHAPE, DUPLICATE} or self.is_setting else self.source
+
+    @property
+    def is_setting(self) -> bool:
+        """True for a guard on a setting of the process, such as the grad mode."""
+        return self.kind in _SETTING_KINDS
 
     @property
     def counts(self) -> bool:
@@ -229,7 +241,7 @@ class WatchedInput:
     @property
     def name(self) -> str:
         """The source as a user writes it."""
-        return _plain(self.source)
+        return readable(self.source)
 
 
 @dataclass
@@ -254,6 +266,9 @@ class WatchedRegion:
     """Calls in which the layout of all inputs was looked at."""
     captured: bool = False
     unseen: int = 0
+    uncompiled: str = ""
+    """Why an engine ran it as it is written: `calls` are such calls then. It is a `problem` as well where
+    nothing of the engine's model is compiled."""
 
     @property
     def decisive(self) -> list[FailedGuard]:
@@ -337,14 +352,6 @@ def _table(region: WatchedRegion) -> Iterator[str]:
         yield f"    and {region.unlisted} failures of guards beyond the first {MOST_LISTED}"
 
 
-def _plain(source: str) -> str:
-    """Return a source as a user writes it: `L['self'].factor` is `self.factor`."""
-    for prefix in ("L['", "G['"):
-        if source.startswith(prefix):
-            return source.removeprefix(prefix).replace("']", "", 1)
-    return source
-
-
 def region_facts(region: WatchedRegion, *, inputs: bool = True) -> dict[str, Any]:
     """Return the facts of a region as JSON has them, with or without the layout of its inputs."""
     facts = {
@@ -379,3 +386,4 @@ def _guard_facts(guard: FailedGuard) -> dict[str, Any]:
 
 
 OnChange = Callable[[WatchedRegion, FailedGuard | None], None]
+OnCall = Callable[[WatchedRegion], None]

@@ -15,7 +15,7 @@ from torch import Tensor
 from deepstack_harness.compile.torch_compat import dynamo, structures
 from deepstack_harness.compile.watch_facts import InputFacts, input_facts
 from deepstack_harness.contract.steps import STEP_ARMS
-from deepstack_harness.errors import UsageError, passes_through
+from deepstack_harness.errors import UsageError, passes_through, unknown_name
 from deepstack_harness.play.region_state import (
     Copier,
     Region,
@@ -238,6 +238,25 @@ def values_left(region: Region, call: Call, answer: object) -> dict[str, object]
     for name, value in arguments_of(region, call).items():
         held |= {f"argument {each}": inner for each, inner in values_in(name, value).items()}
     return frozen(held | state_of(region))
+
+
+def refuse_unbound(words: str, region: Region, call: Call) -> None:
+    """Raise `UsageError` for a call that the signature of a region does not take; `words` say which one.
+
+    It is meant for a call that ended with a `TypeError`: a wrapper may take more than its signature has.
+    """
+    try:
+        signature = inspect.Signature(list(parameters_of(region).values()))
+    except (TypeError, ValueError):
+        return
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    unknown = [name for name in call.kwargs if name not in signature.parameters]
+    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
+        raise UsageError(f"{words}: {unknown_name('argument', unknown[0], list(signature.parameters))}")
+    try:
+        signature.bind(*call.args, **call.kwargs)
+    except TypeError as error:
+        raise UsageError(f"{words}: {call} does not fit {signature}: {error}") from None
 
 
 def parameters_of(region: Region) -> Mapping[str, inspect.Parameter]:

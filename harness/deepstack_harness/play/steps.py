@@ -48,6 +48,7 @@ from deepstack_harness.play.region_calls import (
     error_text,
     live_part,
     of_user,
+    refuse_unbound,
     restoring,
     run_call,
     side_inputs,
@@ -208,7 +209,9 @@ class _Arm:
         if not self._spec.compiled:
             return region
         if self._spec.shapes is not ShapePolicy.STATIC:
-            _mark_sizes(region, [step for step in steps if isinstance(step, Call)], self._spec.shapes)
+            calls = zip((step for step in steps if isinstance(step, Call)), self._wanted, strict=True)
+            answered = [call for call, wanted in calls if not wanted.left.raised]
+            _mark_sizes(region, answered, self._spec.shapes)
         options: dict[str, Any] = {"guard_filter_fn": GuardRecorder(self._spec.guards)}
         if self._spec.backend is Backend.INDUCTOR:
             options["fallback_random"] = True  # eager's own numbers
@@ -266,11 +269,18 @@ class _Arm:
         for view in views:
             if not isinstance(view, Tensor):
                 raise UsageError(f"neutral rows are {described(view)}: give views of tensors")
+        held = {
+            name: value for name, value in side_inputs(runs.region, call).items() if isinstance(value, Tensor)
+        }
+        for view in views:
+            if view.numel() and not any(_share_memory(value, view) for value in held.values()):
+                raise UsageError(
+                    f"neutral rows of step {wanted.step} are a copy ({described(view)}) that no call reads:"
+                    " give views, such as x[n:]; a mask or a list of indices makes a copy"
+                )
         generator = torch.Generator().manual_seed(self._options.seed + wanted.step)
         tensors = {
-            name: value
-            for name, value in side_inputs(runs.region, call).items()
-            if isinstance(value, Tensor) and any(_share_memory(value, view) for view in views)
+            name: value for name, value in held.items() if any(_share_memory(value, view) for view in views)
         }
         changed = [_fill(view, tensors.values(), generator) for view in views]
         run = runs.run
@@ -297,6 +307,9 @@ class _Arm:
             answers = [
                 run_call(runs.region, part, self._options.seed + wanted.step, runs.run) for part in parts
             ]
+            for part, left in zip(parts, answers, strict=True):
+                if left.raised.startswith(TypeError.__name__) and not self._spec.compiled:
+                    refuse_unbound(f"a part of step {wanted.step}", runs.region, part)
             raised = next((left.raised for left in answers if left.raised), "")
             if any(left.refused for left in answers):
                 raised = ""  # a compiler that refuses is not wrong
@@ -426,9 +439,14 @@ def _fill(view: Tensor, tensors: Iterable[Tensor], generator: torch.Generator) -
 def _of_caller(function: Callable[..., Any] | None, region: Region, call: Call) -> Any:  # noqa: ANN401  # as it answers
     """Call a function of `StepOptions` with the arguments of a call, and with the region if it takes one."""
     assert function is not None
-    takes = "region" in inspect.signature(function).parameters and "region" not in call.kwargs
-    words = f"'{getattr(function, '__qualname__', function)}'"
-    return of_user(words, function, *call.args, **call.kwargs, **({"region": region} if takes else {}))
+    parameters, args, kwargs = list(inspect.signature(function).parameters), list(call.args), call.kwargs
+    if "region" in parameters and "region" not in kwargs:
+        at = parameters.index("region")
+        if at < len(args):
+            args.insert(at, region)
+        else:
+            kwargs = {**kwargs, "region": region}
+    return of_user(f"'{getattr(function, '__qualname__', function)}'", function, *args, **kwargs)
 
 
 def _is_split(call: Call, parts: Sequence[Call]) -> bool:

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from deepstack_harness.compile.torch_compat import structures
+from deepstack_harness.compile.torch_compat.modes import OtherNarrowBits
 from deepstack_harness.compile.watch_facts import InputFacts
 from deepstack_harness.contract.steps import ChangedInput
 from deepstack_harness.play.call_differences import (
+    NarrowNoise,
     aspect_of,
     differences_in_place,
     differences_of,
@@ -30,6 +32,7 @@ from deepstack_harness.play.region_calls import (
     arguments_of,
     input_facts_of,
     of_user,
+    refuse_unbound,
     run_call,
     side_inputs,
     values_left,
@@ -103,6 +106,8 @@ class UncompiledRun:
             kept = Call(*copier.copy(call.args), **copier.copy(call.kwargs))
             self._last_warm = (kept, frozen(state_of(self._region)))
         left = run_call(self._region, call, seed)
+        if left.raised.startswith(TypeError.__name__):
+            refuse_unbound(f"step {number}", self._region, call)
         effects = sum(
             is_changed(before[name], value)
             for name, value in left.values.items()
@@ -113,7 +118,8 @@ class UncompiledRun:
             replace(each, influence=distance_or_none(left.answer, without[each.name])) for each in changed
         ]
         answers = {name: kept for name, kept in without.items() if kept is not None}
-        return WantedCall(number, left, limits_of(left, noisy), effects, measured, answers)
+        limits = limits_of(left, noisy, trial.run_narrow(left))
+        return WantedCall(number, left, limits, effects, measured, answers)
 
     def _changed(self, facts: Mapping[str, InputFacts], held: Mapping[str, object]) -> Iterator[ChangedInput]:
         """Yield the inputs that differ from those of every call of the warm-up, at most `_MOST_CHANGED`."""
@@ -168,6 +174,34 @@ class _Trial:
         with self._shared.kept():
             self._change(call, change)
             return run_call(region, call, self._seed)
+
+    def run_narrow(self, left: Left) -> NarrowNoise | None:
+        """Run copies with other roundings of what is narrower than all that the call `left`.
+
+        None where nothing is.
+        """
+        kept = (value for value in left.values.values() if isinstance(value, Tensor))
+        epses = [torch.finfo(value.dtype).eps for value in kept if value.is_floating_point()]
+        if not epses:
+            return None
+        runs, coarsest = [], 0.0
+        for one_way in (False, True):
+            region, call = self._copy(*self._kept)
+            mode = OtherNarrowBits(min(epses), one_way=one_way)
+
+            def run(
+                *args: object, region: Region = region, mode: OtherNarrowBits = mode, **kwargs: object
+            ) -> object:
+                with mode:
+                    return region(*args, **kwargs)
+
+            with self._shared.kept():
+                ran = run_call(region, call, self._seed, run)
+            if ran.raised or not mode.coarsest:
+                return None
+            runs.append(ran)
+            coarsest = max(coarsest, mode.coarsest)
+        return NarrowNoise(tuple(runs), coarsest)
 
     @staticmethod
     def _change(call: Call, change: Callable[[Tensor], None]) -> None:

@@ -1,6 +1,5 @@
 """A region run again on copies: the measured effect of a dropped guard, and what is refused or left alone."""
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -182,10 +181,8 @@ def test_hooks_are_not_run_again() -> None:
 
 
 def test_an_input_that_cannot_be_copied() -> None:
-    guard = watched_call(Branch(lambda _, x, __: x * 2), threading.Lock())
-    assert guard.effect.reason.startswith(
-        "its inputs cannot be copied: TypeError: cannot pickle '_thread.lock'"
-    )
+    guard = watched_call(Branch(lambda _, x, __: x * 2), (each for each in "ab"))
+    assert guard.effect.reason.startswith("its inputs cannot be copied: TypeError: cannot pickle 'generator'")
 
 
 def test_the_rest_behind_a_graph_break_is_not_run() -> None:
@@ -225,7 +222,7 @@ def test_a_compiled_kernel_is_not_run_on_another_layout() -> None:
         assert guard.effect.is_none is measured
         assert guard.counts is not measured
         if not measured:
-            assert guard.effect.reason.startswith("its compiled kernels are for another dtype")
+            assert guard.effect.reason.startswith("its kernels are for another dtype")
 
 
 def test_a_branch_of_user_code_on_a_size_of_1_is_found_by_its_effect() -> None:
@@ -237,9 +234,9 @@ def test_a_branch_of_user_code_on_a_size_of_1_is_found_by_its_effect() -> None:
         run(rows(6))
         run(rows(1) + 1)
     (guard,) = watched.decisive
-    assert (guard.name, guard.rule) == ("x", "2 <= L['x'].size()[0]")
+    assert (guard.name, guard.rule) == ("x.shape[0]", "2 <= L['x'].size()[0]")
     assert (guard.guard_class.value, guard.effect.distance) == ("shown", 36)
-    assert (guard.then.shape, guard.now.shape) == ((6, 4), (1, 4))
+    assert (guard.then.value, guard.now.value) == ("6", "1")
 
 
 def test_no_effect_in_the_first_call_is_looked_at_again() -> None:

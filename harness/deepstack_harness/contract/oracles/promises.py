@@ -48,7 +48,7 @@ class JudgedSteps:
         restless = [self.region.restless] if self.region.restless else []
         whys = [(arm.arm, arm.unjudged or arm.stopped) for arm in self.region.arms]
         arms = [f"{arm}: {why}" for arm, why in whys if why]
-        return [*restless, *arms]
+        return [*restless, *arms, *map(_warm_up_in_words, filter(_differs_warm, self.region.arms))]
 
     @property
     def good(self) -> bool:
@@ -69,11 +69,15 @@ def judge_steps(region: SteppedRegion) -> JudgedSteps:
 
 def _judge_arm(arm: SteppedArm) -> Iterable[StepFinding]:
     wrong: dict[Promise, list[SteppedCall]] = {Promise.I1: [], Promise.I2: [], Promise.I4: []}
+    differs_warm = _differs_warm(arm)
     for call in arm.calls:
-        if (promise := _broken_by(call)) is not None:
+        # What differs before anything changed differs later too, and no input is to blame.
+        counts = not call.warm_up and (not differs_warm or _is_explained(call))
+        promise = _broken_by(call)
+        if promise is not None and (counts or promise is Promise.I4):
             wrong[promise].append(call)
     others, by_layout, effects = wrong.values()
-    served = [call for call in arm.calls if not call.warm_up]
+    served = [call for call in arm.calls if not (call.warm_up or (call.raised and call.wanted))]
     deciding = [
         each for call in served for each in call.changed if each.aspect not in LAYOUT and _matters(each)
     ]
@@ -86,6 +90,18 @@ def _judge_arm(arm: SteppedArm) -> Iterable[StepFinding]:
     yield _finding(Promise.I4, arm, effects, written or len(effects))
     split = [call for call in arm.calls if call.split is not None]
     yield _finding(Promise.I5, arm, [call for call in split if call.split], len(split))
+
+
+def _differs_warm(arm: SteppedArm) -> bool:
+    return any(call.warm_up and _broken_by(call) in (Promise.I1, Promise.I2) for call in arm.calls)
+
+
+def _warm_up_in_words(arm: SteppedArm) -> str:
+    call = next(call for call in arm.calls if call.warm_up and _broken_by(call) in (Promise.I1, Promise.I2))
+    difference = _answer(call)
+    value, limit = (difference.distance, difference.limit) if difference else (None, None)
+    wrong = next(iter(_sentences(Promise.I1, call, difference, value, limit)))
+    return f"{arm.arm}: {wrong}, in the warm-up: no later change of an input is the cause"
 
 
 def _broken_by(call: SteppedCall) -> Promise | None:
@@ -265,10 +281,17 @@ def report_lines(judged: JudgedSteps) -> Iterable[str]:
         for each in call.changed
         if each.influence == 0 and each.aspect != "data"
     )
+    raises = dict.fromkeys(
+        f"step {call.step} ends with {call.wanted}, compiled or not: nothing of it was compared"
+        for arm in judged.region.arms
+        for call in arm.calls
+        if call.raised and call.wanted
+    )
+    yield from raises
     if not judged.unjudged and all(each.verdict is Verdict.SKIP for each in judged.findings):
         yield (
-            "nothing was put to the test: no input of a later step differs from the warm-up, and nothing is "
-            "written"
+            "nothing was put to the test: no input of a later step "
+            f"{'that returns ' if raises else ''}differs from the warm-up, and nothing is written"
         )
     for arm in judged.region.arms:
         if arm.unjudged:
