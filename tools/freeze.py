@@ -84,6 +84,7 @@ _CASES = Part(
     ),
     "case ",
 )  # fmt: skip
+_STEPS = ("verdict", "value", "limit", "effect", "chances", "steps", "inputs", "guards", "problem")
 _SELFTEST = (
     ("buffer", "arm", "region"),
     (
@@ -117,15 +118,16 @@ def parts() -> dict[str, Part]:
         "selftest": Part(((*_HARNESS, "selftest", "--json", "-"),), *_SELFTEST),
         "scripts": Part(
             (
-                (*_HARNESS, "repro", "{incident}", "--script", "{tmp}/{incident}.py"),
+                (*_HARNESS, "repro", "{incident}", "--quiet", "--script", "{tmp}/{incident}.py"),
                 ("-P", _PROGRAMS, "scripts", "{tmp}"),
             ),
             ("script",),
             ("exit",),
         ),
+        "steps": Part((("-P", _PROGRAMS, "steps"),), ("program", "arm", "promise"), _STEPS),
         **{
-            name: Part((("-P", _PROGRAMS, name),), ("program", "arm", "promise"), ("result",))
-            for name in ("steps", "watch", "captured")
+            name: Part((("-P", _PROGRAMS, name),), ("program",), ("differs", "regions", "decisive"))
+            for name in ("watch", "captured")
         },
         "examples": Part(
             (
@@ -211,10 +213,12 @@ def measure(part: Part, tree: Tree, incidents: Sequence[str]) -> list[Facts]:
             done = tree.run(words, folder)
             ended[done.returncode] += 1
             what = plain(" ".join(words)).removeprefix("-m ")
-            if done.returncode not in (0, 1):
+            if "--script" in words and done.returncode == 2:
+                records.append({"key": what, "exit": 2})  # an incident without a script
+            elif done.returncode not in (0, 1):
                 last = plain(done.stderr).splitlines()[-20:]
                 return [{"error": f"'{what}' ended with {done.returncode}", "stderr": last}]
-            if part.key:
+            elif part.key:
                 try:
                     records += _reduced(part, done.stdout.splitlines(), plain)
                 except json.JSONDecodeError as error:

@@ -55,21 +55,19 @@ def steps() -> Iterator[Row]:
             region, calls, *options = program()
             judged = compile_steps(region, calls, arms=ARMS, **(options[0] if options else {}))
         except Exception as error:  # noqa: BLE001  # a result like another
-            yield {"program": name, "result": f"raised {type(error).__name__}: {error}"}
+            yield {"program": name, "problem": f"raised {type(error).__name__}: {error}"}
             continue
         if judged.unjudged:
-            yield {"program": name, "result": f"not judged: {'; '.join(judged.unjudged)}"}
+            yield {"program": name, "problem": f"not judged: {'; '.join(judged.unjudged)}"}
         for finding in judged.findings:
-            inputs = (
-                [*finding.call.neutral, *(each.name for each in finding.call.changed)] if finding.call else []
-            )
-            facts = {
-                "verdict": finding.verdict, "value": finding.value, "limit": finding.limit,
-                "effect": finding.effect, "chances": finding.chances, "steps": finding.calls,
-                "inputs": inputs,
-                "guards": [guard.rule for guard in finding.call.guards] if finding.call else [],
+            call = finding.call
+            yield {
+                "program": name, "arm": finding.arm, "promise": finding.promise, "verdict": finding.verdict,
+                "value": finding.value, "limit": finding.limit, "effect": finding.effect,
+                "chances": finding.chances, "steps": finding.calls,
+                "inputs": [*call.neutral, *(changed.name for changed in call.changed)] if call else [],
+                "guards": [guard.rule for guard in call.guards] if call else [],
             }  # fmt: skip
-            yield {"program": name, "arm": finding.arm, "promise": finding.promise, "result": facts}
 
 
 def watch() -> Iterator[Row]:
@@ -115,7 +113,7 @@ def seen(name: str, watched: Any, differs: str) -> Row:  # noqa: ANN401  # of an
         for guard in watched.decisive
     ]
     calls = [[region.name, region.calls, region.unseen] for region in watched.regions]
-    return {"program": name, "result": {"differs": differs, "regions": calls, "decisive": guards}}
+    return {"program": name, "differs": differs, "regions": calls, "decisive": guards}
 
 
 def scripts(folder: str) -> Iterator[Row]:
