@@ -66,8 +66,8 @@ _FIRST_CALLS = 8
 """Every guard is evaluated in every call. Layouts of inputs, which decide nothing, are looked at in the first
 calls, in calls 16, 32, 64, .., and where another guard fails."""
 _MOST_MEASURED = 32
-"""The effect of a guard is measured in its calls 1, 2, 4, 8, .. and for so many values of what it reads, until
-there is one: each measurement costs two uncompiled calls."""
+"""The effect of a guard is measured in its calls 1, 2, 4, 8, .. and for so many values of what it reads,
+until there is one: each measurement costs two uncompiled calls."""
 _MOST_REFUSALS = 2
 """A region that could not be run again so often is not tried again."""
 
