@@ -348,6 +348,41 @@ def late_zero_mask() -> tuple[Any, ...]:
     return harmless_mask, [(rows(4), None, 1.0), (rows(4), torch.zeros(4, H), 2.0)]
 
 
+def by_options(x: Tensor, options: dict[str, object]) -> Tensor:
+    """Return (n, H); only the number in the options matters."""
+    y = x * options["times"]
+    return y.clone() if options["copies"] else y
+
+
+def members_of_one_dict() -> tuple[Any, ...]:
+    """Two members of one argument change."""
+    x = rows(4)
+    return by_options, [(x, {"copies": True, "times": 2}), (x, {"copies": False, "times": 3})]
+
+
+def of_two_numbers(x: Tensor, first: int, second: int) -> Tensor:
+    """Return (n, H)."""
+    return x * first + second
+
+
+def two_causes() -> tuple[Any, ...]:
+    """Neither number explains the answer without the other."""
+    x = rows(4)
+    return of_two_numbers, [(x, 2, 5), (x, 3, 7)]
+
+
+def adds_in_place(x: Tensor, memory: Tensor) -> Tensor:
+    """Return (n, H)."""
+    x.add_(1)
+    return x * memory
+
+
+def two_tensors_then_one() -> tuple[Any, ...]:
+    """What is written is read by another name, from the second call on."""
+    x = rows(4)
+    return adds_in_place, [(rows(4), rows(4, 1)), (x, x)]
+
+
 # Children with names that Python does not write.
 
 
@@ -428,6 +463,7 @@ class Judged:
 
 _INDUCTOR = ("inductor/stock",)
 _REPLAYED = ("eager/full",)
+_AOT = ("aot_eager/drop_all",)
 
 PROGRAMS = (
     Judged(misspelt_keyword_of_a_module, "refused", ("step 2", "'postions'", "'positions'")),
@@ -455,9 +491,15 @@ PROGRAMS = (
     Judged(position_as_a_number, "broken", ("`at` was int 0",), "I1", _REPLAYED, never="requires_grad"),
     Judged(one_tensor_then_two, "broken", ("`x` and `memory` were one tensor",), "I1"),
     Judged(tied_then_untied, "broken", ("`self.first` and `self.second` were one tensor",), "I1"),
-    Judged(own_buffer_then_another, "broken", ("`table` and `self.table` were one tensor",), "I1"),
+    Judged(own_buffer_then_another, "broken", ("`self.table` and `table` were one tensor",), "I1"),
     Judged(two_changes, "broken", ("`times` was int 2",), "I1", never="`flag` was"),
     Judged(late_zero_mask, "broken", ("`scale` was float 1.0",), "I1", never="`mask` was"),
+    Judged(
+        members_of_one_dict, "broken", ("`options['times']` was",), "I1", _REPLAYED,
+        never="`options['copies']` was",
+    ),
+    Judged(two_causes, "broken", ("`first` was int 2", "`second` was int 5"), "I1", _REPLAYED),
+    Judged(two_tensors_then_one, "broken", ("`x` and `memory` were two tensors",), "I1", _AOT),
     Judged(child_by_number, "kept", arms=_INDUCTOR),
     Judged(child_by_key, "kept", arms=_INDUCTOR),
     Judged(counters_by_any_name, "broken", ("self.a-b.calls is int 1, not", "3 calls"), "I4", _REPLAYED),

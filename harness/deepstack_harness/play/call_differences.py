@@ -5,7 +5,7 @@ inputs makes in the region itself.  All else has to be equal, containers and typ
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -102,12 +102,11 @@ def _order(facts: InputFacts) -> tuple[object, ...]:
     )
 
 
-def distance_or_none(answer: object, other: object) -> float | None:
-    """Return how far two answers are from each other; None where there is no other one."""
-    if other is None:
-        return None
-    differences = differences_of("answer", answer, other, {})
-    return max((NOT_FINITE if each.distance is None else each.distance for each in differences), default=0.0)
+def distances(answer: object, others: Iterable[object]) -> Iterator[float]:
+    """Yield how far an answer is from each of the others."""
+    for other in others:
+        apart_by = (each.distance for each in differences_of("answer", answer, other, {}))
+        yield max((NOT_FINITE if each is None else each for each in apart_by), default=0.0)
 
 
 def differences_of(

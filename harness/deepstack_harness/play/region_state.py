@@ -42,8 +42,13 @@ _DEEPEST = 6
 class Copier:
     """Copies regions and arguments together; what two of them share is shared by their copies."""
 
-    def __init__(self, code: Iterable["Code"] = ()) -> None:
-        """Begin with nothing copied.  The globals that `code` names stay what they are, wherever met."""
+    def __init__(self, code: Iterable["Code"] = (), *, leaves: bool = True) -> None:
+        """Begin with nothing copied.  Globals that `code` names stay what they are, wherever met.
+
+        Copies of what autograd made are leaves, about which Dynamo does not warn; without `leaves` they can
+        be written in place.
+        """
+        self._leaves = leaves
         self._memo: dict[int, Any] = {}
         for function in code:
             if isinstance(function, types.FunctionType):
@@ -85,9 +90,16 @@ class Copier:
         self._memo.setdefault(id(self._memo), []).append(value)  # keeps it alive, as deepcopy does
 
     def _add_leaf(self, leaf: object) -> None:
-        """Copy tensors that autograd made, which deepcopy refuses; a copy is a leaf."""
+        """Copy tensors that autograd made, which deepcopy refuses."""
         if isinstance(leaf, Tensor) and not leaf.is_leaf and id(leaf) not in self._memo:
-            copied = copy.deepcopy(leaf.detach(), self._memo).requires_grad_(leaf.requires_grad)
+            copied = copy.deepcopy(leaf.detach(), self._memo)
+            copied.requires_grad_(self._leaves)
+            if not self._leaves:
+                try:
+                    with torch.enable_grad():
+                        copied.mul_(torch.ones((), dtype=leaf.dtype, device=leaf.device, requires_grad=True))
+                except RuntimeError:  # 8 bits, expanded: a leaf is the nearest copy
+                    copied.requires_grad_()
             self._memo[id(leaf)] = copied
             self._memo.setdefault(id(self._memo), []).append(leaf)
 
@@ -370,6 +382,27 @@ def set_value(region: Region, name: str, value: object) -> None:
     _place_of(_walked(region), name).write(value)
 
 
+def set_input(region: Region, arguments: dict[str, object], name: str, value: object) -> None:
+    """Give a side input another content: in `arguments`, by names of parameters, or in the region.
+
+    Raises where the place is none that can be written.
+    """
+    seen = _walked_arguments(arguments)
+    if name in arguments or any(name.startswith((f"{each}.", f"{each}[")) for each in arguments):
+        _place_of(seen, name).write(value)
+    else:
+        set_value(region, name, value)
+
+
+def _walked_arguments(arguments: dict[str, object]) -> _Seen:
+    seen = _Seen()
+    for name, argument in arguments.items():
+        seen.variables[name] = arguments
+        for _ in _values(name, argument, seen, 0):
+            pass
+    return seen
+
+
 class _Place(NamedTuple):
     """Where a value is: a member of a dict or list, the content of a cell, or an attribute of an object."""
 
@@ -387,6 +420,8 @@ class _Place(NamedTuple):
             self.holder.cell_contents = value
         elif self.is_member:
             self.holder[self.key] = value
+        elif isinstance(self.holder, enum.Enum):
+            raise TypeError(f"{self.holder} is one object for all copies")
         elif isinstance(getattr(self.holder, self.key, None), nn.Parameter) and isinstance(value, Tensor):
             setattr(self.holder, self.key, nn.Parameter(value.detach(), value.requires_grad))
         else:
@@ -447,11 +482,7 @@ def make_equal(
 
     `wanted` and `actual` are those of `values_left`.  Raises where a place cannot be written.
     """
-    of_region, of_call = _walked(region), _Seen()
-    for name, argument in arguments.items():
-        of_call.variables[name] = arguments  # type: ignore[assignment]  # a dict
-        for _ in _values(name, argument, of_call, 0):
-            pass
+    of_region, of_call = _walked(region), _walked_arguments(dict(arguments))
     sizes = [place for place in places if place.endswith(_SIZES)]
     for place in [*sizes, *(place for place in places if place not in sizes)]:
         seen, path = (of_call if place.startswith(_ARGUMENT) else of_region), place.removeprefix(_ARGUMENT)

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from deepstack_harness.compile.captured import CpuGraphs, CudaGraphs, Graph
-from deepstack_harness.compile.compiled import GuardRecorder
+from deepstack_harness.compile.compiled import GuardRecorder, compile_options
 from deepstack_harness.compile.torch_compat import dynamo, structures
 from deepstack_harness.compile.watch_facts import FailedGuard, WatchedRegions
 from deepstack_harness.compile.watched import watch_guards
-from deepstack_harness.contract.arm import ArmSpec, Backend, Capture, GuardPolicy, ShapePolicy
+from deepstack_harness.contract.arm import ArmSpec, Capture, GuardPolicy, ShapePolicy
 from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.steps import (
@@ -32,7 +32,7 @@ from deepstack_harness.contract.steps import (
     SteppedRegion,
 )
 from deepstack_harness.errors import NotMeasured, UsageError
-from deepstack_harness.play.call_differences import differences_in_place, differences_of, distance_or_none
+from deepstack_harness.play.call_differences import differences_in_place, differences_of, distances
 from deepstack_harness.play.region_calls import (
     Call,
     Left,
@@ -212,9 +212,6 @@ class _Arm:
             calls = zip((step for step in steps if isinstance(step, Call)), self._wanted, strict=True)
             answered = [call for call, wanted in calls if not wanted.left.raised]
             _mark_sizes(region, answered, self._spec.shapes)
-        options: dict[str, Any] = {"guard_filter_fn": GuardRecorder(self._spec.guards)}
-        if self._spec.backend is Backend.INDUCTOR:
-            options["fallback_random"] = True  # eager's own numbers
         called = region if isinstance(region, torch.nn.Module) else _as_function(region)
         try:
             compiled: Region = torch.compile(
@@ -222,7 +219,7 @@ class _Arm:
                 fullgraph=not self._spec.breaks,
                 dynamic=False,
                 backend=self._spec.backend.compiler,
-                options=options,
+                options=compile_options(self._spec, GuardRecorder(self._spec.guards)),
             )
         except Exception as error:  # noqa: BLE001  # such as a module of TorchScript
             raise _NotCompiled(error_text(error)) from None
@@ -256,7 +253,7 @@ class _Arm:
         differences = differences_of("answer", wanted.left.answer, left.answer, wanted.limits)
         differences += in_place
         changed = [
-            replace(each, remains=distance_or_none(left.answer, wanted.without.get(each.name)))
+            replace(each, remains=min(distances(left.answer, wanted.without.get(each.key, ())), default=None))
             for each in changed
         ]
         return SteppedCall(
@@ -367,11 +364,11 @@ class _NotCompiled(Exception):
 
 def _merged(changed: Sequence[ChangedInput], moved: Sequence[ChangedInput]) -> list[ChangedInput]:
     """Return what changed, where an input at another address comes first, with its measured influence."""
-    measured = {each.name: each.influence for each in changed}
-    names = {each.name for each in moved}
+    measured = {each.key: each.influence for each in changed}
+    keys = {each.key for each in moved}
     return [
-        *(replace(each, influence=measured.get(each.name)) for each in moved),
-        *(each for each in changed if each.name not in names),
+        *(replace(each, influence=measured.get(each.key)) for each in moved),
+        *(each for each in changed if each.key not in keys),
     ]
 
 

@@ -10,6 +10,7 @@ raise is a wrong answer.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from deepstack_harness.contract.observation import NOT_FINITE, DroppedGuard
 from deepstack_harness.contract.rules import Promise
@@ -28,6 +29,8 @@ from deepstack_harness.text import plural, shortened
 
 _LONGEST = 60
 """Characters of a guard's text; those of tensors are long."""
+_MOST_CAUSES = 3
+"""Inputs that are named where none of them explains a wrong answer without the others."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ def _cause(call: SteppedCall) -> ChangedInput | DroppedGuard | None:
     An input without whose change the answer would be the region's comes first, then a dropped guard that
     decides and failed, then any input that changed.
     """
-    explained = [each for each in call.changed if each.remains == 0 and each.influence]
+    explained = [each for each in call.changed if each.explains]
     if len(explained) == 1 or (explained and not call.guards):
         return explained[0]
     deciding = [guard for guard in call.guards if guard.decides]
@@ -228,9 +231,12 @@ def _sentences(
         yield f"it leaves {left.place} wrong too: {by}"
     cause = _cause(call)
     if isinstance(cause, ChangedInput):
-        yield f"`{cause.name}` was {cause.then} in the warm-up and is {cause.now} now"
-        if cause.remains == 0 and cause.influence:
-            yield (f"the answer is exactly that of the uncompiled code with `{cause.name}` as in the warm-up")
+        guarded = any(guard.decides and _same(cause.name, guard.name) for guard in call.guards)
+        others = () if cause.explains or guarded else (each for each in call.changed if each.influence)
+        yield from map(str, islice(dict.fromkeys([cause, *others]), _MOST_CAUSES))
+        if cause.explains:
+            before = f"`{cause.other}` and `{cause.name}`" if cause.other else f"`{cause.name}`"
+            yield f"the answer is exactly that of the uncompiled code with {before} as in the warm-up"
     guards = [guard for guard in call.guards if guard.decides]
     if guards:
         guard = guards[0]
@@ -279,7 +285,7 @@ def report_lines(judged: JudgedSteps) -> Iterable[str]:
         for arm in judged.region.arms
         for call in arm.calls
         for each in call.changed
-        if each.influence == 0 and each.aspect != "data"
+        if each.influence == 0 and each.aspect not in ("data", "requires_grad", "identity")
     )
     raises = dict.fromkeys(
         f"step {call.step} ends with {call.wanted}, compiled or not: nothing of it was compared"
