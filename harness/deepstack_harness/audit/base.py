@@ -253,10 +253,8 @@ class _Change:
             return True
         named = {each.rpartition(".")[2] for each in (name, *known.derived_from)}
         # Another module may set a member of a class by any name that it gives the class.
-        sets = r"\.(?:forward|embed_input_ids|\w*deepstack\w*)\s*=[^=]|setattr\("
-        return (
-            re.search(rf"\b(?:{'|'.join(map(re.escape, named))})\b[^\"'\n]*=|{sets}", self._lines) is not None
-        )
+        acts = rf"\b(?:{'|'.join(map(re.escape, named))})\b[^\"'\n]*="
+        return re.search(f"{acts}|{_SETS_MEMBER}", self._lines) is not None
 
 
 def _store(folder: str, base: str, stated: Version | None) -> Path | None:

@@ -160,7 +160,12 @@ def run(args: Namespace, output: Output) -> ExitCode:
         with output.progress("starting") as say:
             if args.base is None:
                 scope = _scope(args.classes)
-                audited = [audit_source(text, say, scope, stated=stated) for text in args.source]
+                # A class that is not there is refused with the names of those that are.
+                lacking = bool(args.classes)
+                audited = [
+                    audit_source(text, say, scope, stated=stated, may_lack_classes=lacking)
+                    for text in args.source
+                ]
             else:
                 change, base = audit_change(args.source[0], args.base, say, args.classes, stated=stated)
                 audited = [change]
