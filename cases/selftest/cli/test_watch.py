@@ -57,14 +57,15 @@ def test_a_wrong_program_is_told_with_argument_step_and_line(
     """And the guard that changes its answers is named, where it is run again with the guard put back."""
     words = ["watch", "--restore", "--json", "facts.jsonl", "--", sys.executable, "program.py", "wrong"]
     assert main(words) == ExitCode.BROKEN
-    first, counts, restored = capfd.readouterr().out.splitlines()
+    first, _, counts, region, restored = capfd.readouterr().out.splitlines()
     assert "answers differ by 4 (largest value 6)" in first
     assert first.startswith(
         "Net.forward: `extra` was None when compiled, and float32 tensor [3] on cpu in 2 of 5 calls; "
-        "the guard 'L['extra'] is None' ("
+        "the guard 'extra is None' (program.py:6) was dropped"
     )
-    assert "program.py:6) was dropped" in first
-    assert counts.startswith("1 process, 1 region, 5 calls; dropped guards: ")
+    assert counts.startswith("1 process, 1 region, 5 calls, ")
+    assert counts.endswith("; failed and decide: 1")
+    assert region.startswith("  Net.forward (program.py:5): 5 calls, ")
     right = "torch compiles again where it fails, and the answers are right in all calls"
     assert restored == f"L['extra'] put back: {right}"
     row, again = [json.loads(line) for line in Path("facts.jsonl").read_text().splitlines()]
@@ -303,7 +304,7 @@ def test_which_failures_fail(
                 "a replay reads what was captured"
             ),
         ),
-        ("right replay", ExitCode.HOLDS, "2 calls; dropped guards: none; failed and decide: none"),
+        ("right replay", ExitCode.HOLDS, "2 calls, 0 dropped guards; failed and decide: none"),
         (
             "bare replay",
             ExitCode.MACHINE,

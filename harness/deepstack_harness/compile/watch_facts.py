@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from deepstack_harness.compile.torch_compat.guard_sources import SizeRelation, readable
-from deepstack_harness.compile.torch_compat.guards import ALIAS, DUPLICATE, SHAPE
+from deepstack_harness.compile.torch_compat.guards import ALIAS, DUPLICATE, GONE, SHAPE
 from deepstack_harness.compile.torch_compat.process_settings import SETTING_KINDS
+from deepstack_harness.compile.watch_text import finding_text, findings, region_lines, to_do, words_of
 from deepstack_harness.contract.observation import DroppedGuard
 from deepstack_harness.text import plural
 
@@ -102,15 +103,16 @@ def input_facts(value: object) -> InputFacts:
         return InputFacts("None")
     kind = type(value).__name__
     if isinstance(value, bool | int | float | complex | str | bytes):
-        return InputFacts(kind, repr(value)[:_LONGEST])
+        return InputFacts(kind, words_of(repr(value), _LONGEST))
     if isinstance(value, Mapping):
-        return InputFacts(kind, ", ".join(map(repr, value))[:_LONGEST] or "empty")
+        return InputFacts(kind, words_of(", ".join(map(repr, value)), _LONGEST) or "empty")
     if isinstance(value, list | tuple | set | frozenset):
         return InputFacts(kind, f"of {len(value)}")
     if isinstance(value, nn.Module) or not hasattr(value, "tensors"):
         return InputFacts(kind)
     members = value.tensors  # vLLM's IntermediateTensors: tensors by name
-    return InputFacts(kind, ", ".join(map(str, members))[:_LONGEST] if isinstance(members, Mapping) else "")
+    names = ", ".join(map(str, members)) if isinstance(members, Mapping) else ""
+    return InputFacts(kind, words_of(names, _LONGEST))
 
 
 def _subclass(tensor: Tensor) -> str:
@@ -211,6 +213,12 @@ class FailedGuard:
         return self.kind in _SETTING_KINDS
 
     @property
+    def in_doubt(self) -> bool:
+        """True where nothing is known: what it reads cannot be read, or two tensors became one unmeasured."""
+        aliased = self.kind == ALIAS and self.guard_class is GuardClass.SHOWN and not self.effect.calls
+        return self.kind == GONE or aliased
+
+    @property
     def counts(self) -> bool:
         """True if the failure decides: by what it is about, unless the effect was measured and is none.
 
@@ -295,10 +303,12 @@ class WatchedRegions:
         return [guard for region in self.regions for guard in region.decisive]
 
     def report(self) -> str:
-        """Return what a stranger understands first, and the counts behind it."""
+        """Return what a stranger understands first, and the counts of each region after it."""
         if not self.regions:
             return "no region was compiled, so nothing was watched"
-        lines = [sentence(region, guard) for region in self.regions for guard in region.decisive]
+        facts = [(region, region_facts(region, inputs=False)) for region in self.regions]
+        decide = findings([(each, guard) for _, each in facts for guard in each["failed"] if guard["counts"]])
+        lines = [line for finding in decide for line in (finding_text(finding), f"  {to_do(finding)}")]
         dropped = sum(sum(region.dropped.values()) for region in self.regions)
         lines.append(
             f"{plural(len(self.regions), 'region')}, "
@@ -306,37 +316,15 @@ class WatchedRegions:
             f"{plural(dropped, 'dropped guard')}; failed, and what they are about decides the answer: "
             f"{len(self.decisive) or 'none'}"
         )
-        for region in self.regions:
-            lines += _table(region)
+        for region, each in facts:
+            lines += [*region_lines([each]), *_table(region)]
         return "\n".join(lines)
 
 
-def sentence(region: WatchedRegion, guard: FailedGuard) -> str:
-    """Return one failed guard as a stranger understands it."""
-    if region.captured:
-        return (
-            f"{region.name}: {guard.name} was {guard.then.beside(guard.now)} when captured, and "
-            f"{guard.now.beside(guard.then)} in {guard.calls} of {plural(region.calls, 'replay')} (first in "
-            f"replay {guard.first_call}); a replay reads what was captured"
-        )
-    return (
-        f"{region.name}: {guard.name} was {guard.then} when compiled, and {guard.now} in {guard.calls} of "
-        f"{plural(region.calls, 'call')} (first in call {guard.first_call}); the guard '{guard.rule}' "
-        f"({guard.where or 'no line'}) was dropped, so the graph still computes as it was traced; "
-        f"{guard.effect}"
-    )
-
-
 def _table(region: WatchedRegion) -> Iterator[str]:
-    kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(region.dropped).most_common())
-    if region.captured:
-        blind = f"; inputs not visible in {region.unseen}" if region.unseen else ""
-        yield f"  {region.name} ({region.where}), captured; {plural(region.calls, 'replay')}{blind}"
-    else:
-        yield f"  {region.name} ({region.where}), {plural(region.calls, 'call')}; dropped: {kinds or 'none'}"
     for guard in region.failed.values():
         yield (
-            f"    {guard.guard_class}: {guard.rule} [{guard.kind}] failed in {guard.calls}, first in call "
+            f"    {guard.guard_class}: {guard.name} [{guard.kind}] failed in {guard.calls}, first in call "
             f"{guard.first_call}: then {guard.then}, now {guard.now}; {guard.effect}"
         )
     for each in region.inputs.values():
@@ -346,8 +334,10 @@ def _table(region: WatchedRegion) -> Iterator[str]:
                 f"    input {each.name}: {', '.join(facts)} differed from call {each.first_call} on; "
                 f"then {each.then}, now {each.now}"
             )
+    if region.unseen:
+        yield f"    inputs not visible in {plural(region.unseen, 'replay')}"
     if region.problem:
-        yield f"    the guards could not be asked in {region.problem}"
+        yield f"    the guards could not be evaluated in {region.problem}"
     if region.unlisted:
         yield f"    and {region.unlisted} failures of guards beyond the first {MOST_LISTED}"
 
@@ -375,8 +365,11 @@ def region_facts(region: WatchedRegion, *, inputs: bool = True) -> dict[str, Any
 def _guard_facts(guard: FailedGuard) -> dict[str, Any]:
     measured, distance = guard.effect.calls > 0, guard.effect.distance
     return {
-        "source": guard.source, "name": guard.name, "kind": guard.kind, "rule": guard.rule,
-        "where": guard.where, "class": guard.guard_class.value,
+        "source": guard.source, "name": guard.name, "kind": guard.kind, "rule": readable(guard.rule),
+        "where": guard.where, "is_setting": guard.is_setting, "in_doubt": guard.in_doubt,
+        "assumed": guard.relation.assumed if guard.relation else "",
+        "code": guard.relation.code if guard.relation else "",
+        "reason": guard.relation.reason if guard.relation else "", "class": guard.guard_class.value,
         "then": guard.then.beside(guard.now), "now": guard.now.beside(guard.then),
         "first_call": guard.first_call, "calls": guard.calls,
         "restored_by": guard.restored_by, "counts": guard.counts, "effect": str(guard.effect),

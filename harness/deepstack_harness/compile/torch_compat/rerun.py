@@ -36,6 +36,7 @@ from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from deepstack_harness.compile.torch_compat.process_settings import Settings, applied
+from deepstack_harness.compile.watch_text import words_of
 
 Locals = Mapping[str, Any]
 _ROUNDINGS = 8
@@ -269,7 +270,8 @@ def _copied(values: Locals) -> tuple[dict[str, Any], set[int]]:
     except CannotRerun:
         raise
     except Exception as error:  # an object of the program that cannot be walked or copied
-        raise CannotRerun(f"its inputs cannot be copied: {type(error).__name__}: {error}"[:200]) from error
+        text = words_of(f"{type(error).__name__}: {error}", 170)
+        raise CannotRerun(f"its inputs cannot be copied: {text}") from error
 
 
 def _share(value: object, shared: dict[int, Any]) -> None:
