@@ -177,8 +177,7 @@ def judge_classes(text: str, output: Output) -> SourceVerdict:
         broken = frozenset(row.rule for row in faults.faulty)
         name = f"{faults.label}, {', '.join(names)}"
         return SourceVerdict(name, broken, faults.faulty[0].arm, classes=names)
-    nothing = "" if faults.judged else "no class hands a payload to a compiled text model that can be run"
-    return SourceVerdict(faults.label, unjudged=nothing)
+    return SourceVerdict(faults.label)
 
 
 def search_releases(incident: Incident, args: Namespace, output: Output) -> ExitCode:
