@@ -282,8 +282,10 @@ def _harness() -> str:
 
 
 def _load(path: Path | None) -> BaseRecord | None:
+    if path is None:
+        return None
     with suppress(OSError, UsageError, msgspec.MsgspecError):
-        return path and msgspec.json.decode(files.read_regular(path), type=BaseRecord)
+        return msgspec.json.decode(files.read_regular(path), type=BaseRecord)
     return None
 
 

@@ -324,7 +324,7 @@ class Finder:
         class_name = model_class.rpartition(".")[2]
         equals = [source_class for source_class in self._classes.values() if source_class.name == class_name]
         found = _by_unique_name(filter(self.keeps_payload, equals)).get(model_class)
-        return found and replace(self.cut(found), model_class=model_class)
+        return None if found is None else replace(self.cut(found), model_class=model_class)
 
     @cached_property
     def carriers(self) -> Mapping[str, _SourceClass]:
