@@ -351,7 +351,7 @@ def late_zero_mask() -> tuple[Any, ...]:
 
 def by_options(x: Tensor, options: dict[str, Any]) -> Tensor:
     """Return (n, H); only the number in the options matters."""
-    y = x * options["times"]
+    y: Tensor = x * options["times"]
     return y.clone() if options["copies"] else y
 
 
