@@ -82,6 +82,14 @@ def test_a_child_is_watched(folder: Path, method: str, capfd: pytest.CaptureFixt
     assert "Net.forward: `extra` was None when compiled" in capfd.readouterr().out
 
 
+def test_rows_have_stdout_for_themselves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "prints.py").write_text("print('ready', flush=True)\n" + PROGRAM)
+    assert main(["watch", "--json", "-", "--", sys.executable, "prints.py", "wrong"]) == ExitCode.BROKEN
+    out, err = capfd.readouterr()
+    assert [json.loads(line)["name"] for line in out.splitlines()] == ["Net.forward"]
+    assert "ready" in err
+
+
 def test_the_status_of_the_program_comes_first(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "ends.py").write_text("import runpy, sys\nrunpy.run_path('program.py')\nsys.exit(7)\n")
     assert main(["watch", "--", sys.executable, "ends.py", "wrong"]) == 7
@@ -173,6 +181,10 @@ def test_a_signal_is_sent_on_and_the_report_comes_before_the_end(
     # Python ends by KeyboardInterrupt with the signal itself.
     assert running.returncode == 128 + number
     assert "Net.forward: `extra` was None when compiled" in printed
+    assert printed.splitlines()[-1] == (
+        f"the program was ended by {number.name} (exit code {128 + number}); without it the exit code would "
+        "be 1: 1 guard that decides failed"
+    )
 
 
 def test_a_forked_child_that_goes_on_with_a_graph_counts_for_itself(

@@ -4,6 +4,7 @@ Facts are types, values and layouts; never tensors.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -83,6 +84,7 @@ class InputFacts:
         return tuple(name for name in _COMPARED if getattr(self, name) != getattr(now, name))
 
 
+_OWN_ATTRIBUTE = re.compile(r"not ___dict_contains\('(\w+)'")
 _SETTING_KINDS = {*SETTING_KINDS.values(), "FUNCTORCH_STACK_MATCH", "AUTOGRAD_SAVED_TENSORS_HOOKS"}
 _COMPARED = ("value", "subclass", "dtype", "device", "stride", "requires_grad", "address")
 """Facts of an input that are compared, where its kind is the same."""
@@ -197,7 +199,10 @@ class FailedGuard:
 
     @property
     def subject(self) -> str:
-        """The source of the input; of a relation such as `2 <= L['x'].size()[0]` what it compares."""
+        """The source of the input: what a relation of sizes compares, the attribute that a module got."""
+        own = _OWN_ATTRIBUTE.search(self.rule)
+        if own and self.source.endswith(".__dict__"):
+            return f"{self.source.removesuffix('.__dict__')}.{own[1]}"
         return self.relation.subject if self.relation else self.source
 
     @property

@@ -61,6 +61,7 @@ from deepstack_harness.compile.watch_facts import (
     WatchedRegions,
     input_facts,
 )
+from deepstack_harness.compile.watch_text import words_of
 
 _FIRST_CALLS = 8
 """Every guard is evaluated in every call. Layouts of inputs, which decide nothing, are looked at in the first
@@ -254,6 +255,11 @@ class _Watch:
         if source in tree.settings:
             now = process_settings()[source]
             return InputFacts("", setting_text(tree.settings[source])), InputFacts("", setting_text(now))
+        if source != guard.source:  # an attribute that hides one of the class, or is new
+            owner, _, name = source.rpartition(".")
+            inherited = hasattr(type(tree.read(owner, values)), name)
+            then = InputFacts("", "that of its class") if inherited else ABSENT
+            return then, _facts(tree, source, values)
         return self._then.get(source, ABSENT), _facts(tree, source, values)
 
     def _setting_decides(self, guard: FailedGuard, values: Locals) -> bool:
@@ -316,7 +322,7 @@ class _Watch:
                 effects[subject] = replace(joint, distance=0.0, reason="") if same else joint
             else:
                 names = ", ".join(readable(each) for each in others if restored[each] is _UNKNOWN)
-                effects[subject] = replace(joint, together=names)
+                effects[subject] = replace(joint, together=words_of(names, 60))
         # Where no input has an effect by itself, all of them have it together.
         return effects if any(effect.distance for effect in effects.values()) else {}
 
