@@ -153,12 +153,14 @@ class SteppedRegion:
 class SteppedHistory:
     """A history of calls in words, what was measured over it, and a program that shows it with torch alone.
 
-    `script` is empty where a step cannot be written as text.
+    `script` is empty where a step cannot be written as text.  `undrawn` are the parameters, with their
+    annotations, for which no history has another value.
     """
 
     words: str
     region: SteppedRegion
     script: str = ""
+    undrawn: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

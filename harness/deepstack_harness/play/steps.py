@@ -20,7 +20,7 @@ from deepstack_harness.compile.compiled import GuardRecorder, compile_options
 from deepstack_harness.compile.torch_compat import dynamo, structures
 from deepstack_harness.compile.watch_facts import FailedGuard, WatchedRegions
 from deepstack_harness.compile.watched import watch_guards
-from deepstack_harness.contract.arm import ArmSpec, Capture, GuardPolicy, ShapePolicy
+from deepstack_harness.contract.arm import ArmSpec, Capture, GuardPolicy, ShapePolicy, arm_names
 from deepstack_harness.contract.observation import NOT_FINITE
 from deepstack_harness.contract.oracles.promises import JudgedSteps, judge_steps
 from deepstack_harness.contract.steps import (
@@ -65,7 +65,7 @@ def compile_steps(  # noqa: PLR0913  # keywords of a public call
     region: Region,
     steps: Sequence[object],
     *,
-    arms: Sequence[str] = STEP_ARMS,
+    arms: Sequence[str] | str = STEP_ARMS,
     warm_up: int = 1,
     neutral: Callable[..., Sequence[Tensor]] | None = None,
     live: Callable[..., object] | None = None,
@@ -81,8 +81,9 @@ def compile_steps(  # noqa: PLR0913  # keywords of a public call
     region   a module, a function, a bound method, or any callable object
     steps    calls in order, each a `Call`, a tuple of positional arguments or a dict of keyword arguments;
              a function among them is called with the region, between two calls, to change it
-    arms     `BACKEND/GUARDS ..` as `deepstack-harness list arms` has them; `eager/full` captures the calls of
-             the warm-up, and replays them on the captured arguments, as a CUDA graph does
+    arms     one or several `BACKEND/GUARDS ..`, as `deepstack-harness list arms` has them; `eager/full`
+             captures the calls of the warm-up, and replays them on the captured arguments, as a CUDA graph
+             does
     warm_up  calls before serving: compilation and capture see these (default 1)
     neutral, live, split   see `StepOptions`: rows that must not matter (I3), what counts of an answer, and
              the parts of a call (I5)
@@ -90,7 +91,7 @@ def compile_steps(  # noqa: PLR0913  # keywords of a public call
     The region itself and the tensors of the steps are left as they are: copies run.  Raises `UsageError` for
     a wrong call, and for a region or arguments that cannot be copied.
     """
-    options = StepOptions(tuple(arms), warm_up, neutral, live, split, seed)
+    options = StepOptions(arm_names(arms), warm_up, neutral, live, split, seed)
     checked = check_steps(steps, warm_up)
     return judge_steps(measure_steps(copying(region, checked), options, _name_of(region)))
 
