@@ -85,7 +85,7 @@ def test_a_commit_is_stored_under_its_name_and_by_what_judges_it(
 ) -> None:
     monkeypatch.setenv("DEEPSTACK_HARNESS_CACHE", str(tmp_path))
     commit = "0" * 40
-    path = _store(f"/tmp/x/{commit}", "main", None)
+    path = _store(f"tree/{commit}", "main", None)
     assert path is not None
     assert path.name.startswith(commit)
     assert _store(str(tree(tmp_path / "tree")), str(tmp_path / "tree"), None) is None
@@ -99,7 +99,7 @@ def test_a_commit_is_stored_under_its_name_and_by_what_judges_it(
     path.write_bytes(b"{")
     assert _load(path) is None
     monkeypatch.setattr(audit_base, "_harness", lambda: "another")
-    assert _store(f"/tmp/x/{commit}", "main", None) != path
+    assert _store(f"tree/{commit}", "main", None) != path
 
 
 @pytest.mark.parametrize(

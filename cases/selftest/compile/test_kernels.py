@@ -256,7 +256,7 @@ def test_code_that_cannot_be_written_is_refused_before_anything_is_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(in_worker, "measure", lambda _: pytest.fail("it was compiled"))
+    monkeypatch.setattr(kernels, "measure", lambda _: pytest.fail("it was compiled"))
     (tmp_path / "file").touch()
     assert main(["kernels", *words]) == ExitCode.USAGE
     assert sentence in capsys.readouterr().err

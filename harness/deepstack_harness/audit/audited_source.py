@@ -27,7 +27,7 @@ from deepstack_harness.text import plural
 
 
 @dataclass(frozen=True)
-class Scope:
+class AuditScope:
     """The part of a source that is judged: the `wanted` classes, by name and file.
 
     `unchanged` are classes by file and name that another version of the source has like this, so that they
@@ -42,7 +42,7 @@ class Scope:
     among: Collection[str] | None = None
 
 
-WHOLE = Scope()
+WHOLE = AuditScope()
 
 _VERBS = {Rule.R3: "set", Rule.R4: "set", Rule.R5: "clear"}
 """Calls that break a rule, by the method that does them; all other rules are about the answers of get."""
@@ -147,7 +147,7 @@ class AuditedSource:
 def audit_source(
     text: str,
     say: Callable[[str], None],
-    scope: Scope = WHOLE,
+    scope: AuditScope = WHOLE,
     *,
     may_lack_classes: bool = False,
     known_as: str = "",

@@ -25,7 +25,7 @@ from packaging.version import Version
 
 from deepstack_harness import files
 from deepstack_harness.audit.account import UnjudgedCarrier, account_of
-from deepstack_harness.audit.audited_source import AuditedSource, Scope, audit_source
+from deepstack_harness.audit.audited_source import AuditedSource, AuditScope, audit_source
 from deepstack_harness.audit.cut_systems import HELPERS_MEMBER, RANGES_MEMBER
 from deepstack_harness.audit.gate import Base, SeenClass, seen
 from deepstack_harness.audit.source_worker import SourceWorker
@@ -98,7 +98,7 @@ def audit_change(
         audited = audit_source(
             text,
             say,
-            Scope(
+            AuditScope(
                 lambda each, _: each in wanted,
                 _others(change.members, wanted),
                 systems,
@@ -112,7 +112,7 @@ def audit_change(
         needed = change.needed(wanted)
         missing = {each for each in needed if record.classes[each].seen is None}
         if missing or (systems and record.systems is None):
-            part = Scope(lambda each, _: each in missing, systems=systems, account=False)
+            part = AuditScope(lambda each, _: each in missing, systems=systems, account=False)
             judged = audit_source(
                 folder, say, part, may_lack_classes=True, known_as=name, stated=of_base, source=before
             )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from deepstack_harness.audit.audited_source import AuditedSource, Scope
+from deepstack_harness.audit.audited_source import AuditedSource, AuditScope
 from deepstack_harness.audit.gate import Base, Gate, GateResult, judge_gate
 from deepstack_harness.cli.arguments import SOURCE_HELP, add_sources
 from deepstack_harness.cli.output import Output, write_text
@@ -186,10 +186,10 @@ def _stated(text: str | None) -> Version | None:
         raise UsageError(f"--as {text} is no version: write one such as 0.33.0") from None
 
 
-def _scope(names: Sequence[str]) -> Scope:
+def _scope(names: Sequence[str]) -> AuditScope:
     if not names:
-        return Scope()
-    return Scope(lambda name, _: name in names, systems=False, account=False)
+        return AuditScope()
+    return AuditScope(lambda name, _: name in names, systems=False, account=False)
 
 
 def _refuse_unknown(names: Sequence[str], audited: Sequence[AuditedSource]) -> None:
