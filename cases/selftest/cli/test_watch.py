@@ -406,14 +406,15 @@ def test_a_child_that_executes_a_program_while_its_memory_is_read_is_none(
         [sys.executable, "-c", program + "; os.wait()"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as running:  # fmt: skip
+        standard_input = running.stdin
         assert running.stdout is not None
-        assert running.stdin is not None
+        assert standard_input is not None
         child = next(int(line) for line in running.stdout if line.strip())
 
         def read_memory(pid: int) -> bool:
             if pid == child:
-                running.stdin.write("\n")
-                running.stdin.flush()
+                standard_input.write("\n")
+                standard_input.flush()
                 while watch_process._command_line(child) != "cat":
                     pass
             return True

@@ -128,7 +128,7 @@ def test_layers_that_are_equal_are_one_finding() -> None:
     assert len(found.decisive) == 4
     (line,) = [line for line in found.report().splitlines() if " when compiled" in line]
     assert line.startswith(
-        "Model.forward: `self.layers[*].factor` (4 of them) was that of its class when compiled, and int 3"
+        "Model.forward: `self.layers[*].factor` (4 of them) was that of its class when compiled, and int 3 "
     )
 
 

@@ -19,6 +19,8 @@ from deepstack_harness.cli.output import Output
 from deepstack_harness.compile import kernels
 from deepstack_harness.compile.kernel_steps import Decode, sized_family
 from deepstack_harness.compile.kernels import Costs, Measurement, StepCost, Subject, measure_costs
+from deepstack_harness.compile.torch_compat.inductor import kernels_in
+from deepstack_harness.compile.torch_compat.targets import why_not
 from deepstack_harness.contract.facts import Candidate, GraphCall, Kernel
 from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Judgement, Verdict
@@ -120,9 +122,21 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, A
     """Rows for programs, and the table for people."""
     path: Path = tmp_path_factory.mktemp("kernels") / "rows.jsonl"
     words = ["--family", "granite4_vision", "--layers", "1", "--profile-tokens", "512", "--json", str(path)]
-    words += ["--revision", "granite_full", "--compare", "granite_sliced"]
+    words += [
+        "--revision",
+        "granite_full",
+        "--compare",
+        "granite_sliced",
+        "--code",
+        str(path.parent / "code"),
+    ]
     with redirect_stdout(StringIO()) as shown:
         assert main(["kernels", *words]) == ExitCode.HOLDS
+    for revision in ("granite_full", "granite_sliced"):
+        file = path.parent / "code" / f"{revision}-cpu-graph0.py"
+        assert f"wrote {file}" in shown.getvalue()
+        assert {name for name in kernels_in(file.read_text()) if name.startswith("cpp_fused_")}
+        assert "#include <torch/csrc/inductor/cpp_prefix.h>" in file.read_text()
     return [json.loads(line) for line in path.read_text().splitlines()], shown.getvalue()
 
 
@@ -228,6 +242,38 @@ def test_one_revision_is_shown_by_itself_and_interpreted_where_asked(
     said = capsys.readouterr().out
     assert all(part in said for part in shown)
     assert ("fused_add" in said) is not bool(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--code", "file"], "cannot write to 'file': File exists"),
+        (["--code", "there", "--cost"], "--cost brings its own decoder and sizes: leave --code"),
+    ],
+)
+def test_code_that_cannot_be_written_is_refused_before_anything_is_compiled(
+    words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(kernels, "measure", lambda _: pytest.fail("it was compiled"))
+    (tmp_path / "file").touch()
+    assert main(["kernels", *words]) == ExitCode.USAGE
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "there").exists()
+
+
+@pytest.mark.skipif(bool(why_not()), reason="no triton that generates code for an H200")
+@pytest.mark.parametrize("words", [[], ["--execute"]])
+def test_code_for_a_gpu_has_the_source_of_every_kernel(words: list[str], tmp_path: Path) -> None:
+    sizes = ["--capacity", "16", "--tokens", "5", "--layers", "3"]
+    assert main(["kernels", "--target", "h200", *sizes, *words, "--quiet", "--code", str(tmp_path)]) == 0
+    (file,) = tmp_path.iterdir()
+    assert file.name == "pr43617-h200-graph0.py"
+    text = file.read_text()
+    generated = {name for name in kernels_in(text) if name.startswith("triton_")}
+    assert generated
+    assert text.count("@triton.jit") >= len(generated)
 
 
 OTHER = replace(QWEN, revision="pr49397")

@@ -82,8 +82,7 @@ def test_files_are_summed_up_and_held_against_an_earlier_record(
         ["7.5", "8", "3", "total"],
     ]
     main([str(tmp_path / "new"), "--against", str(tmp_path / "old"), "--tests", "-n", "2"])
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
-    assert rows == [
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[2:]] == [
         ["9.0", "2", "1", "1.0", "2", "1", "a.py::test_x"],
         ["8.0", "2", "1", "0.0", "0", "0", "c.py::test_x"],
         ["17.0", "4", "2", "7.5", "8", "3", "total"],

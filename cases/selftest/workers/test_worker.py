@@ -577,3 +577,19 @@ def test_a_link_that_is_reset_has_ended() -> None:
         link.send(b"never read")
         theirs.close()
         assert supervised.read_now(link.fileno()) == b""
+
+
+@pytest.mark.parametrize(("out", "notices"), [(None, 1), ("/nowhere/log", 0)])
+def test_logs_of_torch_that_nobody_would_see_are_noticed_once(
+    out: str | None, notices: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker, "_NOTICED", [])
+    monkeypatch.setenv("TORCH_LOGS", "output_code")
+    monkeypatch.delenv("TORCH_LOGS_OUT", raising=False)
+    if out:
+        monkeypatch.setenv("TORCH_LOGS_OUT", out)
+    for _ in range(2):
+        Worker().close()
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "TORCH_LOGS is set, and a worker's output is not shown"
+    ] * notices

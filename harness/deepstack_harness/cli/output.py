@@ -84,6 +84,14 @@ def write_text(target: str, text: str) -> None:
         raise UsageError(f"cannot write to '{target}': {error.strerror}") from None
 
 
+def make_folder(target: str) -> None:
+    """Make a folder to write into, unless it is there; raises `UsageError` where that cannot be."""
+    try:
+        Path(target).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write to '{target}': {error.strerror}") from None
+
+
 def _stdout() -> BinaryIO:
     """Return the bytes below stdout: JSON is UTF-8, whatever the terminal's encoding is."""
     sys.stdout.flush()

@@ -278,7 +278,7 @@ def _restore(
 
 def _after_restoring(source: str, status: int, left: Sequence[str]) -> str:
     if status:
-        return f"the program ended with {status}"
+        return f"the program ended with {status}, and with 0 without it: nothing is known of its answers"
     if source in left:
         return "it still fails, so this guard was not what torch asks"
     changes = "torch compiles again where it fails, and the answers are right"

@@ -28,7 +28,7 @@ def place(where: str) -> str:
 
 
 @dataclass
-class Finding:
+class FailureGroup:
     """One failed guard, or the same one in several layers or regions.
 
     `guard` is the one with the largest effect, under a name with `[*]` for what differs.
@@ -41,16 +41,16 @@ class Finding:
     calls: list[int] = field(default_factory=list)
 
 
-def findings(failed: Sequence[tuple[Facts, Facts]]) -> list[Finding]:
+def findings(failed: Sequence[tuple[Facts, Facts]]) -> list[FailureGroup]:
     """Return failed guards with their regions, those of equal layers as one."""
-    found: dict[tuple[object, ...], Finding] = {}
+    found: dict[tuple[object, ...], FailureGroup] = {}
     for region, guard in failed:
         name = _INDEX.sub("[*]", guard["name"])
         key = (
             region["name"], region["where"], name, _INDEX.sub("[*]", guard["rule"]), guard["then"],
             guard["now"], guard["where"],
         )  # fmt: skip
-        finding = found.setdefault(key, Finding(region, dict(guard)))
+        finding = found.setdefault(key, FailureGroup(region, dict(guard)))
         if (guard["distance"] or 0) > (finding.guard["distance"] or 0):
             finding.guard = dict(guard)
         finding.names.add((guard["name"], guard["rule"]))
@@ -67,7 +67,7 @@ _INDEX = re.compile(r"\[\d+\](?!$)|(?<=s)\[\d+\]$")
 """An index inside a name: a layer. The last one may be a dimension, as in `x.shape[0]`."""
 
 
-def finding_text(finding: Finding, who: str = "") -> str:
+def finding_text(finding: FailureGroup, who: str = "") -> str:
     """Return a finding in one sentence; `who` is its process, where there are several."""
     region, guard = finding.region, finding.guard
     calls = plural(region["calls"], "replay" if region["captured"] else "call")
@@ -94,7 +94,7 @@ _LONGEST_RULE = 80
 """Characters; torch's text of a guard on a tensor is longer, and tells no more than the facts."""
 
 
-def _how_many(finding: Finding) -> str:
+def _how_many(finding: FailureGroup) -> str:
     names, regions = len({name for name, _ in finding.names}), len(finding.regions)
     texts = [f"{names} of them"] if names > 1 else []
     texts += [f"in {regions} regions"] if regions > 1 else []
@@ -108,7 +108,7 @@ def _assumed(guard: Facts) -> str:
     return f"{guard['assumed']} was assumed ({guard['reason']})"
 
 
-def to_do(finding: Finding) -> str:
+def to_do(finding: FailureGroup) -> str:
     """Return what a user can do about a finding."""
     region, guard = finding.region, finding.guard
     name = guard["name"]

@@ -30,9 +30,8 @@ from deepstack_harness.engines.bind import (
 )
 from deepstack_harness.engines.bound_class import ForwardClass, ForwardModels, MethodsClass
 from deepstack_harness.engines.classes import define_class, methods_of
-from deepstack_harness.engines.discover import DeepstackCut
 from deepstack_harness.engines.kinds.vllm_ascend_model import as_rank
-from deepstack_harness.engines.known import cuts_of, open_source
+from deepstack_harness.engines.known import cut_named, open_source
 from deepstack_harness.errors import HarnessError, passes_through, text_of
 from deepstack_harness.models.family import parse_device, parse_dtype
 from deepstack_harness.play import observe
@@ -240,12 +239,10 @@ def _factory(source: SourceClass) -> MethodsClass | ForwardModels | ArgumentClas
 
 @cache
 def _found(text: str, model_class: str) -> DrivenClass:
-    return define_class(_opened(text), _cuts(text)[model_class])
-
-
-@cache
-def _cuts(text: str) -> dict[str, DeepstackCut]:
-    return {cut.model_class: cut for cut in cuts_of(_opened(text))}
+    found = cut_named(_opened(text), model_class)
+    if found is None:
+        raise HarnessError(f"{model_class} was found in '{text}' by another process and is not there")
+    return define_class(_opened(text), found)
 
 
 @cache

@@ -18,17 +18,14 @@ from deepstack_harness.workers.supervised import Command, run_command
 from deepstack_harness.workers.warm import WarmWorker
 
 _SETTINGS = (
-    "TORCH",
-    "PYTORCH",
-    "TRITON",
-    "CUDA",
-    "NVIDIA_VISIBLE",
-    "NCCL",
-    "OMP_",
-    "MKL_",
-    "DEEPSTACK_HARNESS",
-)
-"""Beginnings of the names of environment variables that change what is measured."""
+    "AOT", "ATEN_", "CUDA", "CXX", "DEEPSTACK_HARNESS", "DNNL_", "INDUCTOR_", "KMP_", "LD_PRELOAD", "MKL_",
+    "NCCL", "NVIDIA_VISIBLE", "OMP_", "ONEDNN_", "PARTITIONER_", "PYTORCH", "TENSORIFY_", "TORCH", "TRITON",
+    "_TORCHINDUCTOR",
+)  # fmt: skip
+"""Beginnings of the names of environment variables that change what is measured.
+
+From the names that torch 2.13 reads in `_dynamo`, `_inductor`, `_functorch` and `_logging`.
+"""
 _COMMAND_LIMITS = Limits(call_s=20.0)
 """`nvidia-smi` does not return while a GPU has fallen off the bus."""
 

@@ -15,8 +15,8 @@ import pytest
 
 from cases.selftest.engines.synthetic_vllm import COMPILING
 from deepstack_harness.cli.main import main
-from deepstack_harness.compile.watch_process import FOLDER
-from deepstack_harness.engines.live.watch_plugin import AOT, CACHE, without_cache
+from deepstack_harness.compile.watch_process import FOLDER, RESTORED
+from deepstack_harness.engines.live.watch_plugin import AOT, BYTECODE, CACHE, without_cache
 from deepstack_harness.errors import ExitCode
 
 SERVE = """
@@ -114,6 +114,14 @@ def test_a_server_that_is_started_twice_is_found_both_times(watch: Watch) -> Non
         assert code == ExitCode.BROKEN
         assert FOUND in told
         assert f"vllm 0.99.0: {CACHE}=1 and {AOT}=1, set by the watch" in told
+
+
+def test_a_guard_is_put_back_where_graphs_are_compiled_ahead(
+    engine: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A graph that was compiled ahead ends the engine where one of its guards fails."""
+    assert main(["watch", "--restore", "--", sys.executable, "serve.py", "wrong"]) == ExitCode.BROKEN
+    assert "L['deepstack'] put back: torch compiles again where it fails" in capfd.readouterr().out
 
 
 def test_a_graph_of_its_cache_is_told_as_one_without_guards(
@@ -225,3 +233,6 @@ def test_what_the_user_has_set_is_left() -> None:
     without_cache(ahead, lambda: True)
     without_cache(live, lambda: False)
     assert (ahead, live) == ({CACHE: "1", AOT: "1"}, {CACHE: "1", AOT: "0"})
+    restoring = {RESTORED: "[\"L['x']\"]", AOT: "1", CACHE: "1"}
+    assert without_cache(restoring, lambda: True).startswith(f"{AOT}=0 and {BYTECODE}=0, set by the watch")
+    assert (restoring[AOT], restoring[BYTECODE]) == ("0", "0")

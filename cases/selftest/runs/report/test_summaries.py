@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.audit.written_verdicts import audited, row
+from cases.selftest.audit.written_verdicts import audited, base_with, row
 from cases.selftest.contract.oracles.written_observations import QUIET, RIGHT, answer, observed
 from cases.selftest.runs.report.written_runs import planned, write_run
-from deepstack_harness.audit.audited_source import Gate, judge_gate
 from deepstack_harness.audit.class_verdicts import ClassVerdicts
+from deepstack_harness.audit.gate import Base, Gate, judge_gate
 from deepstack_harness.catalogue.incidents import find
 from deepstack_harness.cli import report, repro_table
 from deepstack_harness.cli.audit_findings import audit_findings, sarif_text
@@ -99,13 +99,13 @@ def test_what_no_night_wrote_is_refused_by_name(tmp_path: Path) -> None:
     ("gate", "base", "sentence"),
     [
         (Gate.NEW, None, "faults that no catalogue knows count: 1 finding"),
-        (Gate.ANY, "0.21.0", "all faults count, where '0.21.0' does not have them: 2 findings"),
+        (Gate.ANY, base_with(), "2 new faults in 1 class beside 'main'"),
     ],
 )
-def test_a_gate_names_what_it_counted(gate: Gate, base: str | None, sentence: str, capsys: Capture) -> None:
+def test_a_gate_names_what_it_counted(gate: Gate, base: Base | None, sentence: str, capsys: Capture) -> None:
     rows = [row(Rule.R1, Verdict.XFAIL, "default"), row(Rule.R3, Verdict.FAIL, "latent")]
-    result = judge_gate(audited(*rows).subjects, gate, None if base is None else frozenset())
-    show_gate(Output(None, quiet=False), result, base)
+    result = judge_gate([audited(*rows)], gate, base)
+    show_gate(Output(None, quiet=False), result)
     head, *lines, _ = capsys.readouterr().out.splitlines()
     assert head == sentence
     assert len(lines) == len(result.failing)
@@ -113,8 +113,9 @@ def test_a_gate_names_what_it_counted(gate: Gate, base: str | None, sentence: st
 
 
 def test_a_rule_that_was_not_judged_is_a_notification_and_no_result() -> None:
-    text = sarif_text(audit_findings([audited(row(Rule.R3, Verdict.ERROR))], None))
-    assert "R3 of Qwen3VL was not judged: step 1 'get 4' was wrong" in text
+    source = audited(row(Rule.R3, Verdict.ERROR))
+    text = sarif_text(audit_findings([source], judge_gate([source], Gate.ANY)))
+    assert "Qwen3VL: R3 was not judged; step 1 'get 4' was wrong" in text
 
 
 TRACE = Trace.parse("cap 16: profile 16; set 16; forward 16")

@@ -106,7 +106,7 @@ class GuardTree:
         region: TracedRegion | None = None,
     ) -> None:
         from torch._dynamo.eval_frame import _is_skip_guard_eval_unsafe_stance
-        from torch._dynamo.guards import SYMPY_INTERP, _get_closure_vars
+        from torch._dynamo.guards import SYMPY_INTERP, _get_closure_vars  # type: ignore[attr-defined]
 
         self._whole, self._sources = whole, sources
         self._names, self._scope = {**SYMPY_INTERP, **_get_closure_vars()}, scope

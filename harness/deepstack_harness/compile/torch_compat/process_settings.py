@@ -44,7 +44,7 @@ def process_settings() -> Settings:
             matmul.allow_bf16_reduced_precision_reduction,
         ),
         torch.get_num_threads(),
-        tuple(type(mode).__qualname__ for mode in _get_current_function_mode_stack()),
+        tuple(type(mode).__qualname__ for mode in _get_current_function_mode_stack()),  # type: ignore[no-untyped-call]
         torch.utils._device.CURRENT_DEVICE,
         forward_ad._current_level,
     )
@@ -75,7 +75,8 @@ def applied(settings: Settings, *, eager_kernels: bool) -> Iterator[None]:
     Eager kernels follow the default dtype and the autocast of the call too.
     """
     wanted, now = (_autocast(each) for each in (settings, process_settings()))
-    modes, dtype = _get_current_function_mode_stack(), torch.get_default_dtype()
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    dtype = torch.get_default_dtype()
     with ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(bool(settings["grad mode"])))
         for device in {*wanted, *now}:

@@ -18,6 +18,7 @@ What cannot be watched is told, and ends nothing.
 """
 
 import inspect
+import json
 import os
 from collections.abc import Callable, MutableMapping
 from importlib import import_module
@@ -29,6 +30,8 @@ from deepstack_harness.engines.live.watch_uncompiled import patch_once, watch_un
 
 CACHE, AOT = "VLLM_DISABLE_COMPILE_CACHE", "VLLM_USE_AOT_COMPILE"
 """Variables of vLLM (vllm/envs.py): no cache of compiled graphs; graphs are compiled ahead of time."""
+BYTECODE = "VLLM_USE_BYTECODE_HOOK"
+"""Variable of vLLM: the bytecode of the first graph is run in place of the model's, without its guards."""
 _WRAPPERS = (("cuda_graph", "CUDAGraphWrapper"), ("breakable_cudagraph", "BreakableCUDAGraphWrapper"))
 
 
@@ -53,15 +56,20 @@ def without_cache(environment: MutableMapping[str, str], compiles_ahead: Callabl
     """Turn the cache of compiled graphs off; return what the report says about it.
 
     What the user has set is left, and with the cache on a graph that comes out of it is told as one without
-    guards.
+    guards. Where guards are put back, graphs are not compiled ahead, nor run by their bytecode, whatever is
+    set: the one ends the engine where a guard fails, the other evaluates none.
     """
-    setting = environment.get(CACHE)
-    if setting is not None:
-        return f"{CACHE}={setting}, as it was set"
-    ahead = compiles_ahead()
-    environment[CACHE] = "1"
-    environment.setdefault(AOT, "1" if ahead else "0")
-    return f"{CACHE}=1 and {AOT}={environment[AOT]}, set by the watch: a graph of a cache has no guards"
+    wanted = {} if CACHE in environment else {CACHE: "1"}
+    why = "a graph of a cache has no guards"
+    if json.loads(environment.get(watch_process.RESTORED, "[]")):
+        wanted |= {AOT: "0", BYTECODE: "0"}
+        why = "torch can compile again only then"
+    elif wanted:
+        wanted[AOT] = environment.get(AOT) or ("1" if compiles_ahead() else "0")
+    environment.update(wanted)
+    if not wanted:
+        return f"{CACHE}={environment[CACHE]}, as it was set"
+    return f"{' and '.join(f'{name}={value}' for name, value in wanted.items())}, set by the watch: {why}"
 
 
 def _compiles_ahead() -> bool:
