@@ -94,7 +94,7 @@ def test_a_bare_replay_has_no_visible_inputs() -> None:
     (region,) = watched.regions
     assert (region.name, region.calls, region.unseen, region.failed) == ("CUDA graph", 2, 2, {})
     assert "recorded_graphs.py:" in region.where  # in place of torch.cuda.graph, which is left out
-    assert "captured; 2 replays; inputs not visible in 2" in watched.report()
+    assert "2 replays\n    inputs not visible in 2 replays" in watched.report()
 
 
 def test_a_graph_that_was_captured_before_is_told() -> None:

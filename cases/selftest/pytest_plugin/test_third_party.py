@@ -205,6 +205,6 @@ def test_a_dropped_guard_that_decides_fails_a_test(small: Project) -> None:
     (small.folder / "test_small.py").write_text(WATCHED)
     status, printed = small.pytest("-q", "-p", "no:randomly")
     assert status == pytest.ExitCode.TESTS_FAILED
-    assert "<lambda>: y was None when compiled, and float32 tensor [3] on cpu in 1 of 2 calls" in printed
+    assert "<lambda>: `y` was None when compiled, and float32 tensor [3] on cpu in 1 of 2 calls" in printed
     assert "no region was compiled, so nothing was watched" in printed
     assert "3 passed, 2 errors" in printed, printed

@@ -133,7 +133,7 @@ def test_a_graph_of_its_cache_is_told_as_one_without_guards(
     code, told = watch("serve.py", "wrong")
     assert code == ExitCode.MACHINE
     assert f"{CACHE}=0, as it was set" in told
-    assert "Decoder.forward: the guards could not be asked in a graph that was loaded from a file" in told
+    assert "Decoder.forward: the guards could not be evaluated in a graph that was loaded from a file" in told
 
 
 @pytest.mark.parametrize(
