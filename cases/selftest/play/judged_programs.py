@@ -459,6 +459,8 @@ class Judged:
     arms: tuple[str, ...] = ("eager/drop_all",)
     never: str = ""
     """Words that the report must not have."""
+    slow: bool = False
+    """True where Inductor compiles what another program shows daily."""
 
 
 _INDUCTOR = ("inductor/stock",)
@@ -481,10 +483,10 @@ PROGRAMS = (
     Judged(neutral_rows_of_the_region, "broken", ("`self.carried`",), "I3"),
     Judged(neutral_views, "kept"),
     Judged(half_precision_inside, "kept", arms=_INDUCTOR),
-    Judged(float16_inside, "kept", arms=_INDUCTOR),
+    Judged(float16_inside, "kept", arms=_INDUCTOR, slow=True),
     Judged(casts_inside, "kept", arms=_INDUCTOR),
-    Judged(autocast_inside, "kept", arms=_INDUCTOR),
-    Judged(equal_roundings, "kept", arms=_INDUCTOR),
+    Judged(autocast_inside, "kept", arms=_INDUCTOR, slow=True),
+    Judged(equal_roundings, "kept", arms=_INDUCTOR, slow=True),
     Judged(bias_lost_in_half_precision, "broken", ("`bias`",), "I1", ("inductor/drop_all",)),
     Judged(small_fault_beside_a_narrow_table, "broken", ("`step`",), "I1"),
     Judged(small_fault_of_a_wide_part, "broken", ("`step`", "answer[1]"), "I1"),
@@ -501,6 +503,6 @@ PROGRAMS = (
     Judged(two_causes, "broken", ("`first` was int 2", "`second` was int 5"), "I1", _REPLAYED),
     Judged(two_tensors_then_one, "broken", ("`x` and `memory` were two tensors",), "I1", _AOT),
     Judged(child_by_number, "kept", arms=_INDUCTOR),
-    Judged(child_by_key, "kept", arms=_INDUCTOR),
+    Judged(child_by_key, "kept", arms=_INDUCTOR, slow=True),
     Judged(counters_by_any_name, "broken", ("self.a-b.calls is int 1, not", "3 calls"), "I4", _REPLAYED),
 )  # fmt: skip
