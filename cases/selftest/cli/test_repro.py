@@ -22,10 +22,13 @@ from deepstack_harness.cli.output import Output
 from deepstack_harness.cli.repro import _is_as_expected
 from deepstack_harness.cli.repro_releases import (
     SourceFaults,
+    SourceVerdict,
     choose_releases,
     find_faults,
     is_compiled_fault,
+    one_verdict,
     ranges_of_classes,
+    show_verdict,
 )
 from deepstack_harness.cli.repro_table import IncidentTitle, ReproTable
 from deepstack_harness.contract.arm import EAGER, ArmSpec
@@ -168,6 +171,54 @@ def test_the_table_and_the_judgement_agree(capsys: pytest.CaptureFixture[str]) -
     assert cells(wrong, capsys)[2] == f"{judgement.value:.2g}" == "0.25"
 
 
+def whole_buffer_case(revision: str, *broken: Rule) -> JudgedCase:
+    case = Case(
+        "granite4_vision", registered(revision), Trace.parse("cap 8: profile 8; forward 1"),
+        ArmSpec.parse("h200/drop_all/no_size_asserts"), caller="static_inputs",
+    )  # fmt: skip
+    judgements = tuple(
+        Judgement(rule, Verdict.FAIL if rule in broken else Verdict.PASS)
+        for rule in (Rule.R0, Rule.R2, Rule.R10)
+    )
+    return JudgedCase(PlannedCase(case, None), Observation("float32", "cpu", 4, 8, "", ()), judgements)
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        (
+            [Rule.R2, Rule.R10],
+            "rules R2 and R10 broken by granite_full@static_inputs, kept by granite_sliced@",
+        ),
+        (
+            [Rule.R2],
+            "rule R2 broken by granite_full@static_inputs, kept by granite_sliced@static_inputs; R10 not",
+        ),
+        ([Rule.R0, Rule.R10], "rule R10 broken by granite_full@static_inputs, kept by granite_sliced@"),
+        ([], "kept by granite_sliced@static_inputs; no rule broken by granite_full@static_inputs here"),
+    ],
+)
+def test_the_last_line_names_the_rules_that_the_table_has(
+    broken: list[Rule], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = [whole_buffer_case("granite_full", *broken), whole_buffer_case("granite_sliced")]
+    title = IncidentTitle(Output(None, quiet=False), find("40917"))
+    table = ReproTable(title, [case.planned for case in cases], "granite4_vision")
+    for case in cases:
+        table.add(case)
+    table.shown(cases)
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"shown: {sentence}")
+
+
+def test_faulty_revisions_that_break_different_rules_are_told_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["repro", "43602", "--arm", "eager/stock"]) == ExitCode.HOLDS
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("shown: rule R1 broken by pr40145, pr40932, kept by original, pr43617, ")
+    assert last.endswith("; R0 not broken in these cases, as the catalogue has it")
+
+
 Capture = pytest.CaptureFixture[str]
 RELEASES = [Version(text) for text in ("0.33.0", "0.19.1", "0.20.0", "0.33.1", "0.34.0", "0.33.2rc1")]
 
@@ -237,6 +288,45 @@ class First:
     def forward(self, ids):
         return self.language_model(ids, deepstack_input_embeds=self.rows)
 """
+
+
+HAS = SourceVerdict("vllm 1, Sound", frozenset({Rule.R0}), "eager", classes=("Sound",))
+FREE = SourceVerdict("vllm 1, Vision", classes=("Vision",))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "last"),
+    [
+        ([HAS, FREE], "vllm 1: HAS incident 43602 in Sound"),
+        ([FREE, HAS], "vllm 1: HAS incident 43602 in Sound"),
+        ([FREE, FREE], "vllm 1: free of incident 43602"),
+        (
+            [FREE, replace(FREE, unjudged="R1: a hang")],
+            "vllm 1: incident 43602 could not be judged: R1: a hang",
+        ),
+    ],
+)
+def test_the_last_line_is_the_verdict_on_everything(
+    verdicts: list[SourceVerdict], last: str, capsys: Capture
+) -> None:
+    show_verdict(find("43602"), "vllm 1", verdicts, Output(None, quiet=False))
+    assert capsys.readouterr().out == f"{last}\n"
+    assert one_verdict(verdicts).free is ("free of" in last)
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--arm", "eager/drop_all"], ["--full"], ["--trace", "cap 16: get 4"]]
+)
+def test_every_class_is_looked_at_whatever_cases_are_chosen(
+    options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
+) -> None:
+    """The classes of the source and of the family are stubs here: only who is asked is looked at."""
+    monkeypatch.setattr(repro, "judge_classes", lambda *_: HAS)
+    monkeypatch.setattr(repro, "_play_source", lambda *_: FREE)
+    root = str(Vllm(omni="").tree(tmp_path))
+    assert main(["repro", "43602", "--source", root, *options]) == ExitCode.BROKEN
+    assert capsys.readouterr().out.endswith(": HAS incident 43602 in Sound\n")
+    assert main(["repro", "43602", "--source", root, "--family", "qwen3_vl", *options]) == ExitCode.HOLDS
 
 
 def test_a_class_that_cannot_be_driven_is_listed_with_the_reason(tmp_path: Path) -> None:

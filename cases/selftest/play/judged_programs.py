@@ -40,7 +40,8 @@ class Attends(nn.Module):
 
     def shifted(self, x: Tensor, by: float) -> Tensor:
         """Return (n, H)."""
-        return self.layer(x) + by
+        shifted: Tensor = self.layer(x) + by
+        return shifted
 
 
 class Counts:
@@ -182,7 +183,7 @@ class Mixed(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return (n, H) float32."""
-        x = x.to(self.layers[0].weight.dtype)
+        x = x.to(next(self.layers.parameters()).dtype)
         for layer in self.layers:
             x = torch.nn.functional.silu(layer(x)) * 1.7 + x
         return x.float() if bias is None else x.float() + bias
@@ -348,9 +349,9 @@ def late_zero_mask() -> tuple[Any, ...]:
     return harmless_mask, [(rows(4), None, 1.0), (rows(4), torch.zeros(4, H), 2.0)]
 
 
-def by_options(x: Tensor, options: dict[str, object]) -> Tensor:
+def by_options(x: Tensor, options: dict[str, Any]) -> Tensor:
     """Return (n, H); only the number in the options matters."""
-    y = x * options["times"]
+    y: Tensor = x * options["times"]
     return y.clone() if options["copies"] else y
 
 

@@ -80,7 +80,7 @@ def test_what_is_missing_comes_back_and_what_is_new_goes() -> None:
     del actual.options[("t", 1)]
     delattr(actual, "dotted.name")
     setattr(actual, "new one", 3)
-    actual.stack[1].running_mean.add_(1)
+    actual.stack[1].get_buffer("running_mean").add_(1)
     left = values_left(actual, call, None)
     places = [name for name in {**before, **left} if name not in left or name not in before]
     places += [name for name in before if name in left and _differ(before[name], left[name])]

@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from cases.selftest.runs.written_results import case, write
+from cases.selftest.runs.written_results import about, case, write
 from deepstack_harness.cli.main import main
-from deepstack_harness.errors import ExitCode
+from deepstack_harness.cli.output import Output
+from deepstack_harness.cli.run import close
+from deepstack_harness.errors import ExitCode, UsageError
 from deepstack_harness.runs.compare import Change, ChangeKind, compare, seconds
-from deepstack_harness.runs.records import Shard
-from deepstack_harness.runs.store import read_stored
+from deepstack_harness.runs.machine import environment
+from deepstack_harness.runs.records import Files, Shard
+from deepstack_harness.runs.report.page import render_page
+from deepstack_harness.runs.report.run_data import load_run
+from deepstack_harness.runs.report.texts import render_markdown
+from deepstack_harness.runs.store import RunWriter, read_stored
 
 BASE = {"a": ("PASS", "PASS"), "b": ("PASS", "XFAIL")}
 
@@ -197,6 +203,124 @@ def test_both_sides_are_told_with_their_versions(tmp_path: Path, capsys: pytest.
     assert second.startswith(f"NEW  new: {here[0]}, ")
     assert main(["compare", str(new), str(new)]) == ExitCode.HOLDS
     assert capsys.readouterr().out.splitlines()[1] == "NEW  new: the same versions"
+
+
+NOT_APPLIED = "guard policy drop_all was not applied: of {} guards 0 should be kept, torch checks {}"
+
+
+def with_details(folder: Path, *details: str) -> None:
+    """Give the rows of a run that were not judged these reasons, in their order."""
+    lines = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    reasons = iter(details)
+    for line in lines:
+        line["detail"] = next(reasons) if line["verdict"] == "ERROR" else line["detail"]
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def test_cases_that_were_not_measured_for_one_reason_are_one_finding_which_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = {"a": ("PASS", "ERROR"), "b": ("PASS", "ERROR"), "c": ("PASS", "ERROR")}
+    old = write(tmp_path / "old", dict.fromkeys(broken, ("PASS", "PASS")))
+    new = write(tmp_path / "new", broken)
+    with_details(
+        new, NOT_APPLIED.format(12, 12), NOT_APPLIED.format(7, 3), "step 2 'get 4': no graph was built"
+    )
+    assert main(["compare", str(old), str(new)]) == ExitCode.BROKEN
+    said = capsys.readouterr().out
+    assert "regression: not judged: guard policy drop_all was not applied\n  in        2 cases" in said
+    assert "regression: not judged: no graph was built\n  in        1 case" in said
+    last = said.splitlines()[-1]
+    assert last == "2 regressions (3 changes in 3 cases); not judged: guard policy drop_all was not applied"
+
+
+def test_the_last_line_of_a_run_names_the_cause_that_a_comparison_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = write(
+        tmp_path,
+        {"a": ("PASS", "ERROR"), "b": ("PASS", "ERROR"), "c": ("XFAIL", "FAIL"), "d": ("PASS", "IMPROVED")},
+    )
+    with_details(new, NOT_APPLIED.format(12, 12), NOT_APPLIED.format(7, 3))
+    stored = read_stored(new)
+    assert not close(Output(None, quiet=False), stored.rows, stored.cases, "here")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == (
+        "4 cases; 4 did not come to their end: 1 FAIL, 2 ERROR, 1 IMPROVED, 1 XFAIL, 3 PASS; "
+        "2 times not judged: guard policy drop_all was not applied and 2 other causes; see here"
+    )
+
+
+def with_settings(folder: Path, **settings: str) -> Path:
+    record = json.loads((folder / "run.json").read_text())
+    record["environment"]["settings"] = settings
+    (folder / "run.json").write_text(json.dumps(record))
+    return folder
+
+
+def test_settings_that_differ_are_shown_and_named_in_the_last_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = with_settings(write(tmp_path / "old", BASE), TORCHDYNAMO_VERBOSE="1", TRITON_CACHE_DIR="/a")
+    new = with_settings(
+        write(tmp_path / "new", BASE), TORCHINDUCTOR_CPP_WRAPPER="1", TORCHDYNAMO_VERBOSE="0",
+        OMP_NUM_THREADS="7", TORCH_LOGS="output_code",
+    )  # fmt: skip
+    assert main(["compare", str(old), str(new)]) == ExitCode.HOLDS
+    said = capsys.readouterr().out.splitlines()
+    assert "     setting TORCHINDUCTOR_CPP_WRAPPER: not set before, '1' now" in said
+    assert "     setting TORCHDYNAMO_VERBOSE: '1' before, '0' now" in said
+    assert not [line for line in said if "OMP" in line or "CACHE" in line or "LOGS" in line]
+    assert said[-1] == "nothing changed; other settings: TORCHDYNAMO_VERBOSE, TORCHINDUCTOR_CPP_WRAPPER"
+    assert main(["compare", str(old), str(old)]) == ExitCode.HOLDS
+    assert "setting" not in capsys.readouterr().out
+
+
+def test_a_page_names_the_settings_that_differ(tmp_path: Path) -> None:
+    with_settings(write(tmp_path / "1", BASE, started="2026-01-01"), TORCHDYNAMO_VERBOSE="1")
+    new = with_settings(write(tmp_path / "2", BASE, started="2026-01-02"), TORCHINDUCTOR_CPP_WRAPPER="1")
+    run = load_run(new, tmp_path)
+    for page in (render_page(run), render_markdown(run)):
+        for name in ("TORCHDYNAMO_VERBOSE", "TORCHINDUCTOR_CPP_WRAPPER"):
+            assert f"Another setting, {name}: " in page.replace("\\_", "_")
+
+
+def test_a_run_goes_on_under_the_settings_that_it_began_with(tmp_path: Path) -> None:
+    begun = about(2)
+    RunWriter(Files(tmp_path), begun, resume=False).close()
+    other = replace(
+        begun.environment, settings={**begun.environment.settings, "TORCHINDUCTOR_CPP_WRAPPER": "1"}
+    )
+    with pytest.raises(
+        UsageError, match="other settings: TORCHINDUCTOR_CPP_WRAPPER: not set before, '1' now"
+    ):
+        RunWriter(Files(tmp_path), replace(begun, environment=other), resume=True)
+    same = replace(begun.environment, settings={**begun.environment.settings, "CUDA_VISIBLE_DEVICES": "1"})
+    RunWriter(Files(tmp_path), replace(begun, environment=same), resume=True).close()
+
+
+def test_shards_with_other_settings_are_not_one_run(tmp_path: Path) -> None:
+    for index in (1, 2):
+        write(tmp_path, {f"{index}": ("PASS", "PASS")}, shard=Shard(index, 2))
+        file = Files(tmp_path, Shard(index, 2)).about  # as written on another machine, and copied here
+        record = json.loads(file.read_text())
+        record["environment"]["settings"]["TORCHINDUCTOR_CPP_WRAPPER"] = f"{index}"
+        file.with_name(f"{index}").write_text(json.dumps(record))
+    for index in (1, 2):
+        (tmp_path / f"{index}").replace(Files(tmp_path, Shard(index, 2)).about)
+    mixed = "its shards ran with other settings: TORCHINDUCTOR_CPP_WRAPPER: '1' before, '2' now"
+    assert read_stored(tmp_path).mixed == mixed
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["TORCHINDUCTOR_CPP_WRAPPER", "TORCH_COMPILE_DEBUG", "ATEN_CPU_CAPABILITY", "TENSORIFY_PYTHON_SCALARS"],
+)
+def test_a_variable_that_changes_what_is_compiled_is_stored(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "1")
+    assert environment().settings[name] == "1"
 
 
 def unfinished(folder: Path, cases: int) -> None:

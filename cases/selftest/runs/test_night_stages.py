@@ -220,10 +220,14 @@ def test_what_is_not_installed_is_told_and_refuses_no_night_for_a_gpu(
 
     monkeypatch.setattr(night_stages, "version", installed)
     words = ["nightly", "--tier", "gpu", "--rehearse", "--history", str(tmp_path), "--stage", "report"]
-    assert main(words) == ExitCode.BUG  # there is no run in the folder
-    told = capsys.readouterr().out
-    assert told.startswith("not installed: junitparser>=3 (extra 'reports', for report). pip install")
-    assert "these stages may fail" in told
+    assert main(words) == ExitCode.MACHINE
+    first, second, _ = capsys.readouterr().out.splitlines()
+    why = (
+        "not installed: junitparser>=3 (extra 'reports'): python -m pip install 'deepstack-harness[reports]'"
+    )
+    assert first == f"report will not run: {why}"
+    assert second.startswith("report       not run")
+    assert second.endswith(why)
 
 
 def test_a_gpu_night_has_a_worker_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,27 @@
 """Stages of a night: how they end, what the night does then, and what it tells."""
 
+import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import tomllib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
 from pathlib import Path
 
 import msgspec
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from cases.selftest.workers.misbehaving import ALWAYS
 from cases.selftest.workers.processes import Witness, has_ended
-from deepstack_harness import files as data_files
+from deepstack_harness import files
 from deepstack_harness.audit.account import Account, UnjudgedCarrier
 from deepstack_harness.cli import nightly as nightly_command
 from deepstack_harness.cli.main import COMMANDS, build_parser, main
@@ -22,9 +29,8 @@ from deepstack_harness.contract.rules import Rule
 from deepstack_harness.contract.verdicts import Row, Verdict
 from deepstack_harness.engines.live.environment import STAMP, folder_for, python_of
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
-from deepstack_harness.runs import night_stages as stages_module
-from deepstack_harness.runs import nights as night_module
-from deepstack_harness.runs.night_stages import NightRequest, has_unexpected, stages
+from deepstack_harness.runs import night_stages, nights
+from deepstack_harness.runs.night_stages import NightRequest, NightTier, has_unexpected, stages
 from deepstack_harness.runs.nights import (
     EndedStage,
     NightlyRun,
@@ -36,6 +42,7 @@ from deepstack_harness.runs.nights import (
 )
 from deepstack_harness.workers.outcomes import Stopped
 
+ROOT = files.data("pyproject.toml").parent
 HELD, BROKEN, FAILED, NOT_RUN = (
     StageOutcome.HELD,
     StageOutcome.BROKEN,
@@ -139,24 +146,34 @@ from deepstack_harness.runs import night_stages as stages
 from deepstack_harness.runs.nights import Stage
 
 stages.stages = lambda *_: [Stage("hangs", ("sh", "-c", sys.argv[2]), 600)]
-sys.exit(main(["nightly", "--out", sys.argv[1]]))
+sys.exit(main(["nightly", "--history", sys.argv[1], "--out", f"{sys.argv[1]}/night"]))
 """
 
 
 @pytest.mark.usefixtures("reset_signals")
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_night_that_ends_ends_its_stage(tmp_path: Path, witness: Witness, ending: signal.Signals) -> None:
-    stage = f"exec 3> {witness.path}; (setsid sleep 600 &) ; echo up >&3; sleep 600"
-    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "night"), stage]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as night:
-        witness.line()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    stage = f"exec 3> {witness.path}; touch $TMPDIR/left; (setsid sleep 600 &) ; echo $PPID >&3; sleep 600"
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path), stage]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as night:
+        supervisor = int(witness.line())
+        assert len(list(temporary.rglob("left"))) == 1
         night.send_signal(ending)
         _, printed = night.communicate()
     if ending is signal.SIGKILL:
         assert night.returncode == -signal.SIGKILL
     else:
-        assert (night.returncode, printed) == (128 + ending, f"deepstack-harness: ended by {ending.name}\n")
+        ended, note = printed.splitlines()
+        assert (night.returncode, ended) == (128 + ending, f"deepstack-harness: ended by {ending.name}")
+        assert note.startswith("deepstack-harness: to go on: ")
+        assert note.endswith(f"--out {tmp_path}/night --resume")
+        assert not (tmp_path / "night" / "ballast").exists()
     assert witness.is_closed()
+    assert has_ended(supervisor)
+    assert not list(temporary.iterdir())
 
 
 class Clock:
@@ -220,24 +237,130 @@ def test_a_night_is_not_compared_with_one_of_a_few_incidents(tmp_path: Path) -> 
     assert planned["compare"].command[4:6] == (str(tmp_path / "1"), str(tmp_path / "new"))
 
 
-@pytest.mark.parametrize("present", ["0", None], ids=["too old", "not there"])
-def test_a_night_that_lacks_an_extra_is_refused_with_its_name(
-    present: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def without(monkeypatch: pytest.MonkeyPatch, *names: str, present: str | None = None) -> None:
+    """Let distributions be missing, or be there in a version."""
+
     def installed(name: str) -> str:
-        if name != "junitparser":
+        if name not in names:
             return version(name)
         if present is None:
             raise PackageNotFoundError(name)
         return present
 
-    monkeypatch.setattr(stages_module, "version", installed)
+    monkeypatch.setattr(night_stages, "version", installed)
+
+
+@pytest.mark.parametrize("present", ["0", None], ids=["too old", "not there"])
+def test_a_night_that_lacks_its_extra_is_refused_with_the_name(
+    present: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without(monkeypatch, "junitparser", present=present)
     words = ["nightly", "--history", str(tmp_path / "nights"), "--stage", "report", "--stage", "newest"]
     assert main(words) == ExitCode.MACHINE
     said = capsys.readouterr().err
-    assert "not installed: junitparser>=3 (extra 'reports', for report). pip install" in said
+    assert "not installed: junitparser>=3 (extra 'reports'): python -m pip install" in said
     assert "'.[reports]'" in said
     assert not (tmp_path / "nights").exists()
+
+
+def test_a_stage_that_needs_more_than_a_night_is_left_out_and_the_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = night_stages.stages
+    without(monkeypatch, "selenium")
+
+    def short(request: NightRequest, only: tuple[str, ...] = ()) -> list[Stage]:
+        planned = [each for each in real(request) if each.name in {"kernels", "tests", "report"}]
+        return [replace(each, command=python("print('ran')"), where=None) for each in planned]
+
+    monkeypatch.setattr(night_stages, "stages", short)
+    assert main(["nightly", "--history", str(tmp_path)]) == ExitCode.HOLDS
+    printed = capsys.readouterr().out
+    why = "not installed: selenium>=4.30 (extra 'test'): python -m pip install 'deepstack-harness[test]'"
+    first, tests, kernels, report, last = printed.splitlines()
+    assert first == f"tests will not run: {why}"
+    assert tests.startswith("tests        left out")
+    assert tests.endswith(why)
+    assert kernels.split()[:2] == ["kernels", "held"]
+    assert report.split()[:2] == ["report", "held"]
+    assert last.endswith(": 2 of 3 stages held; tests left out")
+    assert not list(tmp_path.glob("*/tests.log"))
+
+
+def test_a_stage_that_lacks_what_a_night_needs_was_not_run(tmp_path: Path) -> None:
+    lacks = replace(stage("report", last=True), missing={"reports": ("matplotlib>=3",)})
+    (done,) = night(tmp_path).run([lacks])
+    assert (done.outcome, exit_code([done])) == (NOT_RUN, ExitCode.MACHINE)
+    assert "matplotlib>=3 (extra 'reports')" in done.detail
+
+
+@pytest.mark.parametrize("tier", NightTier)
+@pytest.mark.parametrize("checkout", [True, False])
+def test_the_documented_extra_is_enough_for_what_is_not_optional(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: NightTier, *, checkout: bool
+) -> None:
+    monkeypatch.setattr(night_stages, "has_selftests", lambda: checkout)
+    monkeypatch.setattr(night_stages, "version", lambda _: "0")
+    planned = stages(replace(wanted(tmp_path, "cpu"), tier=tier, rehearse=tier is NightTier.GPU))
+    lacking = {each.name: set(each.missing) for each in planned if each.missing}
+    beyond = {name for name, extras in lacking.items() if extras != {"reports"}}
+    assert beyond == ({"tests", "untested"} if checkout and tier is NightTier.FULL else set())
+    assert beyond == {each.name for each in planned if each.optional}
+    assert lacking["report"] == {"reports"}
+
+
+BLOCKED = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in NAMES:
+            raise ModuleNotFoundError(f"No module named {name!r}: it is of another extra", name=name)
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def brought_by(lines: Iterable[str], found: set[str], extra: str = "") -> set[str]:
+    """Return the distributions that an installation of these requirements brings, by their normal names."""
+    for each in map(Requirement, lines):
+        normal = canonicalize_name(each.name)
+        if normal not in found and (each.marker is None or each.marker.evaluate({"extra": extra})):
+            found.add(normal)
+            for wanted_extra in {"", *each.extras}:
+                with suppress(PackageNotFoundError):
+                    brought_by(requires(each.name) or (), found, wanted_extra)
+    return found
+
+
+def test_cases_of_a_wheel_are_collected_with_the_documented_extra_alone(tmp_path: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["reports"]]
+    there = brought_by(lines, {"deepstack-harness"})
+    assert {"pandas", "pytest", "torch", "execnet"} <= there
+    assert "selenium" not in there
+    modules = {
+        module
+        for module, owners in packages_distributions().items()
+        if not any(canonicalize_name(owner) in there for owner in owners)
+    }
+    assert {"selenium", "coverage", "transformers"} <= modules
+    (tmp_path / "sitecustomize.py").write_text(BLOCKED.replace("NAMES", repr(modules)))
+    request = NightRequest(tmp_path, tmp_path, ["cuda"], 5, 2, tier=NightTier.GPU, rehearse=True)
+    (kernels,) = stages(request, ["gpu-kernels"])
+    files = ["cases/test_incidents.py", "cases/test_kernels.py", "cases/test_releases.py"]
+    words = [word for word in kernels.command if not word.startswith("cases/")]
+    plugins = ["-p", "pytest_timeout", "-p", "xdist", "-p", "deepstack_harness.pytest_plugin"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment["HYPOTHESIS_NO_PLUGINS"] = "1"
+    end = subprocess.run(
+        [*words, *plugins, *files],
+        cwd=kernels.where,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert end.returncode == 0, end.stdout[-2000:] + end.stderr[-2000:]
+    assert re.search(r"[1-9]\d*/\d+ tests collected", end.stdout)
 
 
 @pytest.mark.parametrize("option", ["--minutes", "--fuzz-minutes"])
@@ -266,7 +389,7 @@ def wanted(folder: Path, *devices: str, sources: tuple[str, ...] = ()) -> NightR
 @pytest.fixture
 def environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two whole environments of an engine, and one that is half made."""
-    monkeypatch.setattr(data_files, "cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(files, "cache", lambda: tmp_path / "cache")
     for release, whole in (("0.9.1", True), ("0.32.0", True), ("0.33.0", False)):
         folder = folder_for(Version(release))
         python_of(folder).parent.mkdir(parents=True)
@@ -292,14 +415,14 @@ def test_a_night_with_an_engine_plays_and_searches_it(tmp_path: Path) -> None:
 
 
 def test_a_night_without_an_engine_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_files, "cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(files, "cache", lambda: tmp_path / "cache")
     assert {"engine", "search"}.isdisjoint(each.name for each in stages(wanted(tmp_path, "cpu")))
 
 
 def test_every_command_of_a_night_is_one_that_the_parser_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_files, "cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(files, "cache", lambda: tmp_path / "cache")
     for name, finished in (("1", '"t"'), ("2", '"t"'), ("3", "null")):
         about = (tmp_path / name).joinpath
         about().mkdir()
@@ -381,8 +504,143 @@ def test_the_command_writes_what_happened(tmp_path: Path, capsys: pytest.Capture
     assert "is not empty: choose another --out folder" in capsys.readouterr().err
 
 
+COUNTS = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); p.write_text(p.read_text() + 'x')"
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Let a night have the stages a, b and report, which count their runs in files of the folder."""
+    folder = tmp_path / "ran"
+    folder.mkdir()
+    for name in ("a", "b", "report", "b.code"):
+        (folder / name).write_text("")
+
+    def counted(_: NightRequest, only: list[str] | None = None) -> list[Stage]:
+        code = f"raise SystemExit(int(pathlib.Path('{folder}/b.code').read_text() or 0))"
+        planned = [
+            Stage(name, (*python(f"{COUNTS}; {code if name == 'b' else ''}"), str(folder / name)), 60)
+            for name in ("a", "b", "report")
+        ]
+        planned[-1] = replace(planned[-1], last=True)
+        return [each for each in planned if not only or each.name in only]
+
+    monkeypatch.setattr(night_stages, "stages", counted)
+    yield folder
+    monkeypatch.undo()
+
+
+def test_a_night_goes_on_with_the_stages_that_have_not_come_to_their_end(
+    tmp_path: Path, ran: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["nightly", "--history", str(tmp_path), "--out", str(tmp_path / "night")]
+    (ran / "b.code").write_text("3")
+    assert main(words) == ExitCode.MACHINE
+    (ran / "b.code").write_text("0")
+    assert main(words) == ExitCode.USAGE
+    capsys.readouterr()
+    assert main([*words, "--resume"]) == ExitCode.HOLDS
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "a held before: not run again"
+    assert printed[-1].endswith("night: 3 of 3 stages held")
+    assert {name: (ran / name).read_text() for name in ("a", "b", "report")} == {
+        "a": "x", "b": "xx", "report": "xx",
+    }  # fmt: skip
+    summary = msgspec.json.decode((tmp_path / "night" / "nightly.json").read_bytes(), type=list[EndedStage])
+    assert [(each.stage, each.outcome) for each in summary] == [("a", HELD), ("b", HELD), ("report", HELD)]
+
+
+def test_a_stage_of_a_night_that_is_run_again_leaves_the_others_as_they_are(
+    tmp_path: Path, ran: Path
+) -> None:
+    words = ["nightly", "--history", str(tmp_path), "--out", str(tmp_path / "night")]
+    (ran / "b.code").write_text("1")
+    assert main(words) == ExitCode.BROKEN
+    assert main([*words, "--resume", "--stage", "report"]) == ExitCode.BROKEN
+    assert [(ran / name).read_text() for name in ("a", "b", "report")] == ["x", "x", "xx"]
+    summary = msgspec.json.decode((tmp_path / "night" / "nightly.json").read_bytes(), type=list[EndedStage])
+    assert [each.outcome for each in summary] == [HELD, BROKEN, HELD]
+
+
+def test_a_matrix_goes_on_where_it_was_ended_and_begins_where_it_was_not(tmp_path: Path) -> None:
+    request = replace(wanted(tmp_path, "cpu"), resume=True)
+    (run,) = stages(request, ["run"])
+    assert run.command[-2:] == ("--out", str(tmp_path / "new"))
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "run.json").write_text(ABOUT.replace("FINISHED", "null"))
+    (run,) = stages(request, ["run"])
+    assert run.command[-3:] == ("--out", str(tmp_path / "new"), "--resume")
+    assert build_parser(run.command[3:]).parse_args(run.command[3:]).resume
+    (run,) = stages(replace(request, resume=False), ["run"])
+    assert "--resume" not in run.command
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--resume"], "--resume continues the night in a folder: name it with --out DIR"),
+        (
+            ["--resume", "--out", "nowhere"],
+            "nowhere' holds no night to continue: leave --resume out to begin",
+        ),
+        (["--resume", "--out", "foreign"], "nightly.json' is not what a night writes: "),
+    ],
+)
+def test_a_night_that_cannot_be_continued_is_refused(
+    words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "nightly.json").write_text("{}")
+    assert main(["nightly", *words]) == ExitCode.USAGE
+    assert sentence in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == ["foreign", "nightly.json"]
+
+
+def test_the_stages_of_a_night_are_listed_and_nothing_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without(monkeypatch, "selenium")
+    assert main(["nightly", "--list", "--history", str(tmp_path), "--minutes", "5"]) == ExitCode.HOLDS
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert listed == [each.name for each in stages(replace(wanted(tmp_path, "cpu"), minutes=5.0))]
+    assert "--tier ci" in lines[0]
+    assert any("selenium" in line for line in lines)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("tier", NightTier)
+def test_every_stage_is_in_the_documentation(tmp_path: Path, tier: NightTier) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "run.json").write_text(ABOUT.replace("FINISHED", '"t"'))
+    page = {NightTier.FULL: "reference/commands/nightly.md", NightTier.GPU: "how-to/use-a-gpu.md"}[tier]
+    table = (ROOT / "docs" / page).read_text().partition("| stage |")[2].partition("\n\n")[0]
+    documented = re.findall(r"^\| `([^`]+)`", table, re.MULTILINE)
+    request = replace(wanted(tmp_path, "cpu", sources=("x",)), tier=tier)
+    planned = [each.name for each in stages(request)]
+    assert all(each.about for each in stages(request))
+    assert [name for name in documented if name in planned] == planned
+    assert set(documented) - set(planned) <= {"gpu", "engine", "search"}
+
+
+@pytest.mark.parametrize("code", ["0", "time.sleep(600)"], ids=["ends", "hangs"])
+def test_a_stage_leaves_nothing_in_the_folder_for_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    writes = "import os, pathlib, time; name = os.environ['TMPDIR']; pathlib.Path(name, 'left').touch()"
+    program = f"{writes}; print(name, flush=True); {code}"
+    (done,) = night(tmp_path).run([Stage("a", python(program), 5 if code == "0" else 1)])
+    assert done.outcome is (HELD if code == "0" else StageOutcome.TIMED_OUT)
+    assert (tmp_path / "a.log").read_text().startswith(str(tmp_path / "temporary"))
+    assert not list((tmp_path / "temporary").iterdir())
+    assert not (tmp_path / "ballast").exists()
+
+
 def test_a_log_without_end_ends_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(night_module, "_LONGEST_FILE", 2**20)
+    monkeypatch.setattr(nights, "_LONGEST_FILE", 2**20)
     done = list(night(tmp_path).run([Stage("a", ("yes",), 60), stage("b")]))
     assert outcomes(done) == {"a": FAILED, "b": HELD}
     assert done[0].code == -signal.SIGXFSZ
@@ -391,8 +649,8 @@ def test_a_log_without_end_ends_its_stage(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name", ALWAYS)
 def test_a_gpu_whose_driver_misbehaves_is_lost(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(night_module, "_USE_GPU", f"cases.selftest.workers.misbehaving:{name}")
-    monkeypatch.setattr(night_module, "_GPU_SECONDS", 0.5 if name == "hang_always" else 60.0)
+    monkeypatch.setattr(nights, "_USE_GPU", f"cases.selftest.workers.misbehaving:{name}")
+    monkeypatch.setattr(nights, "_GPU_SECONDS", 0.5 if name == "hang_always" else 60.0)
     assert (gpu_fault() or "").startswith(ALWAYS[name])
 
 
@@ -409,13 +667,13 @@ def test_the_gpu_is_there() -> None:
 def test_a_night_without_the_tests_of_the_harness_or_without_a_summary_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages_module, "has_selftests", lambda: False)
-    monkeypatch.setattr(nightly_command, "_plan", lambda *_: (tmp_path, []))
+    monkeypatch.setattr(night_stages, "has_selftests", lambda: False)
+    monkeypatch.setattr(night_stages, "stages", lambda *_: [])
     monkeypatch.setattr(
         nightly_command, "_write_summary", lambda *_: "the summary is lost: No space left on device"
     )
     monkeypatch.setattr(NightlyRun, "run", lambda *_: iter([EndedStage("a", StageOutcome.HELD, 0, 1.0, "")]))
-    assert main(["nightly", "--history", str(tmp_path)]) == ExitCode.HOLDS
+    assert main(["nightly", "--history", str(tmp_path / "nights")]) == ExitCode.HOLDS
     first, *_, lost, last = capsys.readouterr().out.splitlines()
     assert first.startswith("the tests of the harness itself are in its checkout only")
     assert lost == "the summary is lost: No space left on device; only the lines above remain"
@@ -426,10 +684,10 @@ def test_a_gpu_that_cannot_be_asked_is_lost(monkeypatch: pytest.MonkeyPatch) -> 
     def no_process(*_: object, **__: object) -> None:
         raise MachineError("no process can be started")
 
-    monkeypatch.setattr(night_module, "WarmWorker", no_process)
+    monkeypatch.setattr(nights, "WarmWorker", no_process)
     assert gpu_fault() == "cannot be asked: no process can be started"
 
 
 def test_an_end_that_a_stage_cannot_have_is_our_bug() -> None:
     with pytest.raises(TypeError, match="a stage without limits ended as Stopped"):
-        night_module._exit_status(Stopped())
+        nights._exit_status(Stopped())

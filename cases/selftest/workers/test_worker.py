@@ -17,7 +17,6 @@ import pytest
 from cases.selftest.workers.processes import has_ended, interrupt_after, open_streams
 from deepstack_harness.errors import ExitCode, HarnessError, MachineError, UsageError
 from deepstack_harness.workers import forked, supervised, worker
-from deepstack_harness.workers import worker as messages
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import (
     Answered,
@@ -385,7 +384,7 @@ def test_what_is_no_message_ends_the_worker(text: str, actual: str) -> None:
 
 
 def test_a_closed_answer_pipe_is_no_endless_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "GRACE_S", 0.1)
+    monkeypatch.setattr(worker, "GRACE_S", 0.1)
     end = once("close_every_stream", then="hang")
     assert isinstance(end, SentGarbage)
     assert end.sentence == "sent no message, but closed its answer pipe"
@@ -578,3 +577,19 @@ def test_a_link_that_is_reset_has_ended() -> None:
         link.send(b"never read")
         theirs.close()
         assert supervised.read_now(link.fileno()) == b""
+
+
+@pytest.mark.parametrize(("out", "notices"), [(None, 1), ("/nowhere/log", 0)])
+def test_logs_of_torch_that_nobody_would_see_are_noticed_once(
+    out: str | None, notices: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker, "_NOTICED", [])
+    monkeypatch.setenv("TORCH_LOGS", "output_code")
+    monkeypatch.delenv("TORCH_LOGS_OUT", raising=False)
+    if out:
+        monkeypatch.setenv("TORCH_LOGS_OUT", out)
+    for _ in range(2):
+        Worker().close()
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "TORCH_LOGS is set, and a worker's output is not shown"
+    ] * notices

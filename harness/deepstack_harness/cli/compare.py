@@ -42,7 +42,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
     """Exit 0 when nothing is worse, better or missing (new rows are fine), 1 otherwise, or while NEW runs."""
     from deepstack_harness.runs.causes import findings
     from deepstack_harness.runs.compare import RED, compare
-    from deepstack_harness.runs.store import read_stored
+    from deepstack_harness.runs.store import different_settings, read_stored
     from deepstack_harness.runs.torch_changes import version_of, version_table
 
     old, new = read_stored(args.old), read_stored(args.new)
@@ -53,6 +53,7 @@ def run(args: Namespace, output: Output) -> ExitCode:
                 "in one environment"
             )
     causes = findings(compare(old, new, _history(args, output, (old, new))), old, new)
+    settings = different_settings(old.settings, new.settings) if old.abouts and new.abouts else []
     for finding in causes:
         for change in finding.marked:
             output.record(change)
@@ -60,6 +61,8 @@ def run(args: Namespace, output: Output) -> ExitCode:
     if causes:
         output.line(summary, "bold")
     _show_runs(output, old, new)
+    for setting in settings:
+        _paragraph(output, "     ", f"setting {setting}", "yellow")
     if version_of(old) != version_of(new):
         from deepstack_harness.cli.torches import show_versions
 
@@ -70,7 +73,12 @@ def run(args: Namespace, output: Output) -> ExitCode:
     output.line()
     _show_seconds(output, old, new)
     good = not new.unfinished and not any(finding.kind in RED for finding in causes)
-    output.verdict(summary + ("; NEW is unfinished" if new.unfinished else ""), good=good)
+    # The last line names the first cause: a night shows no more of this command.
+    closing = [summary, *(finding.title for finding in causes[:1] if finding.kind in RED)]
+    closing += (
+        [f"other settings: {', '.join(each.partition(':')[0] for each in settings)}"] if settings else []
+    )
+    output.verdict("; ".join([*closing, *(["NEW is unfinished"] if new.unfinished else [])]), good=good)
     return ExitCode.HOLDS if good else ExitCode.BROKEN
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepstack_harness.cli.arguments import add_removed, options_in_use
-from deepstack_harness.cli.output import Output
+from deepstack_harness.cli.output import Output, make_folder, write_text
 from deepstack_harness.compile.kernels import CPU, TARGETS, Subject
 from deepstack_harness.errors import ExitCode, UsageError
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 _OF_SIZES = (
     "family", "revision", "compare", "dtype", "layers", "hidden", "tokens", "capacity", "profile_tokens",
-    "target", "cubin", "execute", "configurations",
+    "target", "cubin", "execute", "configurations", "code",
 )  # fmt: skip
 
 
@@ -102,6 +103,10 @@ def _add_target(parser: ArgumentParser) -> None:
         action="store_true",
         help="with --execute, run each launch with the first and the largest configuration of autotuning",
     )
+    how.add_argument(
+        "--code", metavar="DIR",
+        help="also write the code that Inductor generated, a file for each graph, into a folder",
+    )  # fmt: skip
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
@@ -119,8 +124,12 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
     revisions = [args.revision, *([args.compare] if args.compare else [])]
     subjects = [_subject(args, revision) for revision in revisions]
+    if args.code:
+        make_folder(args.code)
     with output.progress(f"compiling {args.family} for {args.target}"):
         measured = measure(subjects)
+    if args.code:
+        _write_code(args.code, measured, output)
     if args.execute:
         return _executed(output, measured)
     for measurement in measured:
@@ -163,7 +172,18 @@ def _subject(args: Namespace, revision: str) -> Subject:
         profile_tokens=args.capacity if args.profile_tokens is None else args.profile_tokens,
         target=args.target, dtype=args.dtype, layers=args.layers, hidden=args.hidden,
         cubin=args.cubin, execute=args.execute, configurations=args.configurations,
+        code=args.code is not None,
     )  # fmt: skip
+
+
+def _write_code(folder: str, measured: Sequence[Measurement], output: Output) -> None:
+    """Write the code of each graph over an earlier one of its name, and print the names of the files."""
+    for measurement in measured:
+        subject = measurement.subject
+        for number, code in enumerate(measurement.code):
+            name = f"{subject.revision}-{subject.target}-graph{number}.py".replace("@", "-")
+            write_text(str(Path(folder) / name), code)
+            output.line(f"wrote {Path(folder) / name}")
 
 
 def _cost(args: Namespace, output: Output) -> ExitCode:

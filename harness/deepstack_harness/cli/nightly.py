@@ -5,8 +5,9 @@ The tier `full` is everything on every device; the tier `gpu` is what only a GPU
 
 from __future__ import annotations
 
+import shlex
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,8 +66,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     )  # fmt: skip
     add_sources(parser, "a source to audit")
     parser.add_argument(
-        "--stage", action="append", default=[], metavar="NAME", help="run only this stage; may be repeated"
-    )
+        "--stage", action="append", default=[], metavar="NAME",
+        help="run only this stage of those that --list prints; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--list", action="store_true", dest="lists",
+        help="print the stages of this night, and which of them lack a package, and run nothing",
+    )  # fmt: skip
+    parser.add_argument(
+        "--resume", action="store_true",
+        help="continue the night in --out DIR that was ended: stages that came to their end are not run "
+        "again, but for the report; repeat the other options",
+    )  # fmt: skip
 
 
 def run(args: Namespace, output: Output) -> ExitCode:
@@ -74,40 +85,104 @@ def run(args: Namespace, output: Output) -> ExitCode:
 
     Stages that were rehearsed, or left out for a second GPU, change nothing: they are told.
     """
-    from deepstack_harness.runs.night_stages import has_selftests
+    from deepstack_harness.runs.night_stages import has_selftests, stages
     from deepstack_harness.runs.nights import NightlyRun, exit_code, gpu_fault
 
     if not has_selftests():
         output.line(
             "the tests of the harness itself are in its checkout only: this night runs the product's cases"
         )
-    folder, stages = _plan(args, output)
-    ended, lost = [], ""
+    request = _request(args)
+    planned = stages(request, args.stage)
+    if args.lists:
+        return _list(output, planned)
+    _check_installed(output, request, planned)
+    earlier = _earlier(request, planned)
+    order = [stage.name for stage in stages(request)]
     seconds = None if args.minutes is None else args.minutes * 60
-    for stage in NightlyRun(folder, gpu_fault, seconds=seconds).run(stages):
-        ended.append(stage)
-        _print_stage(output, stage)
-        lost = _write_summary(folder, ended)  # the report, the last stage, tells of the others
+    night = NightlyRun(request.folder, gpu_fault, seconds=seconds)
+    left = [stage for stage in planned if stage.name not in earlier]
+    ended, lost = [], ""
+    for stage in earlier.values():
+        output.line(f"{stage.in_short} before: not run again", "dim")
+    try:
+        for stage in night.run(left):
+            ended.append(stage)
+            _print_stage(output, stage)
+            # The report, the last stage, shows the others.
+            lost = _write_summary(request.folder, _in_order(order, earlier, ended))
+    except KeyboardInterrupt as error:
+        again = "" if request.resume else " --resume"
+        where = "" if args.out else f" --out {shlex.quote(str(request.folder))}"
+        error.add_note(f"to go on: {args.typed}{where}{again}")
+        raise
+    ended = _in_order(order, earlier, ended)
     if lost:
         output.line(f"{lost}; only the lines above remain", "red")
     code = exit_code(ended)
-    output.verdict(f"{folder}: {_summary(ended)}", good=code is ExitCode.HOLDS)
+    output.verdict(f"{request.folder}: {_summary(ended)}", good=code is ExitCode.HOLDS)
     return code
 
 
-def _plan(args: Namespace, output: Output) -> tuple[Path, list[Stage]]:
-    from deepstack_harness.runs.night_stages import NightTier, missing_extras, stages
+def _list(output: Output, planned: Sequence[Stage]) -> ExitCode:
+    """Print each stage with what it is about, and what it lacks."""
+    from deepstack_harness.runs.nights import not_installed
 
-    request = _request(args)
-    planned = stages(request, args.stage)
-    missing = missing_extras(planned)
-    if missing and request.tier is NightTier.GPU:
-        # A GPU machine may have no index to install from: what can run there runs.
-        output.line(f"{_lacking(planned, missing)}; these stages may fail", "yellow")
-    elif missing:
-        raise MachineError(_lacking(planned, missing))
-    _make_folder(request.folder)
-    return request.folder, planned
+    for stage in planned:
+        style = "yellow" if stage.missing else ""
+        about = f"{stage.about}; {not_installed(stage.missing)}" if stage.missing else stage.about
+        output.row([Column(11), Column(0)], [stage.name, about], style)
+        output.record({"stage": stage.name, "about": stage.about, "missing": stage.missing})
+    return ExitCode.HOLDS
+
+
+def _earlier(request: NightRequest, planned: Sequence[Stage]) -> dict[str, EndedStage]:
+    """Return the stages that are not run again, of a night that was ended; a new night has none.
+
+    Those came to their end, or are not planned now.  Makes the folder of a new night.  Raises `UsageError`
+    for a new night in a folder that holds anything, and for one to continue in a folder without a night.
+    """
+    from deepstack_harness.runs.nights import read_summary
+
+    if not request.resume:
+        _make_folder(request.folder)
+        return {}
+    begun = ("nightly.json", *(f"{stage.name}.log" for stage in planned))
+    if not any((request.folder / name).exists() for name in begun):
+        raise UsageError(f"'{request.folder}' holds no night to continue: leave --resume out to begin one")
+    last = {stage.name: stage.last for stage in planned}
+    return {
+        each.stage: each
+        for each in read_summary(request.folder)
+        if each.stage not in last or (each.judged and not last[each.stage])
+    }
+
+
+def _in_order(
+    order: Sequence[str], earlier: Mapping[str, EndedStage], ended: Sequence[EndedStage]
+) -> list[EndedStage]:
+    """Return the stages that ended before and now, in the order of the night, the look at the GPU first."""
+    both = {**earlier, **{each.stage: each for each in ended}}
+    return sorted(both.values(), key=lambda each: order.index(each.stage) if each.stage in order else -1)
+
+
+def _check_installed(output: Output, request: NightRequest, planned: Sequence[Stage]) -> None:
+    """Print which stages cannot run for want of a package; raise `MachineError` where a night needs it.
+
+    A GPU's machine may have no index to install from: what can run there runs.
+    """
+    from deepstack_harness.runs.night_stages import NightTier
+    from deepstack_harness.runs.nights import not_installed
+
+    for stage in planned:
+        if stage.missing and not stage.optional and request.tier is NightTier.FULL:
+            raise MachineError(
+                f"{not_installed(stage.missing)} (in a checkout: '.[{','.join(stage.missing)}]'), or name "
+                f"stages other than {stage.name} with --stage"
+            )
+    for stage in planned:
+        if stage.missing:
+            output.line(f"{stage.name} will not run: {not_installed(stage.missing)}", "yellow")
 
 
 def _request(args: Namespace) -> NightRequest:
@@ -133,11 +208,14 @@ def _request(args: Namespace) -> NightRequest:
         _check_gpu_tier(args, devices)
     elif args.rehearse:
         raise UsageError("--rehearse is for --tier gpu: every other stage runs on the CPU anyway")
+    if args.resume and not args.out:
+        raise UsageError("--resume continues the night in a folder: name it with --out DIR")
     history = Path(args.history).resolve()
     folder = Path(args.out).resolve() if args.out else history / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
     return NightRequest(
-        folder, history, devices, args.fuzz_minutes, workers, args.source, args.minutes, tier, args.rehearse
-    )
+        folder, history, devices, args.fuzz_minutes, workers, args.source, args.minutes, tier, args.rehearse,
+        args.resume,
+    )  # fmt: skip
 
 
 def _check_gpu_tier(args: Namespace, devices: Sequence[str]) -> None:
@@ -157,18 +235,6 @@ def _check_gpu_tier(args: Namespace, devices: Sequence[str]) -> None:
     except MachineError as error:
         why = str(error).removesuffix("; use --device cpu")
         raise MachineError(f"{why}; 'nightly --tier gpu --rehearse' tries its stages without one") from None
-
-
-def _lacking(stages: list[Stage], missing: dict[str, list[str]]) -> str:
-    """Return which stages need what is not installed, and the command that installs it."""
-    parts = []
-    for extra, names in missing.items():
-        needed_by = ", ".join(stage.name for stage in stages if extra in stage.extras)
-        parts.append(f"{', '.join(names)} (extra '{extra}', for {needed_by})")
-    return (
-        f"not installed: {'; '.join(parts)}. pip install 'deepstack-harness[{','.join(missing)}]' (in a "
-        f"checkout: pip install -e '.[{','.join(missing)}]'), or name the stages to run with --stage"
-    )
 
 
 def _make_folder(folder: Path) -> None:

@@ -84,6 +84,14 @@ def write_text(target: str, text: str) -> None:
         raise UsageError(f"cannot write to '{target}': {error.strerror}") from None
 
 
+def make_folder(target: str) -> None:
+    """Make a folder to write into, unless it is there; raises `UsageError` where that cannot be."""
+    try:
+        Path(target).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write to '{target}': {error.strerror}") from None
+
+
 def _stdout() -> BinaryIO:
     """Return the bytes below stdout: JSON is UTF-8, whatever the terminal's encoding is."""
     sys.stdout.flush()
@@ -246,6 +254,12 @@ class Output:
             self._lost, self._silent = OutputLost(error), True
             if self._json is None:
                 raise self._lost from None
+
+    def paragraph(self, lead: str, text: str, style: str = "") -> None:
+        """Print text after `lead`, in lines that begin below each other and fit the terminal."""
+        first, *others = wrapped(text, len(lead))
+        for line in (lead + first, *(" " * len(lead) + other for other in others)):
+            self.line(line, style)
 
     def verdict(self, text: str, *, good: bool) -> None:
         """Print the line that a command ends with."""

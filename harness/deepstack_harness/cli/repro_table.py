@@ -180,12 +180,26 @@ class ReproTable:
         self.output.line()
         if arms:
             self.output.line(f"wrong without an error under: {', '.join(arms)}")
-        played = {result.case.subject for result in cases if not result.planned.is_control}
-        faulty = ", ".join(revision for revision in self._incident.faulty if revision in played)
+        own = [result for result in cases if not result.planned.is_control]
+        wanted, breakers = set(self._incident.rules), dict[frozenset[Rule], list[str]]()
+        for revision in self._incident.faulty:
+            if of_revision := [result for result in own if result.case.subject == revision]:
+                breakers.setdefault(_broken_by(of_revision) & wanted, []).append(revision)
+        parts = [
+            f"{'rule' if len(rules) == 1 else 'rules'} {_and(rules)} broken by {', '.join(revisions)}"
+            for rules, revisions in breakers.items()
+            if rules
+        ]
+        silent = [revision for rules, revisions in breakers.items() if not rules for revision in revisions]
+        played = {result.case.subject for result in own}
         fixed = ", ".join(revision for revision in self._incident.fixed if revision in played)
-        rules = " and ".join(self._incident.rules)
-        noun = "rule" if len(self._incident.rules) == 1 else "rules"
-        self.output.verdict(f"shown: {noun} {rules} broken by {faulty}, kept by {fixed}", good=True)
+        parts += [f"kept by {fixed}"] if fixed else []
+        words = ", ".join(parts)
+        if silent:
+            words += f"; no rule broken by {', '.join(silent)} here, as the catalogue has it"
+        elif breakers and (rest := wanted - frozenset[Rule]().union(*breakers)):
+            words += f"; {_and(rest)} not broken in these cases, as the catalogue has it"
+        self.output.verdict(f"shown: {words.removeprefix('; ')}", good=True)
 
     def unexpected(self, cases: Sequence[JudgedCase]) -> None:
         """Print the closing lines when a case is not as expected: what was expected, and what was seen."""
@@ -225,6 +239,10 @@ class ReproTable:
         if result.planned.note:
             self.output.line(result.planned.note)
         self.output.row(self._columns, _CASE_HEADINGS, "dim")
+
+
+def _and(rules: Iterable[Rule]) -> str:
+    return " and ".join(rule for rule in Rule if rule in set(rules))
 
 
 def _silently_wrong(result: JudgedCase) -> bool:

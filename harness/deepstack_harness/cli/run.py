@@ -21,6 +21,7 @@ from deepstack_harness.cli.output import Column, Output
 from deepstack_harness.contract.verdicts import UNEXPECTED, WORST_FIRST, Row, Verdict
 from deepstack_harness.errors import ExitCode, UsageError, unknown_name
 from deepstack_harness.runs.case_result import CaseResult
+from deepstack_harness.runs.causes import unexpected_causes
 from deepstack_harness.runs.pools import Group
 from deepstack_harness.runs.records import CaseRecord
 from deepstack_harness.text import plural
@@ -252,6 +253,10 @@ def close(output: Output, rows: Sequence[Row], cases: Sequence[CaseRecord], fold
     good = not any(row.verdict in UNEXPECTED for row in rows)
     lost = sum(not case.steps for case in cases)
     note = f"; {lost} did not come to their end" if lost else ""
+    why = ""
+    if causes := unexpected_causes(rows, cases).most_common():
+        others = f" and {plural(len(causes) - 1, 'other cause')}" if causes[1:] else ""
+        why = f"; {causes[0][1]} times {causes[0][0]}{others}"
     output.line()
-    output.verdict(f"{plural(len(cases), 'case')}{note}: {counted(rows)}; see {folder}", good=good)
+    output.verdict(f"{plural(len(cases), 'case')}{note}: {counted(rows)}{why}; see {folder}", good=good)
     return good

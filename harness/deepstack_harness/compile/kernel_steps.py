@@ -189,6 +189,7 @@ def measure_step(subject: Subject) -> Measurement:
         peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         accesses=take_accesses(decode.session),
         step_processor_seconds=step_seconds,
+        code=tuple(graph.code for graph in probe.watched.graphs if graph) if subject.code else (),
     )
 
 

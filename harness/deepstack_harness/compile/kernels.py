@@ -36,7 +36,8 @@ class Subject:
     Its payload comes from a buffer of `revision` with `capacity` rows.  `static`
     compiles sizes in, so that the profile run does not matter.  `layers` and
     `hidden` replace the family's; `run` compiles and runs what was generated, as a
-    real GPU always does.  `cubin` also compiles Triton kernels for their target.
+    real GPU always does.  `code` returns the generated code too.  `cubin` also compiles Triton kernels for
+    their target.
     `execute` interprets what was generated for a GPU that need not be here, and
     records what every launch touches; `configurations` does so twice.
     Raises `UsageError` for what does not go together.
@@ -57,6 +58,7 @@ class Subject:
     compile_threads: int = 1
     execute: bool = False
     configurations: bool = False
+    code: bool = False
 
     @property
     def runs(self) -> bool:
@@ -120,7 +122,8 @@ class Measurement:
     `family` is its full name, with the variants that were chosen for it.  `calls` has an entry for each graph
     that the step called; `graphs` were compiled until then.  `triton` is None where Triton took no part.
     `seconds` are wall clock, `peak_bytes` resident memory.  `accesses` is what the step's launches touched,
-    where they were interpreted, and `step_processor_seconds` the processor time of that.
+    where they were interpreted, and `step_processor_seconds` the processor time of that.  `code` is what
+    Inductor generated for each graph, where it was requested.
     """
 
     subject: Subject
@@ -135,6 +138,7 @@ class Measurement:
     peak_bytes: int
     accesses: AccessFacts | None = None
     step_processor_seconds: float = 0.0
+    code: tuple[str, ...] = ()
 
 
 _MEASURE = Remote("deepstack_harness.compile.kernel_worker:measure_subjects", list[Measurement])

@@ -10,6 +10,7 @@ longer put to the test in the very same cases are one finding.  Other guards and
 fault or another number of graphs in the case; where there is neither, the same difference is one finding.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,10 +18,11 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from deepstack_harness.contract.rules import Rule, names_of
-from deepstack_harness.contract.verdicts import BROKEN, KEPT, Row, Shape
+from deepstack_harness.contract.verdicts import BROKEN, KEPT, UNEXPECTED, Row, Shape, Verdict
 from deepstack_harness.runs.compare import GUARDS, KERNELS, Change, ChangeKind, RuleState
 from deepstack_harness.runs.records import CaseRecord
 from deepstack_harness.runs.store import StoredRun
+from deepstack_harness.text import one_line, shortened
 
 _OF_DECODERS = frozenset({Rule.R0, Rule.R9, Rule.R10, Rule.R11, Rule.R14})
 """Rules of what runs behind the buffer: a fault of the buffer shows there too, never the other way round."""
@@ -257,8 +259,7 @@ class _Sorter:
         if not unjudged:
             return ""
         row = self._row(unjudged[0], ChangeKind.REGRESSION)
-        named = f" ({row.exception})" if row and row.exception else ""
-        return f"not judged: {self._records[case].ending}{named}"
+        return why_not_judged(row, self._records[case])
 
     def _heads_of_nodes(self) -> dict[_Node, _Node]:
         """Return the cause of each fault: itself, or a fault that it was never seen without."""
@@ -296,6 +297,35 @@ class _Sorter:
             case in steps and (steps[case] <= step or _LAST_STEP in (steps[case], step))
             for case, step in self._nodes[effect].items()
         )
+
+
+def why_not_judged(row: Row | None, case: CaseRecord) -> str:
+    """Return `not judged:` and how the case ended; of one that was played, why it was not measured.
+
+    The reason is cut before its figures, which differ from case to case.
+    """
+    named = f" ({row.exception})" if row and row.exception else ""
+    if case.ending.is_whole and row and row.detail:
+        reason = _STEP.sub("", row.detail)
+        return f"not judged: {shortened(one_line(reason).partition(': ')[0], 200)}{named}"
+    return f"not judged: {case.ending}{named}"
+
+
+_STEP = re.compile(r"step \d+ '[^']*': ")
+
+
+def unexpected_causes(rows: Iterable[Row], cases: Iterable[CaseRecord]) -> Counter[str]:
+    """Count the unexpected rows of a run by what was observed, in the words of a comparison."""
+    records = {case.case: case for case in cases}
+    return Counter(
+        why_not_judged(row, records[row.case])
+        if row.verdict is Verdict.ERROR
+        else fault_of(row).words
+        if row.verdict is Verdict.FAIL
+        else f"{row.rule} {row.rule.word}: {row.verdict}"
+        for row in rows
+        if row.verdict in UNEXPECTED
+    )
 
 
 def fault_of(row: Row) -> ObservedFault:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -52,7 +52,8 @@ class NightRequest:
     """Request for a night: the folder to write, that of earlier nights, devices, minutes of fuzzing.
 
     `minutes` are those of the whole night, None where its stages have their own limits alone.  With
-    `rehearse` the stages of the tier `gpu` run without one.
+    `rehearse` the stages of the tier `gpu` run without one.  With `resume` runs of the matrix go on where
+    they were ended.
     """
 
     folder: Path
@@ -64,6 +65,7 @@ class NightRequest:
     minutes: float | None = None
     tier: NightTier = NightTier.FULL
     rehearse: bool = False
+    resume: bool = False
 
     @property
     def hunting(self) -> float:
@@ -88,17 +90,27 @@ def stages(request: NightRequest, only: Sequence[str] = ()) -> list[Stage]:
     for name in only:
         if name not in names:
             raise UsageError(f"unknown stage '{name}'; this night has {', '.join(names)}")
-    return [stage for stage in planned if not only or stage.name in only]
+    chosen = [stage for stage in planned if not only or stage.name in only]
+    return [replace(stage, missing=missing_requirements(stage.needs)) for stage in chosen]
 
 
 def _full(request: NightRequest) -> Iterator[Stage]:
     """Yield everything: matrix, sources, tests, kernels, engines, fuzzing."""
     folder, gpu = request.folder, request.gpu is not None
     run = _run(request, request.devices)
-    yield Stage("run", run, 10 * _HOUR, gpu, _run(request, ["cpu"]), share=4, least=30)
+    yield Stage(
+        "run",
+        run,
+        10 * _HOUR,
+        gpu,
+        _run(request, ["cpu"]),
+        share=4,
+        least=30,
+        about=f"the matrix of incidents and contract traces, --tier {request.matrix_tier}",
+    )
     if before := _last_finished_run(request):
         compare = _harness_command("compare", before, folder, "--history", request.history)
-        yield Stage("compare", compare, _HOUR, extras=("reports",), share=0.5)
+        yield Stage("compare", compare, _HOUR, share=0.5, about=f"what changed since '{before.name}'")
     if request.sources:
         rows = folder / "audit.jsonl"
         named = [word for source in request.sources for word in ("--source", source)]
@@ -108,9 +120,17 @@ def _full(request: NightRequest) -> Iterator[Stage]:
             _HOUR,
             has_unexpected=lambda: has_unexpected(rows),
             least=30,
+            about=f"the classes of {', '.join(request.sources)}",
         )
     newest = (sys.executable, "-m", "deepstack_harness.runs.newest")
-    yield Stage("newest", (*newest, str(folder), str(request.history)), 2 * _HOUR, share=2, least=60)
+    yield Stage(
+        "newest",
+        (*newest, str(folder), str(request.history)),
+        2 * _HOUR,
+        share=2,
+        least=60,
+        about="the newest release of every engine, from the package index",
+    )
     tests = _tests(request, gpu=gpu), _tests(request, gpu=False)
     yield Stage(
         "tests",
@@ -119,11 +139,14 @@ def _full(request: NightRequest) -> Iterator[Stage]:
         gpu,
         tests[1],
         where=_cases_folder(),
-        extras=("test",),
+        needs=_names_of("test") if has_selftests() else _PYTEST,
+        optional=has_selftests(),
         share=4,
         least=900,
+        about="all tests of this checkout" if has_selftests() else "the product's cases, under pytest",
     )
-    yield Stage("kernels", _harness_command("kernels", "--json", folder / "kernels.jsonl"), _HOUR, least=30)
+    kernels = _harness_command("kernels", "--json", folder / "kernels.jsonl")
+    yield Stage("kernels", kernels, _HOUR, least=30, about="sizes of the generated kernels of a decoder")
     yield from _engine(request)
     fuzz = ("--revision", "reference", "--arm", "inductor/drop_all", "--minutes", f"{request.hunting:g}")
     yield Stage(
@@ -131,15 +154,28 @@ def _full(request: NightRequest) -> Iterator[Stage]:
         _harness_command("fuzz", *fuzz, "--out", folder / "fuzz"),
         request.hunting * 60 + _HOUR,
         least=request.hunting * 60 + 20,
+        about=f"a search for faults of the reference buffer, {request.hunting:g} minutes",
     )
     if has_selftests():
         bench = (sys.executable, "-m", "tools.bench", "--json", str(folder / "bench.jsonl"))
         yield Stage(
-            "bench", (*bench, "--history", str(request.history)), _HOUR, where=_cases_folder(), least=120
+            "bench",
+            (*bench, "--history", str(request.history)),
+            _HOUR,
+            where=_cases_folder(),
+            least=120,
+            about="what the harness itself costs, against earlier nights",
         )
-    if has_selftests() and find_spec("coverage"):
-        untested = (sys.executable, "-m", "tools.untested", str(folder / "coverage"))
-        yield Stage("untested", untested, 2 * _HOUR, where=_cases_folder(), extras=("test",), least=900)
+        yield Stage(
+            "untested",
+            (sys.executable, "-m", "tools.untested", str(folder / "coverage")),
+            2 * _HOUR,
+            where=_cases_folder(),
+            needs=_names_of("test"),
+            optional=True,
+            least=900,
+            about="lines of the harness that no test runs",
+        )
     yield _report(request)
 
 
@@ -147,7 +183,15 @@ def _report(request: NightRequest) -> Stage:
     pages = ("--html", "report.html", "--markdown", "report.md", "--junit", "report.xml")
     files = [word if word.startswith("--") else request.folder / word for word in pages]
     report = _harness_command("report", request.folder, *files, "--history", request.history)
-    return Stage("report", report, _HOUR, last=True, extras=("reports",), least=60)
+    return Stage(
+        "report",
+        report,
+        _HOUR,
+        last=True,
+        needs=("junitparser", "matplotlib"),
+        least=60,
+        about="the page and its files, whatever happened before",
+    )
 
 
 _GRAPHS = "incident in ['43602', 'replayed-clear', 'one-token-chunk']"
@@ -161,6 +205,12 @@ _GPU_CASES = (
 """Files with cases for a GPU that no other stage of the tier runs."""
 _KERNEL_CASES = ("cases/test_kernels.py", "cases/test_h200_against_gpu.py")
 _WATCH_CASES = "cases/selftest/compile/test_watch_captured.py"
+_ABOUT_CASES = {
+    "gpu-cases": "cases for a GPU that no other stage has",
+    "gpu-kernels": "kernels that were predicted or interpreted, against those that run",
+    "watch": "the watch over captured graphs",
+    "streams": "two real streams, with random delays",
+}
 _REHEARSAL = 4.0
 """Times as long as on a GPU's machine, which has many cores, a stage may take in a rehearsal."""
 _SHARED_GPU = "cuda:0"
@@ -179,25 +229,42 @@ class _GpuStages:
         folder = self.request.folder
         doctor = _harness_command("doctor", "--seconds", "40", "--json", folder / "doctor.jsonl")
         yield self._stage(
-            Stage("doctor", doctor, 90, least=30, share=1.5), doctor, "this machine, without a GPU"
+            Stage("doctor", doctor, 90, least=30, share=1.5, about="what this machine can run"),
+            doctor,
+            "this machine, without a GPU",
         )
         graphs = self._matrix(_GRAPHS, "nightly", _SHARED_GPU, folder)
         yield self._stage(
-            Stage("graphs", graphs, 150, share=3, least=30, extras=("reports",)),
+            Stage(
+                "graphs",
+                graphs,
+                150,
+                share=3,
+                least=30,
+                needs=("pandas",),
+                about="three incidents under recorded graphs, in each capture mode",
+            ),
             self._matrix(_GRAPHS, "ci", "cpu", folder),
             "recorded graphs on the CPU, and Inductor's code for it",
         )
-        yield from self._cases("gpu-cases", _GPU_CASES, self.request.workers, seconds=150, share=2)
-        yield from self._cases(
-            "gpu-kernels", _KERNEL_CASES, min(self.request.workers, 4), seconds=120, share=3
-        )
+        workers = self.request.workers
+        yield from self._cases("gpu-cases", _GPU_CASES, workers, seconds=150, share=2)
+        yield from self._cases("gpu-kernels", _KERNEL_CASES, min(workers, 4), seconds=120, share=3)
         yield from self._cases("watch", (_WATCH_CASES,), 1, seconds=60, share=1)
         yield from self._cases("streams", ("cases/test_real_streams.py",), 1, seconds=90, share=1.5)
         yield self._payload()
         selection, out = "arm.str.endswith('/tp2')", folder / "ranks"
         ranks = self._matrix(selection, "nightly", "cuda", out)
         yield self._stage(
-            Stage("ranks", ranks, 90, least=20, extras=("reports",), least_gpus=2),
+            Stage(
+                "ranks",
+                ranks,
+                90,
+                least=20,
+                needs=("pandas",),
+                least_gpus=2,
+                about="two ranks of tensor parallelism that meet by NCCL",
+            ),
             self._matrix(selection, "ci", "cpu", out),
             "two ranks on the CPU, which meet by gloo",
         )
@@ -206,7 +273,10 @@ class _GpuStages:
     def _payload(self) -> Stage:
         file = self.request.folder / "payload.jsonl"
         timed = _harness_command("kernels", "--payload-cost", "--json", file, "--target")
-        on_gpu = Stage("payload", (*timed, "cuda"), 180, share=3, least=30, measured=file)
+        on_gpu = Stage(
+            "payload", (*timed, "cuda"), 180, share=3, least=30, measured=file,
+            about="what a payload costs a step, at the sizes of three models",
+        )  # fmt: skip
         return self._stage(on_gpu, (*timed, "cpu"), "the CPU's clock, on a tiny decoder")
 
     def _stage(self, on_gpu: Stage, rehearsal: tuple[str, ...], shows: str) -> Stage:
@@ -221,7 +291,7 @@ class _GpuStages:
     def _matrix(self, selection: str, tier: str, device: str, out: Path) -> tuple[str, ...]:
         return _harness_command(
             "run", selection, "--tier", tier, "--device", device, "--cheapest-first", "--case-seconds", "100",
-            "-n", str(self.request.workers), "--out", out,
+            "-n", str(self.request.workers), *_into(self.request, out),
         )  # fmt: skip
 
     def _cases(
@@ -242,8 +312,8 @@ class _GpuStages:
         device = ("--deepstack-device", "cuda", "--deepstack-require-gpu")
         command = (*words, "-v", "-rP", *many, "--timeout", "120", *map(str, results), *device)
         on_gpu = Stage(
-            name, command, seconds, share=share, least=20, where=_cases_folder(), extras=("test",),
-            measured=measured,
+            name, command, seconds, share=share, least=20, where=_cases_folder(), needs=_PYTEST,
+            measured=measured, about=_ABOUT_CASES[name],
         )  # fmt: skip
         yield self._stage(on_gpu, (*words, "--collect-only", "-q"), _ARGUMENTS_ALONE)
 
@@ -264,12 +334,19 @@ def _engine(request: NightRequest) -> Iterator[Stage]:
     if home is None:
         return
     words = ("engine", "--source", f"vllm=={home.version}", "--json")
-    yield Stage("engine", _harness_command(*words, request.folder / "engine.jsonl"), 2 * _HOUR, least=300)
+    engine = _harness_command(*words, request.folder / "engine.jsonl")
+    yield Stage(
+        "engine", engine, 2 * _HOUR, least=300, about=f"vllm {home.version} end to end, on all schedules"
+    )
     # Another seed each night: a finding prints its schedule, so that the seed is not needed again.
     search = ("--search", f"{request.hunting:g}", "--seed", str(date.today().toordinal()))  # noqa: DTZ011
     longest = len(MODELS) * (request.hunting * 60 + SHRINK_S) + _HOUR
     yield Stage(
-        "search", _harness_command(*words, request.folder / "search.jsonl", *search), longest, least=300
+        "search",
+        _harness_command(*words, request.folder / "search.jsonl", *search),
+        longest,
+        least=300,
+        about=f"a search for schedules that break vllm {home.version}",
     )
 
 
@@ -288,9 +365,14 @@ def _run(request: NightRequest, devices: Sequence[str]) -> tuple[str, ...]:
         *order,
         "-n",
         str(request.workers),
-        "--out",
-        request.folder,
+        *_into(request, request.folder),
     )
+
+
+def _into(request: NightRequest, out: Path) -> tuple[str, ...]:
+    """Return the options that write a run into a folder, or continue the one that is there."""
+    begun = request.resume and any(run_files_in(out))
+    return ("--out", str(out), *(("--resume",) if begun else ()))
 
 
 def _tests(request: NightRequest, *, gpu: bool) -> tuple[str, ...]:
@@ -345,22 +427,38 @@ class _JudgedLine(msgspec.Struct):
     verdict: Verdict
 
 
-def missing_extras(stages: Sequence[Stage]) -> dict[str, list[str]]:
-    """Return the requirements of extras that stages need and that are not installed, by extra."""
-    declared = tomllib.loads(data("pyproject.toml").read_text())["project"]["optional-dependencies"]
-    extras = sorted({extra for stage in stages for extra in stage.extras})
-    missing = {
-        extra: [str(each) for each in _requirements(declared, extra) if not _is_installed(each)]
-        for extra in extras
-    }
-    return {extra: names for extra, names in missing.items() if names}
+_PYTEST = ("pytest-timeout", "pytest-xdist")
+"""Plugins of pytest whose options the settings of the cases, or a stage, name."""
 
 
-def _requirements(declared: Mapping[str, Sequence[str]], extra: str) -> Iterator[Requirement]:
-    for requirement in map(Requirement, declared[extra]):
+def missing_requirements(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return which of these distributions are not installed as `pyproject.toml` wants them, by extra."""
+    missing: dict[str, tuple[str, ...]] = {}
+    found: set[str] = set()
+    for extra in _optional_dependencies():
+        wanted = [each for each in _requirements(extra) if each.name in names and each.name not in found]
+        found.update(each.name for each in wanted)
+        if absent := tuple(str(each) for each in wanted if not _is_installed(each)):
+            missing[extra] = absent
+    return missing
+
+
+def _names_of(extra: str) -> tuple[str, ...]:
+    return tuple(each.name for each in _requirements(extra))
+
+
+@cache
+def _optional_dependencies() -> Mapping[str, Sequence[str]]:
+    project = tomllib.loads(data("pyproject.toml").read_text("utf-8"))["project"]
+    declared: Mapping[str, Sequence[str]] = project["optional-dependencies"]
+    return declared
+
+
+def _requirements(extra: str) -> Iterator[Requirement]:
+    for requirement in map(Requirement, _optional_dependencies()[extra]):
         if requirement.name == "deepstack-harness":  # an extra that is made of others
             for inner in sorted(requirement.extras):
-                yield from _requirements(declared, inner)
+                yield from _requirements(inner)
         else:
             yield requirement
 

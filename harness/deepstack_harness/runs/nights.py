@@ -6,7 +6,7 @@ names what could not be run.  `runs.night_stages` has the stages of each tier.
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -16,7 +16,7 @@ import msgspec
 
 from deepstack_harness.contract.facts import Measured
 from deepstack_harness.errors import ExitCode, MachineError, UsageError
-from deepstack_harness.files import read_regular
+from deepstack_harness.files import read_regular, write_atomically
 from deepstack_harness.runs.machine import visible_gpus
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Answered, Exited, Signalled, TimedOut, WorkerEnd
@@ -58,9 +58,11 @@ class Stage:
 
     `without_gpu` is the command to run instead where the GPU is lost; without it the stage is not run.
     `has_unexpected` is called where the command exits with "broken", and returns False if all that is broken
-    is known.  A `last` stage runs whatever happened before.  `extras` are those of our package that it
-    needs.  `least_gpus` is how many GPUs a stage for them needs.  `rehearses` says what a stage shows that
-    runs without the GPU that it is for.  `measured` is the file of `Measured` rows that it writes.
+    is known.  A `last` stage runs whatever happened before.  `needs` are distributions of extras without
+    which it cannot run, and `missing` those that are not installed, by extra; an `optional` stage needs more
+    than a night is documented to need.  `least_gpus` is how many GPUs a stage for them needs.  `rehearses`
+    says what a stage shows that runs without the GPU that it is for.  `measured` is the file of `Measured`
+    rows that it writes.  `about` describes it in a list of stages.
     Where the whole night has a limit, a stage gets a part of what is left by its `share`, and is not started
     with less than `least` seconds.
     """
@@ -73,12 +75,15 @@ class Stage:
     where: Path | None = None
     has_unexpected: Callable[[], bool] | None = None
     last: bool = False
-    extras: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    optional: bool = False
     share: float = 1.0
     least: float = 10.0
     least_gpus: int = 1
     rehearses: str = ""
     measured: Path | None = None
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,11 @@ class EndedStage:
     def in_short(self) -> str:
         """The name of the stage and its outcome."""
         return f"{self.stage} {self.outcome}"
+
+    @property
+    def judged(self) -> bool:
+        """True if it came to its end: a night that goes on does not run it again."""
+        return self.outcome in {StageOutcome.HELD, StageOutcome.REHEARSED, StageOutcome.BROKEN}
 
     @property
     def held(self) -> bool:
@@ -141,13 +151,19 @@ class NightlyRun:
         end = None if self.seconds is None else self.clock() + self.seconds
         with suppress(OSError):  # the disk is full then, and every stage says so
             (self.folder / "ballast").write_bytes(bytes(_BALLAST))
-        if any(stage.gpu for stage in stages):
-            yield self._check_gpu()
-        for number, stage in enumerate(stages):
-            if stage.last:
-                (self.folder / "ballast").unlink(missing_ok=True)
-            limit = stage.seconds if end is None else _limit(stages[number:], end - self.clock())
-            yield self._not_started(stage, limit) or self._run(stage, limit)
+        try:
+            if any(stage.gpu for stage in stages):
+                yield self._check_gpu()
+            for number, stage in enumerate(stages):
+                if stage.last:
+                    self._remove_ballast()
+                limit = stage.seconds if end is None else _limit(stages[number:], end - self.clock())
+                yield self._not_started(stage, limit) or self._run(stage, limit)
+        finally:
+            self._remove_ballast()
+
+    def _remove_ballast(self) -> None:
+        (self.folder / "ballast").unlink(missing_ok=True)
 
     def _check_gpu(self) -> EndedStage:
         started = time.monotonic()
@@ -157,6 +173,9 @@ class NightlyRun:
 
     def _not_started(self, stage: Stage, limit: float) -> EndedStage | None:
         """Return the end of a stage that cannot be started, None for one that can."""
+        if stage.missing:
+            outcome = StageOutcome.LEFT_OUT if stage.optional else StageOutcome.NOT_RUN
+            return EndedStage(stage.name, outcome, detail=not_installed(stage.missing))
         if stage.last:
             return None
         if why := self._why_not_started(stage, limit):
@@ -195,7 +214,8 @@ class NightlyRun:
 
     def _call(self, stage: Stage, limit: float) -> tuple[StageOutcome, int | None, str]:
         words = stage.without_gpu if stage.gpu and self.lost else stage.command
-        command = Command(words, folder=stage.where, log=self.folder / f"{stage.name}.log")
+        log = self.folder / f"{stage.name}.log"
+        command = Command(words, folder=stage.where, log=log, own_temporary=True)
         end = run_command(command, Limits(call_s=limit, file_size=_LONGEST_FILE))
         printed = end.output[-_LONGEST_DETAIL:].strip() or "it printed nothing"
         if isinstance(end, TimedOut):
@@ -213,6 +233,13 @@ class NightlyRun:
             return ended
         self.lost = self.gpu_fault()
         return replace(ended, detail=f"the GPU is gone: {self.lost}; {ended.detail}") if self.lost else ended
+
+
+def not_installed(missing: Mapping[str, Sequence[str]]) -> str:
+    """Return `not installed: NAME>=1 (extra 'X')` with the command that installs it."""
+    parts = (f"{', '.join(names)} (extra '{extra}')" for extra, names in missing.items())
+    extras = ",".join(missing)
+    return f"not installed: {'; '.join(parts)}: python -m pip install 'deepstack-harness[{extras}]'"
 
 
 def _limit(stages: Sequence[Stage], left: float) -> float:
@@ -253,13 +280,24 @@ def exit_code(ended: Sequence[EndedStage]) -> ExitCode:
 
 def write_summary(folder: Path, ended: Sequence[EndedStage]) -> None:
     """Write `nightly.json` and `nightly.md`; raises `OSError`."""
-    (folder / "nightly.json").write_bytes(msgspec.json.format(msgspec.json.encode(ended), indent=2))
+    write_atomically(folder / "nightly.json", msgspec.json.format(msgspec.json.encode(ended), indent=2))
     lines = ["| stage | ended | seconds | why |", "|---|---|---|---|"]
     lines += [
         f"| {stage.stage} | {stage.outcome} | {stage.seconds:.0f} | {_markdown_cell(stage.why)} |"
         for stage in ended
     ]
     (folder / "nightly.md").write_text("\n".join(["## Night", "", *lines, ""]))
+
+
+def read_summary(folder: Path) -> list[EndedStage]:
+    """Return the stages in `nightly.json`; none without the file.  Raises `UsageError` for another file."""
+    file = folder / "nightly.json"
+    try:
+        return msgspec.json.decode(read_regular(file), type=list[EndedStage])
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        raise UsageError(f"'{file}' is not what a night writes: {error}") from None
 
 
 def gpu_fault() -> str | None:

@@ -19,6 +19,7 @@ from deepstack_harness.contract.verdicts import READABLE_VERSIONS, SCHEMA_VERSIO
 from deepstack_harness.errors import UsageError
 from deepstack_harness.runs.machine import Environment
 from deepstack_harness.text import shortened
+from deepstack_harness.workers.limits import ONE_THREAD
 
 T = TypeVar("T")
 
@@ -126,6 +127,21 @@ class About:
             "Python": self.environment.python, "deepstack-harness": self.harness,
         }  # fmt: skip
         return tuple(f"{name} {version}" if version else f"no {name}" for name, version in measured.items())
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Environment variables that may change a verdict: no places, logs, limits or what workers set."""
+        without = (*ONE_THREAD, *_HARMLESS)
+        return {
+            name: value for name, value in self.environment.settings.items() if not name.startswith(without)
+        }
+
+
+_HARMLESS = (
+    "CUDA_VISIBLE_DEVICES", "DEEPSTACK_HARNESS", "NVIDIA_VISIBLE", "TORCHINDUCTOR_CACHE_DIR", "TORCH_HOME",
+    "TORCH_LOGS", "TORCH_TRACE", "TRITON_CACHE_DIR",
+)  # fmt: skip
+"""Beginnings of the names of variables that are stored with a run, and that may differ inside of one."""
 
 
 class _Version(msgspec.Struct):

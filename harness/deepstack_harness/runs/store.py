@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from deepstack_harness.contract.verdicts import Row
 from deepstack_harness.errors import MachineError, UsageError
 from deepstack_harness.files import read_regular, refuse_special, write_atomically
 from deepstack_harness.runs.records import About, CaseRecord, Files, decode, run_files_in
-from deepstack_harness.text import json_line
+from deepstack_harness.text import json_line, shortened
 
 T = TypeVar("T")
 
@@ -78,10 +78,18 @@ class StoredRun:
         return tuple(dict.fromkeys(", ".join(about.versions) for about in self.abouts))
 
     @property
+    def settings(self) -> dict[str, str]:
+        """The settings of all shards, as `About.settings` has them."""
+        return {name: value for about in self.abouts for name, value in about.settings.items()}
+
+    @property
     def mixed(self) -> str:
         """Why the rows are not of one environment, in a sentence; empty where they are."""
         if len(self.versions) > 1:
             return f"its shards ran with {' and with '.join(self.versions)}"
+        for about in self.abouts[1:]:
+            if differ := different_settings(self.abouts[0].settings, about.settings):
+                return f"its shards ran with other settings: {'; '.join(differ)}"
         rows = Counter(row.torch for row in self.rows if row.torch)
         if len(rows) < 2:
             return ""
@@ -306,6 +314,21 @@ def _refuse_other_run(files: Files, about: About) -> None:
                 f"{', '.join(about.versions)}: a run belongs to one environment; continue it in its own, or "
                 "choose another --out folder"
             )
+        if differ := different_settings(earlier.settings, about.settings):
+            raise UsageError(
+                f"'{files.folder}' holds a run with other settings: {'; '.join(differ)}: a run belongs to "
+                "one environment; set them as before, or choose another --out folder"
+            )
+
+
+def different_settings(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return `NAME: not set before, '1' now` for each setting that differs, by name."""
+    differ = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+    return [f"{name}: {_quoted(before.get(name))} before, {_quoted(now.get(name))} now" for name in differ]
+
+
+def _quoted(value: str | None) -> str:
+    return "not set" if value is None else f"'{shortened(value, 100)}'"
 
 
 def _open(path: Path) -> BinaryIO:

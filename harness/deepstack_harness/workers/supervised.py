@@ -17,11 +17,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +31,7 @@ from deepstack_harness.workers import child
 from deepstack_harness.workers.forked import ForkedSupervisor, start_forked
 from deepstack_harness.workers.limits import Limits
 from deepstack_harness.workers.outcomes import Crowded, Flooded, TimedOut, WorkerEnd, end_of
+from deepstack_harness.workers.sandbox import remove_folder
 
 TAIL = 6000
 """Bytes of the output that are kept: a stack, and what was printed before it."""
@@ -253,7 +255,8 @@ class Command:
 
     `environment` is added to ours, where None removes a variable.  `log` is a file for everything that it
     prints, `output` an open one, such as our own stdout; without them the end of the output is kept.
-    `stderr` False drops what it prints there.
+    `stderr` False drops what it prints there.  With `own_temporary` its TMPDIR is a new folder, which is
+    removed when everything that it started has ended, also where this process is killed.
     """
 
     words: Sequence[str]
@@ -262,6 +265,7 @@ class Command:
     log: Path | None = None
     output: IO[bytes] | None = None
     stderr: bool = True
+    own_temporary: bool = False
 
 
 def run_command(command: Command, limits: Limits) -> WorkerEnd:
@@ -269,14 +273,18 @@ def run_command(command: Command, limits: Limits) -> WorkerEnd:
 
     What it started ends with it.  Raises `OSError` where it cannot be executed or its log cannot be written.
     """
-    options = StartOptions(
-        {"command": list(command.words)}, environment=command.environment, folder=command.folder,
-        output=command.output, stderr=subprocess.STDOUT if command.stderr else subprocess.DEVNULL,
-    )  # fmt: skip
-    if command.log is None:
-        return _run(Supervised(options, limits), limits)
-    with command.log.open("wb") as log:
-        return _run(Supervised(replace(options, output=log), limits), limits, command.log)
+    with ExitStack() as opened:
+        log = opened.enter_context(command.log.open("wb")) if command.log else None
+        settings: dict[str, Any] = {"command": list(command.words)}
+        environment = dict(command.environment or {})
+        if command.own_temporary:
+            settings["folder"] = environment["TMPDIR"] = tempfile.mkdtemp(prefix="night-")
+            opened.callback(remove_folder, settings["folder"])  # where its supervisor could not
+        options = StartOptions(
+            settings, environment=environment, folder=command.folder, output=log or command.output,
+            stderr=subprocess.STDOUT if command.stderr else subprocess.DEVNULL,
+        )  # fmt: skip
+        return _run(Supervised(options, limits), limits, command.log)
 
 
 def _run(process: Supervised, limits: Limits, log: Path | None = None) -> WorkerEnd:

@@ -6,6 +6,7 @@ pipe, and phases, facts and the result come back through another: JSON objects, 
 """
 
 import json
+import logging
 import math
 import os
 import selectors
@@ -219,6 +220,21 @@ _MOST_RECEIVED = 2**30
 _FIXED = f"the limit of the messages of one call is {_MOST_RECEIVED / MIB:g} MiB, which is fixed"
 
 
+def _notice_logs(environment: Mapping[str, str | None]) -> None:
+    """Log once where the user has torch log to the terminal: what a worker prints is not shown."""
+    merged = {**os.environ, **environment}
+    if merged.get("TORCH_LOGS") and not merged.get("TORCH_LOGS_OUT") and not _NOTICED:
+        _NOTICED.append(True)
+        _LOG.warning(
+            "TORCH_LOGS is set, and a worker's output is not shown: TORCH_LOGS_OUT=FILE gets what torch logs "
+            "there (in a sandbox with --no-sandbox only)"
+        )
+
+
+_NOTICED: list[bool] = []
+_LOG = logging.getLogger(__name__)
+
+
 class Worker(Closing):
     """One child process (`workers.child`) that serves one call after the other and keeps its modules loaded.
 
@@ -248,6 +264,7 @@ class Worker(Closing):
         the user has turned that off; `in_force` says what became of it.  Raises `MachineError` where the
         worker cannot be started.
         """
+        _notice_logs(environment or {})
         self.limits = (limits or Limits()).in_force()
         self.ended: WorkerEnd | None = None
         """The end of the worker; None while it can be called."""

@@ -19,9 +19,10 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 from unittest.mock import patch
@@ -311,6 +312,7 @@ class Lowered:
     `parameters` are inputs that keep their address between calls (weights).
     `sizes_of` has the symbols that the sizes of each argument watched for became, and
     `equal` those that tracing found to be equal to one of them: both may stand in sizes.
+    `code` is the text that Inductor generated: Python, or C++, with the source of every kernel.
     """
 
     kernels: tuple[ScannedKernel, ...]
@@ -319,6 +321,7 @@ class Lowered:
     parameters: frozenset[str]
     sizes_of: Mapping[str, Sequence[sympy.Symbol]]
     equal: frozenset[sympy.Symbol] = frozenset()
+    code: str = ""
 
     @property
     def token_symbols(self) -> frozenset[sympy.Symbol]:
@@ -355,11 +358,13 @@ class Watched:
         """Graphs that came out of a warm cache, and so were never seen."""
         return cache_hits()
 
-    def add(self, graph: GraphLowering, functions: Sequence[Function], arguments: Sequence[str]) -> int:
-        """Read a graph whose code was generated; answers its index."""
+    def add(
+        self, graph: GraphLowering, functions: Sequence[Function], arguments: Sequence[str], code: str
+    ) -> int:
+        """Read a graph whose code was generated; return its index."""
         lowered = None
         try:
-            lowered = _lowered(graph, tuple(functions), arguments)
+            lowered = replace(_lowered(graph, tuple(functions), arguments), code=code)
         except Exception as error:  # noqa: BLE001  # see `unread`
             self.unread.append(f"graph {len(self.graphs)}: {error}")
         self.graphs.append(lowered)
@@ -388,7 +393,8 @@ def watch(arguments: Sequence[str], *, run: bool = True) -> Iterator[Watched]:
     def compile_to_module(graph: GraphLowering) -> SimpleNamespace:
         functions.clear()
         module = original(graph) if run else _generate(graph)
-        number = watched.add(graph, functions, arguments)
+        code = Path(module.__file__).read_text("utf-8") if run else module.code
+        number = watched.add(graph, functions, arguments, code)
 
         def call(given: list[Any]) -> object:
             watched.called(number, given)
@@ -421,12 +427,12 @@ def cold(*, compile_threads: int = 1, run: bool = True) -> Iterator[None]:
 
 
 def _generate(graph: GraphLowering) -> SimpleNamespace:
-    graph.codegen_with_cpp_wrapper() if graph.cpp_wrapper else graph.codegen()
+    wrapper, *_ = graph.codegen_with_cpp_wrapper() if graph.cpp_wrapper else graph.codegen()
 
     def call(_: list[Any]) -> object:
         raise NotRun("the graph was generated and not compiled")
 
-    return SimpleNamespace(call=call, __file__="<generated>")
+    return SimpleNamespace(call=call, __file__="<generated>", code=wrapper.value)
 
 
 def _lowered(graph: GraphLowering, functions: tuple[Function, ...], arguments: Sequence[str]) -> Lowered:

@@ -23,7 +23,13 @@ from deepstack_harness.runs.causes import ChangeCause, findings
 from deepstack_harness.runs.compare import compare
 from deepstack_harness.runs.nights import EndedStage
 from deepstack_harness.runs.records import About, CaseRecord
-from deepstack_harness.runs.store import StoredRun, read_nights, read_rows, read_stored
+from deepstack_harness.runs.store import (
+    StoredRun,
+    different_settings,
+    read_nights,
+    read_rows,
+    read_stored,
+)
 from deepstack_harness.runs.torch_changes import VersionTable, version_table
 from deepstack_harness.text import clean, plural, shortened
 
@@ -33,10 +39,14 @@ MOST_FILES = 10_000
 
 @dataclass(frozen=True)
 class Changes:
-    """Causes of the differences from the run before this one in the history, which is named `since`."""
+    """Causes of the differences from the run before this one in the history, which is named `since`.
+
+    `settings` are those that differ, a sentence for each.
+    """
 
     since: str
     findings: tuple[ChangeCause, ...]
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,11 @@ def load_run(folder: Path, history: Path | None = None, against: Sequence[Path] 
 
 
 def _changes(before: StoredRun, now: StoredRun) -> Changes:
-    return Changes(clean(before.name), clean(tuple(findings(compare(before, now), before, now))))
+    return Changes(
+        clean(before.name),
+        clean(tuple(findings(compare(before, now), before, now))),
+        clean(tuple(different_settings(before.settings, now.settings))),
+    )
 
 
 def _run_data(stored: StoredRun) -> RunData:

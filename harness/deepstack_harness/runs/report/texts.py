@@ -98,6 +98,8 @@ def _changes(run: RunData) -> Iterator[str]:
     causes = run.changes.findings
     count = plural(len(causes), "finding") if causes else "nothing changed"
     yield f"Since the run {plain(run.changes.since)}: {count}.\n"
+    for setting in run.changes.settings:
+        yield f"> Another setting, {plain(setting)}\n"
     if causes:
         lines = [table_row(["change", "cause", "cases", "shortest trace", "follows"]), table_row(["---"] * 5)]
         for cause in causes[:MOST_CHANGES]:
