@@ -290,6 +290,17 @@ def one_tensor_then_two() -> tuple[Any, ...]:
     return cross, [(x, x), (x, rows(4, 1))]
 
 
+def cross_levels(x: Tensor, levels: tuple[Tensor, ...]) -> Tensor:
+    """Return (n, H)."""
+    return x + levels[0] * levels[1]
+
+
+def levels_of_one_tensor() -> tuple[Any, ...]:
+    """Both members of a tuple were one tensor in the warm-up."""
+    x = rows(4)
+    return cross_levels, [(x, (rows(4, 1),) * 2), (x, (rows(4, 2), rows(4, 3)))]
+
+
 class Tied(nn.Module):
     """Two attributes."""
 
@@ -493,6 +504,7 @@ PROGRAMS = (
     Judged(small_fault_of_a_wide_part, "broken", ("`step`", "answer[1]"), "I1"),
     Judged(position_as_a_number, "broken", ("`at` was int 0",), "I1", _REPLAYED, never="requires_grad"),
     Judged(one_tensor_then_two, "broken", ("`x` and `memory` were one tensor",), "I1"),
+    Judged(levels_of_one_tensor, "broken", ("`levels[0]` and `levels[1]` were one tensor",), "I1"),
     Judged(tied_then_untied, "broken", ("`self.first` and `self.second` were one tensor",), "I1"),
     Judged(own_buffer_then_another, "broken", ("`self.table` and `table` were one tensor",), "I1"),
     Judged(two_changes, "broken", ("`times` was int 2",), "I1", never="`flag` was"),
